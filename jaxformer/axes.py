@@ -1,0 +1,67 @@
+"""The legend: what each letter of a shape means, what each dimension is called, and the seam for placement.
+
+Letters, the same in every signature of the library::
+
+    B batch               T query (target) length     S key (source) length
+    N query heads         K key heads; in decoding, hypotheses
+    G = N / K             H head dim                  J value dim
+    D model dim           F feed-forward dim          V vocabulary
+    L layers              W window
+
+Arrays of heads are laid out ``[B, T, N, H]``.  A dimension of a parameter or an activation also has a *logical
+axis name*; a table of rules (``jaxformer.sharding``) maps those names to the axes of a device mesh.  Models
+name, and never place: with no rules active, `constrain` is the identity.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
+from typing import Literal, TypeAlias
+
+import jax
+
+AxisName: TypeAlias = Literal[
+    "batch",
+    "length",
+    "memory_length",
+    "layers",
+    "model",
+    "heads",
+    "kv",
+    "head_dim",
+    "hidden",
+    "vocab",
+    "position",
+]
+"""A logical axis name.  ``"kv"`` is the (short) dimension that fused projections stack."""
+
+Axes: TypeAlias = tuple[AxisName | None, ...]
+"""One name for each dimension of an array; None where a dimension is never split."""
+
+Place: TypeAlias = Callable[[jax.Array, Axes], jax.Array]
+
+_active: contextvars.ContextVar[Place | None] = contextvars.ContextVar("place", default=None)
+
+
+def constrain(x: jax.Array, *names: AxisName | None) -> jax.Array:
+    """Names the dimensions of an activation, so that an active rule table can place it; else the identity.
+
+    Raises:
+      ValueError: the number of names differs from the rank of `x`.
+    """
+    if len(names) != x.ndim:
+        raise ValueError(f"constrain got {len(names)} axis names {names} for an array of shape {x.shape}")
+    place = _active.get()
+    return x if place is None else place(x, names)
+
+
+@contextlib.contextmanager
+def placing(place: Place) -> Iterator[None]:
+    """Makes `place` decide, while a function is traced, where the activations named by `constrain` go."""
+    token = _active.set(place)
+    try:
+        yield
+    finally:
+        _active.reset(token)

@@ -1,0 +1,95 @@
+"""The definition of attention: one head of one example, lifted over heads and batch by ``jax.vmap``."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxformer.functional.attention.base import Request, keep_tile, masked_softmax
+from jaxformer.masks import Mask
+
+
+def attention_head(
+    query: Float[Array, "T H"],
+    key: Float[Array, "S H"],
+    value: Float[Array, "S J"],
+    *,
+    mask: Mask | Bool[Array, "T S"] | None = None,
+    bias: Float[Array, "T S"] | None = None,
+    kept: Bool[Array, "T S"] | None = None,
+    rate: float = 0.0,
+    scale: float | None = None,
+) -> tuple[Float[Array, "T J"], Float[Array, "T S"]]:
+    r"""Scaled dot-product attention of one head of one example: the output and the weights.
+
+    .. math:: A = \mathrm{softmax}(Q K^\top / \sqrt{H} + \mathrm{bias}), \qquad Y = A V
+
+    (Vaswani et al. 2017, eq. 1).  Logits and softmax are float32.  A masked pair has weight exactly 0, a query
+    with no key to attend to gets output 0, and a key that no query attends to is inert (see `jaxformer.masks`).
+
+    Args:
+      mask: True = attend; a `Mask` must be the same for every example and head.
+      kept: weights that dropout of probability `rate` keeps; the returned weights are those before dropout.
+      scale: factor of the logits; ``H ** -0.5`` by default, 1 for unscaled attention.
+
+    >>> import jax.numpy as jnp
+    >>> query, key = jnp.array([[2., 0.], [0., 2.], [1., 1.]]), jnp.array([[0., 2.], [2., 0.], [1., 1.]])
+    >>> output, weights = attention_head(query, key, jnp.array([[1., 2.], [1., 0.], [1., 1.]]))
+    >>> print(weights[0].round(3), output[0].round(2))
+    [0.045 0.768 0.187] [1.   0.28]
+    """
+    if isinstance(mask, Mask):
+        mask = jnp.squeeze(mask.dense(query.shape[0], key.shape[0]), (0, 1))
+    if mask is not None:
+        # Multiplying by a weight of 0 does not silence a NaN; replacing what nobody sees by 0 does.
+        query = jnp.where(mask.any(1)[:, None], query, 0)
+        seen = mask.any(0)[:, None]
+        key, value = jnp.where(seen, key, 0), jnp.where(seen, value, 0)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    logits = jnp.einsum("th,sh->ts", query, key, preferred_element_type=jnp.float32) * scale
+    if bias is not None:
+        logits = logits + bias.astype(jnp.float32)
+    weights = masked_softmax(logits, mask)
+    mixing = weights if kept is None else jnp.where(kept, weights * (1 / (1 - rate)), 0.0)
+    output = jnp.einsum("ts,sj->tj", mixing.astype(value.dtype), value, preferred_element_type=jnp.float32)
+    if mask is not None:
+        output = jnp.where(mask.any(1)[:, None], output, 0.0)  # 0 times a NaN that another query may see
+    return output.astype(query.dtype), weights
+
+
+def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "B N T S"]]:
+    """`attention_head` over heads and batch.  Holds the weights: memory O(T S)."""
+    batch, num_queries, num_heads, _ = request.query.shape
+    num_keys, num_key_heads = request.key.shape[1:3]
+    rate = request.dropout.rate if request.dropout else 0.0
+    head = functools.partial(attention_head, scale=request.scale, rate=rate)
+    kept = None if request.dropout is None else _keep_all(request, (batch, num_heads, num_queries, num_keys))
+    mask = None if request.mask is None else request.mask.dense(num_queries, num_keys)
+    extras = {name: x for name, x in (("mask", mask), ("bias", request.bias), ("kept", kept)) if x is not None}
+
+    def example(query, key, value, extras):  # query [T, N, H], key [S, K, H]; extras [N | 1, T, S]
+        grouped = query.reshape(num_queries, num_key_heads, request.group, -1)
+        per_head = {n: x.shape[0] != 1 or num_heads == 1 for n, x in extras.items()}
+        split = {
+            n: x.reshape(num_key_heads, request.group, *x.shape[1:]) if per_head[n] else x[0] for n, x in extras.items()
+        }
+        axes = {n: 0 if per_head[n] else None for n in extras}
+        call = lambda q, k, v, e: head(q, k, v, **e)  # noqa: E731 - vmap takes positional arguments
+        over_group = jax.vmap(call, (1, None, None, axes), (1, 0))
+        over_heads = jax.vmap(over_group, (1, 1, 1, axes), (1, 0))
+        output, weights = over_heads(grouped, key, value, split)
+        return output.reshape(num_queries, num_heads, -1), weights.reshape(num_heads, num_queries, num_keys)
+
+    shared = {n: x.shape[0] == 1 and batch != 1 for n, x in extras.items()}
+    extras = {n: x[0] if shared[n] else x for n, x in extras.items()}
+    axes = {n: None if shared[n] else 0 for n in extras}
+    return jax.vmap(example, (0, 0, 0, axes))(request.query, request.key, request.value, extras)
+
+
+def _keep_all(request: Request, dims: tuple[int, int, int, int]) -> Bool[Array, "B N T S"]:
+    assert request.dropout is not None
+    indices = tuple(jax.lax.broadcasted_iota(jnp.uint32, dims, dim) for dim in range(4))
+    return keep_tile(request.dropout, dims, indices)

@@ -1,0 +1,33 @@
+"""The key-value cache of incremental decoding: a value that goes in and comes out, like any other array."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+class KeyValueCache(NamedTuple):
+    """Keys and values of the positions decoded so far, for each of K hypotheses of B sentences."""
+
+    key: jax.Array  # [B, K, T, N, H]
+    value: jax.Array  # [B, K, T, N, J]
+
+
+def empty_cache(batch: int, width: int, length: int, heads: int, dim: int, dtype: jnp.dtype) -> KeyValueCache:
+    """A cache of zeros for `length` positions."""
+    zeros = jnp.zeros((batch, width, length, heads, dim), dtype)
+    return KeyValueCache(zeros, zeros)
+
+
+def write(
+    cache: KeyValueCache,
+    key: Float[Array, "B K N H"],
+    value: Float[Array, "B K N J"],
+    position: Int[Array, ""],
+) -> KeyValueCache:
+    """The cache with one position set.  All hypotheses stand at the same position, so this is one slice update."""
+    at = lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new.astype(old.dtype), position, 2)  # noqa: E731
+    return KeyValueCache(at(cache.key, key), at(cache.value, value))

@@ -1,0 +1,72 @@
+"""Dropout whose bits are a pure function of a key and an index.
+
+One integer hash of the element's absolute index, with the key folded in.  The bits are the same under every mesh,
+``vmap`` and attention implementation; a tiled kernel recomputes any tile in its backward pass; and the hash fuses
+into the surrounding arithmetic, where ``jax.random.bernoulli`` costs a pass of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, UInt32
+
+
+class Dropout(NamedTuple):
+    """What attention needs to drop weights: the probability of dropping, and a key."""
+
+    rate: float
+    key: jax.Array
+
+
+def site(key: jax.Array | None, name: str) -> jax.Array | None:
+    """The key of one named place: `key` with a stable hash of `name` folded in; None stays None."""
+    return None if key is None else jax.random.fold_in(key, zlib.crc32(name.encode()))
+
+
+def hashed_bits(key: jax.Array, index: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
+    """32 random bits for each index: two rounds of a multiply-xorshift mixer, a word of the key before each.
+
+    The mixer's constants are those of Chris Wellons's search for low-bias 32-bit hashes ("lowbias32").
+    """
+    words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    bits = index * jnp.uint32(0x9E3779B1)
+    for word in words.reshape(-1):
+        bits = bits ^ word
+        bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
+        bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
+        bits = bits ^ (bits >> 16)
+    return bits
+
+
+def keep(key: jax.Array, rate: float, index: UInt32[Array, "..."]) -> Bool[Array, "..."]:
+    """True, with probability ``1 - rate``, at each index."""
+    return hashed_bits(key, index) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
+
+
+def flat_index(dims: tuple[int, ...], indices: tuple[Array, ...]) -> UInt32[Array, "..."]:
+    """The row-major index, modulo 2**32, of an element of an array of shape `dims`; `indices` broadcast."""
+    flat = jnp.uint32(0)
+    for size, index in zip(dims, indices, strict=True):
+        flat = flat * jnp.uint32(size % 2**32) + index.astype(jnp.uint32)
+    return flat
+
+
+def dropout(x: Float[Array, "*dims"], *, rate: float, key: jax.Array | None) -> Float[Array, "*dims"]:
+    """Sets each element to 0 with probability `rate` and divides the others by ``1 - rate``; identity without a key.
+
+    Srivastava et al. 2014, "Dropout: a simple way to prevent neural networks from overfitting".
+
+    Raises:
+      ValueError: `rate` is not in [0, 1).
+    """
+    if not 0 <= rate < 1:
+        raise ValueError(f"dropout rate must be in [0, 1), got {rate}")
+    if key is None or rate == 0:
+        return x
+    index = jnp.arange(math.prod(x.shape) % 2**32, dtype=jnp.uint32).reshape(x.shape)
+    return jnp.where(keep(key, rate, index), x * jnp.asarray(1 / (1 - rate), x.dtype), jnp.zeros((), x.dtype))

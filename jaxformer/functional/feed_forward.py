@@ -1,0 +1,67 @@
+"""The position-wise feed-forward network and its activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+Activation = Callable[[jax.Array], jax.Array]
+
+
+def relu(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
+    """``max(0, x)``; the gradient at 0 is 0.
+
+    >>> import jax.numpy as jnp
+    >>> relu(jnp.array([2., -1., 0., -3., 5.])).tolist()
+    [2.0, 0.0, 0.0, 0.0, 5.0]
+    """
+    return jax.nn.relu(x)
+
+
+def gelu(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
+    """``x Phi(x)``, Phi the normal distribution function, exact (Hendrycks and Gimpel 2016)."""
+    return jax.nn.gelu(x, approximate=False)
+
+
+def gelu_tanh(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
+    """`gelu` with Phi approximated through tanh, as GPT-2 and BERT's first code used."""
+    return jax.nn.gelu(x, approximate=True)
+
+
+def feed_forward(
+    x: Float[Array, "*batch D"],
+    w_in: Float[Array, "D F"],
+    b_in: Float[Array, " F"] | None,
+    w_out: Float[Array, "F E"],
+    b_out: Float[Array, " E"] | None,
+    *,
+    activation: Activation = relu,
+) -> Float[Array, "*batch E"]:
+    """The same two linear maps with a nonlinearity between, at every position (Vaswani et al. 2017, eq. 2).
+
+    ``activation(x w_in + b_in) w_out + b_out``.  Row i of the result depends on row i of `x` alone.
+    """
+    return linear(activation(linear(x, w_in, b_in)), w_out, b_out)
+
+
+def gated_feed_forward(
+    x: Float[Array, "*batch D"],
+    w_gate: Float[Array, "D F"],
+    w_in: Float[Array, "D F"],
+    w_out: Float[Array, "F E"],
+    *,
+    activation: Activation = jax.nn.silu,
+) -> Float[Array, "*batch E"]:
+    """``(activation(x w_gate) * x w_in) w_out``: GLU (sigmoid), GEGLU (gelu), SwiGLU (silu); Shazeer 2020."""
+    return linear(activation(linear(x, w_gate, None)) * linear(x, w_in, None), w_out, None)
+
+
+def linear(
+    x: Float[Array, "*batch D"], kernel: Float[Array, "D F"], bias: Float[Array, " F"] | None
+) -> Float[Array, "*batch F"]:
+    """``x kernel + bias``; parameters are cast to the dtype of `x`, sums are taken in float32."""
+    y = jnp.matmul(x, kernel.astype(x.dtype))
+    return y if bias is None else y + bias.astype(x.dtype).reshape((1,) * (y.ndim - 1) + (-1,))

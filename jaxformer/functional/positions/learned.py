@@ -1,0 +1,24 @@
+"""Learned absolute positions: a table, one row a position (Gehring et al. 2017; BERT, GPT, ViT)."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+def learned(table: Float[Array, "L D"], positions: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
+    """Row `positions` of the table.  Check lengths first with `check_positions`: a gather clamps what lies beyond."""
+    return table[positions]
+
+
+def check_positions(length: int, table_length: int) -> None:
+    """Refuses a sequence longer than the table, which has no vector for its later positions.
+
+    Raises:
+      ValueError: naming both lengths and the ways out.
+    """
+    if length > table_length:
+        raise ValueError(
+            f"a sequence of length {length} has no learned position beyond {table_length}; "
+            "shorten it, train with a larger max_length, or use sinusoidal positions"
+        )

@@ -1,0 +1,178 @@
+"""Multi-head attention layers: projections around the attention function they are given."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jaxformer import functional, masks
+from jaxformer.axes import constrain
+from jaxformer.functional.cache import KeyValueCache, write
+from jaxformer.modules.linear import xavier_uniform
+
+Tape = dict[str, tuple[jax.Array, jax.Array]]
+"""Queries and keys by layer name, filled in by the layers it is handed to while they are traced."""
+
+
+class KeyValue(NamedTuple):
+    """What cross-attention attends to: the memory's keys and values."""
+
+    key: jax.Array  # [B, S, K, H]
+    value: jax.Array  # [B, S, K, H]
+
+
+def head_dim(width: int, num_heads: int, num_key_heads: int) -> int:
+    """``width / num_heads``, after checking that heads fit.
+
+    Raises:
+      ValueError: `width` is no multiple of `num_heads`, or `num_heads` none of `num_key_heads`.
+    """
+    if num_heads < 1 or width % num_heads:
+        raise ValueError(f"width ({width}) must be divisible by num_heads ({num_heads})")
+    if num_key_heads < 1 or num_heads % num_key_heads:
+        raise ValueError(f"num_heads ({num_heads}) must be divisible by num_key_heads ({num_key_heads})")
+    return width // num_heads
+
+
+class Output(nnx.Module):
+    """The output projection ``W^O``, from heads back to the width of the model."""
+
+    def __init__(self, num_heads: int, dim: int, width: int, *, bias: bool, rngs: nnx.Rngs):
+        kernel = xavier_uniform(rngs.params(), (num_heads, dim, width), fan_in=num_heads * dim, fan_out=width)
+        self.kernel = nnx.Param(kernel, axes=("heads", "head_dim", "model"))
+        self.bias = nnx.Param(jnp.zeros(width), axes=("model",)) if bias else None
+
+    def __call__(self, x: Float[Array, "B T N H"]) -> Float[Array, "B T D"]:
+        flat = x.reshape(*x.shape[:2], -1)
+        kernel = self.kernel[...].reshape(flat.shape[-1], -1)
+        return functional.linear(flat, kernel, None if self.bias is None else self.bias[...])
+
+
+class SelfAttention(nnx.Module):
+    """Multi-head self-attention (Vaswani et al. 2017, 3.2.2) with one fused projection.
+
+    The kernel ``[D, K, G + 2, H]`` holds, for each of K key heads, its G query heads, its key and its value: one
+    matrix product makes all three, and a mesh may split it over heads without cutting through any of them.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        *,
+        num_key_heads: int | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+        attention: Any = functional.attention,
+        rngs: nnx.Rngs,
+    ):
+        num_key_heads = num_heads if num_key_heads is None else num_key_heads
+        dim, group = head_dim(width, num_heads, num_key_heads), num_heads // num_key_heads
+        kernel = xavier_uniform(rngs.params(), (width, num_key_heads, group + 2, dim), fan_in=width, fan_out=width)
+        self.kernel = nnx.Param(kernel, axes=("model", "heads", "kv", "head_dim"))
+        zeros = jnp.zeros((num_key_heads, group + 2, dim))
+        self.bias = nnx.Param(zeros, axes=("heads", "kv", "head_dim")) if bias else None
+        self.output = Output(num_heads, dim, width, bias=bias, rngs=rngs)
+        self.attention = attention
+        self.dropout = dropout
+
+    def project(self, x: Float[Array, "B T D"]) -> tuple[Array, Array, Array]:
+        """Queries ``[B, T, N, H]``, keys and values ``[B, T, K, H]``."""
+        kernel = self.kernel[...]
+        bias = None if self.bias is None else self.bias[...].reshape(-1)
+        fused = functional.linear(x, kernel.reshape(kernel.shape[0], -1), bias)
+        fused = fused.reshape(*x.shape[:2], *kernel.shape[1:])
+        query = fused[..., :-2, :].reshape(*x.shape[:2], -1, kernel.shape[-1])
+        names = ("batch", "length", "heads", "head_dim")
+        return tuple(constrain(h, *names) for h in (query, fused[..., -2, :], fused[..., -1, :]))
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        *,
+        mask: masks.Mask | Array | None = None,
+        key: jax.Array | None = None,
+        tape: Tape | None = None,
+    ) -> Float[Array, "B T D"]:
+        query, keys, values = self.project(x)
+        if tape is not None:
+            tape["self"] = (query, keys)
+        dropout = None if key is None else functional.Dropout(self.dropout, key)
+        return self.output(self.attention(query, keys, values, mask=mask, dropout=dropout))
+
+    def step(
+        self, x: Float[Array, "B K D"], cache: KeyValueCache, position: Int[Array, ""]
+    ) -> tuple[Float[Array, "B K D"], KeyValueCache]:
+        """One position of K hypotheses a sentence, each against its own past."""
+        query, keys, values = self.project(x)
+        cache = write(cache, keys, values, position)
+        rows = x.shape[0] * x.shape[1]
+        past = masks.lengths(jnp.full(rows, position + 1))
+        query = query.reshape(rows, 1, *query.shape[2:])
+        keys, values = (c.reshape(rows, *c.shape[2:]) for c in cache)
+        mixed = self.attention(query, keys, values, mask=past)
+        return self.output(mixed.reshape(*x.shape[:2], *mixed.shape[2:])), cache
+
+
+class CrossAttention(nnx.Module):
+    """Multi-head attention from one sequence to another: queries from the decoder, keys and values from a memory.
+
+    The memory is projected once, by `project`; decoding reuses that for every step and every hypothesis.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        *,
+        num_key_heads: int | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+        attention: Any = functional.attention,
+        rngs: nnx.Rngs,
+    ):
+        num_key_heads = num_heads if num_key_heads is None else num_key_heads
+        dim = head_dim(width, num_heads, num_key_heads)
+        query = xavier_uniform(rngs.params(), (width, num_heads, dim), fan_in=width, fan_out=width)
+        memory = xavier_uniform(rngs.params(), (width, num_key_heads, 2, dim), fan_in=width, fan_out=width)
+        self.query = nnx.Param(query, axes=("model", "heads", "head_dim"))
+        self.key_value = nnx.Param(memory, axes=("model", "heads", "kv", "head_dim"))
+        self.query_bias = nnx.Param(jnp.zeros(query.shape[1:]), axes=("heads", "head_dim")) if bias else None
+        zeros = jnp.zeros(memory.shape[1:])
+        self.key_value_bias = nnx.Param(zeros, axes=("heads", "kv", "head_dim")) if bias else None
+        self.output = Output(num_heads, dim, width, bias=bias, rngs=rngs)
+        self.attention = attention
+        self.dropout = dropout
+
+    def project(self, memory: Float[Array, "B S D"]) -> KeyValue:
+        """The memory's keys and values."""
+        both = _project(memory, self.key_value, self.key_value_bias)
+        names = ("batch", "memory_length", "heads", "head_dim")
+        return KeyValue(constrain(both[..., 0, :], *names), constrain(both[..., 1, :], *names))
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        memory: KeyValue,
+        *,
+        mask: masks.Mask | Array | None = None,
+        key: jax.Array | None = None,
+        tape: Tape | None = None,
+    ) -> Float[Array, "B T D"]:
+        query = constrain(_project(x, self.query, self.query_bias), "batch", "length", "heads", "head_dim")
+        if tape is not None:
+            tape["cross"] = (query, memory.key)
+        dropout = None if key is None else functional.Dropout(self.dropout, key)
+        return self.output(self.attention(query, memory.key, memory.value, mask=mask, dropout=dropout))
+
+
+def _project(x: Array, kernel: nnx.Param, bias: nnx.Param | None) -> Array:
+    """``[B, T, D]`` to ``[B, T, *heads]`` as one matrix product."""
+    shape = kernel[...].shape
+    flat_bias = None if bias is None else bias[...].reshape(-1)
+    flat = functional.linear(x, kernel[...].reshape(shape[0], -1), flat_bias)
+    return flat.reshape(*x.shape[:2], *shape[1:])

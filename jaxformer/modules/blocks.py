@@ -1,0 +1,95 @@
+"""The transformer block: one class for encoder, decoder and decoder-only, told apart by mask and cross-attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jaxformer import functional, masks
+from jaxformer.axes import constrain
+from jaxformer.functional.cache import KeyValueCache
+from jaxformer.functional.dropout import site
+from jaxformer.functional.residual import Arrangement
+from jaxformer.modules.attention import CrossAttention, KeyValue, SelfAttention, Tape
+from jaxformer.modules.feed_forward import FeedForward
+
+
+class Block(nnx.Module):
+    """Self-attention, cross-attention where `cross` is given, feed-forward; each inside ``arrange(x, sublayer, norm)``.
+
+    Without a mask it is an encoder block; with `masks.causal` a decoder-only block; with `cross` too, the decoder
+    block of an encoder-decoder.
+    """
+
+    def __init__(
+        self,
+        attention: SelfAttention,
+        feed_forward: FeedForward,
+        *,
+        cross: CrossAttention | None = None,
+        norm: Callable[[], nnx.Module],
+        arrange: Arrangement = functional.pre_norm,
+        dropout: float = 0.0,
+    ):
+        self.attention, self.attention_norm = attention, norm()
+        self.cross, self.cross_norm = (cross, norm()) if cross is not None else (None, None)
+        self.feed_forward, self.feed_forward_norm = feed_forward, norm()
+        self.arrange = arrange
+        self.dropout = dropout
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        memory: Float[Array, "B S D"] | None = None,
+        *,
+        mask: masks.Mask | None = None,
+        memory_mask: masks.Mask | None = None,
+        key: jax.Array | None = None,
+        tape: Tape | None = None,
+    ) -> Float[Array, "B T D"]:
+        def attend(y: Array) -> Array:
+            return self._drop(self.attention(y, mask=mask, key=site(key, "weights"), tape=tape), key, "attention")
+
+        def look(y: Array) -> Array:
+            found = self.cross.project(memory)
+            out = self.cross(y, found, mask=memory_mask, key=site(key, "cross weights"), tape=tape)
+            return self._drop(out, key, "cross")
+
+        def think(y: Array) -> Array:
+            return self._drop(self.feed_forward(y, key=site(key, "hidden")), key, "feed forward")
+
+        x = self.arrange(x, attend, self.attention_norm)
+        if self.cross is not None:
+            x = self.arrange(x, look, self.cross_norm)
+        x = self.arrange(x, think, self.feed_forward_norm)
+        return constrain(x, "batch", "length", "model")
+
+    def step(
+        self,
+        x: Float[Array, "B K D"],
+        cache: KeyValueCache,
+        memory: KeyValue | None,
+        *,
+        position: Int[Array, ""],
+        memory_mask: masks.Mask | None = None,
+    ) -> tuple[Float[Array, "B K D"], KeyValueCache]:
+        """One position of K hypotheses: equal to that row of the whole forward pass."""
+        grown: list[KeyValueCache] = []
+
+        def attend(y: Array) -> Array:
+            y, new = self.attention.step(y, cache, position)
+            grown.append(new)
+            return y
+
+        x = self.arrange(x, attend, self.attention_norm)
+        if self.cross is not None:
+            # The hypotheses of a sentence stand where a sequence's queries would: one memory serves them all.
+            x = self.arrange(x, lambda y: self.cross(y, memory, mask=memory_mask), self.cross_norm)
+        x = self.arrange(x, self.feed_forward, self.feed_forward_norm)
+        return x, grown[0]
+
+    def _drop(self, y: Array, key: jax.Array | None, name: str) -> Array:
+        return functional.dropout(y, rate=self.dropout, key=site(key, name))

@@ -1,0 +1,32 @@
+"""Normalisation layers: the parameters of `functional.layer_norm` and `functional.rms_norm`."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxformer import functional
+
+
+class LayerNorm(nnx.Module):
+    """`functional.layer_norm` with a learned scale (ones) and shift (zeros)."""
+
+    def __init__(self, width: int, *, epsilon: float = 1e-5):
+        self.scale = nnx.Param(jnp.ones(width), axes=("model",))
+        self.shift = nnx.Param(jnp.zeros(width), axes=("model",))
+        self.epsilon = epsilon
+
+    def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
+        return functional.layer_norm(x, self.scale[...], self.shift[...], epsilon=self.epsilon)
+
+
+class RMSNorm(nnx.Module):
+    """`functional.rms_norm` with a learned scale (ones)."""
+
+    def __init__(self, width: int, *, epsilon: float = 1e-6):
+        self.scale = nnx.Param(jnp.ones(width), axes=("model",))
+        self.epsilon = epsilon
+
+    def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
+        return functional.rms_norm(x, self.scale[...], epsilon=self.epsilon)

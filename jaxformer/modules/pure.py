@@ -1,0 +1,100 @@
+"""The hinge between modules and functions: a module class and its configuration as functions over a plain dict.
+
+Everything outside `modules` and `models` sees parameters as one nested dict of arrays.  Flax NNX is used to hold
+and name parameters, never to transform: ``jax.jit``, ``jax.grad``, ``jax.vmap`` and ``jax.lax.scan`` apply.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+from flax import nnx
+
+Params = dict[str, Any]
+"""A nested dict of arrays."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pure:
+    """A model as pure functions.  Hashable, allocates nothing; see `pure`."""
+
+    model: Callable[..., nnx.Module]
+    config: Hashable
+
+    def init(self, key: jax.Array) -> Params:
+        """New parameters.  Jit it with ``out_shardings`` and they are born sharded."""
+        return nnx.to_pure_dict(self._split(key)[1])
+
+    def apply(self, params: Params, *args: Any, method: str = "__call__", **kwargs: Any) -> Any:
+        """Calls a method of the model with these parameters.
+
+        Raises:
+          ValueError: parameters that are not this model's, with the path, the got and the expected shape.
+        """
+        check_shapes(params, self.shapes)
+        return getattr(nnx.merge(self._abstract[0], params), method)(*args, **kwargs)
+
+    @property
+    def shapes(self) -> Params:
+        """The parameters' shapes and dtypes, as ``jax.ShapeDtypeStruct``."""
+        return self._abstract[1]
+
+    @property
+    def axes(self) -> Params:
+        """The logical axis names of each parameter (see `jaxformer.axes`); stacked layers come first."""
+        return self._abstract[2]
+
+    def _split(self, key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
+        return nnx.split(self.model(self.config, rngs=nnx.Rngs(params=key)), nnx.Param)
+
+    @functools.cached_property
+    def _abstract(self) -> tuple[nnx.GraphDef, Params, Params]:
+        found: list[Any] = []
+
+        def build() -> Params:
+            graph, state = self._split(jax.random.key(0))
+            found.extend([graph, jax.tree.map(_names, state, is_leaf=lambda x: isinstance(x, nnx.Variable))])
+            return nnx.to_pure_dict(state)
+
+        shapes = jax.eval_shape(build)
+        return found[0], shapes, nnx.to_pure_dict(found[1])
+
+
+def pure(model: Callable[..., nnx.Module], config: Hashable) -> Pure:
+    """A module class ``model(config, *, rngs)`` as functions over a plain nested dict of arrays.
+
+    >>> from jaxformer import models
+    >>> config = models.EncoderDecoderConfig(100, 100, width=16, num_heads=2, hidden=32)
+    >>> net = pure(models.EncoderDecoder, config)
+    >>> params = net.init(jax.random.key(0))
+    >>> net.apply(params, jax.numpy.ones((1, 5), int), jax.numpy.ones((1, 3), int)).shape
+    (1, 3, 100)
+    """
+    return Pure(model, config)
+
+
+def check_shapes(params: Params, expected: Params) -> None:
+    """Compares paths and shapes; NNX itself would accept a wrong shape.
+
+    Raises:
+      ValueError: the first difference.
+    """
+    got = {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(params)}
+    want = {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(expected)}
+    for path in sorted(got.keys() | want.keys()):
+        if got.get(path) != want.get(path):
+            raise ValueError(
+                f"these parameters do not belong to this model: params{path} has shape "
+                f"{got.get(path, 'nothing')}, the model has {want.get(path, 'nothing')}"
+            )
+
+
+def _names(variable: nnx.Variable) -> Any:
+    """The variable with its axis names in place of its value; layers stacked in front are named too."""
+    names = variable.get_metadata("axes")
+    stacked = variable[...].ndim - len(names)
+    return variable.replace(("layers",) * stacked + tuple(names))
