@@ -23,8 +23,8 @@ def layer_norm(
     ``form="deviation"``: :math:`\gamma (x-\mu) / (\sigma+\epsilon) + \beta`, also found in print.
     They differ where the deviation is of the size of epsilon.  The variance is the biased one (divided by D).
 
-    >>> import jax.numpy as jnp
-    >>> print(layer_norm(jnp.array([1.2, .6, -.2, .1]), jnp.ones(4)).round(2))
+    >>> import jax.numpy as jnp, numpy as np
+    >>> print(np.asarray(layer_norm(jnp.array([1.2, .6, -.2, .1]), jnp.ones(4))).round(2))
     [ 1.46  0.33 -1.18 -0.61]
     """
     wide = x.astype(jnp.float32)

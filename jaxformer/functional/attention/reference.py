@@ -35,10 +35,10 @@ def attention_head(
       kept: weights that dropout of probability `rate` keeps; the returned weights are those before dropout.
       scale: factor of the logits; ``H ** -0.5`` by default, 1 for unscaled attention.
 
-    >>> import jax.numpy as jnp
+    >>> import jax.numpy as jnp, numpy as np
     >>> query, key = jnp.array([[2., 0.], [0., 2.], [1., 1.]]), jnp.array([[0., 2.], [2., 0.], [1., 1.]])
     >>> output, weights = attention_head(query, key, jnp.array([[1., 2.], [1., 0.], [1., 1.]]))
-    >>> print(weights[0].round(3), output[0].round(2))
+    >>> print(np.asarray(weights[0]).round(3), np.asarray(output[0]).round(2))
     [0.045 0.768 0.187] [1.   0.28]
     """
     if isinstance(mask, Mask):

@@ -16,8 +16,8 @@ def sinusoidal(positions: Int[Array, "*batch"], *, dim: int, base: float = 10_00
     Raises:
       ValueError: `dim` is odd.
 
-    >>> import jax.numpy as jnp
-    >>> print(sinusoidal(jnp.arange(2), dim=4).round(2))
+    >>> import jax.numpy as jnp, numpy as np
+    >>> print(np.asarray(sinusoidal(jnp.arange(2), dim=4)).round(2))
     [[0.   1.   0.   1.  ]
      [0.84 0.54 0.01 1.  ]]
     """
