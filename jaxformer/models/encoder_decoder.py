@@ -38,10 +38,10 @@ ACTIVATIONS = {"relu": functional.relu, "gelu": functional.gelu, "gelu_tanh": fu
 class EncoderDecoderConfig:
     """The shape of an encoder-decoder; the defaults are the paper's base model (table 3)."""
 
-    source_vocab_size: int
-    """Number of source token ids."""
-    target_vocab_size: int
-    """Number of target token ids."""
+    source_vocab_size: int = 0
+    """Source token ids; 0 stands for the tokeniser's, to be filled in before the model is built."""
+    target_vocab_size: int = 0
+    """Target token ids; 0 likewise."""
     width: int = 512
     """D, the width of the model."""
     num_heads: int = 8
@@ -120,6 +120,9 @@ class EncoderDecoder(nnx.Module):
     """``source, target -> logits``; use it through ``pure(EncoderDecoder, config)``."""
 
     def __init__(self, config: EncoderDecoderConfig, *, attention: Any = functional.attention, rngs: nnx.Rngs):
+        if config.source_vocab_size < 1 or config.target_vocab_size < 1:
+            sizes = (config.source_vocab_size, config.target_vocab_size)
+            raise ValueError(f"a model needs vocabularies: got source and target sizes {sizes}")
         self.config = config
         self.source_embedding = (
             None if config.tie == "all" else Embedding(config.source_vocab_size, config.width, rngs=rngs)

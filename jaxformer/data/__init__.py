@@ -1,0 +1,1 @@
+"""From text to batches: sources, tokeniser, batch plan, pipeline; and a corpus that needs no download."""

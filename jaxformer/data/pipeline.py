@@ -1,0 +1,147 @@
+"""From sentences to a stream of batches: tokenised once, kept as memory-mapped arrays, gathered batch by batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+
+import grain
+import numpy as np
+
+from jaxformer.data.batch import Batch
+from jaxformer.data.plan import Plan
+from jaxformer.data.sources import Parallel
+from jaxformer.data.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Ragged:
+    """Token sequences end to end: sequence i is ``tokens[offsets[i]:offsets[i + 1]]``."""
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+
+    def __getitem__(self, i: int) -> np.ndarray:
+        return self.tokens[self.offsets[i] : self.offsets[i + 1]]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each sequence."""
+        return np.diff(self.offsets)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """A tokenised corpus: for each of `variants` segmentations, the source and target of every pair."""
+
+    source: tuple[Ragged, ...]
+    target: tuple[Ragged, ...]
+
+    def __len__(self) -> int:
+        return len(self.source[0])
+
+    @property
+    def num_variants(self) -> int:
+        """Segmentations of each sentence."""
+        return len(self.source)
+
+    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens of each source and target, of the longest segmentation: a batch shape must hold any of them."""
+        source, target = ([ragged.lengths for ragged in side] for side in (self.source, self.target))
+        return np.max(source, axis=0), np.max(target, axis=0)
+
+
+def prepare(
+    corpus: Parallel,
+    tokenizer: Tokenizer,
+    cache: str | os.PathLike[str],
+    *,
+    variants: int = 1,
+    alpha: float = 0.2,
+    seed: int = 0,
+) -> Tokens:
+    """The corpus as tokens, read from `cache` where an earlier call left them.
+
+    The folder's name is a hash of the text, the tokeniser and the options.  It appears by one rename when it is
+    whole, so a process that dies here, or another that prepares the same, does no harm.
+
+    Args:
+      variants: segmentations a sentence; the first is the best one, the others are sampled.
+    """
+    key = f"{corpus.fingerprint}-{tokenizer.fingerprint}" + (f"-{variants}-{alpha}-{seed}" if variants > 1 else "")
+    folder = pathlib.Path(cache) / key
+    if not folder.exists():
+        temporary = folder.with_name(f".{key}.{os.getpid()}")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        for side, text in (("source", corpus.source), ("target", corpus.target)):
+            for variant in range(variants):
+                one = variant * 2 + (side == "target") + seed * 1009
+                ids = tokenizer.sample(text, seed=one, alpha=alpha) if variant else tokenizer.encode(text)
+                dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
+                flat = np.concatenate(ids) if ids else np.zeros(0)
+                np.save(temporary / f"{side}-{variant}.npy", flat.astype(dtype))
+                offsets = np.concatenate([[0], np.cumsum([len(i) for i in ids])]).astype(np.int64)
+                np.save(temporary / f"{side}-{variant}-offsets.npy", offsets)
+        (temporary / "about.json").write_text(json.dumps({"pairs": len(corpus), "variants": variants}))
+        try:
+            temporary.rename(folder)
+        except OSError:  # another process was first; its arrays are the same
+            shutil.rmtree(temporary)
+            if not folder.exists():
+                raise
+    load = lambda side, i: Ragged(  # noqa: E731
+        np.load(folder / f"{side}-{i}.npy", mmap_mode="r"), np.load(folder / f"{side}-{i}-offsets.npy")
+    )
+    return Tokens(
+        tuple(load("source", i) for i in range(variants)), tuple(load("target", i) for i in range(variants))
+    )
+
+
+def make_batch(tokens: Tokens, plan: Plan, step: int) -> Batch:
+    """Batch number `step` of the plan: a pure function of its arguments.
+
+    With several segmentations, each pair's is drawn afresh in every epoch.
+    """
+    shape, pairs, epoch = plan.batch(step)
+    if tokens.num_variants == 1:
+        chosen = np.zeros((2, len(pairs)), np.int64)
+    else:
+        random = np.random.default_rng((plan.seed, epoch, step, 2))
+        chosen = random.integers(tokens.num_variants, size=(2, len(pairs)))
+    sources = [tokens.source[v][i] for v, i in zip(chosen[0], pairs, strict=True)]
+    targets = [tokens.target[v][i] for v, i in zip(chosen[1], pairs, strict=True)]
+    return Batch.from_tokens(sources, targets, shape)
+
+
+class _Steps(grain.sources.RandomAccessDataSource):
+    """Batch numbers ``start, start + 1, ...`` as a data source: Grain reads any of them at random."""
+
+    def __init__(self, make: Callable[[int], Batch], start: int, stop: int):
+        self.make, self.start, self.stop = make, start, stop
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __getitem__(self, index: int) -> Batch:
+        return self.make(self.start + index)
+
+    def __repr__(self) -> str:
+        return f"batches {self.start} to {self.stop}"
+
+
+def batches(
+    tokens: Tokens, plan: Plan, *, start: int = 0, stop: int | None = None, read_ahead: int = 16
+) -> Iterator[Batch]:
+    """Batches ``start, start + 1, ...`` of the plan, made ahead of time by Grain's threads; endless without `stop`."""
+    stop = 2**62 if stop is None else stop
+    source = _Steps(lambda step: make_batch(tokens, plan, step), start, stop)
+    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=read_ahead)
+    return iter(grain.MapDataset.source(source).to_iter_dataset(options))

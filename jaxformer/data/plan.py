@@ -1,0 +1,155 @@
+"""The batch plan: which pairs form batch number i, as a pure function of the lengths, a seed and i.
+
+A run that is resumed, on however many hosts, sees the same data in the same order.  Pairs are grouped by length
+into a small number of batch shapes, each holding about the same number of padded tokens, so that a run compiles a
+small number of programs and little of its work is padding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from jaxformer.data.batch import Shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Batches of one corpus; make it with `make_plan`.
+
+    Attributes:
+      shapes: the batch shapes, shortest first.
+      buckets: for each shape, the pairs that go into batches of it.
+      skipped: pairs left out because they are longer than the largest shape.
+      shuffle: whether each epoch has an order of its own; without, every epoch is the same, shortest first.
+    """
+
+    shapes: tuple[Shape, ...]
+    buckets: tuple[np.ndarray, ...]
+    skipped: np.ndarray
+    seed: int
+    shuffle: bool
+
+    @functools.cached_property
+    def steps_per_epoch(self) -> int:
+        """Batches in which every pair comes once."""
+        return sum(-(-len(bucket) // shape[0]) for bucket, shape in zip(self.buckets, self.shapes, strict=True))
+
+    def batch(self, step: int) -> tuple[Shape, np.ndarray, int]:
+        """The shape, the pairs and the epoch of batch `step`, for any ``step >= 0``."""
+        epoch, position = divmod(step, self.steps_per_epoch)
+        bucket, start = self._order(epoch if self.shuffle else 0)[position]
+        rows = self.shapes[bucket][0]
+        return self.shapes[bucket], self._members(epoch if self.shuffle else 0)[bucket][start : start + rows], epoch
+
+    def fill(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> float:
+        """The share of an epoch's padded places that hold a token (lengths as given to `make_plan`)."""
+        real = sum(int(source_lengths[b].sum() + target_lengths[b].sum() + 2 * len(b)) for b in self.buckets)
+        padded = sum(
+            -(-len(b) // rows) * rows * (source + target)
+            for b, (rows, source, target) in zip(self.buckets, self.shapes, strict=True)
+        )
+        return real / padded
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - two epochs of indices, and plans live as long as a run
+    def _members(self, epoch: int) -> tuple[np.ndarray, ...]:
+        if not self.shuffle:
+            return self.buckets
+        random = np.random.default_rng((self.seed, epoch))
+        return tuple(random.permutation(bucket) for bucket in self.buckets)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019
+    def _order(self, epoch: int) -> np.ndarray:
+        starts = [
+            (bucket, start)
+            for bucket, members in enumerate(self.buckets)
+            for start in range(0, len(members), self.shapes[bucket][0])
+        ]
+        order = np.array(starts, np.int64).reshape(-1, 2)
+        return np.random.default_rng((self.seed, epoch, 1)).permutation(order) if self.shuffle else order
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def make_plan(
+    source_lengths: np.ndarray,
+    target_lengths: np.ndarray,
+    *,
+    seed: int = 0,
+    token_budget: int = 4096,
+    num_shapes: int = 6,
+    max_length: int = 256,
+    multiple_of: int = 8,
+    shuffle: bool = True,
+) -> Plan:
+    """Plans batches of about `token_budget` padded tokens, the longer side counted, in `num_shapes` shapes.
+
+    Args:
+      source_lengths, target_lengths: tokens of each pair, END not counted.
+      max_length: pairs with a side longer than this, END included, are skipped.
+      multiple_of: rows of a batch are a multiple of this, so that a mesh of so many devices divides them.
+
+    Raises:
+      ValueError: no pair is short enough, or the budget cannot hold `multiple_of` of the longest.
+    """
+    longer = np.maximum(source_lengths, target_lengths) + 1
+    kept = np.flatnonzero(longer <= max_length)
+    if len(kept) == 0:
+        raise ValueError(f"none of {len(longer)} pairs has at most {max_length} tokens a side")
+    limits = _limits(longer[kept], num_shapes)
+    if multiple_of * limits[-1] > max(token_budget, multiple_of * 8):
+        raise ValueError(
+            f"a budget of {token_budget} tokens cannot hold {multiple_of} pairs of {limits[-1]} tokens; "
+            f"raise it to {multiple_of * limits[-1]} or lower max_length"
+        )
+    bucket_of = np.searchsorted(limits, longer[kept])
+    shapes, buckets = [], []
+    for bucket, limit in enumerate(limits):
+        rows = max(multiple_of, token_budget // int(limit) // multiple_of * multiple_of)
+        shapes.append((rows, int(limit), int(limit)))
+        buckets.append(kept[bucket_of == bucket])
+    return Plan(tuple(shapes), tuple(buckets), np.flatnonzero(longer > max_length), seed, shuffle)
+
+
+def replan(plan: Plan, source_lengths: np.ndarray, target_lengths: np.ndarray) -> Plan:
+    """A plan in order, of another corpus, in the shapes of `plan`: validation compiles no shapes of its own."""
+    longer = np.maximum(source_lengths, target_lengths) + 1
+    limits = np.array([shape[1] for shape in plan.shapes])
+    bucket_of = np.searchsorted(limits, longer)
+    buckets = tuple(np.flatnonzero(bucket_of == bucket) for bucket in range(len(limits)))
+    return Plan(plan.shapes, buckets, np.flatnonzero(bucket_of == len(limits)), plan.seed, shuffle=False)
+
+
+def _limits(longer: np.ndarray, num_shapes: int) -> np.ndarray:
+    """Upper lengths, at most `num_shapes`, that leave the least padding: optimal by dynamic programming.
+
+    Only multiples of a small grain are tried, so the table stays small whatever the lengths.
+    """
+    top = int(longer.max())
+    grain = max(1, -(-top // 128))
+    edges = np.arange(grain, top + grain, grain)
+    edges[-1] = top
+    counts = np.diff(np.searchsorted(np.sort(longer), edges, side="right"), prepend=0)
+    total = np.concatenate([[0], np.cumsum(counts)])
+    # cost[j] = least padded tokens that hold everything up to edge j, in as many shapes as tried so far.
+    cost = np.concatenate([[0.0], edges * np.cumsum(counts)])
+    choices = []
+    for _ in range(min(num_shapes, len(edges)) - 1):
+        trial = cost[None, :] + np.concatenate([[0.0], edges])[:, None] * (total[:, None] - total[None, :])
+        trial = np.where(np.tri(len(edges) + 1, k=-1, dtype=bool), trial, np.inf)
+        trial[0, 0] = 0.0
+        choices.append(trial.argmin(1))
+        cost = trial.min(1)
+    limits, at = [top], len(edges)
+    for choice in reversed(choices):
+        at = int(choice[at])
+        if at == 0:
+            break
+        limits.append(int(edges[at - 1]))
+    return np.array(sorted(set(limits)))

@@ -1,0 +1,147 @@
+"""Sentence pairs from plain files: two aligned text files, or a table of tab-separated columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+from collections.abc import Sequence
+
+
+class DataError(ValueError):
+    """The user's data is not what it should be; the message names the file and the line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parallel:
+    """Aligned sentences, and what was left out of them (line numbers count from 1)."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    empty: tuple[int, ...] = ()
+    overlong: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of every sentence in order."""
+        digest = hashlib.sha256()
+        for text in (*self.source, *self.target):
+            digest.update(text.encode())
+            digest.update(b"\n")
+        return digest.hexdigest()[:16]
+
+    def report(self) -> str:
+        """One line: how many pairs there are, and which lines were skipped, by which rule."""
+        skipped = []
+        if self.empty:
+            skipped.append(f"{len(self.empty)} with an empty side (line {_some(self.empty)})")
+        if self.overlong:
+            skipped.append(f"{len(self.overlong)} overlong (line {_some(self.overlong)})")
+        return f"{len(self):,} pairs" + (f"; skipped {' and '.join(skipped)}" if skipped else "")
+
+
+def read_parallel(
+    source: str | os.PathLike[str], target: str | os.PathLike[str], *, max_characters: int = 10_000
+) -> Parallel:
+    """Reads two aligned files, one sentence a line.
+
+    A pair with a side that is empty or longer than `max_characters` is skipped and its line number kept.
+
+    Raises:
+      DataError: a missing file, bytes that are not UTF-8 (file and line named), or unequal numbers of lines (both named).
+    """
+    left, right = read_lines(source), read_lines(target)
+    if len(left) != len(right):
+        raise DataError(f"{source} has {len(left):,} lines, but {target} has {len(right):,}; they must be aligned")
+    return _pairs(left, right, max_characters)
+
+
+def read_table(
+    path: str | os.PathLike[str], *, columns: tuple[int, int] = (0, 1), max_characters: int = 10_000
+) -> Parallel:
+    """Reads two columns, counted from 0, of a table with tabs between columns; skips lines as `read_parallel` does.
+
+    Raises:
+      DataError: a missing file, bytes that are not UTF-8, or a line with too few columns.
+    """
+    rows = [line.split("\t") for line in read_lines(path)]
+    for number, row in enumerate(rows, 1):
+        if len(row) <= max(columns) and row != [""]:
+            raise DataError(f"{path}, line {number}: {len(row)} column(s), but column {max(columns)} was asked for")
+    blank = [""] * (max(columns) + 1)
+    rows = [blank if row == [""] else row for row in rows]
+    return _pairs([row[columns[0]] for row in rows], [row[columns[1]] for row in rows], max_characters)
+
+
+def read_lines(path: str | os.PathLike[str]) -> list[str]:
+    """The lines of a UTF-8 file, without line ends.
+
+    Raises:
+      DataError: the file is missing or unreadable, or a line is not UTF-8.
+    """
+    try:
+        data = pathlib.Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x})") from error
+    lines = text.replace("\r\n", "\n").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> list[Parallel]:
+    """Sets pairs aside so that no source sentence stands in two parts: ``[rest, part, part, ...]``.
+
+    Corpora repeat sentences with other translations; split line by line they would leak from training into test.
+    Each source sentence goes where a hash of it and `seed` says, so the split does not depend on the file's order.
+
+    Args:
+      held_out: about how many pairs each part after the first gets.
+
+    Raises:
+      DataError: more than half of the corpus would be set aside.
+    """
+    if 2 * sum(held_out) > len(pairs):
+        raise DataError(f"cannot set aside {sum(held_out):,} of {len(pairs):,} pairs; lower held_out or name files")
+    order = sorted(set(pairs.source), key=lambda text: hashlib.sha256(f"{seed}\n{text}".encode()).digest())
+    of: dict[str, list[int]] = {}
+    for i, text in enumerate(pairs.source):
+        of.setdefault(text, []).append(i)
+    parts: list[list[int]] = []
+    remaining = iter(order)
+    for size in held_out:
+        part: list[int] = []
+        while len(part) < size:
+            part += of[next(remaining)]
+        parts.append(part)
+    parts.insert(0, [i for text in remaining for i in of[text]])
+    pick = lambda part: tuple(sorted(part))  # noqa: E731
+    return [
+        Parallel(tuple(pairs.source[i] for i in pick(part)), tuple(pairs.target[i] for i in pick(part)))
+        for part in parts
+    ]
+
+
+def _pairs(left: list[str], right: list[str], max_characters: int) -> Parallel:
+    kept, empty, overlong = [], [], []
+    for number, (source, target) in enumerate(zip(left, right, strict=True), 1):
+        if not source.strip() or not target.strip():
+            empty.append(number)
+        elif max(len(source), len(target)) > max_characters:
+            overlong.append(number)
+        else:
+            kept.append((source, target))
+    sources, targets = zip(*kept, strict=True) if kept else ((), ())
+    return Parallel(sources, targets, tuple(empty), tuple(overlong))
+
+
+def _some(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:5]))
+    return shown + (", ..." if len(numbers) > 5 else "")

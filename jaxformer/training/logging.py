@@ -1,0 +1,73 @@
+"""Logs of a run: every step once, as JSON lines; some of them for TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any
+
+
+class JsonLog:
+    """One JSON object a line.  Opened at a step, it first forgets what an earlier process wrote after that step.
+
+    Args:
+      path: the file; made if missing.
+      step: the step that training goes on from; later lines, and a line cut short by a crash, are removed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, step: int = 0):
+        self._path = pathlib.Path(path)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self._path.exists():
+            kept = [json.dumps(entry) for entry in read_log(self._path) if entry["step"] <= step]
+            temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+            temporary.write_text("".join(f"{line}\n" for line in kept))
+            os.replace(temporary, self._path)
+        self._file = self._path.open("a")
+
+    def write(self, step: int, **values: Any) -> None:
+        """Appends ``{"step": step, **values}``; `flush` makes it survive a kill."""
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+
+    def flush(self) -> None:
+        """Hands everything written so far to the operating system, so that killing this process loses nothing."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Flushes and closes."""
+        self._file.close()
+
+
+def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The lines of a log, without a last one cut short."""
+    entries = []
+    for line in pathlib.Path(path).read_text().splitlines():
+        try:
+            entries.append(json.loads(line))
+        except json.JSONDecodeError:
+            break  # only a process killed while writing leaves this, and it wrote nothing after
+    return entries
+
+
+class TensorBoard:
+    """TensorBoard events, through tensorboardX.
+
+    Args:
+      directory: where events go.
+      step: events after this step, from an earlier process, are dropped by TensorBoard itself.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, step: int = 0):
+        from tensorboardX import SummaryWriter  # half a second of import, for those who use it
+
+        self._writer = SummaryWriter(str(directory), purge_step=step + 1)
+
+    def write(self, step: int, **values: float) -> None:
+        """Adds scalars at a step."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Writes what is left."""
+        self._writer.close()

@@ -1,0 +1,61 @@
+"""Optimisers from configuration, as optax gradient transformations."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import jax
+import optax
+
+from jaxformer.training import schedules
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """Adam as Vaswani et al. 2017 (section 5.3) set it, and its schedule."""
+
+    peak: float = 7e-4
+    """Highest learning rate; the paper's is `schedules.noam_peak(width, warmup)`."""
+    schedule: Literal["inverse_sqrt", "cosine", "constant"] = "inverse_sqrt"
+    """How the rate goes on after warm-up."""
+    warmup: int = 4000
+    """Steps of linear warm-up."""
+    decay_steps: int = 0
+    """Steps after which a cosine schedule has reached 0; 0 means the length of the training."""
+    b1: float = 0.9
+    """Decay of the gradient's average."""
+    b2: float = 0.98
+    """Decay of the squared gradient's average."""
+    epsilon: float = 1e-9
+    """Added to the root of the squared average."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay (Loshchilov and Hutter 2019), on matrices only."""
+    clip: float = 0.0
+    """Largest global norm of the gradient; 0 does not clip."""
+
+
+def make_schedule(config: OptimizerConfig, *, steps: int) -> schedules.Schedule:
+    """The learning rate of a training of `steps` updates."""
+    if config.schedule == "cosine":
+        return schedules.cosine(config.peak, config.warmup, config.decay_steps or steps)
+    if config.schedule == "constant":
+        return schedules.constant(config.peak, config.warmup)
+    return schedules.inverse_sqrt(config.peak, max(config.warmup, 1))
+
+
+def make_optimizer(config: OptimizerConfig, *, steps: int) -> optax.GradientTransformation:
+    """Clipping, Adam, decay and schedule in one chain."""
+    parts = [optax.clip_by_global_norm(config.clip)] if config.clip else []
+    parts.append(optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.epsilon))
+    if config.weight_decay:
+        parts.append(optax.add_decayed_weights(config.weight_decay, mask=_matrices))
+    parts.append(optax.scale_by_learning_rate(make_schedule(config, steps=steps)))
+    return optax.chain(*parts)
+
+
+def _matrices(params):
+    """True for kernels and tables, False for biases and norms, stacked or not."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: not any(getattr(k, "key", None) in ("bias", "scale", "shift") for k in path), params
+    )

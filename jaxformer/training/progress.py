@@ -1,0 +1,105 @@
+"""What a person sees while training: a bar in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+PEAKS = {
+    "H100": 989e12,
+    "H200": 989e12,
+    "A100": 312e12,
+    "V100": 125e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5": 459e12,
+    "TPU v6 lite": 918e12,
+}
+"""Dense bf16 matrix peaks by device kind, in FLOP/s, from the makers' data sheets."""
+
+
+class Reporter(Protocol):
+    """What the training loop tells about its progress."""
+
+    def update(self, step: int, *, loss: float, tokens_per_second: float, utilisation: float | None) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Bar:
+    """A progress bar with loss, tokens/s, model FLOP utilisation and time left."""
+
+    def __init__(self, console: Console, *, start: int, steps: int):
+        columns = "step", "loss [b]{task.fields[loss]}[/b]", "{task.fields[rate]} tokens/s", "{task.fields[mfu]}"
+        text = [TextColumn(column) for column in columns]
+        self._bar = Progress(text[0], MofNCompleteColumn(), BarColumn(), *text[1:], TimeRemainingColumn(), console=console)
+        self._task = self._bar.add_task("", total=steps, completed=start, loss="-", rate="-", mfu="")
+        self._bar.start()
+
+    def update(self, step: int, *, loss: float, tokens_per_second: float, utilisation: float | None) -> None:
+        mfu = "" if utilisation is None else f"MFU {utilisation:.0%}"
+        self._bar.update(self._task, completed=step, loss=f"{loss:.3f}", rate=f"{tokens_per_second:,.0f}", mfu=mfu)
+
+    def say(self, text: str) -> None:
+        """Prints a line above the bar."""
+        self._bar.console.print(text, highlight=False)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+class Lines:
+    """A plain line at most every `seconds`: for files, pipes and schedulers."""
+
+    def __init__(self, console: Console, *, start: int, steps: int, seconds: float = 10.0):
+        self._console, self._steps, self._seconds = console, steps, seconds
+        self._start, self._began, self._last = start, time.monotonic(), 0.0
+
+    def update(self, step: int, *, loss: float, tokens_per_second: float, utilisation: float | None) -> None:
+        now = time.monotonic()
+        if now - self._last < self._seconds and step < self._steps:
+            return
+        self._last = now
+        left = (now - self._began) / max(step - self._start, 1) * (self._steps - step)
+        mfu = "" if utilisation is None else f", MFU {utilisation:.0%}"
+        self.say(
+            f"step {step:,}/{self._steps:,}: loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s{mfu}, "
+            f"{int(left // 60)}:{int(left % 60):02d} left"
+        )
+
+    def say(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Nothing to clear away."""
+
+
+def reporter(console: Console, *, start: int, steps: int) -> Reporter:
+    """A bar where there is a terminal to draw it on, else lines."""
+    return (Bar if console.is_terminal else Lines)(console, start=start, steps=steps)
+
+
+def peak_flops() -> tuple[float, str]:
+    """Matrix FLOP/s of all devices, and where the figure is from: a data sheet, or a product timed here and now."""
+    devices = jax.devices()
+    kind = devices[0].device_kind
+    for name, peak in PEAKS.items():
+        if name in kind:
+            return peak * len(devices), f"{kind} data sheet, bf16"
+    size = 1024
+    x = jax.random.normal(jax.random.key(0), (size, size))
+    product = jax.jit(jnp.matmul)
+    product(x, x).block_until_ready()
+    best = float("inf")
+    for _ in range(5):
+        began = time.perf_counter()
+        product(x, x).block_until_ready()
+        best = min(best, time.perf_counter() - began)
+    return 2 * size**3 / best, f"float32 product of {size} x {size} timed on this machine"

@@ -1,0 +1,58 @@
+"""What training carries from step to step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+    """Everything that a step reads and writes; a pytree of arrays, so it checkpoints and shards as one."""
+
+    step: jax.Array  # int32 scalar: updates done
+    params: Any  # float32 master weights
+    optimizer: Any  # optax state
+    average: Any  # exponential moving average of the parameters, or None
+    key: jax.Array  # the run's key, raw uint32; step i uses fold_in(key, i)
+
+
+def create(
+    init: Callable[[jax.Array], Any],
+    optimizer: optax.GradientTransformation,
+    key: jax.Array,
+    *,
+    average: bool = False,
+    shardings: TrainState | None = None,
+) -> TrainState:
+    """A new state, made in one jitted function: with `shardings`, every leaf is born where it belongs.
+
+    Args:
+      init: key to parameters.
+      average: keep a moving average of the parameters.
+      shardings: a TrainState of shardings, one for each leaf.
+    """
+
+    def build(key: jax.Array) -> TrainState:
+        init_key, step_key = jax.random.split(key)
+        params = init(init_key)
+        return TrainState(
+            step=jnp.int32(0),
+            params=params,
+            optimizer=optimizer.init(params),
+            average=jax.tree.map(jnp.copy, params) if average else None,
+            key=jax.random.key_data(step_key),
+        )
+
+    return jax.jit(build, out_shardings=shardings)(key)
+
+
+def best_params(state: TrainState) -> Any:
+    """The parameters to evaluate: the moving average where one is kept."""
+    return state.params if state.average is None else state.average

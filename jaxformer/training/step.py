@@ -1,0 +1,102 @@
+"""One update of the parameters, as one compiled program."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxformer.training.state import TrainState
+
+Metrics = dict[str, jax.Array]
+Loss = Callable[[Any, Any, jax.Array], tuple[jax.Array, jax.Array, Metrics]]
+"""``loss(params, batch, key) -> (sum, count, metrics)``: sums over the batch, so that parts of it can be added."""
+Step = Callable[[TrainState, Any], tuple[TrainState, Metrics]]
+
+
+def make_step(
+    loss: Loss,
+    optimizer: optax.GradientTransformation,
+    *,
+    accumulate: int = 1,
+    nonfinite: Literal["abort", "skip"] = "abort",
+    ema_decay: float = 0.0,
+) -> Step:
+    """A jitted ``step(state, batch) -> (state, metrics)`` that reuses the memory of the state it is given.
+
+    The gradient is that of ``sum / count`` over the whole batch.  Metrics: loss_sum, count, gradient_norm, finite
+    (1 or 0), and those of the loss.
+
+    Args:
+      accumulate: number of parts the batch is cut into along its first dimension, one after another; the update is
+        the same as with 1, in less memory.
+      nonfinite: with "skip", a gradient that is not finite changes nothing but the step count; with "abort" the
+        caller sees ``finite == 0`` and stops.
+      ema_decay: decay of the moving average, when the state keeps one.
+
+    Raises:
+      ValueError: a batch whose first dimension is no multiple of `accumulate`.
+    """
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+        key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
+        total, count, metrics, gradient = _summed_gradient(loss, state.params, batch, key, accumulate)
+        gradient = jax.tree.map(lambda g: g / jnp.maximum(count, 1.0), gradient)
+        norm = optax.global_norm(gradient)
+        finite = jnp.isfinite(norm) & jnp.isfinite(total)
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes float32 with its integer step count
+            updates, moments = optimizer.update(gradient, state.optimizer, state.params)
+            params = optax.apply_updates(state.params, updates)
+        if nonfinite == "skip":
+            params, moments = (
+                jax.tree.map(functools.partial(jnp.where, finite), new, old)
+                for new, old in ((params, state.params), (moments, state.optimizer))
+            )
+        average = state.average
+        if average is not None:
+            # Early on a long memory would mostly remember the initial values.
+            done = state.step.astype(jnp.float32)
+            decay = jnp.minimum(ema_decay, (1 + done) / (10 + done))
+            average = jax.tree.map(lambda a, p: a + (1 - decay) * (p - a), average, params)
+        metrics = {**metrics, "loss_sum": total, "count": count, "gradient_norm": norm}
+        metrics["finite"] = finite.astype(jnp.float32)
+        if nonfinite == "skip":
+            metrics["skipped"] = 1 - metrics["finite"]
+        return TrainState(state.step + 1, params, moments, average, state.key), metrics
+
+    return step
+
+
+def _summed_gradient(loss: Loss, params: Any, batch: Any, key: jax.Array, accumulate: int):
+    """Sum, count, metrics and gradient of the sum over the whole batch."""
+
+    def value(params, part, key):
+        total, count, metrics = loss(params, part, key)
+        return total, (count, metrics)
+
+    gradient = jax.value_and_grad(value, has_aux=True)
+    if accumulate == 1:
+        (total, (count, metrics)), grads = gradient(params, batch, key)
+        return total, count, metrics, grads
+    rows = {x.shape[0] for x in jax.tree.leaves(batch)}
+    if any(size % accumulate for size in rows):
+        raise ValueError(f"accumulate={accumulate} does not divide the batch's first dimension {sorted(rows)}")
+    # Part i takes every accumulate-th row: on a mesh each device keeps the rows it has.
+    parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, accumulate, *x.shape[1:]), 1, 0), batch)
+    keys = jax.random.split(key, accumulate)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, *_first(parts, keys)))
+
+    def add(sums, part):
+        return jax.tree.map(jnp.add, sums, gradient(params, *part)), None
+
+    ((total, (count, metrics)), grads), _ = jax.lax.scan(add, zeros, (parts, keys))
+    return total, count, metrics, grads
+
+
+def _first(parts: Any, keys: jax.Array) -> tuple[Any, jax.Array]:
+    return jax.tree.map(lambda x: x[0], parts), keys[0]
