@@ -73,6 +73,10 @@ class Checkpoints:
                 scored[step] = metrics["score"]
         return min(scored, key=lambda step: (scored[step], step)) if scored else None
 
+    def delete(self, step: int) -> None:
+        """Removes a step."""
+        self._manager.delete(step)
+
     def save(self, step: int, state: Any, about: Mapping[str, Any], *, score: float | None = None) -> None:
         """Starts to save `state` and the JSON-able `about`; waits first for an earlier save.
 
@@ -145,7 +149,7 @@ class Checkpoints:
                 return self.restore(step, target)
             except CheckpointError as error:
                 logger.warning("%s; trying the step before", error)
-                self._manager.delete(step)
+                self.delete(step)
         if steps:
             raise CheckpointError(f"none of the steps {steps} in {self.directory} can be restored")
         return None

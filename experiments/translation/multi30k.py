@@ -1,0 +1,54 @@
+"""Multi30k (Elliott et al. 2016, 2017): 29,000 image descriptions in English, German and French.
+
+At the size of the published text-only system: Wu et al. 2021, "Good for Misconceived Reasons" (41.02 BLEU en-de on
+test_2016, lower-cased Moses tokens, average of the last 10 checkpoints, beam 5).
+"""
+
+from jaxformer.models import EncoderDecoderConfig
+from jaxformer.tasks.translation_config import DataConfig, DecodeConfig, TrainConfig, TranslationConfig
+from jaxformer.training.optimizers import OptimizerConfig
+
+
+def en_de() -> TranslationConfig:
+    """English to German, 4+4 layers, D=128: about two hours on 2 CPU cores, minutes on a GPU."""
+    return _config("en", "de")
+
+
+def de_en() -> TranslationConfig:
+    """German to English, the same model."""
+    return _config("de", "en")
+
+
+def en_fr() -> TranslationConfig:
+    """English to French, the same model."""
+    return _config("en", "fr")
+
+
+def _config(source: str, target: str) -> TranslationConfig:
+    files = {
+        f"{prefix}{side}": f"multi30k/{part}.{language}"
+        for prefix, part in (("", "train"), ("validation_", "val"), ("test_", "test_2016"))
+        for side, language in (("source", source), ("target", target))
+    }
+    return TranslationConfig(
+        name=f"multi30k {source}-{target}",
+        model=EncoderDecoderConfig(
+            width=128, num_heads=4, hidden=256, encoder_depth=4, decoder_depth=4, dropout=0.3, arrange="pre"
+        ),
+        data=DataConfig(
+            **files,
+            source_language=source,
+            target_language=target,
+            vocab_size=6000,
+            token_budget=4096,
+            num_shapes=6,
+            max_length=128,
+            variants=8,
+            variant_alpha=0.3,
+        ),
+        optimizer=OptimizerConfig(peak=5e-3, warmup=2000),
+        train=TrainConfig(
+            steps=12_000, validate_every=250, checkpoint_every=250, keep_last=10, patience=12, validation_bleu=200
+        ),
+        decode=DecodeConfig(width=5),
+    )

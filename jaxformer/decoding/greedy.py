@@ -1,0 +1,54 @@
+"""Greedy search: the most probable token at every step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from jaxformer.decoding.api import Hypotheses, Step, limits, next_log_probs, state_size
+
+
+def greedy(
+    step: Step,
+    state: Any,
+    *,
+    length: int,
+    begin: int,
+    end: int,
+    pad: int = 0,
+    limit: Int[Array, " B"] | None = None,
+) -> Hypotheses:
+    """Decodes each hypothesis by itself until `end`, or `limit` tokens, by one ``while_loop``.
+
+    Args:
+      step, state: see `jaxformer.decoding.api`.
+      length: the most tokens, `end` included; static.
+      limit: the most tokens of each sentence, ``int [B]``; the last is `end`.
+
+    Returns:
+      Hypotheses ``[B, K]`` with ``scores == log_probs``; pad and begin are never chosen.
+    """
+    batch, width = state_size(state)
+    most = limits(limit, length, batch)
+
+    def unfinished(carry):
+        number, _, _, done, _, _ = carry
+        return (number < length) & ~done.all()
+
+    def advance(carry):
+        number, last, state, done, tokens, log_probs = carry
+        logits, state = step(last, state)
+        choices = next_log_probs(logits, end=end, forbid=(pad, begin), force_end=number + 1 >= most)
+        chosen = jnp.where(done, pad, choices.argmax(-1).astype(jnp.int32))
+        gained = jnp.where(done, 0.0, choices.max(-1))
+        tokens = jax.lax.dynamic_update_index_in_dim(tokens, chosen, number, 2)
+        return number + 1, chosen, state, done | (chosen == end), tokens, log_probs + gained
+
+    first = jnp.full((batch, width), begin, jnp.int32)
+    empty = jnp.full((batch, width, length), pad, jnp.int32)
+    carry = (0, first, state, jnp.zeros((batch, width), bool), empty, jnp.zeros((batch, width)))
+    _, _, _, _, tokens, log_probs = jax.lax.while_loop(unfinished, advance, carry)
+    return Hypotheses(tokens, (tokens != pad).sum(-1).astype(jnp.int32), log_probs, log_probs)

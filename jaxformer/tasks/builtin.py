@@ -1,0 +1,38 @@
+"""Configurations that come with the library: `jaxformer train demo` needs no file."""
+
+from __future__ import annotations
+
+from jaxformer.models.encoder_decoder import EncoderDecoderConfig
+from jaxformer.tasks.translation_config import DataConfig, DecodeConfig, TrainConfig, TranslationConfig
+from jaxformer.training.optimizers import OptimizerConfig
+
+
+def demo() -> TranslationConfig:
+    """English to French from a built-in grammar: two minutes on two CPU cores, BLEU above 95 on unseen sentences."""
+    return TranslationConfig(
+        name="demo",
+        model=EncoderDecoderConfig(
+            width=128, num_heads=4, hidden=256, encoder_depth=2, decoder_depth=2, dropout=0.0, arrange="pre"
+        ),
+        data=DataConfig(corpus="grammar", vocab_size=1000, token_budget=2048, num_shapes=3, max_length=64),
+        optimizer=OptimizerConfig(peak=3e-3, warmup=200),
+        train=TrainConfig(steps=1500, validate_every=500, checkpoint_every=500, keep_last=2, validation_bleu=200),
+        decode=DecodeConfig(width=4),
+    )
+
+
+def translation() -> TranslationConfig:
+    """Translation between your own two files, at a size that a laptop trains: give --data.source and --data.target.
+
+    The model is the small one that suits some ten thousand to a million pairs (4 + 4 layers, D = 256); for a large
+    corpus start from ``experiments/translation/wmt14.py``.
+    """
+    return TranslationConfig(
+        name="translation",
+        model=EncoderDecoderConfig(
+            width=256, num_heads=4, hidden=1024, encoder_depth=4, decoder_depth=4, dropout=0.2, arrange="pre"
+        ),
+        data=DataConfig(vocab_size=8000, token_budget=4096),
+        optimizer=OptimizerConfig(peak=2e-3, warmup=1000),
+        train=TrainConfig(steps=20_000, validate_every=500, checkpoint_every=500, patience=10, validation_bleu=200),
+    )

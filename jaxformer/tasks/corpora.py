@@ -1,0 +1,68 @@
+"""From a data configuration to sentences, and from sentences to tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+
+from jaxformer.data.sources import DataError, Parallel, read_parallel, read_table, split_by_source
+from jaxformer.tasks.translation_config import DataConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpora:
+    """Sentence pairs for training, validation and tests; more than one test where the corpus has them."""
+
+    train: Parallel
+    validation: Parallel
+    tests: dict[str, Parallel]
+
+
+def load_corpora(config: DataConfig, *, seed: int) -> Corpora:
+    """Reads or generates every corpus of an experiment.
+
+    Raises:
+      DataError: files that are missing, malformed or not named.
+    """
+    if config.corpus == "grammar":
+        return _grammar()
+    if not config.source:
+        raise DataError("no training data: give --data.source FILE and --data.target FILE (or a table as --data.source)")
+    train = _read(config, config.source, config.target)
+    named = {
+        "validation": (config.validation_source, config.validation_target),
+        "test": (config.test_source, config.test_target),
+    }
+    given = {part: _read(config, *files) for part, files in named.items() if files[0]}
+    wanting = [part for part in named if part not in given]
+    if wanting:
+        train, *parts = split_by_source(train, held_out=[config.held_out] * len(wanting), seed=seed)
+        given.update(zip(wanting, parts, strict=True))
+    return Corpora(train, given["validation"], {"test": given["test"]})
+
+
+def locate(config: DataConfig, name: str) -> pathlib.Path:
+    """The file that a setting names: as it stands, or below the data directory."""
+    path = pathlib.Path(name).expanduser()
+    base = config.directory or os.environ.get("JAXFORMER_DATA", "")
+    return path if path.is_absolute() or (not config.directory and path.exists()) else pathlib.Path(base) / path
+
+
+def _read(config: DataConfig, source: str, target: str) -> Parallel:
+    if target:
+        return read_parallel(locate(config, source), locate(config, target))
+    return read_table(locate(config, source), columns=config.columns)
+
+
+def _grammar() -> Corpora:
+    from jaxformer.data import grammar
+
+    parts = grammar.splits()
+    pairs = {name: _parallel(getattr(parts, name)) for name in ("train", "validation", "seen", "unseen")}
+    tests = {"unseen sentences": pairs["seen"], "unseen combinations": pairs["unseen"]}
+    return Corpora(pairs["train"], pairs["validation"], tests)
+
+
+def _parallel(pairs) -> Parallel:
+    return Parallel(tuple(p.english for p in pairs), tuple(p.french for p in pairs))

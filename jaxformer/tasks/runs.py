@@ -1,0 +1,98 @@
+"""The run directory: what a training run leaves behind, and what makes it reproducible.
+
+::
+
+    run/
+      config.json        the task and its resolved configuration
+      provenance.json    versions, platform, hash of the data
+      tokenizer.model    the subword tokeniser
+      checkpoints/       parameters, optimiser, position in the data
+      log.jsonl          every training step and validation, once
+      curves.png         the loss curves
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+from typing import Any
+
+from jaxformer.config import ConfigError, fingerprint, from_data, to_data
+
+PACKAGES = ("jaxformer", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece", "sacrebleu")
+
+
+def write_text(path: pathlib.Path, text: str) -> None:
+    """Writes a file whole or not at all: under a temporary name, then renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def open_run(out: pathlib.Path, task: str, config: Any) -> bool:
+    """Claims `out` for this configuration; True where an earlier run of the same configuration is to be resumed.
+
+    Raises:
+      ConfigError: `out` holds a run of another configuration, or files that are no run.
+    """
+    path = out / "config.json"
+    if path.exists():
+        _, old = read_config(out)
+        if fingerprint(old) != fingerprint(config):
+            raise ConfigError(f"{out} holds a run of another configuration: {_difference(to_data(old), to_data(config))}")
+        return True
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out} is not empty and holds no config.json; choose another directory")
+    write_text(path, json.dumps({"task": task, "config": to_data(config)}, indent=2, ensure_ascii=False) + "\n")
+    return False
+
+
+def read_config(run: pathlib.Path) -> tuple[str, Any]:
+    """The task's name and the configuration of a run.
+
+    Raises:
+      ConfigError: `run` is no run, or its config.json does not fit this version.
+    """
+    path = run / "config.json"
+    if not path.exists():
+        raise ConfigError(f"{run} is not a run: it has no config.json")
+    return read_config_file(path)
+
+
+def read_config_file(path: pathlib.Path) -> tuple[str, Any]:
+    """The task's name and the configuration in a saved config.json."""
+    from jaxformer.tasks import TASKS
+
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    task = saved.get("task") if isinstance(saved, dict) else None
+    if task not in TASKS:
+        raise ConfigError(f"{path} is of task {task!r}; this version knows {sorted(TASKS)}")
+    return task, from_data(TASKS[task], saved["config"])
+
+
+def write_provenance(out: pathlib.Path, **facts: Any) -> None:
+    """Saves what a reader needs to know to run this again: versions, platform, and the given facts."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    about = {"python": platform.python_version(), "platform": platform.platform(), "versions": versions, **facts}
+    write_text(out / "provenance.json", json.dumps(about, indent=2) + "\n")
+
+
+def _difference(old: Any, new: Any, path: str = "") -> str:
+    """The first place in which two configurations differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in old.keys() | new.keys():
+            if old.get(key) != new.get(key):
+                return _difference(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
+    return f"{path} was {old!r}, now {new!r}"

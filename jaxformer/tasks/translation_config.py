@@ -1,0 +1,123 @@
+"""What a translation experiment consists of: plain data, saved with every run."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from jaxformer.models.encoder_decoder import EncoderDecoderConfig
+from jaxformer.training.optimizers import OptimizerConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Where sentence pairs come from and how they become batches."""
+
+    corpus: Literal["files", "grammar"] = "files"
+    """Read files, or generate the built-in English-French corpus."""
+    source: str = ""
+    """Training sentences, one a line; or a table of tab-separated columns, when `target` is empty."""
+    target: str = ""
+    """Their translations, line by line."""
+    columns: tuple[int, int] = (0, 1)
+    """Source and target column of a table."""
+    validation_source: str = ""
+    """Validation sentences; without them, `held_out` training pairs are set aside."""
+    validation_target: str = ""
+    """Their translations."""
+    test_source: str = ""
+    """Test sentences; without them, `held_out` training pairs are set aside."""
+    test_target: str = ""
+    """Their translations."""
+    held_out: int = 1000
+    """Pairs set aside for validation, and as many for test, where no files are named; split by source sentence."""
+    source_language: str = "en"
+    """Two-letter code; chooses Moses' tokeniser rules in scoring."""
+    target_language: str = "fr"
+    """Two-letter code."""
+    directory: str = ""
+    """Relative paths start here; default: the environment's JAXFORMER_DATA, else the working directory."""
+    vocab_size: int = 8000
+    """Subword pieces, joint over both languages."""
+    tokenizer: Literal["unigram", "bpe"] = "unigram"
+    """How sentencepiece cuts words."""
+    variants: int = 1
+    """Segmentations sampled for each training sentence (subword regularisation, Kudo 2018); 1 is the best one only."""
+    variant_alpha: float = 0.2
+    """Smoothing of the sampling distribution: smaller is more diverse."""
+    max_length: int = 256
+    """Longer pairs, in tokens, are left out of training, counted and reported."""
+    token_budget: int = 4096
+    """Padded tokens a batch, the longer side counted."""
+    num_shapes: int = 6
+    """Batch shapes, hence compiled programs."""
+    cache: str = ".cache/jaxformer"
+    """Where tokenised corpora are kept, by hash."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """How long to train, and what to keep."""
+
+    steps: int = 100_000
+    """Parameter updates."""
+    label_smoothing: float = 0.1
+    """Weight of the uniform distribution in the training targets."""
+    z_loss: float = 0.0
+    """Weight of the squared log-partition function."""
+    accumulate: int = 1
+    """Microbatches an update: a batch is cut in this many parts, one after another."""
+    ema_decay: float = 0.0
+    """Decay of an exponential moving average of the parameters; 0 keeps none."""
+    validate_every: int = 1000
+    """Steps between validations."""
+    validation_bleu: int = 0
+    """Validation sentences to translate greedily for BLEU at each validation; 0 for none."""
+    patience: int = 0
+    """Validations without a better loss before training stops; 0 never stops early."""
+    checkpoint_every: int = 1000
+    """Steps between checkpoints."""
+    keep_last: int = 5
+    """Checkpoints kept besides the best one."""
+    log_every: int = 10
+    """Steps between lines of the progress bar and TensorBoard; the JSON log holds every step."""
+    nonfinite: Literal["abort", "skip"] = "abort"
+    """What to do when a gradient is not finite."""
+    tensorboard: bool = True
+    """Write TensorBoard events."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeConfig:
+    """How translations are searched for."""
+
+    width: int = 4
+    """Beam width; 1 is greedy search."""
+    penalty: float = 1.0
+    """Scores are log-probabilities divided by length ** penalty."""
+    batch_size: int = 64
+    """Sentences searched together."""
+    max_ratio: float = 2.0
+    """A translation stops at max_ratio * source length + max_extra tokens."""
+    max_extra: int = 10
+    """See max_ratio."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationConfig:
+    """A whole translation experiment."""
+
+    name: str = "translation"
+    """Names the run in logs and pictures."""
+    seed: int = 0
+    """Parameters, dropout and data order follow from it."""
+    model: EncoderDecoderConfig = EncoderDecoderConfig()
+    """The network; vocabulary sizes of 0 are the tokeniser's."""
+    data: DataConfig = DataConfig()
+    """Corpora and batches."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """Adam and its schedule."""
+    train: TrainConfig = TrainConfig()
+    """Steps, validation, checkpoints."""
+    decode: DecodeConfig = DecodeConfig()
+    """Search."""

@@ -1,0 +1,124 @@
+"""From text to text: a trained translation model, its tokeniser and its search."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import decoding, functional
+from jaxformer.data.tokenizer import BEGIN, END, PAD, Tokenizer
+from jaxformer.decoding import Hypotheses
+from jaxformer.modules.pure import Params, Pure
+from jaxformer.tasks.translation_config import DecodeConfig
+
+LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Padded source lengths: a program is compiled for each one that is met, and for no other."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """One translation, with the score that ranked it."""
+
+    text: str
+    score: float
+    tokens: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionMap:
+    """Which source piece each target piece looked at: weights ``[L, N, T, S]``, rows summing to 1."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    weights: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Translator:
+    """A model and its parameters, with everything needed to go from sentences to sentences."""
+
+    net: Pure
+    params: Params
+    tokenizer: Tokenizer
+    decode: DecodeConfig = DecodeConfig()
+
+    def translate(self, sentences: Sequence[str], *, progress: Callable[[int], None] | None = None) -> list[str]:
+        """The best translation of each sentence, in order; an empty sentence stays empty."""
+        return [best[0].text for best in self.candidates(sentences, progress=progress)]
+
+    def candidates(
+        self, sentences: Sequence[str], *, num_best: int = 1, progress: Callable[[int], None] | None = None
+    ) -> list[list[Candidate]]:
+        """The `num_best` translations of each sentence, best first.
+
+        Args:
+          progress: called with the number of sentences done after each batch.
+        Raises:
+          ValueError: `num_best` beyond the beam width; a sentence longer than the model's positions.
+        """
+        if not 1 <= num_best <= self.decode.width:
+            raise ValueError(f"num_best must be in [1, width = {self.decode.width}], got {num_best}")
+        tokens = [np.append(ids, END) for ids in self.tokenizer.encode(list(sentences))]
+        found: list[list[Candidate]] = [[Candidate("", 0.0, ())] * num_best for _ in sentences]
+        # Equal lengths side by side waste least on padding; sorting is stable, so the result is reproducible.
+        order = sorted((i for i, ids in enumerate(tokens) if len(ids) > 1), key=lambda i: len(tokens[i]))
+        for start in range(0, len(order), self.decode.batch_size):
+            chosen = order[start : start + self.decode.batch_size]
+            hypotheses = self._search([tokens[i] for i in chosen])
+            for row, i in enumerate(chosen):
+                found[i] = [self._candidate(hypotheses, row, rank) for rank in range(num_best)]
+            if progress is not None:
+                progress(len(chosen))
+        return found
+
+    def attention(self, source: str, target: str | None = None) -> AttentionMap:
+        """The cross-attention between a sentence and a translation of it (by default this model's own)."""
+        target = self.translate([source])[0] if target is None else target
+        rows, columns = (np.append(self.tokenizer.encode([text])[0], END) for text in (target, source))
+        given = np.append(BEGIN, rows[:-1])
+        weights = _cross_attention(self.net, self.params, jnp.asarray(columns)[None], jnp.asarray(given)[None])
+        pieces = [(*self.tokenizer.pieces(ids[:-1]), "</s>") for ids in (columns, rows)]
+        return AttentionMap(*pieces, np.asarray(weights))
+
+    def _search(self, sources: list[np.ndarray]) -> Hypotheses:
+        longest = max(len(ids) for ids in sources)
+        size = next((step for step in LADDER if step >= longest), longest)
+        num_rows = min(self.decode.batch_size, 1 << (len(sources) - 1).bit_length())
+        source = np.full((num_rows, size), PAD, np.int32)
+        for row, ids in zip(source, sources, strict=False):
+            row[: len(ids)] = ids
+        valid = source != PAD
+        limit = np.ceil(valid.sum(1) * self.decode.max_ratio).astype(np.int32) + self.decode.max_extra
+        length = int(np.ceil(size * self.decode.max_ratio)) + self.decode.max_extra
+        options = (self.decode.width, length, self.decode.penalty)
+        return jax.device_get(_search(self.net, options, self.params, source, valid, limit))
+
+    def _candidate(self, hypotheses: Hypotheses, row: int, rank: int) -> Candidate:
+        ids = hypotheses.tokens[row, rank, : hypotheses.lengths[row, rank]]
+        ids = ids[ids != END]
+        return Candidate(self.tokenizer.decode(ids), float(hypotheses.scores[row, rank]), tuple(ids.tolist()))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _search(net: Pure, options: tuple[int, int, float], params: Params, source, valid, limit) -> Hypotheses:
+    width, length, penalty = options
+    memory = net.apply(params, source, source_valid=valid, method="encode")
+    context, state = net.apply(params, memory, width=width, length=length, method="start")
+
+    def step(tokens, state):
+        return net.apply(params, tokens, state, context, method="step")
+
+    return decoding.beam_search(
+        step, state, width=width, length=length, begin=BEGIN, end=END, pad=PAD, penalty=penalty, limit=limit
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _cross_attention(net: Pure, params: Params, source, target) -> jax.Array:
+    query, key = net.apply(params, source, target, ("decoder.cross",), method="captured")["decoder.cross"]
+    return jax.vmap(functional.attention_weights)(query, key)[:, 0]
