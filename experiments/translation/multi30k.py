@@ -33,7 +33,7 @@ def _config(source: str, target: str) -> TranslationConfig:
     return TranslationConfig(
         name=f"multi30k {source}-{target}",
         model=EncoderDecoderConfig(
-            width=128, num_heads=4, hidden=256, encoder_depth=4, decoder_depth=4, dropout=0.3, arrange="pre"
+            width=128, num_heads=4, hidden=256, encoder_depth=4, decoder_depth=4, dropout=0.3
         ),
         data=DataConfig(
             **files,
@@ -43,12 +43,10 @@ def _config(source: str, target: str) -> TranslationConfig:
             token_budget=4096,
             num_shapes=6,
             max_length=128,
-            variants=8,
-            variant_alpha=0.3,
         ),
-        optimizer=OptimizerConfig(peak=5e-3, warmup=2000),
+        optimizer=OptimizerConfig(peak=3e-3, warmup=2000),
         train=TrainConfig(
-            steps=12_000, validate_every=250, checkpoint_every=250, keep_last=10, patience=12, validation_bleu=200
+            steps=12_000, validate_every=300, checkpoint_every=300, keep_last=10, patience=10, validation_bleu=200
         ),
         decode=DecodeConfig(width=5),
     )
