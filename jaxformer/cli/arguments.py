@@ -1,0 +1,80 @@
+"""Arguments that are settings: ``--model.width 256`` replaces one field of a configuration."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import inspect
+import io
+import itertools
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import tyro
+
+from jaxformer.config import ConfigError, nearest
+
+
+def override(config: Any, arguments: Sequence[str]) -> Any:
+    """The configuration with the settings that the arguments name, as ``--path.to.field value``.
+
+    Raises:
+      ConfigError: an unknown setting (the nearest is named), or a value of the wrong type.
+    """
+    known = set(paths(config))
+    for argument in arguments:
+        name = argument.partition("=")[0]
+        if name.startswith("--"):
+            plain = name[2:].replace("-", "_")
+            plain = plain.removeprefix("no_") if plain not in known else plain
+            head, _, tail = plain.rpartition(".")
+            plain = f"{head}.{tail.removeprefix('no_')}" if head and plain not in known else plain
+            if plain not in known:
+                raise ConfigError(f"unknown setting {name}{nearest(plain, known)}")
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            return tyro.cli(type(config), default=config, args=list(arguments), config=(tyro.conf.AvoidSubcommands,))
+    except SystemExit as stopped:
+        raise ConfigError(_essence(said.getvalue())) from stopped
+    except ValueError as error:  # a configuration that refuses its values
+        raise ConfigError(str(error)) from error
+
+
+def settings_help(config: Any) -> str:
+    """Every setting with its value and meaning, one a line."""
+    lines = []
+    for path, (value, text) in paths(config).items():
+        lines.append(f"  --{path} {value!r}" + (f"\n        {text}" if text else ""))
+    return "\n".join(lines)
+
+
+def paths(config: Any, prefix: str = "") -> dict[str, tuple[Any, str]]:
+    """Every setting's dotted name, with its value and its docstring."""
+    found: dict[str, tuple[Any, str]] = {}
+    texts = field_docstrings(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            found.update(paths(value, f"{prefix}{field.name}."))
+        else:
+            found[f"{prefix}{field.name}"] = (value, texts.get(field.name, ""))
+    return found
+
+
+def field_docstrings(kind: type) -> dict[str, str]:
+    """The string that follows each field in a dataclass's source."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
+
+
+def _essence(text: str) -> str:
+    """What tyro says, without its frame."""
+    words = [line.strip("│╭╮╰╯─ ").strip() for line in text.splitlines()]
+    return " ".join(word for word in words if word and not word.startswith(("Parsing error", "For full help")))

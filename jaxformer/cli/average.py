@@ -1,0 +1,35 @@
+"""``jaxformer average``."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+from collections.abc import Sequence
+
+EXAMPLES = """examples:
+  jaxformer average runs/en-de --last 10
+  jaxformer evaluate runs/en-de --checkpoint average
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Averages checkpoints into the run's ``average`` folder."""
+    parser = argparse.ArgumentParser(
+        prog="jaxformer average",
+        description="Averages the parameters of a run's last checkpoints (Vaswani et al. 2017, section 6.1).",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", metavar="RUN", type=pathlib.Path, help="a run directory")
+    parser.add_argument("--last", type=int, default=5, help="how many checkpoints (default 5)")
+    known = parser.parse_args(arguments)
+    if known.last < 1:
+        parser.error(f"--last must be at least 1, got {known.last}")
+    from jaxformer.cli import runtime
+    from jaxformer.tasks.runs import read_config
+
+    task, _ = read_config(known.run)
+    runtime.start()
+    steps = runtime.task(task).average(known.run, last=known.last)
+    print(f"averaged steps {', '.join(map(str, steps))}; use it with --checkpoint average")
+    return 0

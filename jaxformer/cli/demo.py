@@ -1,0 +1,66 @@
+"""``jaxformer demo``."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+from collections.abc import Sequence
+
+EXAMPLES = """examples:
+  jaxformer demo
+  jaxformer demo --out runs/demo --train.steps 800
+
+The trained run is an ordinary one: go on with `jaxformer translate runs/demo "..."`.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Trains the built-in translator, scores it, translates five sentences and draws an attention map."""
+    parser = argparse.ArgumentParser(
+        prog="jaxformer demo",
+        description="Trains a small English-French translator on a built-in corpus, and shows what it learned.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--out", metavar="RUN", type=pathlib.Path, default=pathlib.Path("runs/demo"))
+    known, rest = parser.parse_known_args(arguments)
+    from jaxformer.cli import runtime
+    from jaxformer.cli.arguments import override
+    from jaxformer.config import resolve
+
+    task, config = resolve("demo")
+    config = override(config, rest)
+    runtime.start()
+    console = runtime.console()
+    translation = runtime.task(task)
+    result = translation.train(config, known.out, console=console)
+    if result.reason in ("terminated", "interrupted"):
+        return {"terminated": 85, "interrupted": 130}[result.reason]
+    return _show(known.out, translation)
+
+
+def _show(run: pathlib.Path, translation) -> int:
+    from jaxformer.cli import runtime
+    from jaxformer.data import grammar
+    from jaxformer.evaluation.scores import bleu
+    from jaxformer.inspection import attention_maps, plots
+    from jaxformer.tasks.corpora import load_corpora
+
+    config, translator = translation.load(run)
+    corpora = load_corpora(config.data, seed=config.seed)
+    print("\nBLEU on the built-in corpus          this model   word-for-word dictionary")
+    for name, part in corpora.tests.items():
+        found = bleu(translator.translate(part.source), part.target)
+        words = bleu([grammar.dictionary_baseline(text) for text in part.source], part.target)
+        print(f"  {name} ({len(part):,}){'':{28 - len(name)}}{found.value:8.2f}   {words.value:8.2f}")
+    print(f"  signature: {found.signature}\n")
+    examples = [pair.english for pair in grammar.EXAMPLES]
+    for english, french in zip(examples, translator.translate(examples), strict=True):
+        print(f"  {english}\n    {french}")
+    words = attention_maps.by_word(attention_maps.select(translator.attention(examples[0])))
+    print(f"\nWhere it looked, word by word:\n{attention_maps.as_text(words)}\n")
+    print(f"the same as a picture:  {plots.attention_map(words, run / 'attention.png')}")
+    print(f"the loss curves:        {runtime.draw_curves(run)}")
+    print(f"more:                   jaxformer translate {run} \"The old man does not see the white house.\"")
+    return 0

@@ -1,0 +1,66 @@
+"""``jaxformer evaluate``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+from collections.abc import Sequence
+
+EXAMPLES = """examples:
+  jaxformer evaluate runs/demo
+  jaxformer evaluate runs/en-de --checkpoint average --width 5
+  jaxformer evaluate runs/en-de --split validation --checkpoint last
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints the scores of a run and saves them in it."""
+    parser = argparse.ArgumentParser(
+        prog="jaxformer evaluate",
+        description="Translates a run's test data and prints BLEU and chrF with their signatures.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_run_options(parser)
+    parser.add_argument("--split", choices=("test", "validation"), default="test", help="what to translate")
+    known = parser.parse_args(arguments)
+    from jaxformer.cli import runtime
+    from jaxformer.tasks.runs import write_text
+
+    task, config, translator = load(known)
+    if known.data_dir:
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, directory=known.data_dir))
+    scores = runtime.task(task).evaluate(config, translator, split=known.split, console=runtime.console())
+    for name, found in scores.items():
+        print(name)
+        for score in found:
+            print(f"  {score}")
+    about = {name: [dataclasses.asdict(score) for score in found] for name, found in scores.items()}
+    about["decode"] = dataclasses.asdict(translator.decode) | {"checkpoint": known.checkpoint}
+    write_text(known.run / f"scores-{known.split}-{known.checkpoint}.json", json.dumps(about, indent=2) + "\n")
+    return 0
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Which run, which of its checkpoints, and how to search."""
+    parser.add_argument("run", metavar="RUN", type=pathlib.Path, help="a run directory")
+    parser.add_argument("--checkpoint", default="best", help="best (default), last, average, or a step")
+    parser.add_argument("--width", type=int, help="beam width; 1 is greedy search")
+    parser.add_argument("--penalty", type=float, help="score = log-probability / length ** penalty")
+    parser.add_argument("--batch-size", type=int, help="sentences searched together")
+    parser.add_argument("--data-dir", metavar="DIR", help="where the corpora are, if not where they were in training")
+
+
+def load(known: argparse.Namespace):
+    """The task's name, the configuration and the translator that the options ask for."""
+    from jaxformer.cli import runtime
+    from jaxformer.tasks.runs import read_config
+
+    task, _ = read_config(known.run)
+    runtime.start()
+    config, translator = runtime.task(task).load(known.run, checkpoint=known.checkpoint)
+    options = {name: getattr(known, name) for name in ("width", "penalty", "batch_size")}
+    given = {name: value for name, value in options.items() if value is not None}
+    return task, config, dataclasses.replace(translator, decode=dataclasses.replace(translator.decode, **given))

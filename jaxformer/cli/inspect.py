@@ -1,0 +1,39 @@
+"""``jaxformer inspect``."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+from collections.abc import Sequence
+
+EXAMPLES = """examples:
+  jaxformer inspect runs/demo --source "The agreement on the European Economic Area was signed in August 1992."
+  jaxformer inspect runs/en-de --source "A dog runs." --target "Ein Hund rennt." --layer 2 --out map.svg
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Draws the cross-attention between a sentence and its translation."""
+    from jaxformer.cli.evaluate import add_run_options, load
+
+    parser = argparse.ArgumentParser(
+        prog="jaxformer inspect",
+        description="Draws which source word each target word looked at: a picture, and the same as text.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_run_options(parser)
+    parser.add_argument("--source", required=True, help="a sentence")
+    parser.add_argument("--target", help="a translation of it; default: the model's own")
+    parser.add_argument("--layer", type=int, help="a decoder layer, from 0; default: the mean of all")
+    parser.add_argument("--head", type=int, help="a head, from 0; default: the mean of all")
+    parser.add_argument("--out", type=pathlib.Path, help="the picture (.png or .svg); default: RUN/attention.png")
+    known = parser.parse_args(arguments)
+    from jaxformer.inspection import attention_maps, plots
+
+    _, _, translator = load(known)
+    found = translator.attention(known.source, known.target)
+    words = attention_maps.by_word(attention_maps.select(found, layer=known.layer, head=known.head))
+    print(attention_maps.as_text(words))
+    print(plots.attention_map(words, known.out or known.run / "attention.png"))
+    return 0

@@ -1,0 +1,87 @@
+"""``jaxformer COMMAND``: chooses the command and turns errors into one line and an exit code.
+
+Exit codes: 0 done; 2 the configuration or the data is wrong, so that trying again cannot help; 85 stopped by SIGTERM
+after saving, so that running the same command again goes on; 130 likewise by Ctrl-C; 1 anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "train": "train a model, or go on training it",
+    "evaluate": "score a run on its test data",
+    "translate": "translate arguments, a file, or standard input",
+    "average": "average the parameters of a run's last checkpoints",
+    "inspect": "draw what cross-attention looked at",
+    "configs": "list the configurations at hand",
+    "data": "download a known corpus, or write the built-in one to files",
+    "demo": "train the built-in translator, score it, and draw an attention map",
+}
+
+EXAMPLES = """examples:
+  jaxformer demo
+  jaxformer train translation --data.source my.en --data.target my.fr --out run
+  jaxformer translate run "The old man sees the house."
+  jaxformer COMMAND --help
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser(
+        prog="jaxformer",
+        description="Train, evaluate and use Transformers.",
+        epilog="commands:\n" + "".join(f"  {name:10}  {text}\n" for name, text in COMMANDS.items()) + "\n" + EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    parser.add_argument("--version", action="version", version=_version())
+    # Only the first word is ours: everything after it belongs to the command.
+    command = parser.parse_args(arguments[:1] or ["--help"]).command
+    try:
+        return importlib.import_module(f"jaxformer.cli.{command}").main(arguments[1:])
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has seen enough
+        return 0
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None:
+            raise
+        print(f"jaxformer {command}: {error}", file=sys.stderr)
+        return code
+
+
+def _exit_code(error: Exception) -> int | None:
+    """The code of an error that a user can act on; None for the others, which deserve their traceback."""
+    from jaxformer.config import ConfigError
+
+    if isinstance(error, ConfigError):
+        return 2
+    # Anything below is slow to import, and has been imported if it is the cause.
+    known = {
+        "jaxformer.data.sources": ("DataError", 2),
+        "jaxformer.data.fetch": ("FetchError", 2),
+        "jaxformer.training.checkpoint": ("CheckpointError", 1),
+        "jaxformer.training.loop": ("NonFiniteError", 1),
+    }
+    for module, (name, code) in known.items():
+        if module in sys.modules and isinstance(error, getattr(sys.modules[module], name)):
+            return code
+    return 1 if isinstance(error, OSError) else None
+
+
+def _version() -> str:
+    from jaxformer import __version__
+
+    return f"jaxformer {__version__}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

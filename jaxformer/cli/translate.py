@@ -1,0 +1,57 @@
+"""``jaxformer translate``."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Sequence
+
+EXAMPLES = """examples:
+  jaxformer translate runs/demo "The old man does not see the white house."
+  jaxformer translate runs/en-de --file test.en --out test.de
+  jaxformer translate runs/en-de --num-best 3 "A dog runs."
+  echo "A dog runs." | jaxformer translate runs/en-de         line by line, as they come
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Translates arguments, else a file, else standard input."""
+    from jaxformer.cli.evaluate import add_run_options, load
+
+    parser = argparse.ArgumentParser(
+        prog="jaxformer translate",
+        description="Translates sentences: arguments, a file, or standard input line by line.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_run_options(parser)
+    parser.add_argument("sentences", nargs="*", metavar="SENTENCE", help="what to translate")
+    parser.add_argument("--file", type=pathlib.Path, help="a file of sentences, one a line")
+    parser.add_argument("--out", type=pathlib.Path, help="write translations here instead of printing them")
+    parser.add_argument("--num-best", type=int, default=1, help="print so many candidates, score and text, by tabs")
+    known = parser.parse_args(arguments)
+    if known.sentences and known.file:
+        parser.error("give sentences or --file, not both")
+    _, _, translator = load(known)
+
+    def lines(sentences: Sequence[str]) -> list[str]:
+        if known.num_best == 1:
+            return translator.translate(sentences)
+        found = translator.candidates(sentences, num_best=known.num_best)
+        return [f"{c.score:.4f}\t{c.text}" for candidates in found for c in candidates]
+
+    if known.sentences or known.file:
+        from jaxformer.data.sources import read_lines
+
+        translated = lines(known.sentences or read_lines(known.file))
+        if known.out:
+            from jaxformer.tasks.runs import write_text
+
+            write_text(known.out, "".join(f"{line}\n" for line in translated))
+        else:
+            print("\n".join(translated))
+        return 0
+    for line in sys.stdin:
+        print("\n".join(lines([line.rstrip("\n")])), flush=True)
+    return 0

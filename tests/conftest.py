@@ -1,0 +1,34 @@
+"""Strict settings for every test: eight devices, no implicit promotion, shapes checked at every call."""
+
+import os
+import pathlib
+import sys
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+# Tests compile hundreds of tiny programs; a second run finds them here.
+cache = pathlib.Path(__file__).parent.parent / ".cache" / "tests"
+jax.config.update("jax_compilation_cache_dir", str(cache))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+from jaxtyping import install_import_hook
+
+if not any(name.startswith("jaxformer.") for name in sys.modules):
+    hook = install_import_hook(["jaxformer.functional", "jaxformer.modules", "jaxformer.models"], "beartype.beartype")
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def data_directory() -> pathlib.Path:
+    """Real corpora, where there are any."""
+    directory = os.environ.get("JAXFORMER_DATA")
+    if not directory or not pathlib.Path(directory).is_dir():
+        pytest.skip("JAXFORMER_DATA names no directory with corpora")
+    return pathlib.Path(directory)
