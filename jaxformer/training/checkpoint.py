@@ -52,7 +52,8 @@ class Checkpoints:
             enable_background_delete=False,
         )
         self.directory = pathlib.Path(directory).absolute()
-        self._manager = ocp.CheckpointManager(self.directory, options=options, item_names=("state", "about"))
+        handlers = {"state": ocp.StandardCheckpointHandler(), "about": ocp.JsonCheckpointHandler()}
+        self._manager = ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
 
     def __enter__(self) -> Checkpoints:
         return self
