@@ -113,7 +113,9 @@ def catalogue() -> list[tuple[str, str]]:
             continue
         module = _load_file(file)
         for name in _public(module):
-            found.append((f"{file.relative_to(root).with_suffix('').as_posix()}:{name}", _summary(getattr(module, name))))
+            found.append(
+                (f"{file.relative_to(root).with_suffix('').as_posix()}:{name}", _summary(getattr(module, name)))
+            )
     return found + [(name, _summary(function)) for name, function in BUILTIN.items()]
 
 
@@ -156,7 +158,8 @@ def _load_file(path: pathlib.Path) -> types.ModuleType:
         raise ConfigError(f"no configuration file {path}")
     name = f"jaxformer_config_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

@@ -32,9 +32,7 @@ def _config(source: str, target: str) -> TranslationConfig:
     }
     return TranslationConfig(
         name=f"multi30k {source}-{target}",
-        model=EncoderDecoderConfig(
-            width=128, num_heads=4, hidden=256, encoder_depth=4, decoder_depth=4, dropout=0.3
-        ),
+        model=EncoderDecoderConfig(width=128, num_heads=4, hidden=256, encoder_depth=4, decoder_depth=4, dropout=0.3),
         data=DataConfig(
             **files,
             source_language=source,

@@ -62,5 +62,5 @@ def _show(run: pathlib.Path, translation) -> int:
     print(f"\nWhere it looked, word by word:\n{attention_maps.as_text(words)}\n")
     print(f"the same as a picture:  {plots.attention_map(words, run / 'attention.png')}")
     print(f"the loss curves:        {runtime.draw_curves(run)}")
-    print(f"more:                   jaxformer translate {run} \"The old man does not see the white house.\"")
+    print(f'more:                   jaxformer translate {run} "The old man does not see the white house."')
     return 0

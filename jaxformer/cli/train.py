@@ -30,7 +30,9 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("config", metavar="CONFIG", help="a name from `jaxformer configs`, a file, or a saved config.json")
+    parser.add_argument(
+        "config", metavar="CONFIG", help="a name from `jaxformer configs`, a file, or a saved config.json"
+    )
     parser.add_argument("--out", metavar="RUN", type=pathlib.Path, help="the run directory")
     parser.add_argument("--data-dir", metavar="DIR", help="where the corpora are; default: JAXFORMER_DATA")
     parser.add_argument("--settings", action="store_true", help="print every setting of CONFIG and stop")

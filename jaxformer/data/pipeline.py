@@ -97,12 +97,10 @@ def prepare(
             shutil.rmtree(temporary)
             if not folder.exists():
                 raise
-    load = lambda side, i: Ragged(  # noqa: E731
+    load = lambda side, i: Ragged(
         np.load(folder / f"{side}-{i}.npy", mmap_mode="r"), np.load(folder / f"{side}-{i}-offsets.npy")
     )
-    return Tokens(
-        tuple(load("source", i) for i in range(variants)), tuple(load("target", i) for i in range(variants))
-    )
+    return Tokens(tuple(load("source", i) for i in range(variants)), tuple(load("target", i) for i in range(variants)))
 
 
 def make_batch(tokens: Tokens, plan: Plan, step: int) -> Batch:

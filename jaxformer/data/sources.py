@@ -52,7 +52,8 @@ def read_parallel(
     A pair with a side that is empty or longer than `max_characters` is skipped and its line number kept.
 
     Raises:
-      DataError: a missing file, bytes that are not UTF-8 (file and line named), or unequal numbers of lines (both named).
+      DataError: a missing file, bytes that are not UTF-8 (file and line named), or unequal numbers of lines (both
+        named).
     """
     left, right = read_lines(source), read_lines(target)
     if len(left) != len(right):
@@ -122,7 +123,7 @@ def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> l
             part += of[next(remaining)]
         parts.append(part)
     parts.insert(0, [i for text in remaining for i in of[text]])
-    pick = lambda part: tuple(sorted(part))  # noqa: E731
+    pick = lambda part: tuple(sorted(part))
     return [
         Parallel(tuple(pairs.source[i] for i in pick(part)), tuple(pairs.target[i] for i in pick(part)))
         for part in parts

@@ -37,7 +37,7 @@ class Tokenizer:
         *,
         vocab_size: int,
         kind: Literal["unigram", "bpe"] = "unigram",
-        character_coverage: float = 0.9995,
+        character_coverage: float = 1.0,
     ) -> Tokenizer:
         """Learns a vocabulary of `vocab_size` pieces, 256 bytes and 4 special tokens among them.
 
@@ -96,7 +96,7 @@ class Tokenizer:
         return [np.asarray(ids, np.int32) for ids in self._processor.encode([_escape(line) for line in lines])]
 
     def sample(self, lines: Sequence[str], *, seed: int, alpha: float = 0.2) -> list[np.ndarray]:
-        """A random segmentation of each line, a smaller `alpha` being more diverse (Kudo 2018); repeatable by `seed`."""
+        """A random segmentation of each line, more diverse for a smaller `alpha` (Kudo 2018); repeatable by `seed`."""
         sentencepiece.set_random_generator_seed(seed)
         draw = self._processor.encode
         return [

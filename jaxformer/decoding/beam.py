@@ -86,7 +86,13 @@ def beam_search(
             stopped = jnp.isfinite(finished.scores[:, -1])
         stopped |= beam.number + 1 >= most
         return _Beam(
-            beam.number + 1, live_tokens, live_log_probs, last, reorder(state, parents), finished, stopped | beam.stopped
+            beam.number + 1,
+            live_tokens,
+            live_log_probs,
+            last,
+            reorder(state, parents),
+            finished,
+            stopped | beam.stopped,
         )
 
     empty = jnp.full((batch, width, length), pad, jnp.int32)
@@ -111,7 +117,7 @@ def _propose(
 
     Each row's best come first, then the best of those: far less to sort than K V values at once.
     """
-    batch, width, vocab = choices.shape
+    batch, _, vocab = choices.shape
     best, tokens = jax.lax.top_k(choices, min(count, vocab))
     total = (best + live[:, :, None]).reshape(batch, -1)
     count = min(count, total.shape[1])

@@ -1,4 +1,4 @@
-"""Arrays in, arrays out: attention, positions, normalisation, feed-forward, dropout, losses.  No parameters, no state."""
+"""Arrays in, arrays out: attention, positions, normalisation, feed-forward, dropout, losses.  No state."""
 
 from jaxformer.functional.attention import attention as attention
 from jaxformer.functional.attention import attention_head as attention_head

@@ -29,5 +29,5 @@ def write(
     position: Int[Array, ""],
 ) -> KeyValueCache:
     """The cache with one position set.  All hypotheses stand at the same position, so this is one slice update."""
-    at = lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new.astype(old.dtype), position, 2)  # noqa: E731
+    at = lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new.astype(old.dtype), position, 2)
     return KeyValueCache(at(cache.key, key), at(cache.value, value))

@@ -28,7 +28,7 @@ def site(key: jax.Array | None, name: str) -> jax.Array | None:
     return None if key is None else jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 
-def hashed_bits(key: jax.Array, index: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
+def hashed_bits(key: jax.Array, index: UInt32[Array, ...]) -> UInt32[Array, ...]:
     """32 random bits for each index: two rounds of a multiply-xorshift mixer, a word of the key before each.
 
     The mixer's constants are those of Chris Wellons's search for low-bias 32-bit hashes ("lowbias32").
@@ -43,12 +43,12 @@ def hashed_bits(key: jax.Array, index: UInt32[Array, "..."]) -> UInt32[Array, ".
     return bits
 
 
-def keep(key: jax.Array, rate: float, index: UInt32[Array, "..."]) -> Bool[Array, "..."]:
+def keep(key: jax.Array, rate: float, index: UInt32[Array, ...]) -> Bool[Array, ...]:
     """True, with probability ``1 - rate``, at each index."""
     return hashed_bits(key, index) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
 
 
-def flat_index(dims: tuple[int, ...], indices: tuple[Array, ...]) -> UInt32[Array, "..."]:
+def flat_index(dims: tuple[int, ...], indices: tuple[Array, ...]) -> UInt32[Array, ...]:
     """The row-major index, modulo 2**32, of an element of an array of shape `dims`; `indices` broadcast."""
     flat = jnp.uint32(0)
     for size, index in zip(dims, indices, strict=True):

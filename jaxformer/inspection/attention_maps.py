@@ -76,7 +76,7 @@ def _words(pieces: Sequence[str]) -> list[tuple[str, list[int]]]:
     for i, piece in enumerate(pieces):
         text = piece.replace(SPACE, " ").strip()
         special = piece.startswith("<") and piece.endswith(">") and len(piece) > 2
-        mark = bool(text) and not any(c.isalnum() for c in text) and text not in "'’"
+        mark = bool(text) and not any(c.isalnum() for c in text) and text not in "'\u2019"
         if not words or piece.startswith(SPACE) or special or mark:
             words.append((text, [i]))
         else:

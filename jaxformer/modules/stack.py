@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +60,7 @@ class Stack(nnx.Module):
     def unstacked(self) -> tuple[Params, ...]:
         """Each block's own parameters, for loops in which they must lie ready (see `block`)."""
         stacked = nnx.to_pure_dict(nnx.state(self.layers, nnx.Param))
-        return tuple(jax.tree.map(lambda p: p[i], stacked) for i in range(self.depth))
+        return tuple(jax.tree.map(operator.itemgetter(i), stacked) for i in range(self.depth))
 
     def block(self, params: Params) -> Any:
         """The block with these parameters of its own."""

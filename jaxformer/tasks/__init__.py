@@ -1,6 +1,6 @@
 """What the command line can train: a task's configuration, and the way from it to a run and back.
 
-A task is a module with ``train(config, out)``, ``load(run)`` and ``evaluate(run)``; the training loop itself knows none.
+A task is a module with `train`, `load`, `evaluate` and `average`; the training loop itself knows none.
 """
 
 from jaxformer.tasks import builtin

@@ -28,7 +28,9 @@ def load_corpora(config: DataConfig, *, seed: int) -> Corpora:
     if config.corpus == "grammar":
         return _grammar()
     if not config.source:
-        raise DataError("no training data: give --data.source FILE and --data.target FILE (or a table as --data.source)")
+        raise DataError(
+            "no training data: give --data.source FILE and --data.target FILE (or a table as --data.source)"
+        )
     train = _read(config, config.source, config.target)
     named = {
         "validation": (config.validation_source, config.validation_target),

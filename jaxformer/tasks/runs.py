@@ -43,7 +43,9 @@ def open_run(out: pathlib.Path, task: str, config: Any) -> bool:
     if path.exists():
         _, old = read_config(out)
         if fingerprint(old) != fingerprint(config):
-            raise ConfigError(f"{out} holds a run of another configuration: {_difference(to_data(old), to_data(config))}")
+            raise ConfigError(
+                f"{out} holds a run of another configuration: {_difference(to_data(old), to_data(config))}"
+            )
         return True
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out} is not empty and holds no config.json; choose another directory")

@@ -64,7 +64,8 @@ def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> 
             say(f"resumed from step {int(state.step):,}")
         done = int(state.step)
         peak, source = peak_flops()
-        say(f"{models.costs.encoder_decoder_parameters(net.config):,} parameters; peak {peak / 1e12:.2f} TFLOP/s ({source})")
+        size = models.costs.encoder_decoder_parameters(net.config)
+        say(f"{size:,} parameters; peak {peak / 1e12:.2f} TFLOP/s ({source})")
         outputs = training.Outputs(
             checkpoints,
             JsonLog(out / "log.jsonl", step=done),
@@ -215,7 +216,9 @@ def load(run: pathlib.Path, *, checkpoint: str = "best") -> tuple[TranslationCon
         with training.Checkpoints(run / "average") as saved:
             found = saved.restore_latest(net.shapes)
             if found is None:
-                raise training.CheckpointError(f"{run} has no averaged parameters; make them with `jaxformer average {run}`")
+                raise training.CheckpointError(
+                    f"{run} has no averaged parameters; make them with `jaxformer average {run}`"
+                )
             return config, Translator(net, found[0], tokenizer, config.decode)
     with training.Checkpoints(run / "checkpoints", keep_last=config.train.keep_last) as saved:
         step = _choose(saved, checkpoint)

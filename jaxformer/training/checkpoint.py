@@ -133,9 +133,13 @@ class Checkpoints:
         except Exception as error:  # a damaged file shows as almost any exception
             raise CheckpointError(f"step {step} in {self.directory} cannot be read: {_first_line(error)}") from error
         found = {path: value.tolist() for path, value in jax.device_get(checksums(state)).items()}
-        wrong = sorted(path for path in found.keys() | about["checksums"].keys() if found.get(path) != about["checksums"].get(path))
+        wrong = sorted(
+            path for path in found.keys() | about["checksums"].keys() if found.get(path) != about["checksums"].get(path)
+        )
         if wrong:
-            raise CheckpointError(f"step {step} in {self.directory} is damaged: wrong checksum of {', '.join(wrong[:3])}")
+            raise CheckpointError(
+                f"step {step} in {self.directory} is damaged: wrong checksum of {', '.join(wrong[:3])}"
+            )
         return state, about
 
     def restore_latest(self, target: Any) -> tuple[Any, dict[str, Any]] | None:
@@ -177,7 +181,10 @@ def checksums(tree: Any) -> dict[str, jax.Array]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         bits = _words(leaf)
         index = jax.lax.iota(jnp.uint32, bits.size).reshape(bits.shape)
-        lanes = [jnp.sum(bits * (_mix(index + jnp.uint32(salt)) | jnp.uint32(1)), dtype=jnp.uint32) for salt in (0, 0x51ED270B)]
+        lanes = [
+            jnp.sum(bits * (_mix(index + jnp.uint32(salt)) | jnp.uint32(1)), dtype=jnp.uint32)
+            for salt in (0, 0x51ED270B)
+        ]
         found[jax.tree_util.keystr(path)] = jnp.stack(lanes)
     return found
 
@@ -198,8 +205,12 @@ def _mix(x: jax.Array) -> jax.Array:
 
 def _check_kind(saved: Any, target: Any) -> None:
     """Paths, shapes and dtypes: Orbax would cast a dtype without a word."""
-    got = {_path(path): (tuple(x.shape), np.dtype(x.dtype).name) for path, x in jax.tree_util.tree_leaves_with_path(saved)}
-    want = {_path(path): (tuple(x.shape), np.dtype(x.dtype).name) for path, x in jax.tree_util.tree_leaves_with_path(target)}
+    got = {
+        _path(path): (tuple(x.shape), np.dtype(x.dtype).name) for path, x in jax.tree_util.tree_leaves_with_path(saved)
+    }
+    want = {
+        _path(path): (tuple(x.shape), np.dtype(x.dtype).name) for path, x in jax.tree_util.tree_leaves_with_path(target)
+    }
     for path in sorted(got.keys() | want.keys()):
         if got.get(path) != want.get(path):
             raise CheckpointError(

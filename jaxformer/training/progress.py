@@ -39,7 +39,9 @@ class Bar:
     def __init__(self, console: Console, *, start: int, steps: int):
         columns = "step", "loss [b]{task.fields[loss]}[/b]", "{task.fields[rate]} tokens/s", "{task.fields[mfu]}"
         text = [TextColumn(column) for column in columns]
-        self._bar = Progress(text[0], MofNCompleteColumn(), BarColumn(), *text[1:], TimeRemainingColumn(), console=console)
+        self._bar = Progress(
+            text[0], MofNCompleteColumn(), BarColumn(), *text[1:], TimeRemainingColumn(), console=console
+        )
         self._task = self._bar.add_task("", total=steps, completed=start, loss="-", rate="-", mfu="")
         self._bar.start()
 

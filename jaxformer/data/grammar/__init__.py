@@ -17,7 +17,7 @@ from jaxformer.data.grammar.phrases import POSSESSIVES
 from jaxformer.data.grammar.sentences import Pair as Pair
 
 CONSTRUCTIONS = {  # how often each is drawn
-    sentences.action: 6, sentences.state: 4, sentences.relative: 5, sentences.institution: 3, sentences.pronoun: 4,
+    sentences.action: 6, sentences.state: 4, sentences.relative: 5, sentences.institution: 5, sentences.pronoun: 4,
     sentences.question: 3, sentences.motion: 3, sentences.activity: 3, sentences.existence: 2, sentences.comparison: 2,
     ambiguous.eat_and_drink: 2, ambiguous.play: 1, ambiguous.know: 2, ambiguous.miss: 2, ambiguous.bank: 1,
     ambiguous.light: 1, ambiguous.spring: 1, ambiguous.owner: 2, ambiguous.someone_likes: 1,
@@ -96,7 +96,9 @@ def _dictionary() -> dict[str, str]:
     for adjective in lexicon.ADJECTIVES:
         words[adjective.english.lower()] = adjective.masculine
     for english, comparative in sentences.COMPARABLE.items():
-        words.setdefault(comparative.split()[-1], f"plus {words[english]}" if " " not in comparative else words[english])
+        words.setdefault(
+            comparative.split()[-1], f"plus {words[english]}" if " " not in comparative else words[english]
+        )
     verbs = (*lexicon.TRANSITIVE, *lexicon.INTRANSITIVE, *lexicon.MOTION, lexicon.PLAY, lexicon.KNOW_PERSON,
              lexicon.MISS_TRAIN, lexicon.DRINK, lexicon.HAVE)  # fmt: skip
     for verb in verbs:
@@ -120,8 +122,8 @@ _DICTIONARY = _dictionary()
 EXAMPLES = (
     Pair("The agreement on the European Economic Area was signed in August 1992.",
          "L'accord sur la zone économique européenne a été signé en août 1992.", "institution"),
-    Pair("The pretty white Italian dresses that my aunt bought were expensive.",
-         "Les jolies robes italiennes blanches que ma tante a achetées étaient chères.", "relative clause"),
+    Pair("The white Italian dresses that my aunt bought were beautiful.",
+         "Les robes italiennes blanches que ma tante a achetées étaient belles.", "relative clause"),
     Pair("Why did the old actress hide her keys?", "Pourquoi est-ce que la vieille actrice a caché ses clés ?", "question"),
     Pair("The girl finds the orange and eats it.", "La fille trouve l'orange et la mange.", "object pronoun"),
     Pair("The tired farmer misses his brother.", "Son frère manque au fermier fatigué.", "miss"),

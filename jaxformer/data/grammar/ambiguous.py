@@ -7,7 +7,7 @@ import random
 from jaxformer.data.grammar import lexicon
 from jaxformer.data.grammar.lexicon import BE, Verb
 from jaxformer.data.grammar.phrases import PRONOUNS, Phrase, Words, english_verb, french_verb, noun_phrase, nouns_of
-from jaxformer.data.grammar.sentences import Pair, _pair, _subject, _third
+from jaxformer.data.grammar.sentences import Pair, _inside, _pair, _subject, _third
 
 TENSES = ("present", "past", "progressive", "future")
 
@@ -75,7 +75,9 @@ def miss(pick: random.Random) -> Pair:
         object_ = noun_phrase(pick, pick.choice(nouns_of("family")), adjectives=pick.choice((0, 1)))
         verb = lexicon.MISS_PERSON
         french = (*object_.french, *french_verb(verb, object_, tense), "à", *subject.french)
-    return _pair("miss", (*subject.english, *english_verb(verb, subject, tense), *object_.english), french, subject, object_)
+    return _pair(
+        "miss", (*subject.english, *english_verb(verb, subject, tense), *object_.english), french, subject, object_
+    )
 
 
 def bank(pick: random.Random) -> Pair:
@@ -85,9 +87,16 @@ def bank(pick: random.Random) -> Pair:
         verb = pick.choice(lexicon.INTRANSITIVE)
         river, fleuve = pick.choice((("river", ("de", "la", "rivière")), ("lake", ("de", "le", "lac"))))
         english: Words = (*english_verb(verb, subject, tense), "on", "the", "bank", "of", "the", river)
-        return _pair("bank", (*subject.english, *english), (*subject.french, *french_verb(verb, subject, tense), "sur", "la", "rive", *fleuve), subject)
+        return _pair(
+            "bank",
+            (*subject.english, *english),
+            (*subject.french, *french_verb(verb, subject, tense), "sur", "la", "rive", *fleuve),
+            subject,
+        )
     verb = pick.choice([v for v in lexicon.INTRANSITIVE if v.infinitive in ("travailler", "attendre")])
-    adjective, forms = pick.choice((("new", ("nouvelle", True)), ("big", ("grande", True)), ("French", ("française", False)), ("", ("", True))))
+    adjective, forms = pick.choice(
+        (("new", ("nouvelle", True)), ("big", ("grande", True)), ("French", ("française", False)), ("", ("", True)))
+    )
     word, before = forms
     place = ("la", *([word] if word and before else []), "banque", *([word] if word and not before else []))
     return _pair(
@@ -102,9 +111,13 @@ def light(pick: random.Random) -> Pair:
     """A light is une lumière; a light box is une boîte légère."""
     subject, tense = _subject(pick, "person"), pick.choice(("present", "past", "future"))
     see = next(v for v in lexicon.TRANSITIVE if v.infinitive == "voir")
-    room, piece = pick.choice((("kitchen", "cuisine"), ("street", "rue"), ("station", "gare"), ("church", "église"), ("castle", "château")))
+    room, piece = pick.choice(
+        (("kitchen", "cuisine"), ("street", "rue"), ("station", "gare"), ("church", "église"), ("castle", "château"))
+    )
     article = "le" if piece == "château" else "la"
-    colour, couleur = pick.choice((("white", "blanche"), ("red", "rouge"), ("green", "verte"), ("yellow", "jaune"), ("", "")))
+    colour, couleur = pick.choice(
+        (("white", "blanche"), ("red", "rouge"), ("green", "verte"), ("yellow", "jaune"), ("", ""))
+    )
     return _pair(
         "light",
         (*subject.english, *english_verb(see, subject, tense), "the", *([colour] if colour else []), "light", "of", "the", room),
@@ -122,12 +135,14 @@ def spring(pick: random.Random) -> Pair:
         return _pair("spring", (*subject.english, *english_verb(verb, subject, tense), "in", "spring"),
                      (*subject.french, *french_verb(verb, subject, tense), "à", "le", "printemps"), subject)  # fmt: skip
     if which == 1:
-        subject, place = _subject(pick, "being"), noun_phrase(pick, pick.choice(nouns_of("place")), determiner="the", plural=False)
+        subject, place = _subject(pick, "being"), noun_phrase(pick, _inside(pick), determiner="the", plural=False)
         tense = pick.choice(("present", "past", "future"))
         return _pair("spring", (*subject.english, *english_verb(lexicon.DRINK, subject, tense), "the", "water", "of", "the", "spring", "in", *place.english),
                      (*subject.french, *french_verb(lexicon.DRINK, subject, tense), "la", "eau", "de", "la", "source", "dans", *place.french), subject, place)  # fmt: skip
     noun = pick.choice([n for n in lexicon.NOUNS if n.english in ("watch", "bed")])
-    thing = noun_phrase(pick, noun, plural=False, determiner=pick.choice(["the", "my", "his", "this", "her", "our", "your"]))
+    thing = noun_phrase(
+        pick, noun, plural=False, determiner=pick.choice(["the", "my", "his", "this", "her", "our", "your"])
+    )
     past, negative = pick.random() < 0.4, pick.random() < 0.3
     finite = "était" if past else "est"
     verb = ("ne", finite, "pas") if negative else (finite,)

@@ -6,7 +6,17 @@ import dataclasses
 import random
 import re
 
-from jaxformer.data.grammar.lexicon import ADJECTIVES, BE, HAVE, NOUNS, NUMBERS, Adjective, Noun, Verb, begins_with_vowel
+from jaxformer.data.grammar.lexicon import (
+    ADJECTIVES,
+    BE,
+    HAVE,
+    NOUNS,
+    NUMBERS,
+    Adjective,
+    Noun,
+    Verb,
+    begins_with_vowel,
+)
 
 Words = tuple[str, ...]
 
@@ -59,7 +69,9 @@ def adjectives_for(noun: Noun) -> list[Adjective]:
             and not (a.english == "new" and kind in ("person", "animal"))]  # fmt: skip
 
 
-def noun_phrase(pick: random.Random, noun: Noun, *, determiner: str = "", adjectives: int = -1, plural: bool | None = None) -> Phrase:
+def noun_phrase(
+    pick: random.Random, noun: Noun, *, determiner: str = "", adjectives: int = -1, plural: bool | None = None
+) -> Phrase:
     """A determiner, up to two adjectives and a noun.
 
     Args:
@@ -68,7 +80,9 @@ def noun_phrase(pick: random.Random, noun: Noun, *, determiner: str = "", adject
     """
     plural = pick.random() < 0.3 if plural is None else plural
     determiner = determiner or pick.choice(
-        ["the"] * 5 + ["a", "this", "my", "his", "her", "our", "your", "their"] + ([pick.choice(list(NUMBERS))] * 2 if plural else [])
+        ["the"] * 5
+        + ["a", "this", "my", "his", "her", "our", "your", "their"]
+        + ([pick.choice(list(NUMBERS))] * 2 if plural else [])
     )
     if determiner == "a" and plural:
         determiner = "the"
@@ -159,7 +173,14 @@ def english_verb(verb: Verb, subject: Phrase, tense: str, *, negative: bool = Fa
 
 
 def french_verb(
-    verb: Verb, subject: Phrase, tense: str, *, negation: str = "", clitic: Words = (), etre: bool = False, agree: str = ""
+    verb: Verb,
+    subject: Phrase,
+    tense: str,
+    *,
+    negation: str = "",
+    clitic: Words = (),
+    etre: bool = False,
+    agree: str = "",
 ) -> Words:
     """The French verb group with its object pronoun and negation around it.
 
@@ -216,4 +237,3 @@ def french_text(words: Words, end: str = ".") -> str:
             done.append(word)
     text = re.sub(r"' ", "'", " ".join(done)) + (f" {end}" if end in "?!" else end)
     return text[0].upper() + text[1:]
-

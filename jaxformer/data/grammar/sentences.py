@@ -36,7 +36,9 @@ class Pair:
     features: frozenset[tuple[str, str]] = frozenset()
 
 
-def _pair(name: str, english: Words, french: Words, *used: Phrase, end: str = ".", mark: tuple[str, str] | None = None) -> Pair:
+def _pair(
+    name: str, english: Words, french: Words, *used: Phrase, end: str = ".", mark: tuple[str, str] | None = None
+) -> Pair:
     features = frozenset(pair for phrase in used for pair in phrase.pairs) | ({mark} if mark else set())
     return Pair(english_text(english, end), french_text(french, end), name, frozenset(features))
 
@@ -109,7 +111,9 @@ def _described(pick: random.Random) -> tuple[Phrase, Noun]:
         noun = pick.choice([n for n in NOUNS if n.kinds & {"person", "animal", "thing", "building"}])
         return noun_phrase(pick, noun), noun
     noun = pick.choice(nouns_of("thing"))
-    owner = noun_phrase(pick, pick.choice(nouns_of("person")), determiner=pick.choice(["the", "my", "her", "this", "our"]))
+    owner = noun_phrase(
+        pick, pick.choice(nouns_of("person")), determiner=pick.choice(["the", "my", "her", "this", "our"])
+    )
     head = noun_phrase(pick, noun, determiner="the", adjectives=pick.choice((0, 0, 1)))
     english, french = (*head.english, "of", *owner.english), (*head.french, "de", *owner.french)
     return Phrase(english, french, head.feminine, head.plural, pairs=head.pairs + owner.pairs), noun
@@ -119,7 +123,7 @@ def relative(pick: random.Random) -> Pair:
     """The houses that the old man buys are white: agreement across a clause, of participle and adjective."""
     verb = pick.choice([v for v in TRANSITIVE if v.object in ("thing", "food", "text", "clothes", "any", "building")])
     noun = pick.choice([n for n in nouns_of(verb.object) if not n.kinds & {"person"}])
-    head = noun_phrase(pick, noun, determiner="the", adjectives=pick.choice((0, 0, 1)))
+    head = noun_phrase(pick, noun, determiner="the", adjectives=pick.choice((0, 0, 1, 2)))
     subject = _subject(pick, verb.subject)
     tense = draw_tense(pick, subject, ("present", "past", "progressive"), verb)
     english, french = _negated(pick)
@@ -165,12 +169,17 @@ def pronoun(pick: random.Random) -> Pair:
     first = pick.choice([v for v in TRANSITIVE if v.object in ("any", second.object) and v is not second])
     noun = pick.choice(objects)
     plural = pick.random() < 0.3
-    object_ = noun_phrase(pick, noun, adjectives=pick.choice((0, 0, 1)), plural=plural, determiner=pick.choice(["the", "this", "my", "a"]))
+    object_ = noun_phrase(
+        pick, noun, adjectives=pick.choice((0, 0, 1)), plural=plural, determiner=pick.choice(["the", "this", "my", "a"])
+    )
     subject = _subject(pick, "person")
     tense = draw_tense(pick, subject, ("present", "past", "future"), first, second)
     it = "them" if object_.plural else ("her" if noun.feminine else "him") if "person" in noun.kinds else "it"
     clitic = ("les" if object_.plural else "la" if noun.feminine else "le",)
-    english, french = english_verb(second, subject, tense), french_verb(second, subject, tense, clitic=clitic, agree=_ending(object_))
+    english, french = (
+        english_verb(second, subject, tense),
+        french_verb(second, subject, tense, clitic=clitic, agree=_ending(object_)),
+    )
     joined = subject.french if subject.person != 3 or subject in PRONOUNS.values() else ()
     again = subject.english if joined else ()
     return _pair(
@@ -200,7 +209,13 @@ def motion(pick: random.Random) -> Pair:
     """My sister went to the market yesterday: être, whose participle agrees; à contracts."""
     verb, tense = pick.choice(MOTION), pick.choice(("present", "past", "past", "future"))
     subject = _third(pick, "person" if pick.random() < 0.8 else "animal")
-    place = noun_phrase(pick, pick.choice(nouns_of("place")), determiner=pick.choice(["the", "the", "this", "our", "his"]), adjectives=pick.choice((0, 0, 1)), plural=False)
+    place = noun_phrase(
+        pick,
+        pick.choice(nouns_of("place")),
+        determiner=pick.choice(["the", "the", "this", "our", "his"]),
+        adjectives=pick.choice((0, 0, 1)),
+        plural=False,
+    )
     when = {"past": ("yesterday", "hier"), "future": ("tomorrow", "demain"), "present": ("today", "aujourd'hui")}[tense]
     said = pick.random() < 0.6
     negative = pick.random() < 0.2
@@ -235,7 +250,9 @@ def _inside(pick: random.Random) -> Noun:
 
 
 def _plain(pick: random.Random, kind: str) -> Phrase:
-    return noun_phrase(pick, pick.choice(nouns_of(kind)), determiner="the", adjectives=pick.choice((0, 1)), plural=False)
+    return noun_phrase(
+        pick, pick.choice(nouns_of(kind)), determiner="the", adjectives=pick.choice((0, 1)), plural=False
+    )
 
 
 def existence(pick: random.Random) -> Pair:

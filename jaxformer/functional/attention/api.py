@@ -22,7 +22,7 @@ def attention(
     key: Float[Array, "B S K H"],
     value: Float[Array, "B S K J"],
     *,
-    mask: Mask | Bool[Array, "..."] | None = None,
+    mask: Mask | Bool[Array, ...] | None = None,
     bias: Float[Array, "b n t s"] | None = None,
     scale: float | None = None,
     dropout: Dropout | None = None,
@@ -55,7 +55,7 @@ def attention_weights(
     query: Float[Array, "B T N H"],
     key: Float[Array, "B S K H"],
     *,
-    mask: Mask | Bool[Array, "..."] | None = None,
+    mask: Mask | Bool[Array, ...] | None = None,
     bias: Float[Array, "b n t s"] | None = None,
     scale: float | None = None,
     rows: Sequence[int] | None = None,
@@ -80,4 +80,3 @@ def attention_weights(
     tile = request.mask.tile(rows_index, jnp.arange(key.shape[1]))
     tile = tile if tile.shape[1] == 1 else tile[:, heads_index]
     return masked_softmax(logits, jnp.broadcast_to(tile, logits.shape))
-

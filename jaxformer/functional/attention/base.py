@@ -80,6 +80,6 @@ def masked_softmax(logits: Float[Array, "*rows S"], mask: Bool[Array, "*rows S"]
     return weights / jnp.where(total == 0, 1.0, total)
 
 
-def keep_tile(dropout: Dropout, dims: tuple[int, int, int, int], indices: tuple[Array, ...]) -> Bool[Array, "..."]:
+def keep_tile(dropout: Dropout, dims: tuple[int, int, int, int], indices: tuple[Array, ...]) -> Bool[Array, ...]:
     """Which weights dropout keeps in a tile: `indices` (b, n, t, s) broadcast, `dims` are the whole [B, N, T, S]."""
     return keep(dropout.key, dropout.rate, flat_index(dims, indices))

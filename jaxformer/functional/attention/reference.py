@@ -48,8 +48,8 @@ def attention_head(
         query = jnp.where(mask.any(1)[:, None], query, 0)
         seen = mask.any(0)[:, None]
         key, value = jnp.where(seen, key, 0), jnp.where(seen, value, 0)
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    logits = jnp.einsum("th,sh->ts", query, key, preferred_element_type=jnp.float32) * scale
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    logits = jnp.einsum("th,sh->ts", query, key, preferred_element_type=jnp.float32) * factor
     if bias is not None:
         logits = logits + bias.astype(jnp.float32)
     weights = masked_softmax(logits, mask)
@@ -77,7 +77,7 @@ def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "
             n: x.reshape(num_key_heads, request.group, *x.shape[1:]) if per_head[n] else x[0] for n, x in extras.items()
         }
         axes = {n: 0 if per_head[n] else None for n in extras}
-        call = lambda q, k, v, e: head(q, k, v, **e)  # noqa: E731 - vmap takes positional arguments
+        call = lambda q, k, v, e: head(q, k, v, **e)
         over_group = jax.vmap(call, (1, None, None, axes), (1, 0))
         over_heads = jax.vmap(over_group, (1, 1, 1, axes), (1, 0))
         output, weights = over_heads(grouped, key, value, split)
