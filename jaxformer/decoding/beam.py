@@ -72,7 +72,7 @@ def beam_search(
         # An end finishes only among the best K, as greedy search would take it; then width 1 is greedy search.
         finishing = ends & (jnp.arange(ends.shape[1]) < width)[None]
         # A stopped sentence keeps what it has, whatever its neighbours still need.
-        new_scores = jnp.where(finishing, log_probs, -jnp.inf) / (beam.number + 1.0) ** penalty
+        new_scores = jnp.where(finishing, log_probs, -jnp.inf) / (beam.number + 1).astype(jnp.float32) ** penalty
         new_scores = jnp.where(beam.stopped[:, None], -jnp.inf, new_scores)
         counts = jnp.full_like(tokens, beam.number + 1)
         finished = _best(beam.finished, Hypotheses(grown, counts, log_probs, new_scores))

@@ -1,0 +1,54 @@
+# `make demo` and `make test` need Python 3.11 to 3.13 and nothing else: they make .venv themselves.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-full test-parity test-faults lint wheel bench clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTHON ?=
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv with the newest supported Python
+
+$(STAMP): pyproject.toml
+	@sh launch/find_python.sh "$(PYTHON)" > .python-found
+	@python=$$(cat .python-found); rm -f .python-found; \
+	echo "using $$($$python --version) at $$python"; \
+	$$python -m venv --clear $(VENV) || { echo "no venv: install it (Debian, Ubuntu: apt install python3-venv) and try again" >&2; exit 2; }
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch $@
+
+demo: $(STAMP) ## train the built-in translator, score it, draw what it looked at
+	@$(BIN)/jaxformer demo --out runs/demo
+
+test: $(STAMP) ## the tests: under 8 minutes on 2 cores, no network
+	@$(BIN)/python -m pytest -n 2 -q
+
+test-full: $(STAMP) ## whole products of parameters, and real corpora where JAXFORMER_DATA names them
+	@$(BIN)/python -m pytest -n 2 -q -m full
+
+test-parity: $(STAMP) ## against PyTorch, where it is installed (pip install torch)
+	@$(BIN)/python -m pytest -q -m parity
+
+test-faults: $(STAMP) ## processes killed, files damaged, disks full
+	@$(BIN)/python -m pytest -q -m faults
+
+lint: $(STAMP) ## ruff, pyright, import-linter
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyright
+	@$(BIN)/lint-imports
+
+wheel: $(STAMP) ## build the wheel into dist/
+	@rm -rf dist build
+	@$(BIN)/python -m build --wheel --outdir dist .
+
+bench: $(STAMP) ## benchmarks, into benchmarks/results
+	@$(BIN)/python benchmarks/data_throughput.py
+	@$(BIN)/python benchmarks/train_step.py
+
+clean: ## remove .venv, caches and build outputs (not runs/)
+	@rm -rf $(VENV) .cache build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
