@@ -39,8 +39,14 @@ class Mask:
     as a pytree (``jax.tree_util.register_dataclass``) so that it passes through ``jit``, ``scan`` and ``grad``.
     """
 
+    __array_ufunc__ = None
+    """Makes ``array & mask`` ask the mask, not loop over the elements of a NumPy array."""
+
     def tile(self, query_index: jax.Array, key_index: jax.Array) -> jax.Array:
-        """The mask at these absolute positions: ``int [t], int [s] -> Bool [b, n, t, s]``, b in {1, B}, n in {1, N}."""
+        """The mask at these absolute positions: ``int [t], int [s] -> Bool [b, n, t, s]``, b in {1, B}, n in {1, N}.
+
+        Where all queries are alike, t may be 1.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not define tile")
 
     def key_range(self, query_start: int, query_stop: int) -> tuple[int, int]:
@@ -48,9 +54,19 @@ class Mask:
         del query_start, query_stop
         return 0, UNBOUNDED
 
+    def check(self, num_queries: int, num_keys: int) -> None:
+        """Refuses lengths the mask was not made for; a gather clamps, so `tile` would not notice.
+
+        Raises:
+          ValueError: with the lengths covered and the lengths expected.
+        """
+        del num_queries, num_keys
+
     def dense(self, num_queries: int, num_keys: int) -> jax.Array:
-        """The whole mask, ``Bool [b, n, T, S]``."""
-        return self.tile(jnp.arange(num_queries), jnp.arange(num_keys))
+        """The whole mask, ``Bool [b, n, T, S]``, after `check`."""
+        self.check(num_queries, num_keys)
+        tile = self.tile(jnp.arange(num_queries), jnp.arange(num_keys))
+        return jnp.broadcast_to(tile, (*tile.shape[:2], num_queries, num_keys))
 
     def additive(self, num_queries: int, num_keys: int, dtype: jax.typing.DTypeLike = jnp.float32) -> jax.Array:
         """The additive view: 0 where a query may attend, minus infinity elsewhere; ``[b, n, T, S]``."""
@@ -83,6 +99,10 @@ class And(Mask):
     def tile(self, query_index, key_index):
         return self.left.tile(query_index, key_index) & self.right.tile(query_index, key_index)
 
+    def check(self, num_queries, num_keys):
+        self.left.check(num_queries, num_keys)
+        self.right.check(num_queries, num_keys)
+
     def key_range(self, query_start, query_stop):
         left, right = (m.key_range(query_start, query_stop) for m in (self.left, self.right))
         return max(left[0], right[0]), min(left[1], right[1])
@@ -99,6 +119,10 @@ class Or(Mask):
     def tile(self, query_index, key_index):
         return self.left.tile(query_index, key_index) | self.right.tile(query_index, key_index)
 
+    def check(self, num_queries, num_keys):
+        self.left.check(num_queries, num_keys)
+        self.right.check(num_queries, num_keys)
+
     def key_range(self, query_start, query_stop):
         left, right = (m.key_range(query_start, query_stop) for m in (self.left, self.right))
         return min(left[0], right[0]), max(left[1], right[1])
@@ -113,6 +137,9 @@ class Not(Mask):
 
     def tile(self, query_index, key_index):
         return ~self.mask.tile(query_index, key_index)
+
+    def check(self, num_queries, num_keys):
+        self.mask.check(num_queries, num_keys)
 
 
 @jax.tree_util.register_dataclass
@@ -172,6 +199,9 @@ class Padding(Mask):
         del query_index
         return self.valid[:, None, None, :][..., key_index]
 
+    def check(self, num_queries, num_keys):
+        _check_length("padding covers S", self.valid.shape[1], num_keys)
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -184,6 +214,10 @@ class Segments(Mask):
     def tile(self, query_index, key_index):
         same = self.query[:, query_index][:, :, None] == self.key[:, key_index][:, None, :]
         return same[:, None]
+
+    def check(self, num_queries, num_keys):
+        _check_length("segments cover T", self.query.shape[1], num_queries)
+        _check_length("segments cover S", self.key.shape[1], num_keys)
 
 
 @jax.tree_util.register_dataclass
@@ -198,12 +232,15 @@ class Dense(Mask):
         tile = rows if rows.shape[3] == 1 else rows[..., key_index]
         return jnp.broadcast_to(tile, (*tile.shape[:2], query_index.shape[0], key_index.shape[0]))
 
-    def dense(self, num_queries, num_keys):
-        """The array itself, after checking that it fits: gathers clamp, so a wrong size would go unnoticed."""
+    def check(self, num_queries, num_keys):
         got, expected = self.array.shape[2:], (num_queries, num_keys)
         if any(g not in (1, e) for g, e in zip(got, expected, strict=True)):
             raise ValueError(f"mask covers [T, S] = {list(got)}, but queries and keys have {list(expected)}")
-        return jnp.broadcast_to(self.array, (*self.array.shape[:2], num_queries, num_keys))
+
+
+def _check_length(what: str, got: int, expected: int) -> None:
+    if got != expected:
+        raise ValueError(f"{what} = {got}, but queries and keys have {expected}")
 
 
 def causal(offset: int | jax.Array = 0) -> Mask:
@@ -234,8 +271,8 @@ def prefix(length: ArrayLike) -> Mask:
 def lengths(length: ArrayLike) -> Mask:
     """The first `length` keys of each example, ``int [B]``, are real."""
     length = jnp.asarray(length)
-    if length.ndim != 1:
-        raise ValueError(f"lengths expects one count per example, shape [B], got shape {length.shape}")
+    if length.ndim != 1 or not jnp.issubdtype(length.dtype, jnp.integer):
+        raise ValueError(f"lengths expects one count per example, int [B]; got {length.dtype} {list(length.shape)}")
     return Lengths(length)
 
 

@@ -58,8 +58,10 @@ def _show(run: pathlib.Path, translation) -> int:
     examples = [pair.english for pair in grammar.EXAMPLES]
     for english, french in zip(examples, translator.translate(examples), strict=True):
         print(f"  {english}\n    {french}")
-    words = attention_maps.by_word(attention_maps.select(translator.attention(examples[0])))
-    print(f"\nWhere it looked, word by word:\n{attention_maps.as_text(words)}\n")
+    found = translator.attention(examples[0])
+    layer, head = attention_maps.most_aligned(found)
+    words = attention_maps.by_word(attention_maps.select(found, layer=layer, head=head))
+    print(f"\nWhere head {head} of decoder layer {layer} looked, word by word:\n{attention_maps.as_text(words)}\n")
     print(f"the same as a picture:  {plots.attention_map(words, run / 'attention.png')}")
     print(f"the loss curves:        {runtime.draw_curves(run)}")
     print(f'more:                   jaxformer translate {run} "The old man does not see the white house."')

@@ -25,15 +25,20 @@ def main(arguments: Sequence[str]) -> int:
     add_run_options(parser)
     parser.add_argument("--source", required=True, help="a sentence")
     parser.add_argument("--target", help="a translation of it; default: the model's own")
-    parser.add_argument("--layer", type=int, help="a decoder layer, from 0; default: the mean of all")
-    parser.add_argument("--head", type=int, help="a head, from 0; default: the mean of all")
+    parser.add_argument("--layer", type=int, help="a decoder layer, from 0; with no --head, the mean of its heads")
+    parser.add_argument("--head", type=int, help="a head, from 0; default: the head that aligns most words")
+    parser.add_argument("--mean", action="store_true", help="the mean of all layers and heads")
     parser.add_argument("--out", type=pathlib.Path, help="the picture (.png or .svg); default: RUN/attention.png")
     known = parser.parse_args(arguments)
     from jaxformer.inspection import attention_maps, plots
 
     _, _, translator = load(known)
     found = translator.attention(known.source, known.target)
-    words = attention_maps.by_word(attention_maps.select(found, layer=known.layer, head=known.head))
+    layer, head = known.layer, known.head
+    if layer is None and head is None and not known.mean:
+        layer, head = attention_maps.most_aligned(found)
+        print(f"decoder layer {layer}, head {head}, which aligns most words (see --layer, --head, --mean)")
+    words = attention_maps.by_word(attention_maps.select(found, layer=layer, head=head))
     print(attention_maps.as_text(words))
     print(plots.attention_map(words, known.out or known.run / "attention.png"))
     return 0

@@ -103,7 +103,7 @@ def make_plan(
     if len(kept) == 0:
         raise ValueError(f"none of {len(longer)} pairs has at most {max_length} tokens a side")
     limits = _limits(longer[kept], num_shapes)
-    if multiple_of * limits[-1] > max(token_budget, multiple_of * 8):
+    if multiple_of * limits[-1] > token_budget:
         raise ValueError(
             f"a budget of {token_budget} tokens cannot hold {multiple_of} pairs of {limits[-1]} tokens; "
             f"raise it to {multiple_of * limits[-1]} or lower max_length"

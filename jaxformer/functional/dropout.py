@@ -7,7 +7,6 @@ into the surrounding arithmetic, where ``jax.random.bernoulli`` costs a pass of 
 
 from __future__ import annotations
 
-import math
 import zlib
 from typing import NamedTuple
 
@@ -34,7 +33,8 @@ def hashed_bits(key: jax.Array, index: UInt32[Array, ...]) -> UInt32[Array, ...]
     The mixer's constants are those of Chris Wellons's search for low-bias 32-bit hashes ("lowbias32").
     """
     words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
-    bits = index * jnp.uint32(0x9E3779B1)
+    # The mixer maps 0 to 0; the constant keeps index 0 away from it under the all-zero key of jax.random.key(0).
+    bits = index * jnp.uint32(0x9E3779B1) + jnp.uint32(0x85EBCA6B)
     for word in words.reshape(-1):
         bits = bits ^ word
         bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
@@ -68,5 +68,5 @@ def dropout(x: Float[Array, "*dims"], *, rate: float, key: jax.Array | None) -> 
         raise ValueError(f"dropout rate must be in [0, 1), got {rate}")
     if key is None or rate == 0:
         return x
-    index = jnp.arange(math.prod(x.shape) % 2**32, dtype=jnp.uint32).reshape(x.shape)
+    index = flat_index(x.shape, tuple(jax.lax.broadcasted_iota(jnp.uint32, x.shape, dim) for dim in range(x.ndim)))
     return jnp.where(keep(key, rate, index), x * jnp.asarray(1 / (1 - rate), x.dtype), jnp.zeros((), x.dtype))

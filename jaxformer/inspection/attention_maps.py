@@ -43,6 +43,18 @@ def select(found: PieceMap, *, layer: int | None = None, head: int | None = None
     return Map(found.source, found.target, weights.mean(0) if head is None else weights[head])
 
 
+def most_aligned(found: PieceMap) -> tuple[int, int]:
+    """The layer and head that come closest to an alignment: whose weights reach the most source pieces.
+
+    Most heads look elsewhere, at neighbours or at the end of the sentence, and a mean over all blurs the one that
+    looks at what is being translated.  Reach is the sum, over source pieces but the last (the end of the sentence),
+    of the largest weight that any target piece gives it.
+    """
+    reach = np.asarray(found.weights)[..., :-1].max(-2).sum(-1)
+    layer, head = np.unravel_index(reach.argmax(), reach.shape)
+    return int(layer), int(head)
+
+
 def by_word(pieces: Map) -> Map:
     """Pieces merged to words: a word's attention is the mean over its pieces, what it receives is their sum."""
     source, target = _words(pieces.source), _words(pieces.target)

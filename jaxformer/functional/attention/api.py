@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxformer.functional.attention import reference
-from jaxformer.functional.attention.base import Request, make_request, masked_softmax
+from jaxformer.functional.attention.base import Request, make_request
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
 
@@ -64,19 +64,33 @@ def attention_weights(
     """The weights of chosen heads and query rows, recomputed from queries and keys (all by default).
 
     Attention itself need not keep them: capture queries and keys, then ask here for what you want to see.
+
+    Raises:
+      ValueError: shapes that do not fit, or a row or head that is not there.
     """
-    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale)
-    heads_index = jnp.arange(query.shape[2]) if heads is None else jnp.asarray(heads)
-    rows_index = jnp.arange(query.shape[1]) if rows is None else jnp.asarray(rows)
-    chosen = query[:, rows_index][:, :, heads_index]
-    matching = key[:, :, heads_index // request.group]
-    logits = jnp.einsum("btnh,bsnh->bnts", chosen, matching, preferred_element_type=jnp.float32) * request.scale
-    if bias is not None:
-        logits += jnp.broadcast_to(bias, (*bias.shape[:2], query.shape[1], key.shape[1]))[
-            :, heads_index if bias.shape[1] > 1 else slice(None)
-        ][:, :, rows_index]
-    if request.mask is None:
-        return masked_softmax(logits, None)
-    tile = request.mask.tile(rows_index, jnp.arange(key.shape[1]))
-    tile = tile if tile.shape[1] == 1 else tile[:, heads_index]
-    return masked_softmax(logits, jnp.broadcast_to(tile, logits.shape))
+    whole = make_request(query, key, key, mask=mask, bias=bias, scale=scale)
+    heads = _chosen("heads", heads, query.shape[2])
+    rows = _chosen("rows", rows, query.shape[1])
+
+    def pick(extra: Array) -> Array:  # [b, n, t, S] of the chosen heads and rows
+        extra = extra if extra.shape[1] == 1 else extra[:, heads]
+        return extra if extra.shape[2] == 1 else extra[:, :, rows]
+
+    tile = None if whole.mask is None else whole.mask.dense(query.shape[1], key.shape[1])
+    matching = key[:, :, heads // whole.group]
+    request = make_request(
+        query[:, rows][:, :, heads],
+        matching,
+        matching,
+        mask=None if tile is None else pick(tile),
+        bias=None if bias is None else pick(bias),
+        scale=scale,
+    )
+    return reference.attention(request)[1]
+
+
+def _chosen(name: str, chosen: Sequence[int] | None, count: int) -> np.ndarray:
+    index = np.arange(count) if chosen is None else np.asarray(chosen, int)
+    if index.ndim != 1 or ((index < 0) | (index >= count)).any():
+        raise ValueError(f"{name} must be numbers from 0 to {count - 1}, got {chosen}")
+    return index

@@ -1,0 +1,69 @@
+"""The batch plan: every pair once an epoch, in few shapes, as a pure function of the step."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxformer.data.plan import make_plan, replan
+
+
+def lengths(seed, count):
+    random = np.random.default_rng(seed)
+    source = random.integers(1, 40, count)
+    return source, np.clip(source + random.integers(-3, 4, count), 1, None)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1000), st.integers(20, 400), st.integers(1, 6), st.sampled_from([1, 8]))
+def test_every_pair_once_an_epoch(seed, count, num_shapes, multiple):
+    source, target = lengths(seed, count)
+    plan = make_plan(source, target, seed=seed, token_budget=600, num_shapes=num_shapes, max_length=36, multiple_of=multiple)
+    assert len(plan.shapes) <= num_shapes
+    for epoch in range(2):
+        seen = []
+        for step in range(epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch):
+            (rows, most, _), pairs, of_epoch = plan.batch(step)
+            assert of_epoch == epoch
+            assert rows % multiple == 0
+            assert 0 < len(pairs) <= rows
+            assert (np.maximum(source[pairs], target[pairs]) + 1 <= most).all()
+            seen += pairs.tolist()
+        assert sorted(seen + plan.skipped.tolist()) == list(range(count))
+
+
+def test_a_batch_is_a_function_of_the_step():
+    source, target = lengths(0, 500)
+    first, second = (make_plan(source, target, seed=3, token_budget=400, num_shapes=3) for _ in range(2))
+    for step in (0, 700, 13, 0, 99):  # any order, any start
+        assert first.batch(step)[1].tolist() == second.batch(step)[1].tolist()
+    other = make_plan(source, target, seed=4, token_budget=400, num_shapes=3)
+    assert any(first.batch(i)[1].tolist() != other.batch(i)[1].tolist() for i in range(5))
+
+
+def test_epochs_differ():
+    plan = make_plan(*lengths(0, 500), seed=3, token_budget=400, num_shapes=3)
+    assert plan.batch(0)[1].tolist() != plan.batch(plan.steps_per_epoch)[1].tolist()
+
+
+def test_more_shapes_waste_less():
+    source, target = lengths(1, 3000)
+    fills = [make_plan(source, target, num_shapes=n, token_budget=2000).fill(source, target) for n in (1, 2, 4, 8)]
+    assert fills == sorted(fills)
+    assert fills[-1] > 0.8
+
+
+def test_validation_uses_the_shapes_of_training():
+    plan = make_plan(*lengths(0, 500), token_budget=400, num_shapes=3)
+    source, target = lengths(9, 100)
+    held = replan(plan, source, target)
+    assert held.shapes == plan.shapes
+    seen = [i for step in range(held.steps_per_epoch) for i in held.batch(step)[1]]
+    assert sorted(seen + held.skipped.tolist()) == list(range(100))
+
+
+def test_nothing_fits():
+    with pytest.raises(ValueError, match="at most 5 tokens"):
+        make_plan(np.array([10]), np.array([10]), max_length=5)
+    with pytest.raises(ValueError, match="budget of 64 tokens"):
+        make_plan(np.array([100]), np.array([100]), token_budget=64)

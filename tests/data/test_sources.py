@@ -1,0 +1,73 @@
+"""Bad files get a message that names the file and the line."""
+
+import pytest
+
+from jaxformer.data.sources import DataError, Parallel, read_parallel, read_table, split_by_source
+
+
+def write(path, data):
+    path.write_bytes(data)
+    return path
+
+
+def test_reads_pairs_and_reports_what_it_skips(tmp_path):
+    source = write(tmp_path / "s", b"one\n\nthree\n" + b"x" * 50 + b"\nfive\n")
+    target = write(tmp_path / "t", "un\ndeux\ntrois\nquatre\ncinq".encode())
+    pairs = read_parallel(source, target, max_characters=20)
+    assert pairs.source == ("one", "three", "five")
+    assert pairs.target == ("un", "trois", "cinq")
+    assert (pairs.empty, pairs.overlong) == ((2,), (4,))
+    assert pairs.report() == "3 pairs; skipped 1 with an empty side (line 2) and 1 overlong (line 4)"
+
+
+def test_keeps_unusual_spaces_inside_lines(tmp_path):
+    source = write(tmp_path / "s", "a\u2028b\x0bc\n".encode())
+    assert read_parallel(source, source).source == ("a\u2028b\x0bc",)
+
+
+def test_windows_files(tmp_path):
+    source = write(tmp_path / "s", b"\xef\xbb\xbfone\r\ntwo\r\n")
+    assert read_parallel(source, source).source == ("one", "two")
+
+
+def test_unequal_line_counts_names_both(tmp_path):
+    source, target = write(tmp_path / "s", b"a\nb\n"), write(tmp_path / "t", b"a\n")
+    with pytest.raises(DataError, match=r"s has 2 lines, but .*t has 1"):
+        read_parallel(source, target)
+
+
+def test_invalid_utf8_names_file_and_line(tmp_path):
+    with pytest.raises(DataError, match=r"bad, line 2: not UTF-8 \(byte 0xff\)"):
+        read_parallel(write(tmp_path / "bad", b"a\nb\xff\n"), tmp_path / "bad")
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(DataError, match="cannot read .*nowhere"):
+        read_parallel(tmp_path / "nowhere", tmp_path / "nowhere")
+
+
+def test_table(tmp_path):
+    table = write(tmp_path / "t.tsv", "Go.\tVa !\tx\nRun!\tCours !\ty\n".encode())
+    assert read_table(table, columns=(1, 0)).source == ("Va !", "Cours !")
+    with pytest.raises(DataError, match=r"line 1: 3 column\(s\), but column 5"):
+        read_table(table, columns=(0, 5))
+
+
+def test_split_keeps_sentences_together():
+    pairs = Parallel(tuple(f"s{i // 3}" for i in range(300)), tuple(f"t{i}" for i in range(300)))
+    parts = split_by_source(pairs, held_out=[30, 30], seed=1)
+    assert sorted(t for part in parts for t in part.target) == sorted(pairs.target)
+    sources = [set(part.source) for part in parts]
+    assert not (sources[0] & sources[1] or sources[0] & sources[2] or sources[1] & sources[2])
+    assert all(30 <= len(part) <= 33 for part in parts[1:])
+    assert split_by_source(pairs, held_out=[30, 30], seed=2)[1].source != parts[1].source
+    with pytest.raises(DataError, match="set aside 400 of 300"):
+        split_by_source(pairs, held_out=[400], seed=1)
+
+
+@pytest.mark.full
+def test_tatoeba_splits_do_not_leak(data_directory):
+    pairs = read_table(data_directory / "tatoeba" / "eng-fra.tsv")
+    rest, dev, test = split_by_source(pairs, held_out=[2000, 2000], seed=0)
+    assert not set(rest.source) & (set(dev.source) | set(test.source))
+    assert len(rest) + len(dev) + len(test) == len(pairs)
