@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Collection
 from typing import Any, Literal, NamedTuple
 
@@ -79,6 +80,12 @@ class EncoderDecoderConfig:
 
     def __post_init__(self) -> None:
         head_dim(self.width, self.num_heads, self.num_heads)
+        for name, kind in typing.get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            if typing.get_origin(kind) is Literal and value not in typing.get_args(kind):
+                raise ValueError(f"{name} must be one of {typing.get_args(kind)}, got {value!r}")
+            if name.endswith("dropout") and not 0 <= value < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {value}")
         if self.tie == "all" and self.source_vocab_size != self.target_vocab_size:
             raise ValueError(
                 f"tie='all' shares one table, so vocabularies must be equal: source {self.source_vocab_size}, "
@@ -271,4 +278,7 @@ class EncoderDecoder(nnx.Module):
         x = x if self.decoder_norm is None else self.decoder_norm(x)
         if self.output is None:
             return constrain(self.target_embedding.logits(x), "batch", "length", "vocab")
-        return constrain(self.output(x).astype(jnp.float32), "batch", "length", "vocab")
+        # Not through self.output, whose products come back in the dtype of x: logits are float32 to the last bit.
+        kernel = self.output.kernel[...].astype(x.dtype)
+        logits = jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
+        return constrain(logits, "batch", "length", "vocab")

@@ -60,7 +60,7 @@ def attention_weights(
     scale: float | None = None,
     rows: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
-) -> Float[Array, "B n t S"]:
+) -> Float[Array, "B heads rows S"]:
     """The weights of chosen heads and query rows, recomputed from queries and keys (all by default).
 
     Attention itself need not keep them: capture queries and keys, then ask here for what you want to see.
