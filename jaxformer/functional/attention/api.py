@@ -69,17 +69,17 @@ def attention_weights(
       ValueError: shapes that do not fit, or a row or head that is not there.
     """
     whole = make_request(query, key, key, mask=mask, bias=bias, scale=scale)
-    heads = _chosen("heads", heads, query.shape[2])
-    rows = _chosen("rows", rows, query.shape[1])
+    head_index = _chosen("heads", heads, query.shape[2])
+    row_index = _chosen("rows", rows, query.shape[1])
 
     def pick(extra: Array) -> Array:  # [b, n, t, S] of the chosen heads and rows
-        extra = extra if extra.shape[1] == 1 else extra[:, heads]
-        return extra if extra.shape[2] == 1 else extra[:, :, rows]
+        extra = extra if extra.shape[1] == 1 else extra[:, head_index]
+        return extra if extra.shape[2] == 1 else extra[:, :, row_index]
 
     tile = None if whole.mask is None else whole.mask.dense(query.shape[1], key.shape[1])
-    matching = key[:, :, heads // whole.group]
+    matching = key[:, :, head_index // whole.group]
     request = make_request(
-        query[:, rows][:, :, heads],
+        query[:, row_index][:, :, head_index],
         matching,
         matching,
         mask=None if tile is None else pick(tile),
