@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import pathlib
 from typing import Any
@@ -13,6 +14,7 @@ from rich.console import Console
 
 def start(*, compile_cache: bool = True) -> None:
     """Settings of this process: compiled programs are kept for the next one, in the user's own cache directory."""
+    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax tells of every directory it looks into
     if compile_cache and jax.config.jax_compilation_cache_dir is None:
         base = pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "jaxformer" / "programs"
         base.mkdir(parents=True, exist_ok=True, mode=0o700)  # whoever can write there can run code here

@@ -47,7 +47,7 @@ def make_step(
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         total, count, metrics, gradient = _summed_gradient(loss, state.params, batch, key, accumulate)
         gradient = jax.tree.map(lambda g: g / jnp.maximum(count, 1.0), gradient)
-        norm = optax.global_norm(gradient)
+        norm = optax.tree.norm(gradient)
         finite = jnp.isfinite(norm) & jnp.isfinite(total)
         with jax.numpy_dtype_promotion("standard"):  # optax mixes float32 with its integer step count
             updates, moments = optimizer.update(gradient, state.optimizer, state.params)

@@ -94,7 +94,14 @@ def test_adjective_forms(english, feminine, plural, expected):
 
 @pytest.mark.parametrize(
     ("english", "plural"),
-    [("horse", "chevaux"), ("newspaper", "journaux"), ("bird", "oiseaux"), ("mouse", "souris"), ("owl", "hiboux"), ("key", "clés")],
+    [
+        ("horse", "chevaux"),
+        ("newspaper", "journaux"),
+        ("bird", "oiseaux"),
+        ("mouse", "souris"),
+        ("owl", "hiboux"),
+        ("key", "clés"),
+    ],
 )
 def test_noun_plurals(english, plural):
     assert noun(english).french_plural == plural

@@ -99,7 +99,9 @@ def test_killed_while_preparing(tokenizer, tmp_path):
         "prepare(corpus, Tokenizer.load(root / 't.model'), root / 'cache', variants=20)\n"
     )
     for delay in (0.0, 0.02, 0.05, 0.1, 0.2):
-        process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, env=os.environ)
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, env=os.environ
+        )
         process.stdout.readline()
         time.sleep(delay)
         process.send_signal(signal.SIGKILL)

@@ -18,7 +18,9 @@ def lengths(seed, count):
 @given(st.integers(0, 1000), st.integers(20, 400), st.integers(1, 6), st.sampled_from([1, 8]))
 def test_every_pair_once_an_epoch(seed, count, num_shapes, multiple):
     source, target = lengths(seed, count)
-    plan = make_plan(source, target, seed=seed, token_budget=600, num_shapes=num_shapes, max_length=36, multiple_of=multiple)
+    plan = make_plan(
+        source, target, seed=seed, token_budget=600, num_shapes=num_shapes, max_length=36, multiple_of=multiple
+    )
     assert len(plan.shapes) <= num_shapes
     for epoch in range(2):
         seen = []

@@ -38,7 +38,8 @@ def enumerate_all(table, sentence, *, penalty, limit=LENGTH):
             tokens = (*body, END)
             before = (BEGIN, *body)
             total = sum(
-                log_probs[sentence, min(i, table.shape[1] - 1), b, t] for i, (b, t) in enumerate(zip(before, tokens, strict=True))
+                log_probs[sentence, min(i, table.shape[1] - 1), b, t]
+                for i, (b, t) in enumerate(zip(before, tokens, strict=True))
             )
             found.append((total / length**penalty, tokens))
     return sorted(found, reverse=True)
@@ -148,7 +149,11 @@ def test_one_program_for_equal_shapes():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"width": 3}, "holds 2 hypotheses"), ({"width": 2, "penalty": -1.0}, "at least 0"), ({"width": 6}, "below the vocabulary")],
+    [
+        ({"width": 3}, "holds 2 hypotheses"),
+        ({"width": 2, "penalty": -1.0}, "at least 0"),
+        ({"width": 6}, "below the vocabulary"),
+    ],
 )
 def test_bad_requests(options, message):
     step, _ = markov(0)

@@ -60,7 +60,9 @@ def test_d3_a_case_where_greedy_loses():
         return jnp.asarray(table)[tokens], state
 
     greedy = decoding.greedy(step, jnp.zeros((1, 1)), length=3, begin=1, end=2)
-    beam = decoding.beam_search(step, jnp.zeros((1, 2)), width=2, length=3, begin=1, end=2, penalty=0.0, exact_stop=True)
+    beam = decoding.beam_search(
+        step, jnp.zeros((1, 2)), width=2, length=3, begin=1, end=2, penalty=0.0, exact_stop=True
+    )
     assert np.asarray(beam.tokens[0, 0]).tolist() == [4, 2, 0]
     assert float(beam.log_probs[0, 0]) > float(greedy.log_probs[0, 0])
 

@@ -1,0 +1,279 @@
+"""What every implementation of attention must do.
+
+A new implementation is tested by a subclass::
+
+    class TestBlockwise(AttentionContract):
+        implementation = "blockwise"
+
+An implementation that refuses a request overrides that test and asserts the refusal.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, masks
+from tests.contracts import numpy_attention
+
+B, T, S, H = 2, 5, 7, 4
+VALID = np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0, 0]], bool)  # [B, S]
+
+
+def arrays(num_heads=4, num_key_heads=2, value_dim=3, seed=0, dtype=jnp.float32):
+    """Query, key, value and an upstream gradient."""
+    draw = np.random.default_rng(seed).standard_normal
+    shapes = (
+        (B, T, num_heads, H),
+        (B, S, num_key_heads, H),
+        (B, S, num_key_heads, value_dim),
+        (B, T, num_heads, value_dim),
+    )
+    return tuple(jnp.asarray(draw(shape), dtype) for shape in shapes)
+
+
+def coin(*shape):
+    """A Boolean mask with about a third of the pairs forbidden and one row empty."""
+    array = np.random.default_rng(sum(shape)).random(shape) > 0.35
+    array[..., 0, :] = shape[-2] == 1
+    return array
+
+
+def bias(*shape):
+    return np.random.default_rng(7).standard_normal(shape).astype(np.float32)
+
+
+CASES = {
+    # name: (heads, key heads, value dim), mask, options; the broadcast shapes of mask and bias are each met once
+    "plain": ((4, 4, 4), None, {}),
+    "grouped": ((4, 2, 3), None, {"scale": 0.7}),
+    "multi-query": ((4, 1, 6), masks.causal(), {}),
+    "one head": ((1, 1, 4), coin(T, S), {"bias": bias(1, 1, T, S)}),
+    "mask [1, T, S]": ((4, 2, 4), coin(1, T, S), {"bias": bias(B, 1, 1, S)}),
+    "mask [B, T, S]": ((4, 4, 3), coin(B, T, S), {"bias": bias(1, 4, T, 1), "scale": 1.0}),
+    "mask [B, N, T, S]": ((4, 2, 4), coin(B, 4, T, S), {"bias": bias(B, 4, T, S)}),
+    "mask [1, N, T, S]": ((4, 2, 4), coin(1, 4, T, S), {"bias": bias(1, 4, 1, 1)}),
+    "mask [B, 1, 1, S]": ((4, 2, 4), VALID[:, None, None], {"bias": bias(1, 1, 1, 1)}),
+    "mask [B, N, T, 1]": ((4, 2, 4), coin(B, 4, 1, T)[:, :, 0, :, None], {}),
+    "padding": ((4, 2, 4), masks.padding(VALID), {"bias": bias(B, 4, 1, S)}),
+    "causal and padding": ((2, 2, 4), masks.causal(2) & masks.padding(VALID), {}),
+    "window, dropout": ((4, 2, 3), masks.window(1, 1), {"dropout": 0.4}),
+    "dropout, bias": ((4, 4, 4), coin(B, 1, T, S), {"dropout": 0.2, "bias": bias(B, 4, T, S)}),
+}
+FILLS = [pytest.param(np.nan, id="nan"), pytest.param(np.inf, id="inf"), pytest.param(-np.inf, id="minus-inf")]
+DTYPES = [pytest.param(jnp.float32, id="float32"), pytest.param(jnp.bfloat16, id="bfloat16")]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _attend(contract, query, key, value, mask):
+    return contract.attend(query, key, value, mask=mask)
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("rate", "scale"))
+def _attend_and_pull(contract, query, key, value, upstream, bias, mask, dropout_key, *, rate, scale):
+    dropout = None if dropout_key is None else functional.Dropout(rate, dropout_key)
+    call = lambda q, k, v, b: contract.attend(q, k, v, mask=mask, bias=b, dropout=dropout, scale=scale)
+    output, pull = jax.vjp(call, query, key, value, bias)
+    return output, pull(upstream)
+
+
+class AttentionContract:
+    implementation: str | None = None
+    tolerance = 3e-6
+
+    @classmethod
+    def attend(cls, query, key, value, **options):
+        return functional.attention(query, key, value, implementation=cls.implementation, **options)
+
+    def weights(self, query, key, *, mask=None):
+        """The weights of any implementation, ``[B, T, N, S]``: what it makes of values that are unit vectors."""
+        eye = jnp.broadcast_to(jnp.eye(key.shape[1], dtype=key.dtype)[None, :, None], (*key.shape[:3], key.shape[1]))
+        return _attend(type(self), query, key, eye, mask)
+
+    def gradients(self, *given, mask=None, bias=None, dropout=None, scale=None):
+        """The output, and the gradients with respect to query, key, value and bias."""
+        rate, dropout_key = (0.0, None) if dropout is None else dropout
+        return _attend_and_pull(type(self), *given, bias, mask, dropout_key, rate=rate, scale=scale)
+
+    @staticmethod
+    def request(name, dtype=jnp.float32):
+        """Arrays, the library's options and the oracle's options of a case."""
+        (num_heads, num_key_heads, value_dim), mask, options = CASES[name]
+        given = arrays(num_heads, num_key_heads, value_dim, dtype=dtype)
+        theirs = dict(options)
+        if mask is not None:
+            theirs["allowed"] = np.asarray(masks.as_mask(mask).dense(T, S))
+        ours = {"mask": None if mask is None else masks.as_mask(mask), **options}
+        if rate := theirs.pop("dropout", 0.0):
+            key = jax.random.key(11)
+            ours["dropout"] = functional.Dropout(rate, key)
+            theirs |= {"rate": rate, "kept": numpy_attention.kept(jax.random.key_data(key), rate, (B, num_heads, T, S))}
+        return given, ours, theirs
+
+    @pytest.mark.parametrize("name", CASES)
+    def test_agrees_with_numpy(self, name):
+        """Output and all four gradients, against an independent float64 implementation."""
+        given, ours, theirs = self.request(name)
+        output, found = self.gradients(*given, **ours)
+        expected, _ = numpy_attention.attention(*given[:3], **theirs)
+        np.testing.assert_allclose(output, expected, atol=self.tolerance, rtol=0)
+        *expected, d_bias = numpy_attention.gradients(*given, **theirs)
+        for got, want in zip(found[:3], expected, strict=True):
+            np.testing.assert_allclose(got, want, atol=4 * self.tolerance, rtol=0)
+        if "bias" in ours:
+            spread = tuple(dim for dim, size in enumerate(ours["bias"].shape) if size == 1)
+            np.testing.assert_allclose(found[3], d_bias.sum(spread, keepdims=True), atol=8 * self.tolerance, rtol=0)
+
+    @pytest.mark.parametrize("name", ["grouped", "mask [B, N, T, S]", "dropout, bias"])
+    def test_bfloat16(self, name):
+        """bfloat16 in, bfloat16 out, softmax in float32: within two roundings of the exact result."""
+        given, ours, theirs = self.request(name, jnp.bfloat16)
+        output, found = self.gradients(*given, **ours)
+        assert output.dtype == jnp.bfloat16
+        assert all(g.dtype == jnp.bfloat16 for g in found[:3])
+        expected, _ = numpy_attention.attention(*given[:3], **theirs)
+        np.testing.assert_allclose(np.asarray(output, np.float64), expected, atol=0.03, rtol=0.01)
+
+    def test_rows_sum_to_one(self):
+        query, key, _, _ = arrays()
+        weights = np.asarray(self.weights(query, key, mask=masks.padding(VALID)))
+        np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
+        assert (weights >= 0).all()
+
+    def test_large_logits(self):
+        """Logits of a thousand neither overflow nor lose the largest."""
+        query, key, value, _ = arrays(2, 2)
+        output = self.attend(400 * query, 400 * key, value)
+        expected, _ = numpy_attention.attention(400 * query, 400 * key, value)
+        np.testing.assert_allclose(output, expected, atol=1e-4)
+
+    def test_minus_infinite_bias(self):
+        """An additive mask: pairs at minus infinity weigh 0, rows of it are empty, gradients stay finite."""
+        allowed = coin(B, 4, T, S)
+        given = arrays()
+        additive = masks.dense(allowed).additive(T, S)
+        output, found = self.gradients(*given, bias=additive)
+        expected, _ = numpy_attention.attention(*given[:3], allowed=allowed)
+        np.testing.assert_allclose(output, expected, atol=self.tolerance)
+        assert all(np.isfinite(x).all() for x in found)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("fill", FILLS)
+    def test_a_empty_query_rows(self, fill, dtype):
+        """(a): such a query gets output 0, weights 0, gradient 0, whatever it holds; the others do not notice."""
+        allowed = np.ones((B, 4, T, S), bool)
+        allowed[0, :, 1], allowed[1, 2, 3] = False, False
+        query, key, value, upstream = arrays(dtype=dtype)
+        clean, clean_found = self.gradients(query, key, value, upstream, mask=masks.dense(allowed))
+        holes = query.at[0, 1].set(fill).at[1, 3, 2].set(fill)
+        output, found = self.gradients(holes, key, value, upstream, mask=masks.dense(allowed))
+        for empty in ((0, 1), (1, 3, 2)):
+            assert not np.asarray(output[empty]).any()
+            assert not np.asarray(found[0][empty]).any()
+        weights = np.asarray(self.weights(holes, key, mask=masks.dense(allowed))).swapaxes(1, 2)
+        assert not weights[~allowed.any(-1)].any()
+        assert not self.differences((output, *found[:3]), (clean, *clean_found[:3]))
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("fill", FILLS)
+    @pytest.mark.parametrize("with_bias", [False, True], ids=["", "bias"])
+    def test_b_unseen_keys_are_inert(self, fill, dtype, with_bias):
+        """(b): what an unseen key and value hold changes no bit of anything, and their own gradient is 0."""
+        mask = masks.padding(VALID) & masks.causal(S - T)
+        options = {"bias": jnp.asarray(bias(1, 4, T, S))} if with_bias else {}
+        query, key, value, upstream = arrays(dtype=dtype)
+        clean = self.gradients(query, key, value, upstream, mask=mask, **options)
+        unseen = jnp.asarray(~VALID)[:, :, None, None]
+        dirty_key, dirty_value = (jnp.where(unseen, jnp.asarray(fill, dtype), x) for x in (key, value))
+        output, found = self.gradients(query, dirty_key, dirty_value, upstream, mask=mask, **options)
+        same = slice(None if with_bias else 3)
+        assert not self.differences((output, *found[same]), (clean[0], *clean[1][same]))
+        assert not np.asarray(found[1])[~VALID].any()
+        assert not np.asarray(found[2])[~VALID].any()
+        before, after = (np.asarray(self.weights(query, k, mask=mask)) for k in (key, dirty_key))
+        np.testing.assert_array_equal(before, after)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_c_masked_weights_are_exactly_zero(self, dtype):
+        """(c): not small, zero; also where the masked logit is by far the largest."""
+        query, key, value, upstream = arrays(dtype=dtype)
+        allowed = coin(B, 4, T, S)
+        loud = key.at[:, 3].multiply(100)
+        weights = np.asarray(self.weights(query, loud, mask=masks.dense(allowed))).swapaxes(1, 2)
+        assert not weights[~allowed].any()
+        assert (weights[allowed.any(-1)].sum(-1) > 0.9).all()
+        allowed[:, :, :, 3] = False  # now nobody sees the loud key: no gradient reaches it
+        _, found = self.gradients(query, loud, value, upstream, mask=masks.dense(allowed))
+        assert not np.asarray(found[1][:, 3]).any()
+        assert not np.asarray(found[2][:, 3]).any()
+
+    def test_nan_upstream_stays_out_of_empty_rows(self):
+        """Where a query sees nothing, even a NaN that other queries see leaves output 0 and query gradient 0."""
+        allowed = np.ones((1, 1, T, S), bool)
+        allowed[..., 2, :] = False
+        query, key, value, upstream = arrays()
+        output, found = self.gradients(query, key, value.at[:, 0].set(jnp.nan), upstream, mask=masks.dense(allowed))
+        assert np.isnan(output[:, 1]).all()
+        assert not np.asarray(output[:, 2]).any()
+        assert not np.asarray(found[0][:, 2]).any()
+
+    def test_transformations_compose(self):
+        """vmap of a jitted gradient equals the loop over it."""
+        query, key, value, upstream = (jnp.stack([x, 2 * x, -x]) for x in arrays())
+        mask = masks.Padding(jnp.stack([VALID, ~VALID, VALID]))
+
+        def one(query, key, value, upstream, mask):
+            loss = lambda q, k, v: jnp.sum(self.attend(q, k, v, mask=mask & masks.causal(2)) * upstream)
+            return jax.value_and_grad(loss, argnums=(0, 1, 2))(query, key, value)
+
+        together = jax.vmap(jax.jit(one))(query, key, value, upstream, mask)
+        for i in range(3):
+            pick = functools.partial(jax.tree.map, lambda x: x[i])  # noqa: B023
+            alone = one(*(pick(x) for x in (query, key, value, upstream, mask)))
+            for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(pick(together)), strict=True):
+                np.testing.assert_allclose(a, b, atol=1e-5)
+
+    def test_no_keys(self):
+        """Attention over nothing is 0."""
+        query, key, value, _ = arrays()
+        assert not np.asarray(self.attend(query, key[:, :0], value[:, :0])).any()
+
+    def test_one_query_one_key(self):
+        query, key, value, _ = arrays(2, 2)
+        np.testing.assert_array_equal(self.attend(query[:, :1], key[:, :1], value[:, :1]), value[:, :1])
+
+    BAD = (
+        ({"query": (T, 4, H)}, "query must be [batch, length, heads, dim], got shape [5, 4, 4]"),
+        ({"key": (B, S, 2, H + 1)}, "head dims must be equal, got 4 and 5"),
+        ({"key": (B + 1, S, 2, H)}, "batch sizes differ: query 2, key 3, value 2"),
+        ({"value": (B, S + 1, 2, 3)}, "(7, 2) and (8, 2)"),
+        ({"value": (B, S, 4, 3)}, "(7, 2) and (7, 4)"),
+        ({"key": (B, S, 3, H), "value": (B, S, 3, 3)}, "multiple of key heads, got 4 and 3"),
+        ({"mask": (T, S + 1)}, "[5, 8], but queries and keys have [5, 7]"),
+        ({"mask": (3, T, S)}, "mask of shape [3, 1, 5, 7] does not broadcast to [B, N, T, S] = [2, 4, 5, 7]"),
+        ({"bias": (1, 3, T, S)}, "bias of shape [1, 3, 5, 7] does not broadcast to [B, N, T, S] = [2, 4, 5, 7]"),
+    )
+
+    @pytest.mark.parametrize(("changed", "message"), BAD)
+    def test_refuses_shapes_that_do_not_fit(self, changed, message):
+        """The error names what came and what was expected; the type hook of the tests would be there before it."""
+        query, key, value, _ = arrays()
+        given = {"query": query, "key": key, "value": value}
+        given |= {name: jnp.ones(shape, bool if name == "mask" else jnp.float32) for name, shape in changed.items()}
+        attend = getattr(functional.attention, "__wrapped__", functional.attention)
+        with pytest.raises(ValueError, match="") as error:
+            attend(**given, implementation=self.implementation)
+        assert message in str(error.value)
+
+    @pytest.mark.parametrize("rate", [-0.1, 1.0])
+    def test_refuses_a_dropout_rate_outside_its_range(self, rate):
+        query, key, value, _ = arrays()
+        with pytest.raises(ValueError, match=rf"dropout rate must be in \[0, 1\), got {rate}"):
+            self.attend(query, key, value, dropout=functional.Dropout(rate, jax.random.key(0)))
+
+    @staticmethod
+    def differences(got, expected):
+        """Positions in the flattened tuples whose arrays are not equal bit for bit."""
+        return [i for i, (a, b) in enumerate(zip(got, expected, strict=True)) if not np.array_equal(a, b)]

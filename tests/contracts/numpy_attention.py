@@ -1,0 +1,70 @@
+"""Attention in float64 NumPy, one query at a time, written from the formula and not from the library."""
+
+import numpy as np
+
+
+def attention(query, key, value, *, allowed=None, bias=None, scale=None, kept=None, rate=0.0):
+    """Output ``[B, T, N, J]`` and weights ``[B, N, T, S]``; `allowed`, `bias` and `kept` broadcast to ``[B, N, T, S]``."""
+    query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
+    (batch, num_queries, num_heads, dim), (_, num_keys, num_key_heads, _) = query.shape, key.shape
+    full = (batch, num_heads, num_queries, num_keys)
+    allowed = np.broadcast_to(True if allowed is None else np.asarray(allowed), full)
+    bias = np.broadcast_to(0.0 if bias is None else np.asarray(bias, np.float64), full)
+    kept = np.broadcast_to(True if kept is None else np.asarray(kept), full)
+    scale = 1 / np.sqrt(dim) if scale is None else scale
+    output, weights = np.zeros((batch, num_queries, num_heads, value.shape[-1])), np.zeros(full)
+    for b, n, t in np.ndindex(batch, num_heads, num_queries):
+        shared = n * num_key_heads // num_heads
+        seen = [s for s in range(num_keys) if allowed[b, n, t, s]]
+        if not seen:
+            continue
+        score = np.array([sum(query[b, t, n] * key[b, s, shared]) * scale + bias[b, n, t, s] for s in seen])
+        share = np.exp(score - score.max())
+        share /= share.sum()
+        for s, weight in zip(seen, share, strict=True):
+            weights[b, n, t, s] = weight
+            if kept[b, n, t, s]:
+                output[b, t, n] += weight / (1 - rate) * value[b, s, shared]
+    return output, weights
+
+
+def gradients(query, key, value, upstream, **options):
+    """The gradients of ``sum(output * upstream)`` with respect to query, key, value and the whole bias, by hand.
+
+    With p the weights, m = kept / (1 - rate) and y = (p m) v:  dv = (p m)^T dy,  dp = m (dy v^T),
+    ds = p (dp - sum_s p dp),  dq = scale ds k,  dk = scale ds^T q.
+    """
+    query, key, value, upstream = (np.asarray(x, np.float64) for x in (query, key, value, upstream))
+    _, weights = attention(query, key, value, **options)
+    kept, rate = options.get("kept"), options.get("rate", 0.0)
+    mixed = np.broadcast_to(1.0 if kept is None else np.asarray(kept) / (1 - rate), weights.shape)
+    scale = options.get("scale") or 1 / np.sqrt(query.shape[-1])
+    d_query, d_key, d_value, d_bias = (np.zeros_like(x) for x in (query, key, value, weights))
+    group = query.shape[2] // key.shape[2]
+    for b, n in np.ndindex(*weights.shape[:2]):
+        k, p, m, dy = n // group, weights[b, n], mixed[b, n], upstream[b, :, n]
+        d_value[b, :, k] += (p * m).T @ dy
+        dp = m * (dy @ value[b, :, k].T)
+        ds = p * (dp - (p * dp).sum(-1, keepdims=True))
+        d_bias[b, n] = ds
+        d_query[b, :, n] = scale * ds @ key[b, :, k]
+        d_key[b, :, k] += scale * ds.T @ query[b, :, n]
+    return d_query, d_key, d_value, d_bias
+
+
+def hashed_bits(words, index):
+    """The library's dropout hash in Python integers: two rounds of lowbias32, a key word before each."""
+    cut = (1 << 32) - 1
+    bits = (index * 0x9E3779B1 + 0x85EBCA6B) & cut
+    for word in words:
+        bits ^= int(word)
+        bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) & cut
+        bits = ((bits ^ (bits >> 15)) * 0x846CA68B) & cut
+        bits ^= bits >> 16
+    return bits
+
+
+def kept(words, rate, shape):
+    """Which elements of an array of `shape` dropout keeps, by their row-major index."""
+    size = int(np.prod(shape))
+    return np.array([hashed_bits(words, i) >= round(rate * 2**32) for i in range(size)]).reshape(shape)

@@ -1,0 +1,145 @@
+"""One update: its gradient, accumulation, guards and bookkeeping, on a model of two arrays."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxformer import training
+from jaxformer.training import optimizers, schedules
+
+OPTIMIZER = training.make_optimizer(training.OptimizerConfig(peak=0.01, warmup=1, clip=1.0), steps=100)
+
+
+def init(key):
+    return {"kernel": jax.random.normal(key, (4, 3)), "bias": jnp.zeros(3)}
+
+
+def loss(params, batch, key):
+    noise = 0.0 if key is None else 0.1 * jax.random.normal(key, (3,))
+    error = batch["x"] @ params["kernel"] + (params["bias"] + noise)[None] - batch["y"]
+    return (
+        (jnp.square(error).sum(-1) * batch["weight"]).sum(),
+        batch["weight"].sum(),
+        {"seen": jnp.float32(batch["x"].shape[0])},
+    )
+
+
+def batch(seed, rows=8, nan=False):
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(rows, 4)).astype(np.float32)
+    if nan:
+        x[0, 0] = np.nan
+    return {
+        "x": x,
+        "y": random.normal(size=(rows, 3)).astype(np.float32),
+        "weight": np.arange(1.0, rows + 1, dtype=np.float32),
+    }
+
+
+def new_state(**options):
+    return training.create(init, OPTIMIZER, jax.random.key(0), **options)
+
+
+def equal(a, b):
+    return jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), a, b))
+
+
+def test_gradient_is_that_of_the_mean():
+    state = new_state()
+    params = jax.tree.map(np.asarray, state.params)
+    key = jax.random.fold_in(jax.random.wrap_key_data(state.key), 0)
+    expected = jax.grad(lambda p: loss(p, batch(1), key)[0] / loss(p, batch(1), key)[1])(params)
+    state, metrics = training.make_step(loss, OPTIMIZER)(state, batch(1))
+    np.testing.assert_allclose(metrics["gradient_norm"], optax.tree.norm(expected), rtol=1e-5)
+    np.testing.assert_allclose(metrics["count"], 36.0)
+    assert int(state.step) == 1
+
+
+def test_accumulation_is_the_same_update():
+    noiseless = lambda p, b, key: loss(p, b, None)
+    whole, parts = (training.make_step(noiseless, OPTIMIZER, accumulate=n)(new_state(), batch(1)) for n in (1, 4))
+    for a, b in zip(jax.tree.leaves(whole[0].params), jax.tree.leaves(parts[0].params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert float(whole[1]["seen"]) == float(parts[1]["seen"]) == 8
+    with pytest.raises(ValueError, match="accumulate=3 does not divide"):
+        training.make_step(noiseless, OPTIMIZER, accumulate=3)(new_state(), batch(1))
+
+
+def test_each_step_draws_its_own_noise():
+    """The key of a step is the run's, folded with the step's number: a resumed step draws what it drew before."""
+    step = training.make_step(loss, optax.identity())
+    state = training.create(init, optax.identity(), jax.random.key(0))
+    sums = []
+    for _ in range(3):
+        state, metrics = step(state, batch(1))
+        sums.append(float(metrics["loss_sum"]))
+    assert len(set(sums)) == 3
+
+
+def test_nonfinite_steps_are_skipped_or_reported():
+    before = jax.tree.map(np.asarray, new_state().params)
+    state, metrics = training.make_step(loss, OPTIMIZER, nonfinite="skip")(new_state(), batch(1, nan=True))
+    assert equal(before, state.params)
+    assert (float(metrics["finite"]), float(metrics["skipped"]), int(state.step)) == (0, 1, 1)
+    _, metrics = training.make_step(loss, OPTIMIZER)(new_state(), batch(1, nan=True))
+    assert float(metrics["finite"]) == 0
+
+
+def test_moving_average_follows():
+    step = training.make_step(loss, OPTIMIZER, ema_decay=0.9)
+    state = new_state(average=True)
+    expected, decay = jax.tree.map(np.asarray, state.params), None
+    for number in range(5):
+        state, _ = step(state, batch(number))
+        decay = min(0.9, (1 + number) / (10 + number))
+        expected = jax.tree.map(lambda a, p: a + (1 - decay) * (np.asarray(p) - a), expected, state.params)  # noqa: B023
+    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(state.average), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert training.best_params(state) is state.average
+
+
+def test_state_is_born_sharded():
+    """Parameters and optimiser moments alike."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+    spec = lambda x: jax.sharding.PartitionSpec(*["data"] if x.ndim == 2 and x.shape[0] % 8 == 0 else [])
+    wide = lambda key: {"kernel": jax.random.normal(key, (16, 3)), "bias": jnp.zeros(3)}
+    shapes = jax.eval_shape(lambda: training.create(wide, OPTIMIZER, jax.random.key(0)))
+    shardings = jax.tree.map(lambda x: jax.sharding.NamedSharding(mesh, spec(x)), shapes)
+    state = training.create(wide, OPTIMIZER, jax.random.key(0), shardings=shardings)
+    for leaf, sharding in zip(jax.tree.leaves(state), jax.tree.leaves(shardings), strict=True):
+        assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+    assert (
+        sum(len(leaf.sharding.device_set) == 8 and not leaf.is_fully_replicated for leaf in jax.tree.leaves(state)) == 3
+    )
+
+
+def test_t_inverse_square_root_schedule():
+    """T (Vaswani et al. 2017, eq. 3): d ** -.5 * min(t ** -.5, t * w ** -1.5), here with t counted from 1."""
+    peak = schedules.noam_peak(512, 4000)
+    np.testing.assert_allclose(peak, 6.987712e-4, rtol=1e-5)
+    rate = schedules.inverse_sqrt(peak, 4000)
+    for t in (1, 100, 4000, 16_000, 100_000):
+        np.testing.assert_allclose(rate(t - 1), 512**-0.5 * min(t**-0.5, t * 4000**-1.5), rtol=1e-5)
+
+
+def test_other_schedules():
+    cosine = schedules.cosine(1.0, 10, 110, end=0.1)
+    np.testing.assert_allclose(
+        [cosine(4), cosine(9), cosine(59), cosine(109), cosine(500)], [0.5, 1.0, 0.55, 0.1, 0.1], atol=1e-6
+    )
+    np.testing.assert_allclose([schedules.constant(2.0, 4)(0), schedules.constant(2.0, 4)(9)], [0.5, 2.0])
+    with pytest.raises(ValueError, match="warmup=5, steps=5"):
+        schedules.cosine(1.0, 5, 5)
+
+
+def test_decay_spares_biases_and_norms():
+    config = training.OptimizerConfig(weight_decay=0.5, peak=1.0, warmup=1, schedule="constant")
+    optimizer = optimizers.make_optimizer(config, steps=10)
+    params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2), "scale": jnp.ones(2)}
+    with jax.numpy_dtype_promotion("standard"):
+        updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+    assert float(updates["kernel"][0, 0]) == pytest.approx(-0.5)
+    assert not updates["bias"].any()
+    assert not updates["scale"].any()
