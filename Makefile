@@ -8,17 +8,20 @@ STAMP := $(VENV)/.installed
 PYTHON ?=
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
-setup: $(STAMP) ## make .venv with the newest supported Python
+setup: $(STAMP) ## make .venv with the newest supported Python, or with PYTHON=/path/to/python
+	@echo "$(VENV): $$($(BIN)/python --version)"
 
-$(STAMP): pyproject.toml
-	@sh launch/find_python.sh "$(PYTHON)" > .python-found
-	@python=$$(cat .python-found); rm -f .python-found; \
-	echo "using $$($$python --version) at $$python"; \
-	$$python -m venv --clear $(VENV) || { echo "no venv: install it (Debian, Ubuntu: apt install python3-venv) and try again" >&2; exit 2; }
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+# Made once: an environment that exists, and may be in use, is added to and never cleared.
+$(BIN)/python:
+	@python=$$(sh launch/find_python.sh "$(PYTHON)") || exit 2; \
+	echo "making $(VENV) with $$("$$python" --version), $$python"; \
+	"$$python" -m venv --clear $(VENV) || { rm -rf $(VENV); exit 2; }
+
+$(STAMP): pyproject.toml | $(BIN)/python
+	@echo "installing into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@touch $@
 
 demo: $(STAMP) ## train the built-in translator, score it, draw what it looked at
