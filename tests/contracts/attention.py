@@ -9,6 +9,7 @@ An implementation that refuses a request overrides that test and asserts the ref
 """
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +43,7 @@ def coin(*shape):
 
 
 def bias(*shape):
-    return np.random.default_rng(7).standard_normal(shape).astype(np.float32)
+    return jnp.asarray(np.random.default_rng(7).standard_normal(shape), jnp.float32)
 
 
 CASES = {
@@ -182,7 +183,7 @@ class AttentionContract:
     def test_b_unseen_keys_are_inert(self, fill, dtype, with_bias):
         """(b): what an unseen key and value hold changes no bit of anything, and their own gradient is 0."""
         mask = masks.padding(VALID) & masks.causal(S - T)
-        options = {"bias": jnp.asarray(bias(1, 4, T, S))} if with_bias else {}
+        options = {"bias": bias(1, 4, T, S)} if with_bias else {}
         query, key, value, upstream = arrays(dtype=dtype)
         clean = self.gradients(query, key, value, upstream, mask=mask, **options)
         unseen = jnp.asarray(~VALID)[:, :, None, None]
@@ -263,9 +264,8 @@ class AttentionContract:
         given = {"query": query, "key": key, "value": value}
         given |= {name: jnp.ones(shape, bool if name == "mask" else jnp.float32) for name, shape in changed.items()}
         attend = getattr(functional.attention, "__wrapped__", functional.attention)
-        with pytest.raises(ValueError, match="") as error:
+        with pytest.raises(ValueError, match=re.escape(message)):
             attend(**given, implementation=self.implementation)
-        assert message in str(error.value)
 
     @pytest.mark.parametrize("rate", [-0.1, 1.0])
     def test_refuses_a_dropout_rate_outside_its_range(self, rate):

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def attention(query, key, value, *, allowed=None, bias=None, scale=None, kept=None, rate=0.0):
-    """Output ``[B, T, N, J]`` and weights ``[B, N, T, S]``; `allowed`, `bias` and `kept` broadcast to ``[B, N, T, S]``."""
+    """Output ``[B, T, N, J]`` and weights ``[B, N, T, S]``; `allowed`, `bias` and `kept` broadcast to the latter."""
     query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
     (batch, num_queries, num_heads, dim), (_, num_keys, num_key_heads, _) = query.shape, key.shape
     full = (batch, num_heads, num_queries, num_keys)

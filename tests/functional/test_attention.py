@@ -35,10 +35,10 @@ def test_oracle_gradients_are_finite_differences():
     loss = lambda q, k, v, bias: np.sum(numpy_attention.attention(q, k, v, **(options | {"bias": bias}))[0] * given[3])
     point = [*given[:3], np.broadcast_to(options["bias"], (B, 2, T, S))]
     for i, gradient in enumerate(found):
-        direction = draw(point[i].shape)
-        moved = [[x + sign * 1e-6 * direction * (i == j) for j, x in enumerate(point)] for sign in (1, -1)]
-        slope = (loss(*moved[0]) - loss(*moved[1])) / 2e-6
-        np.testing.assert_allclose(np.sum(gradient * direction), slope, rtol=1e-6)
+        step = 1e-6 * draw(point[i].shape)
+        moved = [[x + sign * step if i == j else x for j, x in enumerate(point)] for sign in (1, -1)]
+        rise = (loss(*moved[0]) - loss(*moved[1])) / 2
+        np.testing.assert_allclose(np.sum(gradient * step), rise, rtol=1e-6)
 
 
 def test_head_is_what_is_lifted():
@@ -99,14 +99,14 @@ def test_masked_softmax_of_an_empty_row_has_no_slope():
 def test_agrees_with_jax_nn():
     """Where both define the result: Boolean mask with no empty row, bias, grouped heads, equal value dim."""
     (query, key, value, _), _, _ = AttentionContract.request("mask [B, N, T, S]")
-    mask, bias = np.array(CASES["mask [B, N, T, S]"][1]), jnp.asarray(CASES["mask [B, N, T, S]"][2]["bias"])
+    mask, bias = np.array(CASES["mask [B, N, T, S]"][1]), CASES["mask [B, N, T, S]"][2]["bias"]
     mask[..., 0] |= ~mask.any(-1)
     peer = jax.nn.dot_product_attention(query, key, value, bias=bias, mask=jnp.asarray(mask))
     np.testing.assert_allclose(functional.attention(query, key, value, mask=mask, bias=bias), peer, atol=2e-6)
 
 
 def test_agrees_with_flax():
-    query, key, value, _ = arrays(4, 4)
+    query, key, value, _ = arrays(4, 4, 4)
     mask = np.tril(np.ones((T, S), bool), 2)
     peer = nnx.dot_product_attention(query, key, value, mask=jnp.asarray(np.broadcast_to(mask, (B, 4, T, S))))
     np.testing.assert_allclose(functional.attention(query, key, value, mask=mask), peer, atol=2e-6)

@@ -1,0 +1,160 @@
+"""Dropout bits: random enough, independent, and the same wherever they are computed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from jaxformer import functional
+from jaxformer.functional.dropout import flat_index, hashed_bits, keep, site
+from tests.contracts import numpy_attention
+
+COUNT = 1 << 18
+
+
+def bits(seed=0, count=COUNT):
+    return np.asarray(hashed_bits(jax.random.key(seed), jnp.arange(count, dtype=jnp.uint32)))
+
+
+def chi_square(cells):
+    """How many standard deviations a table of counts lies from uniform."""
+    expected, freedom = cells.sum() / cells.size, cells.size - 1
+    return (((cells - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom)
+
+
+def test_bits_are_the_documented_hash():
+    """Two rounds of a published mixer, recomputed in Python integers: a saved run can be replayed elsewhere."""
+    words = np.asarray(jax.random.key_data(jax.random.key(5)))
+    expected = [numpy_attention.hashed_bits(words, i) for i in range(50)]
+    assert bits(5, 50).tolist() == expected
+    raw = hashed_bits(jnp.asarray(words), jnp.arange(50, dtype=jnp.uint32))
+    assert raw.tolist() == expected
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_rate(rate):
+    """The share dropped is the rate within four standard deviations; the mean is kept."""
+    dropped = np.asarray(functional.dropout(jnp.ones(COUNT), rate=rate, key=jax.random.key(1)))
+    assert set(np.unique(dropped)) == {np.float32(0), np.float32(1 / (1 - rate))}
+    deviation = np.sqrt(rate * (1 - rate) / COUNT)
+    assert abs((dropped == 0).mean() - rate) < 4 * deviation
+
+
+def test_every_bit_is_fair():
+    ones = np.array([(bits() >> i & 1).mean() for i in range(32)])
+    assert abs(ones - 0.5).max() < 4.5 * 0.5 / np.sqrt(COUNT)
+
+
+@pytest.mark.parametrize("distance", [1, 2, 64, 512, 4096])
+def test_neighbours_are_independent(distance):
+    """Chi-square of the top four bits of pairs of indices: along a row, and between rows of usual widths."""
+    top = bits() >> 28
+    cells = np.bincount(top[:-distance] * 16 + top[distance:], minlength=256)
+    assert abs(chi_square(cells)) < 5
+
+
+def test_bits_are_pairwise_independent():
+    """All 496 pairs of bits of the same hash, by the correlation of their signs."""
+    signs = 1.0 - 2.0 * (bits()[:, None] >> np.arange(32, dtype=np.uint32) & 1)
+    correlation = signs.T @ signs / COUNT - np.eye(32)
+    assert abs(correlation).max() < 5 / np.sqrt(COUNT)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (jax.random.key(0), jax.random.key(1)),
+        (jax.random.fold_in(jax.random.key(0), 1), jax.random.fold_in(jax.random.key(0), 2)),
+        (site(jax.random.key(0), "attention"), site(jax.random.key(0), "cross")),
+        (jax.random.wrap_key_data(jnp.uint32([0, 7])), jax.random.wrap_key_data(jnp.uint32([7, 0]))),
+    ],
+    ids=["seeds", "steps", "sites", "swapped words"],
+)
+def test_keys_are_independent(left, right):
+    index = jnp.arange(COUNT, dtype=jnp.uint32)
+    top, other = (np.asarray(hashed_bits(key, index)) >> 28 for key in (left, right))
+    assert abs(chi_square(np.bincount(top * 16 + other, minlength=256))) < 5
+
+
+def test_many_small_keys_at_one_index():
+    """Each index sees fair bits over seeds 0, 1, 2, ...: the first element is not always dropped."""
+    keys = jax.random.wrap_key_data(jnp.stack([jnp.zeros(4096, jnp.uint32), jnp.arange(4096, dtype=jnp.uint32)], 1))
+    for index in (0, 1, 77):
+        found = np.asarray(jax.vmap(lambda key: hashed_bits(key, jnp.uint32(index)))(keys))  # noqa: B023
+        assert abs(chi_square(np.bincount(found >> 28, minlength=16))) < 5
+    kept = jax.vmap(lambda key: functional.dropout(jnp.ones(3), rate=0.01, key=key))(keys)
+    assert np.asarray(kept[0]).all()
+
+
+def test_sites():
+    """A site is the key with the name folded in; no key, no site."""
+    assert site(None, "attention") is None
+    words = [jax.random.key_data(site(jax.random.key(0), name)).tolist() for name in ("a", "b", "a")]
+    assert words[0] == words[2] != words[1]
+
+
+def test_same_under_jit_vmap_and_mesh():
+    """Bits depend on key and absolute index only: not on compilation, mapping, or eight devices in any layout."""
+    x, key = jnp.ones((16, 8, 4)), jax.random.key(3)
+    drop = lambda x, key: functional.dropout(x, rate=0.5, key=key)
+    plain = np.asarray(drop(x, key))
+    np.testing.assert_array_equal(jax.jit(drop)(x, key), plain)
+    keys = jax.random.split(key, 3)
+    mapped = jax.vmap(drop, (None, 0))(x, keys)
+    for got, one in zip(mapped, keys, strict=True):
+        np.testing.assert_array_equal(got, drop(x, one))
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    for spec in (("data",), ("data", "model"), (None, "model", "data"), (("data", "model"), None, None)):
+        placed = jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec)))
+        got = jax.jit(drop, out_shardings=placed.sharding)(placed, key)
+        assert got.sharding == placed.sharding
+        np.testing.assert_array_equal(got, plain)
+
+
+def test_same_attention_weights_dropped_on_a_mesh():
+    """Attention's bits too, with batch and heads split over devices."""
+    query = jax.random.normal(jax.random.key(0), (4, 3, 2, 4))
+    attend = lambda q, key: functional.attention(q, q, q, dropout=functional.Dropout(0.5, key))
+    plain = jax.jit(attend)(query, jax.random.key(1))
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    placed = jax.device_put(query, NamedSharding(mesh, PartitionSpec("data", None, "model")))
+    np.testing.assert_allclose(jax.jit(attend)(placed, jax.random.key(1)), plain, atol=1e-6)
+
+
+def test_gradient_is_the_same_mask():
+    x, key = jnp.linspace(1.0, 2.0, 64), jax.random.key(2)
+    slope = jax.grad(lambda x: functional.dropout(x, rate=0.25, key=key).sum())(x)
+    np.testing.assert_allclose(slope * x, functional.dropout(x, rate=0.25, key=key), rtol=1e-6)
+
+
+def test_identity_without_key_or_rate():
+    x = jnp.ones(3)
+    assert functional.dropout(x, rate=0.5, key=None) is x
+    assert functional.dropout(x, rate=0.0, key=jax.random.key(0)) is x
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, 2.0])
+def test_refuses_a_rate_outside_its_range(rate):
+    with pytest.raises(ValueError, match=rf"dropout rate must be in \[0, 1\), got {rate}"):
+        functional.dropout(jnp.ones(3), rate=rate, key=jax.random.key(0))
+
+
+def test_dtype_is_kept():
+    assert functional.dropout(jnp.ones(8, jnp.bfloat16), rate=0.5, key=jax.random.key(0)).dtype == jnp.bfloat16
+
+
+def test_index_wraps():
+    """Past 2**32 elements the indices, and so the bits, repeat: stated, and no error."""
+    dims = (1 << 20, 1 << 13)
+    row = lambda i: tuple(jnp.uint32([n]) for n in (i, 5))
+    assert int(flat_index(dims, row(1))[0]) == (1 << 13) + 5
+    assert int(flat_index(dims, row((1 << 19) + 1))[0]) == (1 << 13) + 5
+    big = jax.ShapeDtypeStruct(dims, jnp.bfloat16)
+    assert jax.eval_shape(lambda x: functional.dropout(x, rate=0.1, key=jax.random.key(0)), big).shape == dims
+
+
+def test_tiny_rates_are_not_rounded_away():
+    assert bool(keep(jax.random.key(0), 0.0, jnp.uint32(3)))
+    threshold_one = np.asarray(keep(jax.random.key(0), 1 - 1e-12, jnp.arange(1000, dtype=jnp.uint32)))
+    assert not threshold_one.any()

@@ -1,0 +1,235 @@
+"""The laws of the mask algebra, each mask's meaning, and what the constructors refuse."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxformer import masks
+from jaxformer.masks import UNBOUNDED
+
+B, N, T, S = 2, 3, 5, 6
+laws = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+
+
+def integers(shape, high):
+    return st.lists(st.integers(0, high), min_size=int(np.prod(shape)), max_size=int(np.prod(shape))).map(
+        lambda numbers: np.reshape(np.array(numbers, np.int32), shape)
+    )
+
+
+def boolean(*shape):
+    return integers(shape, 1).map(lambda numbers: masks.dense(numbers.astype(bool)))
+
+
+leaves = st.one_of(
+    st.integers(-3, 3).map(masks.causal),
+    st.integers(-3, 3).map(lambda offset: masks.causal(jnp.int32(offset))),
+    st.tuples(st.integers(0, 3), st.integers(0, 3)).map(lambda w: masks.window(*w)),
+    integers((B,), S).map(masks.lengths),
+    integers((B,), S).map(masks.prefix),
+    integers((B, S), 1).map(lambda x: masks.padding(x.astype(bool))),
+    st.tuples(integers((B, T), 2), integers((B, S), 2)).map(lambda x: masks.segments(*x)),
+    boolean(T, S),
+    boolean(B, T, S),
+    boolean(1, N, T, S),
+    boolean(B, N, 1, 1),
+)
+expressions = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map(lambda ab: ab[0] & ab[1]),
+        st.tuples(inner, inner).map(lambda ab: ab[0] | ab[1]),
+        inner.map(lambda a: ~a),
+    ),
+    max_leaves=4,
+)
+
+
+def whole(mask):
+    """The mask as a Boolean array of all of ``[B, N, T, S]``."""
+    array = mask.dense(T, S)
+    assert array.dtype == bool
+    assert array.shape[2:] == (T, S)
+    return np.broadcast_to(np.asarray(array), (B, N, T, S))
+
+
+@laws
+@given(expressions, expressions)
+def test_de_morgan(a, b):
+    np.testing.assert_array_equal(whole(~(a & b)), whole(~a | ~b))
+    np.testing.assert_array_equal(whole(~(a | b)), whole(~a & ~b))
+
+
+@laws
+@given(expressions, expressions)
+def test_operators_are_those_of_the_arrays(a, b):
+    """So and and or commute, and negation undoes itself."""
+    np.testing.assert_array_equal(whole(a & b), whole(a) & whole(b))
+    np.testing.assert_array_equal(whole(b | a), whole(a) | whole(b))
+    np.testing.assert_array_equal(whole(~~a), whole(a))
+
+
+@laws
+@given(expressions, st.integers(0, T - 2), st.integers(0, S - 3))
+def test_tile_is_a_slice_of_dense(mask, row, column):
+    """A kernel that asks for tiles sees what the reference sees."""
+    tile = np.asarray(mask.tile(row + jnp.arange(2), column + jnp.arange(3)))
+    assert tile.shape[2] in (1, 2)
+    expected = whole(mask)[:, :, row : row + 2, column : column + 3]
+    np.testing.assert_array_equal(np.broadcast_to(tile, (B, N, 2, 3)), expected)
+
+
+@laws
+@given(expressions, st.integers(0, T - 1), st.integers(1, T))
+def test_key_range_holds_every_allowed_key(mask, start, count):
+    """Skipping what lies outside is never wrong."""
+    stop = min(T, start + count)
+    first, last = mask.key_range(start, stop)
+    allowed = whole(mask)[:, :, start:stop].any((0, 1, 2))
+    outside = np.ones(S, bool)
+    outside[max(0, first) : max(0, min(last, S))] = False
+    assert not (allowed & outside).any()
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (masks.causal(), (0, 8)),
+        (masks.causal(3), (0, 11)),
+        (masks.causal(-20), (0, 0)),
+        (masks.window(2, 1), (2, 9)),
+        (masks.window(9), (0, 8)),
+        (masks.causal() & masks.window(1, 5), (3, 8)),
+        (masks.causal() | masks.window(1, 5), (0, 13)),
+        (~masks.causal(), (0, UNBOUNDED)),
+        (masks.causal(jnp.int32(0)), (0, UNBOUNDED)),
+        (masks.lengths([3, 4]) & masks.causal(), (0, 8)),
+    ],
+)
+def test_key_range_is_as_small_as_it_can_tell(mask, expected):
+    """Queries 4 to 7: without these bounds window attention would cost O(T S)."""
+    assert mask.key_range(4, 8) == expected
+
+
+def test_meanings():
+    grid = lambda mask, rows=3, columns=4: np.asarray(mask.dense(rows, columns)[..., 0, :, :]).astype(int).tolist()
+    assert grid(masks.causal(1)) == [[[1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]]
+    assert grid(masks.causal(jnp.int32(1))) == grid(masks.causal(1))
+    assert grid(masks.window(1, 1)) == [[[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1]]]
+    assert grid(masks.lengths([2, 0]), 1) == [[[1, 1, 0, 0]], [[0, 0, 0, 0]]]
+    assert grid(masks.causal() | masks.prefix([2]), 2) == [[[1, 1, 0, 0], [1, 1, 0, 0]]]
+    packed = masks.segments(np.array([[1, 1, 2]]))
+    assert grid(packed, 3, 3) == [[[1, 1, 0], [1, 1, 0], [0, 0, 1]]]
+
+
+def test_additive_view():
+    """0 where a query may attend, minus infinity elsewhere, in the dtype asked for."""
+    mask = masks.causal() & masks.padding(np.array([[True, False, True]]))
+    additive = mask.additive(3, 3, jnp.bfloat16)
+    assert additive.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(np.asarray(additive[0, 0], np.float32) == 0, mask.dense(3, 3)[0, 0])
+    np.testing.assert_array_equal(np.isneginf(np.asarray(additive[0, 0], np.float32)), ~mask.dense(3, 3)[0, 0])
+
+
+def test_from_torch_turns_the_polarity():
+    blocked = np.triu(np.ones((3, 3), bool), 1)
+    np.testing.assert_array_equal(masks.from_torch(blocked).dense(3, 3), masks.causal().dense(3, 3))
+
+
+@pytest.mark.parametrize("lift", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
+def test_arrays_combine_from_either_side(lift):
+    array = lift(np.eye(3, dtype=bool))
+    for mask in (array & masks.causal(), masks.causal() & array):
+        np.testing.assert_array_equal(mask.dense(3, 3)[0, 0], np.eye(3, dtype=bool))
+    for mask in (array | masks.causal(), masks.causal() | array):
+        np.testing.assert_array_equal(mask.dense(3, 3)[0, 0], np.tri(3, dtype=bool))
+
+
+def test_masks_pass_through_transformations():
+    """A mask is a pytree: an argument of jit, a carry of scan, mapped by vmap, closed over by grad."""
+    valid = jnp.array([[True, True, False], [True, False, False]])
+    mask = masks.causal() & masks.padding(valid) & ~masks.lengths([0, 0])
+    expected = np.asarray(mask.dense(3, 3))
+    np.testing.assert_array_equal(jax.jit(lambda m: m.dense(3, 3))(mask), expected)
+
+    def body(mask, row):
+        return mask, mask.tile(row[None], jnp.arange(3))[:, :, 0]
+
+    _, rows = jax.lax.scan(body, mask, jnp.arange(3))
+    np.testing.assert_array_equal(jnp.moveaxis(rows, 0, 2), expected)
+    stacked = masks.Padding(jnp.stack([valid, ~valid]))
+    mapped = jax.vmap(lambda m: (masks.causal() & m).dense(3, 3))(stacked)
+    np.testing.assert_array_equal(mapped[1], (masks.causal() & masks.padding(~valid)).dense(3, 3))
+    slope = jax.grad(lambda x: jnp.sum(jnp.where(mask.dense(3, 3), x, 0.0)))(jnp.ones((2, 1, 3, 3)))
+    np.testing.assert_array_equal(slope, expected)
+
+
+def test_one_program_serves_all_contents():
+    """Offsets and lengths given as arrays are data, not constants: no second compilation."""
+    traced = []
+
+    @jax.jit
+    def dense(mask):
+        traced.append(None)
+        return mask.dense(3, 3)
+
+    for n in range(3):
+        dense(masks.causal(jnp.int32(n)) & masks.lengths(jnp.array([n])))
+    assert len(traced) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: masks.window(-1), r"window expects counts of keys >= 0, got before=-1, after=0"),
+        (lambda: masks.window(0, -2), r"got before=0, after=-2"),
+        (lambda: masks.lengths(3), r"int \[B\]; got int32 \[\]"),
+        (lambda: masks.lengths([2.5]), r"int \[B\]; got float32 \[1\]"),
+        (lambda: masks.padding(np.ones((2, 3))), r"padding expects Bool \[B, S\], True = real; got float\d+ \[2, 3\]"),
+        (lambda: masks.padding(np.ones(3, bool)), r"got bool \[3\]"),
+        (lambda: masks.segments(np.ones((2, 3), int), np.ones((1, 3), int)), r"got \[2, 3\] and \[1, 3\]"),
+        (lambda: masks.dense(np.ones((3, 3))), r"expected a Boolean mask of rank 2, 3 or 4, got float\d+ \[3, 3\]"),
+        (lambda: masks.dense(np.ones(3, bool)), r"rank 2, 3 or 4, got bool \[3\]"),
+        (lambda: masks.from_torch(np.zeros((3, 3))), r"expected a Boolean mask, got float\d+; additive masks: dense"),
+    ],
+)
+def test_constructors_refuse(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("wrap", [lambda m: m, lambda m: m & masks.causal(), lambda m: masks.causal() | ~m])
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (masks.padding(np.ones((1, 4), bool)), r"padding covers S = 4, but queries and keys have 5"),
+        (masks.segments(np.ones((1, 3), int)), r"segments cover S = 3, but queries and keys have 5"),
+        (masks.segments(np.ones((1, 4), int), np.ones((1, 5), int)), r"segments cover T = 4, .* have 3"),
+        (masks.dense(np.ones((3, 4), bool)), r"mask covers \[T, S\] = \[3, 4\], but queries and keys have \[3, 5\]"),
+    ],
+)
+def test_lengths_that_do_not_fit_are_refused(mask, message, wrap):
+    """A gather clamps: without the check a mask of the wrong length would repeat its last key."""
+    with pytest.raises(ValueError, match=message):
+        wrap(mask).dense(3, 5)
+
+
+def test_a_new_mask_is_a_subclass():
+    @jax.tree_util.register_pytree_node_class
+    class Even(masks.Mask):
+        tree_flatten = lambda self: ((), None)
+        tree_unflatten = classmethod(lambda cls, aux, children: cls())
+
+        def tile(self, query_index, key_index):
+            return jnp.broadcast_to(key_index % 2 == 0, (1, 1, query_index.shape[0], key_index.shape[0]))
+
+    mask = Even() & masks.causal()
+    assert np.asarray(mask.dense(3, 3)[0, 0]).astype(int).tolist() == [[1, 0, 0], [1, 0, 0], [1, 0, 1]]
+    assert functools.reduce(lambda a, b: a | b, [mask, mask]).key_range(0, 2) == (0, 2)
+    with pytest.raises(NotImplementedError, match="Mask does not define tile"):
+        masks.Mask().dense(2, 2)
