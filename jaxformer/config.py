@@ -93,7 +93,7 @@ def resolve(reference: str) -> tuple[str, Any]:
 
     if reference in BUILTIN:
         return _with_task(BUILTIN[reference](), reference)
-    if function and "." in path:
+    if function and all(part.isidentifier() for part in path.split(".")):
         try:
             return _call(importlib.import_module(path), function, reference)
         except ModuleNotFoundError as error:

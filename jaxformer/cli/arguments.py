@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 import io
 import itertools
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -75,6 +76,7 @@ def field_docstrings(kind: type) -> dict[str, str]:
 
 
 def _essence(text: str) -> str:
-    """What tyro says, without its frame."""
-    words = [line.strip("│╭╮╰╯─ ").strip() for line in text.splitlines()]
-    return " ".join(word for word in words if word and not word.startswith(("Parsing error", "For full help")))
+    """What tyro says went wrong, without its title, its frame and its help: what stands between the first two rules."""
+    between = re.split(r"^.*[-─]{4,}.*$", text, flags=re.MULTILINE)
+    lines = between[1] if len(between) > 1 else text
+    return " ".join(word for word in re.split(r"[\s│]+", lines) if word)

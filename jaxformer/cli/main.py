@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import pathlib
 import sys
+import traceback
 from collections.abc import Sequence
 
 COMMANDS = {
@@ -21,6 +24,8 @@ COMMANDS = {
     "data": "download a known corpus, or write the built-in one to files",
     "demo": "train the built-in translator, score it, and draw an attention map",
 }
+
+EXTRAS = "orbax grain sentencepiece sacrebleu sacremoses tyro rich tensorboardX matplotlib".split()
 
 EXAMPLES = """examples:
   jaxformer demo
@@ -48,13 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the reader of our output has seen enough; what is still buffered has nowhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
         code = _exit_code(error)
         if code is None:
             raise
-        print(f"jaxformer {command}: {error}", file=sys.stderr)
+        print(f"jaxformer {command}: {_message(error)}", file=sys.stderr)
         return code
 
 
@@ -62,7 +68,7 @@ def _exit_code(error: Exception) -> int | None:
     """The code of an error that a user can act on; None for the others, which deserve their traceback."""
     from jaxformer.config import ConfigError
 
-    if isinstance(error, ConfigError):
+    if isinstance(error, ConfigError) or _missing_extra(error) or _meant_for_users(error):
         return 2
     # Anything below is slow to import, and has been imported if it is the cause.
     known = {
@@ -75,6 +81,21 @@ def _exit_code(error: Exception) -> int | None:
         if module in sys.modules and isinstance(error, getattr(sys.modules[module], name)):
             return code
     return 1 if isinstance(error, OSError) else None
+
+
+def _meant_for_users(error: Exception) -> bool:
+    """Whether a `raise` of this package made it: those ValueErrors are messages to users, other ones are bugs."""
+    innermost = traceback.extract_tb(error.__traceback__)[-1]
+    ours = pathlib.Path(innermost.filename).is_relative_to(pathlib.Path(__file__).parents[1])
+    return isinstance(error, ValueError) and ours and (innermost.line or "").startswith("raise ")
+
+
+def _missing_extra(error: Exception) -> bool:
+    return isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in EXTRAS
+
+
+def _message(error: Exception) -> str:
+    return f"{error}; install it with: pip install 'jaxformer[train]'" if _missing_extra(error) else str(error)
 
 
 def _version() -> str:

@@ -30,9 +30,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--file", type=pathlib.Path, help="a file of sentences, one a line")
     parser.add_argument("--out", type=pathlib.Path, help="write translations here instead of printing them")
     parser.add_argument("--num-best", type=int, default=1, help="print so many candidates, score and text, by tabs")
-    known = parser.parse_args(arguments)
+    known = parser.parse_intermixed_args(arguments)  # options may stand between the run and the sentences
     if known.sentences and known.file:
         parser.error("give sentences or --file, not both")
+    from jaxformer.data.sources import DataError, read_lines
+
     _, _, translator = load(known)
 
     def lines(sentences: Sequence[str]) -> list[str]:
@@ -42,8 +44,6 @@ def main(arguments: Sequence[str]) -> int:
         return [f"{c.score:.4f}\t{c.text}" for candidates in found for c in candidates]
 
     if known.sentences or known.file:
-        from jaxformer.data.sources import read_lines
-
         translated = lines(known.sentences or read_lines(known.file))
         if known.out:
             from jaxformer.tasks.runs import write_text
@@ -52,6 +52,11 @@ def main(arguments: Sequence[str]) -> int:
         else:
             print("\n".join(translated))
         return 0
-    for line in sys.stdin:
-        print("\n".join(lines([line.rstrip("\n")])), flush=True)
+    # Bytes, because how strict text from standard input is depends on the locale.
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            sentence = line.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise DataError(f"standard input, line {number}: not UTF-8 (byte 0x{line[error.start]:02x})") from error
+        print("\n".join(lines([sentence])), flush=True)
     return 0

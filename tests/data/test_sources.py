@@ -1,5 +1,7 @@
 """Bad files get a message that names the file and the line."""
 
+import itertools
+
 import pytest
 
 from jaxformer.data.sources import DataError, Parallel, read_parallel, read_table, split_by_source
@@ -12,7 +14,7 @@ def write(path, data):
 
 def test_reads_pairs_and_reports_what_it_skips(tmp_path):
     source = write(tmp_path / "s", b"one\n\nthree\n" + b"x" * 50 + b"\nfive\n")
-    target = write(tmp_path / "t", "un\ndeux\ntrois\nquatre\ncinq".encode())
+    target = write(tmp_path / "t", b"un\ndeux\ntrois\nquatre\ncinq")
     pairs = read_parallel(source, target, max_characters=20)
     assert pairs.source == ("one", "three", "five")
     assert pairs.target == ("un", "trois", "cinq")
@@ -42,12 +44,12 @@ def test_invalid_utf8_names_file_and_line(tmp_path):
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(DataError, match="cannot read .*nowhere"):
+    with pytest.raises(DataError, match=r"cannot read .*nowhere"):
         read_parallel(tmp_path / "nowhere", tmp_path / "nowhere")
 
 
 def test_table(tmp_path):
-    table = write(tmp_path / "t.tsv", "Go.\tVa !\tx\nRun!\tCours !\ty\n".encode())
+    table = write(tmp_path / "t.tsv", b"Go.\tVa !\tx\nRun!\tCours !\ty\n")
     assert read_table(table, columns=(1, 0)).source == ("Va !", "Cours !")
     with pytest.raises(DataError, match=r"line 1: 3 column\(s\), but column 5"):
         read_table(table, columns=(0, 5))
@@ -58,7 +60,7 @@ def test_split_keeps_sentences_together():
     parts = split_by_source(pairs, held_out=[30, 30], seed=1)
     assert sorted(t for part in parts for t in part.target) == sorted(pairs.target)
     sources = [set(part.source) for part in parts]
-    assert not (sources[0] & sources[1] or sources[0] & sources[2] or sources[1] & sources[2])
+    assert not any(a & b for a, b in itertools.combinations(sources, 2))
     assert all(30 <= len(part) <= 33 for part in parts[1:])
     assert split_by_source(pairs, held_out=[30, 30], seed=2)[1].source != parts[1].source
     with pytest.raises(DataError, match="set aside 400 of 300"):

@@ -1,0 +1,56 @@
+"""``jaxformer data``."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+from collections.abc import Sequence
+
+EXAMPLES = """examples:
+  jaxformer data list
+  jaxformer data fetch multi30k --out data
+  jaxformer data grammar --out data/grammar          the built-in corpus as two aligned files
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Downloads a known corpus, or writes the built-in one."""
+    parser = argparse.ArgumentParser(
+        prog="jaxformer data",
+        usage="jaxformer data {list,fetch NAME,grammar} [--out DIR]",
+        description="Downloads a known corpus and checks it, or writes the built-in one to files.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("action", choices=("list", "fetch", "grammar"))
+    parser.add_argument("name", nargs="?", help="which corpus to fetch")
+    parser.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path("data"), help="where to put it (default: data)"
+    )
+    known = parser.parse_args(arguments)
+    if known.action == "grammar":
+        return _write_grammar(known.out)
+    from jaxformer.data import fetch
+
+    if known.action == "list":
+        for name, corpus in fetch.CATALOGUE.items():
+            print(f"{name:12} {corpus.about}")
+        return 0
+    if not known.name:
+        parser.error("fetch needs the name of a corpus; `jaxformer data list` shows them")
+    for path in fetch.fetch(known.name, known.out, say=print):
+        print(path)
+    return 0
+
+
+def _write_grammar(out: pathlib.Path) -> int:
+    from jaxformer.data import grammar
+    from jaxformer.tasks.runs import write_text
+
+    parts = grammar.splits()
+    for name in ("train", "validation", "seen", "unseen"):
+        pairs = getattr(parts, name)
+        write_text(out / f"{name}.en", "".join(f"{pair.english}\n" for pair in pairs))
+        write_text(out / f"{name}.fr", "".join(f"{pair.french}\n" for pair in pairs))
+        print(f"{out / name}.en, .fr: {len(pairs):,} pairs")
+    return 0

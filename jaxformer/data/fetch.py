@@ -1,0 +1,174 @@
+"""Known corpora: where they are, what they must hash to, and how to get them."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import io
+import os
+import pathlib
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Mapping
+
+LARGEST = 1 << 30
+"""Bytes after which a download is given up: no corpus here is near it."""
+
+
+class FetchError(RuntimeError):
+    """A corpus could not be had, or is not what it should be."""
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """One file of a corpus.
+
+    Attributes:
+      path: where it goes, below the data directory.
+      url: where it comes from.
+      sha256: of the file after unpacking.
+      member: the name inside a zip archive, if it is one; a url that ends in .gz is unpacked too.
+    """
+
+    path: str
+    url: str
+    sha256: str
+    member: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """A corpus by its files."""
+
+    about: str
+    files: tuple[File, ...]
+
+
+_MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw"
+
+CATALOGUE: dict[str, Corpus] = {
+    "multi30k": Corpus(
+        "29,000 image descriptions in English, German and French (Elliott et al. 2016, 2017); non-commercial research",
+        tuple(
+            File(f"multi30k/{ours}.{language}", f"{_MULTI30K}/{theirs}.{language}.gz", sha256)
+            for ours, theirs, language, sha256 in (
+                ("train", "train", "en", "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6"),
+                ("train", "train", "de", "2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72"),
+                ("train", "train", "fr", "5925a3c18f1587b6b54b87743106e6e8ab93618edb6f65d19eac0621f853a10d"),
+                ("val", "val", "en", "1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227"),
+                ("val", "val", "de", "660e09eb7e1da2f856ea13ee5ad3cf6d36b3d5b0b733c857e94c5747a3dfc660"),
+                ("val", "val", "fr", "5304e444d842e962b2dda4d816b70b22a1765b15401642b7ca37a67477e708dc"),
+                (
+                    "test_2016",
+                    "test_2016_flickr",
+                    "en",
+                    "399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182",
+                ),
+                (
+                    "test_2016",
+                    "test_2016_flickr",
+                    "de",
+                    "4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16",
+                ),
+                (
+                    "test_2016",
+                    "test_2016_flickr",
+                    "fr",
+                    "cb3160d69b002bb638e66cc7612fcd56cb0af82eadc9c142dedc438afb885ef6",
+                ),
+            )
+        ),
+    ),
+    "tatoeba": Corpus(
+        "short everyday sentences, English-French and English-German; CC BY 2.0, manythings.org and tatoeba.org",
+        (
+            File(
+                "tatoeba/eng-fra.tsv",
+                "https://raw.githubusercontent.com/modelexlab/data/adddaf33ac35572bcfeb421efec29435e7ea9332/fra-eng.zip",
+                "0bb85dbaa1c896844649094d7eaf2e34bee34e84fe362b26ce7e8f2e12aae104",
+                member="fra.txt",
+            ),
+            File(
+                "tatoeba/eng-deu.tsv",
+                "https://raw.githubusercontent.com/rioyshky/translation/de48b7027f7318d77010a6e08ed928c10748c23d/deu-eng.zip",
+                "a79c90b3cd3102decffa49cc00fb6f20023974f2ae5c4782515bebe133fcc07b",
+                member="deu.txt",
+            ),
+        ),
+    ),
+}
+"""Corpora by name, each file pinned by its checksum."""
+
+
+def fetch(
+    name: str,
+    directory: str | os.PathLike[str],
+    *,
+    catalogue: Mapping[str, Corpus] = CATALOGUE,
+    say: Callable[[str], None] = lambda text: None,
+    timeout: float = 60.0,
+) -> list[pathlib.Path]:
+    """Downloads a corpus into `directory`; what is there and right is left alone.
+
+    A file appears under its name only when it is whole and its checksum right.
+
+    Raises:
+      FetchError: an unknown name, no connection, a server's refusal, or a wrong checksum (both are named).
+    """
+    if name not in catalogue:
+        raise FetchError(f"no corpus {name!r}; there are {', '.join(sorted(catalogue))}")
+    root = pathlib.Path(directory).resolve()
+    paths = []
+    for file in catalogue[name].files:
+        path = (root / file.path).resolve()
+        if not path.is_relative_to(root):
+            raise FetchError(f"{file.path} would leave {root}")
+        if not (path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256):
+            say(f"fetching {file.url}")
+            _save(path, _checked(file, _unpack(file, _download(file.url, timeout))))
+        paths.append(path)
+    return paths
+
+
+def _download(url: str, timeout: float) -> bytes:
+    if not url.startswith(("https://", "http://127.0.0.1")):
+        raise FetchError(f"{url} is not an https address")
+    try:
+        with urllib.request.urlopen(url, timeout=timeout) as answer:  # noqa: S310 - the scheme was checked
+            data = answer.read(LARGEST + 1)
+            expected = answer.headers.get("Content-Length")
+    except urllib.error.HTTPError as error:
+        raise FetchError(f"{url}: the server answered {error.code} {error.reason}") from error
+    except (urllib.error.URLError, OSError) as error:
+        raise FetchError(f"{url}: {getattr(error, 'reason', error)}") from error
+    if len(data) > LARGEST:
+        raise FetchError(f"{url} is larger than {LARGEST:,} bytes")
+    if expected is not None and len(data) != int(expected):
+        raise FetchError(f"{url}: the connection broke after {len(data):,} of {int(expected):,} bytes")
+    return data
+
+
+def _unpack(file: File, data: bytes) -> bytes:
+    try:
+        if file.member:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                return archive.read(file.member)
+        return gzip.decompress(data) if file.url.endswith(".gz") else data
+    except (OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise FetchError(f"{file.url} cannot be unpacked: {error}") from error
+
+
+def _checked(file: File, data: bytes) -> bytes:
+    found = hashlib.sha256(data).hexdigest()
+    if found != file.sha256:
+        raise FetchError(f"{file.url} has sha256 {found}, expected {file.sha256}")
+    return data
+
+
+def _save(path: pathlib.Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(data)
+    os.replace(temporary, path)

@@ -1,0 +1,160 @@
+"""The command line as a user meets it: a process, its output and its exit code."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jaxformer.data import grammar
+
+TINY = (
+    "--model.width 16 --model.num-heads 2 --model.hidden 32 --model.encoder-depth 1 --model.decoder-depth 1 "
+    "--data.vocab-size 400 --data.token-budget 512 --data.num-shapes 2 --data.max-length 64 --train.steps 12 "
+    "--train.validate-every 6 --train.checkpoint-every 6 --train.validation-bleu 4 --train.keep-last 2"
+).split()
+
+
+def jaxformer(*arguments, cwd, **options):
+    environment = {**os.environ, "XDG_CACHE_HOME": str(pathlib.Path(__file__).parents[2] / ".cache")}
+    environment.pop("JAXFORMER_DATA", None)
+    return subprocess.run(
+        [sys.executable, "-m", "jaxformer.cli.main", *map(str, arguments)],
+        cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False, **options,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    pairs = grammar.generate(700)
+    (folder / "my.en").write_text("".join(f"{p.english}\n" for p in pairs))
+    (folder / "my.fr").write_text("".join(f"{p.french}\n" for p in pairs))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(files):
+    """A run trained on the user's own two files, as the README says."""
+    own = ["--data.source", "my.en", "--data.target", "my.fr", "--data.held-out", "30"]
+    done = jaxformer("train", "translation", *own, "--out", "run", *TINY, cwd=files)
+    assert done.returncode == 0, done.stderr
+    assert "640 pairs" in done.stderr
+    assert "compiled training programs" in done.stderr
+    return files / "run"
+
+
+def test_run_directory(run):
+    names = {path.name for path in run.iterdir()}
+    assert {
+        "config.json",
+        "provenance.json",
+        "tokenizer.model",
+        "checkpoints",
+        "log.jsonl",
+        "curves.png",
+        "tensorboard",
+    } <= names
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in log if "loss" in entry] == list(range(1, 13))
+    assert [entry["step"] for entry in log if "validation_bleu" in entry] == [6, 12]
+    about = json.loads((run / "provenance.json").read_text())
+    assert about["versions"]["jax"]
+    assert about["data"]["train"]
+
+
+def test_running_again_changes_nothing(run):
+    arguments = ["train", run / "config.json", "--out", run]
+    done = jaxformer(*arguments, cwd=run.parent)
+    assert done.returncode == 0
+    assert "resumed from step 12" in done.stderr
+
+
+def test_another_configuration_does_not_overwrite(run):
+    done = jaxformer("train", run / "config.json", "--out", run, "--seed", 5, cwd=run.parent)
+    assert (done.returncode, "seed was 0, now 5" in done.stderr) == (2, True)
+
+
+def test_translate_evaluate_average_inspect(run):
+    one = jaxformer("translate", run, "The old man sees the house.", "A dog runs.", cwd=run)
+    assert one.returncode == 0
+    assert len(one.stdout.splitlines()) == 2
+    (run / "in.txt").write_text("The old man sees the house.\n\nA dog runs.\n")
+    assert jaxformer("translate", run, "--file", "in.txt", "--out", "out.txt", cwd=run).returncode == 0
+    translated = (run / "out.txt").read_text().splitlines()
+    assert [translated[0], translated[2]] == one.stdout.splitlines()
+    assert translated[1] == ""
+    piped = jaxformer("translate", run, cwd=run, input="A dog runs.\n")
+    assert piped.stdout.splitlines() == one.stdout.splitlines()[1:]
+    best = jaxformer("translate", run, "A dog runs.", "--num-best", 3, cwd=run).stdout.splitlines()
+    assert [float(line.split("\t")[0]) for line in best] == sorted(
+        (float(line.split("\t")[0]) for line in best), reverse=True
+    )
+
+    assert "steps 6, 12" in jaxformer("average", run, "--last", 2, cwd=run).stdout
+    scored = jaxformer("evaluate", run, "--checkpoint", "average", cwd=run.parent)
+    assert scored.returncode == 0
+    assert "BLEU" in scored.stdout
+    assert "chrF2" in scored.stdout
+    assert "tok:13a" in scored.stdout
+    assert (run / "scores-test-average.json").exists()
+
+    drawn = jaxformer(
+        "inspect", run, "--source", "A dog runs.", "--target", "Un chien court.", "--out", "map.svg", cwd=run
+    )
+    assert drawn.returncode == 0
+    assert "chien" in drawn.stdout
+    assert (run / "map.svg").read_text().lstrip().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "demo", "--out", "x", "--train.stepz", "3"], "did you mean 'train.steps'"),
+        (["train", "demo", "--out", "x", "--train.steps", "many"], "invalid literal for int"),
+        (["train", "dmeo", "--out", "x"], "did you mean 'demo'"),
+        (["train", "demo", "--out", "x", "--model.num-heads", "3"], "must be divisible by num_heads"),
+    ],
+)
+def test_typing_errors_are_cheap(tmp_path, arguments, message):
+    """Exit code 2, the nearest name, and nothing written."""
+    began = time.monotonic()
+    done = jaxformer(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not list(tmp_path.iterdir())
+    assert "Traceback" not in done.stderr
+    assert time.monotonic() - began < 30  # 3 s on an idle machine
+
+
+def test_bad_data_is_exit_code_2(tmp_path):
+    (tmp_path / "a").write_text("one\ntwo\n")
+    (tmp_path / "b").write_text("un\n")
+    done = jaxformer("train", "translation", "--data.source", "a", "--data.target", "b", "--out", "x", cwd=tmp_path)
+    assert (done.returncode, "a has 2 lines, but b has 1" in done.stderr) == (2, True)
+    done = jaxformer("train", "translation", "--out", "y", cwd=tmp_path)
+    assert (done.returncode, "give --data.source" in done.stderr) == (2, True)
+    done = jaxformer("translate", tmp_path, "x", cwd=tmp_path)
+    assert (done.returncode, "is not a run" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "translate", "average", "inspect", "configs", "demo", "data"])
+def test_help_has_examples(command, tmp_path):
+    done = jaxformer(command, "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert f"jaxformer {command}" in done.stdout
+    assert "examples:" in done.stdout
+
+
+def test_no_command_prints_help(tmp_path):
+    done = jaxformer(cwd=tmp_path)
+    assert "jaxformer demo" in done.stdout
+
+
+def test_settings_are_explained(tmp_path):
+    done = jaxformer("train", "demo", "--settings", cwd=tmp_path)
+    assert "--optimizer.warmup 200" in done.stdout
+    assert "Steps of linear warm-up." in done.stdout

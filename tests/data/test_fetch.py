@@ -1,0 +1,117 @@
+"""Downloads against a server on this machine: good, damaged, cut short, missing."""
+
+import gzip
+import hashlib
+import http.server
+import io
+import threading
+import zipfile
+
+import pytest
+
+from jaxformer.data.fetch import CATALOGUE, Corpus, FetchError, File, fetch
+
+TEXT = b"one\ntwo\n"
+SUM = hashlib.sha256(TEXT).hexdigest()
+
+
+def archive():
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as zipped:
+        zipped.writestr("inside.txt", TEXT)
+    return data.getvalue()
+
+
+ANSWERS = {
+    "/good.txt": TEXT,
+    "/good.gz": gzip.compress(TEXT),
+    "/bad.gz": gzip.compress(TEXT)[:-6],
+    "/wrong.txt": b"one\n",
+    "/a.zip": archive(),
+}
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    asked: list[str] = []  # noqa: RUF012
+
+    def do_GET(self):
+        self.asked.append(self.path)
+        body = ANSWERS.get(self.path)
+        if self.path == "/cut.txt":
+            self.send_response(200)
+            self.send_header("Content-Length", "999")
+            self.end_headers()
+            self.wfile.write(TEXT)
+        elif body is None:
+            self.send_error(404)
+        else:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, *_):
+        """Quiet."""
+
+
+@pytest.fixture
+def url():
+    Server.asked.clear()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def get(tmp_path, url, name, **options):
+    file = File("c/file.txt", f"{url}/{name}", options.pop("sha256", SUM), **options)
+    return fetch("c", tmp_path, catalogue={"c": Corpus("about", (file,))}, timeout=5)
+
+
+@pytest.mark.parametrize(("name", "member"), [("good.txt", ""), ("good.gz", ""), ("a.zip", "inside.txt")])
+def test_good(tmp_path, url, name, member):
+    (path,) = get(tmp_path, url, name, member=member)
+    assert path.read_bytes() == TEXT
+    get(tmp_path, url, name, member=member)
+    assert len(Server.asked) == 1  # what is there and right is left alone
+    path.write_bytes(b"damaged")
+    get(tmp_path, url, name, member=member)
+    assert path.read_bytes() == TEXT
+    assert [p.name for p in path.parent.iterdir()] == ["file.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "member", "message"),
+    [
+        ("wrong.txt", "", f"expected {SUM}"),
+        ("bad.gz", "", "cannot be unpacked"),
+        ("a.zip", "other.txt", "cannot be unpacked"),
+        ("cut.txt", "", "broke|IncompleteRead"),
+        ("none.txt", "", "answered 404"),
+    ],
+)
+def test_bad(tmp_path, url, name, member, message):
+    with pytest.raises(FetchError, match=message):
+        get(tmp_path, url, name, member=member)
+    assert not list(tmp_path.rglob("*.txt"))
+
+
+def test_refusals(tmp_path):
+    with pytest.raises(FetchError, match="no corpus 'nothing'; there are multi30k"):
+        fetch("nothing", tmp_path)
+    for path, address, message in (
+        ("../out", "https://x.invalid/a", "would leave"),
+        ("in", "ftp://x.invalid/a", "not an https"),
+    ):
+        with pytest.raises(FetchError, match=message):
+            fetch("c", tmp_path, catalogue={"c": Corpus("", (File(path, address, SUM),))})
+    with pytest.raises(FetchError, match=r"127\.0\.0\.1:9"):
+        get(tmp_path, "http://127.0.0.1:9", "x")
+
+
+@pytest.mark.full
+def test_catalogue_is_of_the_corpora_at_hand(data_directory):
+    for corpus in CATALOGUE.values():
+        for file in corpus.files:
+            assert hashlib.sha256((data_directory / file.path).read_bytes()).hexdigest() == file.sha256

@@ -1,0 +1,98 @@
+"""A training process killed at random times ends with the parameters of one that was left alone, bit for bit."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from jaxformer import training
+
+pytestmark = pytest.mark.faults
+
+SETTINGS = (
+    "--model.width 16 --model.num-heads 2 --model.hidden 32 --model.encoder-depth 1 --model.decoder-depth 1 "
+    "--model.dropout 0.1 --data.vocab-size 400 --data.token-budget 512 --data.num-shapes 2 --train.steps 300 "
+    "--train.validate-every 40 --train.checkpoint-every 20 --train.validation-bleu 0 --train.ema-decay 0.9"
+).split()
+
+
+def start(folder, out):
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    command = [
+        sys.executable,
+        "-m",
+        "jaxformer.cli.main",
+        "train",
+        "demo",
+        "--out",
+        out,
+        "--data.cache",
+        f"tokens-{out}",
+        *SETTINGS,
+    ]
+    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def finish(folder, out):
+    process = start(folder, out)
+    _, said = process.communicate(timeout=280)
+    assert process.returncode == 0, said
+    return said
+
+
+def parameters(folder, out):
+    from jaxformer.tasks import translation
+
+    config, translator = translation.load(folder / out, checkpoint="last")
+    assert config.train.steps == 300
+    with training.Checkpoints(folder / out / "checkpoints") as checkpoints:
+        assert checkpoints.steps()[-1] == 300
+    return jax.tree.map(np.asarray, translator.params)
+
+
+def logged(folder, out):
+    entries = [json.loads(line) for line in (folder / out / "log.jsonl").read_text().splitlines()]
+    return [(entry["step"], entry["loss"]) for entry in entries if "loss" in entry], [
+        e for e in entries if "validation_loss" in e
+    ]
+
+
+def test_killed_three_times(tmp_path):
+    finish(tmp_path, "whole")
+    pick, killed = random.Random(int(time.time())), []
+    for _ in range(3):
+        process = start(tmp_path, "killed")
+        time.sleep(pick.uniform(1.0, 9.0))  # from preparing data to the middle of training
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        killed.append(process.returncode)
+    finish(tmp_path, "killed")
+    whole, resumed = parameters(tmp_path, "whole"), parameters(tmp_path, "killed")
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), whole, resumed))
+    losses, validations = logged(tmp_path, "killed")
+    assert [step for step, _ in losses] == list(range(1, 301))
+    assert (losses, validations) == logged(tmp_path, "whole")
+    assert -signal.SIGKILL in killed
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 85), (signal.SIGINT, 130)])
+def test_asked_to_stop(tmp_path, number, code):
+    process = start(tmp_path, "run")
+    log = tmp_path / "run" / "log.jsonl"
+    deadline = time.monotonic() + 120
+    while not (log.exists() and log.read_text().count("\n") > 10) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code, said
+    with training.Checkpoints(tmp_path / "run" / "checkpoints") as checkpoints:
+        stopped = checkpoints.steps()[-1]
+    assert len(logged(tmp_path, "run")[0]) == stopped
+    assert f"resumed from step {stopped}" in finish(tmp_path, "run")
