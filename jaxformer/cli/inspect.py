@@ -30,6 +30,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--mean", action="store_true", help="the mean of all layers and heads")
     parser.add_argument("--out", type=pathlib.Path, help="the picture (.png or .svg); default: RUN/attention.png")
     known = parser.parse_args(arguments)
+    if not known.source.strip():
+        parser.error("--source is empty")
     from jaxformer.inspection import attention_maps, plots
 
     _, _, translator = load(known)

@@ -1,0 +1,119 @@
+"""Which errors become one line and which keep their traceback."""
+
+import io
+import subprocess
+import sys
+import types
+
+import pytest
+
+from jaxformer.cli import arguments, main, translate
+from jaxformer.config import ConfigError
+from jaxformer.data.sources import DataError
+from jaxformer.functional.positions.learned import check_positions
+from jaxformer.tasks.translation_config import TranslationConfig
+
+
+def outcome(monkeypatch, capsys, command):
+    """The exit code and message of a `jaxformer demo` that does this instead."""
+    module = types.SimpleNamespace(main=lambda _: command())
+    monkeypatch.setitem(sys.modules, "jaxformer.cli.demo", module)
+    return main.main(["demo"]), capsys.readouterr().err
+
+
+def raise_it(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ConfigError("no"), 2), (DataError("no"), 2), (OSError(28, "No space left"), 1), (KeyboardInterrupt(), 130)],
+)
+def test_exit_codes(monkeypatch, capsys, error, code):
+    found, said = outcome(monkeypatch, capsys, lambda: raise_it(error))
+    assert found == code
+    assert len(said.splitlines()) == 1
+
+
+def test_our_value_errors_are_messages(monkeypatch, capsys):
+    code, said = outcome(monkeypatch, capsys, lambda: check_positions(9, 8))
+    assert code == 2
+    assert said.startswith("jaxformer demo: ")
+    assert "9" in said
+    assert "8" in said
+
+
+@pytest.mark.parametrize("bug", [lambda: int("x"), lambda: raise_it(ValueError("of another package")), lambda: {}["x"]])
+def test_bugs_keep_their_traceback(monkeypatch, capsys, bug):
+    with pytest.raises((ValueError, KeyError)):
+        outcome(monkeypatch, capsys, bug)
+
+
+def test_a_missing_extra_is_named(monkeypatch, capsys):
+    code, said = outcome(monkeypatch, capsys, lambda: raise_it(ModuleNotFoundError("No grain", name="grain.python")))
+    assert (code, "pip install 'jaxformer[train]'" in said) == (2, True)
+    with pytest.raises(ModuleNotFoundError):
+        outcome(monkeypatch, capsys, lambda: raise_it(ModuleNotFoundError("No mine", name="mine")))
+
+
+def test_a_reader_that_stops_early_is_no_error(tmp_path):
+    program = "import sys; from jaxformer.cli.main import main; sys.exit(main(['configs']))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.close()  # before anything is written
+    assert process.stderr is not None
+    with process.stderr as stderr:
+        said = stderr.read()
+    assert (process.wait(timeout=120), said) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--model.width", "abc"], "Error parsing --model.width: invalid literal for int() with base 10: 'abc'"),
+        (["--seed", "2.5"], "Error parsing --seed: invalid literal for int() with base 10: '2.5'"),
+        (["--seed"], "Missing value for argument '--seed'. Expected 1 values."),
+        (["stray"], "Unrecognized options: stray"),
+        (["--model.num-heads", "3"], "Error parsing model: width (512) must be divisible by num_heads (3)"),
+        (["--modle.width=3"], "unknown setting --modle.width; did you mean 'model.width'?"),
+    ],
+)
+def test_bad_settings_say_what_is_wrong_and_no_more(given, message):
+    with pytest.raises(ConfigError) as caught:
+        arguments.override(TranslationConfig(), given)
+    assert str(caught.value) == message
+
+
+def test_settings_reach_their_fields():
+    given = ["--model.width=64", "--model.num-heads", "4", "--data.columns", "1", "0", "--train.no-tensorboard"]
+    config = arguments.override(TranslationConfig(), given)
+    assert (config.model.width, config.model.num_heads, config.data.columns) == (64, 4, (1, 0))
+    assert not config.train.tensorboard
+    assert config.optimizer == TranslationConfig().optimizer
+
+
+class Echo:
+    def translate(self, sentences):
+        return [sentence.upper() for sentence in sentences]
+
+
+@pytest.fixture
+def echo(monkeypatch):
+    import jaxformer.cli.evaluate
+
+    monkeypatch.setattr(jaxformer.cli.evaluate, "load", lambda known: ("translation", None, Echo()))
+
+
+def test_options_may_stand_before_the_sentences(echo, capsys):
+    assert translate.main(["run", "--width", "2", "a dog", "a cat"]) == 0
+    assert capsys.readouterr().out == "A DOG\nA CAT\n"
+
+
+def test_standard_input_is_utf8_whatever_the_locale(echo, capsys, monkeypatch):
+    given = io.TextIOWrapper(io.BytesIO("été\r\n\nb\n".encode() + b"\xff\n"), encoding="ascii")
+    monkeypatch.setattr(sys, "stdin", given)
+    with pytest.raises(DataError, match=r"standard input, line 4: not UTF-8 \(byte 0xff\)"):
+        translate.main(["run"])
+    assert capsys.readouterr().out == "ÉTÉ\n\nB\n"
