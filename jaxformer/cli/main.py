@@ -49,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Only the first word is ours: everything after it belongs to the command.
     command = parser.parse_args(arguments[:1] or ["--help"]).command
     try:
-        return importlib.import_module(f"jaxformer.cli.{command}").main(arguments[1:])
+        code = importlib.import_module(f"jaxformer.cli.{command}").main(arguments[1:])
+        sys.stdout.flush()  # here, where a closed pipe is still caught
+        return code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -1,16 +1,19 @@
 """Which errors become one line and which keep their traceback."""
 
 import io
+import os
 import subprocess
 import sys
 import types
 
+import numpy as np
 import pytest
 
 from jaxformer.cli import arguments, main, translate
 from jaxformer.config import ConfigError
 from jaxformer.data.sources import DataError
 from jaxformer.functional.positions.learned import check_positions
+from jaxformer.inspection.attention_maps import Map, as_text
 from jaxformer.tasks.translation_config import TranslationConfig
 
 
@@ -43,7 +46,11 @@ def test_our_value_errors_are_messages(monkeypatch, capsys):
     assert "8" in said
 
 
-@pytest.mark.parametrize("bug", [lambda: int("x"), lambda: raise_it(ValueError("of another package")), lambda: {}["x"]])
+def a_bug_of_ours():
+    as_text(Map(("one",), ("two", "rows"), np.ones((1, 1))))  # zip's ValueError, in a line of ours
+
+
+@pytest.mark.parametrize("bug", [a_bug_of_ours, lambda: raise_it(ValueError("of another package")), lambda: {}["x"]])
 def test_bugs_keep_their_traceback(monkeypatch, capsys, bug):
     with pytest.raises((ValueError, KeyError)):
         outcome(monkeypatch, capsys, bug)
@@ -56,10 +63,15 @@ def test_a_missing_extra_is_named(monkeypatch, capsys):
         outcome(monkeypatch, capsys, lambda: raise_it(ModuleNotFoundError("No mine", name="mine")))
 
 
-def test_a_reader_that_stops_early_is_no_error(tmp_path):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_stops_early_is_no_error(tmp_path, unbuffered):
     program = "import sys; from jaxformer.cli.main import main; sys.exit(main(['configs']))"
     process = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     assert process.stdout is not None
     process.stdout.close()  # before anything is written
