@@ -1,0 +1,152 @@
+"""What the source may not hold, whatever it does: read as syntax trees, nothing is run."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGE = sorted((ROOT / "jaxformer").rglob("*.py"))
+EVERYTHING = PACKAGE + [p for f in ("experiments", "benchmarks", "tests") for p in sorted((ROOT / f).rglob("*.py"))]
+
+HOME = {
+    "sentencepiece": "data/tokenizer.py",
+    "grain": "data/pipeline.py",
+    "sacrebleu": "evaluation/scores.py",
+    "sacremoses": "evaluation/scores.py",
+    "matplotlib": "inspection/plots.py",
+    "orbax": "training/checkpoint.py",
+    "tensorboardX": "training/logging.py",
+    "tyro": "cli/arguments.py",
+}
+"""The one file through which each optional dependency enters."""
+
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+FORBIDDEN_CALLS = {"eval", "exec", "yaml.load", "os.system", "os.popen"}
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Top-level names of every module imported anywhere in a file."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def offences(tree: ast.AST) -> list[str]:
+    """Ways to run or load what nobody has read."""
+    found = sorted(imported(tree) & FORBIDDEN_MODULES)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            if ast.unparse(node.func) in FORBIDDEN_CALLS:
+                found.append(ast.unparse(node.func))
+            for keyword in node.keywords:
+                if keyword.arg in ("shell", "allow_pickle") and not _false(keyword.value):
+                    found.append(f"{keyword.arg}=")
+        if isinstance(node, ast.ExceptHandler) and all(isinstance(line, ast.Pass) for line in node.body):
+            found.append("except: pass")
+    return found
+
+
+def _false(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
+
+
+def parse(path: pathlib.Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def name(path: pathlib.Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize(
+    ("text", "offence"),
+    [
+        ("import pickle", "pickle"),
+        ("from dill.x import y", "dill"),
+        ("eval('1')", "eval"),
+        ("import os\nos.system('ls')", "os.system"),
+        ("yaml.load(f)", "yaml.load"),
+        ("run(x, shell=True)", "shell="),
+        ("np.load(f, allow_pickle=flag)", "allow_pickle="),
+        ("try:\n  f()\nexcept OSError:\n  pass", "except: pass"),
+        ("re.compile('x'); yaml.safe_load(f); run(x, shell=False)", None),
+    ],
+)
+def test_the_net_has_no_holes(text, offence):
+    assert offences(ast.parse(text)) == ([offence] if offence else [])
+
+
+def test_nothing_runs_or_loads_what_nobody_has_read():
+    found = {name(path): offences(parse(path)) for path in EVERYTHING}
+    assert {path: what for path, what in found.items() if what} == {}
+
+
+def test_an_optional_dependency_enters_through_one_file():
+    found = {
+        module: [path for path in PACKAGE if module in imported(parse(path))]
+        for module in [*HOME, "torch", "tensorflow"]
+    }
+    entries = {module: [path.relative_to(ROOT / "jaxformer").as_posix() for path in found[module]] for module in found}
+    assert entries == {module: [home] for module, home in HOME.items()} | {"torch": [], "tensorflow": []}
+
+
+def test_files_are_short():
+    lengths = {name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in EVERYTHING}
+    assert {path: length for path, length in lengths.items() if length > 400} == {}
+
+
+def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its docstring."""
+    text = node.body[0].end_lineno - node.body[0].lineno + 1 if ast.get_docstring(node) else 0
+    return node.end_lineno - node.lineno + 1 - text
+
+
+def test_functions_are_short():
+    lengths = {
+        f"{name(path)}:{node.name}": code_lines(node)
+        for path in PACKAGE
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert {function: length for function, length in lengths.items() if length > 70} == {}
+
+
+def test_nothing_is_left_for_later():
+    marks = ("TO" + "DO", "FIX" + "ME", "X" + "XX")
+    found = [name(path) for path in EVERYTHING if any(mark in path.read_text(encoding="utf-8") for mark in marks)]
+    assert found == []
+
+
+def test_public_functions_and_classes_say_what_they_are():
+    silent = []
+    for path in PACKAGE:
+        for node in parse(path).body:
+            public = isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+            if public and not ast.get_docstring(node):
+                silent.append(f"{name(path)}:{node.name}")
+    assert silent == []
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Top-level modules in a fresh process after a statement."""
+    program = f"{statement}\nimport sys; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("statement", ["import jaxformer", "import jaxformer.config", "import jaxformer.cli.main"])
+def test_importing_the_surface_is_free(statement):
+    assert loaded_after(statement) & {"jax", "flax", "numpy", "rich", *HOME} == set()
+
+
+def test_the_light_core_needs_no_extra():
+    # etils and orbax come with flax itself; what matters is that our own files ask for none.
+    loaded = loaded_after("from jaxformer import functional, masks, modules, models, pure")
+    assert loaded & (set(HOME) - {"orbax"}) == set()
