@@ -14,29 +14,25 @@ matplotlib.use("Agg")  # pictures are files: no window, no display
 import matplotlib.pyplot as plt
 import numpy as np
 
-from jaxformer.inspection.attention_maps import Map
+from jaxformer.inspection.attention_maps import Map, PieceMap, by_word, select
 
-INK, ACCENT, GRID = "#1f2933", "#c2410c", "#d9dee4"
+INK, QUIET, ACCENT, SCORE, GRID = "#1f2933", "#9aa5b1", "#c2410c", "#0f766e", "#d9dee4"
 
 
 def attention_map(found: Map, path: pathlib.Path, *, title: str | None = None) -> pathlib.Path:
-    """A map with the source's words across and the target's down; each row's strongest place is marked."""
+    """A map with the source's words across and the target's down; each row's strongest place is marked.
+
+    Written as PNG, SVG or PDF, as the suffix says.  Colours reach to the largest weight there is.
+    """
     rows, columns = found.weights.shape
-    figure, axes = plt.subplots(figsize=(1.8 + 0.42 * columns, 1.6 + 0.36 * rows), layout="constrained")
-    image = axes.imshow(found.weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    best = found.weights.argmax(1)
-    axes.scatter(best, np.arange(rows), s=14, color=ACCENT, zorder=3)
+    figure, axes = plt.subplots(figsize=(2.2 + 0.42 * columns, 1.6 + 0.36 * rows), layout="constrained")
+    image = _cells(axes, found.weights, top=_ceiling(found.weights))
+    axes.scatter(found.weights.argmax(1), np.arange(rows), s=14, color=ACCENT, linewidths=0, zorder=3)
     axes.set_xticks(range(columns), found.source, rotation=45, ha="left", rotation_mode="anchor")
     axes.set_yticks(range(rows), found.target)
     axes.xaxis.tick_top()
-    axes.tick_params(length=0, colors=INK)
-    axes.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
-    axes.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
-    axes.grid(which="minor", color=GRID, linewidth=0.5)
-    axes.tick_params(which="minor", length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    bar = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
+    axes.tick_params(length=0, pad=4, colors=INK, labelsize=10)
+    bar = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02, aspect=24)
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=0, labelsize=8, colors=INK)
     bar.set_label("attention weight", size=8, color=INK)
@@ -45,33 +41,73 @@ def attention_map(found: Map, path: pathlib.Path, *, title: str | None = None) -
     return _save(figure, path)
 
 
+def head_grid(found: PieceMap, path: pathlib.Path, *, title: str | None = None) -> pathlib.Path:
+    """Every head of every layer as a small map between words: layers down, heads across, one scale of colours."""
+    layers, heads = found.weights.shape[:2]
+    words = [[by_word(select(found, layer=layer, head=head)) for head in range(heads)] for layer in range(layers)]
+    rows, columns = words[0][0].weights.shape
+    cell = 0.13
+    size = (1.7 + heads * (columns * cell + 0.15), 1.5 + layers * (rows * cell + 0.35))
+    figure, grid = plt.subplots(layers, heads, figsize=size, squeeze=False, layout="constrained")
+    for (layer, head), axes in np.ndenumerate(grid):
+        image = _cells(axes, words[layer][head].weights, top=1.0)
+        axes.set_xticks(range(columns), words[0][0].source if layer == 0 else [], rotation=90)
+        axes.set_yticks(range(rows), words[0][0].target if head == 0 else [])
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0, pad=2, colors=INK, labelsize=6)
+        axes.set_xlabel(f"layer {layer}, head {head}", size=7, color=INK, labelpad=3)
+    bar = figure.colorbar(image, ax=grid, shrink=0.5, pad=0.01, aspect=30)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=0, labelsize=6, colors=INK)
+    if title:
+        figure.suptitle(title, color=INK, size=10)
+    return _save(figure, path)
+
+
 def loss_curves(log: Iterable[Mapping[str, Any]], path: pathlib.Path, *, title: str = "") -> pathlib.Path:
-    """Training and validation loss over steps, and BLEU where the log has it."""
+    """Training objective and validation loss over steps, and validation BLEU where the log has it."""
     entries = list(log)
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     steps, losses = _series(entries, "loss")
-    if len(steps):
-        axes.plot(steps, losses, color=GRID, linewidth=0.8)
-        axes.plot(steps, _smooth(losses), color=INK, linewidth=1.5, label="training (smoothed labels, dropout)")
-    checked, values = _series(entries, "validation_loss")
-    if len(checked):
-        axes.plot(checked, values, color=ACCENT, linewidth=1.5, marker="o", markersize=3, label="validation")
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss (nats a token)")
+    axes.plot(steps, losses, color=GRID, linewidth=0.8)
+    axes.plot(steps, _smooth(losses), color=INK, linewidth=1.5, label="training objective, running mean")
+    axes.plot(*_series(entries, "validation_loss"), color=ACCENT, marker="o", markersize=3, label="validation loss")
+    axes.set_xlabel("step", color=INK)
+    axes.set_ylabel("nats a token", color=INK)
+    axes.set_ylim(0, None)
+    axes.grid(axis="y", color=GRID, linewidth=0.5)
     scored, bleu = _series(entries, "validation_bleu")
     if len(scored):
         right = axes.twinx()
-        right.plot(scored, bleu, color="#0f766e", linewidth=1.2, linestyle="--", label="validation BLEU (greedy)")
-        right.set_ylabel("BLEU")
-        right.set_ylim(0, None)
-        right.spines[["top"]].set_visible(False)
-        axes.plot([], [], color="#0f766e", linestyle="--", label="validation BLEU (greedy)")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color=GRID, linewidth=0.5)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, loc="center right")
+        right.plot(scored, bleu, color=SCORE, linestyle="--", marker="o", markersize=3)
+        right.set_ylabel("BLEU", color=SCORE)
+        right.set_ylim(0, 100)
+        right.tick_params(length=0, colors=SCORE)
+        right.spines[:].set_visible(False)
+        axes.plot([], [], color=SCORE, linestyle="--", marker="o", markersize=3, label="validation BLEU")
+    axes.tick_params(length=0, colors=INK)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(QUIET)
+    if len(entries):
+        figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
     axes.set_title(title, color=INK, size=11)
     return _save(figure, path)
+
+
+def _cells(axes: Any, weights: np.ndarray, *, top: float) -> Any:
+    """Weights as squares with thin lines between them."""
+    image = axes.imshow(weights, cmap="Blues", vmin=0, vmax=top, aspect="auto")
+    for axis, size in ((axes.set_yticks, weights.shape[0]), (axes.set_xticks, weights.shape[1])):
+        axis(np.arange(size + 1) - 0.5, minor=True)
+    axes.grid(which="minor", color=GRID, linewidth=0.5)
+    axes.tick_params(which="minor", length=0)
+    axes.spines[:].set_visible(False)
+    return image
+
+
+def _ceiling(weights: np.ndarray) -> float:
+    """The largest weight, rounded up to a tenth."""
+    return min(1.0, max(0.1, float(np.ceil(weights.max() * 10 - 1e-9)) / 10))
 
 
 def _series(entries: list[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -80,11 +116,11 @@ def _series(entries: list[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:
-    """A running mean over the last fiftieth of the run."""
-    width = max(1, len(values) // 50)
-    total = np.cumsum(np.concatenate([[0.0], values]))
-    start = np.maximum(np.arange(1, len(values) + 1) - width, 0)
-    stop = np.arange(1, len(values) + 1)
+    """The mean over a window around each place, a fiftieth of the run wide and cut off at its ends."""
+    size = len(values)
+    here, half = np.arange(size), size // 100
+    start, stop = np.maximum(here - half, 0), np.minimum(here + half + 1, size)
+    total = np.concatenate([[0.0], np.cumsum(values)])
     return (total[stop] - total[start]) / (stop - start)
 
 

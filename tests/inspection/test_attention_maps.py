@@ -1,0 +1,82 @@
+"""Attention maps: pieces become words without losing any attention."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxformer.inspection.attention_maps import Map, as_text, by_word, entropy, most_aligned, select
+
+
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    weights: np.ndarray
+
+
+def rows(seed, *shape):
+    weights = np.random.default_rng(seed).random(shape)
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def test_words_and_punctuation():
+    pieces = ("▁The", "▁Euro", "pe", "an", "▁l", "'", "accord", ",", "▁l", "’", "été", ".", "</s>")
+    found = by_word(Map(pieces, ("▁a", "</s>"), rows(0, 2, len(pieces))))
+    assert found.source == ("The", "European", "l'accord", ",", "l’été", ".", "</s>")
+    assert found.target == ("a", "</s>")
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.sampled_from(["▁a", "b", "▁c", ".", "d"]), min_size=1, max_size=9),
+    st.lists(st.sampled_from(["▁x", "y", "!"]), min_size=1, max_size=9),
+    st.integers(0, 99),
+)
+def test_merging_keeps_every_piece_and_all_attention(source, target, seed):
+    weights = rows(seed, len(target), len(source))
+    found = by_word(Map(tuple(source), tuple(target), weights))
+    assert "".join(found.source) == "".join(source).replace("▁", "")
+    assert "".join(found.target) == "".join(target).replace("▁", "")
+    np.testing.assert_allclose(found.weights.sum(1), 1, rtol=1e-9)
+
+
+def test_a_word_receives_the_sum_and_gives_the_mean():
+    weights = np.array([[0.1, 0.2, 0.7], [0.3, 0.4, 0.3]])
+    found = by_word(Map(("▁a", "b", "▁c"), ("▁x", "y"), weights))
+    np.testing.assert_allclose(found.weights, [[0.5, 0.5]])
+
+
+def test_select():
+    weights = rows(1, 2, 3, 4, 5)
+    pieces = Pieces(("▁a",) * 5, ("▁x",) * 4, weights)
+    np.testing.assert_allclose(select(pieces, layer=1, head=2).weights, weights[1, 2])
+    np.testing.assert_allclose(select(pieces, layer=1).weights, weights[1].mean(0))
+    np.testing.assert_allclose(select(pieces, head=2).weights, weights[:, 2].mean(0))
+    np.testing.assert_allclose(select(pieces).weights, weights.mean((0, 1)))
+    for choice in ({"layer": 2}, {"layer": -1}, {"head": 3}):
+        with pytest.raises(ValueError, match="is not one of 0 to"):
+            select(pieces, **choice)
+
+
+def test_most_aligned_finds_the_head_that_reverses():
+    weights = np.full((2, 3, 5, 5), 0.2)
+    weights[0, 0] = np.eye(5)[[4, 4, 4, 4, 4]]  # sharp, but all on the end of the sentence
+    weights[1, 2] = np.eye(5)[[3, 2, 1, 0, 4]]
+    assert most_aligned(Pieces(("▁a",) * 5, ("▁x",) * 5, weights)) == (1, 2)
+
+
+def test_entropy():
+    np.testing.assert_allclose(entropy(np.array([[1.0, 0, 0, 0], [0.25] * 4])), [0, math.log(4)])
+
+
+def test_text_is_darker_for_more():
+    found = Map(("one", "three"), ("un", "trois"), np.array([[1.0, 0.0], [0.4, 0.6]]))
+    first, second, numbers, words = as_text(found).splitlines()
+    assert first == "   un @@@   "
+    assert second == "trois ===+++"
+    assert numbers.split() == ["1", "2"]
+    assert words == "1 one  2 three"

@@ -1,0 +1,72 @@
+"""Pictures: written whole, in the format of the suffix, showing what they were given."""
+
+import numpy as np
+import pytest
+
+from jaxformer.inspection import plots
+from jaxformer.inspection.attention_maps import Map
+from tests.inspection.test_attention_maps import Pieces, rows
+
+MAP = Map(("The", "white", "house", "&"), ("La", "maison", "blanche"), rows(0, 3, 4))
+HEADS = Pieces(("▁The", "▁white", "▁house"), ("▁La", "▁maison"), rows(0, 2, 3, 2, 3))
+LOG = [{"step": i, "loss": 5 / i} for i in range(1, 40)] + [
+    {"step": 20, "validation_loss": 1.0, "validation_bleu": 10.0},
+    {"step": 39, "validation_loss": 0.5, "validation_bleu": 20.0},
+]
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """Every figure as it is saved."""
+    seen, save = [], plots._save
+    monkeypatch.setattr(plots, "_save", lambda figure, path: (seen.append(figure), save(figure, path))[1])
+    return seen
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_the_suffix_is_the_format(tmp_path, suffix, start):
+    path = tmp_path / "new" / f"map.{suffix}"
+    assert plots.attention_map(MAP, path) == path
+    assert path.read_bytes().startswith(start)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_map_shows_words_weights_and_maxima(tmp_path, figures):
+    plots.attention_map(MAP, tmp_path / "map.png", title="where it looked")
+    axes = figures[0].axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == list(MAP.source)
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(MAP.target)
+    np.testing.assert_array_equal(axes.images[0].get_array(), MAP.weights)
+    np.testing.assert_array_equal(axes.collections[0].get_offsets()[:, 0], MAP.weights.argmax(1))
+    assert axes.images[0].get_clim() == (0, pytest.approx(0.1 * np.ceil(MAP.weights.max() * 10)))
+
+
+def test_a_grid_shows_every_head(tmp_path, figures):
+    plots.head_grid(HEADS, tmp_path / "heads.png")
+    shown = [axes for axes in figures[0].axes if axes.get_xlabel()]
+    assert [axes.get_xlabel() for axes in shown] == [f"layer {n}, head {h}" for n in range(2) for h in range(3)]
+    for axes, weights in zip(shown, HEADS.weights.reshape(6, 2, 3), strict=True):
+        np.testing.assert_allclose(axes.images[0].get_array(), weights)
+
+
+def test_curves_show_every_series(tmp_path, figures):
+    plots.loss_curves(LOG, tmp_path / "curves.png", title="run")
+    left, right = figures[0].axes
+    raw, smooth, validation = left.lines[:3]
+    assert len(raw.get_xdata()) == len(smooth.get_xdata()) == 39
+    np.testing.assert_array_equal(validation.get_xydata(), [[20, 1.0], [39, 0.5]])
+    np.testing.assert_array_equal(right.lines[0].get_xydata(), [[20, 10.0], [39, 20.0]])
+
+
+@pytest.mark.parametrize("log", [[], LOG[:1], [{"step": 1, "validation_loss": 1.0}]])
+def test_short_logs(tmp_path, log):
+    plots.loss_curves(log, tmp_path / "curves.svg")
+
+
+@pytest.mark.parametrize("size", [1, 5, 250])
+def test_smoothing_keeps_straight_lines_away_from_the_ends(size):
+    values = np.arange(size, dtype=float)
+    smooth = plots._smooth(values)
+    inner = slice(size // 100, size - size // 100)
+    np.testing.assert_allclose(smooth[inner], values[inner])
+    assert (np.diff(smooth) > 0).all()
