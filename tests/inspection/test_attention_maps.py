@@ -65,7 +65,8 @@ def test_select():
 def test_most_aligned_finds_the_head_that_reverses():
     weights = np.full((2, 3, 5, 5), 0.2)
     weights[0, 0] = np.eye(5)[[4, 4, 4, 4, 4]]  # sharp, but all on the end of the sentence
-    weights[1, 2] = np.eye(5)[[3, 2, 1, 0, 4]]
+    weights[0, 1] = 0.9 * np.eye(5)[[3, 2, 1, 0, 4]] + 0.1 * np.eye(5)[4]  # ahead by the end of the sentence only
+    weights[1, 2] = np.eye(5)[[3, 2, 1, 0, 0]]
     assert most_aligned(Pieces(("▁a",) * 5, ("▁x",) * 5, weights)) == (1, 2)
 
 
