@@ -116,6 +116,7 @@ def prepare_run(config: TranslationConfig, out: pathlib.Path, *, console: Consol
         num_shapes=config.data.num_shapes,
         max_length=config.data.max_length,
     )
+    _check_positions(net.config, max(shape[1] for shape in plan.shapes))
     held = prepare(corpora.validation, tokenizer, config.data.cache)
     validation = replan(plan, *held.lengths())
     if validation.steps_per_epoch == 0:
@@ -129,6 +130,15 @@ def prepare_run(config: TranslationConfig, out: pathlib.Path, *, console: Consol
     data = {"train": corpora.train.fingerprint, "validation": corpora.validation.fingerprint}
     runs.write_provenance(out, config=fingerprint(config), data=data, tokenizer=tokenizer.fingerprint)
     return Prepared(corpora, tokenizer, net, (tokens, plan), (held, validation))
+
+
+def _check_positions(model: models.EncoderDecoderConfig, longest: int) -> None:
+    """Refuses, before anything is compiled, a batch that a table of learned positions cannot number."""
+    if model.positions == "learned" and longest > model.max_length:
+        raise DataError(
+            f"batches hold sentences of up to {longest} tokens, but model.max_length is {model.max_length}; "
+            f"lower data.max_length to {model.max_length} or raise model.max_length"
+        )
 
 
 def run_tokenizer(config: DataConfig, corpora: Corpora, out: pathlib.Path) -> Tokenizer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Sequence
 
 import jax
@@ -64,6 +65,7 @@ class Translator:
         if not 1 <= num_best <= self.decode.width:
             raise ValueError(f"num_best must be in [1, width = {self.decode.width}], got {num_best}")
         tokens = [np.append(ids, END) for ids in self.tokenizer.encode(list(sentences))]
+        self._check_lengths(tokens)
         found: list[list[Candidate]] = [[Candidate("", 0.0, ())] * num_best for _ in sentences]
         # Equal lengths side by side waste least on padding; sorting is stable, so the result is reproducible.
         order = sorted((i for i, ids in enumerate(tokens) if len(ids) > 1), key=lambda i: len(tokens[i]))
@@ -85,16 +87,27 @@ class Translator:
         pieces = [(*self.tokenizer.pieces(ids[:-1]), "</s>") for ids in (columns, rows)]
         return AttentionMap(*pieces, np.asarray(weights))
 
+    def _check_lengths(self, tokens: list[np.ndarray]) -> None:
+        for number, ids in enumerate(tokens, 1):
+            if len(ids) > self._most:
+                raise ValueError(f"sentence {number} has {len(ids)} tokens, but the model has {self._most} positions")
+
+    @property
+    def _most(self) -> int:
+        """The longest sequence that the model can number; sinusoidal positions have no end."""
+        model = self.net.config
+        return model.max_length if model.positions == "learned" else sys.maxsize
+
     def _search(self, sources: list[np.ndarray]) -> Hypotheses:
         longest = max(len(ids) for ids in sources)
-        size = next((step for step in LADDER if step >= longest), longest)
+        size = min(next((step for step in LADDER if step >= longest), longest), self._most)
         num_rows = min(self.decode.batch_size, 1 << (len(sources) - 1).bit_length())
         source = np.full((num_rows, size), PAD, np.int32)
         for row, ids in zip(source, sources, strict=False):
             row[: len(ids)] = ids
         valid = source != PAD
         limit = np.ceil(valid.sum(1) * self.decode.max_ratio).astype(np.int32) + self.decode.max_extra
-        length = int(np.ceil(size * self.decode.max_ratio)) + self.decode.max_extra
+        length = min(int(np.ceil(size * self.decode.max_ratio)) + self.decode.max_extra, self._most)
         options = (self.decode.width, length, self.decode.penalty)
         return jax.device_get(_search(self.net, options, self.params, source, valid, limit))
 

@@ -1,0 +1,108 @@
+"""From text to text with an untrained model: order, batching, limits, and what is refused."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from jaxformer import models
+from jaxformer.config import ConfigError
+from jaxformer.data import grammar
+from jaxformer.data.sources import DataError
+from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.modules import pure
+from jaxformer.tasks import runs, translation
+from jaxformer.tasks.translation_config import DataConfig, DecodeConfig, TranslationConfig
+from jaxformer.tasks.translator import Translator
+
+SENTENCES = ["The old man sees the house.", "", "She sings.", "Why did the old actress hide her keys?", "  "]
+
+
+def translator(width=3, **options):
+    tokenizer = Tokenizer.train([p.english for p in grammar.generate(500)], vocab_size=400)
+    config = models.EncoderDecoderConfig(
+        400, 400, width=16, num_heads=2, hidden=32, encoder_depth=1, decoder_depth=1, **options
+    )
+    net = pure(models.EncoderDecoder, config)
+    return Translator(
+        net, net.init(jax.random.key(1)), tokenizer, DecodeConfig(width=width, batch_size=2, max_ratio=1.0, max_extra=5)
+    )
+
+
+def test_order_and_empty_sentences():
+    """Each sentence is translated as it is alone, whatever it is batched with."""
+    one = translator()
+    together = one.candidates(SENTENCES, num_best=2)
+    assert [c.text for c in together[1]] == ["", ""]
+    for sentence, found in zip(SENTENCES, together, strict=True):
+        alone = one.candidates([sentence], num_best=2)[0]
+        assert [c.tokens for c in alone] == [c.tokens for c in found]
+        np.testing.assert_allclose([c.score for c in alone], [c.score for c in found], rtol=1e-4, atol=1e-5)
+
+
+def test_limits_on_length():
+    one = translator()
+    for sentence, (best,) in zip(SENTENCES, one.candidates(SENTENCES), strict=True):
+        assert len(best.tokens) <= len(one.tokenizer.encode([sentence])[0]) + 1 + 5
+
+
+def test_progress_counts_every_sentence():
+    seen = []
+    translator().translate(SENTENCES[:1] * 5, progress=seen.append)
+    assert seen == [2, 2, 1]
+
+
+def test_attention_rows_sum_to_one():
+    found = translator().attention(SENTENCES[0], "Le vieil homme.")
+    assert found.weights.shape == (1, 2, len(found.target), len(found.source))
+    np.testing.assert_allclose(found.weights.sum(-1), 1, rtol=1e-5)
+    assert found.source[-1] == found.target[-1] == "</s>"
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match=r"num_best must be in \[1, width = 3\], got 4"):
+        translator().candidates(SENTENCES, num_best=4)
+    short = translator(positions="learned", max_length=12)
+    assert len(short.translate(["She sings."])) == 1
+    with pytest.raises(ValueError, match=r"sentence 2 has .* tokens, but the model has 12 positions"):
+        short.translate(["She sings.", "The old man sees the house and the garden and the sea and the hills."])
+
+
+def small(**data):
+    model = models.EncoderDecoderConfig(
+        width=16, num_heads=2, hidden=32, encoder_depth=1, decoder_depth=1, positions="learned", max_length=8
+    )
+    return TranslationConfig(model=model, data=DataConfig(corpus="grammar", vocab_size=400, **data))
+
+
+def test_batches_longer_than_the_positions(tmp_path):
+    with pytest.raises(DataError, match=r"model\.max_length is 8"):
+        translation.prepare_run(small(cache=str(tmp_path / "cache")), tmp_path, console=Console(quiet=True))
+
+
+def test_vocabulary_must_be_the_tokenisers(tmp_path):
+    config = small()
+    config = dataclasses.replace(
+        config, model=dataclasses.replace(config.model, source_vocab_size=300, target_vocab_size=300)
+    )
+    with pytest.raises(ValueError, match="source_vocab_size is 300, but the tokeniser has 400"):
+        translation.model_config(config, translator().tokenizer)
+
+
+def test_run_directories(tmp_path):
+    config = small()
+    assert runs.open_run(tmp_path / "run", "translation", config) is False
+    assert runs.open_run(tmp_path / "run", "translation", config) is True
+    assert runs.read_config(tmp_path / "run") == ("translation", config)
+    with pytest.raises(ConfigError, match="seed was 0, now 1"):
+        runs.open_run(tmp_path / "run", "translation", dataclasses.replace(config, seed=1))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("years of work")
+    with pytest.raises(ConfigError, match="not empty"):
+        runs.open_run(tmp_path / "other", "translation", config)
+    assert (tmp_path / "other" / "thesis.tex").read_text() == "years of work"
+    (tmp_path / "run" / "config.json").write_text('{"task": "cooking", "config": {}}')
+    with pytest.raises(ConfigError, match="task 'cooking'"):
+        runs.read_config(tmp_path / "run")
