@@ -56,6 +56,11 @@ def flat_index(dims: tuple[int, ...], indices: tuple[Array, ...]) -> UInt32[Arra
     return flat
 
 
+def every_index(dims: tuple[int, ...]) -> UInt32[Array, "*dims"]:
+    """The `flat_index` of every element of an array of shape `dims`."""
+    return flat_index(dims, tuple(jax.lax.broadcasted_iota(jnp.uint32, dims, dim) for dim in range(len(dims))))
+
+
 def dropout(x: Float[Array, "*dims"], *, rate: float, key: jax.Array | None) -> Float[Array, "*dims"]:
     """Sets each element to 0 with probability `rate` and divides the others by ``1 - rate``; identity without a key.
 
@@ -68,5 +73,6 @@ def dropout(x: Float[Array, "*dims"], *, rate: float, key: jax.Array | None) -> 
         raise ValueError(f"dropout rate must be in [0, 1), got {rate}")
     if key is None or rate == 0:
         return x
-    index = flat_index(x.shape, tuple(jax.lax.broadcasted_iota(jnp.uint32, x.shape, dim) for dim in range(x.ndim)))
-    return jnp.where(keep(key, rate, index), x * jnp.asarray(1 / (1 - rate), x.dtype), jnp.zeros((), x.dtype))
+    return jnp.where(
+        keep(key, rate, every_index(x.shape)), x * jnp.asarray(1 / (1 - rate), x.dtype), jnp.zeros((), x.dtype)
+    )

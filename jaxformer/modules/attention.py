@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from jaxformer import functional, masks
 from jaxformer.axes import constrain
 from jaxformer.functional.cache import KeyValueCache, write
-from jaxformer.modules.linear import xavier_uniform
+from jaxformer.modules.initializers import xavier_uniform
 
 Tape = dict[str, tuple[jax.Array, jax.Array]]
 """Queries and keys by layer name, filled in by the layers it is handed to while they are traced."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxformer import functional
 from jaxformer.functional.positions import check_positions
+from jaxformer.modules.initializers import normal
 
 
 class Embedding(nnx.Module):
@@ -18,7 +18,7 @@ class Embedding(nnx.Module):
     """
 
     def __init__(self, vocab_size: int, width: int, *, rngs: nnx.Rngs):
-        table = jax.random.normal(rngs.params(), (vocab_size, width)) * width**-0.5
+        table = normal(rngs.params(), (vocab_size, width), deviation=width**-0.5)
         self.table = nnx.Param(table, axes=("vocab", "model"))
 
     def __call__(self, tokens: Int[Array, "*batch"], *, dtype: jnp.dtype = jnp.dtype("float32")) -> Array:
@@ -36,7 +36,7 @@ class LearnedPositions(nnx.Module):
     """A table of position vectors; a longer sequence is an error, not a clamped lookup."""
 
     def __init__(self, max_length: int, width: int, *, rngs: nnx.Rngs):
-        table = jax.random.normal(rngs.params(), (max_length, width)) * width**-0.5
+        table = normal(rngs.params(), (max_length, width), deviation=width**-0.5)
         self.table = nnx.Param(table, axes=("position", "model"))
 
     def __call__(self, positions: Int[Array, "*batch"], *, length: int) -> Float[Array, "*batch D"]:

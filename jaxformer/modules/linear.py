@@ -1,20 +1,14 @@
-"""Linear maps and the initialiser that every kernel uses."""
+"""Linear maps."""
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxformer import functional
 from jaxformer.axes import Axes
-
-
-def xavier_uniform(key: jax.Array, shape: tuple[int, ...], *, fan_in: int, fan_out: int) -> jax.Array:
-    """Uniform in ``+-sqrt(6 / (fan_in + fan_out))`` (Glorot and Bengio 2010), for kernels that stack matrices."""
-    limit = (6 / (fan_in + fan_out)) ** 0.5
-    return jax.random.uniform(key, shape, jnp.float32, -limit, limit)
+from jaxformer.modules.initializers import xavier_uniform
 
 
 class Linear(nnx.Module):
