@@ -7,9 +7,13 @@ again after restoring, on whatever mesh.  A step that does not check out is pass
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
+import math
 import os
 import pathlib
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 logger = logging.getLogger(__name__)
@@ -29,10 +34,15 @@ class CheckpointError(RuntimeError):
 class Checkpoints:
     """The checkpoints of one run; use it as a context manager, so that the last save is finished.
 
+    Reading never changes what another process is writing: leftovers of a killed save are removed by the first save.
+
     Args:
       directory: made if missing.
       keep_last: steps kept, besides the best one.
       timeout: seconds after which a save that does not end is an error; a full disk would otherwise hang the run.
+
+    Raises:
+      CheckpointError: the directory cannot be made or read.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, keep_last: int = 5, timeout: int = 60):
@@ -47,13 +57,16 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policy,
             best_fn=lambda metrics: -metrics["score"],  # without it the scores would not be written
-            cleanup_tmp_directories=True,
             async_options=ocp.AsyncOptions(timeout_secs=timeout),
             enable_background_delete=False,
         )
         self.directory = pathlib.Path(directory).absolute()
         handlers = {"state": ocp.StandardCheckpointHandler(), "about": ocp.JsonCheckpointHandler()}
-        self._manager = ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
+        self._tidy = False
+        try:
+            self._manager = ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
+        except OSError as error:
+            raise CheckpointError(f"cannot open {self.directory} for checkpoints: {_first_line(error)}") from error
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -70,7 +83,7 @@ class Checkpoints:
         scored = {}
         for step in self.steps():
             metrics = self._manager.metrics(step)
-            if metrics is not None:
+            if metrics is not None and math.isfinite(metrics["score"]):
                 scored[step] = metrics["score"]
         return min(scored, key=lambda step: (scored[step], step)) if scored else None
 
@@ -87,11 +100,15 @@ class Checkpoints:
         Raises:
           CheckpointError: this or the earlier save failed: no space, no permission, no end.
         """
-        sums = {path: value.tolist() for path, value in jax.device_get(checksums(state)).items()}
-        about = {"step": step, "checksums": sums, **about}
+        if not os.access(self.directory, os.W_OK):  # Orbax would wait for its timeout
+            raise CheckpointError(f"cannot save step {step}: {self.directory} is read-only or missing")
+        about = _sign({"step": step, "checksums": _listed(checksums(state)), **about})
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
+        # Orbax warns at every save without a figure; infinity is never the best.
+        metrics = {"score": float(score) if score is not None and math.isfinite(score) else math.inf}
         try:
-            self._manager.save(step, args=items, metrics=None if score is None else {"score": float(score)}, force=True)
+            self._remove_leftovers()
+            self._manager.save(step, args=items, metrics=metrics, force=True)
         except Exception as error:  # Orbax and tensorstore raise many types for one cause
             raise CheckpointError(f"cannot save step {step} in {self.directory}: {_first_line(error)}") from error
 
@@ -125,17 +142,16 @@ class Checkpoints:
         items = ocp.args.Composite(state=ocp.args.StandardRestore(target), about=ocp.args.JsonRestore())
         try:
             about = self._manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
-            saved = self._manager.item_metadata(step)["state"]
-            _check_kind(saved, target)
+            _check_signature(about)
+            _check_kind(self._manager.item_metadata(step)["state"], target)
             state = self._manager.restore(step, args=items)["state"]
-        except CheckpointError:
-            raise
+            found = _listed(checksums(state))
+        except CheckpointError as error:
+            raise CheckpointError(f"step {step} in {self.directory}: {error}") from error
         except Exception as error:  # a damaged file shows as almost any exception
             raise CheckpointError(f"step {step} in {self.directory} cannot be read: {_first_line(error)}") from error
-        found = {path: value.tolist() for path, value in jax.device_get(checksums(state)).items()}
-        wrong = sorted(
-            path for path in found.keys() | about["checksums"].keys() if found.get(path) != about["checksums"].get(path)
-        )
+        saved = about["checksums"]
+        wrong = sorted(path for path in found.keys() | saved.keys() if found.get(path) != saved.get(path))
         if wrong:
             raise CheckpointError(
                 f"step {step} in {self.directory} is damaged: wrong checksum of {', '.join(wrong[:3])}"
@@ -145,19 +161,46 @@ class Checkpoints:
     def restore_latest(self, target: Any) -> tuple[Any, dict[str, Any]] | None:
         """The newest step that is sound, with a warning for each that is not; None where there is none at all.
 
+        Steps that were passed over are set aside as ``damaged-STEP``, out of the way of the steps to come.  Where no
+        step is sound nothing is touched: the fault may be the reader's.
+
         Raises:
-          CheckpointError: there are steps, and none is sound.
+          CheckpointError: there are steps, and none is sound; the message is that of the newest.
         """
-        steps = self.steps()
+        steps, errors = self.steps(), {}
         for step in reversed(steps):
             try:
-                return self.restore(step, target)
+                found = self.restore(step, target)
             except CheckpointError as error:
-                logger.warning("%s; trying the step before", error)
-                self.delete(step)
+                found, errors[step] = None, error
+            # Processes that went on from different steps would wait for each other for ever.
+            if _everywhere(found is not None) and found is not None:
+                self._set_aside(errors)
+                return found
+            errors.setdefault(step, CheckpointError(f"step {step} cannot be restored by another process"))
+            logger.warning("%s; trying the step before", errors[step])
         if steps:
-            raise CheckpointError(f"none of the steps {steps} in {self.directory} can be restored")
+            raise CheckpointError(f"none of the steps {steps} can be restored; {errors[steps[-1]]}")
         return None
+
+    def _set_aside(self, steps: Mapping[int, object]) -> None:
+        """Renames steps that are not sound, once a sound one is found."""
+        if not steps:
+            return
+        if jax.process_index() == 0:
+            for step in steps:
+                aside = self.directory / f"damaged-{step}"
+                shutil.rmtree(aside, ignore_errors=True)
+                os.replace(self.directory / str(step), aside)
+        _everywhere(True)
+        self._manager.reload()
+
+    def _remove_leftovers(self) -> None:
+        """Removes what a killed process was saving; once, and never while only reading."""
+        if not self._tidy and jax.process_index() == 0:
+            for path in self.directory.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
+                shutil.rmtree(path)
+        self._tidy = True
 
     def average(self, target: Any, steps: Sequence[int], pick: Any = lambda state: state.params) -> Any:
         """The mean, in float32, of what `pick` takes from the states of these steps (their parameters)."""
@@ -165,28 +208,32 @@ class Checkpoints:
             raise CheckpointError(f"no steps to average in {self.directory}; there are {self.steps()}")
         total = None
         for step in steps:
-            part = pick(self.restore(step, target)[0])
+            part = jax.tree.map(lambda x: x.astype(jnp.float32), pick(self.restore(step, target)[0]))
             total = part if total is None else jax.tree.map(jnp.add, total, part)
         return jax.tree.map(lambda x: x / len(steps), total)
 
 
-@jax.jit
 def checksums(tree: Any) -> dict[str, jax.Array]:
     """For each leaf, 64 bits as two uint32: its bits times a hash of their index, summed with wrap-around.
 
     The order of the sum does not matter, so any mesh computes the same; a single flipped bit always shows, since
     the factors are odd.
     """
-    found = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        bits = _words(leaf)
-        index = jax.lax.iota(jnp.uint32, bits.size).reshape(bits.shape)
-        lanes = [
-            jnp.sum(bits * (_mix(index + jnp.uint32(salt)) | jnp.uint32(1)), dtype=jnp.uint32)
-            for salt in (0, 0x51ED270B)
-        ]
-        found[jax.tree_util.keystr(path)] = jnp.stack(lanes)
-    return found
+    # One small program for each kind of leaf compiles much faster than one for the whole tree.
+    return {jax.tree_util.keystr(path): _checksum(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+@jax.jit
+def _checksum(leaf: jax.Array) -> jax.Array:
+    bits = _words(leaf)
+    index, stride = jnp.zeros(bits.shape, jnp.uint32), 1
+    for dim in reversed(range(bits.ndim)):  # not a flat iota reshaped, which a mesh would hold whole on every device
+        index += jax.lax.broadcasted_iota(jnp.uint32, bits.shape, dim) * jnp.uint32(stride % 2**32)
+        stride *= bits.shape[dim]
+    lanes = [
+        jnp.sum(bits * (_mix(index + jnp.uint32(salt)) | jnp.uint32(1)), dtype=jnp.uint32) for salt in (0, 0x51ED270B)
+    ]
+    return jnp.stack(lanes)
 
 
 def _words(leaf: jax.Array) -> jax.Array:
@@ -203,6 +250,31 @@ def _mix(x: jax.Array) -> jax.Array:
     return x ^ (x >> 16)
 
 
+def _listed(sums: Mapping[str, jax.Array]) -> dict[str, list[int]]:
+    return {path: value.tolist() for path, value in jax.device_get(dict(sums)).items()}
+
+
+def _sign(about: Mapping[str, Any]) -> dict[str, Any]:
+    """`about` as JSON gives it back, with a digest of itself: a flipped bit in it would go unnoticed otherwise."""
+    plain = json.loads(json.dumps(about))
+    return {**plain, "digest": _digest(plain)}
+
+
+def _check_signature(about: Mapping[str, Any]) -> None:
+    signed = about.get("digest")
+    if signed is not None and signed != _digest({name: value for name, value in about.items() if name != "digest"}):
+        raise CheckpointError("damaged: wrong digest of what is known about it")
+
+
+def _digest(about: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def _everywhere(ok: bool) -> bool:
+    """True if it is so in every process."""
+    return ok if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.asarray(ok)).all())
+
+
 def _check_kind(saved: Any, target: Any) -> None:
     """Paths, shapes and dtypes: Orbax would cast a dtype without a word."""
     got = {
@@ -214,8 +286,7 @@ def _check_kind(saved: Any, target: Any) -> None:
     for path in sorted(got.keys() | want.keys()):
         if got.get(path) != want.get(path):
             raise CheckpointError(
-                f"the checkpoint is that of another model: {path} is {got.get(path, 'missing')} there, "
-                f"{want.get(path, 'missing')} here"
+                f"that of another model: {path} is {got.get(path, 'missing')} there, {want.get(path, 'missing')} here"
             )
 
 

@@ -17,7 +17,7 @@ import pytest
 from jaxformer import training
 from jaxformer.training.checkpoint import checksums
 from tests.training.test_loop import abstract
-from tests.training.test_step import equal, new_state
+from tests.training.test_step import OPTIMIZER, batch, equal, loss, new_state
 
 # Reading a damaged file leaves coroutines of Orbax's behind, whose event loop is gone when they fail.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -125,6 +125,85 @@ def test_damage_falls_back_to_the_step_before(tmp_path, damage, caplog):
     assert about["note"] == "step 2"
     assert equal(state, states[2])
     assert "step 3" in caplog.text
+    with training.Checkpoints(tmp_path) as checkpoints:  # the damaged one is out of the way of a new step 3
+        assert checkpoints.steps() == [1, 2]
+        checkpoints.save(3, states[3], {})
+    assert (tmp_path / "damaged-3").is_dir()
+
+
+def test_a_changed_figure_in_what_is_known_about_a_step_is_damage(tmp_path):
+    """It has no array checksum: a best score off by a bit would steer patience unnoticed."""
+    states = saved(tmp_path)
+    (path,) = [p for p in (tmp_path / "3" / "about").iterdir() if b"step 3" in p.read_bytes()]
+    path.write_bytes(path.read_bytes().replace(b"step 3", b"step 2"))
+    with training.Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(training.CheckpointError, match="wrong digest"):
+            checkpoints.restore(3, abstract(new_state()))
+        assert equal(checkpoints.restore_latest(abstract(new_state()))[0], states[2])
+
+
+def test_a_wrong_target_costs_no_checkpoint(tmp_path):
+    """The fault is the reader's: every step is still there for the right one."""
+    states = saved(tmp_path)
+    target = abstract(new_state())
+    wrong = dataclasses.replace(target, params={"kernel": target.params["kernel"]})
+    with training.Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(training.CheckpointError, match=r"none of the steps \[1, 2, 3\].*another model"):
+            checkpoints.restore_latest(wrong)
+        assert checkpoints.steps() == [1, 2, 3]
+        assert equal(checkpoints.restore_latest(target)[0], states[3])
+
+
+def test_reading_leaves_the_save_of_another_process_alone(tmp_path):
+    saved(tmp_path)
+    leftover = tmp_path / "9.orbax-checkpoint-tmp"
+    leftover.mkdir()
+    with training.Checkpoints(tmp_path) as checkpoints:
+        assert checkpoints.steps() == [1, 2, 3]
+        checkpoints.restore_latest(abstract(new_state()))
+        assert leftover.exists()
+        checkpoints.save(4, new_state(), {})  # a writer clears away what a killed one left
+        assert not leftover.exists()
+
+
+def test_saving_beside_training(tmp_path):
+    """Steps donate the state's memory while it is being written: what is saved is the state as it was."""
+    step = training.make_step(loss, OPTIMIZER)
+    big = lambda key: {"kernel": jax.random.normal(key, (4, 3)), "bias": jnp.zeros(3), "more": jnp.ones((500, 1000))}
+    state = training.create(big, OPTIMIZER, jax.random.key(0))
+    target = abstract(state)
+    with training.Checkpoints(tmp_path, keep_last=9) as checkpoints:
+        copies = {}
+        for number in range(1, 9):
+            state, _ = step(state, batch(number))
+            if number % 4 == 0:
+                copies[number] = jax.tree.map(lambda x: np.array(x, copy=True), state)
+                checkpoints.save(number, state, {})
+        for number, copy in copies.items():
+            assert equal(checkpoints.restore(number, target)[0], copy)
+
+
+def test_restores_onto_another_mesh(tmp_path):
+    """Saved by one device, read by eight, and back: the same bits, the same checksums, the placement asked for."""
+    rows = jax.sharding.NamedSharding(
+        jax.sharding.Mesh(np.array(jax.devices()), ("data",)), jax.sharding.PartitionSpec("data")
+    )
+    state = {"x": jax.random.normal(jax.random.key(0), (16, 5))}
+    split = {"x": jax.ShapeDtypeStruct((16, 5), jnp.float32, sharding=rows)}
+    with training.Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state, {})
+        wide, _ = checkpoints.restore(1, split)
+        assert wide["x"].sharding == rows
+        checkpoints.save(2, wide, {})
+        assert equal(checkpoints.restore(2, abstract(state))[0], state)
+
+
+def test_the_best_of_scores_that_are_numbers(tmp_path):
+    with training.Checkpoints(tmp_path, keep_last=1) as checkpoints:
+        for step, score in enumerate((None, 2.0, 3.0, float("nan"), None), start=1):
+            checkpoints.save(step, {"x": jnp.ones(2)}, {}, score=score)
+        checkpoints.wait()
+        assert (checkpoints.best_step(), checkpoints.steps()) == (2, [2, 5])
 
 
 def test_all_damaged(tmp_path):
@@ -209,13 +288,44 @@ def test_full_disk_is_an_error_within_a_minute(tmp_path):
         assert done.returncode != 0
         assert "CheckpointError" in done.stderr
         assert time.monotonic() - began < 60
+        with training.Checkpoints(folder / "c") as checkpoints:  # what was saved before is still good
+            target = {"x": jax.ShapeDtypeStruct((400, 400), jnp.float32)}
+            state, about = checkpoints.restore_latest(target)
+        assert state["x"].shape == (400, 400)
+        assert about["step"] >= 1
     finally:
         subprocess.run(["umount", folder], check=True)
 
 
+def test_a_directory_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(training.CheckpointError, match="cannot open .*file/c"):
+        training.Checkpoints(tmp_path / "file" / "c")
+
+
+@pytest.mark.faults
 def test_read_only_directory(tmp_path):
-    if os.geteuid() == 0:
-        pytest.skip("root may write anywhere")
-    tmp_path.chmod(0o500)
-    with pytest.raises((OSError, training.CheckpointError)):
-        training.Checkpoints(tmp_path / "c")
+    """Reading works, writing is a clear error, and soon."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=9m", "tmpfs", folder]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("cannot mount a small file system: not root, or not allowed")
+    try:
+        states = saved(folder / "c")
+        subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+        began = time.monotonic()
+        with pytest.raises(training.CheckpointError, match="Read-only"):
+            training.Checkpoints(folder / "new")
+        checkpoints = training.Checkpoints(folder / "c")
+        assert equal(checkpoints.restore_latest(abstract(new_state()))[0], states[3])
+
+        def save():
+            checkpoints.save(4, states[3], {})
+            checkpoints.wait()
+
+        with pytest.raises(training.CheckpointError, match="cannot save"):
+            save()
+        assert time.monotonic() - began < 60
+    finally:
+        subprocess.run(["umount", folder], check=True)
