@@ -33,24 +33,27 @@ def write_text(path: pathlib.Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def open_run(out: pathlib.Path, task: str, config: Any) -> bool:
-    """Claims `out` for this configuration; True where an earlier run of the same configuration is to be resumed.
+def check_run(out: pathlib.Path, config: Any) -> bool:
+    """Whether `out` holds a run of this configuration, to be resumed; writes nothing.
 
     Raises:
       ConfigError: `out` holds a run of another configuration, or files that are no run.
     """
-    path = out / "config.json"
-    if path.exists():
+    if (out / "config.json").exists():
         _, old = read_config(out)
         if fingerprint(old) != fingerprint(config):
-            raise ConfigError(
-                f"{out} holds a run of another configuration: {_difference(to_data(old), to_data(config))}"
-            )
+            difference = _difference(to_data(old), to_data(config))
+            raise ConfigError(f"{out} holds a run of another configuration: {difference}")
         return True
-    if out.exists() and any(out.iterdir()):
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is not empty and holds no config.json; choose another directory")
-    write_text(path, json.dumps({"task": task, "config": to_data(config)}, indent=2, ensure_ascii=False) + "\n")
     return False
+
+
+def claim_run(out: pathlib.Path, task: str, config: Any) -> None:
+    """Makes `out` the run of this configuration, by its config.json."""
+    saved = {"task": task, "config": to_data(config)}
+    write_text(out / "config.json", json.dumps(saved, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_config(run: pathlib.Path) -> tuple[str, Any]:

@@ -50,8 +50,10 @@ def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> 
       DataError: the data is not what it should be.
       CheckpointError: a checkpoint cannot be written or read.
     """
-    resumed = runs.open_run(out, "translation", config)
-    prepared = prepare_run(config, out, console=console)
+    resumed = runs.check_run(out, config)
+    corpora = load_corpora(config.data, seed=config.seed)  # before `out` is claimed: wrong data leaves nothing behind
+    runs.claim_run(out, "translation", config)
+    prepared = prepare_run(config, corpora, out, console=console)
     net, (tokens, plan) = prepared.net, prepared.train
     say = functools.partial(console.print, highlight=False, soft_wrap=True)
     step = make_step(config, net)
@@ -92,10 +94,9 @@ def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> 
     return result
 
 
-def prepare_run(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> Prepared:
-    """Reads the corpora, trains or loads the tokeniser, tokenises, plans batches and shapes the model."""
+def prepare_run(config: TranslationConfig, corpora: Corpora, out: pathlib.Path, *, console: Console) -> Prepared:
+    """Trains or loads the tokeniser, tokenises, plans batches and shapes the model."""
     say = functools.partial(console.print, highlight=False, soft_wrap=True)
-    corpora = load_corpora(config.data, seed=config.seed)
     say(f"training data: {corpora.train.report()}; validation: {corpora.validation.report()}")
     tokenizer = run_tokenizer(config.data, corpora, out)
     net = pure(models.EncoderDecoder, model_config(config, tokenizer))

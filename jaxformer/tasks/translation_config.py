@@ -102,6 +102,13 @@ class DecodeConfig:
     max_extra: int = 10
     """See max_ratio."""
 
+    def __post_init__(self) -> None:
+        for name in ("width", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.penalty < 0:
+            raise ValueError(f"penalty must be at least 0, got {self.penalty}")
+
 
 @dataclasses.dataclass(frozen=True)
 class TranslationConfig:

@@ -137,6 +137,7 @@ def test_bad_data_is_exit_code_2(tmp_path):
     assert (done.returncode, "a has 2 lines, but b has 1" in done.stderr) == (2, True)
     done = jaxformer("train", "translation", "--out", "y", cwd=tmp_path)
     assert (done.returncode, "give --data.source" in done.stderr) == (2, True)
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}  # a corrected command may use the same directory
     done = jaxformer("translate", tmp_path, "x", cwd=tmp_path)
     assert (done.returncode, "is not a run" in done.stderr) == (2, True)
 

@@ -14,6 +14,7 @@ from jaxformer.data.sources import DataError
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.modules import pure
 from jaxformer.tasks import runs, translation
+from jaxformer.tasks.corpora import load_corpora
 from jaxformer.tasks.translation_config import DataConfig, DecodeConfig, TranslationConfig
 from jaxformer.tasks.translator import Translator
 
@@ -78,8 +79,10 @@ def small(**data):
 
 
 def test_batches_longer_than_the_positions(tmp_path):
+    config = small(cache=str(tmp_path / "cache"))
+    corpora = load_corpora(config.data, seed=0)
     with pytest.raises(DataError, match=r"model\.max_length is 8"):
-        translation.prepare_run(small(cache=str(tmp_path / "cache")), tmp_path, console=Console(quiet=True))
+        translation.prepare_run(config, corpora, tmp_path, console=Console(quiet=True))
 
 
 def test_vocabulary_must_be_the_tokenisers(tmp_path):
@@ -93,15 +96,17 @@ def test_vocabulary_must_be_the_tokenisers(tmp_path):
 
 def test_run_directories(tmp_path):
     config = small()
-    assert runs.open_run(tmp_path / "run", "translation", config) is False
-    assert runs.open_run(tmp_path / "run", "translation", config) is True
+    assert runs.check_run(tmp_path / "run", config) is False
+    assert not (tmp_path / "run").exists()
+    runs.claim_run(tmp_path / "run", "translation", config)
+    assert runs.check_run(tmp_path / "run", config) is True
     assert runs.read_config(tmp_path / "run") == ("translation", config)
     with pytest.raises(ConfigError, match="seed was 0, now 1"):
-        runs.open_run(tmp_path / "run", "translation", dataclasses.replace(config, seed=1))
+        runs.check_run(tmp_path / "run", dataclasses.replace(config, seed=1))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("years of work")
     with pytest.raises(ConfigError, match="not empty"):
-        runs.open_run(tmp_path / "other", "translation", config)
+        runs.check_run(tmp_path / "other", config)
     assert (tmp_path / "other" / "thesis.tex").read_text() == "years of work"
     (tmp_path / "run" / "config.json").write_text('{"task": "cooking", "config": {}}')
     with pytest.raises(ConfigError, match="task 'cooking'"):
