@@ -286,7 +286,7 @@ def _attend_backward(plan, saved, upstream):
               for x in (query, upstream, log_weight, level)]  # fmt: skip
     given = (jnp.arange(len(plan.first)), jnp.asarray(plan.first), jnp.asarray(plan.last), *blocks)
     (d_key, d_value, d_bias), d_query = jax.lax.scan(rows, zeros, given)
-    if bias is not None:
+    if bias is not None and d_bias is not None:
         d_bias = d_bias[:, :, : bias.shape[2], : bias.shape[3]].astype(bias.dtype)
     return _join(d_query).astype(query.dtype), d_key.astype(key.dtype), d_value.astype(value.dtype), d_bias, None
 
