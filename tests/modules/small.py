@@ -1,0 +1,52 @@
+"""Helpers of the module tests: a module as functions, with parameters that are nowhere trivially zero or one.
+
+Numbers come from NumPy: each shape that ``jax.random`` draws costs a compilation.
+"""
+
+import functools
+import zlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import pure
+
+
+class Built:
+    """``make(rngs)`` as pure functions, `apply` jitted."""
+
+    def __init__(self, make):
+        self.net = pure(lambda config, rngs: make(rngs), None)
+        self.shapes, self.init = self.net.shapes, jax.jit(self.net.init)
+        self.apply = jax.jit(self.net.apply, static_argnames=("method", "capture", "length", "dtype"))
+
+
+def built(make):
+    """The module and drawn parameters."""
+    module = Built(make)
+    return module, drawn(module.shapes)
+
+
+def drawn(shapes, deviation=0.4):
+    """Parameters for these shapes: noise, around 1 where a scale is meant."""
+
+    def draw(path, shape):
+        name = jax.tree_util.keystr(path)
+        noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape.shape) * deviation
+        return jnp.asarray(noise + ("scale" in name), shape.dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+@functools.cache
+def normal(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
+
+
+def count(params):
+    return sum(x.size for x in jax.tree.leaves(params))
+
+
+def int32(values):
+    return jnp.asarray(values, jnp.int32)

@@ -1,0 +1,116 @@
+"""The block: the published orders written out, its dropout sites, and the cached step."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, masks, modules
+from jaxformer.functional.cache import empty_cache
+from jaxformer.functional.dropout import site
+from tests.modules.small import built, normal
+
+D, N, F = 8, 2, 12
+VALID = np.array([[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]], bool)
+
+
+@functools.cache
+def block(arrange, cross, dropout=0.0, norm=modules.LayerNorm):
+    def make(rngs):
+        return modules.Block(
+            modules.SelfAttention(D, N, dropout=dropout, rngs=rngs),
+            modules.FeedForward(D, F, dropout=dropout, rngs=rngs),
+            cross=modules.CrossAttention(D, N, dropout=dropout, rngs=rngs) if cross else None,
+            norm=lambda: norm(D),
+            arrange=arrange,
+            dropout=dropout,
+        )
+
+    return built(make)
+
+
+def parts(params):
+    """The sublayers and norms of a block as plain functions."""
+    attention, _ = built(lambda rngs: modules.SelfAttention(D, N, rngs=rngs))
+    cross, _ = built(lambda rngs: modules.CrossAttention(D, N, rngs=rngs))
+    feed_forward, _ = built(lambda rngs: modules.FeedForward(D, F, rngs=rngs))
+    memory = lambda m: cross.apply(params["cross"], m, method="project")
+    norm = lambda name, x: functional.layer_norm(x, params[name]["scale"], params[name]["shift"])
+    return (
+        lambda x, **kw: attention.apply(params["attention"], x, **kw),
+        lambda x, m, **kw: cross.apply(params["cross"], x, memory(m), **kw),
+        lambda x: feed_forward.apply(params["feed_forward"], x),
+        norm,
+    )
+
+
+def test_post_norm_encoder_block():
+    """Z = LN(X + MHA(X)); Y = LN(Z + FFN(Z))."""
+    net, params = block(functional.post_norm, cross=False)
+    attend, _, think, norm = parts(params)
+    x = normal(2, 5, D)
+    z = norm("attention_norm", x + attend(x, mask=masks.padding(VALID)))
+    y = norm("feed_forward_norm", z + think(z))
+    np.testing.assert_allclose(net.apply(params, x, mask=masks.padding(VALID)), y, atol=1e-5)
+
+
+def test_pre_norm_decoder_block():
+    """Z = X + MHA(LN X); C = Z + Cross(LN Z, memory); Y = C + FFN(LN C)."""
+    net, params = block(functional.pre_norm, cross=True)
+    attend, look, think, norm = parts(params)
+    x, memory = normal(2, 4, D), normal(2, 5, D, seed=1)
+    z = x + attend(norm("attention_norm", x), mask=masks.causal())
+    c = z + look(norm("cross_norm", z), memory, mask=masks.padding(VALID))
+    y = c + think(norm("feed_forward_norm", c))
+    got = net.apply(params, x, memory, mask=masks.causal(), memory_mask=masks.padding(VALID))
+    np.testing.assert_allclose(got, y, atol=1e-5)
+
+
+def test_norm_is_the_callers():
+    net, params = block(functional.pre_norm, cross=False, norm=modules.RMSNorm)
+    assert set(params["attention_norm"]) == {"scale"}
+    assert net.apply(params, normal(2, 5, D)).shape == (2, 5, D)
+
+
+def test_dropout_sites_are_told_apart():
+    """With every sublayer replaced by ones, the masks of attention, cross and feed-forward outputs differ."""
+    net, params = block(functional.pre_norm, cross=True, dropout=0.5)
+    key = jax.random.key(0)
+    ones = jnp.ones((4, 5, D))
+    found = [
+        functional.dropout(ones, rate=0.5, key=site(key, name))
+        for name in ("attention", "cross", "feed forward", "weights", "cross weights", "hidden")
+    ]
+    for i, a in enumerate(found):
+        for b in found[:i]:
+            assert 0.3 < float((a == b).mean()) < 0.7
+    # and the block's own: zero what each sublayer gives except its bias-like constant, and compare
+    silent = jax.tree.map(jnp.zeros_like, params)
+    silent["feed_forward"]["down"]["bias"] = jnp.ones(D)
+    got = net.apply(silent, jnp.zeros((4, 5, D)), jnp.zeros((4, 3, D)), key=key)
+    np.testing.assert_array_equal(got, found[2])
+
+
+@pytest.mark.parametrize("arrange", [functional.pre_norm, functional.post_norm])
+@pytest.mark.parametrize("cross", [True, False])
+def test_step_equals_the_rows_of_the_whole(arrange, cross):
+    net, params = block(arrange, cross)
+    width, length = 3, 4
+    x, memory = normal(2 * width, length, D), normal(2, 5, D, seed=1)
+    padding = masks.padding(VALID)
+    repeated = jnp.repeat(memory, width, 0) if cross else None
+    repeated_mask = masks.padding(np.repeat(VALID, width, 0)) if cross else None
+    whole = net.apply(params, x, repeated, mask=masks.causal(), memory_mask=repeated_mask)
+    keys = None
+    if cross:
+        keys = built(lambda rngs: modules.CrossAttention(D, N, rngs=rngs))[0].apply(
+            params["cross"], memory, method="project"
+        )
+    cache = empty_cache(2, width, length, N, D // N, jnp.dtype("float32"))
+
+    for t in range(length):
+        now = {"position": jnp.int32(t), "memory_mask": padding}
+        row, cache = net.apply(params, x[:, t].reshape(2, width, D), cache, keys, method="step", **now)
+        np.testing.assert_allclose(row.reshape(-1, D), whole[:, t], atol=2e-5)

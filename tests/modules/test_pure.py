@@ -1,0 +1,132 @@
+"""The hinge: a module class and its configuration as functions over a plain dict."""
+
+import functools
+import gc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from jaxformer import models, pure
+from jaxformer.modules.pure import check_shapes
+
+CONFIG = models.EncoderDecoderConfig(
+    11, 11, width=8, num_heads=2, hidden=16, encoder_depth=2, decoder_depth=3, attention_bias=True, arrange="pre"
+)
+NET = pure(models.EncoderDecoder, CONFIG)
+
+
+@functools.cache
+def params():
+    return jax.jit(NET.init)(jax.random.key(0))
+
+
+def test_parameters_are_a_plain_dict_of_float32():
+    assert type(params()) is dict
+    assert all(isinstance(x, jax.Array) and x.dtype == jnp.float32 for x in jax.tree.leaves(params()))
+
+
+def test_equal_models_are_equal_keys():
+    """So a model can be a static argument, and two equal ones share a compiled program."""
+    again = pure(models.EncoderDecoder, models.EncoderDecoderConfig(**vars(CONFIG)))
+    assert again == NET
+    assert hash(again) == hash(NET)
+    traced = []
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(net, x):
+        traced.append(net)
+        return x
+
+    run(NET, jnp.ones(1))
+    run(again, jnp.ones(1))
+    assert len(traced) == 1
+
+
+def test_describing_a_model_allocates_nothing():
+    """Shapes and axes of a model too big for the machine (the widths of GPT-3) are there at once."""
+    config = models.EncoderDecoderConfig(
+        50_000, 50_000, width=12288, num_heads=96, hidden=49152, encoder_depth=96, decoder_depth=96
+    )
+    gc.collect()
+    before = {id(x) for x in jax.live_arrays()}
+    net = pure(models.EncoderDecoder, config)
+    shapes, axes = net.shapes, net.axes
+    assert sum(x.size for x in jax.tree.leaves(shapes)) > 3e11
+    assert axes["encoder"]["layers"]["attention"]["kernel"][0] == "layers"
+    assert sum(x.nbytes for x in jax.live_arrays() if id(x) not in before) < 1e4
+
+
+def test_shapes_are_those_of_init():
+    describe = lambda x: (x.shape, x.dtype)
+    assert jax.tree.map(describe, params()) == jax.tree.map(describe, NET.shapes)
+
+
+def test_every_dimension_has_a_name():
+    """The axes tree matches the shapes tree rank by rank; layers come first where they are stacked."""
+    is_names = lambda x: isinstance(x, tuple)
+    axes = jax.tree_util.tree_leaves_with_path(NET.axes, is_leaf=is_names)
+    shapes = jax.tree_util.tree_leaves_with_path(NET.shapes)
+    assert [path for path, _ in axes] == [path for path, _ in shapes]
+    known = {"layers", "model", "heads", "kv", "head_dim", "hidden", "vocab", "position"}
+    for (path, names), (_, shape) in zip(axes, shapes, strict=True):
+        assert len(names) == len(shape.shape), path
+        assert set(names) <= known, path
+        assert (names[0] == "layers") == ("layers" in jax.tree_util.keystr(path)), path
+    sizes = {"layers": {2, 3}, "model": {8}, "heads": {2}, "kv": {2, 3}, "head_dim": {4}, "hidden": {16}, "vocab": {11}}
+    for (path, names), (_, shape) in zip(axes, shapes, strict=True):
+        for name, size in zip(names, shape.shape, strict=True):
+            assert size in sizes[name], (path, name)
+
+
+def test_init_is_a_function_of_the_key():
+    again, other = jax.jit(NET.init)(jax.random.key(0)), jax.jit(NET.init)(jax.random.key(1))
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), params(), again))
+    kernels = lambda tree: tree["encoder"]["layers"]["attention"]["kernel"]
+    assert not (kernels(params()) == kernels(other)).any()
+    assert not (kernels(params())[0] == kernels(params())[1]).any()  # layers are drawn apart
+    assert not (kernels(params())[:2] == params()["decoder"]["layers"]["attention"]["kernel"][:2]).any()
+
+
+def test_init_under_vmap():
+    """An ensemble: the same as initialising each."""
+    keys = jax.random.split(jax.random.key(2), 2)
+    many = jax.jit(jax.vmap(NET.init))(keys)
+    for i in range(2):
+        one = jax.jit(NET.init)(keys[i])
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a[i], b, rtol=1e-6), many, one)  # noqa: B023
+
+
+def test_parameters_are_born_sharded():
+    """Jitted with out_shardings, init gives the same numbers, already spread over eight devices."""
+    mesh = jax.make_mesh((8,), ("fsdp",), axis_types=(AxisType.Auto,))
+    place = lambda names: NamedSharding(mesh, PartitionSpec(*("fsdp" if n == "model" else None for n in names)))
+    shardings = jax.tree.map(place, NET.axes, is_leaf=lambda x: isinstance(x, tuple))
+    born = jax.jit(NET.init, out_shardings=shardings)(jax.random.key(0))
+    assert jax.tree.all(jax.tree.map(lambda x, s: x.sharding == s, born, shardings))
+    table = born["target_embedding"]["table"]
+    assert {s.data.shape for s in table.addressable_shards} == {(11, 1)}
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), born, params())
+
+
+def test_apply_refuses_what_is_not_this_model():
+    wrong = jax.tree.map(lambda x: x, params())
+    wrong["decoder"]["layers"]["feed_forward"]["up"]["kernel"] = jnp.ones((3, 8, 17))
+    tokens = jnp.ones((1, 2), jnp.int32)
+    path = r"params\['decoder'\]\['layers'\]\['feed_forward'\]\['up'\]\['kernel'\]"
+    with pytest.raises(ValueError, match=path + r" has shape \(3, 8, 17\), the model has \(3, 8, 16\)"):
+        NET.apply(wrong, tokens, tokens)
+    del wrong["decoder"]["layers"]["feed_forward"]["up"]["kernel"]
+    with pytest.raises(ValueError, match=path + r" has shape nothing, the model has \(3, 8, 16\)"):
+        NET.apply(wrong, tokens, tokens)
+    with pytest.raises(ValueError, match=r"params\['extra'\] has shape \(2,\), the model has nothing"):
+        check_shapes(params() | {"extra": jnp.ones(2)}, NET.shapes)
+
+
+def test_apply_does_not_touch_the_parameters():
+    before = jax.tree.map(np.array, params())
+    tokens = jnp.ones((1, 2), jnp.int32)
+    jax.jit(NET.apply)(params(), tokens, tokens)
+    jax.tree.map(np.testing.assert_array_equal, before, params())

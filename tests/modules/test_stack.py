@@ -1,0 +1,88 @@
+"""A scan over stacked blocks is the loop over them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxformer import functional, masks, modules
+from tests.modules.small import built, normal
+
+D, N, DEPTH = 8, 2, 3
+
+
+def make_block(rngs, dropout=0.0):
+    attention = modules.SelfAttention(D, N, rngs=rngs)
+    feed_forward = modules.FeedForward(D, 12, rngs=rngs)
+    return modules.Block(attention, feed_forward, norm=lambda: modules.LayerNorm(D), dropout=dropout)
+
+
+def stack(remat=False, dropout=0.0):
+    return built(lambda rngs: modules.Stack(lambda r: make_block(r, dropout), DEPTH, remat=remat, rngs=rngs))
+
+
+@pytest.mark.parametrize("key", [None, jax.random.key(5)], ids=["", "dropout"])
+def test_scan_equals_loop(key):
+    net, params = stack(dropout=0.3)
+    block, _ = built(lambda rngs: make_block(rngs, 0.3))
+    x = expected = normal(2, 5, D)
+    keys = [None] * DEPTH if key is None else jax.random.split(key, DEPTH)
+    for i in range(DEPTH):
+        layer = jax.tree.map(lambda leaf: leaf[i], params["layers"])  # noqa: B023
+        expected = block.apply(layer, expected, mask=masks.causal(), key=keys[i])
+    got, tape = net.apply(params, x, mask=masks.causal(), key=key)
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+    assert tape == {}
+    if key is not None:
+        assert not np.allclose(got, net.apply(params, x, mask=masks.causal())[0], atol=1e-2)
+
+
+def test_remat_changes_nothing_but_memory():
+    """Same value, same gradients, with dropout: the bits are recomputed, not drawn again."""
+    x, key = normal(2, 5, D), jax.random.key(1)
+    found = []
+    for remat in (False, True):
+        net, params = stack(remat, dropout=0.3)
+        loss = lambda p, x: jnp.sum(net.apply(p, x, mask=masks.causal(), key=key)[0] ** 2)  # noqa: B023
+        found.append(jax.jit(jax.value_and_grad(loss, (0, 1)))(params, x))
+        program = str(jax.make_jaxpr(loss)(params, x))
+        assert ("remat" in program or "checkpoint" in program) == remat
+    for a, b in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_capture_gives_every_layer():
+    net, params = stack()
+    x = normal(2, 5, D)
+    plain, _ = net.apply(params, x, mask=masks.causal())
+    got, tape = net.apply(params, x, mask=masks.causal(), capture=True)
+    np.testing.assert_array_equal(got, plain)
+    assert {name: tuple(a.shape for a in pair) for name, pair in tape.items()} == {"self": ((3, 2, 5, 2, 4),) * 2}
+    first = jax.tree.map(lambda leaf: leaf[0], params["layers"])
+    norm = functional.layer_norm(x, first["attention_norm"]["scale"], first["attention_norm"]["shift"])
+    attention, _ = built(lambda rngs: modules.SelfAttention(D, N, rngs=rngs))
+    query, _, _ = attention.apply(first["attention"], norm, method="project")
+    np.testing.assert_allclose(tape["self"][0][0], query, atol=1e-5)
+
+
+def test_one_trace_whatever_the_depth():
+    """Compile time does not grow with depth: the block is traced once."""
+    traced = []
+
+    def spy(query, key, value, **options):
+        traced.append(None)
+        return functional.attention(query, key, value, **options)
+
+    def make(rngs):
+        attention = modules.SelfAttention(D, N, attention=spy, rngs=rngs)
+        return modules.Block(attention, modules.FeedForward(D, 12, rngs=rngs), norm=lambda: modules.LayerNorm(D))
+
+    net, params = built(lambda rngs: modules.Stack(make, 20, rngs=rngs))
+    jax.eval_shape(net.net.apply, params, normal(1, 2, D))
+    assert len(traced) == 1
+
+
+def test_a_stack_has_layers():
+    with pytest.raises(ValueError, match="at least one layer, got depth 0"):
+        modules.Stack(make_block, 0, rngs=nnx.Rngs(0))
