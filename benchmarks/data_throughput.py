@@ -1,0 +1,51 @@
+"""How fast batches are made: pairs and target tokens a second, against what training can use.
+
+python benchmarks/data_throughput.py                       # the built-in corpus
+python benchmarks/data_throughput.py --config multi30k:en_de --data-dir /corpora
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import tempfile
+import time
+
+from jaxformer.config import resolve
+from jaxformer.data.pipeline import batches, prepare
+from jaxformer.data.plan import make_plan
+from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.tasks.corpora import load_corpora
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", default="demo")
+    parser.add_argument("--data-dir", default="")
+    parser.add_argument("--batches", type=int, default=500)
+    known = parser.parse_args()
+    _, config = resolve(known.config)
+    data = dataclasses.replace(config.data, directory=known.data_dir)
+    corpus = load_corpora(data, seed=0).train
+    tokenizer = Tokenizer.train((*corpus.source, *corpus.target), vocab_size=data.vocab_size, kind=data.tokenizer)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("tokenised and saved", "read again"):
+            began = time.perf_counter()
+            tokens = prepare(corpus, tokenizer, folder)
+            print(f"{len(corpus):,} pairs {name} in {time.perf_counter() - began:.2f} s")
+        plan = make_plan(
+            *tokens.lengths(), token_budget=data.token_budget, num_shapes=data.num_shapes, max_length=data.max_length
+        )
+        pairs = target = 0
+        began = time.perf_counter()
+        for batch in itertools.islice(batches(tokens, plan), known.batches):
+            pairs += int(batch.source_valid[:, 0].sum())
+            target += int(batch.target_valid.sum())
+        seconds = time.perf_counter() - began
+    print(f"{len(plan.shapes)} shapes, {plan.fill(*tokens.lengths()):.0%} full")
+    print(f"{pairs / seconds:,.0f} pairs/s, {target / seconds:,.0f} target tokens/s")
+
+
+if __name__ == "__main__":
+    main()
