@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import random
 
-from jaxformer.data.grammar import lexicon
-from jaxformer.data.grammar.lexicon import BE, Verb
-from jaxformer.data.grammar.phrases import PRONOUNS, Phrase, Words, english_verb, french_verb, noun_phrase, nouns_of
-from jaxformer.data.grammar.sentences import Pair, _inside, _pair, _subject, _third
-
-TENSES = ("present", "past", "progressive", "future")
+from jaxformer.data.grammar import lexicon, verbs
+from jaxformer.data.grammar.conjugation import NEGATIONS, draw_negation, draw_tense, english_verb, french_verb
+from jaxformer.data.grammar.lexicon import Noun
+from jaxformer.data.grammar.phrases import (
+    OBJECTS,
+    PRONOUNS,
+    Pair,
+    Words,
+    adjectives_for,
+    build,
+    make_pair,
+    noun_phrase,
+    nouns_of,
+)
+from jaxformer.data.grammar.statements import PERSON, TENSES, draw_other, draw_place, draw_subject
+from jaxformer.data.grammar.verbs import BE
 
 
 def eat_and_drink(pick: random.Random) -> Pair:
     """The children drink water: a partitive, which negation turns into "de"."""
-    word = pick.choice(list(lexicon.MASSES))
+    word = pick.choice(tuple(lexicon.MASSES))
     mot, feminine, kind = lexicon.MASSES[word]
-    verb = lexicon.EAT if kind == "food" else lexicon.DRINK
-    subject, tense, negative = _subject(pick, "being"), pick.choice(TENSES), pick.random() < 0.35
-    article: Words = ("de",) if negative else ("de", "la" if feminine else "le")
-    return _pair(
+    verb = verbs.EAT if kind == "food" else verbs.DRINK
+    subject = draw_subject(pick, PERSON)
+    tense = draw_tense(pick, subject, TENSES, verb)
+    negation = draw_negation(pick, verb, tense, 0.35)
+    article: Words = ("de",) if negation else ("de", "la" if feminine else "le")
+    return make_pair(
         "partitive",
-        (*subject.english, *english_verb(verb, subject, tense, negative=negative), word),
-        (*subject.french, *french_verb(verb, subject, tense, negation="pas" if negative else ""), *article, mot),
+        (*subject.english, *english_verb(verb, subject, tense, negation), word),
+        (*subject.french, *french_verb(verb, subject, tense, negation=NEGATIONS.get(negation)), *article, mot),
         subject,
     )
 
@@ -30,142 +42,131 @@ def eat_and_drink(pick: random.Random) -> Pair:
 def play(pick: random.Random) -> Pair:
     """To play the piano is jouer de, to play football jouer à."""
     music = pick.random() < 0.5
-    word = pick.choice(list(lexicon.INSTRUMENTS if music else lexicon.SPORTS))
+    word = pick.choice(tuple(lexicon.INSTRUMENTS if music else lexicon.SPORTS))
     mot, feminine = (lexicon.INSTRUMENTS if music else lexicon.SPORTS)[word]
-    subject, tense, negative = _subject(pick, "person"), pick.choice(TENSES), pick.random() < 0.2
+    subject = draw_subject(pick, PERSON)
+    tense = draw_tense(pick, subject, TENSES, verbs.PLAY)
+    negation = draw_negation(pick, verbs.PLAY, tense, 0.2)
     article = "les" if feminine is None else "la" if feminine else "le"
-    return _pair(
-        "play",
-        (*subject.english, *english_verb(lexicon.PLAY, subject, tense, negative=negative), *(["the"] if music else []), word),
-        (*subject.french, *french_verb(lexicon.PLAY, subject, tense, negation="pas" if negative else ""), "de" if music else "à", article, mot),
-        subject,
-    )  # fmt: skip
-
-
-def know(pick: random.Random) -> Pair:
-    """To know somebody is connaître, to know that something is so savoir."""
-    subject, negative = _subject(pick, "person"), pick.random() < 0.3
-    negation = "pas" if negative else ""
-    if pick.random() < 0.5:
-        object_ = noun_phrase(pick, pick.choice(nouns_of("person")))
-        verb, english, french, used = lexicon.KNOW_PERSON, object_.english, object_.french, (subject, object_)
-    else:
-        who, adjective = _third(pick, "person"), pick.choice([a for a in lexicon.ADJECTIVES if a.kind == "mood"])
-        verb, used = lexicon.KNOW_FACT, (subject, who)
-        english = ("that", *who.english, "are" if who.plural else "is", adjective.english)
-        form = adjective.form(feminine=who.feminine, plural=who.plural)
-        french = ("que", *who.french, BE.present[4 if who.plural else 1], form)
-    return _pair(
-        "know",
-        (*subject.english, *english_verb(verb, subject, "present", negative=negative), *english),
-        (*subject.french, *french_verb(verb, subject, "present", negation=negation), *french),
-        *used,
+    english = (*english_verb(verbs.PLAY, subject, tense, negation), *(["the"] if music else []), word)
+    french = (
+        *french_verb(verbs.PLAY, subject, tense, negation=NEGATIONS.get(negation)),
+        "de" if music else "à",
+        article,
+        mot,
     )
+    return make_pair("play", (*subject.english, *english), (*subject.french, *french), subject)
 
 
 def miss(pick: random.Random) -> Pair:
-    """To miss a train is rater; to miss one's brother turns the sentence round: mon frère manque à ..."""
-    subject = noun_phrase(pick, pick.choice(nouns_of("person")))
+    """To miss a train is rater; to miss one's brother turns the sentence round: mon frère manque à ..., me manque."""
     tense = pick.choice(("present", "past", "future"))
-    if pick.random() < 0.5:
-        object_ = noun_phrase(pick, pick.choice(nouns_of("vehicle")), adjectives=pick.choice((0, 1)))
-        verb: Verb = lexicon.MISS_TRAIN
-        french = (*subject.french, *french_verb(verb, subject, tense), *object_.french)
+    if pick.random() < 0.4:
+        subject, verb = draw_subject(pick, PERSON), verbs.MISS_TRAIN
+        object_ = noun_phrase(pick, pick.choice(nouns_of(verb.object)), adjectives=pick.choice((0, 1)))
+        return make_pair("miss", (*subject.english, *english_verb(verb, subject, tense), *object_.english),
+                         (*subject.french, *french_verb(verb, subject, tense), *object_.french), subject, object_)  # fmt: skip
+    verb, subject = verbs.MISS_PERSON, draw_subject(pick, PERSON)
+    name = next((name for name, phrase in PRONOUNS.items() if phrase is subject), "")
+    if pick.random() < 0.4:
+        object_ = PRONOUNS[draw_other(pick, subject)]
+        english: Words = (next(OBJECTS[key][0] for key, phrase in PRONOUNS.items() if phrase is object_),)
     else:
-        object_ = noun_phrase(pick, pick.choice(nouns_of("family")), adjectives=pick.choice((0, 1)))
-        verb = lexicon.MISS_PERSON
-        french = (*object_.french, *french_verb(verb, object_, tense), "à", *subject.french)
-    return _pair(
-        "miss", (*subject.english, *english_verb(verb, subject, tense), *object_.english), french, subject, object_
-    )
+        object_ = noun_phrase(pick, pick.choice(nouns_of({"family"})), adjectives=pick.choice((0, 1)))
+        english = object_.english
+    clitic, to = ((OBJECTS[name][2],), ()) if name else ((), ("à", *subject.french))
+    return make_pair("miss", (*subject.english, *english_verb(verb, subject, tense), *english),
+                     (*object_.french, *french_verb(verb, object_, tense, clitic=clitic), *to), subject, object_)  # fmt: skip
+
+
+SHORES = (("river", ("de", "la", "rivière")), ("lake", ("de", "le", "lac")))
+BANKS = Noun(
+    "bank",
+    "banks",
+    "banque",
+    "banques",
+    True,
+    frozenset({"work", "wait", "building", "place", "open", "shut"}),
+    ("at", "à"),
+    "à",
+)
 
 
 def bank(pick: random.Random) -> Pair:
     """The bank of a river is la rive, the one that keeps money la banque."""
-    subject, tense = _subject(pick, "person"), pick.choice(("present", "past", "future"))
+    subject, tense = draw_subject(pick, PERSON), pick.choice(("present", "past", "future"))
     if pick.random() < 0.5:
-        verb = pick.choice(lexicon.INTRANSITIVE)
-        river, fleuve = pick.choice((("river", ("de", "la", "rivière")), ("lake", ("de", "le", "lac"))))
-        english: Words = (*english_verb(verb, subject, tense), "on", "the", "bank", "of", "the", river)
-        return _pair(
-            "bank",
-            (*subject.english, *english),
-            (*subject.french, *french_verb(verb, subject, tense), "sur", "la", "rive", *fleuve),
-            subject,
-        )
-    verb = pick.choice([v for v in lexicon.INTRANSITIVE if v.infinitive in ("travailler", "attendre")])
-    adjective, forms = pick.choice(
-        (("new", ("nouvelle", True)), ("big", ("grande", True)), ("French", ("française", False)), ("", ("", True)))
-    )
-    word, before = forms
-    place = ("la", *([word] if word and before else []), "banque", *([word] if word and not before else []))
-    return _pair(
+        verb = pick.choice([v for v in verbs.INTRANSITIVE if v.object & {"walk", "stage", "wait"}])
+        river, fleuve = pick.choice(SHORES)
+        english: Words = ("on", "the", "bank", "of", "the", river)
+        french: Words = ("sur", "la", "rive", *fleuve)
+    else:
+        verb = pick.choice([v for v in verbs.INTRANSITIVE if v.object & {"work", "wait"}])
+        _, english, french = draw_place(pick, [BANKS])
+    negation = draw_negation(pick, verb, tense, 0.2)
+    return make_pair(
         "bank",
-        (*subject.english, *english_verb(verb, subject, tense), "at", "the", *([adjective] if adjective else []), "bank"),
-        (*subject.french, *french_verb(verb, subject, tense), "à", *place),
+        (*subject.english, *english_verb(verb, subject, tense, negation), *english),
+        (*subject.french, *french_verb(verb, subject, tense, negation=NEGATIONS.get(negation)), *french),
         subject,
-    )  # fmt: skip
+    )
+
+
+SEE = next(verb for verb in verbs.TRANSITIVE if verb.infinitive == "voir")
+LIGHT = Noun("light", "lights", "lumière", "lumières", True, frozenset({"coloured"}))
 
 
 def light(pick: random.Random) -> Pair:
     """A light is une lumière; a light box is une boîte légère."""
-    subject, tense = _subject(pick, "person"), pick.choice(("present", "past", "future"))
-    see = next(v for v in lexicon.TRANSITIVE if v.infinitive == "voir")
-    room, piece = pick.choice(
-        (("kitchen", "cuisine"), ("street", "rue"), ("station", "gare"), ("church", "église"), ("castle", "château"))
-    )
-    article = "le" if piece == "château" else "la"
-    colour, couleur = pick.choice(
-        (("white", "blanche"), ("red", "rouge"), ("green", "verte"), ("yellow", "jaune"), ("", ""))
-    )
-    return _pair(
-        "light",
-        (*subject.english, *english_verb(see, subject, tense), "the", *([colour] if colour else []), "light", "of", "the", room),
-        (*subject.french, *french_verb(see, subject, tense), "la", "lumière", *([couleur] if couleur else []), "de", article, piece),
-        subject,
-    )  # fmt: skip
+    subject, tense = draw_subject(pick, PERSON), pick.choice(("present", "past", "future"))
+    if pick.random() < 0.6:
+        colours = [
+            a for a in adjectives_for(LIGHT) if a.kind == "colour" and a.english not in ("black", "grey", "brown")
+        ]
+        lamp = build(
+            LIGHT, [pick.choice(colours)] if pick.random() < 0.6 else [], determiner="the", plural=pick.random() < 0.4
+        )
+        place = noun_phrase(
+            pick, pick.choice(nouns_of({"building", "room", "vehicle"})), determiner="the", adjectives=0, plural=False
+        )
+        english, french = (*lamp.english, "of", *place.english), (*lamp.french, "de", *place.french)
+        verb = SEE
+    else:
+        noun = pick.choice(nouns_of({"weigh"}))
+        thing = build(noun, [a for a in adjectives_for(noun) if a.english == "light"], determiner=pick.choice(("the", "this", "a")),
+                      plural=pick.random() < 0.3)  # fmt: skip
+        english, french = thing.english, thing.french
+        verb = pick.choice([v for v in verbs.TRANSITIVE if v.object & noun.kinds & {"carry", "buy", "paint", "keep"}])
+        tense = draw_tense(pick, subject, (tense,), verb)
+    return make_pair("light", (*subject.english, *english_verb(verb, subject, tense), *english),
+                     (*subject.french, *french_verb(verb, subject, tense), *french), subject)  # fmt: skip
+
+
+SPRUNG = nouns_of({"thing"}, lambda n: n.english in ("watch", "bed", "door", "lamp"))
 
 
 def spring(pick: random.Random) -> Pair:
     """The spring is le printemps as a season, la source in the forest, le ressort of a watch."""
     which = pick.randrange(3)
+    subject, tense = draw_subject(pick, PERSON), pick.choice(("present", "past", "future"))
     if which == 0:
-        verb, subject = pick.choice(lexicon.INTRANSITIVE), noun_phrase(pick, pick.choice(nouns_of("person")))
-        tense = pick.choice(("present", "past", "future"))
-        return _pair("spring", (*subject.english, *english_verb(verb, subject, tense), "in", "spring"),
-                     (*subject.french, *french_verb(verb, subject, tense), "à", "le", "printemps"), subject)  # fmt: skip
+        verb = pick.choice([v for v in verbs.INTRANSITIVE if not v.state])
+        return make_pair("spring", (*subject.english, *english_verb(verb, subject, tense), "in", "spring"),
+                         (*subject.french, *french_verb(verb, subject, tense), "à", "le", "printemps"), subject)  # fmt: skip
     if which == 1:
-        subject, place = _subject(pick, "being"), noun_phrase(pick, _inside(pick), determiner="the", plural=False)
-        tense = pick.choice(("present", "past", "future"))
-        return _pair("spring", (*subject.english, *english_verb(lexicon.DRINK, subject, tense), "the", "water", "of", "the", "spring", "in", *place.english),
-                     (*subject.french, *french_verb(lexicon.DRINK, subject, tense), "la", "eau", "de", "la", "source", "dans", *place.french), subject, place)  # fmt: skip
-    noun = pick.choice([n for n in lexicon.NOUNS if n.english in ("watch", "bed")])
+        _, english, french = draw_place(
+            pick, nouns_of({"ground"}, lambda n: n.english in ("forest", "garden", "park", "village", "island"))
+        )
+        return make_pair("spring", (*subject.english, *english_verb(verbs.DRINK, subject, tense), "the", "water", "of", "the", "spring", *english),
+                         (*subject.french, *french_verb(verbs.DRINK, subject, tense), "la", "eau", "de", "la", "source", *french), subject)  # fmt: skip
     thing = noun_phrase(
-        pick, noun, plural=False, determiner=pick.choice(["the", "my", "his", "this", "her", "our", "your"])
+        pick,
+        pick.choice(SPRUNG),
+        plural=False,
+        determiner=pick.choice(("the", "my", "his", "this", "her", "our", "your")),
     )
     past, negative = pick.random() < 0.4, pick.random() < 0.3
-    finite = "était" if past else "est"
-    verb = ("ne", finite, "pas") if negative else (finite,)
-    return _pair("spring", ("the", "spring", "of", *thing.english, "was" if past else "is", *(["not"] if negative else []), "broken"),
-                 ("le", "ressort", "de", *thing.french, *verb, "cassé"), thing)  # fmt: skip
-
-
-def owner(pick: random.Random) -> Pair:
-    """Her brother has a blue hat: the possessive agrees with what is possessed."""
-    subject = noun_phrase(pick, pick.choice(nouns_of("family")), determiner=pick.choice(["his", "her", "my", "our"]))
-    object_: Phrase = noun_phrase(pick, pick.choice(nouns_of("thing")), determiner=pick.choice(["a", "his", "her", "my", "two", "three"]),
-                                  plural=None)  # fmt: skip
-    tense = pick.choice(("present", "future", "progressive"))
-    english = english_verb(lexicon.HAVE, subject, "past" if tense == "progressive" else tense)
-    return _pair("possession", (*subject.english, *english, *object_.english),
-                 (*subject.french, *french_verb(lexicon.HAVE, subject, tense), *object_.french), subject, object_)  # fmt: skip
-
-
-def someone_likes(pick: random.Random) -> Pair:
-    """She is my friend's neighbour: "is" and a noun, no adjective to agree."""
-    subject = PRONOUNS[pick.choice(["he", "she"])]
-    noun = pick.choice([n for n in nouns_of("person") if n.feminine == subject.feminine and "worker" in n.kinds])
-    owner_ = noun_phrase(pick, pick.choice(nouns_of("person")), determiner=pick.choice(["the", "my", "his", "our"]))
-    past = pick.random() < 0.4
-    return _pair("identity", (*subject.english, "was" if past else "is", "the", noun.english, "of", *owner_.english),
-                 (*subject.french, "était" if past else "est", "la" if noun.feminine else "le", noun.french, "de", *owner_.french), owner_)  # fmt: skip
+    spring_ = PRONOUNS["he"]
+    finite = french_verb(BE, spring_, "past" if past else "present", negation="pas" if negative else None)
+    return make_pair("spring", ("the", "spring", "of", *thing.english, "was" if past else "is", *(["not"] if negative else []), "broken"),
+                     ("le", "ressort", "de", *thing.french, *finite, "cassé"), thing)  # fmt: skip

@@ -1,11 +1,14 @@
-"""The words: nouns with gender and class, adjectives with their four forms and place, verbs with their conjugation."""
+"""The words: nouns with gender and classes, adjectives with their forms and place, names and numbers.
+
+Classes say what makes sense together ("food" is eaten, "text" is read), so that sentences are plausible.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 
 VOWELS = "aeiouyâàéèêëîïôûœæh"
-ASPIRATED = frozenset("héros hibou hiboux haricot haricots huit onze haut haute hauts hautes hache haches".split())
+ASPIRATED = frozenset("héros hibou hiboux haricot haricots huit onze haut haute hauts hautes".split())
 
 
 def begins_with_vowel(word: str) -> bool:
@@ -15,7 +18,7 @@ def begins_with_vowel(word: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Noun:
-    """A noun; `kinds` say what it can do: person, animal, food, drink, text, place, thing, clothes, vehicle, work."""
+    """A noun and its classes; places also say how one is in them and how one goes there."""
 
     english: str
     english_plural: str
@@ -23,6 +26,8 @@ class Noun:
     french_plural: str
     feminine: bool
     kinds: frozenset[str]
+    at: tuple[str, str] = ("", "")  # English and French preposition: "on", "sur"
+    to: str = ""  # French preposition after a verb of motion, "" where one does not go
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,26 +42,13 @@ class Adjective:
     before: bool
     liaison: str
     kind: str
+    suits: frozenset[str]
 
     def form(self, *, feminine: bool, plural: bool) -> str:
         """The form that agrees."""
         if plural:
             return self.feminine_plural if feminine else self.masculine_plural
         return self.feminine if feminine else self.masculine
-
-
-@dataclasses.dataclass(frozen=True)
-class Verb:
-    """A verb.  English: base, third person, past, participle, -ing.  French: see `conjugation`."""
-
-    english: tuple[str, str, str, str, str]
-    infinitive: str
-    present: tuple[str, str, str, str, str]  # je, il, nous, vous, ils
-    participle: str
-    future: str
-    imperfect: str
-    subject: str
-    object: str
 
 
 def _plural(word: str, given: str = "") -> str:
@@ -76,259 +68,212 @@ def _english_plural(word: str) -> str:
 
 
 def _nouns(table: str) -> tuple[Noun, ...]:
-    """Lines of ``english[/plural] french[/plural] m|f kinds``; an underscore is a space."""
+    """Lines of ``english[/plural] french[/plural] m|f kinds [at sur à]``."""
     nouns = []
     for line in table.strip().splitlines():
-        english, french, gender, kinds = line.split()
+        english, french, gender, kinds, *place = line.split()
         one, _, many = english.partition("/")
         un, _, des = french.partition("/")
-        nouns.append(Noun(one, many or _english_plural(one), un, _plural(un, des), gender == "f", frozenset(kinds.split(","))))
+        at, to = (("", ""), "") if not place else ((place[0], place[1]), place[2].strip("-"))
+        classes = frozenset(kinds.split(",") + (["place"] if place else []))
+        nouns.append(Noun(one, many or _english_plural(one), un, _plural(un, des), gender == "f", classes, at, to))
     return tuple(nouns)
 
 
 NOUNS = _nouns("""
-man/men homme m person
-woman/women femme f person
-boy garçon m person
-girl fille f person
-doctor médecin m person,worker
-teacher professeur m person,worker
-farmer fermier m person,worker
-neighbour voisin m person
-queen reine f person
-king roi m person
-student étudiant m person
-singer chanteuse f person,worker
-actor acteur m person,worker
-actress actrice f person,worker
-child/children enfant m person
-nurse infirmière f person,worker
-lawyer avocat m person,worker
-baker boulanger m person,worker
-hero/heroes héros m person
-uncle oncle m person,family
-aunt tante f person,family
-brother frère m person,family
-sister sœur f person,family
-mother mère f person,family
-father père m person,family
-friend ami m person,family
-cousin cousine f person,family
-dog chien m animal
-cat chat m animal
-horse cheval/chevaux m animal
-cow vache f animal
-bird oiseau m animal
-owl hibou/hiboux m animal
-goat chèvre f animal
-mouse/mice souris f animal
-fish/fish poisson m animal
-hen poule f animal
-apple pomme f food,thing
-orange orange f food,thing
-pear poire f food,thing
-egg œuf m food,thing
-cake gâteau m food,thing
-tomato/tomatoes tomate f food,thing
-sandwich sandwich m food,thing
-bean haricot m food,thing
-book livre m text,thing
-letter lettre f text,thing
-newspaper journal/journaux m text,thing
-story histoire f text
-poem poème m text
-article article m text
-magazine revue f text,thing
-house maison f place,building
-school école f place,building
-church église f place,building
-hotel hôtel m place,building
-hospital hôpital/hôpitaux m place,building
-station gare f place,building
-museum musée m place,building
-library bibliothèque f place,building
-market marché m place
-garden jardin m place
-village village m place
-city ville f place
-street rue f place
-beach plage f place
-island île f place
-forest forêt f place
-kitchen cuisine f place
-office bureau m place,building
-castle château m place,building
-car voiture f vehicle,thing
-bicycle vélo m vehicle,thing
-boat bateau m vehicle,thing
-train train m vehicle
-bus autobus m vehicle
-plane avion m vehicle
-table table f thing
-chair chaise f thing
-door porte f thing
-window fenêtre f thing
-key clé f thing
-lamp lampe f thing
-box boîte f thing
-watch montre f thing
-bag sac m thing
-ball balle f thing
-bed lit m thing
-knife/knives couteau m thing
-plate assiette f thing
-glass verre m thing
-umbrella parapluie m thing
-tree arbre m thing
-flower fleur f thing
-stone pierre f thing
-computer ordinateur m thing
-picture tableau m thing
-hat chapeau m clothes,thing
-coat manteau m clothes,thing
-shirt chemise f clothes,thing
-dress robe f clothes,thing
-shoe chaussure f clothes,thing
-scarf/scarves écharpe f clothes,thing
+man/men homme m person,adult,young
+woman/women femme f person,adult,young
+boy garçon m person,child
+girl fille f person,child
+child/children enfant m person,child
+king roi m person,adult,young
+queen reine f person,adult,young
+princess princesse f person,adult,young
+hero/heroes héros m person,adult,young
+doctor médecin m person,adult,young,worker,foreign,ours,carer
+teacher professeur m person,adult,young,worker,foreign,ours,carer
+lawyer avocat m person,adult,young,worker,foreign,ours,carer
+nurse infirmière f person,adult,young,worker,foreign,carer
+farmer fermier m person,adult,young,worker,foreign
+baker boulanger m person,adult,young,worker,foreign
+singer chanteur m person,adult,young,worker,foreign
+actor acteur m person,adult,young,worker,foreign
+actress actrice f person,adult,young,worker,foreign
+waitress serveuse f person,young,worker,foreign
+student étudiant m person,young,worker,foreign
+neighbour voisin m person,adult,foreign,ours,carer
+uncle oncle m person,adult,family,ours
+aunt tante f person,adult,family,ours
+brother frère m person,young,family,ours
+sister sœur f person,young,family,ours
+mother mère f person,adult,family,ours,single
+father père m person,adult,family,ours,single
+grandmother grand-mère/grands-mères f person,adult,family,ours
+daughter fille f person,young,family,ours
+son fils m person,young,family,ours
+friend ami m person,adult,family,foreign,ours
+cousin cousin m person,young,family,foreign,ours
+dog chien m animal,fur,ours
+cat chat m animal,fur,ours
+horse cheval/chevaux m animal,fur,ours
+cow vache f animal,fur,ours
+bird oiseau m animal,fur
+owl hibou/hiboux m animal,fur
+goat chèvre f animal,fur,ours
+mouse/mice souris f animal,fur
+rabbit lapin m animal,fur,ours
+hen poule f animal,fur,ours
+apple pomme f food,ripe,buy,ours
+orange orange f food,ripe,buy,ours
+pear poire f food,ripe,buy,ours
+tomato/tomatoes tomate f food,ripe,buy
+strawberry fraise f food,ripe,buy
+egg œuf m food,buy,ours
+cake gâteau m food,buy,ours
+sandwich sandwich m food,buy,ours
+bean haricot m food,buy
+book livre m text,writing,fat,buy,keep,ours
+letter lettre f text,writing,keep,open,ours
+newspaper journal/journaux m text,buy,keep,ours
+magazine revue f text,buy,keep,ours
+story histoire f text,writing
+poem poème m text,writing
+article article m text,writing
+novel roman m text,writing,buy,keep,fat
+house maison f building,coloured,home,paint,ours,dear in dans -
+castle château m building,home,dear in dans à
+hotel hôtel m building,home,work,dear at à à
+school école f building,work at à à
+church église f building,coloured,stage in dans à
+hospital hôpital/hôpitaux m building,work at à à
+station gare f building,wait at à à
+museum musée m building,work,open,shut at à à
+library bibliothèque f building,work,open,shut at à à
+theatre théâtre m building,work,stage,open,shut at à à
+shop magasin m building,work,open,shut in dans à
+restaurant restaurant m building,work,wait,open,shut,dear at à à
+market marché m ground,work,wait at à à
+farm ferme f ground,home,work,ours at à à
+garden jardin m ground,walk,stage,wait,ours in dans à
+park parc m ground,walk,wait in dans à
+village village m ground,home,walk,ours in dans à
+city ville f ground,home,walk,ours in dans à
+beach plage f ground,walk on sur à
+island île f ground,home,walk on sur sur
+forest forêt f ground,walk in dans dans
+street rue f ground,walk,stage,wait,wash,ours in dans -
+kitchen cuisine f room,wait,wash,ours in dans dans
+office bureau m room,work,wash,ours in dans à
+lake lac m water in dans -
+river rivière f water in dans -
+sea mer f water,single in dans -
+car voiture f vehicle,coloured,drive,buy,dear,wash,ours
+bus autobus m vehicle,coloured,drive,catch
+truck camion m vehicle,coloured,drive,buy,dear,wash,ours
+bicycle vélo m vehicle,coloured,buy,dear,paint,weigh,ours
+boat bateau m vehicle,coloured,catch,buy,dear,paint,ours
+train train m vehicle,catch
+plane avion m vehicle,catch
+table table f thing,coloured,buy,dear,paint,weigh,round,ours
+chair chaise f thing,coloured,buy,carry,paint,weigh,break,ours
+bed lit m thing,coloured,buy,dear,ours
+lamp lampe f thing,coloured,buy,carry,break,weigh,ours
+door porte f thing,coloured,open,shut,paint,ours
+window fenêtre f thing,open,shut,wash,break,ours
+wall mur m thing,coloured,paint
+key clé f thing,keep,small,ours
+watch montre f thing,keep,buy,dear,break,small,ours
+box boîte f thing,coloured,keep,carry,open,shut,weigh,empty,ours
+bag sac m thing,coloured,keep,carry,buy,open,weigh,empty,ours
+bottle bouteille f thing,keep,carry,open,break,empty
+glass verre m thing,break,wash,empty,buy
+plate assiette f thing,coloured,break,wash,empty,round,buy
+knife/knives couteau m thing,keep,wash,buy
+ball balle f thing,coloured,keep,buy,ours
+umbrella parapluie m thing,coloured,keep,carry,break,buy,ours
+computer ordinateur m thing,buy,dear,carry,weigh,break,ours
+picture tableau m thing,hide,buy,dear,carry,paint
+flower fleur f thing,coloured,buy,carry
+stone pierre f fat,keep,weigh,carry,round
+tree arbre m ground,plant
+hat chapeau m clothes,coloured,keep,buy,dear,ours
+coat manteau m clothes,coloured,keep,buy,dear,weigh,ours
+shirt chemise f clothes,coloured,buy,wash,dear,ours
+dress robe f clothes,coloured,buy,wash,dear,ours
+skirt jupe f clothes,coloured,buy,wash,dear,ours
+shoe chaussure f clothes,coloured,keep,buy,wash,dear,ours
+scarf/scarves écharpe f clothes,coloured,keep,buy,wash,ours
 """)
 
 
 def _adjectives(table: str) -> tuple[Adjective, ...]:
-    """Lines of ``english kind before|after masculine [feminine [masculine-plural [liaison]]]``."""
+    """Lines of ``english kind before|after classes masculine [feminine [masculine-plural [liaison]]]``."""
     found = []
     for line in table.strip().splitlines():
-        english, kind, place, masculine, *rest = line.split()
+        english, kind, place, suits, masculine, *rest = line.split()
         feminine = rest[0] if rest else masculine if masculine.endswith("e") else masculine + "e"
-        many = rest[1] if len(rest) > 1 else _plural(masculine)
+        plural = rest[1] if len(rest) > 1 else masculine if masculine[-1] in "sx" else masculine + "s"
         liaison = rest[2] if len(rest) > 2 else masculine
-        found.append(Adjective(english, masculine, feminine, many, feminine + "s", place == "before", liaison, kind))
+        many = feminine if plural == masculine == feminine else feminine + "s"
+        found.append(Adjective(english, masculine, feminine, plural, many, place == "before", liaison, kind, frozenset(suits.split(","))))
     return tuple(found)
 
 
 ADJECTIVES = _adjectives("""
-small size before petit
-big size before grand
-old age before vieux vieille vieux vieil
-young age before jeune
-new age before nouveau nouvelle nouveaux nouvel
-beautiful look before beau belle beaux bel
-good worth before bon bonne
-bad worth before mauvais mauvaise
-pretty look before joli
-white colour after blanc blanche
-black colour after noir
-red colour after rouge
-green colour after vert
-blue colour after bleu bleue bleus
-yellow colour after jaune
-grey colour after gris grise
-brown colour after brun
-French origin after français française
-Italian origin after italien italienne
-English origin after anglais anglaise
-Spanish origin after espagnol
-Japanese origin after japonais japonaise
-American origin after américain
-happy mood after heureux heureuse
-sad mood after triste
-tired mood after fatigué
-angry mood after furieux furieuse
-rich mood after riche
-kind mood after gentil gentille
-proud mood after fier fière
-intelligent mood after intelligent
-famous mood after célèbre
-heavy state after lourd
-light state after léger légère
-clean state after propre
-expensive state after cher chère
-broken state after cassé
-empty state after vide
-round state after rond
-strong worth after fort
+small size before water,child,animal,food,building,ground,room,vehicle,thing,fat petit
+big size before animal,food,fat gros grosse
+big size before water,building,ground,room,vehicle,thing,clothes,child grand
+old age before adult,animal,building,ground,room,vehicle,thing,clothes,text vieux vieille vieux vieil
+young age before young,child,animal jeune
+new age before worker,building,vehicle,thing,clothes,text nouveau nouvelle nouveaux nouvel
+beautiful look before water,building,ground,clothes,thing,text,fur beau belle beaux bel
+pretty look before clothes,building,room joli
+good look before food,text,worker bon bonne
+bad look before food,text,worker mauvais mauvaise
+white colour after coloured,fur blanc blanche
+black colour after coloured,fur noir
+grey colour after coloured,fur gris grise
+brown colour after coloured,fur marron marron marron
+red colour after coloured rouge
+green colour after coloured vert
+blue colour after coloured bleu
+yellow colour after coloured jaune
+French origin after foreign,text,clothes,drive français française
+Italian origin after foreign,text,clothes,drive italien italienne
+English origin after foreign,text,clothes,drive anglais anglaise
+Spanish origin after foreign,text,clothes,drive espagnol
+Japanese origin after foreign,text,clothes,drive japonais japonaise
+American origin after foreign,text,clothes,drive américain
+German origin after foreign,text,clothes,drive allemand
+happy mood after person heureux heureuse
+sad mood after person,text triste
+tired mood after person,animal fatigué
+angry mood after person furieux furieuse
+rich mood after adult,foreign riche
+proud mood after person fier fière
+polite mood after person poli
+brave mood after person courageux courageuse
+intelligent mood after person,fur intelligent
+famous mood after worker,writing célèbre
+heavy state after weigh lourd
+light state after weigh léger légère
+clean state after wash propre
+broken state after break cassé
+empty state after empty vide
+open state after shut ouvert
+closed state after shut fermé
+expensive state after dear cher chère
+round state after round rond
+ripe state after ripe mûr
+interesting state after text intéressant
 """)
 
-
-def _verb(english: str, infinitive: str, subject: str, object_: str, irregular: str = "") -> Verb:
-    """English principal parts; French regular -er unless `irregular` gives ``present;participle;future;imperfect``."""
-    parts = tuple(english.split("/"))
-    if irregular:
-        present, participle, future, imperfect = irregular.split(";")
-        forms = tuple(present.split())
-    else:
-        stem = infinitive[:-2]
-        soft = stem + "e" if stem.endswith("g") else stem[:-1] + "ç" if stem.endswith("c") else stem
-        forms = (stem + "e", stem + "e", soft + "ons", stem + "ez", stem + "ent")
-        participle, future, imperfect = stem + "é", infinitive, soft
-    return Verb(parts, infinitive, forms, participle, future, imperfect, subject, object_)  # pyright: ignore
-
-
-TRANSITIVE = (
-    _verb("see/sees/saw/seen/seeing", "voir", "person", "any", "vois voit voyons voyez voient;vu;verr;voy"),
-    _verb("watch/watches/watched/watched/watching", "regarder", "person", "any"),
-    _verb("find/finds/found/found/finding", "trouver", "person", "any"),
-    _verb("look for/looks for/looked for/looked for/looking for", "chercher", "person", "any"),
-    _verb("love/loves/loved/loved/loving", "aimer", "person", "any"),
-    _verb("show/shows/showed/shown/showing", "montrer", "person", "thing"),
-    _verb("buy/buys/bought/bought/buying", "acheter", "person", "thing", "achète achète achetons achetez achètent;acheté;achèter;achet"),
-    _verb("sell/sells/sold/sold/selling", "vendre", "person", "thing", "vends vend vendons vendez vendent;vendu;vendr;vend"),
-    _verb("carry/carries/carried/carried/carrying", "porter", "person", "thing"),
-    _verb("paint/paints/painted/painted/painting", "peindre", "person", "thing", "peins peint peignons peignez peignent;peint;peindr;peign"),
-    _verb("lose/loses/lost/lost/losing", "perdre", "person", "thing", "perds perd perdons perdez perdent;perdu;perdr;perd"),
-    _verb("clean/cleans/cleaned/cleaned/cleaning", "nettoyer", "person", "thing", "nettoie nettoie nettoyons nettoyez nettoient;nettoyé;nettoier;nettoy"),
-    _verb("break/breaks/broke/broken/breaking", "casser", "person", "thing"),
-    _verb("hide/hides/hid/hidden/hiding", "cacher", "person", "thing"),
-    _verb("eat/eats/ate/eaten/eating", "manger", "person", "food"),
-    _verb("cut/cuts/cut/cut/cutting", "couper", "person", "food"),
-    _verb("read/reads/read/read/reading", "lire", "person", "text", "lis lit lisons lisez lisent;lu;lir;lis"),
-    _verb("write/writes/wrote/written/writing", "écrire", "person", "text", "écris écrit écrivons écrivez écrivent;écrit;écrir;écriv"),
-    _verb("forget/forgets/forgot/forgotten/forgetting", "oublier", "person", "text"),
-    _verb("visit/visits/visited/visited/visiting", "visiter", "person", "place"),
-    _verb("leave/leaves/left/left/leaving", "quitter", "person", "place"),
-    _verb("build/builds/built/built/building", "construire", "person", "building", "construis construit construisons construisez construisent;construit;construir;construis"),
-    _verb("drive/drives/drove/driven/driving", "conduire", "person", "vehicle", "conduis conduit conduisons conduisez conduisent;conduit;conduir;conduis"),
-    _verb("wear/wears/wore/worn/wearing", "porter", "person", "clothes"),
-    _verb("call/calls/called/called/calling", "appeler", "person", "person", "appelle appelle appelons appelez appellent;appelé;appeller;appel"),
-    _verb("help/helps/helped/helped/helping", "aider", "person", "person"),
-    _verb("thank/thanks/thanked/thanked/thanking", "remercier", "person", "person"),
-    _verb("follow/follows/followed/followed/following", "suivre", "being", "being", "suis suit suivons suivez suivent;suivi;suivr;suiv"),
-)
-
-INTRANSITIVE = (
-    _verb("sleep/sleeps/slept/slept/sleeping", "dormir", "being", "", "dors dort dormons dormez dorment;dormi;dormir;dorm"),
-    _verb("work/works/worked/worked/working", "travailler", "person", ""),
-    _verb("sing/sings/sang/sung/singing", "chanter", "person", ""),
-    _verb("dance/dances/danced/danced/dancing", "danser", "person", ""),
-    _verb("wait/waits/waited/waited/waiting", "attendre", "being", "", "attends attend attendons attendez attendent;attendu;attendr;attend"),
-    _verb("run/runs/ran/run/running", "courir", "being", "", "cours court courons courez courent;couru;courr;cour"),
-    _verb("swim/swims/swam/swum/swimming", "nager", "being", ""),
-    _verb("smile/smiles/smiled/smiled/smiling", "sourire", "person", "", "souris sourit sourions souriez sourient;souri;sourir;souri"),
-)
-
-MOTION = (  # with être in the past, and a place: "to the market"
-    _verb("go/goes/went/gone/going", "aller", "being", "to", "vais va allons allez vont;allé;ir;all"),
-    _verb("come/comes/came/come/coming", "venir", "being", "to", "viens vient venons venez viennent;venu;viendr;ven"),
-    _verb("return/returns/returned/returned/returning", "retourner", "being", "to"),
-    _verb("arrive/arrives/arrived/arrived/arriving", "arriver", "being", "at"),
-    _verb("stay/stays/stayed/stayed/staying", "rester", "being", "at"),
-)
-
-PLAY = _verb("play/plays/played/played/playing", "jouer", "person", "")
-KNOW_PERSON = _verb("know/knows/knew/known/knowing", "connaître", "person", "person", "connais connaît connaissons connaissez connaissent;connu;connaîtr;connaiss")
-KNOW_FACT = _verb("know/knows/knew/known/knowing", "savoir", "person", "", "sais sait savons savez savent;su;saur;sav")
-MISS_TRAIN = _verb("miss/misses/missed/missed/missing", "rater", "person", "vehicle")
-MISS_PERSON = _verb("miss/misses/missed/missed/missing", "manquer", "person", "")
-DRINK = _verb("drink/drinks/drank/drunk/drinking", "boire", "being", "", "bois boit buvons buvez boivent;bu;boir;buv")
-EAT = TRANSITIVE[14]
-HAVE = _verb("have/has/had/had/having", "avoir", "person", "thing", "ai a avons avez ont;eu;aur;av")
-BE = _verb("be/is/was/been/being", "être", "any", "", "suis est sommes êtes sont;été;ser;ét")
 
 MASSES = {  # what one eats or drinks some of: English, French, feminine
     "bread": ("pain", False, "food"), "meat": ("viande", True, "food"), "cheese": ("fromage", False, "food"),
     "soup": ("soupe", True, "food"), "rice": ("riz", False, "food"), "water": ("eau", True, "drink"),
     "milk": ("lait", False, "drink"), "wine": ("vin", False, "drink"), "tea": ("thé", False, "drink"),
 }  # fmt: skip
-
 INSTRUMENTS = {"piano": ("piano", False), "violin": ("violon", False), "guitar": ("guitare", True), "flute": ("flûte", True)}
 SPORTS = {"football": ("football", False), "tennis": ("tennis", False), "chess": ("échecs", None), "cards": ("cartes", None)}
 MONTHS = dict(
@@ -338,6 +283,7 @@ MONTHS = dict(
         strict=True,
     )
 )
+YEARS = "1945 1957 1962 1968 1974 1981 1989 1992 1995 1999 2001 2004 2008 2012 2016 2020".split()
 NUMBERS = dict(zip("two three four five six ten".split(), "deux trois quatre cinq six dix".split(), strict=True))
 INSTITUTIONS = (  # noun of two adjectives, which French puts after it in the opposite order
     ("Area", "zone", True), ("Community", "communauté", True), ("Union", "union", True), ("System", "système", False),
@@ -345,8 +291,8 @@ INSTITUTIONS = (  # noun of two adjectives, which French puts after it in the op
 )  # fmt: skip
 OUTER = (("European", "européen", "européenne"), ("African", "africain", "africaine"), ("American", "américain", "américaine"),
          ("Asian", "asiatique", "asiatique"), ("French", "français", "française"))  # fmt: skip
-INNER = (("Economic", "économique"), ("Political", "politique"), ("Monetary", "monétaire"), ("Scientific", "scientifique"),
-         ("Historical", "historique"), ("Public", "public/publique"))  # fmt: skip
+INNER = (("Economic", "économique", "économique"), ("Political", "politique", "politique"), ("Monetary", "monétaire", "monétaire"),
+         ("Scientific", "scientifique", "scientifique"), ("Social", "social", "sociale"), ("Public", "public", "publique"))  # fmt: skip
 DOCUMENTS = (("agreement", "accord", False), ("treaty", "traité", False), ("report", "rapport", False),
              ("law", "loi", True), ("convention", "convention", True), ("letter", "lettre", True))  # fmt: skip
 PASSIVES = (("signed", "signé"), ("published", "publié"), ("adopted", "adopté"), ("rejected", "rejeté"),

@@ -1,42 +1,48 @@
-"""Noun phrases, verb forms, and the joining of words into text: agreement, word order, elision, contraction."""
+"""Noun phrases, and the joining of words into text: agreement, word order, elision, contraction."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 import re
+from collections.abc import Callable, Sequence, Set
 
-from jaxformer.data.grammar.lexicon import (
-    ADJECTIVES,
-    BE,
-    HAVE,
-    NOUNS,
-    NUMBERS,
-    Adjective,
-    Noun,
-    Verb,
-    begins_with_vowel,
-)
+from jaxformer.data.grammar.lexicon import ADJECTIVES, NOUNS, NUMBERS, Adjective, Noun, begins_with_vowel
+from jaxformer.data.grammar.verbs import Verb
 
 Words = tuple[str, ...]
 
-ELIDED = {"le": "l'", "la": "l'", "de": "d'", "ne": "n'", "je": "j'", "que": "qu'", "se": "s'", "me": "m'"}
+ELIDED = {"le": "l'", "la": "l'", "de": "d'", "ne": "n'", "je": "j'", "que": "qu'", "me": "m'", "ce": "c'"}
 CONTRACTED = {("de", "le"): "du", ("de", "les"): "des", ("à", "le"): "au", ("à", "les"): "aux"}
 POSSESSIVES = {  # English: masculine, feminine, plural; feminine before a vowel takes the masculine form
     "my": ("mon", "ma", "mes"), "his": ("son", "sa", "ses"), "her": ("son", "sa", "ses"),
     "our": ("notre", "notre", "nos"), "your": ("votre", "votre", "vos"), "their": ("leur", "leur", "leurs"),
 }  # fmt: skip
-SUITS = {  # adjective kinds that go with noun kinds
-    "person": ("size", "age", "mood", "origin"), "animal": ("size", "age", "colour"),
-    "building": ("size", "age", "look", "origin", "colour"), "place": ("size", "age", "look"),
-    "vehicle": ("size", "age", "colour", "origin"), "text": ("worth", "origin", "age"),
-    "food": ("size", "worth", "colour"), "clothes": ("colour", "age", "look", "origin"), "thing": ("size", "colour", "age", "look"),
-}  # fmt: skip
+CLASHES = {
+    "open": ("open", "closed"),
+    "close": ("open", "closed"),
+    "break": ("broken",),
+    "clean": ("clean",),
+    "wear": ("heavy", "light"),
+}
+ORDER = ("look", "mood", "state", "size", "age", "colour", "origin")  # of English adjectives
+_GROUPS = {"colour": "colour", "origin": "origin"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A sentence and its translation, the construction they show, and the combinations that the split goes by."""
+
+    english: str
+    french: str
+    construction: str
+    features: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
 class Phrase:
-    """A noun phrase in both languages, with what others must agree with, and the held-out pairs it uses."""
+    """A noun phrase in both languages, what others agree with, and the combinations it uses."""
 
     english: Words
     french: Words
@@ -44,6 +50,12 @@ class Phrase:
     plural: bool
     person: int = 3
     pairs: tuple[tuple[str, str], ...] = ()
+    noun: Noun | None = None
+
+    @property
+    def ending(self) -> str:
+        """Of a regular adjective or participle that agrees with it."""
+        return ("e" if self.feminine else "") + ("s" if self.plural else "")
 
 
 PRONOUNS = {
@@ -54,41 +66,57 @@ PRONOUNS = {
     "she": Phrase(("she",), ("elle",), True, False),
     "they": Phrase(("they",), ("ils",), False, True),
 }
+OBJECTS = {  # English object: French direct, indirect
+    "I": ("me", "me", "me"), "we": ("us", "nous", "nous"), "you": ("you", "vous", "vous"), "he": ("him", "le", "lui"),
+    "she": ("her", "la", "lui"), "they": ("them", "les", "leur"),
+}  # fmt: skip
 
 
-def nouns_of(kind: str) -> list[Noun]:
-    """Nouns that can stand where a verb wants this kind."""
-    wanted = {"any": {"person", "animal", "thing", "building"}, "being": {"person", "animal"}}.get(kind, {kind})
-    return [noun for noun in NOUNS if noun.kinds & wanted]
+@functools.cache
+def _nouns_of(kinds: frozenset[str]) -> tuple[Noun, ...]:
+    return tuple(noun for noun in NOUNS if noun.kinds & kinds)
 
 
-def adjectives_for(noun: Noun) -> list[Adjective]:
-    """Adjectives that make sense of a noun."""
-    kind = next(kind for kind in SUITS if kind in noun.kinds)
-    return [a for a in ADJECTIVES if a.kind in SUITS[kind] and not (a.english == "young" and kind not in ("person", "animal"))
-            and not (a.english == "new" and kind in ("person", "animal"))]  # fmt: skip
+def nouns_of(kinds: Set[str], where: Callable[[Noun], bool] | None = None) -> Sequence[Noun]:
+    """Nouns of any of these classes."""
+    found = _nouns_of(frozenset(kinds))
+    return found if where is None else [noun for noun in found if where(noun)]
+
+
+@functools.cache
+def adjectives_for(noun: Noun) -> tuple[Adjective, ...]:
+    """Adjectives that make sense of a noun; no English word twice."""
+    return tuple(adjective for adjective in ADJECTIVES if adjective.suits & noun.kinds)
 
 
 def noun_phrase(
-    pick: random.Random, noun: Noun, *, determiner: str = "", adjectives: int = -1, plural: bool | None = None
+    pick: random.Random,
+    noun: Noun,
+    *,
+    determiner: str = "",
+    adjectives: int = -1,
+    plural: bool | None = None,
+    negated: bool = False,
+    unsaid: Words = (),
 ) -> Phrase:
     """A determiner, up to two adjectives and a noun.
 
     Args:
-      determiner: "the", "a", "this", a possessive, a number, or "" for any of them.
+      determiner: "the", "a" (in the plural "some"), "this", a possessive, a number, or "" for any that suits.
       adjectives: how many, -1 for any number.
+      negated: the object of a negation, where French has "de" for "a".
+      unsaid: adjectives that would make no sense here.
     """
     plural = pick.random() < 0.3 if plural is None else plural
-    determiner = determiner or pick.choice(
-        ["the"] * 5
-        + ["a", "this", "my", "his", "her", "our", "your", "their"]
-        + ([pick.choice(list(NUMBERS))] * 2 if plural else [])
-    )
-    if determiner == "a" and plural:
-        determiner = "the"
-    plural = plural or determiner in NUMBERS
+    determiner = determiner or _determiner(pick, noun, plural)
+    plural = (plural and "single" not in noun.kinds) or determiner in NUMBERS
     count = pick.choice((0, 0, 0, 1, 1, 1, 2)) if adjectives < 0 else adjectives
-    chosen = _choose_adjectives(pick, noun, count)
+    chosen = _choose_adjectives(pick, noun, count, unsaid)
+    return build(noun, chosen, determiner=determiner, plural=plural, negated=negated)
+
+
+def build(noun: Noun, chosen: list[Adjective], *, determiner: str, plural: bool, negated: bool = False) -> Phrase:
+    """The phrase of a noun with these adjectives, given in English order."""
     before = [a for a in chosen if a.before]
     after = [a for a in chosen if not a.before]
     word = noun.french_plural if plural else noun.french
@@ -97,46 +125,91 @@ def noun_phrase(
         shown[-1] = before[-1].liaison
     french = [*shown, word, *(a.form(feminine=noun.feminine, plural=plural) for a in reversed(after))]
     english = [*(a.english for a in chosen), noun.english_plural if plural else noun.english]
+    article = _french_determiner(determiner, french[0], noun.feminine, plural)
+    if determiner == "a" and (negated or (plural and before)):
+        article = "de"
     return Phrase(
-        (*_english_determiner(determiner, english[0], plural), *english),
-        (*_french_determiner(determiner, french[0], noun.feminine, plural), *french),
+        (_english_determiner(determiner, english[0], plural, negated), *english),
+        (article, *french),
         noun.feminine,
         plural,
         pairs=tuple((a.english, noun.english) for a in chosen),
+        noun=noun,
     )
 
 
-def _choose_adjectives(pick: random.Random, noun: Noun, count: int) -> list[Adjective]:
-    """In English order: size, look or age first, then colour, then origin; French mirrors what follows the noun."""
-    order = ("worth", "look", "size", "age", "mood", "state", "colour", "origin")
+def _determiner(pick: random.Random, noun: Noun, plural: bool) -> str:
+    if "family" in noun.kinds:
+        return pick.choice(tuple(POSSESSIVES))
+    draw = pick.random()
+    if plural and draw < 0.15:
+        return pick.choice(tuple(NUMBERS))
+    if draw < 0.35:
+        return "a"
+    if draw < 0.5 and "ours" in noun.kinds:
+        return pick.choice(tuple(POSSESSIVES))
+    return "this" if draw < 0.6 else "the"
+
+
+def definite(pick: random.Random, noun: Noun) -> str:
+    """A determiner for what is known: no number, no indefinite article."""
+    if "family" in noun.kinds or ("ours" in noun.kinds and pick.random() < 0.3):
+        return pick.choice(tuple(POSSESSIVES))
+    return pick.choice(("the", "the", "the", "this"))
+
+
+def object_phrase(
+    pick: random.Random, verb: Verb, noun: Noun, *, determiner: str = "", adjectives: int = -1, negated: bool = False
+) -> Phrase:
+    """The object of a verb: no open door is opened, and what is loved is known."""
+    determiner = determiner or (definite(pick, noun) if verb.state else "")
+    unsaid = CLASHES.get(verb.english[0], ())
+    return noun_phrase(pick, noun, determiner=determiner, adjectives=adjectives, negated=negated, unsaid=unsaid)
+
+
+def _choose_adjectives(pick: random.Random, noun: Noun, count: int, unsaid: Words) -> list[Adjective]:
+    """In English order; at most one that goes before the French noun, and one of its qualities."""
     chosen: list[Adjective] = []
     for _ in range(count):
-        kinds = {a.kind for a in chosen}
-        front = any(a.before for a in chosen)
-        fit = [a for a in adjectives_for(noun) if a.kind not in kinds and not (front and a.before)]
+        groups = {_group(a) for a in chosen}
+        fit = [a for a in adjectives_for(noun) if _group(a) not in groups and a.english not in unsaid]
         if fit:
             chosen.append(pick.choice(fit))
-    return sorted(chosen, key=lambda a: order.index(a.kind))
+    return sorted(chosen, key=lambda a: ORDER.index(a.kind))
 
 
-def _english_determiner(determiner: str, following: str, plural: bool) -> Words:
+def _group(adjective: Adjective) -> str:
+    return "before" if adjective.before else _GROUPS.get(adjective.kind, "quality")
+
+
+def predicate(pick: random.Random, noun: Noun, used: Phrase) -> Adjective:
+    """An adjective to say of a noun, if possible of another kind than those that it has already."""
+    said = {a for a, _ in used.pairs}
+    kinds = {a.kind for a in ADJECTIVES if a.english in said}
+    fit = [a for a in adjectives_for(noun) if a.english not in said and a.english != "new"]  # neuf, not nouveau
+    if "person" in noun.kinds:
+        fit = [a for a in fit if a.kind != "look"]  # "bon" is another thing to say of somebody
+    return pick.choice([a for a in fit if a.kind not in kinds] or fit)
+
+
+def _english_determiner(determiner: str, following: str, plural: bool, negated: bool) -> str:
     if determiner == "a":
-        return ("an" if following[0].lower() in "aeiou" else "a",)
-    return ("these",) if determiner == "this" and plural else (determiner,)
+        return ("any" if negated else "some") if plural else "an" if following[0].lower() in "aeiou" else "a"
+    return "these" if determiner == "this" and plural else determiner
 
 
-def _french_determiner(determiner: str, following: str, feminine: bool, plural: bool) -> Words:
+def _french_determiner(determiner: str, following: str, feminine: bool, plural: bool) -> str:
     vowel = begins_with_vowel(following)
     if determiner in NUMBERS:
-        return (NUMBERS[determiner],)
+        return NUMBERS[determiner]
     if determiner in POSSESSIVES:
         masculine, fem, many = POSSESSIVES[determiner]
-        return (many if plural else fem if feminine and not vowel else masculine,)
+        return many if plural else fem if feminine and not vowel else masculine
     if determiner == "this":
-        return ("ces" if plural else "cette" if feminine else "cet" if vowel else "ce",)
+        return "ces" if plural else "cette" if feminine else "cet" if vowel else "ce"
     if determiner == "a":
-        return ("une" if feminine else "un",)
-    return ("les" if plural else "la" if feminine else "le",)
+        return "des" if plural else "une" if feminine else "un"
+    return "les" if plural else "la" if feminine else "le"
 
 
 def both(first: Phrase, second: Phrase) -> Phrase:
@@ -150,72 +223,17 @@ def both(first: Phrase, second: Phrase) -> Phrase:
     )
 
 
-def draw_tense(pick: random.Random, subject: Phrase, tenses: tuple[str, ...], *verbs: Verb) -> str:
-    """A tense; the past where the present would look like it ("they read"), so that a sentence means one thing."""
-    tense = pick.choice(tenses)
-    singular = subject.person == 3 and not subject.plural
-    same = any(verb.english[0] == verb.english[2] for verb in verbs)
-    return "past" if tense == "present" and same and not singular else tense
-
-
-def english_verb(verb: Verb, subject: Phrase, tense: str, *, negative: bool = False) -> Words:
-    """The English verb group: present, past, progressive past, future."""
-    base, third, past, _, ing = verb.english
-    singular = subject.person == 3 and not subject.plural
-    if tense == "future":
-        return ("will", *(["not"] if negative else []), base)
-    if tense == "progressive":
-        was = "were" if subject.plural else "was"
-        return (was, *(["not"] if negative else []), ing)
-    if negative:
-        return ("did" if tense == "past" else "does" if singular else "do", "not", base)
-    return (past,) if tense == "past" else (third if singular else base,)
-
-
-def french_verb(
-    verb: Verb,
-    subject: Phrase,
-    tense: str,
-    *,
-    negation: str = "",
-    clitic: Words = (),
-    etre: bool = False,
-    agree: str = "",
-) -> Words:
-    """The French verb group with its object pronoun and negation around it.
-
-    Args:
-      negation: "", or what follows the verb: "pas", "jamais", "plus".
-      clitic: an object pronoun, which stands before the verb.
-      etre: the compound past is made with être and agrees with the subject.
-      agree: ending of a participle that agrees with an object pronoun before it.
-    """
-    index = _person(subject)
-    rest: Words = ()
-    if tense == "past":
-        finite = (BE if etre else HAVE).present[index]
-        ending = ("e" if subject.feminine else "") + ("s" if subject.plural else "") if etre else agree
-        rest = (_agreeing(verb.participle, ending),)
-    elif tense == "present":
-        finite = verb.present[index]
-    elif tense == "future":
-        finite = verb.future + ("ai", "a", "ons", "ez", "ont")[index]
-    else:
-        stem = verb.imperfect
-        finite = stem + ("ais", "ait", "ions", "iez", "aient")[index]
-        if index in (2, 3) and stem.endswith("ge"):
-            finite = stem[:-1] + ("ions", "iez")[index - 2]
-    return (*(("ne",) if negation else ()), *clitic, finite, *((negation,) if negation else ()), *rest)
-
-
-def _person(subject: Phrase) -> int:
-    if subject.person == 3:
-        return 4 if subject.plural else 1
-    return (2 if subject.plural else 0) if subject.person == 1 else 3
-
-
-def _agreeing(participle: str, ending: str) -> str:
-    return participle if ending == "s" and participle.endswith("s") else participle + ending
+def make_pair(
+    construction: str,
+    english: Words,
+    french: Words,
+    *used: Phrase,
+    end: str = ".",
+    marks: tuple[tuple[str, str], ...] = (),
+) -> Pair:
+    """The two sentences as text, with the combinations in them."""
+    features = frozenset(pair for phrase in used for pair in phrase.pairs) | frozenset(marks)
+    return Pair(english_text(english, end), french_text(french, end), construction, features)
 
 
 def english_text(words: Words, end: str = ".") -> str:

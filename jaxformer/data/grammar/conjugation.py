@@ -1,0 +1,122 @@
+"""Verb groups in both languages: tense, negation, object pronouns, inversion."""
+
+from __future__ import annotations
+
+import random
+
+from jaxformer.data.grammar.phrases import Phrase, Words
+from jaxformer.data.grammar.verbs import BE, HAVE, Verb
+
+NEGATIONS = {"not": "pas", "never": "jamais", "no longer": "plus"}
+"""English word and what closes the French negation that "ne" opens."""
+
+BARE = ""
+"""A French negation that another word closes: "personne" before the verb or after it."""
+
+
+def draw_tense(pick: random.Random, subject: Phrase, tenses: tuple[str, ...], *verbs: Verb) -> str:
+    """A tense that the verbs have; the past where the present would look like it ("they read"), so that a sentence
+    means one thing."""
+    tense = pick.choice(tenses)
+    if tense == "progressive" and not all(verb.lasting for verb in verbs):
+        tense = "past"
+    moment = not all(verb.lasting or verb.state or verb.etre for verb in verbs)
+    if tense == "present" and moment and pick.random() < 0.5:
+        tense = "past"  # "he breaks the plate" is seldom said
+    same = any(verb.english[0] == verb.english[2] for verb in verbs)
+    return "past" if tense == "present" and same and not singular(subject) else tense
+
+
+def draw_negation(pick: random.Random, verb: Verb, tense: str, chance: float) -> str:
+    """An English negation that the verb takes in this tense, often none."""
+    if pick.random() >= chance:
+        return ""
+    if tense == "progressive":
+        return "not"
+    if tense == "present" or (tense == "past" and verb.state):  # an imperfect goes badly with "never"
+        return pick.choice(("not", "not", "no longer" if tense == "past" else "never", "no longer"))
+    return pick.choice(("not", "not", "never"))
+
+
+def singular(subject: Phrase) -> bool:
+    """Whether the English present takes an s."""
+    return subject.person == 3 and not subject.plural
+
+
+def english_be(subject: Phrase, tense: str) -> str:
+    """am, is, are, was, were; "will be"."""
+    if tense == "future":
+        return "will be"
+    if subject.person == 1 and not subject.plural:
+        return "am" if tense == "present" else "was"
+    number = 1 if subject.plural else 0
+    return (("is", "are") if tense == "present" else ("was", "were"))[number]
+
+
+def english_verb(verb: Verb, subject: Phrase, tense: str, negation: str = "") -> Words:
+    """The English verb group: present, past, progressive past, future."""
+    base, third, past, _, ing = verb.english
+    mark = (negation,) if negation else ()
+    if tense == "future":
+        return ("will", *mark, base)
+    if tense == "progressive":
+        return (english_be(subject, "past"), *mark, ing)
+    if negation == "not":
+        return ("did" if tense == "past" else "does" if singular(subject) else "do", "not", base)
+    return (*mark, past if tense == "past" else third if singular(subject) else base)
+
+
+def french_verb(
+    verb: Verb,
+    subject: Phrase,
+    tense: str,
+    *,
+    negation: str | None = None,
+    clitic: Words = (),
+    ending: str = "",
+) -> Words:
+    """The French verb group with its object pronoun and negation around it.
+
+    Args:
+      negation: None, or what closes it after the finite verb: "pas", "jamais", "plus", "rien", `BARE`.
+      clitic: an object pronoun, which stands before the verb.
+      ending: of a participle that agrees with an object before it.
+    """
+    finite, rest = _finite(verb, subject, tense, ending)
+    opened = () if negation is None else ("ne",)
+    return (*opened, *clitic, finite, *((negation,) if negation else ()), *rest)
+
+
+def inverted(verb: Verb, pronoun: Phrase, tense: str, *, ending: str = "", negation: str | None = None) -> Words:
+    """The verb before its pronoun: lit-elle, mange-t-il, a-t-elle mangé."""
+    finite, rest = _finite(verb, pronoun, tense, ending)
+    subject = pronoun.french[0]
+    bridge = "-t-" if finite[-1] in "ae" and subject in ("il", "elle") else "-"
+    opened = () if negation is None else ("ne",)
+    return (*opened, finite + bridge + subject, *((negation,) if negation else ()), *rest)
+
+
+def _finite(verb: Verb, subject: Phrase, tense: str, ending: str) -> tuple[str, Words]:
+    index = _person(subject)
+    if tense == "past" and not verb.state:
+        auxiliary = BE if verb.etre else HAVE
+        return auxiliary.present[index], (agreeing(verb.participle, subject.ending if verb.etre else ending),)
+    if tense == "present":
+        return verb.present[index], ()
+    if tense == "future":
+        return verb.future + ("ai", "a", "ons", "ez", "ont")[index], ()
+    stem = verb.imperfect
+    if index in (2, 3) and stem.endswith("ge"):
+        stem = stem[:-1]
+    return stem + ("ais", "ait", "ions", "iez", "aient")[index], ()
+
+
+def _person(subject: Phrase) -> int:
+    if subject.person == 3:
+        return 4 if subject.plural else 1
+    return (2 if subject.plural else 0) if subject.person == 1 else 3
+
+
+def agreeing(participle: str, ending: str) -> str:
+    """A participle with the ending of what it agrees with: pris, prise, dû, vue."""
+    return participle if ending == "s" and participle.endswith("s") else participle + ending

@@ -1,0 +1,343 @@
+"""Constructions of one clause: each draws a sentence and its translation."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from jaxformer.data.grammar import lexicon, verbs
+from jaxformer.data.grammar.conjugation import (
+    BARE,
+    NEGATIONS,
+    draw_negation,
+    draw_tense,
+    english_be,
+    english_verb,
+    french_verb,
+)
+from jaxformer.data.grammar.lexicon import NOUNS, Noun
+from jaxformer.data.grammar.phrases import (
+    OBJECTS,
+    PRONOUNS,
+    Pair,
+    Phrase,
+    Words,
+    both,
+    definite,
+    make_pair,
+    noun_phrase,
+    nouns_of,
+    object_phrase,
+    predicate,
+)
+from jaxformer.data.grammar.verbs import BE, HAVE, Verb
+
+TENSES = ("present", "present", "past", "past", "progressive", "future")
+PERSON = frozenset({"person"})
+WHEN = {"past": ("yesterday", "hier"), "future": ("tomorrow", "demain"), "present": ("every day", "tous les jours")}
+
+
+def draw_subject(pick: random.Random, kinds: frozenset[str]) -> Phrase:
+    """Who does it: a pronoun now and then, mostly a person, an animal where the verb lets it."""
+    if pick.random() < 0.25:
+        return PRONOUNS[pick.choice(tuple(PRONOUNS))]
+    return noun_phrase(pick, pick.choice(nouns_of(PERSON if pick.random() < 0.7 else kinds)))
+
+
+def draw_third(pick: random.Random, kinds: frozenset[str] = PERSON) -> Phrase:
+    """A subject whose gender and number show, for what must agree with it."""
+    if pick.random() < 0.2:
+        return PRONOUNS[pick.choice(("he", "she", "they"))]
+    return noun_phrase(pick, pick.choice(nouns_of(kinds)))
+
+
+def use(verb: Verb, noun: Noun) -> tuple[tuple[str, str], ...]:
+    """The combination of a verb and its object, which the split goes by."""
+    return ((verb.english[0], noun.english),)
+
+
+def action(pick: random.Random) -> Pair:
+    """The old man does not see the white houses."""
+    verb = pick.choice(verbs.TRANSITIVE)
+    subject, noun = draw_subject(pick, verb.subject), pick.choice(nouns_of(verb.object))
+    tense = draw_tense(pick, subject, TENSES, verb)
+    negation = draw_negation(pick, verb, tense, 0.25)
+    object_ = object_phrase(pick, verb, noun, negated=bool(negation))
+    return make_pair(
+        "action",
+        (*subject.english, *english_verb(verb, subject, tense, negation), *object_.english),
+        (*subject.french, *french_verb(verb, subject, tense, negation=NEGATIONS.get(negation)), *object_.french),
+        subject, object_, marks=use(verb, noun),
+    )  # fmt: skip
+
+
+def state(pick: random.Random) -> Pair:
+    """The doors of the big house are not green: the adjective agrees with a noun some words away."""
+    subject = _described(pick)
+    noun = subject.noun or NOUNS[0]
+    tense, negative = pick.choice(("present", "present", "past")), pick.random() < 0.25
+    adjective = predicate(pick, noun, subject)
+    form = adjective.form(feminine=subject.feminine, plural=subject.plural)
+    return make_pair(
+        "state",
+        (*subject.english, english_be(subject, tense), *(["not"] if negative else []), adjective.english),
+        (*subject.french, *french_verb(BE, subject, tense, negation="pas" if negative else None), form),
+        subject, marks=((adjective.english, noun.english),),
+    )  # fmt: skip
+
+
+def _described(pick: random.Random) -> Phrase:
+    """A noun phrase, half the time with "of" another that does not decide the agreement."""
+    if pick.random() < 0.5:
+        noun = pick.choice(nouns_of({"person", "animal", "building", "vehicle", "thing", "food", "text", "clothes"}))
+        return noun_phrase(pick, noun, determiner=definite(pick, noun))
+    head = noun_phrase(pick, pick.choice(nouns_of({"ours"}, lambda n: "family" not in n.kinds)), determiner="the",
+                       adjectives=pick.choice((0, 0, 1)))  # fmt: skip
+    owner = draw_owner(pick)
+    english, french = (*head.english, "of", *owner.english), (*head.french, "de", *owner.french)
+    return Phrase(english, french, head.feminine, head.plural, pairs=head.pairs + owner.pairs, noun=head.noun)
+
+
+def draw_owner(pick: random.Random) -> Phrase:
+    """Whose it is: no indefinite article, which would meet "de"."""
+    noun = pick.choice(nouns_of(PERSON))
+    return noun_phrase(pick, noun, determiner=definite(pick, noun))
+
+
+def institution(pick: random.Random) -> Pair:
+    """The agreement on the European Economic Area was signed in August 1992: two adjectives in the opposite order."""
+    name, nom, feminine = pick.choice(lexicon.INSTITUTIONS)
+    outer, *outer_forms = pick.choice(lexicon.OUTER)
+    inner, *inner_forms = pick.choice(lexicon.INNER)
+    document, titre, is_feminine = pick.choice(lexicon.DOCUMENTS)
+    done, fait = pick.choice(lexicon.PASSIVES)
+    negative = pick.random() < 0.2
+    month, mois, year = _date(pick)
+    verb = ("ne", "a", "pas", "été") if negative else ("a", "été")
+    return make_pair(
+        "institution",
+        ("the", document, "on", "the", outer, inner, name, "was", *(["not"] if negative else []), done, "in", month, year),
+        ("la" if is_feminine else "le", titre, "sur", "la" if feminine else "le", nom, inner_forms[feminine], outer_forms[feminine],
+         *verb, fait + ("e" if is_feminine else ""), "en", mois, year),
+        marks=((outer, f"{inner} {name}"),),
+    )  # fmt: skip
+
+
+def _date(pick: random.Random) -> tuple[str, str, str]:
+    month = pick.choice(tuple(lexicon.MONTHS))
+    return month, lexicon.MONTHS[month], pick.choice(lexicon.YEARS)
+
+
+def birth(pick: random.Random) -> Pair:
+    """Our cousins were born in May 1962: a participle that agrees with the subject."""
+    subject = draw_third(pick)
+    month, mois, year = _date(pick)
+    finite = BE.present[4 if subject.plural else 1]
+    return make_pair(
+        "birth",
+        (*subject.english, english_be(subject, "past"), "born", "in", month, year),
+        (*subject.french, finite, "né" + subject.ending, "en", mois, year),
+        subject,
+    )
+
+
+def motion(pick: random.Random) -> Pair:
+    """My sister went to the market yesterday: être, whose participle agrees; à contracts."""
+    verb = pick.choice(verbs.MOTION)
+    subject, tense = draw_third(pick, verb.subject), pick.choice(("present", "past", "past", "future"))
+    goes = verb.infinitive in ("aller", "venir", "retourner")
+    person = subject.noun is None or "person" in subject.noun.kinds
+    kinds = {"place"} if person else {"ground", "room"}
+    noun = pick.choice(nouns_of(kinds, (lambda n: bool(n.to)) if goes else lambda n: n.at[0] == "at"))
+    place = noun_phrase(
+        pick, noun, determiner=pick.choice(("the", "the", "this")), adjectives=pick.choice((0, 0, 1)), plural=False
+    )
+    negation = draw_negation(pick, verb, tense, 0.2)
+    when, quand = WHEN[tense] if pick.random() < 0.5 and not negation else ("", "")
+    return make_pair(
+        "motion",
+        (*subject.english, *english_verb(verb, subject, tense, negation), "to" if goes else "at", *place.english, *when.split()),
+        (*subject.french, *french_verb(verb, subject, tense, negation=NEGATIONS.get(negation)), noun.to if goes else "à", *place.french, *quand.split()),
+        subject, place,
+    )  # fmt: skip
+
+
+def activity(pick: random.Random) -> Pair:
+    """Three black cats sleep in the garden."""
+    verb = pick.choice(verbs.INTRANSITIVE)
+    subject = draw_subject(pick, verb.subject)
+    if pick.random() < 0.2:
+        subject = both(_plain(pick), _plain(pick))
+    tense = draw_tense(pick, subject, TENSES, verb)
+    place, english, french = draw_place(pick, nouns_of(verb.object))
+    negation = draw_negation(pick, verb, tense, 0.2)
+    return make_pair(
+        "activity",
+        (*subject.english, *english_verb(verb, subject, tense, negation), *english),
+        (*subject.french, *french_verb(verb, subject, tense, negation=NEGATIONS.get(negation)), *french),
+        subject, place,
+    )  # fmt: skip
+
+
+def draw_place(pick: random.Random, nouns: Sequence[Noun]) -> tuple[Phrase, Words, Words]:
+    """A place with the preposition that it takes."""
+    noun = pick.choice(nouns)
+    determiner = pick.choice(("the", "the", "this", *(("my", "their", "her") if "ours" in noun.kinds else ())))
+    place = noun_phrase(pick, noun, determiner=determiner, adjectives=pick.choice((0, 0, 1)), plural=False)
+    return place, (noun.at[0], *place.english), (noun.at[1], *place.french)
+
+
+def _plain(pick: random.Random) -> Phrase:
+    return noun_phrase(pick, pick.choice(nouns_of(PERSON)), adjectives=pick.choice((0, 0, 1)), plural=False)
+
+
+def existence(pick: random.Random) -> Pair:
+    """There are two red cars in the street."""
+    noun = pick.choice(nouns_of({"person", "animal", "thing", "plant"}, lambda n: "family" not in n.kinds))
+    plural, tense = pick.random() < 0.7, pick.choice(("present", "present", "past"))
+    negative = pick.random() < 0.2
+    determiner = pick.choice((*lexicon.NUMBERS, "a", "a")) if plural and not negative else "a"
+    thing = noun_phrase(pick, noun, determiner=determiner, plural=plural, negated=negative)
+    room = {"animal": {"ground"}, "plant": {"ground"}, "thing": {"room", "building"}}
+    where = next((room[kind] for kind in room if kind in noun.kinds), {"ground", "room", "building"})
+    _, english, french = draw_place(pick, nouns_of(where, lambda n: "place" in n.kinds))
+    return make_pair(
+        "existence",
+        ("there", english_be(thing, tense), *(["not"] if negative else []), *thing.english, *english),
+        ("il", *(["ne"] if negative else []), "y", "a" if tense == "present" else "avait", *(["pas"] if negative else []), *thing.french, *french),
+        thing,
+    )  # fmt: skip
+
+
+COMPARATIVES = {
+    "small": "smaller", "big": "bigger", "old": "older", "young": "younger", "happy": "happier", "rich": "richer",
+    "heavy": "heavier", "proud": "prouder", "sad": "sadder", "clean": "cleaner", "good": "better",
+    "pretty": "prettier", "angry": "angrier", "brave": "braver", "light": "lighter", "ripe": "riper",
+}  # fmt: skip
+
+
+def comparison(pick: random.Random) -> Pair:
+    """The red car is more expensive than the bicycle."""
+    kind = frozenset({pick.choice(("person", "person", "animal", "building", "vehicle", "thing", "text", "food"))})
+    noun, other = pick.sample(nouns_of(kind), 2)
+    first = noun_phrase(pick, noun, determiner=definite(pick, noun), adjectives=pick.choice((0, 1)))
+    second = noun_phrase(pick, other, determiner=definite(pick, other), adjectives=0)
+    fit = predicate(pick, noun, first)
+    while fit.kind in ("colour", "origin") or fit.english in ("bad", "open", "closed", "broken", "empty", "round"):
+        fit = predicate(pick, noun, first)
+    tense = pick.choice(("present", "present", "past"))
+    form = fit.form(feminine=first.feminine, plural=first.plural)
+    how = ("meilleur" + first.ending,) if fit.english == "good" else ("plus", form)
+    return make_pair(
+        "comparison",
+        (*first.english, english_be(first, tense), *COMPARATIVES.get(fit.english, f"more {fit.english}").split(), "than", *second.english),
+        (*first.french, *french_verb(BE, first, tense), *how, "que", *second.french),
+        first, second, marks=((fit.english, noun.english),),
+    )  # fmt: skip
+
+
+def possession(pick: random.Random) -> Pair:
+    """Her brother has a blue hat: the possessive agrees with what is possessed."""
+    subject = draw_subject(pick, PERSON)
+    noun = pick.choice(nouns_of({"ours"}, lambda n: "single" not in n.kinds and "place" not in n.kinds))
+    tense = pick.choice(("present", "present", "past", "future"))
+    negation = draw_negation(pick, HAVE, tense, 0.2)
+    plural = pick.random() < 0.5
+    determiner = pick.choice((*lexicon.NUMBERS, "a")) if plural and not negation else "a"
+    object_ = noun_phrase(pick, noun, determiner=determiner, plural=plural, negated=bool(negation))
+    return make_pair(
+        "possession",
+        (*subject.english, *english_verb(HAVE, subject, tense, negation), *object_.english),
+        (*subject.french, *french_verb(HAVE, subject, tense, negation=NEGATIONS.get(negation)), *object_.french),
+        subject, object_,
+    )  # fmt: skip
+
+
+RELATED = {"family", "carer"}
+
+
+def identity(pick: random.Random) -> Pair:
+    """This is my sister's house, "c'est", or she is the teacher of my son, with no adjective to agree."""
+    if pick.random() < 0.5:
+        noun = pick.choice(nouns_of({"ours"}))
+        thing = noun_phrase(pick, noun, determiner=pick.choice(("my", "his", "her", "our", "your", "their")))
+        tense = "present"
+        return make_pair("identity", ("these are" if thing.plural else "this is", *thing.english),
+                         ("ce", "sont" if thing.plural else "est", *thing.french), thing)  # fmt: skip
+    subject, tense = PRONOUNS[pick.choice(("he", "she"))], pick.choice(("present", "past"))
+    noun = pick.choice(nouns_of(RELATED, lambda n: n.feminine == subject.feminine))
+    owner = draw_owner(pick)
+    return make_pair(
+        "identity",
+        (*subject.english, english_be(subject, tense), "the", noun.english, "of", *owner.english),
+        (*subject.french, *french_verb(BE, subject, tense), "la" if noun.feminine else "le", noun.french, "de", *owner.french),
+        owner,
+    )  # fmt: skip
+
+
+def modal(pick: random.Random) -> Pair:
+    """She wants to buy the house; he cannot open it."""
+    verb, can = pick.choice([v for v in verbs.TRANSITIVE if not v.state]), pick.choice(verbs.MODAL)
+    subject, noun = draw_subject(pick, verb.subject), pick.choice(nouns_of(verb.object))
+    tense = "present" if can.infinitive == "devoir" else pick.choice(("present", "present", "past"))
+    negative = pick.random() < 0.3
+    object_ = object_phrase(pick, verb, noun, negated=negative)
+    if can.infinitive == "vouloir":
+        english = english_verb(can, subject, tense, "not" if negative else "")
+    else:
+        word = can.english[2 if tense == "past" else 0]
+        english = ("cannot",) if negative and word == "can" else (word, *(["not"] if negative else []))
+    return make_pair(
+        "modal",
+        (*subject.english, *english, verb.english[0], *object_.english),
+        (*subject.french, *french_verb(can, subject, tense, negation="pas" if negative else None), verb.infinitive, *object_.french),
+        subject, object_, marks=use(verb, noun),
+    )  # fmt: skip
+
+
+def dative(pick: random.Random) -> Pair:
+    """The teacher gives the letter to her brother, gives him the letter."""
+    verb, subject = pick.choice(verbs.DATIVE), draw_subject(pick, PERSON)
+    noun, tense = pick.choice(nouns_of(verb.object)), pick.choice(("present", "past", "past", "future"))
+    negation = draw_negation(pick, verb, tense, 0.2)
+    object_ = noun_phrase(pick, noun, adjectives=pick.choice((0, 0, 1)), negated=bool(negation))
+    said = english_verb(verb, subject, tense, negation)
+    group = {"negation": NEGATIONS.get(negation)}
+    if pick.random() < 0.5:
+        other = noun_phrase(pick, pick.choice(nouns_of(PERSON)), adjectives=pick.choice((0, 0, 1)))
+        return make_pair("dative", (*subject.english, *said, *object_.english, "to", *other.english),
+                         (*subject.french, *french_verb(verb, subject, tense, **group), *object_.french, "à", *other.french),
+                         subject, object_, other, marks=use(verb, noun))  # fmt: skip
+    english, _, lui = OBJECTS[draw_other(pick, subject)]
+    return make_pair("dative", (*subject.english, *said, english, *object_.english),
+                     (*subject.french, *french_verb(verb, subject, tense, clitic=(lui,), **group), *object_.french),
+                     subject, object_, marks=use(verb, noun))  # fmt: skip
+
+
+def draw_other(pick: random.Random, subject: Phrase) -> str:
+    """A pronoun that does not mean the subject itself."""
+    same = {1: ("I", "we"), 2: ("you",)}.get(subject.person, ())
+    return pick.choice([name for name in OBJECTS if name not in same])
+
+
+def nothing(pick: random.Random) -> Pair:
+    """He saw nothing, nobody; nobody saw the cat."""
+    tense = pick.choice(("present", "past", "past", "future"))
+    if pick.random() < 0.5:
+        verb = pick.choice(verbs.TRANSITIVE)
+        noun, someone = pick.choice(nouns_of(verb.object)), Phrase(("nobody",), ("personne",), False, False)
+        object_ = object_phrase(pick, verb, noun, determiner=definite(pick, noun))
+        return make_pair("nothing", ("nobody", *english_verb(verb, someone, tense), *object_.english),
+                         ("personne", *french_verb(verb, someone, tense, negation=BARE), *object_.french),
+                         object_, marks=use(verb, noun))  # fmt: skip
+    wanted = pick.choice(("thing", "person"))
+    verb = pick.choice([v for v in verbs.TRANSITIVE if ("person" in v.object) == (wanted == "person") and not v.state
+                        and (wanted == "person" or v.object & {"keep", "buy", "food", "text", "carry"})])  # fmt: skip
+    subject = draw_subject(pick, verb.subject)
+    tense = draw_tense(pick, subject, (tense,), verb)
+    english = (*subject.english, *english_verb(verb, subject, tense))
+    if wanted == "thing":
+        return make_pair("nothing", (*english, "nothing"),
+                         (*subject.french, *french_verb(verb, subject, tense, negation="rien")), subject)  # fmt: skip
+    return make_pair("nothing", (*english, "nobody"),
+                     (*subject.french, *french_verb(verb, subject, tense, negation=BARE), "personne"), subject)  # fmt: skip
