@@ -1,5 +1,6 @@
-"""The encoder-decoder by its properties: who depends on whom, and that the cached step is the same function."""
+"""Properties of the encoder-decoder, each for several arrangements, ties and position schemes."""
 
+import copy
 import dataclasses
 import functools
 
@@ -7,228 +8,308 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from jaxformer import decoding, functional, models
-from jaxformer.models import costs
-from jaxformer.modules import pure
+from jaxformer import decoding, functional, masks, models, pure
+from tests.models.small import CONFIGS, SOURCE, SOURCE_VALID, TARGET, TARGET_VALID, B, S, Small, T, V, different, model
+from tests.modules.small import quick
 
-CONFIG = models.EncoderDecoderConfig(
-    23, 23, width=16, num_heads=2, hidden=24, encoder_depth=2, decoder_depth=2, dropout=0.2, attention_dropout=0.1
-)
-VARIANTS = {  # each option is met at least once, in pairs that could disturb each other
-    "paper": {},
-    "pre-norm, learned, untied": {"arrange": "pre", "positions": "learned", "tie": "none", "max_length": 12},
-    "two-way, biases, gelu": {"tie": "decoder", "attention_bias": True, "activation": "gelu", "source_vocab_size": 31},
-    "pre-norm, remat": {"arrange": "pre", "remat": True, "hidden_dropout": 0.1},
-}
-SOURCE = jnp.array([[5, 6, 7, 8, 2], [9, 10, 2, 0, 0]])
-VALID = SOURCE != 0
-TARGET = jnp.array([[1, 11, 12, 13], [1, 14, 15, 16]])
+EVERY = pytest.mark.parametrize("name", CONFIGS)
+BOTH = pytest.mark.parametrize("name", ["post", "pre"])
 
 
-@functools.cache
-def network(name="paper"):
-    net = pure(models.EncoderDecoder, dataclasses.replace(CONFIG, **VARIANTS[name]))
-    return net, jax.jit(net.init)(jax.random.key(0))
-
-
-@functools.cache
-def forward(name="paper"):
-    net, _ = network(name)
-    return jax.jit(lambda params, source, target, valid: net.apply(params, source, target, source_valid=valid))
-
-
-def logits(source=SOURCE, target=TARGET, valid=VALID, name="paper"):
-    return forward(name)(network(name)[1], source, target, valid)
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_parameters_are_as_many_as_the_formula_says(name):
-    net, params = network(name)
-    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == costs.encoder_decoder_parameters(net.config)
-    assert jax.tree.structure(net.shapes) == jax.tree.structure(params)
-
-
-@pytest.mark.parametrize("name", ["paper", "pre-norm, learned, untied"])
+@EVERY
 def test_causality_by_gradients(name):
-    """Row t of the logits depends on targets 0 to t and on no later one; on every real source token."""
-    net, params = network(name)
-    table = jnp.eye(net.config.target_vocab_size)
+    """Logits at t have slope exactly 0 on later target tokens, not 0 on itself and earlier ones and on the source.
 
-    def rows(shift):
-        """Logits as a function of a shift of each target's embedding: tokens themselves have no gradient."""
-        moved = jax.tree.map(lambda x: x, params)
-        out = []
-        for position in range(TARGET.shape[1]):
-            token = 17 + position
-            weight = moved["target_embedding"]["table"].at[token].add(shift[position])
-            target = TARGET.at[0, position].set(token)
-            changed = {**moved, "target_embedding": {"table": weight}}
-            if net.config.tie == "none":
-                out.append(net.apply(changed, SOURCE[:1], target[:1]).sum(-1)[0])
-            else:  # the same table scores the output: look at tokens other than the one that moves
-                scores = net.apply(changed, SOURCE[:1], target[:1])[0]
-                out.append((scores * (1 - table[token])[None]).sum(-1))
-        return jnp.stack(out)
+    Tokens are told apart by their rows of the embedding; the logit is of a word that occurs nowhere.
+    """
+    small, unused = model(name), V - 2
+    names = [name for name in ("target_embedding", "source_embedding") if name in small.params]
 
-    slope = jax.jit(jax.jacrev(rows))(jnp.zeros((TARGET.shape[1], net.config.width)))
-    for position in range(TARGET.shape[1]):
-        influence = np.abs(np.asarray(slope[position, :, position])).sum(-1)
-        assert not influence[:position].any()
-        assert (influence[position:] > 0).all()
+    def logit(tables):
+        params = small.params | {name: {"table": table} for name, table in tables.items()}
+        return small.net.apply(params, SOURCE[:1], TARGET[:1])[0, :, unused]
+
+    jacobians = quick(jax.jacrev(logit))({name: small.params[name]["table"] for name in names})
+    moves = np.abs(np.asarray(jacobians[names[0]])).sum(-1)[:, np.asarray(TARGET[0])]  # [T, T]
+    np.testing.assert_array_equal(moves > 0, np.tri(T, dtype=bool))
+    from_source = np.abs(np.asarray(jacobians[names[-1]])).sum(-1)[:, np.asarray(SOURCE[0])]  # [T, S]
+    assert (from_source > 0).all()
 
 
-def test_padding_changes_nothing():
-    """Neither what stands in padded places nor how many there are."""
-    whole = logits()
-    garbage = jnp.where(VALID, SOURCE, 19)
-    np.testing.assert_array_equal(whole, logits(source=garbage))
-    wider = jnp.pad(SOURCE, ((0, 0), (0, 3)))
-    np.testing.assert_allclose(whole, logits(source=wider, valid=wider != 0), atol=2e-6)
-    alone = logits(SOURCE[1:, :3], TARGET[1:], VALID[1:, :3])
-    np.testing.assert_allclose(whole[1:], alone, atol=2e-6)
+@EVERY
+def test_what_padding_holds_does_not_matter(name):
+    """Other ids in padded places: every real row the same, bit for bit."""
+    small = model(name)
+    valid = {"source_valid": SOURCE_VALID, "target_valid": TARGET_VALID}
+    plain = small.logits(**valid)
+    other = small.logits(jnp.where(SOURCE_VALID, SOURCE, 7), jnp.where(TARGET_VALID, TARGET, 11), **valid)
+    np.testing.assert_array_equal(different(plain, other) & np.asarray(TARGET_VALID), False)
+    unmasked = {"source_valid": jnp.ones_like(SOURCE_VALID), "target_valid": TARGET_VALID}
+    assert different(plain, small.logits(jnp.where(SOURCE_VALID, SOURCE, 7), **unmasked)).any()
 
 
-def test_examples_are_independent():
-    np.testing.assert_allclose(logits()[:1], logits(SOURCE[:1], TARGET[:1], VALID[:1]), atol=2e-6)
+@BOTH
+def test_how_much_padding_does_not_matter(name):
+    """One place more on both sides, and the unpadded sentence alone, give the same rows."""
+    small = model(name)
+    plain = small.logits(source_valid=SOURCE_VALID, target_valid=TARGET_VALID)
+    grow = lambda x: jnp.pad(x, ((0, 0), (0, 1)))
+    wide = small.logits(grow(SOURCE), grow(TARGET), source_valid=grow(SOURCE_VALID), target_valid=grow(TARGET_VALID))
+    np.testing.assert_allclose(wide[:, : T - 1], plain[:, : T - 1], atol=2e-5)
+    alone = small.logits(SOURCE[1:, :4], TARGET[1:, :4])
+    np.testing.assert_allclose(alone[0], plain[1, :4], atol=2e-5)
 
 
-def test_the_source_is_seen_whole():
-    """Changing any real source token changes every row."""
-    for position in range(5):
-        changed = SOURCE.at[0, position].set(20)
-        moved = np.abs(np.asarray(logits() - logits(source=changed)))[0].max(-1)
-        assert (moved > 1e-4).all()
+@pytest.mark.parametrize("name", ["pre", "biased"])
+def test_permutation_equivariance_without_positions(name):
+    """With an empty position table the encoder cannot tell order, and neither can the decoder the source's."""
+    small = model(name)
+    blind = dict(small.params)
+    blind["source_positions"] = jax.tree.map(jnp.zeros_like, blind["source_positions"])
+    order = np.array([3, 0, 5, 1, 4, 2])
+    encode = functools.partial(small.apply, method="encode")
+    plain, moved = encode(blind, SOURCE).states, encode(blind, SOURCE[:, order]).states
+    np.testing.assert_allclose(moved, plain[:, order], atol=1e-5)
+    np.testing.assert_allclose(small.logits(SOURCE[:, order], params=blind), small.logits(params=blind), atol=2e-5)
+    seeing = [encode(small.params, x).states for x in (SOURCE, SOURCE[:, order])]
+    assert not np.allclose(seeing[1], seeing[0][:, order], atol=1e-2)
 
 
-def test_order_matters_only_through_positions():
-    """P14, A18: encoder states follow a permutation of the source once the positions are taken away."""
-    net, params = network("pre-norm, learned, untied")
-    blank = {**params, "source_positions": {"table": jnp.zeros_like(params["source_positions"]["table"])}}
-    order = np.array([3, 1, 4, 0, 2])
-    encode = lambda params, source: net.apply(params, source, method="encode").states
-    plain, moved = encode(blank, SOURCE[:1]), encode(blank, SOURCE[:1][:, order])
-    np.testing.assert_allclose(plain[:, order], moved, atol=2e-6)
-    assert np.abs(np.asarray(encode(params, SOURCE[:1])[:, order] - encode(params, SOURCE[:1][:, order]))).max() > 1e-2
+@EVERY
+def test_examples_are_independent(name):
+    """Changing one example of a batch changes no bit of another."""
+    small = model(name)
+    valid = {"source_valid": SOURCE_VALID, "target_valid": TARGET_VALID}
+    other = small.logits(
+        SOURCE.at[0].set(5), TARGET.at[0].set(3), **(valid | {"source_valid": SOURCE_VALID.at[0, 2:].set(False)})
+    )
+    plain = small.logits(**valid)
+    np.testing.assert_array_equal(plain[1], other[1])
+    assert different(plain[0], other[0]).all()
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_cached_steps_are_the_forward_pass(name):
-    """Three hypotheses with targets of their own, stepped together, equal their teacher-forced rows."""
-    net, params = network(name)
-    targets = jax.random.randint(jax.random.key(0), (2, 3, 6), 3, 23)
+def test_an_empty_source_is_finite():
+    """A row that only fills up the batch has no real word: its logits and all gradients are finite."""
+    small = model("post")
+    valid = SOURCE_VALID.at[1].set(False)
 
-    @jax.jit
-    def stepped(params):
-        memory = net.apply(params, SOURCE, source_valid=VALID, method="encode")
-        context, state = net.apply(params, memory, width=3, length=6, method="start")
-        assert decoding.api.state_size(state) == (2, 3)
-        rows = []
-        for t in range(6):
-            row, state = net.apply(params, targets[:, :, t], state, context, method="step")
-            rows.append(row)
-        return jnp.stack(rows, 2)
+    def loss(params):
+        return functional.cross_entropy(small.net.apply(params, SOURCE, TARGET, source_valid=valid), TARGET)[0]
 
-    found = stepped(params)
-    for k in range(3):
-        np.testing.assert_allclose(found[:, k], logits(target=targets[:, k], name=name), atol=5e-6)
+    found = quick(jax.value_and_grad(loss))(small.params)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(found))
+
+
+@BOTH
+def test_dropout_is_a_function_of_the_key(name):
+    rates = {"dropout": 0.3, "attention_dropout": 0.2, "hidden_dropout": 0.1}
+    noisy = Small(dataclasses.replace(CONFIGS[name], **rates))
+    one, same, other = (noisy.logits(key=jax.random.key(seed)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, same)
+    assert different(one, other).all()
+    np.testing.assert_array_equal(noisy.logits(), model(name).logits())
+
+
+@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "hidden_dropout"])
+def test_each_dropout_rate_has_its_place(rate):
+    """Each of the three rates alone changes the result: none is forgotten on the way down."""
+    noisy = Small(dataclasses.replace(CONFIGS["post"], **({"dropout": 0.0} | {rate: 0.4})))
+    assert different(noisy.logits(key=jax.random.key(0)), model("post").logits()).all()
+
+
+@BOTH
+def test_bfloat16_is_close(name):
+    """Compute in bfloat16, parameters and logits in float32: within a few roundings of float32."""
+    exact, small = model(name), Small(dataclasses.replace(CONFIGS[name], compute_dtype="bfloat16"))
+    got = small.logits(source_valid=SOURCE_VALID)
+    assert got.dtype == jnp.float32
+    assert {x.dtype for x in jax.tree.leaves(small.net.shapes)} == {jnp.dtype("float32")}
+    expected = np.asarray(exact.logits(source_valid=SOURCE_VALID))
+    assert np.abs(got - expected).max() < 0.05 * np.abs(expected).max()
+    assert np.asarray(got != got.astype(jnp.bfloat16).astype(jnp.float32)).any()  # not rounded on the way out
+    loss = lambda params: jnp.sum(small.net.apply(params, SOURCE, TARGET) ** 2)
+    assert jax.eval_shape(jax.grad(loss), small.net.shapes) == small.net.shapes
+
+
+def test_tied_weights_share_one_array():
+    """One leaf, used for source, target and output: its gradient is the sum over the three uses."""
+    small, separate = model("post"), Small(dataclasses.replace(CONFIGS["post"], tie="none"))
+    assert {name for name in small.params if "embedding" in name or name == "output"} == {"target_embedding"}
+    shared = small.params["target_embedding"]["table"]
+    split = small.params | {"output": {"kernel": shared.T}, "source_embedding": {"table": shared}}
+    np.testing.assert_allclose(separate.logits(params=split), small.logits(), atol=1e-5)
+    slope = lambda net, params: quick(jax.grad(lambda p: jnp.sum(net.apply(p, SOURCE, TARGET) ** 2)))(params)
+    one, many = slope(small.net, small.params), slope(separate.net, split)
+    total = sum(many[name]["table"] for name in ("source_embedding", "target_embedding")) + many["output"]["kernel"].T
+    np.testing.assert_allclose(one["target_embedding"]["table"], total, rtol=1e-3, atol=1e-3)
+
+
+def test_two_and_no_tied_weights():
+    """Target and output share in one, nothing in the other."""
+    small = model("biased")
+    assert {"source_embedding", "target_embedding"} < small.params.keys()
+    assert "output" not in small.params
+    assert {"source_embedding", "target_embedding", "output"} < model("pre").params.keys()
+
+
+def decode(small, tokens, source_valid):
+    """Folds the cached step over `tokens` ``[B, K, T]`` inside one jitted while_loop."""
+    _, width, length = tokens.shape
+
+    @quick
+    def run(params, tokens):
+        memory = small.net.apply(params, SOURCE, source_valid=source_valid, method="encode")
+        context, state = small.net.apply(params, memory, width=width, length=length, method="start")
+        assert decoding.api.state_size(state) == (B, width)
+        assert all(leaf.shape[0] == B for leaf in jax.tree.leaves(context.memory))  # never tiled by hypotheses
+        logits = jnp.zeros((B, width, length, small.config.target_vocab_size))
+
+        def body(carry):
+            t, state, logits = carry
+            row, state = small.net.apply(params, tokens[:, :, t], state, context, method="step")
+            return t + 1, state, logits.at[:, :, t].set(row)
+
+        return jax.lax.while_loop(lambda carry: carry[0] < length, body, (0, state, logits))[2]
+
+    return run(small.params, tokens)
+
+
+@EVERY
+def test_steps_equal_the_teacher_forced_rows(name):
+    """Three hypotheses with words of their own, over a padded source: the cached step is the forward pass."""
+    small, width = model(name), 3
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, V, (B, width, T)), jnp.int32)
+    stepped = decode(small, tokens, SOURCE_VALID)
+    for k in range(width):
+        valid = {"source_valid": SOURCE_VALID, "target_valid": jnp.ones_like(TARGET_VALID)}
+        np.testing.assert_allclose(stepped[:, k], small.logits(SOURCE, tokens[:, k], **valid), atol=3e-5)
+
+
+def test_steps_without_a_source_mask():
+    small = model("post")
+    np.testing.assert_allclose(decode(small, TARGET[:, None], None)[:, 0], small.logits(), atol=3e-5)
+
+
+def test_steps_in_bfloat16():
+    """The cache is bfloat16 then; rows agree to its precision."""
+    small = Small(dataclasses.replace(CONFIGS["post"], compute_dtype="bfloat16"))
+    expected = np.asarray(small.logits(source_valid=SOURCE_VALID))
+    got = decode(small, TARGET[:, None], SOURCE_VALID)[:, 0]
+    assert np.abs(got - expected).max() < 0.03 * np.abs(expected).max()
 
 
 def test_greedy_search_is_repeated_forward_passes():
-    """D6: the loop with a cache finds what recomputing every prefix finds."""
-    net, params = network()
-    memory = net.apply(params, SOURCE, source_valid=VALID, method="encode")
-    context, state = net.apply(params, memory, width=1, length=6, method="start")
-    step = lambda tokens, state: net.apply(params, tokens, state, context, method="step")
-    found = decoding.greedy(step, state, length=6, begin=1, end=2)
-    for sentence in range(2):
-        prefix = [1]
-        for number in range(6):
-            padded = jnp.array([prefix + [0] * (6 - len(prefix))])
-            row = np.array(logits(SOURCE[sentence : sentence + 1], padded, VALID[sentence : sentence + 1])[0, number])
-            row[[0, 1]] = -np.inf
-            prefix.append(2 if number == 5 else int(row.argmax()))
-            if prefix[-1] == 2:
-                break
-        length = int(found.lengths[sentence, 0])
-        assert np.asarray(found.tokens[sentence, 0, :length]).tolist() == prefix[1:]
+    """The loop with a cache finds what recomputing every prefix finds."""
+    small, length = model("pre"), 5
+    valid = {"source_valid": SOURCE_VALID, "target_valid": jnp.ones_like(TARGET_VALID)}
+    memory = small.apply(small.params, SOURCE, source_valid=SOURCE_VALID, method="encode")
+    context, state = small.apply(small.params, memory, width=1, length=length, method="start")
+    step = lambda tokens, state: small.net.apply(small.params, tokens, state, context, method="step")
+    found = decoding.greedy(step, state, length=length, begin=1, end=2)
+    prefix = np.zeros((B, length + 1), np.int32)
+    prefix[:, 0] = 1
+    for t in range(length):
+        row = np.array(small.logits(SOURCE, jnp.asarray(prefix[:, :length]), **valid)[:, t])
+        row[:, [0, 1]] = -np.inf  # search never chooses padding or begin
+        prefix[:, t + 1] = 2 if t == length - 1 else row.argmax(-1)
+    for sentence in range(B):
+        count = int(found.lengths[sentence, 0])
+        assert np.asarray(found.tokens[sentence, 0, :count]).tolist() == prefix[sentence, 1 : count + 1].tolist()
+        assert prefix[sentence, count] == 2
 
 
-def test_dropout_is_a_function_of_the_key():
-    net, params = network()
-    run = jax.jit(lambda key: net.apply(params, SOURCE, TARGET, key=key))
-    first, again, other = (np.asarray(run(jax.random.key(seed))) for seed in (1, 1, 2))
-    assert (first == again).all()
-    assert np.abs(first - other).max() > 1e-2
-
-
-def test_remat_changes_no_number():
-    net, params = network("pre-norm, remat")
-    plain = pure(models.EncoderDecoder, dataclasses.replace(net.config, remat=False))
-
-    def loss(net, params):
-        out = net.apply(params, SOURCE, TARGET, source_valid=VALID, key=jax.random.key(3))
-        return functional.cross_entropy(out, TARGET, smoothing=0.1)[0]
-
-    for a, b in zip(
-        *(jax.tree.leaves(jax.grad(functools.partial(loss, n))(params)) for n in (net, plain)), strict=True
-    ):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
-
-
-def test_bfloat16_is_close():
-    net, params = network()
-    half = pure(models.EncoderDecoder, dataclasses.replace(net.config, compute_dtype="bfloat16"))
-    found = half.apply(params, SOURCE, TARGET, source_valid=VALID)
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, logits(), atol=0.25)
-
-
-def test_captured_attention_is_what_was_used():
-    """Weights from captured queries and keys: layers first, rows sum to 1, nothing on padding, nothing ahead."""
-    net, params = network()
+def test_captured_attention():
+    """Queries and keys of every layer; as weights they are causal where they must be and skip the padding."""
+    small = model("pre")
     names = ("encoder.self", "decoder.self", "decoder.cross")
-    found = net.apply(params, SOURCE, TARGET, names, source_valid=VALID, method="captured")
-    query, key = found["decoder.cross"]
-    assert query.shape == (2, 2, 4, 2, 8)
-    assert key.shape == (2, 2, 5, 2, 8)
-    weights = functional.attention_weights(query[1], key[1], mask=jnp.asarray(VALID)[:, None])
+    found = small.logits(names=names, method="captured", source_valid=SOURCE_VALID)
+    shapes = {name: tuple(x.shape for x in pair) for name, pair in found.items()}
+    assert shapes == {
+        "encoder.self": ((2, B, S, 2, 4), (2, B, S, 2, 4)),
+        "decoder.self": ((2, B, T, 2, 4), (2, B, T, 2, 4)),
+        "decoder.cross": ((2, B, T, 2, 4), (2, B, S, 2, 4)),
+    }
+    query, key = (x[1] for x in found["decoder.cross"])
+    weights = functional.attention_weights(query, key, mask=masks.padding(SOURCE_VALID))
+    assert weights.shape == (B, 2, T, S)
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
-    assert not np.asarray(weights[1, :, :, 3:]).any()
-    with pytest.raises(ValueError, match=r"unknown attention names \['decoder\.corss'\]"):
-        net.apply(params, SOURCE, TARGET, ("decoder.corss",), method="captured")
+    assert not np.asarray(weights[1, :, :, 4:]).any()
+    with pytest.raises(ValueError, match=r"unknown attention names \['decoder.slef'\]; there are \['decoder.cross'"):
+        small.logits(names=("decoder.slef",), method="captured")
 
 
-def test_operations_are_those_that_xla_counts():
-    """At one layer a stack, which a compiler's count sees once: within a tenth, for it counts softmax and norms too."""
-    config = dataclasses.replace(
-        CONFIG, width=64, hidden=256, encoder_depth=1, decoder_depth=1, source_vocab_size=500, target_vocab_size=500
-    )
-    net = pure(models.EncoderDecoder, config)
-    tokens = jax.ShapeDtypeStruct((4, 32), jnp.int32)
-    counted = jax.jit(net.apply).lower(net.shapes, tokens, tokens).compile().cost_analysis()["flops"]
-    assert counted == pytest.approx(costs.encoder_decoder_flops(config, 4, 32, 32), rel=0.1)
+def test_the_same_logits_with_the_batch_over_eight_devices():
+    """With dropout on: its bits do not know where they are computed."""
+    source, target = (jnp.tile(x, (4, 1)) for x in (SOURCE, TARGET))
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+    noisy, key = Small(dataclasses.replace(CONFIGS["post"], dropout=0.3)), jax.random.key(0)
+    plain = noisy.logits(source, target, key=key)
+    spread = noisy.logits(jax.device_put(source, rows), jax.device_put(target, rows), key=key)
+    assert len(spread.sharding.device_set) == 8
+    np.testing.assert_allclose(spread, plain, atol=2e-5)
+
+
+def test_attention_function_reaches_every_layer():
+    """The seam for kernels: a model built with another attention function uses it everywhere."""
+    seen = []
+
+    def spy(query, key, value, **options):
+        seen.append((query.shape[1], key.shape[1]))
+        return functional.attention(query, key, value, **options)
+
+    net = pure(functools.partial(models.EncoderDecoder, attention=spy), CONFIGS["post"])
+    jax.eval_shape(net.apply, net.shapes, SOURCE, TARGET)
+    assert sorted(set(seen)) == [(T, T), (T, S), (S, S)]
+
+
+def test_longer_than_the_learned_positions():
+    small = model("pre")
+    long = jnp.ones((1, 8), jnp.int32)
+    message = "a sequence of length 8 has no learned position beyond 7"
+    with pytest.raises(ValueError, match=message):
+        small.logits(long, TARGET[:1])
+    with pytest.raises(ValueError, match=message):
+        small.logits(SOURCE[:1], long)
+    memory = small.apply(small.params, SOURCE, source_valid=SOURCE_VALID, method="encode")
+    with pytest.raises(ValueError, match=message):
+        small.apply(small.params, memory, width=1, length=8, method="start")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"width": 15}, r"width \(15\) must be divisible by num_heads \(2\)"),
-        ({"source_vocab_size": 9}, "vocabularies must be equal: source 9, target 23"),
-        ({"width": 3, "num_heads": 1}, "even width"),
+        ({"num_heads": 3}, r"width \(8\) must be divisible by num_heads \(3\)"),
+        ({"source_vocab_size": 12}, r"tie='all' shares one table, so vocabularies must be equal: source 12, target 13"),
+        ({"width": 7, "num_heads": 1}, r"sinusoidal positions need an even width, got 7"),
+        ({"positions": "sinusodial"}, r"positions must be one of \('sinusoidal', 'learned'\), got 'sinusodial'"),
+        ({"arrange": "sandwich"}, r"arrange must be one of \('post', 'pre'\), got 'sandwich'"),
+        ({"compute_dtype": "float16"}, r"compute_dtype must be one of \('float32', 'bfloat16'\), got 'float16'"),
+        ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
+        ({"attention_dropout": -0.1}, r"attention_dropout must be in \[0, 1\), got -0.1"),
     ],
 )
-def test_configurations_that_cannot_be(change, message):
+def test_configurations_that_make_no_model(change, message):
+    """Checked where it is made, not at the first use; the type hook of the tests would be there before it."""
+    config = copy.copy(CONFIGS["post"])
+    for name, value in change.items():
+        object.__setattr__(config, name, value)
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(CONFIG, **change)
+        config.__post_init__()
 
 
-def test_sequences_beyond_the_positions():
-    net, params = network("pre-norm, learned, untied")
-    with pytest.raises(ValueError, match="length 13 has no learned position beyond 12"):
-        net.apply(params, jnp.ones((1, 13), jnp.int32), TARGET[:1])
+def test_a_model_needs_vocabularies():
+    with pytest.raises(ValueError, match=r"got source and target sizes \(0, 0\)"):
+        pure(models.EncoderDecoder, models.EncoderDecoderConfig()).shapes
 
 
-def test_a_model_without_vocabulary():
-    with pytest.raises(ValueError, match="needs vocabularies"):
-        pure(models.EncoderDecoder, models.EncoderDecoderConfig(width=16, num_heads=2)).shapes
+@BOTH
+def test_initial_logits_are_modest(name):
+    """At the start every word is about as likely as another: the loss is near log V, so training starts well."""
+    sizes = {"source_vocab_size": 300, "target_vocab_size": 300, "width": 64, "num_heads": 4, "hidden": 128}
+    net = pure(models.EncoderDecoder, dataclasses.replace(CONFIGS[name], **sizes))
+    logits = quick(lambda key: net.apply(net.init(key), SOURCE, TARGET))(jax.random.key(0))
+    total, count = functional.cross_entropy(logits, jnp.roll(TARGET, -1, 1))
+    assert abs(float(total / count) - np.log(300)) < 1.0

@@ -12,14 +12,17 @@ import numpy as np
 
 from jaxformer import pure
 
+# These programs run once, for microseconds: half the time of a test would go into making them fast.
+quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
 
 class Built:
     """``make(rngs)`` as pure functions, `apply` jitted."""
 
     def __init__(self, make):
         self.net = pure(lambda config, rngs: make(rngs), None)
-        self.shapes, self.init = self.net.shapes, jax.jit(self.net.init)
-        self.apply = jax.jit(self.net.apply, static_argnames=("method", "capture", "length", "dtype"))
+        self.shapes, self.init = self.net.shapes, quick(self.net.init)
+        self.apply = quick(self.net.apply, static_argnames=("method", "capture", "length", "dtype"))
 
 
 def built(make):

@@ -11,6 +11,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxformer import models, pure
 from jaxformer.modules.pure import check_shapes
+from tests.modules.small import quick
 
 CONFIG = models.EncoderDecoderConfig(
     11, 11, width=8, num_heads=2, hidden=16, encoder_depth=2, decoder_depth=3, attention_bias=True, arrange="pre"
@@ -20,7 +21,7 @@ NET = pure(models.EncoderDecoder, CONFIG)
 
 @functools.cache
 def params():
-    return jax.jit(NET.init)(jax.random.key(0))
+    return quick(NET.init)(jax.random.key(0))
 
 
 def test_parameters_are_a_plain_dict_of_float32():
@@ -82,7 +83,7 @@ def test_every_dimension_has_a_name():
 
 
 def test_init_is_a_function_of_the_key():
-    again, other = jax.jit(NET.init)(jax.random.key(0)), jax.jit(NET.init)(jax.random.key(1))
+    again, other = (quick(NET.init)(jax.random.key(seed)) for seed in (0, 1))
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), params(), again))
     kernels = lambda tree: tree["encoder"]["layers"]["attention"]["kernel"]
     assert not (kernels(params()) == kernels(other)).any()
@@ -93,9 +94,9 @@ def test_init_is_a_function_of_the_key():
 def test_init_under_vmap():
     """An ensemble: the same as initialising each."""
     keys = jax.random.split(jax.random.key(2), 2)
-    many = jax.jit(jax.vmap(NET.init))(keys)
+    many = quick(jax.vmap(NET.init))(keys)
     for i in range(2):
-        one = jax.jit(NET.init)(keys[i])
+        one = quick(NET.init)(keys[i])
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a[i], b, rtol=1e-6), many, one)  # noqa: B023
 
 
@@ -104,7 +105,7 @@ def test_parameters_are_born_sharded():
     mesh = jax.make_mesh((8,), ("fsdp",), axis_types=(AxisType.Auto,))
     place = lambda names: NamedSharding(mesh, PartitionSpec(*("fsdp" if n == "model" else None for n in names)))
     shardings = jax.tree.map(place, NET.axes, is_leaf=lambda x: isinstance(x, tuple))
-    born = jax.jit(NET.init, out_shardings=shardings)(jax.random.key(0))
+    born = quick(NET.init, out_shardings=shardings)(jax.random.key(0))
     assert jax.tree.all(jax.tree.map(lambda x, s: x.sharding == s, born, shardings))
     table = born["target_embedding"]["table"]
     assert {s.data.shape for s in table.addressable_shards} == {(11, 1)}
@@ -128,5 +129,5 @@ def test_apply_refuses_what_is_not_this_model():
 def test_apply_does_not_touch_the_parameters():
     before = jax.tree.map(np.array, params())
     tokens = jnp.ones((1, 2), jnp.int32)
-    jax.jit(NET.apply)(params(), tokens, tokens)
+    quick(NET.apply)(params(), tokens, tokens)
     jax.tree.map(np.testing.assert_array_equal, before, params())
