@@ -1,0 +1,196 @@
+"""CHECKLIST section A: attention, on the documents' own numbers."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, masks
+from tests.seeds.example import OUTPUT, W_K, W_Q, W_V, WEIGHTS, K, Q, V, X
+
+
+def draw(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
+
+
+def example(x, mask=None):
+    """Self-attention of section 9.3 on any input."""
+    return functional.attention_head(x @ W_Q, x @ W_K, x @ W_V, mask=mask)
+
+
+def softmax(*logits):
+    return np.asarray(functional.masked_softmax(jnp.asarray([logits], jnp.float32), None))[0]
+
+
+def test_a4_scores_and_shapes():
+    """e = q x / sqrt D; the input is both key and value: E, A [N_Q, N_X], Y [N_Q, D_X]."""
+    query, x = draw(4, 6), draw(3, 6, seed=1)
+    output, weights = functional.attention_head(query, x, x)
+    assert (output.shape, weights.shape) == ((4, 6), (4, 3))
+    score = np.asarray(query @ x.T) / math.sqrt(6)
+    expected = np.exp(score) / np.exp(score).sum(1, keepdims=True)
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+    np.testing.assert_allclose(output, expected @ np.asarray(x), atol=1e-6)
+
+
+def test_a5_separate_value_width():
+    """K [N_X, D_Q], V [N_X, D_V]: Y [N_Q, D_V]."""
+    output, _ = functional.attention_head(draw(4, 5), draw(3, 5), draw(3, 9))
+    assert output.shape == (4, 9)
+
+
+def test_a6_four_queries_three_inputs():
+    """Weights A_ij are query i's, rows sum to 1 (shown transposed, columns do); Y_1 = A11 V1 + A12 V2 + A13 V3.
+
+    The document's 17.38 has A_ji for once; 17.42 and 17.44 have A_ij, which is held here.
+    """
+    value = draw(3, 2, seed=2)
+    output, weights = functional.attention_head(draw(4, 5), draw(3, 5, seed=1), value)
+    np.testing.assert_allclose(weights.T.sum(0), 1, rtol=1e-6)
+    first = sum(float(weights[0, j]) * value[j] for j in range(3))
+    np.testing.assert_allclose(output[0], first, atol=1e-6)
+
+
+def test_a7_row_form_equals_matrix_form():
+    output, weights = example(X)
+    for i in range(3):
+        np.testing.assert_allclose(output[i], sum(weights[i, j] * V[j] for j in range(3)), atol=1e-6)
+
+
+def test_a8_worked_example():
+    """Q, K, V and raw scores as printed; weights exact.
+
+    The document prints row 1 as [.045, .769, .186], from exps 16.95 and 4.10 where 16.9188 and 4.1133 are right:
+    the exact row rounds to [.045, .768, .187].
+    """
+    assert Q.tolist() == [[2, 0], [0, 2], [1, 1]]
+    assert K.tolist() == [[0, 2], [2, 0], [1, 1]]
+    assert V.tolist() == [[1, 2], [1, 0], [1, 1]]
+    assert (Q @ K.T).tolist() == [[0, 4, 2], [4, 0, 2], [2, 2, 2]]
+    output, weights = example(X)
+    np.testing.assert_allclose(weights, WEIGHTS, atol=1e-6)
+    np.testing.assert_allclose(output, OUTPUT, atol=2e-6)
+    np.testing.assert_allclose(weights[0], [0.045, 0.769, 0.186], atol=1.5e-3)  # as printed: within its error
+    np.testing.assert_allclose(output, [[1, 0.28], [1, 1.72], [1, 1]], atol=5e-3)
+
+
+def test_a9_who_looks_at_whom():
+    """Tokens 1 and 2 look at each other, their own raw scores are 0; token 3 is uniform: the mean of the values."""
+    output, weights = example(X)
+    assert np.asarray(weights).argmax(1)[:2].tolist() == [1, 0]
+    assert np.diag(Q @ K.T)[:2].tolist() == [0, 0]
+    np.testing.assert_allclose(weights[2], 1 / 3, atol=1e-6)
+    np.testing.assert_allclose(output[2], V.mean(0), atol=1e-6)
+
+
+def test_a10_weights_are_rows_of_probabilities():
+    """Rows sum to 1, entries are positive, and attention is not symmetric; nor is the table of "The cat sat"."""
+    _, weights = functional.attention_head(draw(5, 4), draw(5, 4, seed=1), draw(5, 4))
+    np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
+    assert (np.asarray(weights) >= 0).all()
+    assert not np.allclose(weights, weights.T, atol=0.05)
+    table = np.array([[0.70, 0.15, 0.15], [0.10, 0.60, 0.30], [0.05, 0.75, 0.20]])
+    np.testing.assert_allclose(table.sum(1), 1)
+    assert table[1, 2] != table[2, 1]
+    # the table is attention's: with scores log a, softmax gives it back
+    np.testing.assert_allclose([softmax(*row) for row in np.log(table)], table, rtol=1e-5)
+
+
+def test_a11_cross_attention_contains_self_attention():
+    """Queries from t decoder states, keys and values from M memory states: weights [t, M]."""
+    memory = draw(6, 4)
+    _, weights = functional.attention_head(draw(2, 4, seed=1), memory, memory)
+    assert weights.shape == (2, 6)
+    crossed = functional.attention_head(X @ W_Q, X @ W_K, X @ W_V)
+    np.testing.assert_array_equal(crossed[0], example(X)[0])
+
+
+def test_a12_soft_lookup():
+    """One key that matches loudly: its value comes back, as from a dictionary; keys and values are separate."""
+    key, value = jnp.eye(4), draw(4, 3)
+    for wanted in range(4):
+        output, weights = functional.attention_head(100 * key[wanted : wanted + 1], key, value)
+        np.testing.assert_allclose(output[0], value[wanted], atol=1e-6)
+        np.testing.assert_allclose(weights[0], np.eye(4)[wanted], atol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [4, 64, 512, 1024, 12288])
+def test_a13_scaling_keeps_the_variance(dim):
+    """Var(q . k) = d for unit variance (d sigma^4 in general); divided by sqrt d it is 1, whatever d."""
+    rng = np.random.default_rng(dim)
+    query, key = (rng.standard_normal((4000 if dim < 5000 else 500, dim), np.float32) for _ in range(2))
+    dots = (query * key).sum(1)
+    tolerance = 5 * math.sqrt(2 / len(dots)) + 3 / dim
+    assert abs(dots.var() / dim - 1) < tolerance
+    assert abs((dots / math.sqrt(dim)).var() - 1) < tolerance
+    assert abs((4 * dots).var() / (dim * 2**4) - 1) < tolerance  # sigma = 2
+
+
+def test_a14_softmax_values():
+    np.testing.assert_allclose(softmax(1, 2, 3), [0.0900, 0.2447, 0.6652], atol=5e-5)
+    np.testing.assert_allclose(softmax(10, 20, 30), [2.06e-9, 4.54e-5, 0.9999546], rtol=1e-3)
+    np.testing.assert_allclose(softmax(2, 1), [0.7311, 0.2689], atol=5e-5)
+    np.testing.assert_allclose(softmax(20, 10), [0.9999546, 0.0000454], rtol=1e-3)
+
+
+def test_a15_saturated_softmax_has_no_slope():
+    """a (1 - a): .19661 at [2, 1], 4.54e-5 at [20, 10], 4331 times smaller."""
+    slope = jax.grad(lambda x: functional.masked_softmax(x[None], None)[0, 0])
+    mild, saturated = (float(slope(jnp.array(x))[0]) for x in ([2.0, 1.0], [20.0, 10.0]))
+    assert mild == pytest.approx(0.19661, abs=1e-5)
+    assert saturated == pytest.approx(4.54e-5, rel=1e-3)
+    assert mild / saturated == pytest.approx(4331, rel=2e-3)
+
+
+def test_a16_temperature():
+    """Adding a constant changes nothing, scaling does: .8808 at T = .5, .6225 at 2, .5250 at 10; then argmax, mean."""
+    np.testing.assert_allclose(softmax(2, 1), softmax(102, 101), rtol=1e-5)
+    for temperature, expected in ((0.5, 0.8808), (1, 0.7311), (2, 0.6225), (10, 0.5250), (1e-3, 1), (1e5, 0.5)):
+        query, key = jnp.array([[1.0]]), jnp.array([[2.0], [1.0]])
+        _, weights = functional.attention_head(query, key, key, scale=1 / temperature)
+        assert float(weights[0, 0]) == pytest.approx(expected, abs=5e-5)
+
+
+def test_a17_linear_in_values_not_in_inputs():
+    """Documents 000 and 001 say linear: f(2X) has row 1 = [2, .00701], where 2 f(X) has [2, .55494]. 004 is right."""
+    plain, doubled = example(X)[0], example(2 * X)[0]
+    np.testing.assert_allclose(doubled[0], [2, 0.00701], atol=1e-5)
+    np.testing.assert_allclose(2 * plain[0], [2, 0.55494], atol=1e-5)
+    twice, _ = functional.attention_head(Q, K, 2 * V)
+    np.testing.assert_allclose(twice, 2 * plain, rtol=1e-6)
+    both, _ = functional.attention_head(Q, K, V + V[::-1])
+    np.testing.assert_allclose(both, plain + functional.attention_head(Q, K, V[::-1])[0], rtol=1e-6)
+
+
+def test_a18_permutation_equivariance():
+    """f(sX) = s f(X), not f(X): document 001 says invariant. A causal mask breaks it, as positions do."""
+    order = np.array([2, 1, 0])
+    plain = example(X)[0]
+    np.testing.assert_allclose(example(X[order])[0], plain[order], atol=1e-6)
+    assert not np.allclose(example(X[order])[0], plain, atol=0.1)
+    masked = lambda x: example(x, masks.causal())[0]
+    assert not np.allclose(masked(X[order]), masked(X)[order], atol=0.1)
+
+
+def test_a19_weights_depend_on_the_data():
+    """The same token in another company comes out differently; a convolution's kernel would not notice."""
+    other = X.at[1].set(jnp.array([2.0, 0.0, 0.0, 1.0]))
+    assert np.abs(example(X)[0][0] - example(other)[0][0]).max() > 0.1
+
+
+def test_a20_queries_do_not_see_each_other():
+    query, x = draw(4, 6), draw(3, 6, seed=1)
+    whole, _ = functional.attention_head(query, x, x)
+    np.testing.assert_allclose(functional.attention_head(query[2:3], x, x)[0], whole[2:3], atol=1e-6)
+    moved, _ = functional.attention_head(query.at[0].set(9), x, x)
+    np.testing.assert_array_equal(moved[1:], whole[1:])
+
+
+def test_a22_output_and_weights_come_together():
+    """Z14: `attention_head` returns the pair, `attention` the output, `attention_weights` the map of chosen heads."""
+    output, weights = example(X)
+    lift = lambda x: jnp.asarray(x)[None, :, None]
+    np.testing.assert_allclose(functional.attention(lift(Q), lift(K), lift(V))[0, :, 0], output, atol=1e-6)
+    np.testing.assert_allclose(functional.attention_weights(lift(Q), lift(K))[0, 0], weights, atol=1e-6)
