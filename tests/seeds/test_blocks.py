@@ -1,0 +1,168 @@
+"""CHECKLIST section B, and exercise X4: blocks and models."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, masks, models, modules, pure
+from tests.models.small import SOURCE, TARGET, Small, model
+from tests.modules.small import built, count, normal
+
+
+def block(width, num_heads, arrange=functional.pre_norm, cross=False):
+    def make(rngs):
+        return modules.Block(
+            modules.SelfAttention(width, num_heads, rngs=rngs),
+            modules.FeedForward(width, activation=functional.gelu, rngs=rngs),
+            cross=modules.CrossAttention(width, num_heads, rngs=rngs) if cross else None,
+            norm=lambda: modules.LayerNorm(width),
+            arrange=arrange,
+        )
+
+    return make
+
+
+def test_b1_b2_both_orders():
+    """Post: LN(X + f(X)) leaves every token normalised; pre: X + f(LN X) leaves a sum that is not."""
+    x = normal(2, 5, 8)
+    for arrange, normalised in ((functional.post_norm, True), (functional.pre_norm, False)):
+        net, params = built(block(8, 2, arrange))
+        plain = params | {"feed_forward_norm": {"scale": jnp.ones(8), "shift": jnp.zeros(8)}}
+        deviation = np.asarray(net.apply(plain, x).std(-1))
+        assert np.allclose(deviation, 1, atol=1e-3) == normalised
+
+
+def test_b2_the_mask_reaches_attention():
+    net, params = built(block(8, 2))
+    x = normal(2, 5, 8)
+    free, causal = net.apply(params, x), net.apply(params, x, mask=masks.causal())
+    assert not np.allclose(free[:, 0], causal[:, 0], atol=1e-3)
+    np.testing.assert_allclose(free[:, -1], causal[:, -1], atol=1e-5)
+
+
+def test_b3_document_block():
+    """d = 64, h = 4, x (2, 10, 64): 16,384 + 33,088 + 256 = 49,728 parameters, the shape is preserved."""
+    net, params = built(block(64, 4))
+    sizes = {name: count(params[name]) for name in params}
+    assert sizes["attention"] == 16_384
+    assert sizes["feed_forward"] == 33_088
+    assert sizes["attention_norm"] + sizes["feed_forward_norm"] == 256
+    assert count(params) == 49_728
+    x = normal(2, 10, 64)
+    assert jax.eval_shape(lambda p, x: net.net.apply(p, x, mask=masks.causal()), params, x).shape == x.shape
+
+
+def test_b4_document_stack():
+    """Four such blocks and a final norm: 199,040 parameters."""
+    stack = pure(lambda config, rngs: modules.Stack(block(64, 4), 4, rngs=rngs), None)
+    norm = pure(lambda config, rngs: modules.LayerNorm(64), None)
+    assert count(stack.shapes) + count(norm.shapes) == 199_040
+    assert set(model("pre").params) > {"encoder_norm", "decoder_norm"}  # pre-norm models have the final norm
+    assert not set(model("post").params) & {"encoder_norm", "decoder_norm"}
+
+
+def test_b5_decoder_block_has_three_sublayers():
+    """Masked self-attention, cross-attention over the memory, feed-forward; a norm for each."""
+    net, params = built(block(8, 2, functional.post_norm, cross=True))
+    assert set(params) == {
+        *("attention", "attention_norm", "cross", "cross_norm", "feed_forward", "feed_forward_norm"),
+    }
+    x, memory = normal(1, 4, 8), normal(1, 5, 8, seed=1)
+    plain = net.apply(params, x, memory, mask=masks.causal())
+    assert (np.asarray(net.apply(params, x, memory.at[0, 4].add(1), mask=masks.causal())) != plain).any(-1).all()
+
+
+def test_b6_the_whole_source_is_visible():
+    """Every target row sees every real source token, before and after its own place; padding alone is masked."""
+    small = model("pre")
+    valid = jnp.ones_like(SOURCE, bool)
+    plain = np.asarray(small.logits(source_valid=valid, target_valid=jnp.ones_like(TARGET, bool)))
+    for place in range(SOURCE.shape[1]):
+        other = small.logits(SOURCE.at[:, place].set(2), source_valid=valid, target_valid=jnp.ones_like(TARGET, bool))
+        assert (np.asarray(other) != plain).any(-1).all()
+
+
+def test_b7_logits_without_bias():
+    """Z3: X W_vocab as in 000; document 004 adds a bias, which no model here has."""
+    shapes = model("pre").net.shapes
+    assert set(shapes["output"]) == {"kernel"}
+
+
+def test_b8_one_block_three_families():
+    """Encoder: no mask; decoder-only: causal; decoder of two stacks: causal and cross. One class, told apart by use."""
+    plain, params = built(block(8, 2))
+    x = normal(1, 4, 8)
+    moved = x.at[0, 3].add(1)
+    changed = lambda **kw: (np.asarray(plain.apply(params, x, **kw)) != plain.apply(params, moved, **kw)).any(-1)[0]
+    assert changed().tolist() == [True] * 4
+    assert changed(mask=masks.causal()).tolist() == [False, False, False, True]
+
+
+def test_b9_x8_modern_block():
+    """ModernTransformerBlock(d_model, heads).forward(x, mask=None): Z = X + MHA(LN X), Y = Z + FFN(LN Z)."""
+    net, params = built(block(8, 2))
+    assert net.apply(params, normal(2, 5, 8)).shape == (2, 5, 8)
+
+
+@pytest.mark.parametrize("compare", ["documents", "library"])
+def test_x4_the_future_cannot_be_seen(compare):
+    """d = 32, h = 4, L = 6: replace token 5 by 100 * randn. 12,576 parameters; the shape is kept.
+
+    The document allows positions 0 to 4 to move by 1e-5; here they do not move at all.
+    """
+    net, params = built(block(32, 4))
+    assert count(params) == 12_576
+    x = normal(1, 6, 32)
+    before = net.apply(params, x, mask=masks.causal())
+    after = net.apply(params, x.at[0, 5].set(100 * normal(32, seed=1)), mask=masks.causal())
+    assert after.shape == x.shape
+    difference = np.abs(np.asarray(before - after)).max(-1)[0]
+    assert (difference[:5] <= (1e-5 if compare == "documents" else 0)).all()
+    assert difference[5] > 1e-5
+
+
+def test_b13_pipeline():
+    """ "The cat sat" -> ids [50, 123, 456] -> embeddings and positions -> layers -> logits over the vocabulary."""
+    small = Small(
+        models.EncoderDecoderConfig(500, 500, width=8, num_heads=2, hidden=16, encoder_depth=1, decoder_depth=1)
+    )
+    ids = jnp.array([[50, 123, 456]], jnp.int32)
+    table = small.params["target_embedding"]["table"]
+    embedded = table[ids[0]] * 8**0.5 + functional.sinusoidal(jnp.arange(3), dim=8)
+    layer = jax.tree.map(lambda leaf: leaf[0], small.params["encoder"]["layers"])
+    single = pure(
+        lambda config, rngs: modules.Block(
+            modules.SelfAttention(8, 2, rngs=rngs),
+            modules.FeedForward(8, 16, rngs=rngs),
+            norm=lambda: modules.LayerNorm(8),
+            arrange=functional.post_norm,
+        ),
+        None,
+    )
+    memory = small.apply(small.params, ids, method="encode")
+    np.testing.assert_allclose(memory.states, single.apply(layer, embedded[None]), atol=1e-5)
+    assert small.logits(ids, ids).shape == (1, 3, 500)
+
+
+def test_b14_positions_survive_depth():
+    """Through the residuals of twelve fresh layers: a model of one repeated word still tells its places apart."""
+    config = models.EncoderDecoderConfig(
+        13, 13, width=16, num_heads=2, hidden=32, encoder_depth=12, decoder_depth=1, arrange="pre"
+    )
+    net = pure(models.EncoderDecoder, config)
+    encode = jax.jit(lambda key: net.apply(net.init(key), jnp.full((1, 6), 5), method="encode").states[0])
+    states = np.asarray(encode(jax.random.key(0)))
+    distance = np.linalg.norm(states[:, None] - states[None], axis=-1)[~np.eye(6, dtype=bool)]
+    assert distance.min() > 0.1
+
+
+def test_b15_bank_depends_on_its_company():
+    """A lookup is context-free; after attention, "bank" by the river and "bank" for a deposit differ."""
+    small = model("post")
+    river, deposit, bank = 3, 4, 5
+    contexts = jnp.array([[river, 6, bank, 7, 8, 9], [deposit, 6, bank, 7, 8, 9]], jnp.int32)
+    embedded = small.params["target_embedding"]["table"][contexts[:, 2]]
+    np.testing.assert_array_equal(embedded[0], embedded[1])
+    states = small.apply(small.params, contexts, method="encode").states[:, 2]
+    assert np.abs(np.asarray(states[0] - states[1])).max() > 1e-2

@@ -1,0 +1,101 @@
+"""CHECKLIST section C: what layers and published models cost, by `models.costs` where it applies."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from jaxformer import functional, models, modules, pure
+from jaxformer.models import costs
+from tests.modules.small import count
+
+
+def mixing(length, width, kernel=3):
+    """Document 004's counts per layer: recurrent L D^2, convolution K L D^2, self-attention L^2 D."""
+    return length * width**2, kernel * length * width**2, length**2 * width
+
+
+def test_c2_short_sequences():
+    """L = 100, D = 512, K = 3."""
+    assert mixing(100, 512) == (26_214_400, 78_643_200, 5_120_000)
+
+
+def test_c3_long_sequences():
+    """L = 10,000; attention over recurrence is L / D: .195 and 19.5, equal at L = D."""
+    assert mixing(10_000, 512) == (2_621_440_000, 7_864_320_000, 51_200_000_000)
+    for length, ratio in ((100, 0.195), (512, 1), (10_000, 19.5)):
+        recurrent, _, attention = mixing(length, 512)
+        assert attention / recurrent == pytest.approx(ratio, rel=5e-3)
+
+
+def test_c4_projections_count_too():
+    """4 L D^2 + 2 L^2 D = 115,097,600 multiply-adds at L = 100: mixing alone is not what a layer costs.
+
+    `models.costs` counts two operations for each of them, and agrees; the recurrent layer's 26 M are then the fewer.
+    """
+    length, width = 100, 512
+    multiply_adds = 4 * length * width**2 + 2 * length**2 * width
+    assert multiply_adds == 115_097_600
+    one = models.EncoderDecoderConfig(1, 1, hidden=0, encoder_depth=2, decoder_depth=1)
+    two = models.EncoderDecoderConfig(1, 1, hidden=0, encoder_depth=1, decoder_depth=1)
+    layer = costs.encoder_decoder_flops(one, 1, length, 1) - costs.encoder_decoder_flops(two, 1, length, 1)
+    assert layer == 2 * multiply_adds
+    assert multiply_adds > mixing(length, width)[0]
+
+
+def test_c5_how_far_convolutions_reach():
+    """L = 10,000, K = 3: L / K = 3334 layers side by side, log_3 L = 8.38 with dilation, so 9; attention needs 1."""
+    assert math.ceil(10_000 / 3) == 3334
+    assert math.log(10_000, 3) == pytest.approx(8.38, abs=5e-3)
+    reach = lambda layers: 1 + sum(2 * 3**i for i in range(layers))
+    assert reach(8) < 10_000 <= reach(9)
+
+
+def test_c6_ten_times_as_long():
+    """1,000 tokens 10^6 scores, 10,000 tokens 10^8: the weights that attention makes."""
+    query = lambda n: jax.ShapeDtypeStruct((1, n, 1, 8), np.float32)
+    scores = [jax.eval_shape(functional.attention_weights, query(n), query(n)).size for n in (1_000, 10_000)]
+    assert scores == [10**6, 10**8]
+
+
+@pytest.mark.parametrize(
+    ("depth", "width", "heads", "millions", "head_dim"),
+    [
+        (12, 768, 12, 84.9, 64),  # BERT-Base
+        (24, 1024, 16, 302.0, 64),  # BERT-Large
+        (48, 1600, 25, 1475, 64),  # GPT-2, whose heads the table leaves as "?"
+        (72, 3072, 32, 8150, 96),  # Megatron-LM
+        (78, 4256, 28, 16950, 152),  # Turing-NLG
+        (96, 12288, 96, 173_900, 128),  # GPT-3
+        (80, 16384, 128, 257_700, 128),  # Gopher, without its relative projection: 13 L d^2 is its 280 B
+    ],
+)
+def test_c7_twelve_l_d_squared(depth, width, heads, millions, head_dim):
+    """12 L d^2, from the shapes of a real stack of blocks (its biases and norms are a few parts in a thousand)."""
+
+    def make(rngs):
+        attention = modules.SelfAttention(width, heads, rngs=rngs)
+        return modules.Block(attention, modules.FeedForward(width, rngs=rngs), norm=lambda: modules.LayerNorm(width))
+
+    shapes = pure(lambda config, rngs: modules.Stack(make, depth, rngs=rngs), None).shapes
+    assert shapes["layers"]["attention"]["kernel"].shape[-1] == head_dim
+    exact = 12 * depth * width**2
+    assert exact / 1e6 == pytest.approx(millions, rel=1e-3)
+    assert count(shapes) / exact == pytest.approx(1, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("width", "hidden", "stacks", "table", "total"), [(512, 2048, 44.0, 18.9, 63.0), (1024, 4096, 176.2, 37.9, 214.0)]
+)
+def test_c7_z17_the_transformer(width, hidden, stacks, table, total):
+    """ "Transformer-Base, 12 layers, 65M": 6 encoder and 6 decoder layers, 168 d^2 = 44.0 M, and a shared 37k table.
+
+    12 L d^2 with L = 12 gives 37.7 M: it counts no cross-attention. Large: 176.2 + 37.9 = 214.0 M, the table's 213 M.
+    """
+    config = models.EncoderDecoderConfig(37_000, 37_000, width=width, num_heads=width // 64, hidden=hidden)
+    assert 168 * width**2 / 1e6 == pytest.approx(stacks, abs=0.06)
+    assert 37_000 * width / 1e6 == pytest.approx(table, abs=0.06)
+    counted = costs.encoder_decoder_parameters(config)
+    assert counted == count(pure(models.EncoderDecoder, config).shapes)
+    assert counted / 1e6 == pytest.approx(total, rel=3e-3)

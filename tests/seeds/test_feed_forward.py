@@ -1,0 +1,149 @@
+"""CHECKLIST section F: the feed-forward network and its nonlinearity."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, modules
+from tests.modules.small import built, count, normal
+
+
+def network(x, w_in, b_in, w_out):
+    """Two layers without a last bias, on rows: x w_in, not the W x of the documents' vectors (Z2)."""
+    lift = lambda a: jnp.asarray(a, jnp.float32)
+    return np.asarray(functional.feed_forward(lift(x), lift(w_in), lift(b_in), lift(w_out), None))
+
+
+@pytest.mark.parametrize(("width", "hidden"), [(512, 2048), (768, 3072)])
+def test_f1_four_times_as_wide(width, hidden):
+    """d_ff = 4 d, and row i depends on row i alone.
+
+    Document 000 gives W1 in R^(d x d_ff) but writes W1 x, which needs d_ff x d: here, and with that shape, x W1.
+    """
+    shapes = modules.pure(lambda config, rngs: modules.FeedForward(width, rngs=rngs), None).shapes
+    assert shapes["up"]["kernel"].shape == (width, hidden)
+    assert shapes["down"]["kernel"].shape == (hidden, width)
+
+
+def test_f1_position_wise():
+    net, params = built(lambda rngs: modules.FeedForward(8, rngs=rngs))
+    x = normal(1, 5, 8)
+    moved = net.apply(params, x.at[0, 2].set(9))
+    same = np.asarray(moved == net.apply(params, x)).all(-1)[0]
+    assert same.tolist() == [True, True, False, True, True]
+
+
+def test_f2_document_feed_forward():
+    """d = 8: hidden 32, two linears with bias, 552 parameters, exact GELU, (1, 5, 8) -> (1, 5, 8)."""
+    net, params = built(lambda rngs: modules.FeedForward(8, activation=functional.gelu, rngs=rngs))
+    assert count(params) == 552
+    assert params["up"]["kernel"].shape == (8, 32)
+    assert net.apply(params, normal(1, 5, 8)).shape == (1, 5, 8)
+
+
+def test_f3_gelu_values():
+    """x Phi(x): five values, and the minimum -.16997 at -.7518."""
+    found = functional.gelu(jnp.array([-1.0, -0.5, 0.5, 1.0, 2.0]))
+    np.testing.assert_allclose(found, [-0.158655, -0.154269, 0.345731, 0.841345, 1.954500], atol=2e-6)
+    x = np.linspace(-4, 4, 200)  # the grid of the document's plot
+    curve = np.asarray(functional.gelu(jnp.asarray(x, jnp.float32)))
+    assert curve.min() == pytest.approx(-0.16997, abs=1e-4)
+    assert x[curve.argmin()] == pytest.approx(-0.7518, abs=0.03)
+    assert float(jax.grad(functional.gelu)(-0.7518)) == pytest.approx(0, abs=1e-4)
+
+
+def test_f4_relu_values():
+    assert functional.relu(jnp.array([2.0, -1.0, 0.0, -3.0, 5.0])).tolist() == [2, 0, 0, 0, 5]
+    assert jax.vmap(jax.grad(functional.relu))(jnp.array([2.0, -1.0, 0.0, 5.0])).tolist() == [1, 0, 0, 1]
+
+
+def test_f5_linear_layers_collapse():
+    """Without a nonlinearity a hundred layers are one matrix."""
+    x, matrices = normal(3, 4), [normal(4, 4, seed=i) / 2 for i in range(100)]
+    stacked, product = x, np.eye(4)
+    for matrix in matrices:
+        stacked, product = functional.linear(stacked, matrix, None), product @ np.asarray(matrix, np.float64)
+    np.testing.assert_allclose(stacked, x @ product, rtol=1e-3, atol=1e-5 * np.abs(product).max())
+
+
+def test_f6_relu_is_not_additive():
+    """f = 2x: f(-1) + f(1) = f(0); g = relu(2x): 2, but g(0) = 0."""
+    f, g = (lambda x: 2.0 * x), (lambda x: functional.relu(2.0 * x))
+    minus, plus, zero = jnp.array(-1.0), jnp.array(1.0), jnp.array(0.0)
+    assert float(f(minus) + f(plus)) == float(f(zero)) == 0
+    assert (float(g(minus) + g(plus)), float(g(zero))) == (2, 0)
+
+
+INPUTS = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], float)
+
+
+def test_f7_xor():
+    """The best linear fit is the constant .5; threshold units A + B - 2 both give 0, 1, 1, 0 exactly.
+
+    With ReLUs the document's thresholds .5, .5, 1.5 give 0, .5, .5, 0: exact is relu(a) + relu(b) - 2 relu(a + b - 1).
+    """
+    target = np.array([0, 1, 1, 0.0])
+    affine = np.c_[INPUTS, np.ones(4)]
+    np.testing.assert_allclose(affine @ np.linalg.lstsq(affine, target, rcond=None)[0], 0.5)
+    w_in, w_out = [[1, 0, 1], [0, 1, 1]], [[1], [1], [-2]]
+    steps = (INPUTS @ np.array(w_in) > [0.5, 0.5, 1.5]) @ np.array(w_out)
+    np.testing.assert_array_equal(steps[:, 0], target)
+    np.testing.assert_allclose(network(INPUTS, w_in, [-0.5, -0.5, -1.5], w_out)[:, 0], [0, 0.5, 0.5, 0])
+    np.testing.assert_allclose(network(INPUTS, w_in, [0, 0, -1], w_out)[:, 0], target)
+
+
+def test_f8_more_units_more_bends():
+    """n ReLUs make n bends; the error of interpolating a smooth curve falls as n^-2."""
+    x = np.linspace(0, 1, 401)[:, None]
+    errors = []
+    for units in (4, 8, 16):
+        knots = np.linspace(0, 1, units + 1)[:-1]
+        curve = np.sin(3 * np.linspace(0, 1, units + 1))
+        slopes = np.diff(curve) * units
+        found = network(x, np.ones((1, units)), -knots, np.diff(slopes, prepend=0)[:, None])[:, 0]
+        bends = np.flatnonzero(np.abs(np.diff(found, 2)) > 1e-5)
+        assert len(np.unique(np.round(x[bends + 1, 0] * units))) == units - 1  # the first knot lies on the edge
+        errors.append(np.abs(found - np.sin(3 * x[:, 0])).max())
+    assert errors[0] / errors[1] == pytest.approx(4, rel=0.2)
+    assert errors[1] / errors[2] == pytest.approx(4, rel=0.2)
+
+
+def test_f9_worked_network():
+    """[3, 4] -> h [3, 4, 0] -> [3, 4]; [4, 2] -> h [4, 2, 1] -> [4.5, 1.5]."""
+    w_in = np.array([[1, 0], [0, 1], [0.5, -0.5]]).T
+    w_out = np.array([[1, 0, 0.5], [0, 1, -0.5]]).T
+    np.testing.assert_allclose(network([[3, 4], [4, 2]], w_in, np.zeros(3), np.eye(3)), [[3, 4, 0], [4, 2, 1]])
+    np.testing.assert_allclose(network([[3, 4], [4, 2]], w_in, np.zeros(3), w_out), [[3, 4], [4.5, 1.5]])
+
+
+def test_f10_gates_and_scores():
+    """The weights of 9.8.13 as printed give (1, 1) -> (.65, 1.40), h3 = 1.5, and (2.5, 1) -> (1.025, .95), h3 = .75.
+
+    The document's (1.3, 1.8) and (2.2, .5), and h3 = 0 in the second, do not follow from them. h3 > 0 exactly when
+    weight > size - 3.
+    """
+    w_in = np.array([[1, 0], [0, 1], [-0.5, 0.5]]).T
+    w_out = np.array([[0.3, 0.2, 0.1], [0.1, 0.1, 0.8]]).T
+    points = [[1, 1], [2.5, 1]]
+    np.testing.assert_allclose(network(points, w_in, [0, 0, 1.5], np.eye(3))[:, 2], [1.5, 0.75])
+    np.testing.assert_allclose(network(points, w_in, [0, 0, 1.5], w_out), [[0.65, 1.40], [1.025, 0.95]], atol=1e-6)
+    grid = np.stack(np.meshgrid(np.linspace(0, 6, 25), np.linspace(0, 6, 25)), -1).reshape(-1, 2)
+    open_gate = network(grid, w_in, [0, 0, 1.5], np.eye(3))[:, 2] > 0
+    np.testing.assert_array_equal(open_gate, grid[:, 1] > grid[:, 0] - 3)
+
+
+def test_f11_a_probability_below_zero():
+    """quality = .3 s + .2 w + .8 relu(w/s - 1.5), defect = -.1 s - .1 w + .9 relu(w/s - 1.5).
+
+    The document calls the second a probability: at (1, 1) it is -.2. The lift to w/s, which is not linear in (s, w),
+    is what separates.
+    """
+
+    def scores(size, weight):
+        features = np.array([[size, weight, weight / size]])
+        return network(features, np.eye(3), [0, 0, -1.5], np.array([[0.3, 0.2, 0.8], [-0.1, -0.1, 0.9]]).T)[0]
+
+    assert scores(1, 1)[1] == pytest.approx(-0.2)
+    np.testing.assert_allclose(scores(1, 2), [0.7 + 0.4, -0.3 + 0.45], atol=1e-6)
+    np.testing.assert_allclose(scores(2, 3), [0.6 + 0.6, -0.5], atol=1e-6)

@@ -1,0 +1,65 @@
+"""CHECKLIST section T, what concerns models and losses: teacher forcing, likelihood, the gradient through scaling."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import functional, masks
+from tests.models.small import SOURCE, SOURCE_VALID, model
+from tests.modules.small import normal
+
+REFERENCE = jnp.array([[5, 6, 7, 2], [8, 4, 3, 2]], jnp.int32)  # y_1 .. y_T, the last is the end (id 2)
+INPUT = jnp.concatenate([jnp.ones((2, 1), jnp.int32), REFERENCE[:, :-1]], 1)  # begin, y_1 .. y_{T-1}
+
+
+def test_t1_teacher_forcing():
+    """Row t is conditioned on the correct prefix, whatever the model would have said: it equals a fresh run of it.
+
+    The end token must be the last label; the document's toy y_1:4 leaves it out.
+    """
+    small = model("post")
+    whole = small.logits(SOURCE, INPUT, source_valid=SOURCE_VALID)
+    assert REFERENCE[0, -1] == 2
+    for t in (1, 2):
+        fresh = small.logits(SOURCE, INPUT[:, : t + 1], source_valid=SOURCE_VALID)
+        np.testing.assert_allclose(fresh[:, t], whole[:, t], atol=2e-5)
+
+
+def test_t2_parallel_likelihood_is_sequential():
+    """NLL = -sum_t log p(y_t | y_<t, x), once in parallel, once step by step with the cache."""
+    small = model("post")
+    logits = small.logits(SOURCE, INPUT, source_valid=SOURCE_VALID)
+    total, count = functional.cross_entropy(logits, REFERENCE)
+    memory = small.apply(small.params, SOURCE, source_valid=SOURCE_VALID, method="encode")
+    context, state = small.apply(small.params, memory, width=1, length=4, method="start")
+    sequential = 0.0
+    for t in range(4):
+        row, state = small.apply(small.params, INPUT[:, t : t + 1], state, context, method="step")
+        log_p = np.asarray(jax.nn.log_softmax(row[:, 0]), np.float64)
+        sequential -= log_p[np.arange(2), np.asarray(REFERENCE[:, t])].sum()
+    assert int(count) == 8
+    np.testing.assert_allclose(total, sequential, rtol=1e-5)
+
+
+def test_t7_without_the_mask_the_answer_is_in_the_input():
+    """The label of row t stands at t + 1 of the input: unmasked attention can copy it, causal attention cannot."""
+    x = normal(5, 8)
+    target = x[1:]  # what each row should say is the next row's content
+    key = jnp.eye(8)[:5]
+    shifted = jnp.roll(key, -1, 0)  # a query for the place after one's own
+    unmasked, _ = functional.attention_head(shifted * 50, key, x)
+    np.testing.assert_allclose(unmasked[:4], target, atol=1e-4)
+    masked, weights = functional.attention_head(shifted * 50, key, x, mask=masks.causal())
+    assert np.abs(np.asarray(masked[:4] - target)).max(-1).min() > 0.1
+    assert not np.triu(weights, 1).any()
+
+
+def test_t9_scaling_keeps_the_gradient():
+    """At d = 512 unscaled softmax saturates: the gradient that reaches the queries all but vanishes."""
+    query, key, value = (normal(20, 512, seed=i) for i in range(3))
+
+    def slope(scale):
+        loss = lambda q: jnp.sum(functional.attention_head(q, key, value, scale=scale)[0] * value)
+        return float(jnp.median(jnp.linalg.norm(jax.grad(loss)(query), axis=-1) / scale))
+
+    assert slope(512**-0.5) > 20 * slope(1.0)
