@@ -35,8 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     console = runtime.console()
     translation = runtime.task(task)
     result = translation.train(config, known.out, console=console)
-    if result.reason in ("terminated", "interrupted"):
-        return {"terminated": 85, "interrupted": 130}[result.reason]
+    if result.reason in runtime.EXIT_CODES:
+        return runtime.EXIT_CODES[result.reason]
     return _show(known.out, translation)
 
 

@@ -11,6 +11,9 @@ from typing import Any
 import jax
 from rich.console import Console
 
+EXIT_CODES = {"terminated": 85, "time": 85, "interrupted": 130}
+"""Of a training that was stopped and saved, by the reason; the same command goes on with it."""
+
 
 def start(*, compile_cache: bool = True) -> None:
     """Settings of this process: compiled programs are kept for the next one, in the user's own cache directory."""

@@ -21,7 +21,7 @@ Run the same command again to go on where it stopped.
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Trains; 0 done, 85 stopped by SIGTERM, 130 by Ctrl-C, in both cases after saving."""
+    """Trains; 0 done, 85 stopped by SIGTERM or out of time, 130 by Ctrl-C: in all cases after saving."""
     parser = argparse.ArgumentParser(
         prog="jaxformer train",
         usage="jaxformer train CONFIG --out RUN [--field value ...]",
@@ -54,4 +54,4 @@ def main(arguments: Sequence[str]) -> int:
     runtime.start(compile_cache=not known.no_compile_cache)
     result = runtime.task(task).train(config, known.out, console=runtime.console())
     runtime.draw_curves(known.out)
-    return {"terminated": 85, "interrupted": 130}.get(result.reason, 0)
+    return runtime.EXIT_CODES.get(result.reason, 0)

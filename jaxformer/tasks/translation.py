@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 
 from jaxformer import functional, models, training
-from jaxformer.config import fingerprint
+from jaxformer.config import ConfigError, fingerprint
 from jaxformer.data.batch import Batch
 from jaxformer.data.pipeline import Tokens, batches, prepare
 from jaxformer.data.plan import Plan, make_plan, replan
@@ -50,6 +50,7 @@ def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> 
       DataError: the data is not what it should be.
       CheckpointError: a checkpoint cannot be written or read.
     """
+    times = _times(config)
     resumed = runs.check_run(out, config)
     corpora = load_corpora(config.data, seed=config.seed)  # before `out` is claimed: wrong data leaves nothing behind
     runs.claim_run(out, "translation", config)
@@ -80,7 +81,7 @@ def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> 
                 step,
                 state,
                 lambda start: _on_device(batches(tokens, plan, start=start)),
-                plan=_times(config),
+                plan=times,
                 validate=Validation(config, prepared),
                 work=functools.partial(_work, net.config),
                 outputs=outputs,
@@ -317,4 +318,16 @@ def _work(config: models.EncoderDecoderConfig, batch: Batch) -> training.Work:
 
 def _times(config: TranslationConfig) -> training.Plan:
     train = config.train
-    return training.Plan(train.steps, train.validate_every, train.checkpoint_every, train.log_every, train.patience)
+    if train.metric == "bleu" and not train.validation_bleu:
+        raise ConfigError("train.metric is bleu, but train.validation_bleu is 0: no sentences are translated")
+    return training.Plan(
+        steps=train.steps,
+        validate_every=train.validate_every,
+        checkpoint_every=train.checkpoint_every,
+        log_every=train.log_every,
+        patience=train.patience,
+        metric=train.metric,
+        higher_is_better=train.metric == "bleu",
+        minutes=train.minutes,
+        checkpoint_minutes=train.checkpoint_minutes,
+    )

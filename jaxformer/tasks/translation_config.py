@@ -73,10 +73,16 @@ class TrainConfig:
     """Steps between validations."""
     validation_bleu: int = 0
     """Validation sentences to translate greedily for BLEU at each validation; 0 for none."""
+    metric: Literal["loss", "bleu"] = "loss"
+    """The validation figure by which checkpoints are better or worse; "bleu" needs validation_bleu."""
     patience: int = 0
-    """Validations without a better loss before training stops; 0 never stops early."""
+    """Validations without a better one before training stops; 0 never stops early."""
+    minutes: float = 0.0
+    """Wall-clock time after which to save and stop, to be gone on with by the same command; 0 for no limit."""
     checkpoint_every: int = 1000
     """Steps between checkpoints."""
+    checkpoint_minutes: float = 0.0
+    """Wall-clock time between checkpoints, besides those of checkpoint_every; 0 for none."""
     keep_last: int = 5
     """Checkpoints kept besides the best one."""
     log_every: int = 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pathlib
 from typing import Any
@@ -22,13 +23,17 @@ class JsonLog:
         if self._path.exists():
             kept = [json.dumps(entry) for entry in read_log(self._path) if entry["step"] <= step]
             temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-            temporary.write_text("".join(f"{line}\n" for line in kept))
+            temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
             os.replace(temporary, self._path)
-        self._file = self._path.open("a")
+        self._file = self._path.open("a", encoding="utf-8")
 
     def write(self, step: int, **values: Any) -> None:
-        """Appends ``{"step": step, **values}``; `flush` makes it survive a kill."""
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        """Appends ``{"step": step, **values}``; `flush` makes it survive a kill.
+
+        JSON has no NaN and no infinity: they become null.
+        """
+        plain = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
+        self._file.write(json.dumps({"step": step, **plain}, allow_nan=False) + "\n")
 
     def flush(self) -> None:
         """Hands everything written so far to the operating system, so that killing this process loses nothing."""
@@ -40,13 +45,15 @@ class JsonLog:
 
 
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The lines of a log, without a last one cut short."""
+    """The lines of a log, without those that a crash cut short or garbled."""
     entries = []
-    for line in pathlib.Path(path).read_text().splitlines():
+    for line in pathlib.Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            entries.append(json.loads(line))
+            entry = json.loads(line)
         except json.JSONDecodeError:
-            break  # only a process killed while writing leaves this, and it wrote nothing after
+            continue
+        if isinstance(entry, dict) and "step" in entry:
+            entries.append(entry)
     return entries
 
 
@@ -68,6 +75,10 @@ class TensorBoard:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
+    def flush(self) -> None:
+        """Writes what is left; tensorboardX would hold it back for two minutes."""
+        self._writer.flush()
+
     def close(self) -> None:
-        """Writes what is left."""
+        """Writes what is left, and closes."""
         self._writer.close()

@@ -18,7 +18,7 @@ from jaxformer.training.progress import Reporter
 from jaxformer.training.state import TrainState
 from jaxformer.training.step import Metrics, Step
 
-Reason = Literal["done", "patience", "terminated", "interrupted"]
+Reason = Literal["done", "patience", "time", "terminated", "interrupted"]
 
 
 class NonFiniteError(ArithmeticError):
@@ -34,7 +34,10 @@ class Work(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """When to do what, in steps; 0 never."""
+    """When to do what, in steps; 0 never.
+
+    Where there are checkpoints, one is also written at the last step, when asked to stop, and at a best validation.
+    """
 
     steps: int
     validate_every: int = 0
@@ -42,6 +45,14 @@ class Plan:
     log_every: int = 10
     patience: int = 0
     """Validations without a better score before training stops."""
+    metric: str = "loss"
+    """The validation figure that is the score."""
+    higher_is_better: bool = False
+    """Whether that figure grows as the model improves, as BLEU does."""
+    minutes: float = 0
+    """Wall-clock time after which to save and stop, for this process."""
+    checkpoint_minutes: float = 0
+    """Wall-clock time between checkpoints, besides those at fixed steps."""
 
 
 @dataclasses.dataclass
@@ -59,7 +70,7 @@ class Outputs:
 class Progress:
     """What, besides the state, a resumed run must know; saved with each checkpoint."""
 
-    best_score: float = math.inf
+    best_score: float = math.inf  # lower is better: the negative of a metric that grows
     best_step: int = 0
     validations_since_best: int = 0
 
@@ -74,12 +85,17 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """How training ended.  `programs` is the number of compiled training steps, one a batch shape."""
+    """How training ended.
+
+    `programs` is the number of compiled training steps, one a batch shape; `skipped` the number of updates that this
+    process left out because they were not finite.
+    """
 
     state: TrainState
     reason: Reason
     progress: Progress
     programs: int
+    skipped: int = 0
 
 
 def fit(
@@ -93,7 +109,7 @@ def fit(
     outputs: Outputs | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Trains until `plan.steps`, until patience runs out, or until asked to stop by SIGTERM or Ctrl-C.
+    """Trains until `plan.steps`, until patience or time runs out, or until asked to stop by SIGTERM or Ctrl-C.
 
     The state of a run that was stopped, saved and restored goes on as if nothing had happened: `batches` starts
     wherever it is told to.  Metrics of step n are read after step n + 1 has been given to the device, so the device
@@ -101,51 +117,88 @@ def fit(
 
     Args:
       batches: from a step to the batches from that step on.
-      validate: from a state to figures, of which "loss" is the score (lower is better).
+      validate: from a state to figures, `plan.metric` among them.
       work: what a batch amounts to, for tokens/s and utilisation.
       progress: of the run that is resumed.
 
     Raises:
       NonFiniteError: a loss or gradient was not finite and the step does not skip such.
       CheckpointError: a checkpoint could not be written.
+      ValueError: the batches end before the plan does, or a validation lacks `plan.metric`.
     """
-    outputs = outputs or Outputs()
-    progress = progress or Progress()
-    start = int(state.step)
-    recorder = _Recorder(outputs, plan)
-    validated = None
-    reason: Reason = "done"
+    outputs, progress = outputs or Outputs(), progress or Progress()
+    recorder, clock, start = _Recorder(outputs, plan), _Clock(plan), int(state.step)
+    reason: Reason | None = "done" if start >= plan.steps else "patience" if _impatient(plan, progress) else None
     with _stop_signals() as stopped:
-        stream = batches(start)
-        for number in range(start + 1, plan.steps + 1):
-            batch = next(stream)
+        stream, number = iter(batches(start)) if reason is None else iter(()), start
+        while reason is None:
+            number += 1
+            batch = _next(stream, number, plan)
             state, metrics = step(state, batch)
             recorder.dispatched(number, metrics, work(batch) if work else Work(0, 0.0))
-            last = number == plan.steps or bool(stopped)
-            score = None
+            score, better = None, False
             if validate and _due(number, plan.validate_every, last=number == plan.steps):
-                recorder.catch_up()
-                validated = dict(validate(state))
-                score = validated["loss"]
+                recorder.settle()
+                figures = dict(validate(state))
+                score = _score(figures, plan)
                 better = progress.add(number, score)
-                recorder.validated(number, validated, better)
-                if plan.patience and progress.validations_since_best >= plan.patience:
-                    reason, last = "patience", True
-            if outputs.checkpoints and _due(number, plan.checkpoint_every, last=last):
-                recorder.catch_up()
+                recorder.validated(number, figures, better)
+            reason = _why_stop(number, plan, progress, stopped, clock)
+            last = reason is not None
+            if outputs.checkpoints and (last or better or clock.save_due() or _due(number, plan.checkpoint_every)):
+                recorder.settle()
                 outputs.checkpoints.save(number, state, {"progress": dataclasses.asdict(progress)}, score=score)
-            if stopped:
-                reason = stopped[0]
-            if last:
-                break
-        recorder.catch_up()
-    if outputs.checkpoints:
-        outputs.checkpoints.wait()
-    return Result(state, reason, progress, _programs(step))
+                clock.saved()
+        recorder.settle()
+        if outputs.checkpoints:  # a signal that comes now must not cut the last save short
+            outputs.checkpoints.wait()
+    return Result(state, reason, progress, _programs(step), recorder.skipped)
 
 
-def _due(number: int, every: int, *, last: bool) -> bool:
+def _due(number: int, every: int, *, last: bool = False) -> bool:
     return every > 0 and (number % every == 0 or last)
+
+
+def _impatient(plan: Plan, progress: Progress) -> bool:
+    return bool(plan.patience) and progress.validations_since_best >= plan.patience
+
+
+def _why_stop(number: int, plan: Plan, progress: Progress, stopped: list[Reason], clock: _Clock) -> Reason | None:
+    """Why this step is the last, if it is; a run that is complete is complete, whatever signal came meanwhile."""
+    if number >= plan.steps:
+        return "done"
+    if _impatient(plan, progress):
+        return "patience"
+    return stopped[0] if stopped else "time" if clock.up() else None
+
+
+def _next(stream: Iterator[Any], number: int, plan: Plan) -> Any:
+    for batch in stream:
+        return batch
+    raise ValueError(f"the batches ended before step {number:,}; the plan has {plan.steps:,} steps")
+
+
+def _score(figures: Mapping[str, float], plan: Plan) -> float:
+    if plan.metric not in figures:
+        raise ValueError(f"validation gave {sorted(figures)}, and the plan's metric is {plan.metric!r}")
+    return -figures[plan.metric] if plan.higher_is_better else figures[plan.metric]
+
+
+class _Clock:
+    """The parts of a plan that are in minutes."""
+
+    def __init__(self, plan: Plan):
+        self._plan, self._began = plan, time.monotonic()
+        self._saved = self._began
+
+    def up(self) -> bool:
+        return 0 < self._plan.minutes <= (time.monotonic() - self._began) / 60
+
+    def save_due(self) -> bool:
+        return 0 < self._plan.checkpoint_minutes <= (time.monotonic() - self._saved) / 60
+
+    def saved(self) -> None:
+        self._saved = time.monotonic()
 
 
 def _programs(step: Step) -> int:
@@ -158,6 +211,7 @@ class _Recorder:
 
     def __init__(self, outputs: Outputs, plan: Plan):
         self._outputs, self._plan = outputs, plan
+        self.skipped = 0
         self._waiting: tuple[int, Metrics, Work] | None = None
         self._since = time.perf_counter()
         self._window = Work(0, 0.0)
@@ -177,6 +231,12 @@ class _Recorder:
         if self._outputs.log:
             self._outputs.log.flush()
 
+    def settle(self) -> None:
+        """Catches up, and hands over what is held back: a kill after a checkpoint must not lose what led to it."""
+        self.catch_up()
+        if self._outputs.board:
+            self._outputs.board.flush()
+
     def validated(self, number: int, figures: Mapping[str, float], better: bool) -> None:
         """Records a validation."""
         out = self._outputs
@@ -194,13 +254,15 @@ class _Recorder:
         out = self._outputs
         total, count = metrics.pop("loss_sum"), metrics.pop("count")
         finite = metrics.pop("finite", 1.0)
-        loss = total / max(count, 1.0)
+        loss = total / (count if count > 0 else 1.0)
         if out.log:
-            # JSON has no NaN; null says as much.
-            values = {"loss": loss, "tokens": count, **metrics}
-            out.log.write(number, **{n: v if math.isfinite(v) else None for n, v in values.items()})
-        if not finite and not metrics.get("skipped"):
-            raise NonFiniteError(f"step {number}: the loss ({loss}) or a gradient is not finite")
+            out.log.write(number, loss=loss, tokens=count, **metrics)
+        if not finite:
+            if not metrics.get("skipped"):
+                raise NonFiniteError(f"step {number}: the loss ({loss}) or a gradient is not finite")
+            self.skipped += 1
+            if out.reporter:
+                out.reporter.say(f"step {number:,}: not finite, skipped ({self.skipped} so far)")
         self._window = Work(self._window.tokens + work.tokens, self._window.flops + work.flops)
         if number % self._plan.log_every and number != self._plan.steps:
             return
@@ -233,4 +295,5 @@ def _stop_signals() -> Iterator[list[Reason]]:
         yield stopped
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # None: a handler from outside Python, which cannot be put back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

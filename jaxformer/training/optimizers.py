@@ -17,12 +17,14 @@ class OptimizerConfig:
 
     peak: float = 7e-4
     """Highest learning rate; the paper's is `schedules.noam_peak(width, warmup)`."""
-    schedule: Literal["inverse_sqrt", "cosine", "constant"] = "inverse_sqrt"
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
     """How the rate goes on after warm-up."""
     warmup: int = 4000
     """Steps of linear warm-up."""
     decay_steps: int = 0
-    """Steps after which a cosine schedule has reached 0; 0 means the length of the training."""
+    """Steps after which a cosine or linear schedule has reached 0; 0 means the length of the training."""
+    cooldown: int = 0
+    """Last steps of the training, over which the rate of any schedule falls to 0 in a straight line."""
     b1: float = 0.9
     """Decay of the gradient's average."""
     b2: float = 0.98
@@ -36,12 +38,26 @@ class OptimizerConfig:
 
 
 def make_schedule(config: OptimizerConfig, *, steps: int) -> schedules.Schedule:
-    """The learning rate of a training of `steps` updates."""
-    if config.schedule == "cosine":
-        return schedules.cosine(config.peak, config.warmup, config.decay_steps or steps)
-    if config.schedule == "constant":
-        return schedules.constant(config.peak, config.warmup)
-    return schedules.inverse_sqrt(config.peak, max(config.warmup, 1))
+    """The learning rate of a training of `steps` updates.
+
+    Raises:
+      ValueError: there is no such schedule, or its warm-up is not shorter than its decay.
+    """
+    rate = _schedule(config, steps)
+    return schedules.cooldown(rate, steps, config.cooldown) if config.cooldown else rate
+
+
+def _schedule(config: OptimizerConfig, steps: int) -> schedules.Schedule:
+    match config.schedule:
+        case "inverse_sqrt":
+            return schedules.inverse_sqrt(config.peak, max(config.warmup, 1))
+        case "cosine":
+            return schedules.cosine(config.peak, config.warmup, config.decay_steps or steps)
+        case "linear":
+            return schedules.linear(config.peak, config.warmup, config.decay_steps or steps)
+        case "constant":
+            return schedules.constant(config.peak, config.warmup)
+    raise ValueError(f"no schedule {config.schedule!r}; there are inverse_sqrt, cosine, linear and constant")
 
 
 def make_optimizer(config: OptimizerConfig, *, steps: int) -> optax.GradientTransformation:

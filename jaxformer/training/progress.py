@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 PEAKS = {
+    "H100 PCIe": 756e12,
     "H100": 989e12,
     "H200": 989e12,
     "A100": 312e12,
@@ -51,7 +52,7 @@ class Bar:
 
     def say(self, text: str) -> None:
         """Prints a line above the bar."""
-        self._bar.console.print(text, highlight=False)
+        self._bar.console.print(text, highlight=False, markup=False)
 
     def close(self) -> None:
         self._bar.stop()
@@ -77,7 +78,7 @@ class Lines:
         )
 
     def say(self, text: str) -> None:
-        self._console.print(text, highlight=False, soft_wrap=True)
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         """Nothing to clear away."""
@@ -104,4 +105,6 @@ def peak_flops() -> tuple[float, str]:
         began = time.perf_counter()
         product(x, x).block_until_ready()
         best = min(best, time.perf_counter() - began)
-    return 2 * size**3 / best, f"float32 product of {size} x {size} timed on this machine"
+    # Processors share their cores among however many devices JAX makes of them; accelerators do not.
+    count = 1 if devices[0].platform == "cpu" else len(devices)
+    return 2 * size**3 / best * count, f"float32 product of {size} x {size} timed on this machine"

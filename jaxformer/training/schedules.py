@@ -48,11 +48,46 @@ def cosine(peak: float, warmup: int, steps: int, *, end: float = 0.0) -> Schedul
     return rate
 
 
+def linear(peak: float, warmup: int, steps: int, *, end: float = 0.0) -> Schedule:
+    """Linear warm-up to `peak`, then a straight line down to `end` at `steps` (Devlin et al. 2019, appendix A.2).
+
+    >>> [round(float(linear(1.0, 2, 6)(step)), 3) for step in (0, 1, 3, 5, 9)]
+    [0.5, 1.0, 0.5, 0.0, 0.0]
+    """
+    if steps <= warmup:
+        raise ValueError(f"linear decays between warm-up and the last step, got warmup={warmup}, steps={steps}")
+
+    def rate(step):
+        t = jnp.asarray(step, jnp.float32) + 1
+        progress = jnp.clip((t - warmup) / (steps - warmup), 0, 1)
+        return jnp.where(t < warmup, peak * t / max(warmup, 1), peak + (end - peak) * progress)
+
+    return rate
+
+
 def constant(peak: float, warmup: int = 0) -> Schedule:
     """Linear warm-up to `peak`, then `peak`."""
 
     def rate(step):
         t = jnp.asarray(step, jnp.float32) + 1
         return peak * jnp.minimum(1.0, t / max(warmup, 1))
+
+    return rate
+
+
+def cooldown(schedule: Schedule, steps: int, last: int) -> Schedule:
+    """`schedule`, with its last `last` of `steps` steps scaled in a straight line to 0 (Hägele et al. 2024).
+
+    Up to there the training is the one of `schedule`: a run can be cooled down from any of its checkpoints.
+
+    >>> [round(float(cooldown(constant(1.0), 8, 4)(step)), 3) for step in (0, 4, 5, 7, 9)]
+    [1.0, 1.0, 0.75, 0.25, 0.0]
+    """
+    if not 0 < last <= steps:
+        raise ValueError(f"a cooldown lasts between 1 and all {steps} steps of the training, got {last}")
+
+    def rate(step):
+        left = steps - jnp.asarray(step, jnp.float32)
+        return schedule(step) * jnp.clip(left / last, 0, 1)
 
     return rate

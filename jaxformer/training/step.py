@@ -25,6 +25,7 @@ def make_step(
     accumulate: int = 1,
     nonfinite: Literal["abort", "skip"] = "abort",
     ema_decay: float = 0.0,
+    shardings: TrainState | None = None,
 ) -> Step:
     """A jitted ``step(state, batch) -> (state, metrics)`` that reuses the memory of the state it is given.
 
@@ -34,19 +35,21 @@ def make_step(
     Args:
       accumulate: number of parts the batch is cut into along its first dimension, one after another; the update is
         the same as with 1, in less memory.
-      nonfinite: with "skip", a gradient that is not finite changes nothing but the step count; with "abort" the
+      nonfinite: with "skip", a gradient that is not finite changes nothing but the step count, which moves on to the
+        next batch; with "abort" the
         caller sees ``finite == 0`` and stops.
       ema_decay: decay of the moving average, when the state keeps one.
+      shardings: a TrainState of shardings, as `create` takes it: the new state lies where the old one did.
 
     Raises:
       ValueError: a batch whose first dimension is no multiple of `accumulate`.
     """
 
-    @functools.partial(jax.jit, donate_argnums=0)
+    @functools.partial(jax.jit, donate_argnums=0, out_shardings=None if shardings is None else (shardings, None))
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         total, count, metrics, gradient = _summed_gradient(loss, state.params, batch, key, accumulate)
-        gradient = jax.tree.map(lambda g: g / jnp.maximum(count, 1.0), gradient)
+        gradient = jax.tree.map(lambda g: g / jnp.where(count > 0, count, 1.0), gradient)
         norm = optax.tree.norm(gradient)
         finite = jnp.isfinite(norm) & jnp.isfinite(total)
         with jax.numpy_dtype_promotion("standard"):  # optax mixes float32 with its integer step count
@@ -62,6 +65,8 @@ def make_step(
             # Early on a long memory would mostly remember the initial values.
             done = state.step.astype(jnp.float32)
             decay = jnp.minimum(ema_decay, (1 + done) / (10 + done))
+            if nonfinite == "skip":
+                decay = jnp.where(finite, decay, 1.0)
             average = jax.tree.map(lambda a, p: a + (1 - decay) * (p - a), average, params)
         metrics = {**metrics, "loss_sum": total, "count": count, "gradient_norm": norm}
         metrics["finite"] = finite.astype(jnp.float32)

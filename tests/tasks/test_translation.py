@@ -15,7 +15,7 @@ from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.modules import pure
 from jaxformer.tasks import runs, translation
 from jaxformer.tasks.corpora import load_corpora
-from jaxformer.tasks.translation_config import DataConfig, DecodeConfig, TranslationConfig
+from jaxformer.tasks.translation_config import DataConfig, DecodeConfig, TrainConfig, TranslationConfig
 from jaxformer.tasks.translator import Translator
 
 SENTENCES = ["The old man sees the house.", "", "She sings.", "Why did the old actress hide her keys?", "  "]
@@ -83,6 +83,13 @@ def test_batches_longer_than_the_positions(tmp_path):
     corpora = load_corpora(config.data, seed=0)
     with pytest.raises(DataError, match=r"model\.max_length is 8"):
         translation.prepare_run(config, corpora, tmp_path, console=Console(quiet=True))
+
+
+def test_a_metric_that_nobody_computes(tmp_path):
+    config = TranslationConfig(train=TrainConfig(metric="bleu"))
+    with pytest.raises(ConfigError, match="validation_bleu is 0"):
+        translation.train(config, tmp_path / "run", console=Console(quiet=True))
+    assert not (tmp_path / "run").exists()
 
 
 def test_vocabulary_must_be_the_tokenisers(tmp_path):

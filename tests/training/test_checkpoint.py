@@ -1,6 +1,7 @@
 """Checkpoints: what was saved comes back bit for bit, what is damaged is noticed and passed over."""
 
 import dataclasses
+import gc
 import logging
 import os
 import shutil
@@ -21,6 +22,13 @@ from tests.training.test_step import OPTIMIZER, batch, equal, loss, new_state
 
 # Reading a damaged file leaves coroutines of Orbax's behind, whose event loop is gone when they fail.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True)
+def collected():
+    """They go here, and not in the middle of a later test that does not expect them."""
+    yield
+    gc.collect()
 
 
 def saved(folder, steps=(1, 2, 3)):
@@ -299,7 +307,7 @@ def test_full_disk_is_an_error_within_a_minute(tmp_path):
 
 def test_a_directory_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(training.CheckpointError, match="cannot open .*file/c"):
+    with pytest.raises(training.CheckpointError, match=r"cannot open .*file/c"):
         training.Checkpoints(tmp_path / "file" / "c")
 
 

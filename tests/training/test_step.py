@@ -124,7 +124,65 @@ def test_t_inverse_square_root_schedule():
         np.testing.assert_allclose(rate(t - 1), 512**-0.5 * min(t**-0.5, t * 4000**-1.5), rtol=1e-5)
 
 
+def test_sharded_state_stays_where_it_is():
+    """Born on eight devices, trained there in one program, with the numbers of one device."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
+    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    kernel = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("model"))
+    shapes = jax.eval_shape(new_state)
+    shardings = jax.tree.map(lambda x: kernel if x.shape == (4, 3) else whole, shapes)
+    state, alone = new_state(shardings=shardings), new_state()
+    step, plain = training.make_step(loss, OPTIMIZER, shardings=shardings), training.make_step(loss, OPTIMIZER)
+    for number in range(3):
+        state, metrics = step(state, jax.device_put(batch(number), rows))
+        alone, expected = plain(alone, batch(number))
+        np.testing.assert_allclose(metrics["loss_sum"], expected["loss_sum"], rtol=1e-6)
+    placed = jax.tree.map(lambda x, s: x.sharding.is_equivalent_to(s, x.ndim), state, shardings)
+    assert jax.tree.all(placed)
+    assert step._cache_size() == 1
+    np.testing.assert_allclose(state.params["kernel"], alone.params["kernel"], rtol=1e-5)
+
+
+def test_the_state_is_reused():
+    """Donated: an update needs no second copy of parameters and moments."""
+    state = new_state()
+    kernel = state.params["kernel"]
+    training.make_step(loss, OPTIMIZER)(state, batch(1))
+    assert kernel.is_deleted()
+
+
+def test_a_skipped_step_leaves_the_average_alone():
+    state = new_state(average=True)
+    step = training.make_step(loss, OPTIMIZER, nonfinite="skip", ema_decay=0.9)
+    state, _ = step(state, batch(1))
+    before = jax.tree.map(np.asarray, state.average)
+    state, metrics = step(state, batch(2, nan=True))
+    assert float(metrics["skipped"]) == 1
+    assert equal(before, state.average)
+
+
+def test_weights_below_one_are_a_mean_too():
+    """The mean does not change when all weights are divided by a hundred, nor does the update."""
+    light = {**batch(1), "weight": batch(1)["weight"] / 100}
+    norms = [training.make_step(loss, OPTIMIZER)(new_state(), b)[1]["gradient_norm"] for b in (batch(1), light)]
+    np.testing.assert_allclose(*norms, rtol=1e-5)
+    empty = {**batch(1), "weight": np.zeros(8, np.float32)}
+    _, metrics = training.make_step(loss, OPTIMIZER)(new_state(), empty)
+    assert (float(metrics["gradient_norm"]), float(metrics["finite"])) == (0, 1)
+
+
+def test_unknown_schedule():
+    with pytest.raises(ValueError, match="no schedule 'cosin'"):
+        training.make_optimizer(training.OptimizerConfig(schedule="cosin"), steps=10)
+
+
 def test_other_schedules():
+    np.testing.assert_allclose(
+        [schedules.linear(1.0, 10, 110, end=0.1)(step) for step in (4, 9, 59, 109, 500)],
+        [0.5, 1.0, 0.55, 0.1, 0.1],
+        atol=1e-6,
+    )
     cosine = schedules.cosine(1.0, 10, 110, end=0.1)
     np.testing.assert_allclose(
         [cosine(4), cosine(9), cosine(59), cosine(109), cosine(500)], [0.5, 1.0, 0.55, 0.1, 0.1], atol=1e-6

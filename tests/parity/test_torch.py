@@ -1,0 +1,213 @@
+"""Forward values and gradients against PyTorch, with the same weights in both."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, masks, modules
+from tests.modules.small import built, drawn
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+pytestmark = pytest.mark.parity
+
+D, N, F, B, T, S = 16, 4, 24, 2, 5, 7
+VALID = np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0, 0]], bool)
+
+
+def array(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def leaf(x):
+    return torch.tensor(np.asarray(x), requires_grad=True)
+
+
+def close(ours, theirs, tolerance=3e-5):
+    theirs = theirs.detach().numpy() if isinstance(theirs, torch.Tensor) else theirs
+    np.testing.assert_allclose(ours, theirs, atol=tolerance, rtol=1e-4)
+
+
+def fill(parameter, value):
+    """Sets a PyTorch parameter."""
+    with torch.no_grad():
+        parameter.copy_(torch.tensor(np.array(value)))
+
+
+def fill_attention(theirs, params):
+    """Our self-attention into their MultiheadAttention: three stacked [D, D] matrices that multiply from the left."""
+    kernel, bias = params["kernel"], params["bias"]  # [D, N, 3, H], [N, 3, H]
+    fill(theirs.in_proj_weight, kernel.transpose(2, 1, 3, 0).reshape(3 * D, D))
+    fill(theirs.in_proj_bias, bias.transpose(1, 0, 2).reshape(3 * D))
+    fill(theirs.out_proj.weight, params["output"]["kernel"].reshape(D, D).T)
+    fill(theirs.out_proj.bias, params["output"]["bias"])
+
+
+def fill_cross(theirs, params):
+    query, both = params["query"].reshape(D, D), params["key_value"]
+    weights = [query.T, both[:, :, 0].reshape(D, D).T, both[:, :, 1].reshape(D, D).T]
+    fill(theirs.in_proj_weight, np.concatenate(weights))
+    biases = [params["query_bias"], params["key_value_bias"][:, 0], params["key_value_bias"][:, 1]]
+    fill(theirs.in_proj_bias, np.concatenate([np.asarray(b).reshape(D) for b in biases]))
+    fill(theirs.out_proj.weight, params["output"]["kernel"].reshape(D, D).T)
+    fill(theirs.out_proj.bias, params["output"]["bias"])
+
+
+def fill_block(theirs, params, cross=False):
+    fill_attention(theirs.self_attn, params["attention"])
+    norms = [("norm1", "attention_norm"), ("norm2", "feed_forward_norm")]
+    if cross:
+        fill_cross(theirs.multihead_attn, params["cross"])
+        norms = [("norm1", "attention_norm"), ("norm2", "cross_norm"), ("norm3", "feed_forward_norm")]
+    for name, ours in (("linear1", "up"), ("linear2", "down")):
+        fill(getattr(theirs, name).weight, params["feed_forward"][ours]["kernel"].T)
+        fill(getattr(theirs, name).bias, params["feed_forward"][ours]["bias"])
+    for name, ours in norms:
+        fill(getattr(theirs, name).weight, params[ours]["scale"])
+        fill(getattr(theirs, name).bias, params[ours]["shift"])
+
+
+def block(arrange, activation, cross=False):
+    def make(rngs):
+        return modules.Block(
+            modules.SelfAttention(D, N, bias=True, rngs=rngs),
+            modules.FeedForward(D, F, activation=activation, rngs=rngs),
+            cross=modules.CrossAttention(D, N, bias=True, rngs=rngs) if cross else None,
+            norm=lambda: modules.LayerNorm(D),
+            arrange=arrange,
+        )
+
+    return built(make)
+
+
+@pytest.mark.parametrize("masking", ["none", "causal", "boolean", "bias"])
+def test_scaled_dot_product_attention(masking):
+    """Value and the three gradients; their attn_mask has our polarity in this function."""
+    given = [array(B, length, N, 4, seed=i) for i, length in enumerate((T, S, S))]
+    upstream = array(B, T, N, 4, seed=9)
+    mask = np.random.default_rng(5).random((B, N, T, S)) > 0.4
+    mask[..., 0] = True  # their empty rows are NaN
+    bias = array(B, N, T, S, seed=6)
+    ours = {
+        "none": {},
+        "causal": {"mask": masks.causal()},
+        "boolean": {"mask": masks.dense(mask)},
+        "bias": {"bias": jnp.asarray(bias)},
+    }[masking]
+    theirs = {
+        "none": {},
+        "causal": {"is_causal": True},
+        "boolean": {"attn_mask": torch.tensor(mask)},
+        "bias": {"attn_mask": torch.tensor(bias)},
+    }[masking]
+    leaves = [leaf(x.transpose(0, 2, 1, 3)) for x in given]
+    expected = torch.nn.functional.scaled_dot_product_attention(*leaves, **theirs)
+    expected.backward(torch.tensor(upstream.transpose(0, 2, 1, 3).copy()))
+    output, pull = jax.vjp(lambda *qkv: functional.attention(*qkv, **ours), *map(jnp.asarray, given))
+    close(output, expected.transpose(1, 2))
+    for got, x in zip(pull(jnp.asarray(upstream)), leaves, strict=True):
+        close(got, x.grad.transpose(1, 2))
+
+
+def test_multihead_attention():
+    """The whole layer with biases, padding in their polarity; the gradients of input and fused kernel."""
+    net, params = built(lambda rngs: modules.SelfAttention(D, N, bias=True, rngs=rngs))
+    theirs = torch.nn.MultiheadAttention(D, N, batch_first=True)
+    fill_attention(theirs, params)
+    x = array(B, S, D)
+    given = leaf(x)
+    expected, weights = theirs(given, given, given, key_padding_mask=torch.tensor(~VALID))
+    expected.square().sum().backward()
+    close(net.apply(params, jnp.asarray(x), mask=masks.padding(VALID)), expected)
+    query, key, _ = net.apply(params, jnp.asarray(x), method="project")
+    ours = functional.attention_weights(query, key, mask=masks.padding(VALID))
+    close(ours.mean(1), weights)  # theirs are averaged over heads
+    loss = lambda p, x: jnp.sum(net.net.apply(p, x, mask=masks.padding(VALID)) ** 2)
+    slope, slope_x = jax.grad(loss, (0, 1))(params, jnp.asarray(x))
+    close(slope_x, given.grad, 1e-3)
+    close(slope["kernel"].transpose(2, 1, 3, 0).reshape(3 * D, D), theirs.in_proj_weight.grad, 2e-3)
+    close(slope["bias"].transpose(1, 0, 2).reshape(-1), theirs.in_proj_bias.grad, 2e-3)
+    close(slope["output"]["kernel"].reshape(D, D).T, theirs.out_proj.weight.grad, 2e-3)
+
+
+@pytest.mark.parametrize(("norm_first", "activation"), [(False, "relu"), (True, "gelu")])
+def test_encoder_layer(norm_first, activation):
+    """B11: d_model, nhead, dim_feedforward; both orders of the norm."""
+    arrange = functional.pre_norm if norm_first else functional.post_norm
+    net, params = block(arrange, {"relu": functional.relu, "gelu": functional.gelu}[activation])
+    theirs = torch.nn.TransformerEncoderLayer(
+        D, N, dim_feedforward=F, dropout=0.0, activation=activation, batch_first=True, norm_first=norm_first
+    )
+    fill_block(theirs, params)
+    x = array(B, S, D)
+    given = leaf(x)
+    expected = theirs(given, src_key_padding_mask=torch.tensor(~VALID))
+    real = VALID[..., None].astype(np.float32)  # they may leave padded rows empty
+    (expected * torch.tensor(real)).square().sum().backward()
+    output = net.apply(params, jnp.asarray(x), mask=masks.padding(VALID))
+    close(output * real, expected * torch.tensor(real))
+    loss = lambda x: jnp.sum(net.net.apply(params, x, mask=masks.padding(VALID)) ** 2 * real)
+    close(jax.grad(loss)(jnp.asarray(x)), given.grad, 1e-3)
+
+
+@pytest.mark.parametrize(("norm_first", "activation"), [(True, "relu"), (False, "gelu")])
+def test_decoder_layer(norm_first, activation):
+    """Causal self-attention, cross-attention over a padded memory; gradients of target and memory."""
+    arrange = functional.pre_norm if norm_first else functional.post_norm
+    net, params = block(arrange, {"relu": functional.relu, "gelu": functional.gelu}[activation], cross=True)
+    theirs = torch.nn.TransformerDecoderLayer(
+        D, N, dim_feedforward=F, dropout=0.0, activation=activation, batch_first=True, norm_first=norm_first
+    )
+    fill_block(theirs, params, cross=True)
+    x, memory = array(B, T, D), array(B, S, D, seed=1)
+    given = [leaf(x), leaf(memory)]
+    blocked = torch.tensor(~np.tri(T, dtype=bool))
+    expected = theirs(*given, tgt_mask=blocked, memory_key_padding_mask=torch.tensor(~VALID))
+    expected.square().sum().backward()
+    both = {"mask": masks.from_torch(blocked.numpy()), "memory_mask": masks.padding(VALID)}
+    close(net.apply(params, jnp.asarray(x), jnp.asarray(memory), **both), expected)
+    loss = lambda x, m: jnp.sum(net.net.apply(params, x, m, **both) ** 2)
+    for got, y in zip(jax.grad(loss, (0, 1))(jnp.asarray(x), jnp.asarray(memory)), given, strict=True):
+        close(got, y.grad, 2e-3)
+
+
+def test_layer_norm():
+    x, scale, shift, upstream = array(3, 4, D) * 5 + 2, array(D, seed=1), array(D, seed=2), array(3, 4, D, seed=3)
+    leaves = [leaf(a) for a in (x, scale, shift)]
+    expected = torch.nn.functional.layer_norm(leaves[0], (D,), leaves[1], leaves[2], eps=1e-5)
+    expected.backward(torch.tensor(upstream))
+    output, pull = jax.vjp(functional.layer_norm, *map(jnp.asarray, (x, scale, shift)))
+    close(output, expected)
+    for got, y in zip(pull(jnp.asarray(upstream)), leaves, strict=True):
+        close(got, y.grad)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy(smoothing):
+    """Their ignore_index is our where; their smoothing is ours."""
+    logits, labels = array(6, 9) * 3, np.array([0, 8, 3, 2, 5, 1])
+    counted = np.array([1, 1, 0, 1, 1, 0], bool)
+    given = leaf(logits)
+    loss = torch.nn.CrossEntropyLoss(label_smoothing=smoothing, reduction="sum", ignore_index=-100)
+    expected = loss(given, torch.tensor(np.where(counted, labels, -100)))
+    expected.backward()
+    ours = lambda x: functional.cross_entropy(
+        x, jnp.asarray(labels, jnp.int32), where=jnp.asarray(counted), smoothing=smoothing
+    )[0]
+    value, slope = jax.value_and_grad(ours)(jnp.asarray(logits))
+    close(value, expected)
+    close(slope, given.grad)
+
+
+@pytest.mark.parametrize(("ours", "approximate"), [(functional.gelu, "none"), (functional.gelu_tanh, "tanh")])
+def test_gelu(ours, approximate):
+    x = np.linspace(-4, 4, 200, dtype=np.float32)
+    close(ours(jnp.asarray(x)), torch.nn.functional.gelu(torch.tensor(x), approximate=approximate), 2e-6)
+
+
+def test_shapes_of_parameters_agree():
+    """The same number of parameters as their encoder layer, biases included."""
+    theirs = torch.nn.TransformerEncoderLayer(D, N, dim_feedforward=F)
+    net, _ = block(functional.post_norm, functional.relu)
+    ours = sum(x.size for x in jax.tree.leaves(drawn(net.shapes)))
+    assert ours == sum(p.numel() for p in theirs.parameters())
