@@ -51,7 +51,7 @@ wheel: $(STAMP) ## build the wheel into dist/
 
 bench: $(STAMP) ## benchmarks, into benchmarks/results
 	@$(BIN)/python benchmarks/data_throughput.py
-	@$(BIN)/python benchmarks/train_step.py
+	@$(BIN)/python -m benchmarks.train_step
 
 clean: ## remove .venv, caches and build outputs (not runs/)
 	@rm -rf $(VENV) .cache build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

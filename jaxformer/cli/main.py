@@ -35,6 +35,19 @@ EXAMPLES = """examples:
 """
 
 
+def script() -> int:
+    """The console script: `main` in a process whose memory comes in large pages, a fifth faster on a CPU.
+
+    The C library reads this setting before Python begins, so the process is replaced by one that has it; whoever sets
+    GLIBC_TUNABLES, be it to nothing, is left alone.
+    """
+    heavy = sys.argv[1:2] and sys.argv[1] in ("demo", "train", "evaluate", "translate")
+    if heavy and sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
+        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very command
+    return main()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
@@ -107,4 +120,4 @@ def _version() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script())

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
@@ -199,7 +200,32 @@ class EncoderDecoder(nnx.Module):
         key: jax.Array | None = None,
     ) -> Float[Array, "B T V"]:
         """Teacher-forced logits of a target, given a memory."""
-        return self._decode(target, memory, target_valid, key, capture=False)[0]
+        return self._logits(self._decode(target, memory, target_valid, key, capture=False)[0])
+
+    def cross_entropy(
+        self,
+        source: Int[Array, "B S"],
+        target: Int[Array, "B T"],
+        labels: Int[Array, "B T"],
+        *,
+        source_valid: Bool[Array, "B S"] | None = None,
+        target_valid: Bool[Array, "B T"] | None = None,
+        smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        key: jax.Array | None = None,
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """The loss of the teacher-forced logits, (sum, count), without holding them; what training minimises.
+
+        Args:
+          labels: the token after each of `target`; counted where `target_valid`.
+          smoothing, z_loss: see `functional.cross_entropy`.
+        """
+        memory = self.encode(source, source_valid=source_valid, key=site(key, "encoder"))
+        x, _ = self._decode(target, memory, target_valid, site(key, "decoder"), capture=False)
+        table = self.target_embedding.table[...] if self.output is None else self.output.kernel[...].T
+        return functional.linear_cross_entropy(
+            self._final(x), table, labels, where=target_valid, smoothing=smoothing, z_loss=z_loss
+        )
 
     def captured(
         self,
@@ -258,12 +284,13 @@ class EncoderDecoder(nnx.Module):
         x = self._embed_sequence(target, self.target_embedding, self.target_positions, site(key, "embedding"))
         mask = masks.causal() if valid is None else masks.causal() & masks.padding(valid)
         key = site(key, "layers")
-        x, tape = self.decoder(x, memory.states, mask=mask, memory_mask=memory.mask, key=key, capture=capture)
-        return self._logits(x), tape
+        return self.decoder(x, memory.states, mask=mask, memory_mask=memory.mask, key=key, capture=capture)
 
     def _embed_sequence(self, tokens, embedding, positions, key):
         length = tokens.shape[1]
-        x = self._embed(tokens, embedding, positions, jnp.arange(length)[None], length)
+        # A constant, unless it would make the program large.
+        index = (np if length * self.config.width <= 1 << 20 else jnp).arange(length)[None]
+        x = self._embed(tokens, embedding, positions, index, length)
         return functional.dropout(x, rate=self.config.dropout, key=key)
 
     def _embed(self, tokens, embedding, positions, index, length):
@@ -271,11 +298,14 @@ class EncoderDecoder(nnx.Module):
         if positions is None:
             offset = functional.sinusoidal(index, dim=self.config.width)
         else:
-            offset = positions(index, length=length)
+            offset = positions(jnp.asarray(index), length=length)
         return constrain(embedding(tokens, dtype=dtype) + offset.astype(dtype), "batch", "length", "model")
 
+    def _final(self, x):
+        return x if self.decoder_norm is None else self.decoder_norm(x)
+
     def _logits(self, x):
-        x = x if self.decoder_norm is None else self.decoder_norm(x)
+        x = self._final(x)
         if self.output is None:
             return constrain(self.target_embedding.logits(x), "batch", "length", "vocab")
         # Not through self.output, whose products come back in the dtype of x: logits are float32 to the last bit.

@@ -86,9 +86,11 @@ class SelfAttention(nnx.Module):
         bias = None if self.bias is None else self.bias[...].reshape(-1)
         fused = functional.linear(x, kernel.reshape(kernel.shape[0], -1), bias)
         fused = fused.reshape(*x.shape[:2], *kernel.shape[1:])
-        query = fused[..., :-2, :].reshape(*x.shape[:2], -1, kernel.shape[-1])
+        # Not slices: the gradient of a split is one concatenation, that of slices a sum of padded arrays.
+        query, keys, values = jax.lax.split(fused, (kernel.shape[2] - 2, 1, 1), axis=3)
+        query = query.reshape(*x.shape[:2], -1, kernel.shape[-1])
         names = ("batch", "length", "heads", "head_dim")
-        return tuple(constrain(h, *names) for h in (query, fused[..., -2, :], fused[..., -1, :]))
+        return tuple(constrain(h, *names) for h in (query, keys.squeeze(3), values.squeeze(3)))
 
     def __call__(
         self,
@@ -152,7 +154,8 @@ class CrossAttention(nnx.Module):
         """The memory's keys and values."""
         both = _project(memory, self.key_value, self.key_value_bias)
         names = ("batch", "memory_length", "heads", "head_dim")
-        return KeyValue(constrain(both[..., 0, :], *names), constrain(both[..., 1, :], *names))
+        keys, values = (half.squeeze(3) for half in jax.lax.split(both, (1, 1), axis=3))
+        return KeyValue(constrain(keys, *names), constrain(values, *names))
 
     def __call__(
         self,

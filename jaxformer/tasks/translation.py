@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from jaxformer import functional, models, training
+from jaxformer import models, training
 from jaxformer.config import ConfigError, fingerprint
 from jaxformer.data.batch import Batch
 from jaxformer.data.pipeline import Tokens, batches, prepare
@@ -292,11 +292,17 @@ def _state_shapes(config: TranslationConfig, net: Pure) -> Any:
 
 
 def _loss(net: Pure, smoothing: float, z_loss: float, params: Params, batch: Batch, key: jax.Array | None):
-    logits = net.apply(
-        params, batch.source, batch.target, source_valid=batch.source_valid, target_valid=batch.target_valid, key=key
-    )
-    total, count = functional.cross_entropy(
-        logits, batch.labels, where=batch.target_valid, smoothing=smoothing, z_loss=z_loss
+    total, count = net.apply(
+        params,
+        batch.source,
+        batch.target,
+        batch.labels,
+        source_valid=batch.source_valid,
+        target_valid=batch.target_valid,
+        smoothing=smoothing,
+        z_loss=z_loss,
+        key=key,
+        method="cross_entropy",
     )
     return total, count, {}
 

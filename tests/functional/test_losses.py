@@ -1,5 +1,7 @@
 """Cross entropy against the direct formula, and what uncounted labels must not do."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -97,3 +99,77 @@ def test_smoothed_loss_is_smallest_at_the_smoothed_distribution():
 def test_refuses_smoothing_outside_its_range(smoothing):
     with pytest.raises(ValueError, match=rf"smoothing must be in \[0, 1\), got {smoothing}"):
         functional.cross_entropy(jnp.zeros((1, 3)), jnp.array([0]), smoothing=smoothing)
+
+
+WIDE = DRAW.standard_normal((2, 5, 3))
+TABLE = DRAW.standard_normal((7, 3))
+
+
+def ours_linear(x, counted, table=TABLE, **options):
+    where = None if counted is None else jnp.asarray(counted)
+    labels = jnp.asarray(LABELS, jnp.int32)
+    call = lambda x, t: functional.linear_cross_entropy(x, t, labels, where=where, **options)
+    return jax.jit(jax.value_and_grad(call, (0, 1), has_aux=True))(x, jnp.asarray(table, jnp.float32))
+
+
+@SETTINGS
+@pytest.mark.parametrize("chunk", [1, 4, 7, None], ids="chunk={}".format)
+def test_linear_value_and_gradients(smoothing, z_loss, counted, chunk):
+    """The chain rule by hand, in float64, whatever the pieces: of one position, of two and a rest, of all."""
+    logits = WIDE @ TABLE.T
+    expected, slope, expected_count = direct(logits, LABELS, counted, smoothing, z_loss)
+    options = {"smoothing": smoothing, "z_loss": z_loss, "chunk": chunk}
+    (total, count), (d_x, d_table) = ours_linear(jnp.asarray(WIDE, jnp.float32), counted, **options)
+    np.testing.assert_allclose(total, expected, rtol=1e-6)
+    np.testing.assert_allclose(d_x, slope @ TABLE, atol=5e-6)
+    np.testing.assert_allclose(d_table, np.einsum("btv,btd->vd", slope, WIDE), atol=1e-5)
+    assert float(count) == expected_count
+    where = None if counted is None else jnp.asarray(counted)
+    call = functional.linear_cross_entropy  # without a gradient, another program
+    given = (jnp.asarray(WIDE, jnp.float32), jnp.asarray(TABLE, jnp.float32), jnp.asarray(LABELS, jnp.int32))
+    np.testing.assert_allclose(call(*given, where=where, **options)[0], expected, rtol=1e-6)
+
+
+def test_linear_gradient_of_a_scaled_loss():
+    """The gradient is taken in the forward pass; what comes from above still multiplies it."""
+    given = jnp.asarray(WIDE, jnp.float32), jnp.asarray(TABLE, jnp.float32), jnp.asarray(LABELS, jnp.int32)
+    loss = lambda x: functional.linear_cross_entropy(x, *given[1:])[0]
+    np.testing.assert_allclose(jax.grad(lambda x: -3 * loss(x))(given[0]), -3 * jax.grad(loss)(given[0]), rtol=1e-6)
+
+
+def test_linear_uncounted_labels_add_nothing():
+    """NaN in padding reaches neither the loss nor the table."""
+    clean = jnp.asarray(WIDE, jnp.float32)
+    dirty = jnp.where(jnp.asarray(COUNTED)[..., None], clean, jnp.nan)
+    for a, b in zip(*map(jax.tree.leaves, (ours_linear(x, COUNTED) for x in (clean, dirty))), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_linear_in_bfloat16():
+    """Products in bfloat16, sums in float32: near the float32 loss, the table's gradient in the table's dtype."""
+    (total, _), (d_x, d_table) = ours_linear(jnp.asarray(WIDE, jnp.bfloat16), None, smoothing=0.1)
+    expected, slope, _ = direct(WIDE @ TABLE.T, LABELS, None, 0.1, 0.0)
+    np.testing.assert_allclose(total, expected, rtol=1e-2)
+    np.testing.assert_allclose(d_table, np.einsum("btv,btd->vd", slope, WIDE), atol=0.1)
+    assert (total.dtype, d_x.dtype, d_table.dtype) == (jnp.float32, jnp.bfloat16, jnp.float32)
+
+
+def test_linear_never_holds_the_logits():
+    """Memory of a chunk, from the compiler's own count: 64 positions of 1,024 take a small part of all."""
+    sizes = jax.ShapeDtypeStruct((1, 1024, 8), jnp.float32), jax.ShapeDtypeStruct((5000, 8), jnp.float32)
+    labels = jax.ShapeDtypeStruct((1, 1024), jnp.int32)
+
+    def memory(chunk):
+        loss = lambda x, t, y: functional.linear_cross_entropy(x, t, y, chunk=chunk)[0]
+        compiled = jax.jit(jax.grad(loss, (0, 1))).lower(*sizes, labels).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert memory(1024) > 1024 * 5000 * 4
+    assert memory(64) < memory(1024) / 8
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 4), (2, 4, 3), (3, 5, 3)])
+def test_linear_refuses_shapes_that_do_not_fit(shape):
+    unchecked = inspect.unwrap(functional.linear_cross_entropy)  # without the checks that only tests switch on
+    with pytest.raises(ValueError, match=r"expected x \[B, T, D\], table \[V, D\], labels \[B, T\]; got "):
+        unchecked(jnp.zeros(shape), jnp.zeros((7, 3)), jnp.zeros((2, 5), jnp.int32))

@@ -313,3 +313,22 @@ def test_initial_logits_are_modest(name):
     logits = quick(lambda key: net.apply(net.init(key), SOURCE, TARGET))(jax.random.key(0))
     total, count = functional.cross_entropy(logits, jnp.roll(TARGET, -1, 1))
     assert abs(float(total / count) - np.log(300)) < 1.0
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_cross_entropy_is_that_of_the_logits(name):
+    """Value and every gradient, padding and dropout included; only the logits do not exist."""
+    small = Small(dataclasses.replace(CONFIGS[name], dropout=0.2))
+    labels, key = jnp.roll(TARGET, -1, 1), jax.random.key(3)
+    both = {"source_valid": SOURCE_VALID, "target_valid": TARGET != 0, "key": key}
+
+    def whole(params):
+        logits = small.net.apply(params, SOURCE, TARGET, **both)
+        return functional.cross_entropy(logits, labels, where=both["target_valid"], smoothing=0.1)
+
+    def fused(params):
+        return small.net.apply(params, SOURCE, TARGET, labels, smoothing=0.1, method="cross_entropy", **both)
+
+    found = [quick(jax.value_and_grad(loss, has_aux=True))(small.params) for loss in (whole, fused)]
+    for a, b in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 
-def sinusoidal(positions: Int[Array, "*batch"], *, dim: int, base: float = 10_000.0) -> Float[Array, "*batch D"]:
+def sinusoidal(
+    positions: Int[Array, "*batch"] | Int[np.ndarray, "*batch"], *, dim: int, base: float = 10_000.0
+) -> Float[Array, "*batch D"]:
     r"""The position vectors, sines and cosines interleaved, in float32, defined for every position.
 
     .. math:: p_t(2k) = \sin(\omega_k t), \quad p_t(2k+1) = \cos(\omega_k t), \quad \omega_k = base^{-2k/D}
 
-    :math:`p_t \cdot p_{t+o} = \sum_k \cos(\omega_k o)` depends on the offset alone.
+    :math:`p_t \cdot p_{t+o} = \sum_k \cos(\omega_k o)` depends on the offset alone.  Positions that are a NumPy array
+    make a constant of the program, computed once in float64; sines are slow on a CPU.
 
     Raises:
       ValueError: `dim` is odd.
@@ -23,6 +27,9 @@ def sinusoidal(positions: Int[Array, "*batch"], *, dim: int, base: float = 10_00
     """
     if dim % 2:
         raise ValueError(f"sinusoidal positions pair sines with cosines: dim must be even, got {dim}")
-    frequency = base ** (-jnp.arange(0, dim, 2, dtype=jnp.float32) / dim)
-    angle = positions[..., None].astype(jnp.float32) * frequency.reshape((1,) * positions.ndim + (-1,))
-    return jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(*positions.shape, dim)
+    where = np if isinstance(positions, np.ndarray) else jnp
+    frequency = (base ** (-np.arange(0, dim, 2) / dim)).astype(np.float64 if where is np else np.float32)
+    angle = positions[..., None].astype(frequency.dtype) * frequency.reshape((1,) * positions.ndim + (-1,))
+    return jnp.asarray(where.stack([where.sin(angle), where.cos(angle)], -1), jnp.float32).reshape(
+        *positions.shape, dim
+    )

@@ -1,0 +1,1 @@
+"""What is measured, one file a side; each runs as a process of its own under `worker.py`."""

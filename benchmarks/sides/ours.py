@@ -1,0 +1,68 @@
+"""This library's encoder-decoder."""
+
+from __future__ import annotations
+
+import functools
+
+import flax
+import jax
+import jax.numpy as jnp
+
+from benchmarks.sides.data import PAD, batch
+from jaxformer import models, training
+from jaxformer.modules import pure
+from jaxformer.training.optimizers import OptimizerConfig, make_optimizer
+
+
+def build(spec):
+    rate = spec["dropout"]
+    config = models.EncoderDecoderConfig(
+        spec["vocab"],
+        spec["vocab"],
+        width=spec["width"],
+        num_heads=spec["heads"],
+        hidden=spec["hidden"],
+        encoder_depth=spec["depth"],
+        decoder_depth=spec["depth"],
+        dropout=rate,
+        attention_dropout=rate,
+        hidden_dropout=rate,
+    )
+    net = pure(models.EncoderDecoder, config)
+    optimizer = make_optimizer(OptimizerConfig(warmup=4000), steps=100_000)
+    state = training.create(net.init, optimizer, jax.random.key(0))
+    step = training.make_step(functools.partial(_loss, net), optimizer)
+    given = jax.tree.map(jnp.asarray, batch(spec))
+    here = {"source": given["source"], "target": given["target"][:, :-1], "labels": given["target"][:, 1:]}
+
+    def once():
+        nonlocal state
+        state, metrics = step(state, here)
+        jax.block_until_ready((state, metrics))
+
+    return once
+
+
+def _loss(net, params, batch, key):
+    total, count = net.apply(
+        params,
+        batch["source"],
+        batch["target"],
+        batch["labels"],
+        source_valid=batch["source"] != PAD,
+        target_valid=batch["labels"] != PAD,
+        smoothing=0.1,
+        key=key,
+        method="cross_entropy",
+    )
+    return total, count, {}
+
+
+def product(size):
+    x = jnp.ones((size, size))
+    multiply = jax.jit(jnp.matmul)
+    return lambda: multiply(x, x).block_until_ready()
+
+
+def versions():
+    return f"jax {jax.__version__}, flax {flax.__version__}"
