@@ -42,7 +42,7 @@ def _config(source: str, target: str) -> TranslationConfig:
             num_shapes=6,
             max_length=128,
         ),
-        optimizer=OptimizerConfig(peak=3e-3, warmup=2000, cooldown=6000),
+        optimizer=OptimizerConfig(peak=3e-3, warmup=2000, cooldown=0.5),
         train=TrainConfig(
             steps=12_000, validate_every=300, checkpoint_every=300, keep_last=10, patience=10, validation_bleu=200
         ),

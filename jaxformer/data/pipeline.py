@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import json
 import os
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import grain
 import numpy as np
@@ -56,6 +58,22 @@ class Tokens:
         """Tokens of each source and target, of the longest segmentation: a batch shape must hold any of them."""
         source, target = ([ragged.lengths for ragged in side] for side in (self.source, self.target))
         return np.max(source, axis=0), np.max(target, axis=0)
+
+
+def prepare_tokenizer(
+    corpus: Parallel, cache: str | os.PathLike[str], *, vocab_size: int, kind: Literal["unigram", "bpe"]
+) -> Tokenizer:
+    """A tokeniser trained on both sides of the corpus, read from `cache` where an earlier call left it.
+
+    Raises:
+      ValueError: the corpus cannot fill the vocabulary.
+    """
+    version = importlib.metadata.version("sentencepiece")
+    path = pathlib.Path(cache) / f"{corpus.fingerprint}-{kind}-{vocab_size}-{version}.model"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Tokenizer.train((*corpus.source, *corpus.target), vocab_size=vocab_size, kind=kind).save(path)
+    return Tokenizer.load(path)
 
 
 def prepare(

@@ -16,7 +16,7 @@ from rich.console import Console
 from jaxformer import models, training
 from jaxformer.config import ConfigError, fingerprint
 from jaxformer.data.batch import Batch
-from jaxformer.data.pipeline import Tokens, batches, prepare
+from jaxformer.data.pipeline import Tokens, batches, prepare, prepare_tokenizer
 from jaxformer.data.plan import Plan, make_plan, replan
 from jaxformer.data.sources import DataError
 from jaxformer.data.tokenizer import Tokenizer
@@ -144,11 +144,10 @@ def _check_positions(model: models.EncoderDecoderConfig, longest: int) -> None:
 
 
 def run_tokenizer(config: DataConfig, corpora: Corpora, out: pathlib.Path) -> Tokenizer:
-    """The run's tokeniser: the saved one, else a new one trained on both sides of the training data."""
+    """The run's tokeniser: the saved one, else one trained on both sides of the training data."""
     path = out / "tokenizer.model"
     if not path.exists():
-        lines = (*corpora.train.source, *corpora.train.target)
-        Tokenizer.train(lines, vocab_size=config.vocab_size, kind=config.tokenizer).save(path)
+        prepare_tokenizer(corpora.train, config.cache, vocab_size=config.vocab_size, kind=config.tokenizer).save(path)
     return Tokenizer.load(path)
 
 

@@ -23,8 +23,8 @@ class OptimizerConfig:
     """Steps of linear warm-up."""
     decay_steps: int = 0
     """Steps after which a cosine or linear schedule has reached 0; 0 means the length of the training."""
-    cooldown: int = 0
-    """Last steps of the training, over which the rate of any schedule falls to 0 in a straight line."""
+    cooldown: float = 0.0
+    """Last part of the training, in [0, 1], over which the rate of any schedule falls to 0 in a straight line."""
     b1: float = 0.9
     """Decay of the gradient's average."""
     b2: float = 0.98
@@ -44,7 +44,7 @@ def make_schedule(config: OptimizerConfig, *, steps: int) -> schedules.Schedule:
       ValueError: there is no such schedule, or its warm-up is not shorter than its decay.
     """
     rate = _schedule(config, steps)
-    return schedules.cooldown(rate, steps, config.cooldown) if config.cooldown else rate
+    return schedules.cooldown(rate, steps, round(steps * config.cooldown)) if config.cooldown else rate
 
 
 def _schedule(config: OptimizerConfig, steps: int) -> schedules.Schedule:

@@ -12,7 +12,7 @@ import pytest
 
 from jaxformer.data import grammar
 from jaxformer.data.batch import Batch
-from jaxformer.data.pipeline import batches, make_batch, prepare
+from jaxformer.data.pipeline import batches, make_batch, prepare, prepare_tokenizer
 from jaxformer.data.plan import make_plan
 from jaxformer.data.sources import Parallel
 from jaxformer.data.tokenizer import BEGIN, END, PAD, Tokenizer
@@ -52,6 +52,19 @@ def test_stream_starts_anywhere(tokenizer, tmp_path):
         assert (a.source == b.source).all()
         assert (a.labels == b.labels).all()
     assert len(list(batches(tokens, plan, stop=4))) == 4
+
+
+def test_tokenizer_is_trained_once(tokenizer, tmp_path, monkeypatch):
+    """The same corpus and options find the first one's model; other options do not."""
+    first = prepare_tokenizer(CORPUS, tmp_path / "new", vocab_size=400, kind="unigram")
+    assert first.fingerprint == tokenizer.fingerprint
+    trained = []
+    monkeypatch.setattr(Tokenizer, "train", lambda *given, **options: trained.append(options) or tokenizer)
+    assert prepare_tokenizer(CORPUS, tmp_path / "new", vocab_size=400, kind="unigram").fingerprint == first.fingerprint
+    assert not trained
+    prepare_tokenizer(CORPUS, tmp_path / "new", vocab_size=401, kind="bpe")
+    prepare_tokenizer(Parallel(("a",), ("b",)), tmp_path / "new", vocab_size=400, kind="unigram")
+    assert [t["vocab_size"] for t in trained] == [401, 400]
 
 
 def test_sampled_segmentations(tokenizer, tmp_path):

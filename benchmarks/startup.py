@@ -1,0 +1,67 @@
+"""From the start of the process to the end of the first training step, with an empty compilation cache and a warm one.
+
+python -m benchmarks.startup                                        # the built-in corpus, model of Multi30k's size
+python -m benchmarks.startup --config multi30k:en_de --data-dir /corpora --out benchmarks/results/startup.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+SIZE = "--model.width 128 --model.hidden 256 --model.num-heads 4 --model.encoder-depth 4 --model.decoder-depth 4"
+SIZE += " --data.vocab-size 6000 --data.token-budget 4096 --data.num-shapes 6 --data.corpus grammar"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", default="translation")
+    parser.add_argument("--data-dir", default="")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=pathlib.Path, help="where to write the figures as JSON")
+    known = parser.parse_args()
+    settings = SIZE.split() if known.config == "translation" else ["--data-dir", known.data_dir]
+    found: dict[str, list[float]] = {"cold": [], "warm": [], "resumed": []}
+    for _ in range(known.rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            place = pathlib.Path(folder)
+            # A new run with nothing kept; another new run; the same run again.
+            for name, run in (("cold", "a"), ("warm", "b"), ("resumed", "b")):
+                seconds = first_step(known.config, settings, place / run, place / "cache", resumed=name == "resumed")
+                found[name].append(seconds)
+                print(f"{name}: {seconds:.1f} s", flush=True)
+    if known.out:
+        about = {"date": datetime.date.today().isoformat(), "cores": os.cpu_count()}
+        about["command"] = "python -m benchmarks.startup " + " ".join(sys.argv[1:])
+        known.out.write_text(json.dumps(about | {"seconds": found}, indent=1) + "\n")
+
+
+def first_step(config: str, settings: list[str], run: pathlib.Path, cache: pathlib.Path, *, resumed: bool) -> float:
+    """Seconds until the progress line of the first step of this process."""
+    command = [sys.executable, "-m", "jaxformer.cli.main", "train", config, "--out", str(run), *settings]
+    command += "--train.steps 1000 --train.checkpoint-every 1 --train.log-every 1 --train.validate-every 0".split()
+    command += ["--data.cache", str(cache / "data")]
+    env = os.environ | {"XDG_CACHE_HOME": str(cache)}
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=env)
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if line.startswith("step ") and (not resumed or not line.startswith("step 1/")):
+            seconds = time.perf_counter() - began
+            process.terminate()
+            process.communicate()
+            return seconds
+    raise RuntimeError(f"no step was done:\n{''.join(lines)}")
+
+
+if __name__ == "__main__":
+    main()
