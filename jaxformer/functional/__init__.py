@@ -1,9 +1,21 @@
 """Arrays in, arrays out: attention, positions, normalisation, feed-forward, dropout, losses.  No state."""
 
+from jaxformer.functional.attention import LinearState as LinearState
+from jaxformer.functional.attention import additive_attention as additive_attention
 from jaxformer.functional.attention import attention as attention
 from jaxformer.functional.attention import attention_head as attention_head
 from jaxformer.functional.attention import attention_weights as attention_weights
+from jaxformer.functional.attention import elu_plus_one as elu_plus_one
+from jaxformer.functional.attention import general_attention as general_attention
+from jaxformer.functional.attention import linear_attention as linear_attention
+from jaxformer.functional.attention import linear_attention_start as linear_attention_start
+from jaxformer.functional.attention import linear_attention_step as linear_attention_step
 from jaxformer.functional.attention import masked_softmax as masked_softmax
+from jaxformer.functional.attention import multiplicative_attention as multiplicative_attention
+from jaxformer.functional.attention import normalise_heads as normalise_heads
+from jaxformer.functional.attention import soft_cap as soft_cap
+from jaxformer.functional.attention import with_sinks as with_sinks
+from jaxformer.functional.bias import Bias as Bias
 from jaxformer.functional.cache import KeyValueCache as KeyValueCache
 from jaxformer.functional.dropout import Dropout as Dropout
 from jaxformer.functional.dropout import dropout as dropout
@@ -17,8 +29,19 @@ from jaxformer.functional.losses import cross_entropy as cross_entropy
 from jaxformer.functional.losses import linear_cross_entropy as linear_cross_entropy
 from jaxformer.functional.normalization import layer_norm as layer_norm
 from jaxformer.functional.normalization import rms_norm as rms_norm
+from jaxformer.functional.positions import alibi as alibi
 from jaxformer.functional.positions import learned as learned
+from jaxformer.functional.positions import linear_scaling as linear_scaling
+from jaxformer.functional.positions import llama3_scaling as llama3_scaling
+from jaxformer.functional.positions import ntk_scaling as ntk_scaling
+from jaxformer.functional.positions import relative_keys as relative_keys
+from jaxformer.functional.positions import resize_positions as resize_positions
+from jaxformer.functional.positions import rotary as rotary
 from jaxformer.functional.positions import sinusoidal as sinusoidal
+from jaxformer.functional.positions import t5_bias as t5_bias
+from jaxformer.functional.positions import t5_bucket as t5_bucket
+from jaxformer.functional.positions import transformer_xl as transformer_xl
+from jaxformer.functional.positions import yarn_scaling as yarn_scaling
 from jaxformer.functional.residual import post_norm as post_norm
 from jaxformer.functional.residual import pre_norm as pre_norm
 from jaxformer.functional.residual import residual as residual

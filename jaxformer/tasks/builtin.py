@@ -16,7 +16,7 @@ def demo() -> TranslationConfig:
         ),
         data=DataConfig(corpus="grammar", vocab_size=1000, token_budget=2048, num_shapes=3, max_length=64),
         optimizer=OptimizerConfig(peak=3e-3, schedule="cosine", warmup=200),
-        train=TrainConfig(steps=1500, validate_every=500, checkpoint_every=500, keep_last=2, validation_bleu=200),
+        train=TrainConfig(steps=2000, validate_every=500, checkpoint_every=500, keep_last=2, validation_bleu=200),
         decode=DecodeConfig(width=4),
     )
 

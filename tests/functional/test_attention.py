@@ -9,9 +9,10 @@ from flax import nnx
 from jaxformer import functional, masks
 from tests.contracts import numpy_attention
 from tests.contracts.attention import CASES, VALID, AttentionContract, B, S, T, arrays
+from tests.contracts.biases import BiasContract
 
 
-class TestReference(AttentionContract):
+class TestReference(AttentionContract, BiasContract):
     implementation = "reference"
 
 

@@ -12,13 +12,14 @@ from jaxformer import functional, masks
 from jaxformer.functional.attention.base import make_request
 from jaxformer.functional.attention.blockwise import attention
 from tests.contracts.attention import AttentionContract
+from tests.contracts.biases import BiasContract
 
 
 class TestBlockwise(AttentionContract):
     implementation = "blockwise"
 
 
-class TestSmallBlocks(AttentionContract):
+class TestSmallBlocks(AttentionContract, BiasContract):
     """Two by three: every case has whole, partial and skipped blocks."""
 
     implementation = "blockwise"

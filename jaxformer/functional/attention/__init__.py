@@ -1,6 +1,17 @@
 """Attention: `api` dispatches to implementations; implementations import only `base`."""
 
+from jaxformer.functional.attention.additive import additive_attention as additive_attention
+from jaxformer.functional.attention.additive import general_attention as general_attention
+from jaxformer.functional.attention.additive import multiplicative_attention as multiplicative_attention
 from jaxformer.functional.attention.api import attention as attention
 from jaxformer.functional.attention.api import attention_weights as attention_weights
 from jaxformer.functional.attention.base import masked_softmax as masked_softmax
+from jaxformer.functional.attention.compose import normalise_heads as normalise_heads
+from jaxformer.functional.attention.compose import soft_cap as soft_cap
+from jaxformer.functional.attention.compose import with_sinks as with_sinks
+from jaxformer.functional.attention.linear import LinearState as LinearState
+from jaxformer.functional.attention.linear import elu_plus_one as elu_plus_one
+from jaxformer.functional.attention.linear import linear_attention as linear_attention
+from jaxformer.functional.attention.linear import linear_attention_start as linear_attention_start
+from jaxformer.functional.attention.linear import linear_attention_step as linear_attention_step
 from jaxformer.functional.attention.reference import attention_head as attention_head

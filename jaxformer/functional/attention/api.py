@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxformer.functional.attention import blockwise, reference
-from jaxformer.functional.attention.base import Request, make_request
+from jaxformer.functional.attention.base import Request, Score, make_request
+from jaxformer.functional.bias import Bias, whole
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
 
@@ -24,8 +26,9 @@ def attention(
     value: Float[Array, "B S K J"],
     *,
     mask: Mask | Bool[Array, ...] | None = None,
-    bias: Float[Array, "b n t s"] | None = None,
+    bias: Float[Array, "b n t s"] | Bias | None = None,
     scale: float | None = None,
+    score: Score | None = None,
     dropout: Dropout | None = None,
     implementation: str | None = None,
 ) -> Float[Array, "B T N J"]:
@@ -37,15 +40,17 @@ def attention(
 
     Args:
       mask: who may attend to whom, True = attend: a `Mask`, or a Boolean array for `masks.dense`.
-      bias: added to the scaled logits; each dimension 1 or that of [B, N, T, S].
+      bias: added to the scaled logits: an array, each dimension 1 or that of [B, N, T, S], or a `Bias` such as
+        `alibi`, `t5_bias` or `relative_keys`, which needs no such array.
       scale: factor of the logits, ``H ** -0.5`` by default.
+      score: an elementwise function of the scaled logits, before bias and mask, such as `soft_cap`; hashable.
       dropout: rate and key for dropping attention weights.
       implementation: the name of an implementation, or None to choose.
 
     Raises:
       ValueError: shapes that do not fit, with the got and the expected value; an unknown implementation.
     """
-    request = make_request(query, key, value, mask=mask, bias=bias, scale=scale, dropout=dropout)
+    request = make_request(query, key, value, mask=mask, bias=bias, scale=scale, score=score, dropout=dropout)
     name = _choose(request) if implementation is None else implementation
     if name not in _implementations:
         raise ValueError(f"unknown attention implementation {name!r}; there are {sorted(_implementations)}")
@@ -68,8 +73,9 @@ def attention_weights(
     key: Float[Array, "B S K H"],
     *,
     mask: Mask | Bool[Array, ...] | None = None,
-    bias: Float[Array, "b n t s"] | None = None,
+    bias: Float[Array, "b n t s"] | Bias | None = None,
     scale: float | None = None,
+    score: Score | None = None,
     rows: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
 ) -> Float[Array, "B heads rows S"]:
@@ -80,23 +86,25 @@ def attention_weights(
     Raises:
       ValueError: shapes that do not fit, or a row or head that is not there.
     """
-    whole = make_request(query, key, key, mask=mask, bias=bias, scale=scale)
+    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score)
     head_index = _chosen("heads", heads, query.shape[2])
     row_index = _chosen("rows", rows, query.shape[1])
 
-    def pick(extra: Array) -> Array:  # [b, n, t, S] of the chosen heads and rows
-        extra = extra if extra.shape[1] == 1 else extra[:, head_index]
-        return extra if extra.shape[2] == 1 else extra[:, :, row_index]
+    def pick(extra: Array) -> Array:  # [b, n, t, S] of the chosen heads
+        return extra if extra.shape[1] == 1 else extra[:, head_index]
 
-    tile = None if whole.mask is None else whole.mask.dense(query.shape[1], key.shape[1])
-    matching = key[:, :, head_index // whole.group]
+    row_numbers = jnp.asarray(row_index, jnp.int32)
+    tile = None if request.mask is None else request.mask.tile(row_numbers, jnp.arange(key.shape[1]))
+    added = None if bias is None else whole(bias, query, key.shape[1], request.scale, row_numbers)
+    matching = key[:, :, head_index // request.group]
     request = make_request(
         query[:, row_index][:, :, head_index],
         matching,
         matching,
         mask=None if tile is None else pick(tile),
-        bias=None if bias is None else pick(bias),
+        bias=None if added is None else pick(added),
         scale=scale,
+        score=score,
     )
     return reference.attention(request)[1]
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxformer.functional.bias import Bias, whole
 from jaxformer.functional.dropout import Dropout, flat_index, keep
 from jaxformer.masks import Mask, as_mask
+
+Score = Callable[[jax.Array], jax.Array]
+"""An elementwise function of the scaled logits, before bias and mask: `soft_cap`, or one of your own."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,8 +25,9 @@ class Request:
     key: Array
     value: Array
     mask: Mask | None
-    bias: Array | None
+    bias: Array | Bias | None
     scale: float
+    score: Score | None
     dropout: Dropout | None
 
     @property
@@ -29,7 +35,7 @@ class Request:
         return self.query.shape[2] // self.key.shape[2]
 
 
-def make_request(query, key, value, *, mask=None, bias=None, scale=None, dropout=None) -> Request:
+def make_request(query, key, value, *, mask=None, bias=None, scale=None, score=None, dropout=None) -> Request:
     """Checks shapes once, at trace time, for every implementation.
 
     Raises:
@@ -52,12 +58,18 @@ def make_request(query, key, value, *, mask=None, bias=None, scale=None, dropout
         covered = jax.eval_shape(lambda m: m.dense(num_queries, key.shape[1]), mask).shape
         _check_covers("mask", covered, (batch, num_heads, num_queries, key.shape[1]))
     if bias is not None:
-        _check_covers("bias", bias.shape, (batch, num_heads, num_queries, key.shape[1]))
+        covered = (
+            bias
+            if not isinstance(bias, Bias)
+            else jax.eval_shape(lambda b, q: whole(b, q, key.shape[1], 1.0), bias, query)
+        )
+        _check_covers("bias", covered.shape, (batch, num_heads, num_queries, key.shape[1]))
     if dropout is not None and not 0 <= dropout.rate < 1:
         raise ValueError(f"dropout rate must be in [0, 1), got {dropout.rate}")
     if dropout is not None and dropout.rate == 0:
         dropout = None
-    return Request(query, key, value, mask, bias, head_dim**-0.5 if scale is None else scale, dropout)
+    scale = head_dim**-0.5 if scale is None else scale
+    return Request(query, key, value, mask, bias, scale, score, dropout)
 
 
 def _check_covers(name: str, got: tuple[int, ...], expected: tuple[int, ...]) -> None:

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxformer.functional.attention.base import Request, keep_tile
+from jaxformer.functional.attention.base import Request, Score, keep_tile
+from jaxformer.functional.bias import Bias
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
 
@@ -36,9 +38,11 @@ class _Plan:
     dims: tuple[int, int, int, int]  # B, N, T, S
     blocks: tuple[int, int]
     scale: float
+    score: Score | None
     rate: float
     first: tuple[int, ...]
     last: tuple[int, ...]
+    tree: Any  # how the leaves of a `Bias` make one; None for an array, or for no bias
 
     @property
     def padded(self) -> tuple[int, int]:
@@ -75,7 +79,8 @@ def attention(
     rows, columns = plan.padded[0] - num_queries, plan.padded[1] - num_keys
     query = jnp.pad(query, ((0, 0), (0, 0), (0, 0), (0, rows), (0, 0)))
     key, value = (jnp.pad(x, ((0, 0), (0, 0), (0, columns), (0, 0))) for x in (key, value))
-    output = _attend(plan, query, key, value, request.bias, extras)[:, :, :, :num_queries]
+    bias = tuple(jax.tree.leaves(request.bias)) if isinstance(request.bias, Bias) else request.bias
+    output = _attend(plan, query, key, value, bias, extras)[:, :, :, :num_queries]
     if request.mask is not None:
         output = jnp.where(_by_head(filled, num_key_heads)[..., None], output, 0)
     return output.transpose(0, 3, 1, 2, 4).reshape(batch, num_queries, num_heads, value_dim)
@@ -93,8 +98,9 @@ def _make_plan(request: Request, query_block: int, key_block: int) -> _Plan:
         first.append(min(low, num_keys) // key_block)
         last.append(-(-high // key_block) if high > low else first[-1])
     rate = 0.0 if request.dropout is None else request.dropout.rate
+    tree = jax.tree.structure(request.bias) if isinstance(request.bias, Bias) else None
     dims = (batch, num_heads, num_queries, num_keys)
-    return _Plan(dims, (query_block, key_block), request.scale, rate, tuple(first), tuple(last))
+    return _Plan(dims, (query_block, key_block), request.scale, request.score, rate, tuple(first), tuple(last), tree)
 
 
 def _by_head(x: Array, num_key_heads: int) -> Array:
@@ -125,14 +131,18 @@ def _reach(plan: _Plan, mask: Mask) -> tuple[Array, Array]:
     return jnp.moveaxis(filled, 0, 2).reshape(*shape, -1)[..., :num_queries], seen[..., :num_keys]
 
 
+def _positions(plan: _Plan, i: Array, j: Array) -> tuple[Array, Array]:
+    """The positions of a block's queries and keys; beyond the ends, the last ones again."""
+    query_index, key_index = (n * size + jnp.arange(size) for n, size in zip((i, j), plan.blocks, strict=True))
+    return jnp.minimum(query_index, plan.dims[2] - 1), jnp.minimum(key_index, plan.dims[3] - 1)
+
+
 def _mask_tile(plan: _Plan, mask: Mask | None, i: Array, j: Array) -> Array:
     """Where block (i, j) attends, ``Bool [b, n, t, s]``: False beyond the ends."""
     (query_block, key_block), (_, _, num_queries, num_keys) = plan.blocks, plan.dims
     query_index, key_index = i * query_block + jnp.arange(query_block), j * key_block + jnp.arange(key_block)
     inside = ((query_index < num_queries)[:, None] & (key_index < num_keys)[None])[None, None]
-    if mask is None:
-        return inside
-    return inside & mask.tile(jnp.minimum(query_index, num_queries - 1), jnp.minimum(key_index, num_keys - 1))
+    return inside if mask is None else inside & mask.tile(*_positions(plan, i, j))
 
 
 def _tile(plan: _Plan, extras: _Extras, num_key_heads: int, i: Array, j: Array) -> tuple[Array, Array | None]:
@@ -151,12 +161,21 @@ def _tile(plan: _Plan, extras: _Extras, num_key_heads: int, i: Array, j: Array) 
     return allowed, _by_head(kept, num_key_heads)
 
 
-def _logits(plan: _Plan, query: Array, key: Array, bias: Array | None, i: Array, j: Array) -> Array:
-    """Scaled logits of a block, float32 ``[B, K, G, t, s]``."""
+def _logits(plan: _Plan, query: Array, key: Array, bias: Any, i: Array, j: Array) -> Array:
+    """The logits of a block, float32 ``[B, K, G, t, s]``."""
     logits = jnp.einsum("bkgth,bksh->bkgts", query, key, preferred_element_type=jnp.float32) * plan.scale
+    logits = logits if plan.score is None else plan.score(logits)
     if bias is None:
         return logits
-    return logits + _by_head(_bias_block(plan, bias, i, j), key.shape[1]).astype(jnp.float32)
+    tile = _bias_block(plan, bias, i, j) if plan.tree is None else _bias_tile(plan, bias, query, i, j)
+    return logits + _by_head(tile, key.shape[1]).astype(jnp.float32)
+
+
+def _bias_tile(plan: _Plan, leaves: Sequence[Array], query: Array, i: Array, j: Array) -> Array:
+    """What the `Bias` of these leaves adds in a block, ``[b, n, t, s]``."""
+    heads = query.reshape(query.shape[0], -1, *query.shape[3:])
+    bias: Bias = jax.tree.unflatten(plan.tree, leaves)
+    return bias.tile(heads.astype(jnp.float32) * plan.scale, *_positions(plan, i, j))
 
 
 def _bias_start(plan: _Plan, bias: Array, i: Array, j: Array) -> tuple[tuple[Array | int, ...], tuple[int, ...]]:
@@ -176,7 +195,7 @@ def _slice(x: Array, j: Array, size: int) -> Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan: _Plan, query: Array, key: Array, value: Array, bias: Array | None, extras: _Extras) -> Array:
+def _attend(plan: _Plan, query: Array, key: Array, value: Array, bias: Any, extras: _Extras) -> Array:
     return _forward(plan, query, key, value, bias, extras)[0]
 
 
@@ -229,10 +248,10 @@ def _join(blocks: Array) -> Array:
     return moved.reshape(*moved.shape[:3], -1, moved.shape[-1])
 
 
-def _pad_bias(plan: _Plan, bias: Array | None) -> Array | None:
-    """Filled up to whole blocks where it has them: a slice beyond the end would be moved, not cut."""
-    if bias is None:
-        return None
+def _pad_bias(plan: _Plan, bias: Any) -> Any:
+    """An array filled up to whole blocks where it has them: a slice beyond the end would be moved, not cut."""
+    if bias is None or plan.tree is not None:
+        return bias
     short = (plan.padded[0] - plan.dims[2], plan.padded[1] - plan.dims[3])
     extra = [missing if size > 1 else 0 for missing, size in zip(short, bias.shape[2:], strict=True)]
     return jnp.pad(bias, ((0, 0), (0, 0), (0, extra[0]), (0, extra[1])))
@@ -268,27 +287,58 @@ def _attend_backward(plan, saved, upstream):
                 mixing, d_mixing = (jnp.where(kept, x * (1 / (1 - plan.rate)), 0.0) for x in (weights, d_mixing))
             # where, not only the weight of 0: what came from above may hold a NaN in rows that see nothing.
             d_logits = jnp.where(allowed, weights * (d_mixing - level_block[..., None]), 0.0)
-            narrow = (d_logits * plan.scale).astype(query.dtype)
+            d_scores = _through_score(plan, query_block, key_part, d_logits)
+            narrow = (d_scores * plan.scale).astype(query.dtype)
             d_query += jnp.einsum("bkgts,bksh->bkgth", narrow, key_part, preferred_element_type=jnp.float32)
             one_key = jnp.einsum("bkgts,bkgth->bksh", narrow, query_block, preferred_element_type=jnp.float32)
             one_value = jnp.einsum(
                 "bkgts,bkgtj->bksj", mixing.astype(value.dtype), upstream_block, preferred_element_type=jnp.float32
             )
-            if d_bias is not None:
+            if plan.tree is not None:
+                d_bias, by_bias = _through_bias(plan, bias, d_bias, query_block, d_logits, i, j)
+                d_query += by_bias
+            elif d_bias is not None:
                 d_bias = _add_bias(plan, d_bias, d_logits, i, j)
             return d_query, add(d_key, one_key, j), add(d_value, one_value, j), d_bias
 
         d_query, *sums = jax.lax.fori_loop(first, last, visit, (jnp.zeros(query_block.shape), *sums))
         return tuple(sums), d_query
 
-    zeros = tuple(None if x is None else jnp.zeros(x.shape) for x in (key, value, padded))
+    of_bias = [jnp.zeros(x.shape) if jnp.issubdtype(x.dtype, jnp.floating) else None for x in jax.tree.leaves(padded)]
+    of_bias = of_bias if plan.tree is not None else of_bias[0] if of_bias else None
+    zeros = (jnp.zeros(key.shape), jnp.zeros(value.shape), of_bias)
     blocks = [jnp.moveaxis(x.reshape(*x.shape[:3], len(plan.first), -1, *x.shape[4:]), 3, 0)
               for x in (query, upstream, log_weight, level)]  # fmt: skip
     given = (jnp.arange(len(plan.first)), jnp.asarray(plan.first), jnp.asarray(plan.last), *blocks)
     (d_key, d_value, d_bias), d_query = jax.lax.scan(rows, zeros, given)
-    if bias is not None and d_bias is not None:
+    if plan.tree is not None:  # whole numbers have no gradient, and float0 says so
+        none = lambda x: np.zeros(x.shape, jax.dtypes.float0)
+        d_bias = tuple(none(x) if d is None else d.astype(x.dtype) for x, d in zip(bias, d_bias, strict=True))
+    elif bias is not None and d_bias is not None:
         d_bias = d_bias[:, :, : bias.shape[2], : bias.shape[3]].astype(bias.dtype)
     return _join(d_query).astype(query.dtype), d_key.astype(key.dtype), d_value.astype(value.dtype), d_bias, None
+
+
+def _through_score(plan: _Plan, query: Array, key: Array, d_logits: Array) -> Array:
+    """The gradient of the scaled products, from that of the logits."""
+    if plan.score is None:
+        return d_logits
+    scaled = jnp.einsum("bkgth,bksh->bkgts", query, key, preferred_element_type=jnp.float32) * plan.scale
+    return jax.vjp(plan.score, scaled)[1](d_logits)[0]
+
+
+def _through_bias(plan: _Plan, leaves, d_leaves, query: Array, d_logits: Array, i: Array, j: Array):
+    """The gradients of a bias's leaves with one block more, and that of the block's queries through it."""
+
+    def tile(learned: list[Array | None], query: Array) -> Array:
+        given = [old if new is None else new.astype(old.dtype) for old, new in zip(leaves, learned, strict=True)]
+        found = _bias_tile(plan, given, query, i, j).astype(jnp.float32)
+        return jnp.broadcast_to(_by_head(found, query.shape[1]), d_logits.shape)
+
+    learned = [None if d is None else x.astype(jnp.float32) for x, d in zip(leaves, d_leaves, strict=True)]
+    _, pull = jax.vjp(tile, learned, query)
+    one, by_query = pull(d_logits)
+    return jax.tree.map(jnp.add, d_leaves, one), by_query.astype(jnp.float32)
 
 
 def _add_bias(plan: _Plan, d_bias: Array, d_logits: Array, i: Array, j: Array) -> Array:

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxformer.functional.attention.base import Request, keep_tile, masked_softmax
+from jaxformer.functional.attention.base import Request, Score, keep_tile, masked_softmax
+from jaxformer.functional.bias import whole
 from jaxformer.masks import Mask
 
 
@@ -22,6 +23,7 @@ def attention_head(
     kept: Bool[Array, "T S"] | None = None,
     rate: float = 0.0,
     scale: float | None = None,
+    score: Score | None = None,
 ) -> tuple[Float[Array, "T J"], Float[Array, "T S"]]:
     r"""Scaled dot-product attention of one head of one example: the output and the weights.
 
@@ -34,6 +36,7 @@ def attention_head(
       mask: True = attend; a `Mask` must be the same for every example and head.
       kept: weights that dropout of probability `rate` keeps; the returned weights are those before dropout.
       scale: factor of the logits; ``H ** -0.5`` by default, 1 for unscaled attention.
+      score: an elementwise function of the scaled logits, before bias and mask.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> query, key = jnp.array([[2., 0.], [0., 2.], [1., 1.]]), jnp.array([[0., 2.], [2., 0.], [1., 1.]])
@@ -50,6 +53,7 @@ def attention_head(
         key, value = jnp.where(seen, key, 0), jnp.where(seen, value, 0)
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     logits = jnp.einsum("th,sh->ts", query, key, preferred_element_type=jnp.float32) * factor
+    logits = logits if score is None else score(logits)
     if bias is not None:
         logits = logits + bias.astype(jnp.float32)
     weights = masked_softmax(logits, mask)
@@ -65,10 +69,11 @@ def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "
     batch, num_queries, num_heads, _ = request.query.shape
     num_keys, num_key_heads = request.key.shape[1:3]
     rate = request.dropout.rate if request.dropout else 0.0
-    head = functools.partial(attention_head, scale=request.scale, rate=rate)
+    head = functools.partial(attention_head, scale=request.scale, score=request.score, rate=rate)
     kept = None if request.dropout is None else _keep_all(request, (batch, num_heads, num_queries, num_keys))
     mask = None if request.mask is None else request.mask.dense(num_queries, num_keys)
-    extras = {name: x for name, x in (("mask", mask), ("bias", request.bias), ("kept", kept)) if x is not None}
+    bias = None if request.bias is None else whole(request.bias, request.query, num_keys, request.scale)
+    extras = {name: x for name, x in (("mask", mask), ("bias", bias), ("kept", kept)) if x is not None}
 
     def example(query, key, value, extras):  # query [T, N, H], key [S, K, H]; extras [N | 1, T, S]
         grouped = query.reshape(num_queries, num_key_heads, request.group, -1)

@@ -1,0 +1,100 @@
+"""Attention with any similarity of query and key: additive (Bahdanau), multiplicative (Luong), or your own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxformer.functional.attention.base import masked_softmax
+from jaxformer.masks import Mask, as_mask
+
+Similarity = Callable[[jax.Array, jax.Array], jax.Array]
+"""From the queries ``[T, D]`` and keys ``[S, E]`` of one example to logits ``[T, S]``."""
+
+
+def general_attention(
+    query: Float[Array, "B T D"],
+    key: Float[Array, "B S E"],
+    value: Float[Array, "B S J"],
+    similarity: Similarity,
+    *,
+    mask: Mask | Bool[Array, ...] | None = None,
+) -> tuple[Float[Array, "B T J"], Float[Array, "B T S"]]:
+    r"""The general attention layer: any similarity, softmax over the keys, weighted sum; output and weights.
+
+    .. math:: e_{ts} = sim(q_t, k_s), \quad a_t = \mathrm{softmax}(e_t), \quad y_t = \sum_s a_{ts} v_s
+
+    `mask` is one for all heads, and keeps the contract of `jaxformer.masks`.
+
+    Raises:
+      ValueError: lengths that do not fit, with the got and the expected value.
+
+    >>> import jax.numpy as jnp
+    >>> x = jnp.eye(2)[None]
+    >>> output, weights = general_attention(x, x, x, lambda q, k: -10 * jnp.abs(q[:, None] - k[None]).sum(-1))
+    >>> weights[0].round(2).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    (batch, num_queries, _), num_keys = query.shape, key.shape[1]
+    if key.shape[0] != batch or value.shape[:2] != key.shape[:2]:
+        raise ValueError(
+            f"query, key and value must agree in batch, key and value in length; got {list(query.shape)}, "
+            f"{list(key.shape)}, {list(value.shape)}"
+        )
+    allowed = None
+    if mask is not None:
+        allowed = as_mask(mask).dense(num_queries, num_keys)
+        if allowed.shape[0] not in (1, batch) or allowed.shape[1] != 1:
+            raise ValueError(f"mask of shape {list(allowed.shape)} does not broadcast to [{batch}, 1, T, S]")
+        allowed = jnp.broadcast_to(allowed[:, 0], (batch, num_queries, num_keys))
+        # As in `attention_head`: a weight of 0 does not silence a NaN.
+        query = jnp.where(allowed.any(2)[..., None], query, 0)
+        key, value = (jnp.where(allowed.any(1)[..., None], x, 0) for x in (key, value))
+    logits = jax.vmap(similarity)(query, key).astype(jnp.float32)
+    weights = masked_softmax(logits, allowed)
+    output = jnp.einsum("bts,bsj->btj", weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
+    if allowed is not None:
+        output = jnp.where(allowed.any(2)[..., None], output, 0.0)
+    return output.astype(value.dtype), weights
+
+
+def additive_attention(
+    query: Float[Array, "B T D"],
+    key: Float[Array, "B S E"],
+    value: Float[Array, "B S J"],
+    *,
+    w_query: Float[Array, "D A"],
+    w_key: Float[Array, "E A"],
+    v: Float[Array, " A"],
+    mask: Mask | Bool[Array, ...] | None = None,
+) -> tuple[Float[Array, "B T J"], Float[Array, "B T S"]]:
+    r"""Bahdanau attention: :math:`e_{ts} = v^\top \tanh(W q_t + U k_s)` (Bahdanau et al. 2015, A.1.2).
+
+    In an encoder-decoder q is the decoder's state and k the encoder's, and k is also the value.  Each key is projected
+    once, not once a query; the tanh is of ``[T, S, A]``.
+    """
+
+    def similarity(query: Array, key: Array) -> Array:
+        both = jnp.tanh((query @ w_query)[:, None] + (key @ w_key)[None])
+        return jnp.einsum("tsa,a->ts", both, v, preferred_element_type=jnp.float32)
+
+    return general_attention(query, key, value, similarity, mask=mask)
+
+
+def multiplicative_attention(
+    query: Float[Array, "B T D"],
+    key: Float[Array, "B S E"],
+    value: Float[Array, "B S J"],
+    *,
+    w: Float[Array, "D E"],
+    mask: Mask | Bool[Array, ...] | None = None,
+) -> tuple[Float[Array, "B T J"], Float[Array, "B T S"]]:
+    r"""Luong's "general" attention: :math:`e_{ts} = q_t^\top W k_s` (Luong et al. 2015, 3.1)."""
+
+    def similarity(query: Array, key: Array) -> Array:
+        return jnp.einsum("te,se->ts", query @ w, key, preferred_element_type=jnp.float32)
+
+    return general_attention(query, key, value, similarity, mask=mask)

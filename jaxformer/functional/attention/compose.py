@@ -1,0 +1,115 @@
+"""Small functions that stand before or inside `attention`: soft-capped logits, normalised queries and keys, sinks.
+
+>>> import jax.numpy as jnp
+>>> from jaxformer import functional as F
+>>> query = key = value = jnp.ones((1, 3, 2, 4))
+>>> query, key = F.normalise_heads(query, key, scale=jnp.ones(4))
+>>> key, value, mask, bias = F.with_sinks(key, value, jnp.zeros(2))
+>>> F.attention(query, key, value, mask=mask, bias=bias, score=F.soft_cap(50.0)).shape
+(1, 3, 2, 4)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxformer.functional.bias import Bias
+from jaxformer.functional.normalization import rms_norm
+from jaxformer.masks import Mask, as_mask
+
+_static = {"static": True}
+
+
+@dataclasses.dataclass(frozen=True)
+class SoftCap:
+    """What `soft_cap` returns; equal caps are equal, so a program is compiled once."""
+
+    cap: float
+
+    def __call__(self, logits: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
+        return self.cap * jnp.tanh(logits / self.cap)
+
+
+def soft_cap(cap: float) -> SoftCap:
+    """``cap tanh(x / cap)``, for the `score` of `attention`: logits within the cap (Bello et al. 2016; Gemma 2)."""
+    if cap <= 0:
+        raise ValueError(f"soft_cap needs a positive cap, got {cap}")
+    return SoftCap(cap)
+
+
+def normalise_heads(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S K H"],
+    *,
+    scale: Float[Array, " H"],
+    key_scale: Float[Array, " H"] | None = None,
+    epsilon: float = 1e-6,
+) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"]]:
+    """QK-norm: queries and keys divided by their root mean square, head by head, then scaled.
+
+    Henry et al. 2020; Dehghani et al. 2023 (ViT-22B).  Logits can no longer grow without bound in training.
+    """
+    return rms_norm(query, scale, epsilon=epsilon), rms_norm(
+        key, scale if key_scale is None else key_scale, epsilon=epsilon
+    )
+
+
+def with_sinks(
+    key: Float[Array, "B S K H"],
+    value: Float[Array, "B S K J"],
+    sinks: Float[Array, " N"],
+    *,
+    mask: Mask | Bool[Array, ...] | None = None,
+    bias: Bias | None = None,
+) -> tuple[Float[Array, "B S2 K H"], Float[Array, "B S2 K J"], Mask | None, Bias]:
+    """Keys, values, mask and bias with one place more, which every query sees and which holds nothing.
+
+    A head may look there when it has nothing to look at: its weights over the real keys then sum to less than 1.
+    `sinks` are the learned logits of that place, one a head (OpenAI 2025, gpt-oss; Xiao et al. 2023 for the need).
+    """
+    num_keys = key.shape[1]
+    key, value = (jnp.pad(x, ((0, 0), (0, 1), (0, 0), (0, 0))) for x in (key, value))
+    wider = None if mask is None else SinkMask(as_mask(mask), num_keys)
+    return key, value, wider, SinkBias(sinks, bias, num_keys)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SinkMask(Mask):
+    """A mask over the first `at` keys; key `at` is for everyone."""
+
+    mask: Mask
+    at: int = dataclasses.field(metadata=_static)
+
+    def tile(self, query_index, key_index):
+        inner = self.mask.tile(query_index, jnp.minimum(key_index, self.at - 1))
+        return inner | (key_index == self.at)[None, None, None]
+
+    def check(self, num_queries, num_keys):
+        if num_keys != self.at + 1:
+            raise ValueError(f"a mask with sinks covers S = {self.at + 1} keys, but there are {num_keys}")
+        self.mask.check(num_queries, self.at)
+
+    def key_range(self, query_start, query_stop):
+        return self.mask.key_range(query_start, query_stop)[0], self.at + 1
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SinkBias(Bias):
+    """The sinks' logits at key `at`, the inner bias elsewhere."""
+
+    sinks: jax.Array  # [N]
+    bias: Bias | None
+    at: int = dataclasses.field(metadata=_static)
+
+    def tile(self, query, query_index, key_index):
+        inner = jnp.zeros((1, 1, 1, 1))
+        if self.bias is not None:
+            inner = self.bias.tile(query, query_index, jnp.minimum(key_index, self.at - 1)).astype(jnp.float32)
+        sinks = self.sinks.astype(jnp.float32).reshape(1, -1, 1, 1)
+        return jnp.where((key_index == self.at)[None, None, None], sinks, inner)

@@ -1,0 +1,77 @@
+"""Relative positions inside the logits: Shaw's learned keys, Transformer-XL's projected sinusoids."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxformer.functional.bias import Bias
+from jaxformer.functional.positions.sinusoidal import sinusoidal
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class RelativeKeys(Bias):
+    """``q_t . a[clip(s - t)]``."""
+
+    table: jax.Array  # [2 k + 1, H] or [N, 2 k + 1, H]
+
+    def tile(self, query, query_index, key_index):
+        reach = self.table.shape[-2] // 2
+        table = jnp.broadcast_to(self.table, (query.shape[1], *self.table.shape[-2:])).astype(query.dtype)
+        scores = jnp.einsum("bnth,nrh->bntr", query, table)
+        column = jnp.clip(key_index[None] - query_index[:, None], -reach, reach) + reach  # [t, s]
+        return jnp.take_along_axis(scores, column[None, None], axis=3)
+
+
+def relative_keys(table: Float[Array, "R H"] | Float[Array, "N R H"]) -> RelativeKeys:
+    r"""Shaw et al. 2018, eq. 4: a learned vector for each distance up to k, shared beyond, is added to the keys.
+
+    .. math:: e_{ts} = q_t \cdot (k_s + a_{clip(s-t,-k,k)}) / \sqrt{H}
+
+    Args:
+      table: R = 2 k + 1 vectors, from k places behind to k ahead; for all heads, or for each.
+    """
+    if table.shape[-2] % 2 == 0:
+        raise ValueError(f"relative_keys needs 2 k + 1 distances, got {table.shape[-2]}")
+    return RelativeKeys(table)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TransformerXL(Bias):
+    """``(q_t + shift) . W r[t - s]``."""
+
+    kernel: jax.Array  # [D, N, H]
+    shift: jax.Array  # [N, H]
+    scale: float = dataclasses.field(metadata={"static": True})
+
+    def tile(self, query, query_index, key_index):
+        # As many distances as the tile has diagonals.
+        count = query_index.shape[0] + key_index.shape[0] - 1
+        least = query_index[0] - key_index[-1]
+        distance = sinusoidal(least + jnp.arange(count), dim=self.kernel.shape[0])
+        keys = jnp.einsum("rd,dnh->rnh", distance, self.kernel.astype(jnp.float32))
+        shifted = query + self.shift.astype(query.dtype)[None, :, None] * self.scale
+        scores = jnp.einsum("bnth,rnh->bntr", shifted, keys.astype(query.dtype))
+        column = query_index[:, None] - key_index[None] - least
+        return jnp.take_along_axis(scores, column[None, None], axis=3)
+
+
+def transformer_xl(
+    query: Float[Array, "B T N H"],
+    kernel: Float[Array, "D N H"],
+    content: Float[Array, "N H"],
+    position: Float[Array, "N H"],
+) -> tuple[Float[Array, "B T N H"], TransformerXL]:
+    r"""The query and the bias that make `attention` that of Transformer-XL (Dai et al. 2019, section 3.3).
+
+    .. math:: e_{ts} = \left((q_t + u) \cdot k_s + (q_t + v) \cdot W r_{t-s}\right) / \sqrt{H}
+
+    with sinusoidal :math:`r`; `content` is u, `position` is v.  For the default scale of `attention`.
+    """
+    scale = query.shape[-1] ** -0.5
+    return query + content.astype(query.dtype)[None, None], TransformerXL(kernel, position - content, scale)

@@ -1,0 +1,152 @@
+"""What every implementation of attention must make of biases that are no arrays, and of functions of the logits.
+
+Each bias is compared with a dense array, made from its formula one pair at a time in NumPy; gradients of what it has
+learned, with those through that array.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, masks
+from tests.contracts.attention import VALID, B, H, S, T, arrays
+
+N = 4
+DRAW = np.random.default_rng(3)
+T5_TABLE = DRAW.standard_normal((8, N))
+KEYS = DRAW.standard_normal((5, H))
+KEYS_BY_HEAD = DRAW.standard_normal((N, 5, H))
+KERNEL, SHIFT = DRAW.standard_normal((6, N, H)), DRAW.standard_normal((N, H))
+WORDS = DRAW.standard_normal((N, S))
+
+
+def pairs(function):
+    """``[1 | B, N, T, S]`` from a function of (b, n, t, s)."""
+    found = np.zeros((B, N, T, S))
+    for index in np.ndindex(B, N, T, S):
+        found[index] = function(*index)
+    return found
+
+
+def bucket(ahead, buckets, longest):
+    half = buckets // 2
+    start, distance = (half if ahead > 0 else 0), abs(ahead)
+    exact = half // 2
+    if distance < exact:
+        return start + distance
+    return start + min(half - 1, exact + int(math.log(distance / exact) / math.log(longest / exact) * (half - exact)))
+
+
+def wave(position, width):
+    angles = [position / 10_000 ** (2 * k / width) for k in range(width // 2)]
+    return np.array([f(a) for a in angles for f in (math.sin, math.cos)])
+
+
+def dense(name, query):
+    """The bias from its formula; `query` is scaled, ``[B, T, N, H]``."""
+    q = np.asarray(query, np.float64)
+    clip = lambda x: max(-2, min(2, x)) + 2
+    return {
+        "alibi": lambda: pairs(lambda b, n, t, s: -abs(t - s) * 2.0 ** (-2 * (n + 1))),
+        "t5": lambda: pairs(lambda b, n, t, s: T5_TABLE[bucket(s - t, 8, 6), n]),
+        "relative keys": lambda: pairs(lambda b, n, t, s: q[b, t, n] @ KEYS[clip(s - t)]),
+        "relative keys by head": lambda: pairs(lambda b, n, t, s: q[b, t, n] @ KEYS_BY_HEAD[n, clip(s - t)]),
+        "transformer-xl": lambda: pairs(
+            lambda b, n, t, s: (q[b, t, n] + SHIFT[n] * H**-0.5) @ np.einsum("d,dh->h", wave(t - s, 6), KERNEL[:, n])
+        ),
+        "sum": lambda: dense("alibi", query) + dense("t5", query),
+        "shifted": lambda: pairs(lambda b, n, t, s: q[b, t, n] @ KEYS[clip(s - t - 3)]),
+    }[name]()
+
+
+def made(name, given):
+    """The library's bias with these learned arrays."""
+    return {
+        "alibi": lambda: functional.alibi(N),
+        "t5": lambda: functional.t5_bias(given["t5"], max_distance=6),
+        "relative keys": lambda: functional.relative_keys(given["keys"]),
+        "relative keys by head": lambda: functional.relative_keys(given["keys by head"]),
+        "transformer-xl": lambda: functional.positions.relative.TransformerXL(given["kernel"], given["shift"], H**-0.5),
+        "sum": lambda: made("alibi", given) + made("t5", given),
+        "shifted": lambda: made("relative keys", given).at(3),
+    }[name]()
+
+
+LEARNED = {"t5": T5_TABLE, "keys": KEYS, "keys by head": KEYS_BY_HEAD, "kernel": KERNEL, "shift": SHIFT}
+LEARNED = {name: jnp.asarray(x, jnp.float32) for name, x in LEARNED.items()}
+BIASES = ["alibi", "t5", "relative keys", "relative keys by head", "transformer-xl", "sum", "shifted"]
+MASK = masks.padding(VALID) & masks.window(3, 2)
+
+
+class BiasContract:
+    """For a class that is also an `AttentionContract`."""
+
+    @pytest.mark.parametrize("name", BIASES)
+    def test_bias_agrees_with_its_formula(self, name):
+        query, key, value, _ = arrays()
+        array = jnp.asarray(dense(name, query * H**-0.5), jnp.float32)
+        expected = self.attend(query, key, value, mask=MASK, bias=array)
+        got = self.attend(query, key, value, mask=MASK, bias=made(name, LEARNED))
+        np.testing.assert_allclose(got, expected, atol=2e-5)
+        assert np.abs(got - self.attend(query, key, value, mask=MASK)).max() > 0.01
+
+    @pytest.mark.parametrize("name", BIASES)
+    def test_bias_gradients(self, name):
+        """Of queries, keys, values and what is learned: against the plain definition, and a finite difference."""
+        query, key, value, upstream = arrays()
+
+        def loss(learned, query, key, value, attend):
+            return jnp.sum(attend(query, key, value, mask=MASK, bias=made(name, learned)) * upstream)
+
+        plain = functools.partial(functional.attention, implementation="reference")
+        given = LEARNED, query, key, value
+        found, expected = (
+            jax.jit(jax.grad(functools.partial(loss, attend=attend), (0, 1, 2, 3)))(*given)
+            for attend in (self.attend, plain)
+        )
+        for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(got, want, atol=3e-5)
+        step = jax.tree.map(lambda x: jnp.asarray(DRAW.standard_normal(x.shape), jnp.float32), LEARNED)
+        moved = lambda e: loss(jax.tree.map(lambda x, d: x + e * d, LEARNED, step), *given[1:], self.attend)
+        slope = sum(float(jnp.sum(g * d)) for g, d in zip(found[0].values(), step.values(), strict=True))
+        np.testing.assert_allclose(slope, (moved(1e-2) - moved(-1e-2)) / 2e-2, rtol=2e-2, atol=5e-3)
+        assert (slope != 0) == (name != "alibi")
+
+    def test_soft_cap(self):
+        """Value against the formula, gradients against finite differences of it."""
+        query, key, value, upstream = arrays(N, N)
+        query = 3 * query
+        logits = np.einsum("btnh,bsnh->bnts", *(np.asarray(x, np.float64) for x in (query, key))) * H**-0.5
+        weights = np.exp(2 * np.tanh(logits / 2))
+        expected = np.einsum("bnts,bsnj->btnj", weights / weights.sum(-1, keepdims=True), np.asarray(value, np.float64))
+        score = functional.soft_cap(2.0)
+        np.testing.assert_allclose(self.attend(query, key, value, score=score), expected, atol=1e-5)
+        loss = lambda q: jnp.sum(self.attend(q, key, value, score=score) * upstream)
+        step = jnp.asarray(DRAW.standard_normal(query.shape), jnp.float32)
+        slope = (loss(query + 1e-2 * step) - loss(query - 1e-2 * step)) / 2e-2
+        np.testing.assert_allclose(jnp.sum(jax.grad(loss)(query) * step), slope, rtol=2e-2, atol=1e-2)
+
+    @pytest.mark.parametrize("mask", [None, MASK], ids=["", "mask"])
+    def test_sinks(self, mask):
+        """One more term in the denominator; a query that sees no key gets 0; the sinks' gradient is that term's."""
+        query, key, value, upstream = arrays(N, N)
+        sinks = jnp.asarray([0.0, -1.0, 2.0, 5.0])
+        logits = np.einsum("btnh,bsnh->bnts", *(np.asarray(x, np.float64) for x in (query, key))) * H**-0.5
+        allowed = np.ones((B, 1, T, S), bool) if mask is None else np.asarray(mask.dense(T, S))
+        powers = np.exp(logits) * allowed
+        total = powers.sum(-1) + np.exp(np.asarray(sinks, np.float64))[None, :, None]
+        expected = np.einsum("bnts,bsnj->btnj", powers / total[..., None], np.asarray(value, np.float64))
+
+        def attend(sinks):
+            keys, values, wider, bias = functional.with_sinks(key, value, sinks, mask=mask)
+            return self.attend(query, keys, values, mask=wider, bias=bias)
+
+        np.testing.assert_allclose(attend(sinks), expected, atol=1e-5)
+        share = np.exp(np.asarray(sinks, np.float64))[None, :, None] / total
+        slope = -(expected * np.asarray(upstream)).sum(-1).transpose(0, 2, 1) * share
+        found = jax.grad(lambda x: jnp.sum(attend(x) * upstream))(sinks)
+        np.testing.assert_allclose(found, slope.sum((0, 2)), atol=2e-5)

@@ -1,0 +1,96 @@
+"""Attention with any similarity: against sums over pairs in NumPy, and the contract of empty rows."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, masks
+
+DRAW = np.random.default_rng(4)
+B, T, S, D, E, A, J = 2, 3, 5, 4, 6, 7, 2
+QUERY, KEY, VALUE = (DRAW.standard_normal(shape) for shape in ((B, T, D), (B, S, E), (B, S, J)))
+W_QUERY, W_KEY, V, W = (DRAW.standard_normal(shape) for shape in ((D, A), (E, A), (A,), (D, E)))
+ARRAYS = [jnp.asarray(x, jnp.float32) for x in (QUERY, KEY, VALUE)]
+WEIGHTS = {"w_query": W_QUERY, "w_key": W_KEY, "v": V}
+WEIGHTS = {name: jnp.asarray(x, jnp.float32) for name, x in WEIGHTS.items()}
+ALLOWED = np.array([[1, 1, 0, 1, 0], [1, 0, 1, 1, 1]], bool)
+
+
+def expected(similarity, allowed=None):
+    weights, output = np.zeros((B, T, S)), np.zeros((B, T, J))
+    for b, t in np.ndindex(B, T):
+        seen = [s for s in range(S) if allowed is None or allowed[b, t, s]]
+        share = np.exp([similarity(QUERY[b, t], KEY[b, s]) for s in seen])
+        for s, part in zip(seen, share / share.sum() if seen else [], strict=True):
+            weights[b, t, s] = part
+            output[b, t] += part * VALUE[b, s]
+    return output, weights
+
+
+def close(got, want):
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6)
+
+
+def test_additive_is_its_formula():
+    """Bahdanau et al. 2015: v . tanh(W q + U k)."""
+    score = lambda q, k: V @ np.tanh(q @ W_QUERY + k @ W_KEY)
+    close(functional.additive_attention(*ARRAYS, **WEIGHTS), expected(score))
+    allowed = np.broadcast_to(ALLOWED[:, None], (B, T, S))
+    close(functional.additive_attention(*ARRAYS, **WEIGHTS, mask=masks.padding(ALLOWED)), expected(score, allowed))
+
+
+def test_multiplicative_is_its_formula():
+    w = jnp.asarray(W, jnp.float32)
+    close(functional.multiplicative_attention(*ARRAYS, w=w), expected(lambda q, k: q @ W @ k))
+    causal = np.broadcast_to(np.tri(T, S, dtype=bool), (B, T, S))
+    close(
+        functional.multiplicative_attention(*ARRAYS, w=w, mask=masks.causal()),
+        expected(lambda q, k: q @ W @ k, causal),
+    )
+
+
+def test_any_similarity():
+    """The negative distance, which is no product."""
+    similarity = lambda q, k: -jnp.abs(q[:, None, :] - k[None, :, :D]).sum(-1)
+    close(functional.general_attention(*ARRAYS, similarity), expected(lambda q, k: -np.abs(q - k[:D]).sum()))
+
+
+def test_scaled_dot_product_is_one_of_them():
+    query, key, value = (jnp.asarray(DRAW.standard_normal((B, n, D)), jnp.float32) for n in (T, S, S))
+    got, _ = functional.general_attention(query, key, value, lambda q, k: q @ k.T * D**-0.5, mask=masks.causal(2))
+    want = functional.attention(query[:, :, None], key[:, :, None], value[:, :, None], mask=masks.causal(2))
+    np.testing.assert_allclose(got, want[:, :, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize("fill", [np.nan, np.inf])
+def test_contract_of_empty_rows_and_unseen_keys(fill):
+    allowed = np.array(np.broadcast_to(ALLOWED[:, None], (B, T, S)))
+    allowed[1, 2] = False
+
+    def both(query, key, value):
+        output, weights = functional.additive_attention(query, key, value, **WEIGHTS, mask=masks.dense(allowed))
+        return jnp.sum(output**2), (output, weights)
+
+    found = jax.value_and_grad(both, (0, 1, 2), has_aux=True)
+    query, key, value = ARRAYS
+    unseen = ~ALLOWED[..., None]
+    dirty = (query.at[1, 2].set(fill), *(jnp.where(unseen, fill, x) for x in (key, value)))
+    for a, b in zip(jax.tree.leaves(found(*dirty)), jax.tree.leaves(found(query, key, value)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    (_, (output, weights)), slopes = found(*dirty)
+    assert not np.asarray(output[1, 2]).any()
+    assert not np.asarray(weights)[~allowed].any()
+    assert not np.asarray(slopes[0][1, 2]).any()
+    assert not np.asarray(slopes[1])[~ALLOWED].any()
+
+
+def test_refuses_what_does_not_fit():
+    unchecked = inspect.unwrap(functional.general_attention)
+    with pytest.raises(ValueError, match=r"got \[2, 3, 4\], \[2, 5, 6\], \[2, 4, 2\]"):
+        unchecked(ARRAYS[0], ARRAYS[1], ARRAYS[2][:, :4], jnp.dot)
+    with pytest.raises(ValueError, match=r"does not broadcast to \[2, 1, T, S\]"):
+        functional.additive_attention(*ARRAYS, **WEIGHTS, mask=masks.dense(np.ones((B, 2, T, S), bool)))

@@ -1,0 +1,89 @@
+"""Linear attention: three forms of one sum over pairs."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional
+
+DRAW = np.random.default_rng(6)
+B, T, N, H, J = 2, 11, 3, 4, 5
+QUERY, KEY, VALUE = (DRAW.standard_normal((B, T, N, dim)) for dim in (H, H, J))
+ARRAYS = [jnp.asarray(x, jnp.float32) for x in (QUERY, KEY, VALUE)]
+VALID = np.arange(T) < np.array([[T], [6]])
+
+
+def phi(x):
+    return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
+
+
+def expected(allowed):
+    weights = np.einsum("btnh,bsnh->bnts", phi(QUERY), phi(KEY)) * allowed
+    total = weights.sum(-1, keepdims=True)
+    return np.einsum("bnts,bsnj->btnj", weights / np.where(total == 0, 1, total), VALUE)
+
+
+def test_parallel():
+    np.testing.assert_allclose(functional.linear_attention(*ARRAYS), expected(1.0), atol=1e-5)
+
+
+def test_padding_is_inert():
+    want = expected(VALID[:, None, None])
+    dirty = [ARRAYS[0], *(jnp.where(VALID[..., None, None], x, jnp.nan) for x in ARRAYS[1:])]
+    np.testing.assert_allclose(functional.linear_attention(*dirty, valid=jnp.asarray(VALID)), want, atol=1e-5)
+    nobody = functional.linear_attention(*ARRAYS, valid=jnp.zeros((B, T), bool))
+    assert not np.asarray(nobody).any()
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 11, 64])
+def test_causal(chunk):
+    got = functional.linear_attention(*ARRAYS, causal=True, chunk=chunk)
+    np.testing.assert_allclose(got, expected(np.tri(T)), atol=1e-5)
+
+
+def test_causal_gradients_do_not_depend_on_the_chunk():
+    loss = lambda chunk: lambda *x: jnp.sum(functional.linear_attention(*x, causal=True, chunk=chunk) ** 2)
+    for a, b in zip(jax.grad(loss(3), (0, 1, 2))(*ARRAYS), jax.grad(loss(T), (0, 1, 2))(*ARRAYS), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-4)
+
+
+def test_steps_are_the_rows_of_the_causal_form():
+    """The recurrent form, as a scan: what makes a Transformer an RNN."""
+    state = functional.linear_attention_start(B, N, H, J)
+
+    def step(state, given):
+        output, state = functional.linear_attention_step(*given, state)
+        return state, output
+
+    _, rows = jax.lax.scan(step, state, tuple(jnp.moveaxis(x, 1, 0) for x in ARRAYS))
+    np.testing.assert_allclose(jnp.moveaxis(rows, 0, 1), expected(np.tri(T)), atol=1e-5)
+
+
+def test_another_feature_map():
+    square = lambda x: jnp.concatenate([jax.nn.relu(x), jax.nn.relu(-x)], -1)
+    got = functional.linear_attention(*ARRAYS, feature_map=square)
+    q, k = (np.concatenate([np.maximum(x, 0), np.maximum(-x, 0)], -1) for x in (QUERY, KEY))
+    weights = np.einsum("btnh,bsnh->bnts", q, k)
+    want = np.einsum("bnts,bsnj->btnj", weights / weights.sum(-1, keepdims=True), VALUE)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_cost_grows_with_the_length_not_its_square():
+    """By the compiler's count of operations: twice the length, twice the work."""
+
+    def flops(length):
+        given = [jax.ShapeDtypeStruct((1, length, 2, 8), jnp.float32)] * 3
+        return jax.jit(functional.linear_attention).lower(*given).compile().cost_analysis()["flops"]
+
+    assert flops(2048) == pytest.approx(2 * flops(1024), rel=0.05)
+
+
+def test_refusals():
+    unchecked = inspect.unwrap(functional.linear_attention)
+    with pytest.raises(ValueError, match="needs T = S, got 11 and 10"):
+        unchecked(ARRAYS[0], ARRAYS[1][:, :10], ARRAYS[2][:, :10], causal=True)
+    with pytest.raises(ValueError, match="as many key heads as query heads, got 3, 1"):
+        unchecked(ARRAYS[0], ARRAYS[1][:, :, :1], ARRAYS[2][:, :, :1])
