@@ -1,0 +1,42 @@
+"""The map of imports names what there is, and everything public is on it."""
+
+import doctest
+import importlib
+import pathlib
+import re
+
+import pytest
+
+from jaxformer import functional, masks
+
+PAGE = (pathlib.Path(__file__).parents[1] / "docs" / "map.md").read_text(encoding="utf-8")
+NAMES = re.findall(r"\| `((?:F|masks|modules|models|decoding|training)\.[A-Za-z_.]+|pure)` \|", PAGE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_exist(name):
+    room, _, member = name.replace("F.", "functional.").rpartition(".")
+    module = importlib.import_module(f"jaxformer.{room}" if room else "jaxformer")
+    assert getattr(module, member).__doc__
+
+
+@pytest.mark.parametrize("module", [functional, masks])
+def test_nothing_public_is_missing(module):
+    """Whatever a module defines and does not hide is named somewhere on the page, or is part of something that is."""
+    parts = {"And", "Or", "Not", "Band", "CausalAt", "Lengths", "Padding", "Segments", "Dense", "as_mask", "UNBOUNDED"}
+    parts |= {"KeyValueCache", "LinearState", "linear_attention_start", "elu_plus_one", "masked_softmax", "t5_bucket"}
+    parts |= {"relu", "gelu", "gelu_tanh", "linear"}
+    public = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", "").startswith("jaxformer.")
+    }
+    missing = {name for name in public - parts if not re.search(rf"\b{name}\b", PAGE)}
+    assert not missing
+
+
+def test_the_examples_of_contributing_run():
+    path = pathlib.Path(__file__).parents[1] / "CONTRIBUTING.md"
+    failed, tried = doctest.testfile(str(path), module_relative=False)
+    assert failed == 0
+    assert tried > 8
