@@ -1,11 +1,13 @@
 """Arrays in, arrays out: attention, positions, normalisation, feed-forward, dropout, losses.  No state."""
 
+from jaxformer.functional.attention import Explanation as Explanation
 from jaxformer.functional.attention import LinearState as LinearState
 from jaxformer.functional.attention import additive_attention as additive_attention
 from jaxformer.functional.attention import attention as attention
 from jaxformer.functional.attention import attention_head as attention_head
 from jaxformer.functional.attention import attention_weights as attention_weights
 from jaxformer.functional.attention import elu_plus_one as elu_plus_one
+from jaxformer.functional.attention import explain_attention as explain_attention
 from jaxformer.functional.attention import general_attention as general_attention
 from jaxformer.functional.attention import linear_attention as linear_attention
 from jaxformer.functional.attention import linear_attention_start as linear_attention_start

@@ -9,6 +9,8 @@ from jaxformer.functional.attention.base import masked_softmax as masked_softmax
 from jaxformer.functional.attention.compose import normalise_heads as normalise_heads
 from jaxformer.functional.attention.compose import soft_cap as soft_cap
 from jaxformer.functional.attention.compose import with_sinks as with_sinks
+from jaxformer.functional.attention.explain import Explanation as Explanation
+from jaxformer.functional.attention.explain import explain_attention as explain_attention
 from jaxformer.functional.attention.linear import LinearState as LinearState
 from jaxformer.functional.attention.linear import elu_plus_one as elu_plus_one
 from jaxformer.functional.attention.linear import linear_attention as linear_attention

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxformer.functional.attention import blockwise, reference
+from jaxformer.functional.attention import blockwise, reference, vendor
 from jaxformer.functional.attention.base import Request, Score, make_request
 from jaxformer.functional.bias import Bias, whole
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
 
-_implementations: dict[str, Callable[[Request], Array]] = {
-    "reference": lambda request: reference.attention(request)[0],
-    "blockwise": blockwise.attention,
+
+class Implementation(NamedTuple):
+    """One way to compute attention."""
+
+    run: Callable[[Request], Array]
+    refuse: Callable[[Request], str | None]
+    """Why it cannot do this here, or None where it can."""
+
+
+implementations: dict[str, Implementation] = {
+    "reference": Implementation(lambda request: reference.attention(request)[0], lambda request: None),
+    "blockwise": Implementation(blockwise.attention, lambda request: None),
+    "xla": Implementation(functools.partial(vendor.attention, implementation="xla"), vendor.refuse_xla),
+    "cudnn": Implementation(functools.partial(vendor.attention, implementation="cudnn"), vendor.refuse_cudnn),
 }
 
 
@@ -45,16 +58,20 @@ def attention(
       scale: factor of the logits, ``H ** -0.5`` by default.
       score: an elementwise function of the scaled logits, before bias and mask, such as `soft_cap`; hashable.
       dropout: rate and key for dropping attention weights.
-      implementation: the name of an implementation, or None to choose.
+      implementation: "reference", "blockwise", "xla" (that of `jax.nn`), "cudnn", or None to choose; see
+        `explain_attention`.
 
     Raises:
-      ValueError: shapes that do not fit, with the got and the expected value; an unknown implementation.
+      ValueError: shapes that do not fit, with the got and the expected value; an unknown implementation, or one that
+        cannot do this, with the reason.
     """
     request = make_request(query, key, value, mask=mask, bias=bias, scale=scale, score=score, dropout=dropout)
-    name = _choose(request) if implementation is None else implementation
-    if name not in _implementations:
-        raise ValueError(f"unknown attention implementation {name!r}; there are {sorted(_implementations)}")
-    return _implementations[name](request)
+    name = choose(request) if implementation is None else implementation
+    if name not in implementations:
+        raise ValueError(f"unknown attention implementation {name!r}; there are {sorted(implementations)}")
+    if reason := implementations[name].refuse(request):
+        raise ValueError(f"attention implementation {name!r} cannot do this: {reason}")
+    return implementations[name].run(request)
 
 
 LONG = 1 << 21
@@ -64,7 +81,10 @@ At T = S = 2048, causal, 16 heads of 64 on two CPU cores, it takes 0.3 of the ti
 """
 
 
-def _choose(request: Request) -> str:
+def choose(request: Request) -> str:
+    """Who computes it when nobody says: cuDNN where it can, else by length."""
+    if implementations["cudnn"].refuse(request) is None:
+        return "cudnn"
     return "blockwise" if request.query.shape[1] * request.key.shape[1] >= LONG else "reference"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +22,9 @@ Score = Callable[[jax.Array], jax.Array]
 class Request:
     """One call of attention, checked.  `group` query heads share each key head: ``N = K * group``."""
 
-    query: Array
-    key: Array
-    value: Array
+    query: Any  # [B, T, N, H]; like the others an Array, or a ShapeDtypeStruct where somebody only asks
+    key: Any  # [B, S, K, H]
+    value: Any  # [B, S, K, J]
     mask: Mask | None
     bias: Array | Bias | None
     scale: float

@@ -1,0 +1,89 @@
+"""Who could compute a request, who refuses it and why, and how near each comes to float64."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.functional.attention.api import choose, implementations
+from jaxformer.functional.attention.base import Request, keep_tile, make_request
+from jaxformer.functional.bias import whole
+from jaxformer.functional.dropout import Dropout
+from jaxformer.masks import Mask
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What `explain_attention` found; printed as a table."""
+
+    chosen: str
+    refused: dict[str, str]
+    """Why, by implementation."""
+    errors: dict[str, float | None]
+    """Of those that accept: the largest difference from float64, None where there were no numbers to compute with."""
+
+    def __str__(self) -> str:
+        rows = [
+            (name, "worst error " + f"{error:.1e}" if error is not None else "") for name, error in self.errors.items()
+        ]
+        rows += [(name, f"refuses: {reason}") for name, reason in self.refused.items()]
+        return "\n".join(f"{'->' if name == self.chosen else '  '} {name:12} {text}".rstrip() for name, text in rows)
+
+
+def explain_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    mask: Mask | Any = None,
+    bias: Any = None,
+    scale: float | None = None,
+    score: Any = None,
+    dropout: Dropout | None = None,
+) -> Explanation:
+    """What `attention` would do with these arguments: who is chosen, who refuses and why, everybody's worst error.
+
+    Arrays are computed with, by every implementation that accepts them, and compared with the sum over all pairs in
+    float64; ``jax.ShapeDtypeStruct`` in place of arrays asks about shapes alone.
+
+    >>> import jax, jax.numpy as jnp
+    >>> x = jax.ShapeDtypeStruct((1, 4096, 8, 64), jnp.float32)
+    >>> explain_attention(x, x, x, score=jnp.tanh).chosen
+    'blockwise'
+    """
+    request = make_request(query, key, value, mask=mask, bias=bias, scale=scale, score=score, dropout=dropout)
+    reasons = {name: one.refuse(request) for name, one in implementations.items()}
+    accepted = [name for name, reason in reasons.items() if reason is None]
+    errors: dict[str, float | None] = dict.fromkeys(accepted)
+    if not any(isinstance(x, jax.ShapeDtypeStruct) for x in (query, key, value)):
+        exact = _exact(request)
+        for name in accepted:
+            found = np.asarray(implementations[name].run(request), np.float64)
+            errors[name] = float(np.abs(found - exact).max(initial=0.0))
+    return Explanation(choose(request), {name: reason for name, reason in reasons.items() if reason}, errors)
+
+
+def _exact(request: Request) -> np.ndarray:
+    """The definition in float64, all pairs at once."""
+    num_queries, num_keys = request.query.shape[1], request.key.shape[1]
+    query, key, value = (np.asarray(x, np.float64) for x in (request.query, request.key, request.value))
+    key, value = (np.repeat(x, request.group, axis=2) for x in (key, value))
+    logits = np.einsum("btnh,bsnh->bnts", query, key) * request.scale
+    if request.score is not None:
+        logits = np.asarray(request.score(jnp.asarray(logits, jnp.float32)), np.float64)
+    if request.bias is not None:
+        logits = logits + np.asarray(whole(request.bias, request.query, num_keys, request.scale), np.float64)
+    if request.mask is not None:
+        logits = np.where(np.asarray(request.mask.dense(num_queries, num_keys)), logits, -np.inf)
+    top = logits.max(-1, keepdims=True, initial=-np.inf)
+    weights = np.exp(logits - np.where(np.isfinite(top), top, 0))
+    total = weights.sum(-1, keepdims=True)
+    weights = weights / np.where(total == 0, 1, total)
+    if request.dropout is not None:
+        indices = tuple(jnp.asarray(x) for x in np.ix_(*(np.arange(n) for n in weights.shape)))
+        weights = weights * np.asarray(keep_tile(request.dropout, weights.shape, indices)) / (1 - request.dropout.rate)
+    return np.einsum("bnts,bsnj->btnj", weights, value)

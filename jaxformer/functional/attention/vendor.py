@@ -1,0 +1,95 @@
+"""What others have written: the kernels behind ``jax.nn.dot_product_attention``, cuDNN's among them.
+
+The adapter adds what they lack, the contract of empty rows and inert keys, and says what they cannot do.  In bfloat16
+they mix dtypes inside, which ``jax_numpy_dtype_promotion="strict"`` forbids even to them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxformer.functional.attention.base import Request
+from jaxformer.functional.bias import Bias, whole
+from jaxformer.masks import Band
+
+
+def refuse_xla(request: Request) -> str | None:
+    """Why `jax.nn` cannot do this on any device; None where it can."""
+    if request.dropout is not None:
+        return "it cannot drop weights by our hash"
+    if request.score is not None:
+        return "it takes no function of the logits"
+    if request.query.shape[1] == 0 or request.key.shape[1] == 0:
+        return "it needs at least one query and one key"
+    return None
+
+
+def refuse_cudnn(request: Request) -> str | None:
+    """Why cuDNN cannot do this here."""
+    device = jax.devices()[0]
+    if device.platform != "gpu" or "NVIDIA" not in device.device_kind:
+        return f"it needs an NVIDIA GPU, and this is {device.platform} ({device.device_kind})"
+    if request.query.dtype not in (jnp.bfloat16, jnp.float16):
+        return f"it needs bfloat16 or float16, got {request.query.dtype}"
+    if request.key.dtype != request.query.dtype or request.value.dtype != request.query.dtype:
+        return f"it needs one dtype, got {request.query.dtype}, {request.key.dtype} and {request.value.dtype}"
+    if _dim(request) % 8 or _dim(request) > 128:
+        return f"it needs a head dim that is a multiple of 8 and at most 128, got {_dim(request)}"
+    if isinstance(request.bias, Bias):
+        return "it would need the bias as a T x S array"
+    return refuse_xla(request)
+
+
+def attention(request: Request, *, implementation: Literal["xla", "cudnn"]) -> Float[Array, "B T N J"]:
+    """The same result as `reference.attention`, by another's kernel."""
+    query, key, value, mask = request.query, request.key, request.value, request.mask
+    batch, num_queries, num_keys = *query.shape[:2], key.shape[1]
+    bias = None if request.bias is None else whole(request.bias, query, num_keys, request.scale)
+    filled = jnp.ones((1, 1, num_queries), bool)
+    if bias is not None:
+        # An additive mask: minus infinity throughout a row would be a NaN there.
+        filled = (bias > -jnp.inf).any(-1)
+        bias = jnp.maximum(bias, 0.5 * float(jnp.finfo(bias.dtype).min)).astype(query.dtype)
+    if mask is not None:
+        allowed = mask.dense(num_queries, num_keys)
+        filled = filled & allowed.any(3)
+        seen = _per_key_head(allowed.any(2), request.group)
+        key, value = (jnp.where(seen, x, 0) for x in (key, value))
+        query = jnp.where(_rows(allowed.any(3)), query, 0)
+    # These kernels know one head dim; zeros change no product.
+    dim = _dim(request)
+    query, key, value = (jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, dim - x.shape[3]))) for x in (query, key, value))
+    # What a kernel skips by itself it is told in its own words.
+    known: dict[str, Any] = {"scale": request.scale, "implementation": implementation}
+    array = None
+    if isinstance(mask, Band) and mask.after == 0 and num_queries == num_keys:
+        known["is_causal"] = True
+        if mask.before is not None:
+            known["local_window_size"] = (mask.before, 0)
+    elif mask is not None:
+        array = jnp.broadcast_to(allowed, (batch, allowed.shape[1], num_queries, num_keys))
+    if bias is not None:
+        bias = jnp.broadcast_to(bias, (*bias.shape[:2], num_queries, num_keys))
+    output = jax.nn.dot_product_attention(query, key, value, bias, array, **known)
+    output = jnp.where(_rows(filled), output, 0)
+    return output[..., : request.value.shape[3]].astype(request.query.dtype)
+
+
+def _dim(request: Request) -> int:
+    return max(request.query.shape[3], request.value.shape[3])
+
+
+def _rows(filled: Array) -> Array:
+    """``[b, n, T]`` to ``[b, T, n, 1]``."""
+    return filled.swapaxes(1, 2)[..., None]
+
+
+def _per_key_head(seen: Array, group: int) -> Array:
+    """``[b, n, S]`` to ``[b, S, k, 1]``: seen by any of the heads that share a key head."""
+    if seen.shape[1] > 1:
+        seen = seen.reshape(seen.shape[0], -1, group, seen.shape[2]).any(2)
+    return _rows(seen)

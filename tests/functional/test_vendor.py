@@ -1,0 +1,139 @@
+"""Kernels of others behind our contract; what they refuse is asserted, by the reason."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, masks
+from jaxformer.functional.attention import api
+from jaxformer.functional.attention.base import make_request
+from tests.contracts.attention import CASES, AttentionContract, arrays
+from tests.contracts.biases import BiasContract
+
+DROPS = {name for name, (_, _, options) in CASES.items() if "dropout" in options}
+
+
+class TestXla(AttentionContract, BiasContract):
+    implementation = "xla"
+
+    @pytest.fixture(autouse=True)
+    def _their_promotion(self):
+        """In bfloat16 their gradient multiplies two dtypes, which our tests forbid everybody else."""
+        with jax.numpy_dtype_promotion("standard"):
+            yield
+
+    @pytest.mark.parametrize("name", CASES)
+    def test_agrees_with_numpy(self, name):
+        if name not in DROPS:
+            return super().test_agrees_with_numpy(name)
+        with pytest.raises(ValueError, match="'xla' cannot do this: it cannot drop weights by our hash"):
+            super().test_agrees_with_numpy(name)
+        return None
+
+    @pytest.mark.parametrize("name", ["grouped", "mask [B, N, T, S]", "dropout, bias"])
+    def test_bfloat16(self, name):
+        if name not in DROPS:
+            return super().test_bfloat16(name)
+        with pytest.raises(ValueError, match="cannot drop weights"):
+            super().test_bfloat16(name)
+        return None
+
+    def test_soft_cap(self):
+        with pytest.raises(ValueError, match="it takes no function of the logits"):
+            super().test_soft_cap()
+
+    def test_no_keys(self):
+        with pytest.raises(ValueError, match="at least one query and one key"):
+            super().test_no_keys()
+
+
+def test_what_the_kernel_is_told_in_its_own_words(monkeypatch):
+    """A causal mask over equal lengths and a window are named, not built; others arrive as arrays."""
+    told = []
+    real = jax.nn.dot_product_attention
+
+    def spy(query, key, value, bias, mask, **options):
+        told.append(options | {"mask": mask})
+        return real(query, key, value, bias, mask, **options)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", spy)
+    query, key, value, _ = arrays(2, 2)
+    for mask in (masks.causal(), masks.window(2), masks.causal(2)):
+        functional.attention(query, key[:, :5], value[:, :5], mask=mask, implementation="xla")
+    assert told[0]["is_causal"]
+    assert told[1]["local_window_size"] == (2, 0)
+    assert told[0]["mask"] is told[1]["mask"] is None
+    assert told[2]["mask"].shape == (2, 1, 5, 5)
+
+
+class Gpu:
+    platform, device_kind = "gpu", "NVIDIA H100"
+
+
+def request(dtype=jnp.bfloat16, dim=64, value_dim=64, **options):
+    shape = lambda d: jax.ShapeDtypeStruct((2, 128, 4, d), dtype)
+    return make_request(shape(dim), shape(dim), shape(value_dim), **options)
+
+
+def test_cudnn_needs_its_device():
+    query, key, value, _ = arrays()
+    with pytest.raises(ValueError, match="'cudnn' cannot do this: it needs an NVIDIA GPU, and this is cpu"):
+        functional.attention(query, key, value, implementation="cudnn")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"dtype": jnp.float32}, "bfloat16 or float16, got float32"),
+        ({"dim": 256}, "at most 128, got 256"),
+        ({"dim": 12, "value_dim": 12}, "multiple of 8 and at most 128, got 12"),
+        ({"bias": functional.alibi(4)}, "a T x S array"),
+        ({"score": jnp.tanh}, "no function of the logits"),
+        ({"dropout": functional.Dropout(0.1, jax.random.key(0))}, "by our hash"),
+    ],
+)
+def test_cudnn_refusals_on_its_device(monkeypatch, options, reason):
+    """On a GPU it is chosen for what it takes, and passed over for what it does not."""
+    monkeypatch.setattr(jax, "devices", lambda: [Gpu()])
+    assert api.choose(request()) == "cudnn"
+    assert reason in api.implementations["cudnn"].refuse(request(**options))
+    assert api.choose(request(**options)) == "reference"
+
+
+def test_explanation():
+    """A worst error for each that accepts, small; a reason for each that does not; who is chosen."""
+    query, key, value, _ = arrays()
+    options = {"mask": masks.causal(1), "bias": functional.alibi(4)}
+    found = functional.explain_attention(query, key, value, **options)
+    assert found.chosen == "reference"
+    assert set(found.errors) == {"reference", "blockwise", "xla"}
+    assert all(0 < error < 1e-5 for error in found.errors.values())
+    assert set(found.refused) == {"cudnn"}
+    text = str(found)
+    assert text.splitlines()[0].startswith("-> reference    worst error ")
+    assert "   cudnn        refuses: it needs an NVIDIA GPU" in text
+
+
+def test_explanation_is_judged_by_float64(monkeypatch):
+    """An implementation that is off by a thousandth is seen to be; dropout and empty rows are part of the judgement."""
+    wrong = api.Implementation(lambda r: api.reference.attention(r)[0] * 1.001, lambda r: None)
+    monkeypatch.setitem(api.implementations, "wrong", wrong)
+    query, key, value, _ = arrays()
+    options = {"mask": masks.dense(np.tri(5, 7, -1, dtype=bool)), "score": functional.soft_cap(3.0)}
+    options["dropout"] = functional.Dropout(0.3, jax.random.key(2))
+    found = functional.explain_attention(query, key, value, **options)
+    assert found.errors["wrong"] > 1e-4
+    assert found.errors["blockwise"] < 1e-5
+    assert found.errors["reference"] < 1e-5
+
+
+def test_explanation_of_shapes_alone():
+    explain = inspect.unwrap(functional.explain_attention)
+    long = jax.ShapeDtypeStruct((1, 16_384, 8, 64), jnp.float32)
+    found = explain(long, long, long, mask=masks.causal())
+    assert found.chosen == "blockwise"
+    assert found.errors == {"reference": None, "blockwise": None, "xla": None}
+    assert "worst" not in str(found)
