@@ -24,6 +24,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 UNBOUNDED = sys.maxsize
@@ -238,6 +239,28 @@ class Dense(Mask):
             raise ValueError(f"mask covers [T, S] = {list(got)}, but queries and keys have {list(expected)}")
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class BlockSparse(Mask):
+    """Whole blocks of pairs, allowed or not; a static layout, so that what it rules out is not visited."""
+
+    layout: tuple[tuple[bool, ...], ...] = dataclasses.field(metadata=_static)
+    size: int = dataclasses.field(metadata=_static)
+
+    def tile(self, query_index, key_index):
+        return jnp.asarray(self.layout)[query_index // self.size][:, key_index // self.size][None, None]
+
+    def check(self, num_queries, num_keys):
+        for name, got, expected in (("T", len(self.layout), num_queries), ("S", len(self.layout[0]), num_keys)):
+            if -(-expected // self.size) != got:
+                raise ValueError(f"layout has {got} blocks of {self.size} for {name} = {expected}")
+
+    def key_range(self, query_start, query_stop):
+        rows = self.layout[query_start // self.size : -(-query_stop // self.size)]
+        columns = [i for row in rows for i, allowed in enumerate(row) if allowed]
+        return (min(columns) * self.size, (max(columns) + 1) * self.size) if columns else (0, 0)
+
+
 def _check_length(what: str, got: int, expected: int) -> None:
     if got != expected:
         raise ValueError(f"{what} = {got}, but queries and keys have {expected}")
@@ -291,6 +314,20 @@ def segments(query: ArrayLike, key: ArrayLike | None = None) -> Mask:
     if query.ndim != 2 or key.ndim != 2 or query.shape[0] != key.shape[0]:
         raise ValueError(f"segments expects [B, T] and [B, S], got {list(query.shape)} and {list(key.shape)}")
     return Segments(query, key)
+
+
+def block_sparse(layout: ArrayLike, size: int) -> Mask:
+    """Blocks of `size` by `size` pairs, ``Bool [blocks of T, blocks of S]`` known before the program runs.
+
+    Child et al. 2019 ("Sparse Transformers").  Blockwise attention skips what lies outside the range of a row's blocks.
+
+    >>> block_sparse([[True, False], [True, True]], 2).dense(4, 3)[0, 0].astype(int).tolist()
+    [[1, 1, 0], [1, 1, 0], [1, 1, 1], [1, 1, 1]]
+    """
+    array = np.asarray(layout)
+    if array.ndim != 2 or array.dtype != bool or array.size == 0 or size < 1:
+        raise ValueError(f"expected a Boolean layout of rank 2 and a size, got {array.dtype} {array.shape}, {size}")
+    return BlockSparse(tuple(tuple(bool(x) for x in row) for row in array), size)
 
 
 def dense(array: ArrayLike) -> Mask:

@@ -23,7 +23,20 @@ def test_names_exist(name):
 @pytest.mark.parametrize("module", [functional, masks])
 def test_nothing_public_is_missing(module):
     """Whatever a module defines and does not hide is named somewhere on the page, or is part of something that is."""
-    parts = {"And", "Or", "Not", "Band", "CausalAt", "Lengths", "Padding", "Segments", "Dense", "as_mask", "UNBOUNDED"}
+    parts = {
+        "And",
+        "Or",
+        "Not",
+        "Band",
+        "CausalAt",
+        "Lengths",
+        "Padding",
+        "Segments",
+        "Dense",
+        "BlockSparse",
+        "as_mask",
+        "UNBOUNDED",
+    }
     parts |= {"KeyValueCache", "LinearState", "linear_attention_start", "elu_plus_one", "masked_softmax", "t5_bucket"}
     parts |= {"relu", "gelu", "gelu_tanh", "linear", "Explanation"}
     public = {

@@ -34,6 +34,7 @@ leaves = st.one_of(
     integers((B,), S).map(masks.prefix),
     integers((B, S), 1).map(lambda x: masks.padding(x.astype(bool))),
     st.tuples(integers((B, T), 2), integers((B, S), 2)).map(lambda x: masks.segments(*x)),
+    integers((3, 3), 1).map(lambda x: masks.block_sparse(x.astype(bool), 2)),
     boolean(T, S),
     boolean(B, T, S),
     boolean(1, N, T, S),
@@ -109,6 +110,8 @@ def test_key_range_holds_every_allowed_key(mask, start, count):
         (~masks.causal(), (0, UNBOUNDED)),
         (masks.causal(jnp.int32(0)), (0, UNBOUNDED)),
         (masks.lengths([3, 4]) & masks.causal(), (0, 8)),
+        (masks.block_sparse(np.eye(4, dtype=bool), 3), (3, 9)),
+        (masks.block_sparse(np.zeros((4, 4), bool), 3), (0, 0)),
     ],
 )
 def test_key_range_is_as_small_as_it_can_tell(mask, expected):
@@ -195,6 +198,11 @@ def test_one_program_serves_all_contents():
         (lambda: masks.segments(np.ones((2, 3), int), np.ones((1, 3), int)), r"got \[2, 3\] and \[1, 3\]"),
         (lambda: masks.dense(np.ones((3, 3))), r"expected a Boolean mask of rank 2, 3 or 4, got float\d+ \[3, 3\]"),
         (lambda: masks.dense(np.ones(3, bool)), r"rank 2, 3 or 4, got bool \[3\]"),
+        (
+            lambda: masks.block_sparse(np.ones((2, 2)), 4),
+            r"Boolean layout of rank 2 and a size, got float64 \(2, 2\), 4",
+        ),
+        (lambda: masks.block_sparse(np.ones((2, 2), bool), 0), r"got bool \(2, 2\), 0"),
         (lambda: masks.from_torch(np.zeros((3, 3))), r"expected a Boolean mask, got float\d+; additive masks: dense"),
     ],
 )
@@ -210,6 +218,7 @@ def test_constructors_refuse(make, message):
         (masks.padding(np.ones((1, 4), bool)), r"padding covers S = 4, but queries and keys have 5"),
         (masks.segments(np.ones((1, 3), int)), r"segments cover S = 3, but queries and keys have 5"),
         (masks.segments(np.ones((1, 4), int), np.ones((1, 5), int)), r"segments cover T = 4, .* have 3"),
+        (masks.block_sparse(np.ones((2, 2), bool), 2), r"layout has 2 blocks of 2 for S = 5"),
         (masks.dense(np.ones((3, 4), bool)), r"mask covers \[T, S\] = \[3, 4\], but queries and keys have \[3, 5\]"),
     ],
 )

@@ -4,6 +4,7 @@ from jaxformer.functional.attention import Explanation as Explanation
 from jaxformer.functional.attention import LinearState as LinearState
 from jaxformer.functional.attention import additive_attention as additive_attention
 from jaxformer.functional.attention import attention as attention
+from jaxformer.functional.attention import attention_entropy as attention_entropy
 from jaxformer.functional.attention import attention_head as attention_head
 from jaxformer.functional.attention import attention_weights as attention_weights
 from jaxformer.functional.attention import elu_plus_one as elu_plus_one
@@ -16,6 +17,7 @@ from jaxformer.functional.attention import masked_softmax as masked_softmax
 from jaxformer.functional.attention import multiplicative_attention as multiplicative_attention
 from jaxformer.functional.attention import normalise_heads as normalise_heads
 from jaxformer.functional.attention import soft_cap as soft_cap
+from jaxformer.functional.attention import top_alignments as top_alignments
 from jaxformer.functional.attention import with_sinks as with_sinks
 from jaxformer.functional.bias import Bias as Bias
 from jaxformer.functional.cache import KeyValueCache as KeyValueCache
@@ -44,6 +46,9 @@ from jaxformer.functional.positions import t5_bias as t5_bias
 from jaxformer.functional.positions import t5_bucket as t5_bucket
 from jaxformer.functional.positions import transformer_xl as transformer_xl
 from jaxformer.functional.positions import yarn_scaling as yarn_scaling
+from jaxformer.functional.residual import deep_norm as deep_norm
+from jaxformer.functional.residual import deep_norm_gains as deep_norm_gains
 from jaxformer.functional.residual import post_norm as post_norm
 from jaxformer.functional.residual import pre_norm as pre_norm
 from jaxformer.functional.residual import residual as residual
+from jaxformer.functional.residual import sandwich_norm as sandwich_norm

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 
 Sublayer = Callable[[jax.Array], jax.Array]
-Arrangement = Callable[[jax.Array, Sublayer, Sublayer], jax.Array]
+Arrangement = Callable[[jax.Array, Sublayer, Any], jax.Array]
+"""Of an input, a sublayer and its norm; for `sandwich_norm`, its two norms."""
 
 
 def residual(x: jax.Array, sublayer: Sublayer) -> jax.Array:
@@ -23,3 +26,46 @@ def pre_norm(x: jax.Array, sublayer: Sublayer, norm: Sublayer) -> jax.Array:
 def post_norm(x: jax.Array, sublayer: Sublayer, norm: Sublayer) -> jax.Array:
     """``norm(x + sublayer(x))``: the arrangement of Vaswani et al. 2017."""
     return norm(x + sublayer(x))
+
+
+def sandwich_norm(x: jax.Array, sublayer: Sublayer, norms: tuple[Sublayer, Sublayer]) -> jax.Array:
+    """``x + after(sublayer(before(x)))``: what a sublayer adds is bounded too (Ding et al. 2021; Gemma 2)."""
+    before, after = norms
+    return x + after(sublayer(before(x)))
+
+
+def deep_norm(alpha: float) -> Arrangement:
+    """``norm(alpha x + sublayer(x))``, post-norm that trains at depth 1,000 (Wang et al. 2022, "DeepNet").
+
+    `deep_norm_gains` has the paper's `alpha`, and the gain for the initial values it belongs to.
+    """
+    return functools.partial(_deep_norm, alpha=alpha)
+
+
+def _deep_norm(x: jax.Array, sublayer: Sublayer, norm: Sublayer, *, alpha: float) -> jax.Array:
+    return norm(alpha * x + sublayer(x))
+
+
+class Gains(NamedTuple):
+    """Of `deep_norm`: the skip path's factor, and the gain of the initial value, output and feed-forward kernels."""
+
+    alpha: float
+    beta: float
+
+
+def deep_norm_gains(encoder_depth: int, decoder_depth: int) -> tuple[Gains, Gains]:
+    """The encoder's and the decoder's; 0 layers of one means a model of the other alone (Wang et al. 2022, table 2).
+
+    >>> encoder, decoder = deep_norm_gains(6, 6)
+    >>> [round(x, 3) for x in (*encoder, *decoder)]
+    [1.418, 0.497, 2.06, 0.343]
+    """
+    n, m = encoder_depth, decoder_depth
+    if n < 0 or m < 0 or n + m == 0:
+        raise ValueError(f"deep_norm_gains needs layers, got {n} and {m}")
+    if n and m:
+        return Gains(0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)), Gains(
+            (3 * m) ** (1 / 4), (12 * m) ** (-1 / 4)
+        )
+    alone = Gains((2 * (n or m)) ** (1 / 4), (8 * (n or m)) ** (-1 / 4))
+    return alone, alone

@@ -164,7 +164,7 @@ def test_linear_never_holds_the_logits():
         compiled = jax.jit(jax.grad(loss, (0, 1))).lower(*sizes, labels).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
-    assert memory(1024) > 1024 * 5000 * 4
+    assert memory(1024) >= 1024 * 5000 * 4
     assert memory(64) < memory(1024) / 8
 
 

@@ -50,7 +50,7 @@ def test_remat_changes_nothing_but_memory():
         held.append(sum(leaf.size for leaf in jax.tree.leaves(pull)))
     assert held[1] < 0.6 * held[0]
     for a, b in zip(*map(jax.tree.leaves, found), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6 * float(jnp.abs(b).max()))
 
 
 def test_capture_gives_every_layer():

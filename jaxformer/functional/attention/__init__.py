@@ -4,7 +4,6 @@ from jaxformer.functional.attention.additive import additive_attention as additi
 from jaxformer.functional.attention.additive import general_attention as general_attention
 from jaxformer.functional.attention.additive import multiplicative_attention as multiplicative_attention
 from jaxformer.functional.attention.api import attention as attention
-from jaxformer.functional.attention.api import attention_weights as attention_weights
 from jaxformer.functional.attention.base import masked_softmax as masked_softmax
 from jaxformer.functional.attention.compose import normalise_heads as normalise_heads
 from jaxformer.functional.attention.compose import soft_cap as soft_cap
@@ -17,3 +16,6 @@ from jaxformer.functional.attention.linear import linear_attention as linear_att
 from jaxformer.functional.attention.linear import linear_attention_start as linear_attention_start
 from jaxformer.functional.attention.linear import linear_attention_step as linear_attention_step
 from jaxformer.functional.attention.reference import attention_head as attention_head
+from jaxformer.functional.attention.weights import attention_entropy as attention_entropy
+from jaxformer.functional.attention.weights import attention_weights as attention_weights
+from jaxformer.functional.attention.weights import top_alignments as top_alignments

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxformer.functional.attention import blockwise, reference, vendor
 from jaxformer.functional.attention.base import Request, Score, make_request
-from jaxformer.functional.bias import Bias, whole
+from jaxformer.functional.bias import Bias
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
 
@@ -86,51 +84,3 @@ def choose(request: Request) -> str:
     if implementations["cudnn"].refuse(request) is None:
         return "cudnn"
     return "blockwise" if request.query.shape[1] * request.key.shape[1] >= LONG else "reference"
-
-
-def attention_weights(
-    query: Float[Array, "B T N H"],
-    key: Float[Array, "B S K H"],
-    *,
-    mask: Mask | Bool[Array, ...] | None = None,
-    bias: Float[Array, "b n t s"] | Bias | None = None,
-    scale: float | None = None,
-    score: Score | None = None,
-    rows: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
-) -> Float[Array, "B heads rows S"]:
-    """The weights of chosen heads and query rows, recomputed from queries and keys (all by default).
-
-    Attention itself need not keep them: capture queries and keys, then ask here for what you want to see.
-
-    Raises:
-      ValueError: shapes that do not fit, or a row or head that is not there.
-    """
-    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score)
-    head_index = _chosen("heads", heads, query.shape[2])
-    row_index = _chosen("rows", rows, query.shape[1])
-
-    def pick(extra: Array) -> Array:  # [b, n, t, S] of the chosen heads
-        return extra if extra.shape[1] == 1 else extra[:, head_index]
-
-    row_numbers = jnp.asarray(row_index, jnp.int32)
-    tile = None if request.mask is None else request.mask.tile(row_numbers, jnp.arange(key.shape[1]))
-    added = None if bias is None else whole(bias, query, key.shape[1], request.scale, row_numbers)
-    matching = key[:, :, head_index // request.group]
-    request = make_request(
-        query[:, row_index][:, :, head_index],
-        matching,
-        matching,
-        mask=None if tile is None else pick(tile),
-        bias=None if added is None else pick(added),
-        scale=scale,
-        score=score,
-    )
-    return reference.attention(request)[1]
-
-
-def _chosen(name: str, chosen: Sequence[int] | None, count: int) -> np.ndarray:
-    index = np.arange(count) if chosen is None else np.asarray(chosen, int)
-    if index.ndim != 1 or ((index < 0) | (index >= count)).any():
-        raise ValueError(f"{name} must be numbers from 0 to {count - 1}, got {chosen}")
-    return index

@@ -1,0 +1,120 @@
+"""Attention weights to look at, recomputed from queries and keys: attention itself need not keep them.
+
+Capture a layer's queries and keys (``EncoderDecoder.captured``), then ask here: for the weights of some heads and rows,
+or, of sequences too long for a T x S array, for their entropy and largest entries, worked out some rows at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxformer.functional.attention import reference
+from jaxformer.functional.attention.base import Request, Score, make_request
+from jaxformer.functional.bias import Bias, whole
+from jaxformer.masks import Mask, dense
+
+ROWS = 128
+"""Query rows that are worked on together."""
+
+
+def attention_weights(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S K H"],
+    *,
+    mask: Mask | Bool[Array, ...] | None = None,
+    bias: Float[Array, "b n t s"] | Bias | None = None,
+    scale: float | None = None,
+    score: Score | None = None,
+    rows: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+) -> Float[Array, "B heads rows S"]:
+    """The weights of chosen heads and query rows (all by default).
+
+    Raises:
+      ValueError: shapes that do not fit, or a row or head that is not there.
+    """
+    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score)
+    head_index = _chosen("heads", heads, query.shape[2])
+    row_index = _chosen("rows", rows, query.shape[1])
+    return _weights(request, jnp.asarray(row_index, jnp.int32), head_index)
+
+
+def attention_entropy(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S K H"],
+    *,
+    mask: Mask | Bool[Array, ...] | None = None,
+    bias: Float[Array, "b n t s"] | Bias | None = None,
+    scale: float | None = None,
+    score: Score | None = None,
+) -> Float[Array, "B N T"]:
+    """How widely each query looks, in nats: 0 at one key, log S at all alike, 0 in an empty row.  Memory O(S)."""
+    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score)
+
+    def entropy(weights: Array) -> Array:
+        return -jnp.where(weights > 0, weights * jnp.log(jnp.where(weights > 0, weights, 1.0)), 0.0).sum(-1)
+
+    return _by_rows(request, entropy)
+
+
+def top_alignments(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S K H"],
+    count: int,
+    *,
+    mask: Mask | Bool[Array, ...] | None = None,
+    bias: Float[Array, "b n t s"] | Bias | None = None,
+    scale: float | None = None,
+    score: Score | None = None,
+) -> tuple[Float[Array, "B N T count"], Int[Array, "B N T count"]]:
+    """The `count` largest weights of each query, largest first, and the keys they are on.  Memory O(S).
+
+    Raises:
+      ValueError: `count` is not between 1 and the number of keys.
+    """
+    if not 1 <= count <= key.shape[1]:
+        raise ValueError(f"count must be between 1 and {key.shape[1]} keys, got {count}")
+    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score)
+    return _by_rows(request, lambda weights: tuple(jax.lax.top_k(weights, count)))
+
+
+def _weights(request: Request, rows: Array, heads: np.ndarray) -> Array:
+    """Weights ``[B, heads, rows, S]``."""
+    num_keys = request.key.shape[1]
+    pick = lambda extra: extra if extra.shape[1] == 1 else extra[:, heads]
+    mask = None if request.mask is None else pick(request.mask.tile(rows, jnp.arange(num_keys)))
+    if mask is not None:
+        mask = dense(jnp.broadcast_to(mask, (*mask.shape[:2], rows.shape[0], num_keys)))
+    bias = None if request.bias is None else pick(whole(request.bias, request.query, num_keys, request.scale, rows))
+    key = request.key[:, :, heads // request.group]
+    query = request.query[:, rows][:, :, heads]
+    return reference.attention(Request(query, key, key, mask, bias, request.scale, request.score, None))[1]
+
+
+def _by_rows(request: Request, function: Callable[[Array], Any]) -> Any:
+    """``function(weights)`` for some rows at a time, ``[B, N, T, ...]`` in the end."""
+    length = request.query.shape[1]
+    blocks = -(-length // ROWS)
+    size = -(-length // blocks)
+    heads = np.arange(request.query.shape[2])
+    rows = jnp.minimum(jnp.arange(blocks * size), length - 1).reshape(blocks, size)
+    found = jax.lax.map(lambda block: function(_weights(request, block, heads)), rows)
+
+    def join(x: Array) -> Array:  # [blocks, B, N, size, ...]
+        moved = jnp.moveaxis(x, 0, 2)
+        return moved.reshape(*moved.shape[:2], blocks * size, *moved.shape[4:])[:, :, :length]
+
+    return jax.tree.map(join, found)
+
+
+def _chosen(name: str, chosen: Sequence[int] | None, count: int) -> np.ndarray:
+    index = np.arange(count) if chosen is None else np.asarray(chosen, int)
+    if index.ndim != 1 or ((index < 0) | (index >= count)).any():
+        raise ValueError(f"{name} must be numbers from 0 to {count - 1}, got {chosen}")
+    return index

@@ -1,0 +1,54 @@
+"""Entropy and alignments worked out some rows at a time: those of the whole weights, without their memory."""
+
+import importlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, masks
+from tests.contracts.attention import CASES, AttentionContract, arrays
+
+
+@pytest.fixture(params=[1, 2, 128])
+def rows(request, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("jaxformer.functional.attention.weights"), "ROWS", request.param)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "dropout" not in case[2]])
+@pytest.mark.usefixtures("rows")
+def test_of_the_whole_weights(name):
+    (query, key, _, _), ours, _ = AttentionContract.request(name)
+    weights = np.asarray(functional.attention_weights(query, key, **ours), np.float64)
+    entropy = -np.where(weights > 0, weights * np.log(np.where(weights > 0, weights, 1)), 0).sum(-1)
+    np.testing.assert_allclose(functional.attention_entropy(query, key, **ours), entropy, atol=2e-6)
+    best, index = functional.top_alignments(query, key, 3, **ours)
+    np.testing.assert_allclose(best, -np.sort(-weights, -1)[..., :3], atol=1e-6)
+    np.testing.assert_allclose(np.take_along_axis(weights, np.asarray(index), -1), best, atol=1e-6)
+
+
+def test_extremes():
+    """One key: 0; all alike: log S; no key at all: 0."""
+    query, key, _, _ = arrays(2, 2)
+    one = functional.attention_entropy(query, key, mask=masks.lengths([1, 1]))
+    np.testing.assert_allclose(one, 0, atol=1e-6)
+    np.testing.assert_allclose(functional.attention_entropy(0 * query, key), np.log(7), rtol=1e-6)
+    assert not np.asarray(functional.attention_entropy(query, key, mask=masks.lengths([0, 0]))).any()
+
+
+@pytest.mark.parametrize(
+    "function", [functional.attention_entropy, lambda q, k, **m: functional.top_alignments(q, k, 4, **m)]
+)
+def test_memory_does_not_grow_with_the_square(function):
+    """By the compiler's count: at 8,192 all weights of two heads would take 512 MiB."""
+    given = [jax.ShapeDtypeStruct((1, 8192, 2, 16), jnp.float32)] * 2
+    compiled = jax.jit(lambda q, k: function(q, k, mask=masks.causal())).lower(*given).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 64 * 2**20
+
+
+@pytest.mark.parametrize("count", [0, 8])
+def test_refuses_a_count_that_is_not_there(count):
+    query, key, _, _ = arrays()
+    with pytest.raises(ValueError, match=f"count must be between 1 and 7 keys, got {count}"):
+        functional.top_alignments(query, key, count)
