@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         masks,
         models,
         modules,
+        sharding,
         tasks,
         training,
     )
@@ -40,6 +41,7 @@ __all__ = [
     "models",
     "modules",
     "pure",
+    "sharding",
     "tasks",
     "training",
 ]

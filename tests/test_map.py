@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from jaxformer import functional, masks
+from jaxformer import functional, masks, sharding
 
 PAGE = (pathlib.Path(__file__).parents[1] / "docs" / "map.md").read_text(encoding="utf-8")
-NAMES = re.findall(r"\| `((?:F|masks|modules|models|decoding|training)\.[A-Za-z_.]+|pure)` \|", PAGE)
+NAMES = re.findall(r"\| `((?:F|masks|modules|models|decoding|training|sharding)\.[A-Za-z_.]+|pure)` \|", PAGE)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -20,7 +20,7 @@ def test_names_exist(name):
     assert getattr(module, member).__doc__
 
 
-@pytest.mark.parametrize("module", [functional, masks])
+@pytest.mark.parametrize("module", [functional, masks, sharding])
 def test_nothing_public_is_missing(module):
     """Whatever a module defines and does not hide is named somewhere on the page, or is part of something that is."""
     parts = {

@@ -56,8 +56,8 @@ def test_window_visits_only_its_blocks():
         attention(request, query_block=8, key_block=8).block_until_ready()
         jax.effects_barrier()
         visited[length] = len(tiles)
-    # Twice (once for what is seen, once for the weights): the block itself and the one before; the first has none.
-    assert visited == {64: 2 * (2 * 8 - 1), 256: 2 * (2 * 32 - 1)}
+    # The block itself and the one before; the first has none.
+    assert visited == {64: 2 * 8 - 1, 256: 2 * 32 - 1}
 
 
 @pytest.mark.parametrize("mask", [None, masks.causal(), masks.window(512)], ids=["full", "causal", "window"])

@@ -16,6 +16,8 @@ from jaxformer.functional.attention.linear import linear_attention as linear_att
 from jaxformer.functional.attention.linear import linear_attention_start as linear_attention_start
 from jaxformer.functional.attention.linear import linear_attention_step as linear_attention_step
 from jaxformer.functional.attention.reference import attention_head as attention_head
+from jaxformer.functional.attention.ring import unzigzag as unzigzag
+from jaxformer.functional.attention.ring import zigzag as zigzag
 from jaxformer.functional.attention.weights import attention_entropy as attention_entropy
 from jaxformer.functional.attention.weights import attention_weights as attention_weights
 from jaxformer.functional.attention.weights import top_alignments as top_alignments

@@ -1,0 +1,218 @@
+"""Ring attention: a sequence that lies in pieces on the devices of a mesh axis, and keys that travel round them.
+
+Each device keeps its queries.  The pieces of keys and values visit one device after another; what a piece adds to a
+row is merged by its log-sum-exp.  The backward pass sends them round once more, their gradients with them, so memory
+is that of one piece, forward and backward, and no device ever holds all keys.
+
+Under a causal mask the last device of a sequence cut in order has work for every visitor, the first for none but its
+own.  In *zigzag* order device r of P holds the pieces r and 2P - 1 - r of 2P, and all have the same to do.
+
+Liu, Zaharia and Abbeel 2023 (ring attention); Brandon et al. 2023 (striped, the load balanced).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxformer.functional.attention import blockwise
+from jaxformer.functional.attention.base import Request
+from jaxformer.functional.bias import Bias
+from jaxformer.masks import Mask
+
+
+def refuse(request: Request) -> str | None:
+    """Why ring attention cannot do this; None where it can."""
+    if request.bias is not None and not isinstance(request.bias, Bias):
+        return "a bias must be a Bias, which is asked for tile by tile, not a T x S array"
+    if request.dropout is not None:
+        return "it cannot drop weights: no device knows which batch rows and heads of the whole it holds"
+    return None
+
+
+def zigzag(x: Array, shards: int, *, axis: int = 1) -> Array:
+    """Reorders a dimension so that cutting it into `shards` gives each an early piece and the late one that matches.
+
+    Do it once, to tokens and whatever else has their length, before they are placed.
+
+    Raises:
+      ValueError: the length is no multiple of ``2 * shards``.
+
+    >>> zigzag(jnp.arange(8), 2, axis=0).tolist()
+    [0, 1, 6, 7, 2, 3, 4, 5]
+    """
+    return _reorder(x, shards, axis, _zigzag_order(shards))
+
+
+def unzigzag(x: Array, shards: int, *, axis: int = 1) -> Array:
+    """The way back.
+
+    >>> unzigzag(zigzag(jnp.arange(8), 2, axis=0), 2, axis=0).tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7]
+    """
+    return _reorder(x, shards, axis, np.argsort(_zigzag_order(shards)))
+
+
+def _zigzag_order(shards: int) -> np.ndarray:
+    return np.array([piece for r in range(shards) for piece in (r, 2 * shards - 1 - r)])
+
+
+def _reorder(x: Array, shards: int, axis: int, order: np.ndarray) -> Array:
+    length = x.shape[axis]
+    if length % (2 * shards):
+        raise ValueError(f"zigzag over {shards} shards needs a length that 2 x {shards} divides, got {length}")
+    pieces = x.reshape(*x.shape[:axis], 2 * shards, length // (2 * shards), *x.shape[axis + 1 :])
+    return jnp.take(pieces, order, axis=axis).reshape(x.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ring:
+    """The ring, as each device on it sees it; hashable, so it is static in a program."""
+
+    axis: str
+    size: int
+    lengths: tuple[int, int]  # T, S of the whole sequences; positions beyond are there to fill up the pieces
+    zigzag: bool = False
+
+    @property
+    def pieces(self) -> np.ndarray:
+        """Which pieces of the sequence each device holds, ``[P, 1 or 2]``."""
+        return _zigzag_order(self.size).reshape(self.size, 2) if self.zigzag else np.arange(self.size)[:, None]
+
+    def places(self, rank: Any, local: int) -> Array:
+        """The positions that a device holds of a sequence of which each holds `local`."""
+        held = jnp.asarray(self.pieces)[rank]
+        size = local // held.shape[0]
+        return (held[:, None] * size + jnp.arange(size)[None]).reshape(-1)
+
+    def block(self, local: int, most: int) -> int:
+        """The largest size of blocks, up to `most`, that divides what a device holds and lies across no seam."""
+        piece = local // self.pieces.shape[1]
+        return max(size for size in range(1, min(most, piece) + 1) if piece % size == 0)
+
+
+def fill(x: Array, shards: int, *, block: int = blockwise.QUERY_BLOCK) -> Array:
+    """Lengthens the second dimension with zeros, so that `shards` hold equally many blocks, at most `block` long."""
+    piece = -(-x.shape[1] // shards)
+    blocks = -(-piece // block)
+    length = shards * blocks * -(-piece // blocks)
+    return jnp.pad(x, ((0, 0), (0, length - x.shape[1])) + ((0, 0),) * (x.ndim - 2))
+
+
+def attention(
+    request: Request,
+    ring: Ring,
+    *,
+    query_block: int = blockwise.QUERY_BLOCK,
+    key_block: int = blockwise.KEY_BLOCK,
+) -> Float[Array, "B T N J"]:
+    """What a device of the ring makes of its own queries, keys and values; to be called inside ``jax.shard_map``.
+
+    The mask of the request, and its bias, speak of positions in the whole sequences.
+    `jaxformer.sharding.ring_attention` does the mapping.
+    """
+    local_queries, local_keys = request.query.shape[1], request.key.shape[1]
+    blocks = ring.block(local_queries, query_block), ring.block(local_keys, key_block)
+    plan = blockwise.make_plan(request, blocks, whole=False)
+    plan = dataclasses.replace(plan, dims=(*plan.dims[:2], *ring.lengths))
+    ranges = _key_ranges(request.mask, ring, local_queries, blocks[0])
+    bias = () if request.bias is None else tuple(jax.tree.leaves(request.bias))
+    query, key, value = blockwise.by_head(request)
+    return blockwise.by_position(_attend(plan, ring, query, key, value, bias, (jnp.asarray(ranges), request.mask)))
+
+
+def _key_ranges(mask: Mask | None, ring: Ring, local: int, block: int) -> np.ndarray:
+    """What each block of queries may see, for each device: ``[P, blocks, 2]``."""
+    whole = blockwise.key_ranges(mask, ring.size * local, block)
+    return whole.reshape(ring.pieces.size, -1, 2)[ring.pieces].reshape(ring.size, -1, 2)
+
+
+def _varying(plan: blockwise.Plan, ring: Ring, shared: Any, query: Array, key: Array, owner: Array):
+    """What a piece of the keys is to this device: positions, and the blocks to visit."""
+    ranges, mask = shared
+    rank = jax.lax.axis_index(ring.axis)
+    places = ring.places(rank, query.shape[3]), ring.places(owner, key.shape[2])
+    bounds = blockwise.key_bounds(ranges[rank], places[1][:: plan.blocks[1]], plan.blocks[1])
+    return blockwise.Varying(bounds, mask, None, places)
+
+
+def _round(
+    ring: Ring, visit: Callable[[Any, Any, Array], tuple[Any, Any]], sums: Any, travelling: Any
+) -> tuple[Any, Any]:
+    """``sums, travelling = visit(sums, travelling, owner)`` at every stop; then everything is home again."""
+    rank = jax.lax.axis_index(ring.axis)
+    onward = [(i, (i + 1) % ring.size) for i in range(ring.size)]
+
+    def stop(carry: tuple[Any, Any], step: Array) -> tuple[tuple[Any, Any], None]:
+        sums, travelling = visit(*carry, (rank - step) % ring.size)
+        return (sums, jax.tree.map(lambda x: jax.lax.ppermute(x, ring.axis, onward), travelling)), None
+
+    return jax.lax.scan(stop, (sums, travelling), jnp.arange(ring.size))[0]
+
+
+def _forward(plan, ring, query, key, value, bias, shared):
+    given_bias = bias if plan.tree is not None else None
+
+    def visit(sums, travelling, owner):
+        output, log_weight = sums
+        varying = _varying(plan, ring, shared, query, travelling[0], owner)
+        more, log_more = blockwise.forward(plan, query, *travelling, given_bias, varying)
+        together = jnp.logaddexp(log_weight, log_more)
+        share = lambda x: jnp.exp(x - together)[..., None]
+        # An empty share is `LOW`, as is what two of them make: 1 times the 0 that both hold.
+        return (output * share(log_weight) + more * share(log_more), together), travelling
+
+    rows = query.shape[:4]
+    nothing = jnp.zeros((*rows, value.shape[-1])), jnp.full(rows, blockwise.LOW)
+    return _round(ring, visit, nothing, (key, value))[0]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(plan, ring, query, key, value, bias, shared):
+    return _forward(plan, ring, query, key, value, bias, shared)[0].astype(query.dtype)
+
+
+def _attend_forward(plan, ring, query, key, value, bias, shared):
+    output, log_weight = _forward(plan, ring, query, key, value, bias, shared)
+    output = output.astype(query.dtype)
+    return output, (query, key, value, bias, shared, output, log_weight)
+
+
+def _attend_backward(plan, ring, saved, upstream):
+    query, key, value, bias, shared, output, log_weight = saved
+    given_bias = bias if plan.tree is not None else None
+
+    def visit(sums, travelling, owner):
+        d_query, d_bias = sums
+        key, value, d_key, d_value = travelling
+        varying = _varying(plan, ring, shared, query, key, owner)
+        found = blockwise.backward(plan, query, key, value, given_bias, varying, output, log_weight, upstream)
+        more, one_key, one_value, one_bias = found
+        d_bias = jax.tree.map(_add, d_bias, one_bias or ())
+        return (d_query + more, d_bias), (key, value, d_key + one_key, d_value + one_value)
+
+    zeros = lambda x: jnp.zeros(x.shape)
+    travelling = (key, value, zeros(key), zeros(value))
+    sums = (zeros(query), tuple(map(zeros, bias)))
+    (d_query, d_bias), (_, _, d_key, d_value) = _round(ring, visit, sums, travelling)
+    d_bias = tuple(
+        d.astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else np.zeros(x.shape, jax.dtypes.float0)
+        for d, x in zip(d_bias, bias, strict=True)
+    )
+    narrow = (d.astype(x.dtype) for d, x in ((d_query, query), (d_key, key), (d_value, value)))
+    return *narrow, d_bias, None
+
+
+def _add(total: Array, one: Any) -> Array:
+    """A gradient of a whole number is float0, and adds nothing."""
+    return total if one.dtype == jax.dtypes.float0 else total + one
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
