@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.test_util import check_grads
 
 from jaxformer import functional, masks
+from jaxformer.inspection.attention_maps import Map, as_text
 from tests.seeds.example import OUTPUT, W_K, W_Q, W_V, WEIGHTS, K, Q, V, X
 
 
@@ -22,6 +24,52 @@ def example(x, mask=None):
 
 def softmax(*logits):
     return np.asarray(functional.masked_softmax(jnp.asarray([logits], jnp.float32), None))[0]
+
+
+def test_a1_context_of_a_decoder_step():
+    """Eq. 17.1-3: e_ti = f(s_{t-1}, h_i), a = softmax over i, c_t = sum_i a_ti h_i; weights in [0, 1], sum 1.
+
+    Differentiable, so the weights are learned without supervision: against finite differences.
+    """
+    state, encoded = draw(1, 1, 5), draw(1, 4, 3, seed=1)
+    learned = draw(5, 6, seed=2), draw(3, 6, seed=3), draw(6, seed=4)
+    step = lambda s, h, w_q, w_k, v: functional.additive_attention(s, h, h, w_query=w_q, w_key=w_k, v=v)
+    context, weights = step(state, encoded, *learned)
+    assert (context.shape, weights.shape) == ((1, 1, 3), (1, 1, 4))
+    assert float(weights.min()) > 0
+    assert float(weights.sum()) == pytest.approx(1)
+    np.testing.assert_allclose(context[0, 0], sum(weights[0, 0, i] * encoded[0, i] for i in range(4)), atol=1e-6)
+    check_grads(
+        lambda *given: step(*map(jnp.asarray, given))[0], (state, encoded, *learned), 1, ["rev"], atol=1e-2, rtol=1e-2
+    )
+
+
+def test_a2_additive_scores():
+    """Eq. 17.7, 17.15: v_a^T tanh(W_a q + U_a x), with W_a, U_a and v_a learnable."""
+    query, x = draw(1, 2, 5), draw(1, 4, 3, seed=1)
+    learned = {"w_query": draw(5, 6, seed=2), "w_key": draw(3, 6, seed=3), "v": draw(6, seed=4)}
+    _, weights = functional.additive_attention(query, x, x, **learned)
+    w, u, v = (np.asarray(a, np.float64) for a in learned.values())
+    for t in range(2):
+        scores = [v @ np.tanh(w.T @ query[0, t] + u.T @ x[0, i]) for i in range(4)]
+        np.testing.assert_allclose(weights[0, t], softmax(*scores), atol=1e-6)
+    slopes = jax.grad(lambda p: functional.additive_attention(query, x, x, **p)[0].sum())(learned)
+    assert all(np.abs(np.asarray(slope)).max() > 1e-3 for slope in slopes.values())
+
+
+def test_a3_any_similarity():
+    """Eq. 17.12-14: any f_att(q, X_i), softmax, y = sum a_i X_i, X both key and value; the scaled product is one."""
+    query, x = draw(1, 2, 3), draw(1, 4, 3, seed=1)
+    distance = lambda q, k: -jnp.square(q[:, None] - k[None]).sum(-1)
+    output, weights = functional.general_attention(query, x, x, distance)
+    for t in range(2):
+        expected = softmax(*(-((np.asarray(query[0, t]) - np.asarray(x[0, i])) ** 2).sum() for i in range(4)))
+        np.testing.assert_allclose(weights[0, t], expected, atol=1e-6)
+        np.testing.assert_allclose(output[0, t], expected @ np.asarray(x[0]), atol=1e-6)
+    scaled, _ = functional.general_attention(query, x, x, lambda q, k: q @ k.T / math.sqrt(3))
+    np.testing.assert_allclose(scaled[0], functional.attention_head(query[0], x[0], x[0])[0], atol=1e-6)
+    bilinear, _ = functional.multiplicative_attention(query, x, x, w=jnp.eye(3) / math.sqrt(3))
+    np.testing.assert_allclose(bilinear, scaled, atol=1e-6)
 
 
 def test_a4_scores_and_shapes():
@@ -194,3 +242,14 @@ def test_a22_output_and_weights_come_together():
     lift = lambda x: jnp.asarray(x)[None, :, None]
     np.testing.assert_allclose(functional.attention(lift(Q), lift(K), lift(V))[0, :, 0], output, atol=1e-6)
     np.testing.assert_allclose(functional.attention_weights(lift(Q), lift(K))[0, 0], weights, atol=1e-6)
+
+
+def test_a22_labelled_map():
+    """A T' x T map with words on both sides, as text: each row darkest where its word looks."""
+    _, weights = example(X)
+    lines = as_text(Map(("The", "cat", "sat"), ("Le", "chat", "dort"), np.asarray(weights))).split("\n")
+    assert [line.split()[0] for line in lines[:3]] == ["Le", "chat", "dort"]
+    assert lines[-1].split() == ["1", "The", "2", "cat", "3", "sat"]
+    cells = [[line[5 + 3 * j] for j in range(3)] for line in lines[:3]]
+    shade = lambda cell: " .:-=+*#%@".index(cell)
+    assert [[shade(cell) for cell in row] for row in cells] == [[0, 7, 2], [7, 0, 2], [3, 3, 3]]

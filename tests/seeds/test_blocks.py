@@ -1,5 +1,7 @@
 """CHECKLIST section B, and exercise X4: blocks and models."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,6 +35,41 @@ def test_b1_b2_both_orders():
         assert np.allclose(deviation, 1, atol=1e-3) == normalised
 
 
+@pytest.mark.parametrize("order", ["post", "pre"])
+def test_b1_b2_z5_equations(order):
+    """Post: Z = LN(X + MHA(X)), Y = LN(Z + FFN(Z)); pre: Z = X + MHA(LN X), Y = Z + FFN(LN Z), exact GELU, masked.
+
+    The sublayers are written out with the block's own parameters. Document 000's single head has no W^O, so that its
+    residual would need d_v = d; here W^O leads back to d.
+    """
+    net, params = built(block(8, 2, {"post": functional.post_norm, "pre": functional.pre_norm}[order]))
+    x = normal(2, 5, 8)
+
+    def attend(x):
+        query, key, value = (x @ params["attention"]["kernel"][:, :, i].reshape(8, 8) for i in range(3))
+        one = lambda h: jax.vmap(functools.partial(functional.attention_head, mask=masks.causal()))(
+            *(y[..., 4 * h : 4 * h + 4] for y in (query, key, value))
+        )[0]
+        return jnp.concatenate([one(0), one(1)], -1) @ params["attention"]["output"]["kernel"].reshape(8, 8)
+
+    def think(x):
+        up, down = (params["feed_forward"][name] for name in ("up", "down"))
+        return functional.gelu(x @ up["kernel"] + up["bias"][None, None]) @ down["kernel"] + down["bias"][None, None]
+
+    def norm(x, name):
+        centred = x - x.mean(-1, keepdims=True)
+        scale, shift = (params[name][part][None, None] for part in ("scale", "shift"))
+        return scale * centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) + shift
+
+    if order == "post":
+        z = norm(x + attend(x), "attention_norm")
+        expected = norm(z + think(z), "feed_forward_norm")
+    else:
+        z = x + attend(norm(x, "attention_norm"))
+        expected = z + think(norm(z, "feed_forward_norm"))
+    np.testing.assert_allclose(net.apply(params, x, mask=masks.causal()), expected, atol=2e-5)
+
+
 def test_b2_the_mask_reaches_attention():
     net, params = built(block(8, 2))
     x = normal(2, 5, 8)
@@ -60,6 +97,15 @@ def test_b4_document_stack():
     assert count(stack.shapes) + count(norm.shapes) == 199_040
     assert set(model("pre").params) > {"encoder_norm", "decoder_norm"}  # pre-norm models have the final norm
     assert not set(model("post").params) & {"encoder_norm", "decoder_norm"}
+
+
+def test_b4_z5_the_final_norm():
+    """Document 002 alone ends its stack with a LayerNorm; the pre-norm model here does: its states are normalised."""
+    small = model("pre")
+    states = lambda params: np.asarray(small.apply(params, SOURCE, method="encode").states)
+    plain = small.params | {"encoder_norm": {"scale": jnp.ones(8), "shift": jnp.zeros(8)}}
+    np.testing.assert_allclose(states(plain).std(-1), 1, atol=1e-3)
+    np.testing.assert_allclose(states(plain).mean(-1), 0, atol=1e-5)
 
 
 def test_b5_decoder_block_has_three_sublayers():
@@ -99,10 +145,65 @@ def test_b8_one_block_three_families():
     assert changed(mask=masks.causal()).tolist() == [False, False, False, True]
 
 
+def test_b8_the_third_family():
+    """Encoder-decoder: its decoder block is causal over the target and sees the whole memory."""
+    net, params = built(block(8, 2, cross=True))
+    x, memory = normal(1, 4, 8), normal(1, 5, 8, seed=1)
+    run = lambda x, memory: np.asarray(net.apply(params, x, memory, mask=masks.causal()))
+    changed = lambda a, b: (a != b).any(-1)[0].tolist()
+    assert changed(run(x, memory), run(x.at[0, 2].add(1), memory)) == [False, False, True, True]
+    assert changed(run(x, memory), run(x, memory.at[0, 4].add(1))) == [True] * 4
+
+
 def test_b9_x8_modern_block():
     """ModernTransformerBlock(d_model, heads).forward(x, mask=None): Z = X + MHA(LN X), Y = Z + FFN(LN Z)."""
     net, params = built(block(8, 2))
     assert net.apply(params, normal(2, 5, 8)).shape == (2, 5, 8)
+
+
+@pytest.mark.parametrize(("name", "depth"), [("BERT-Base, GPT-2 Small", 12), ("GPT-3", 96)])
+def test_b10_depths(name, depth):
+    """L = 6 to 96: parameters grow with depth, the traced program does not.
+
+    Document 003 calls its post-norm, unmasked block GPT-3's scale: GPT-3 is causal and pre-norm, as here.
+    """
+    stacks = [pure(lambda config, rngs, d=d: modules.Stack(block(8, 2), d, rngs=rngs), None) for d in (6, depth)]
+    assert count(stacks[1].shapes) == count(stacks[0].shapes) * depth // 6
+    program = lambda net: jax.make_jaxpr(lambda p, x: net.apply(p, x, mask=masks.causal()))(
+        net.shapes, jax.ShapeDtypeStruct((1, 4, 8), np.float32)
+    )
+    short, long = (str(program(net)).count("\n") for net in stacks)
+    assert short == long
+
+
+def test_b12_heads_for_tasks():
+    """One causal stack, two heads: next-token logits at every place, one classification of the whole.
+
+    The logits of a place know nothing of later tokens; the classification, read at the last real one, of all of them.
+    """
+
+    def make(rngs):
+        return modules.Stack(block(8, 2), 2, rngs=rngs)
+
+    (net, params), (words, table), (classes, head) = (
+        built(make),
+        built(lambda rngs: modules.Embedding(11, 8, rngs=rngs)),
+        built(lambda rngs: modules.Linear(8, 3, axes=("model", "vocab"), rngs=rngs)),
+    )
+    tokens = jnp.array([[3, 4, 5, 6, 0]], jnp.int32)
+
+    def both(tokens):
+        states, _ = net.apply(params, words.apply(table, tokens), mask=masks.causal())
+        return words.apply(table, states, method="logits"), classes.apply(head, states[:, 3])
+
+    (logits, label), (padded, same), (moved, other) = (
+        both(t) for t in (tokens, tokens.at[0, 4].set(9), tokens.at[0, 3].set(9))
+    )
+    assert (logits.shape, label.shape) == ((1, 5, 11), (1, 3))
+    np.testing.assert_array_equal(padded[:, :4], logits[:, :4])
+    np.testing.assert_array_equal(same, label)
+    np.testing.assert_array_equal(moved[:, :3], logits[:, :3])
+    assert np.abs(np.asarray(other - label)).max() > 1e-3
 
 
 @pytest.mark.parametrize("compare", ["documents", "library"])

@@ -1,5 +1,7 @@
 """CHECKLIST section F: the feed-forward network and its nonlinearity."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -147,3 +149,26 @@ def test_f11_a_probability_below_zero():
     assert scores(1, 1)[1] == pytest.approx(-0.2)
     np.testing.assert_allclose(scores(1, 2), [0.7 + 0.4, -0.3 + 0.45], atol=1e-6)
     np.testing.assert_allclose(scores(2, 3), [0.6 + 0.6, -0.5], atol=1e-6)
+
+
+def test_f12_attention_alone_is_linear_in_one_token():
+    """Why attention without the network is weaker: one token's weight is 1, so its output is linear in it, no XOR."""
+    w_v, w_o = normal(2, 4), normal(4, 1, seed=1)
+    attend = jax.vmap(lambda x: functional.attention_head(x[None], x[None], x[None] @ w_v)[0][0] @ w_o)
+    corners = attend(jnp.asarray(INPUTS, jnp.float32))[:, 0]
+    assert float(corners[0] + corners[3]) == pytest.approx(float(corners[1] + corners[2]), abs=1e-5)
+    solved = network(INPUTS, [[1, 0, 1], [0, 1, 1]], [0, 0, -1], [[1], [1], [-2]])[:, 0]
+    assert solved[0] + solved[3] != solved[1] + solved[2]
+
+
+def test_f12_z11_either_nonlinearity_helps():
+    """Z11: ReLU (000, 001, 003, 17.60) or GELU (the listings), by argument; both break additivity, the identity not."""
+    x, w_in, w_out = normal(2, 4), normal(4, 8), normal(8, 4, seed=1)
+    gaps = {}
+    for name, activation in (("relu", functional.relu), ("gelu", functional.gelu), ("none", lambda x: x)):
+        f = functools.partial(
+            functional.feed_forward, w_in=w_in, b_in=None, w_out=w_out, b_out=None, activation=activation
+        )
+        gaps[name] = float(jnp.abs(f(x[:1]) + f(x[1:]) - f(x[:1] + x[1:])).max())
+    assert gaps["none"] < 1e-4
+    assert min(gaps["relu"], gaps["gelu"]) > 0.1

@@ -91,6 +91,28 @@ def test_m8_one_head_with_identity_output():
     np.testing.assert_array_equal(plain[:, :, 1:], moved[:, :, 1:])
 
 
+def test_m9_roles_of_heads():
+    """ "The black cat sat on the mat": heads that link cat-sat, cat-the, sat-on, black-cat, read with a probe.
+
+    Nothing enforces such roles: the same layer without them looks everywhere alike.
+    """
+    words = "the black cat sat on the mat".split()
+    at = {word: words.index(word) for word in words}
+    roles = [("cat", "sat"), ("cat", "the"), ("sat", "on"), ("black", "cat")]
+    x = jnp.eye(8)[jnp.array([at[word] for word in words])][None]  # the second "the" is the first again
+    net, params = layer(8, 4)
+    kernel = jnp.zeros((8, 4, 3, 2))  # of each head: query, key, value
+    for head, (one, other) in enumerate(roles):
+        kernel = kernel.at[at[one], head, 0, 0].set(5).at[at[other], head, 1, 0].set(5)
+    query, key, _ = net.apply(params | {"kernel": kernel}, x, method="project")
+    weight, place = functional.top_alignments(query, key, 1)
+    for head, (one, other) in enumerate(roles):
+        assert words[int(place[0, head, at[one], 0])] == other
+        assert float(weight[0, head, at[one], 0]) > 0.49  # "the" is there twice
+    query, key, _ = net.apply(params | {"kernel": 0 * kernel}, x, method="project")
+    np.testing.assert_allclose(functional.attention_entropy(query, key), np.log(7), rtol=1e-5)
+
+
 def test_x5_self_attention_shapes():
     """X (2, 5, 32), d_q = d_v = 64: output (2, 5, 64), weights (2, 5, 5)."""
     x, w_q, w_k, w_v = normal(2, 5, 32), normal(32, 64, seed=1), normal(32, 64, seed=2), normal(32, 64, seed=3)

@@ -1,5 +1,6 @@
 """CHECKLIST section P: positions (sinusoidal, learned, and the raw index that the documents start from)."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -116,6 +117,112 @@ def test_p11_learned_table():
     np.testing.assert_array_equal(net.apply(params, jnp.arange(3)[None], length=3)[0], params["table"][:3])
     with pytest.raises(ValueError, match="length 7 has no learned position beyond 6"):
         check_positions(7, 6)
+
+
+def test_p11_ways_out_of_the_table():
+    """Beyond N_max: truncate, extend by random rows, interpolate; rows that stay are bit for bit what they were."""
+    rows = normal(6, 4)
+    lookup = lambda table, at: functional.learned(table, jnp.array(at))
+    np.testing.assert_array_equal(functional.resize_positions(rows, 4, method="truncate"), rows[:4])
+    longer = functional.resize_positions(rows, 500, method="extend", key=jax.random.key(0))
+    np.testing.assert_array_equal(lookup(longer, [0, 5]), rows[jnp.array([0, 5])])
+    assert float(longer[6:].std()) == pytest.approx(float(rows.std()), rel=0.1)
+    stretched = functional.resize_positions(rows, 11, method="interpolate")
+    np.testing.assert_allclose(lookup(stretched, [0, 2, 10]), rows[jnp.array([0, 1, 5])], atol=1e-6)
+    np.testing.assert_allclose(lookup(stretched, [3]), (rows[1:2] + rows[2:3]) / 2, atol=1e-6)
+
+
+def test_p11_v2_patch_grids():
+    """A 2 x 3 grid of patches becomes 3 x 5: interpolated down the columns, then along the rows, corners kept."""
+    grid = normal(2, 3, 4)
+    stretch = lambda length: lambda rows: functional.resize_positions(rows, length, method="interpolate")
+    found = jax.vmap(stretch(5))(jax.vmap(stretch(3), 1, 1)(grid))
+    assert found.shape == (3, 5, 4)
+    np.testing.assert_allclose(found[::2, ::2], grid, atol=1e-6)
+    np.testing.assert_allclose(found[1, 1], grid[:, :2].mean((0, 1)), atol=1e-6)
+
+
+def rotated(query, key, start):
+    at = start + jnp.arange(query.shape[1])
+    return functional.rotary(query, at), functional.rotary(key, at), None
+
+
+def recurrent(query, key, start):
+    del start
+    query, bias = functional.transformer_xl(query, normal(8, 2, 4), normal(2, 4, seed=1), normal(2, 4, seed=2))
+    return query, key, bias
+
+
+def added(query, key, start):
+    lift = lambda x: x + functional.sinusoidal(start + jnp.arange(x.shape[1]), dim=4)[None, :, None] @ normal(4, 4)
+    return lift(query), lift(key), None
+
+
+RELATIVE = {
+    "rotary": rotated,  # LLaMA
+    "transformer_xl": recurrent,
+    "t5": lambda query, key, start: (query, key, functional.t5_bias(normal(8, 2), max_distance=6)),
+    "shaw": lambda query, key, start: (query, key, functional.relative_keys(normal(7, 4))),
+    "alibi": lambda query, key, start: (query, key, functional.alibi(2)),
+}
+
+
+def logits(encode, start=0):
+    """Of six tokens that are all alike, each row less its first entry: the softmax leaves no more of them."""
+    query, key = (jnp.broadcast_to(normal(1, 1, 2, 4, seed=i), (1, 6, 2, 4)) for i in (3, 4))
+    query, key, bias = encode(query, key, start)
+    found = np.log(np.asarray(functional.attention_weights(query, key, bias=bias)))[0]
+    return found - np.diagonal(found, axis1=1, axis2=2)[..., None]
+
+
+@pytest.mark.parametrize("name", RELATIVE)
+def test_p12_scores_depend_on_the_offset_alone(name):
+    """Relative encodings: with equal contents the score of i and j is a function of i - j, and not a constant one.
+
+    The sines of the original, added to the input of projections, have no such property.
+    """
+    found = logits(RELATIVE[name])
+    np.testing.assert_allclose(found[:, 1:, 1:], found[:, :-1, :-1], atol=2e-5)
+    assert np.abs(found).max() > 0.1
+    absolute = logits(added)
+    assert np.abs(absolute[:, 1:, 1:] - absolute[:, :-1, :-1]).max() > 0.1
+
+
+def test_p12_rotary_ignores_where_a_text_begins():
+    """The same six tokens, 1,000 places on: the same scores. The added sines change theirs."""
+    np.testing.assert_allclose(logits(rotated, 1_000), logits(rotated), atol=1e-3)
+    assert np.abs(logits(added, 1_000) - logits(added)).max() > 0.1
+
+
+@pytest.mark.parametrize("scheme", ["none", "original", "BERT, GPT, ViT", "T5", "LLaMA"])
+def test_p13_who_uses_what(scheme):
+    """Each in its place in one layer: sines or a learned table at the input, T5's bias and LLaMA's turns inside.
+
+    All of them tell a sentence from its reverse; without any, the layer is equivariant.
+    """
+
+    def attention(query, key, value, **options):
+        if scheme == "LLaMA":
+            query, key = (functional.rotary(x, jnp.arange(x.shape[1])) for x in (query, key))
+        if scheme == "T5":
+            options |= {"bias": functional.t5_bias(normal(8, 2), max_distance=8), "scale": 1.0}
+        return functional.attention(query, key, value, **options)
+
+    net, params = built(lambda rngs: modules.SelfAttention(8, 2, attention=attention, rngs=rngs))
+    at = {
+        "original": functional.sinusoidal(jnp.arange(5), dim=8),
+        "BERT, GPT, ViT": functional.learned(normal(5, 8), jnp.arange(5)),
+    }.get(scheme, jnp.zeros((5, 8)))
+    x = normal(1, 5, 8, seed=1)
+    there, back = net.apply(params, x + at[None]), net.apply(params, x[:, ::-1] + at[None])
+    assert np.allclose(there, back[:, ::-1], atol=1e-4) == (scheme == "none")
+
+
+def test_z7_counted_from_one_or_from_zero():
+    """000, 001 and 17.46 count from 1, 002, 17.47 and 17.50 from 0: the same rows one further, the same products."""
+    one, zero = (functional.sinusoidal(start + jnp.arange(6), dim=8) for start in (1, 0))
+    np.testing.assert_array_equal(one[:-1], zero[1:])
+    np.testing.assert_allclose(one @ one.T, zero @ zero.T, atol=1e-5)
 
 
 def test_p14_a_dog_that_bites():

@@ -1,0 +1,243 @@
+"""CHECKLIST C1 to C6, C9 and V3: what layers cost, from counted operations, chains of products and Jacobians.
+
+XLA counts the body of a loop once.  So the recurrent layer here is unrolled, and of blockwise attention, which loops,
+the scores that it really works out are counted, by the `score` function that it is given.
+"""
+
+import functools
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, masks, modules
+from tests.modules.small import built, normal
+
+
+def recurrent(x, kernel):
+    """``y_t = tanh(x_t + y_{t-1} W)``, kernel ``[1, D, D]``: the document's L D^2, without a product of the input."""
+    state, states = jnp.zeros_like(x[0]), []
+    for row in x:
+        state = jnp.tanh(row + state @ kernel[0])
+        states.append(state)
+    return jnp.stack(states)
+
+
+def convolution(x, kernel, dilation=1):
+    """``y_t = sum_k x_{t - k dilation} W_k``, kernel ``[K, D, D]``: causal, nothing before the start."""
+    length, past = len(x), (len(kernel) - 1) * dilation
+    padded = jnp.pad(x, ((past, 0), (0, 0)))
+    return sum(padded[past - k * dilation :][:length] @ w for k, w in enumerate(kernel))
+
+
+def attend(x, mask=None):
+    """Self-attention of ``[L, D]`` without projections: what the document's table counts."""
+    lifted = x[None, :, None]
+    return functional.attention(lifted, lifted, lifted, mask=mask, implementation="reference")[0, :, 0]
+
+
+def attention(x, kernel):
+    del kernel
+    return attend(x)
+
+
+LAYERS = {
+    "recurrent": recurrent,
+    "convolution": convolution,
+    "dilated": functools.partial(convolution, dilation=2),
+    "attention": attention,
+}
+
+
+def flops(program):
+    """As XLA counts them: two operations for each multiply-add, the body of a loop once."""
+    found = program.cost_analysis()
+    assert found is not None
+    return found["flops"]
+
+
+@functools.cache
+def operations(name, length, width, taps=1):
+    """Multiply-adds of one layer."""
+    x, kernel = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((length, width), (taps, width, width)))
+    return flops(jax.jit(LAYERS[name]).lower(x, kernel)) / 2
+
+
+def scores(length, mask):
+    """How many scores attention works out, block by block."""
+    seen = []
+
+    def score(logits):
+        jax.debug.callback(lambda: seen.append(logits.size))
+        return logits
+
+    x = jnp.zeros((1, length, 1, 1))
+    functional.attention(x, x, x, mask=mask, score=score, implementation="blockwise").block_until_ready()
+    jax.effects_barrier()
+    return sum(seen)
+
+
+def products_in_a_row(function, *args):
+    """The longest chain of matrix products of which each needs the one before."""
+
+    def longest(jaxpr):
+        depth, total = {}, 0
+        for equation in jaxpr.eqns:
+            assert equation.primitive.name not in ("scan", "while", "cond"), "unroll it: its turns would count as one"
+            inside = [getattr(p, "jaxpr", p) for p in equation.params.values()]
+            own = max((longest(p) for p in inside if hasattr(p, "eqns")), default=0)
+            own += equation.primitive.name == "dot_general"
+            total = own + max((depth.get(id(v), 0) for v in equation.invars), default=0)
+            depth |= {id(v): total for v in equation.outvars}
+        return max(depth.values(), default=0)
+
+    return longest(jax.make_jaxpr(function)(*args).jaxpr)
+
+
+def reached(layer, length):
+    """After each further layer, ``layer(i)`` the i-th: the rows that move when the first token does (the Jacobian)."""
+    x = normal(length, 4)
+    moved = jnp.zeros_like(x).at[0].set(normal(4, seed=1))
+    for i in range(length):
+        x, moved = jax.jvp(layer(i), (x,), (moved,))
+        yield np.asarray(moved).any(-1)
+
+
+def needed(layer, length):
+    """The fewest layers after which the last position knows of the first."""
+    return next(n for n, rows in enumerate(reached(layer, length), 1) if rows[-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "by_length", "by_width", "by_taps"),
+    [("recurrent", 2, 4, 1), ("convolution", 2, 4, 2), ("dilated", 2, 4, 2), ("attention", 4, 2, 1)],
+)
+def test_c1_operations_a_layer(name, by_length, by_width, by_taps):
+    """Table 17.2 and 000 9.7: L D^2, K L D^2, K L D^2, L^2 D: by how much they grow as L, D or K doubles.
+
+    Kernels reach over the padding too, the softmax adds some operations a score: hence the tolerance.
+    """
+    count = functools.partial(operations, name)
+    start = count(32, 64, 2)
+    assert count(64, 64, 2) / start == pytest.approx(by_length, rel=0.1)
+    assert count(32, 128, 2) / start == pytest.approx(by_width, rel=0.1)
+    assert count(32, 64, 4) / start == pytest.approx(by_taps, rel=0.1)
+
+
+def test_c1_restricted_attention_is_linear():
+    """r L D: twice as many scores for twice the length, and the same number more for each further r of the window.
+
+    Whole blocks are worked on, so a window pays for its edges; without one it is L^2.
+    """
+    windows = [scores(4096, masks.window(r)) for r in (0, 512, 1024)]
+    assert scores(8192, masks.window(512)) / windows[1] == pytest.approx(2, rel=0.1)
+    assert (windows[2] - windows[1]) / (windows[1] - windows[0]) == pytest.approx(1, rel=0.15)
+    assert windows[1] < 4096 * (512 + 512)
+    assert scores(4096, None) == 4096**2
+
+
+def test_c1_z15_sequential_operations():
+    """L for recurrence, which is also its longest path, 1 for the others: no more for twice the length.
+
+    Documents that count the steps between the ends say L - 1, others O(L): the same. Attention's "1" is two products.
+    """
+    kernel = normal(3, 4, 4)
+    chain = lambda layer, length: products_in_a_row(layer, normal(length, 4), kernel)
+    assert [chain(recurrent, length) for length in (8, 16)] == [8, 16]
+    assert products_in_a_row(lambda first, x: recurrent(x.at[0].set(first), kernel)[-1], normal(4), normal(8, 4)) == 8
+    restricted = lambda x, kernel: attend(x, masks.window(4))
+    for layer, expected in ((convolution, 1), (LAYERS["dilated"], 1), (attention, 2), (restricted, 2)):
+        assert [chain(layer, length) for length in (8, 16)] == [expected, expected]
+
+
+@pytest.mark.parametrize(("length", "reach"), [(16, 3), (32, 5)])
+def test_c1_c5_v3_path_length(length, reach):
+    """Layers between the ends: L / K by convolutions, log_K L dilated by K^i, L / r in a window, 1 by attention.
+
+    Exactly: a kernel of K looks K - 1 back, so (L - 1) / (K - 1); dilated, m layers span K^m places;
+    r places back, (L - 1) / r.
+    """
+    kernel = normal(reach, 4, 4)
+    step = lambda i, dilation: functools.partial(convolution, kernel=kernel, dilation=dilation)
+    assert needed(lambda i: step(i, 1), length) == math.ceil((length - 1) / (reach - 1))
+    assert needed(lambda i: step(i, reach**i), length) == math.ceil(math.log(length, reach))
+    window = functools.partial(attend, mask=masks.window(reach))
+    assert needed(lambda i: window, length) == math.ceil((length - 1) / reach)
+    assert needed(lambda i: attend, length) == 1
+
+
+def test_v3_receptive_field():
+    """Three layers of K = 3 see 7 places, dilated by 1, 3, 9 they see 27: the rows that the first token moves."""
+    rows_after_three = lambda layer: next(itertools.islice(reached(layer, 32), 2, None)).nonzero()[0].tolist()
+    step = lambda dilation: functools.partial(convolution, kernel=normal(3, 4, 4), dilation=dilation)
+    assert rows_after_three(lambda i: step(1)) == list(range(7))
+    assert rows_after_three(lambda i: step(3**i)) == list(range(27))
+    assert rows_after_three(lambda i: functools.partial(attend, mask=masks.window(2))) == list(range(7))
+
+
+def test_c2_counted():
+    """L = 100, D = 512, K = 3: 26,214,400, 78,643,200, and 5,120,000 scores' products, twice that with the mixing."""
+    assert operations("recurrent", 100, 512) == pytest.approx(26_214_400, rel=0.02)
+    assert operations("convolution", 100, 512, 3) == pytest.approx(78_643_200, rel=0.02)
+    assert operations("attention", 100, 512) == pytest.approx(2 * 5_120_000, rel=0.02)
+
+
+def test_c3_counted():
+    """L = 10,000: 5.12e10 for attention's scores, as many for the mixing; 7.86432e9 for the convolution."""
+    assert operations("attention", 10_000, 512) == pytest.approx(2 * 5.12e10, rel=0.02)
+    assert operations("convolution", 10_000, 512, 3) == pytest.approx(7.86432e9, rel=0.02)
+
+
+def test_c4_counted():
+    """A layer with its projections, 4 L D^2 + 2 L^2 D = 115,097,600: more than the recurrent layer's 26 M."""
+    net, params = built(lambda rngs: modules.SelfAttention(512, 8, rngs=rngs))
+    x = jax.ShapeDtypeStruct((1, 100, 512), np.float32)
+    assert flops(jax.jit(net.net.apply).lower(params, x)) / 2 == pytest.approx(115_097_600, rel=0.02)
+
+
+def shapes(length):
+    return [jax.ShapeDtypeStruct((1, length, 1, 16), np.float32)] * 3
+
+
+def compiled(function, length):
+    return jax.jit(function).lower(*shapes(length)).compile()
+
+
+def test_c6_named_remedies():
+    """Ten times as long: attention x 100, linear attention x 10, blocks of a sparse layout x 10; n = 1,000, 10,000."""
+    growth = lambda f: flops(compiled(f, 10_000)) / flops(compiled(f, 1_000))
+    dense = functools.partial(functional.attention, implementation="reference")
+    assert growth(dense) == pytest.approx(100, rel=0.02)
+    assert growth(functional.linear_attention) == pytest.approx(10, rel=0.02)
+    diagonal = lambda blocks: masks.block_sparse(np.eye(blocks, dtype=bool), 512)
+    assert scores(5120, diagonal(10)) / scores(512, diagonal(1)) == pytest.approx(10, rel=0.02)
+
+
+def test_c6_memory_of_the_scores():
+    """10,000^2 scores of 4 bytes are 400 MB; block by block memory grows with n, as FlashAttention's does."""
+    memory = lambda name, n: (
+        compiled(functools.partial(functional.attention, implementation=name), n).memory_analysis().temp_size_in_bytes
+    )
+    assert memory("reference", 10_000) >= 4 * 10_000**2
+    assert memory("reference", 10_000) / memory("reference", 1_000) == pytest.approx(100, rel=0.1)
+    assert memory("blockwise", 10_000) < memory("reference", 10_000) / 50
+    assert memory("blockwise", 10_000) / memory("blockwise", 1_000) < 12
+
+
+def test_c9_an_encoder_works_in_parallel():
+    """n = 1,000: a block is six products after another whatever n, the recurrent layer a thousand.
+
+    What a clock would show depends on the machine; how much must wait for what does not.
+    """
+
+    def block(rngs):
+        attention, feed_forward = modules.SelfAttention(8, 2, rngs=rngs), modules.FeedForward(8, rngs=rngs)
+        return modules.Block(attention, feed_forward, norm=lambda: modules.LayerNorm(8))
+
+    net, params = built(block)
+    chains = [products_in_a_row(net.net.apply, params, normal(1, length, 8)) for length in (10, 1_000)]
+    assert chains == [6, 6]  # projections, scores, mixing, output, up, down
+    assert products_in_a_row(recurrent, normal(1_000, 8), normal(1, 8, 8)) == 1_000

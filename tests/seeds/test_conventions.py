@@ -1,0 +1,81 @@
+"""CHECKLIST section Z, what no other file here covers, and the contracts and quizzes on attention (X9, X10)."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, masks, modules
+from tests.modules.small import built, normal
+from tests.seeds.example import K, Q, V
+
+
+@pytest.mark.parametrize(("dim", "value_dim"), [(4, 4), (4, 9), (64, 2)])
+def test_z4_z10_the_scale_is_of_the_key_width(dim, value_dim):
+    """sqrt of the width of one head's keys (d_k, d_a, d_h, D_Q, C'), by default; the value's width does not enter.
+
+    The naive listing of 002 does not scale: ``scale=1.0``.
+    """
+    query, key, value = normal(1, 3, 2, dim), normal(1, 5, 2, dim, seed=1), normal(1, 5, 2, value_dim, seed=2)
+    plain = functional.attention(query, key, value)
+    np.testing.assert_allclose(plain, functional.attention(query, key, value, scale=1 / math.sqrt(dim)), atol=1e-6)
+    unscaled = functional.attention(query / math.sqrt(dim), key, value, scale=1.0)
+    np.testing.assert_allclose(plain, unscaled, atol=1e-5)
+    assert plain.shape == (1, 3, 2, value_dim)
+
+
+def test_z4_a_layer_scales_by_its_heads():
+    """sqrt(d / h), not sqrt(d): a layer of two heads equals itself with the scale written out."""
+
+    def make(scale):
+        def attention(query, key, value, **options):
+            return functional.attention(query, key, value, **options, **({} if scale is None else {"scale": scale}))
+
+        return built(lambda rngs: modules.SelfAttention(8, 2, attention=attention, rngs=rngs))
+
+    x = normal(1, 5, 8)
+    (plain, params), (by_head, _), (by_width, _) = make(None), make(4**-0.5), make(8**-0.5)
+    np.testing.assert_allclose(plain.apply(params, x), by_head.apply(params, x), atol=1e-6)
+    assert np.abs(np.asarray(plain.apply(params, x) - by_width.apply(params, x))).max() > 1e-2
+
+
+def test_z8_softmax_is_over_the_keys():
+    """Rows (dim=1, dim=-1) sum to 1; of a transposed display the columns do. Other than square, so that it shows."""
+    weights = functional.attention_weights(normal(1, 3, 1, 4), normal(1, 5, 1, 4, seed=1))[0, 0]
+    assert weights.shape == (3, 5)
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+    assert not np.allclose(weights.sum(0), 3 / 5, atol=0.05)
+
+
+def test_z9_scores_and_weights():
+    """S is unscaled in 003 and scaled elsewhere, and A the raw scores in 17.6.3: here a score function sees S scaled.
+
+    What is called weights has been through the softmax.
+    """
+    seen = []
+    _, weights = functional.attention_head(Q, K, V, score=lambda logits: seen.append(logits) or logits)
+    np.testing.assert_allclose(seen[0] * math.sqrt(2), Q @ K.T, atol=1e-5)
+    np.testing.assert_allclose(weights, jax.nn.softmax(seen[0], -1), atol=1e-6)
+
+
+def test_x9_modules_are_silent(capsys):
+    """Document 002's modules print shapes in forward; these print nothing."""
+    net, params = built(lambda rngs: modules.SelfAttention(8, 2, rngs=rngs))
+    net.net.apply(params, normal(1, 5, 8))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_x10_quizzes():
+    """Q K^T is similarity: of keys of one length the nearest to a query weighs most; and rows sum to 1.
+
+    "Usually", says the quiz: always, unless a row is empty, and then to 0.
+    """
+    angle = jnp.linspace(0, 2, 5)
+    key = jnp.stack([jnp.cos(angle), jnp.sin(angle)], -1)
+    _, weights = functional.attention_head(key + 0.1, key, key)
+    np.testing.assert_array_equal(np.asarray(weights).argmax(-1), range(5))
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
+    _, weights = functional.attention_head(Q, K, V, mask=masks.dense(np.tri(3, k=-1, dtype=bool)))
+    np.testing.assert_allclose(weights.sum(-1), [0, 1, 1], atol=1e-6)
