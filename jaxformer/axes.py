@@ -7,6 +7,7 @@ Letters, the same in every signature of the library::
     G = N / K             H head dim                  J value dim
     D model dim           F feed-forward dim          V vocabulary
     L layers              W window
+    E experts             C room of an expert
 
 Arrays of heads are laid out ``[B, T, N, H]``.  A dimension of a parameter or an activation also has a *logical
 axis name*; a table of rules (``jaxformer.sharding``) maps those names to the axes of a device mesh.  Models
@@ -32,6 +33,7 @@ AxisName: TypeAlias = Literal[
     "kv",
     "head_dim",
     "hidden",
+    "experts",
     "vocab",
     "position",
 ]

@@ -15,6 +15,8 @@ True means *attend*.  A mask is not an array: it is asked for the tile it covers
 (c) at any masked pair with finite contents the weight is exactly 0.
 
 Not promised: a NaN that *some* query may see staying out of the rows that may not see it.
+
+The functions below raise `ValueError` for a rank, a dtype or a number that is none of theirs, and say what they got.
 """
 
 from __future__ import annotations
@@ -38,6 +40,9 @@ class Mask:
 
     A new kind of mask is a subclass that defines `tile`, and `key_range` where it can rule keys out; register it
     as a pytree (``jax.tree_util.register_dataclass``) so that it passes through ``jit``, ``scan`` and ``grad``.
+
+    >>> (causal() & ~window(0)).dense(3, 3)[0, 0].astype(int).tolist()
+    [[0, 0, 0], [1, 0, 0], [1, 1, 0]]
     """
 
     __array_ufunc__ = None
@@ -287,12 +292,20 @@ def window(before: int, after: int = 0) -> Mask:
 
 
 def prefix(length: ArrayLike) -> Mask:
-    """Every query sees the first `length` keys, ``int [B]``; ``causal() | prefix(n)`` is a prefix language model."""
+    """Every query sees the first `length` keys, ``int [B]``; ``causal() | prefix(n)`` is a prefix language model.
+
+    >>> (causal() | prefix([2])).dense(3, 3)[0, 0].astype(int).tolist()
+    [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
+    """
     return lengths(length)
 
 
 def lengths(length: ArrayLike) -> Mask:
-    """The first `length` keys of each example, ``int [B]``, are real."""
+    """The first `length` keys of each example, ``int [B]``, are real.
+
+    >>> lengths([2, 1]).dense(1, 3)[:, 0, 0].astype(int).tolist()
+    [[1, 1, 0], [1, 0, 0]]
+    """
     length = jnp.asarray(length)
     if length.ndim != 1 or not jnp.issubdtype(length.dtype, jnp.integer):
         raise ValueError(f"lengths expects one count per example, int [B]; got {length.dtype} {list(length.shape)}")
@@ -300,7 +313,11 @@ def lengths(length: ArrayLike) -> Mask:
 
 
 def padding(valid: ArrayLike) -> Mask:
-    """Keys marked True in ``Bool [B, S]`` are real; only keys are masked, padded queries still give rows."""
+    """Keys marked True in ``Bool [B, S]`` are real; only keys are masked, padded queries still give rows.
+
+    >>> padding([[True, True, False]]).dense(2, 3)[0, 0].astype(int).tolist()
+    [[1, 1, 0], [1, 1, 0]]
+    """
     valid = jnp.asarray(valid)
     if valid.ndim != 2 or valid.dtype != bool:
         raise ValueError(f"padding expects Bool [B, S], True = real; got {valid.dtype} {list(valid.shape)}")
@@ -308,7 +325,11 @@ def padding(valid: ArrayLike) -> Mask:
 
 
 def segments(query: ArrayLike, key: ArrayLike | None = None) -> Mask:
-    """A query of segment i sees the keys of segment i: ``int [B, T]`` and ``int [B, S]`` (default: the queries')."""
+    """A query of segment i sees the keys of segment i: ``int [B, T]`` and ``int [B, S]`` (default: the queries').
+
+    >>> segments([[1, 1, 2]]).dense(3, 3)[0, 0].astype(int).tolist()
+    [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+    """
     query = jnp.asarray(query)
     key = query if key is None else jnp.asarray(key)
     if query.ndim != 2 or key.ndim != 2 or query.shape[0] != key.shape[0]:
@@ -331,7 +352,11 @@ def block_sparse(layout: ArrayLike, size: int) -> Mask:
 
 
 def dense(array: ArrayLike) -> Mask:
-    """Any Boolean array, ``[T, S]``, ``[B, T, S]`` or ``[B, N, T, S]`` (1 broadcasts), True = attend."""
+    """Any Boolean array, ``[T, S]``, ``[B, T, S]`` or ``[B, N, T, S]`` (1 broadcasts), True = attend.
+
+    >>> dense([[True, False]]).dense(2, 2)[0, 0].astype(int).tolist()
+    [[1, 0], [1, 0]]
+    """
     array = jnp.asarray(array)
     if array.dtype != bool or array.ndim not in (2, 3, 4):
         raise ValueError(f"expected a Boolean mask of rank 2, 3 or 4, got {array.dtype} {list(array.shape)}")
@@ -340,7 +365,11 @@ def dense(array: ArrayLike) -> Mask:
 
 
 def from_torch(array: ArrayLike) -> Mask:
-    """A mask in the polarity of ``torch.nn.MultiheadAttention``, where True means *masked out*."""
+    """A mask in the polarity of ``torch.nn.MultiheadAttention``, where True means *masked out*.
+
+    >>> from_torch([[False, True]]).dense(1, 2)[0, 0].astype(int).tolist()
+    [[1, 0]]
+    """
     array = jnp.asarray(array)
     if array.dtype != bool:
         raise ValueError(f"expected a Boolean mask, got {array.dtype}; additive masks: dense(array == 0)")
@@ -348,5 +377,9 @@ def from_torch(array: ArrayLike) -> Mask:
 
 
 def as_mask(mask: Mask | ArrayLike) -> Mask:
-    """A mask from a mask or from a Boolean array (see `dense`)."""
+    """A mask from a mask or from a Boolean array (see `dense`).
+
+    >>> as_mask([[True, False]]).dense(1, 2)[0, 0].astype(int).tolist(), as_mask(causal()) == causal()
+    ([[1, 0]], True)
+    """
     return mask if isinstance(mask, Mask) else dense(mask)

@@ -25,6 +25,13 @@ from jaxformer.functional.bias import Bias as Bias
 from jaxformer.functional.cache import KeyValueCache as KeyValueCache
 from jaxformer.functional.dropout import Dropout as Dropout
 from jaxformer.functional.dropout import dropout as dropout
+from jaxformer.functional.experts import Experts as Experts
+from jaxformer.functional.experts import Routing as Routing
+from jaxformer.functional.experts import expert_capacity as expert_capacity
+from jaxformer.functional.experts import load_balancing_loss as load_balancing_loss
+from jaxformer.functional.experts import mixture_of_experts as mixture_of_experts
+from jaxformer.functional.experts import route as route
+from jaxformer.functional.experts import router_z_loss as router_z_loss
 from jaxformer.functional.feed_forward import feed_forward as feed_forward
 from jaxformer.functional.feed_forward import gated_feed_forward as gated_feed_forward
 from jaxformer.functional.feed_forward import gelu as gelu

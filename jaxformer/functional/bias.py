@@ -18,6 +18,13 @@ class Bias:
 
     A new kind is a subclass that defines `tile`; register it as a pytree (``jax.tree_util.register_dataclass``) whose
     leaves are what is learned.
+
+    >>> import jax.numpy as jnp
+    >>> class Ahead(Bias):
+    ...     def tile(self, query, query_index, key_index):
+    ...         return (key_index[None] - query_index[:, None])[None, None]
+    >>> (Ahead() + Ahead().at(10)).tile(None, jnp.arange(2), jnp.arange(3))[0, 0].tolist()
+    [[-10, -8, -6], [-12, -10, -8]]
     """
 
     def tile(self, query: Array, query_index: Array, key_index: Array) -> Array:

@@ -16,7 +16,15 @@ from jaxtyping import Array, Bool, Float, UInt32
 
 
 class Dropout(NamedTuple):
-    """What attention needs to drop weights: the probability of dropping, and a key."""
+    """What attention needs to drop weights: the probability of dropping, and a key.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from jaxformer import functional as F
+    >>> x, half = jnp.ones((1, 4, 2, 8)), Dropout(0.5, jax.random.key(0))
+    >>> one, other = (F.attention(x, x, x, dropout=half, implementation=i) for i in ("reference", "blockwise"))
+    >>> bool(jnp.allclose(one, other)), bool(jnp.allclose(one, x))        # the same weights, and not all of them
+    (True, False)
+    """
 
     rate: float
     key: jax.Array
@@ -68,6 +76,10 @@ def dropout(x: Float[Array, "*dims"], *, rate: float, key: jax.Array | None) -> 
 
     Raises:
       ValueError: `rate` is not in [0, 1).
+
+    >>> import jax, jax.numpy as jnp
+    >>> sorted(set(dropout(jnp.ones(100), rate=0.5, key=jax.random.key(0)).tolist()))
+    [0.0, 2.0]
     """
     if not 0 <= rate < 1:
         raise ValueError(f"dropout rate must be in [0, 1), got {rate}")

@@ -22,12 +22,20 @@ def relu(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
 
 
 def gelu(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
-    """``x Phi(x)``, Phi the normal distribution function, exact (Hendrycks and Gimpel 2016)."""
+    """``x Phi(x)``, Phi the normal distribution function, exact (Hendrycks and Gimpel 2016).
+
+    >>> [round(y, 4) for y in gelu(jnp.array([-1.0, 1.0, 3.0])).tolist()]
+    [-0.1587, 0.8413, 2.996]
+    """
     return jax.nn.gelu(x, approximate=False)
 
 
 def gelu_tanh(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
-    """`gelu` with Phi approximated through tanh, as GPT-2 and BERT's first code used."""
+    """`gelu` with Phi approximated through tanh, as GPT-2 and BERT's first code used.
+
+    >>> [round(y, 4) for y in gelu_tanh(jnp.array([-1.0, 1.0, 3.0])).tolist()]
+    [-0.1588, 0.8412, 2.9964]
+    """
     return jax.nn.gelu(x, approximate=True)
 
 
@@ -43,6 +51,9 @@ def feed_forward(
     """The same two linear maps with a nonlinearity between, at every position (Vaswani et al. 2017, eq. 2).
 
     ``activation(x w_in + b_in) w_out + b_out``.  Row i of the result depends on row i of `x` alone.
+
+    >>> feed_forward(jnp.array([[1.0, -2.0]]), jnp.eye(2), jnp.ones(2), jnp.ones((2, 1)), None).tolist()
+    [[2.0]]
     """
     return linear(activation(linear(x, w_in, b_in)), w_out, b_out)
 
@@ -55,13 +66,22 @@ def gated_feed_forward(
     *,
     activation: Activation = jax.nn.silu,
 ) -> Float[Array, "*batch E"]:
-    """``(activation(x w_gate) * x w_in) w_out``: GLU (sigmoid), GEGLU (gelu), SwiGLU (silu); Shazeer 2020."""
+    """``(activation(x w_gate) * x w_in) w_out``: GLU (sigmoid), GEGLU (gelu), SwiGLU (silu); Shazeer 2020.
+
+    >>> x, gate = jnp.array([[3.0, 2.0]]), jnp.array([[1.0, 0.0], [0.0, -1.0]])
+    >>> gated_feed_forward(x, gate, jnp.eye(2), jnp.ones((2, 1)), activation=relu).tolist()  # 3 * 3 + 0 * 2
+    [[9.0]]
+    """
     return linear(activation(linear(x, w_gate, None)) * linear(x, w_in, None), w_out, None)
 
 
 def linear(
     x: Float[Array, "*batch D"], kernel: Float[Array, "D F"], bias: Float[Array, " F"] | None
 ) -> Float[Array, "*batch F"]:
-    """``x kernel + bias``; parameters are cast to the dtype of `x`, sums are taken in float32."""
+    """``x kernel + bias``; parameters are cast to the dtype of `x`, sums are taken in float32.
+
+    >>> linear(jnp.array([[1.0, 2.0]]), jnp.array([[3.0], [4.0]]), jnp.array([5.0])).tolist()
+    [[16.0]]
+    """
     y = jnp.matmul(x, kernel.astype(x.dtype))
     return y if bias is None else y + bias.astype(x.dtype).reshape((1,) * (y.ndim - 1) + (-1,))

@@ -30,6 +30,9 @@ def cross_entropy(
     Args:
       where: labels to count; the others add nothing, whatever their logits hold.
 
+    Raises:
+      ValueError: `smoothing` is not in [0, 1).
+
     >>> import jax.numpy as jnp
     >>> total, count = cross_entropy(jnp.zeros((3, 4)), jnp.array([0, 1, 2]))
     >>> round(float(total / count), 4), int(count)       # log 4
@@ -74,6 +77,9 @@ def linear_cross_entropy(
       where: labels to count; the others add nothing, whatever `x` holds there.
       chunk: positions at a time, over the whole batch; by default as many as fit the cache of a CPU (4 M logits), or
         1 GB of an accelerator.
+
+    Raises:
+      ValueError: `smoothing` is not in [0, 1), or shapes that do not fit.
 
     >>> import jax.numpy as jnp
     >>> total, count = linear_cross_entropy(jnp.ones((1, 3, 2)), jnp.zeros((4, 2)), jnp.array([[0, 1, 2]]))

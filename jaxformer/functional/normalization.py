@@ -23,6 +23,9 @@ def layer_norm(
     ``form="deviation"``: :math:`\gamma (x-\mu) / (\sigma+\epsilon) + \beta`, also found in print.
     They differ where the deviation is of the size of epsilon.  The variance is the biased one (divided by D).
 
+    Raises:
+      ValueError: another `form`.
+
     >>> import jax.numpy as jnp, numpy as np
     >>> print(np.asarray(layer_norm(jnp.array([1.2, .6, -.2, .1]), jnp.ones(4))).round(2))
     [ 1.46  0.33 -1.18 -0.61]
@@ -47,6 +50,10 @@ def rms_norm(
     r"""Divides each token by its root mean square: :math:`\gamma x / \sqrt{\overline{x^2}+\epsilon}`.
 
     Zhang and Sennrich 2019, "Root mean square layer normalization".
+
+    >>> import jax.numpy as jnp, numpy as np
+    >>> print(np.asarray(rms_norm(jnp.array([3., 4., 0., 0.]), jnp.ones(4))).round(2))
+    [1.2 1.6 0.  0. ]
     """
     wide = x.astype(jnp.float32)
     normal = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + epsilon)

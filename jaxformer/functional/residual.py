@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,22 +14,42 @@ Arrangement = Callable[[jax.Array, Sublayer, Any], jax.Array]
 
 
 def residual(x: jax.Array, sublayer: Sublayer) -> jax.Array:
-    """``x + sublayer(x)`` (He et al. 2016): the Jacobian is ``I + d sublayer / dx``, so gradients have a free path."""
+    """``x + sublayer(x)`` (He et al. 2016): the Jacobian is ``I + d sublayer / dx``, so gradients have a free path.
+
+    >>> import jax.numpy as jnp
+    >>> residual(jnp.array(2.0), lambda x: 10 * x).item()
+    22.0
+    """
     return x + sublayer(x)
 
 
 def pre_norm(x: jax.Array, sublayer: Sublayer, norm: Sublayer) -> jax.Array:
-    """``x + sublayer(norm(x))``: the skip path stays clean, deep stacks train; needs one more norm at the end."""
+    """``x + sublayer(norm(x))``: the skip path stays clean, deep stacks train; needs one more norm at the end.
+
+    >>> import jax.numpy as jnp
+    >>> pre_norm(jnp.array(4.0), lambda x: 10 * x, lambda x: x / 4).item()  # 4 + 10 (4 / 4)
+    14.0
+    """
     return x + sublayer(norm(x))
 
 
 def post_norm(x: jax.Array, sublayer: Sublayer, norm: Sublayer) -> jax.Array:
-    """``norm(x + sublayer(x))``: the arrangement of Vaswani et al. 2017."""
+    """``norm(x + sublayer(x))``: the arrangement of Vaswani et al. 2017.
+
+    >>> import jax.numpy as jnp
+    >>> post_norm(jnp.array(4.0), lambda x: 10 * x, lambda x: x / 4).item()  # (4 + 10 4) / 4
+    11.0
+    """
     return norm(x + sublayer(x))
 
 
-def sandwich_norm(x: jax.Array, sublayer: Sublayer, norms: tuple[Sublayer, Sublayer]) -> jax.Array:
-    """``x + after(sublayer(before(x)))``: what a sublayer adds is bounded too (Ding et al. 2021; Gemma 2)."""
+def sandwich_norm(x: jax.Array, sublayer: Sublayer, norms: Iterable[Sublayer]) -> jax.Array:
+    """``x + after(sublayer(before(x)))``: what a sublayer adds is bounded too (Ding et al. 2021; Gemma 2).
+
+    >>> import jax.numpy as jnp
+    >>> sandwich_norm(jnp.array(4.0), lambda x: 10 * x, (lambda x: x / 4, lambda x: x / 5)).item()  # 4 + 10 (4 / 4) / 5
+    6.0
+    """
     before, after = norms
     return x + after(sublayer(before(x)))
 
@@ -38,6 +58,10 @@ def deep_norm(alpha: float) -> Arrangement:
     """``norm(alpha x + sublayer(x))``, post-norm that trains at depth 1,000 (Wang et al. 2022, "DeepNet").
 
     `deep_norm_gains` has the paper's `alpha`, and the gain for the initial values it belongs to.
+
+    >>> import jax.numpy as jnp
+    >>> deep_norm(3.0)(jnp.array(4.0), lambda x: 10 * x, lambda x: x / 4).item()  # (3 4 + 10 4) / 4
+    13.0
     """
     return functools.partial(_deep_norm, alpha=alpha)
 
@@ -55,6 +79,9 @@ class Gains(NamedTuple):
 
 def deep_norm_gains(encoder_depth: int, decoder_depth: int) -> tuple[Gains, Gains]:
     """The encoder's and the decoder's; 0 layers of one means a model of the other alone (Wang et al. 2022, table 2).
+
+    Raises:
+      ValueError: a depth below 0, or no layers at all.
 
     >>> encoder, decoder = deep_norm_gains(6, 6)
     >>> [round(x, 3) for x in (*encoder, *decoder)]

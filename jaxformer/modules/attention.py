@@ -14,8 +14,8 @@ from jaxformer.axes import constrain
 from jaxformer.functional.cache import KeyValueCache, write
 from jaxformer.modules.initializers import xavier_uniform
 
-Tape = dict[str, tuple[jax.Array, jax.Array]]
-"""Queries and keys by layer name, filled in by the layers it is handed to while they are traced."""
+Tape = dict[str, Any]
+"""What layers leave for those who look: queries and keys under "self" and "cross", a routing under "experts"."""
 
 
 class KeyValue(NamedTuple):

@@ -14,12 +14,14 @@ from jaxformer.functional.cache import KeyValueCache
 from jaxformer.functional.dropout import site
 from jaxformer.functional.residual import Arrangement
 from jaxformer.modules.attention import CrossAttention, KeyValue, SelfAttention, Tape
-from jaxformer.modules.feed_forward import FeedForward
+from jaxformer.modules.experts import MixtureOfExperts
+from jaxformer.modules.feed_forward import FeedForward, GatedFeedForward
 
 
 class Block(nnx.Module):
     """Self-attention, cross-attention where `cross` is given, feed-forward; each inside ``arrange(x, sublayer, norm)``.
 
+    `norm` makes what the arrangement wants to have: a norm, or for `functional.sandwich_norm` a `NormPair`.
     Without a mask it is an encoder block; with `masks.causal` a decoder-only block; with `cross` too, the decoder
     block of an encoder-decoder.
     """
@@ -27,7 +29,7 @@ class Block(nnx.Module):
     def __init__(
         self,
         attention: SelfAttention,
-        feed_forward: FeedForward,
+        feed_forward: FeedForward | GatedFeedForward | MixtureOfExperts,
         *,
         cross: CrossAttention | None = None,
         norm: Callable[[], nnx.Module],
@@ -59,7 +61,7 @@ class Block(nnx.Module):
             return self._drop(out, key, "cross")
 
         def think(y: Array) -> Array:
-            return self._drop(self.feed_forward(y, key=site(key, "hidden")), key, "feed forward")
+            return self._drop(self.feed_forward(y, key=site(key, "hidden"), tape=tape), key, "feed forward")
 
         x = self.arrange(x, attend, self.attention_norm)
         if self.cross is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
@@ -30,3 +33,13 @@ class RMSNorm(nnx.Module):
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
         return functional.rms_norm(x, self.scale[...], epsilon=self.epsilon)
+
+
+class NormPair(nnx.Module):
+    """The norms before and after a sublayer, for `functional.sandwich_norm`."""
+
+    def __init__(self, make: Callable[[], Any]):
+        self.before, self.after = make(), make()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.before, self.after))

@@ -140,6 +140,12 @@ def test_t5_buckets(bidirectional):
     assert (ahead_of[1:] == behind[1:] + 16).all() if bidirectional else not ahead_of.any()
 
 
+def test_t5_buckets_at_whole_quotients():
+    """80 = 64 (100 / 64)^(32 / 64) exactly: there a logarithm in float32 falls one bucket short."""
+    options = {"num_buckets": 128, "max_distance": 100, "bidirectional": False}
+    assert functional.t5_bucket(jnp.array([-79, -80]), **options).tolist() == [94, 96]
+
+
 def test_t5_refuses_a_table_that_cannot_work():
     with pytest.raises(ValueError, match="2 buckets, 128"):
         functional.t5_bias(jnp.zeros((2, 4)))

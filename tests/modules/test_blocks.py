@@ -13,6 +13,7 @@ from jaxformer.functional.dropout import site
 from tests.modules.small import built, normal
 
 D, N, F = 8, 2, 12
+DEEP = functional.deep_norm(3.0)
 VALID = np.array([[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]], bool)
 
 
@@ -68,6 +69,36 @@ def test_pre_norm_decoder_block():
     np.testing.assert_allclose(got, y, atol=1e-5)
 
 
+def test_sandwich_block():
+    """Z = X + LN'(MHA(LN X)); Y = Z + LN'(FFN(LN Z))."""
+    net, params = block(
+        functional.sandwich_norm, cross=False, norm=lambda d: modules.NormPair(lambda: modules.LayerNorm(d))
+    )
+    attend, _, think, _ = parts(params)
+    norm = lambda name, part, x: functional.layer_norm(x, params[name][part]["scale"], params[name][part]["shift"])
+    x = normal(2, 5, D)
+    z = x + norm("attention_norm", "after", attend(norm("attention_norm", "before", x)))
+    y = z + norm("feed_forward_norm", "after", think(norm("feed_forward_norm", "before", z)))
+    np.testing.assert_allclose(net.apply(params, x), y, atol=1e-5)
+
+
+def test_deep_norm_block():
+    """Z = LN(3 X + MHA(X)); Y = LN(3 Z + FFN(Z))."""
+    net, params = block(DEEP, cross=False)
+    attend, _, think, norm = parts(params)
+    x = normal(2, 5, D)
+    z = norm("attention_norm", 3 * x + attend(x))
+    np.testing.assert_allclose(net.apply(params, x), norm("feed_forward_norm", 3 * z + think(z)), atol=1e-5)
+
+
+def test_gated_feed_forward():
+    net, params = built(lambda rngs: modules.GatedFeedForward(D, rngs=rngs))
+    kernels = [params[name]["kernel"] for name in ("gate", "up", "down")]
+    assert kernels[0].shape == (D, 8 * D // 3)
+    x = normal(2, 5, D)
+    np.testing.assert_allclose(net.apply(params, x), functional.gated_feed_forward(x, *kernels), atol=1e-5)
+
+
 def test_norm_is_the_callers():
     net, params = block(functional.pre_norm, cross=False, norm=modules.RMSNorm)
     assert set(params["attention_norm"]) == {"scale"}
@@ -93,7 +124,7 @@ def test_dropout_sites_are_told_apart():
     np.testing.assert_array_equal(got, found[2])
 
 
-@pytest.mark.parametrize("arrange", [functional.pre_norm, functional.post_norm])
+@pytest.mark.parametrize("arrange", [functional.pre_norm, functional.post_norm, DEEP])
 @pytest.mark.parametrize("cross", [True, False])
 def test_step_equals_the_rows_of_the_whole(arrange, cross):
     net, params = block(arrange, cross)

@@ -75,6 +75,12 @@ def additive_attention(
 
     In an encoder-decoder q is the decoder's state and k the encoder's, and k is also the value.  Each key is projected
     once, not once a query; the tanh is of ``[T, S, A]``.
+
+    >>> import jax.numpy as jnp, numpy as np
+    >>> query, key, one = jnp.zeros((1, 1, 1)), jnp.array([[[0.], [9.]]]), jnp.ones((1, 1))
+    >>> _, weights = additive_attention(query, key, key, w_query=one, w_key=one, v=jnp.log(jnp.array([3.])))
+    >>> print(np.asarray(weights[0]).round(2))        # tanh 9 is 1: the weights are as 1 to 3
+    [[0.25 0.75]]
     """
 
     def similarity(query: Array, key: Array) -> Array:
@@ -92,7 +98,14 @@ def multiplicative_attention(
     w: Float[Array, "D E"],
     mask: Mask | Bool[Array, ...] | None = None,
 ) -> tuple[Float[Array, "B T J"], Float[Array, "B T S"]]:
-    r"""Luong's "general" attention: :math:`e_{ts} = q_t^\top W k_s` (Luong et al. 2015, 3.1)."""
+    r"""Luong's "general" attention: :math:`e_{ts} = q_t^\top W k_s` (Luong et al. 2015, 3.1).
+
+    >>> import jax.numpy as jnp, numpy as np
+    >>> query, key = jnp.array([[[1., 5.]]]), jnp.log(jnp.array([[[1.], [3.]]]))
+    >>> _, weights = multiplicative_attention(query, key, key, w=jnp.array([[1.], [0.]]))
+    >>> print(np.asarray(weights[0]).round(2))
+    [[0.25 0.75]]
+    """
 
     def similarity(query: Array, key: Array) -> Array:
         return jnp.einsum("te,se->ts", query @ w, key, preferred_element_type=jnp.float32)

@@ -62,6 +62,13 @@ def attention(
     Raises:
       ValueError: shapes that do not fit, with the got and the expected value; an unknown implementation, or one that
         cannot do this, with the reason.
+
+    >>> import jax.numpy as jnp
+    >>> from jaxformer import masks
+    >>> query, key = jnp.zeros((1, 2, 4, 8)), jnp.zeros((1, 2, 1, 8))  # four heads share a key
+    >>> value = jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1)
+    >>> attention(query, key, value, mask=masks.causal())[0, :, 0].tolist()  # keys all alike: the mean so far
+    [[1.0], [2.0]]
     """
     request = make_request(query, key, value, mask=mask, bias=bias, scale=scale, score=score, dropout=dropout)
     name = choose(request) if implementation is None else implementation

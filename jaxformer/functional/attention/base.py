@@ -82,6 +82,9 @@ def masked_softmax(logits: Float[Array, "*rows S"], mask: Bool[Array, "*rows S"]
     """Softmax over the keys that the mask allows: exactly 0 elsewhere, and 0 throughout an empty row.
 
     The fill is finite on purpose: minus infinity minus minus infinity is NaN, forward and backward.
+
+    >>> masked_softmax(jnp.zeros((2, 3)), jnp.array([[True, True, False], [False, False, False]])).tolist()
+    [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
     """
     low = jnp.finfo(jnp.float32).min
     kept = logits if mask is None else jnp.where(mask, logits, low)

@@ -35,7 +35,15 @@ class SoftCap:
 
 
 def soft_cap(cap: float) -> SoftCap:
-    """``cap tanh(x / cap)``, for the `score` of `attention`: logits within the cap (Bello et al. 2016; Gemma 2)."""
+    """``cap tanh(x / cap)``, for the `score` of `attention`: logits within the cap (Bello et al. 2016; Gemma 2).
+
+    Raises:
+      ValueError: a cap that is not above 0.
+
+    >>> import jax.numpy as jnp, numpy as np
+    >>> print(np.asarray(soft_cap(50.0)(jnp.array([-1e4, 1.0, 1e4]))).round(2))
+    [-50.   1.  50.]
+    """
     if cap <= 0:
         raise ValueError(f"soft_cap needs a positive cap, got {cap}")
     return SoftCap(cap)
@@ -52,6 +60,11 @@ def normalise_heads(
     """QK-norm: queries and keys divided by their root mean square, head by head, then scaled.
 
     Henry et al. 2020; Dehghani et al. 2023 (ViT-22B).  Logits can no longer grow without bound in training.
+
+    >>> import jax.numpy as jnp, numpy as np
+    >>> query, key = normalise_heads(jnp.full((1, 1, 1, 2), 100.0), jnp.full((1, 1, 1, 2), -3.0), scale=jnp.ones(2))
+    >>> print(np.asarray(query[0, 0]).round(3), np.asarray(key[0, 0]).round(3))
+    [[1. 1.]] [[-1. -1.]]
     """
     return rms_norm(query, scale, epsilon=epsilon), rms_norm(
         key, scale if key_scale is None else key_scale, epsilon=epsilon
@@ -70,6 +83,12 @@ def with_sinks(
 
     A head may look there when it has nothing to look at: its weights over the real keys then sum to less than 1.
     `sinks` are the learned logits of that place, one a head (OpenAI 2025, gpt-oss; Xiao et al. 2023 for the need).
+
+    >>> import jax.numpy as jnp
+    >>> from jaxformer import functional as F
+    >>> key, value, mask, bias = with_sinks(jnp.zeros((1, 1, 1, 2)), jnp.ones((1, 1, 1, 2)), jnp.zeros(1))
+    >>> F.attention(jnp.ones((1, 1, 1, 2)), key, value, mask=mask, bias=bias).tolist()  # half the weight is the sink's
+    [[[[0.5, 0.5]]]]
     """
     num_keys = key.shape[1]
     key, value = (jnp.pad(x, ((0, 0), (0, 1), (0, 0), (0, 0))) for x in (key, value))

@@ -18,7 +18,12 @@ from jaxformer.masks import Mask
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What `explain_attention` found; printed as a table."""
+    """What `explain_attention` found; printed as a table.
+
+    >>> print(Explanation("blockwise", {"xla": "it takes no function of the logits"}, {"blockwise": 1e-7}))
+    -> blockwise    worst error 1.0e-07
+       xla          refuses: it takes no function of the logits
+    """
 
     chosen: str
     refused: dict[str, str]
@@ -49,6 +54,9 @@ def explain_attention(
 
     Arrays are computed with, by every implementation that accepts them, and compared with the sum over all pairs in
     float64; ``jax.ShapeDtypeStruct`` in place of arrays asks about shapes alone.
+
+    Raises:
+      ValueError: shapes that do not fit, as of `attention`.
 
     >>> import jax, jax.numpy as jnp
     >>> x = jax.ShapeDtypeStruct((1, 4096, 8, 64), jnp.float32)

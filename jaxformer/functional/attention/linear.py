@@ -18,12 +18,21 @@ FeatureMap = Callable[[jax.Array], jax.Array]
 
 
 def elu_plus_one(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
-    """``elu(x) + 1``, the feature map of the paper (eq. 7)."""
+    """``elu(x) + 1``, the feature map of the paper (eq. 7).
+
+    >>> import jax.numpy as jnp, numpy as np
+    >>> print(np.asarray(elu_plus_one(jnp.array([-1., 0., 2.]))).round(3))
+    [0.368 1.    3.   ]
+    """
     return jax.nn.elu(x) + 1
 
 
 class LinearState(NamedTuple):
-    """What `linear_attention_step` carries: sums over the keys so far, float32."""
+    """What `linear_attention_step` carries: sums over the keys so far, float32.
+
+    >>> linear_attention_start(1, 2, features=4, value_dim=3).mixed.shape        # at every length
+    (1, 2, 4, 3)
+    """
 
     mixed: jax.Array  # [B, N, R, J], of features times values
     weight: jax.Array  # [B, N, R], of features
@@ -51,6 +60,11 @@ def linear_attention(
 
     Raises:
       ValueError: causal, with other numbers of queries than of keys; or head counts that differ.
+
+    >>> import jax.numpy as jnp
+    >>> x, value = jnp.zeros((1, 3, 1, 2)), jnp.array([1., 3., 5.]).reshape(1, 3, 1, 1)
+    >>> linear_attention(x, x, value, causal=True).ravel().tolist()        # keys all alike: the mean so far
+    [1.0, 2.0, 3.0]
     """
     if query.shape[2] != key.shape[2]:
         raise ValueError(f"linear attention has as many key heads as query heads, got {query.shape[2]}, {key.shape[2]}")
@@ -74,7 +88,15 @@ def linear_attention_step(
     *,
     feature_map: FeatureMap = elu_plus_one,
 ) -> tuple[Float[Array, "B N J"], LinearState]:
-    """One more position of the causal form: the row of `linear_attention`, and the grown state."""
+    """One more position of the causal form: the row of `linear_attention`, and the grown state.
+
+    >>> import jax.numpy as jnp
+    >>> x, state = jnp.zeros((1, 1, 2)), linear_attention_start(1, 1, features=2, value_dim=1)
+    >>> first, state = linear_attention_step(x, x, jnp.full((1, 1, 1), 1.0), state)
+    >>> second, state = linear_attention_step(x, x, jnp.full((1, 1, 1), 3.0), state)
+    >>> first.item(), second.item()
+    (1.0, 2.0)
+    """
     queries, keys = (feature_map(x).astype(jnp.float32) for x in (query, key))
     mixed = state.mixed + keys[..., None] * value.astype(jnp.float32)[..., None, :]
     state = LinearState(mixed, state.weight + keys)
@@ -82,7 +104,11 @@ def linear_attention_step(
 
 
 def linear_attention_start(batch: int, num_heads: int, features: int, value_dim: int) -> LinearState:
-    """The state before the first position."""
+    """The state before the first position.
+
+    >>> [x.shape for x in linear_attention_start(1, 2, features=4, value_dim=3)]
+    [(1, 2, 4, 3), (1, 2, 4)]
+    """
     return LinearState(jnp.zeros((batch, num_heads, features, value_dim)), jnp.zeros((batch, num_heads, features)))
 
 

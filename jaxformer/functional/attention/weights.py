@@ -38,6 +38,12 @@ def attention_weights(
 
     Raises:
       ValueError: shapes that do not fit, or a row or head that is not there.
+
+    >>> import jax.numpy as jnp
+    >>> from jaxformer import masks
+    >>> x = jnp.zeros((1, 3, 2, 4))
+    >>> attention_weights(x, x, mask=masks.causal(), rows=[1], heads=[0]).tolist()
+    [[[[0.5, 0.5, 0.0]]]]
     """
     request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score)
     head_index = _chosen("heads", heads, query.shape[2])
@@ -54,7 +60,17 @@ def attention_entropy(
     scale: float | None = None,
     score: Score | None = None,
 ) -> Float[Array, "B N T"]:
-    """How widely each query looks, in nats: 0 at one key, log S at all alike, 0 in an empty row.  Memory O(S)."""
+    """How widely each query looks, in nats: 0 at one key, log S at all alike, 0 in an empty row.  Memory O(S).
+
+    Raises:
+      ValueError: shapes that do not fit.
+
+    >>> import jax.numpy as jnp, numpy as np
+    >>> from jaxformer import masks
+    >>> x = jnp.zeros((1, 3, 1, 4))
+    >>> print(np.exp(attention_entropy(x, x, mask=masks.causal())).round(3))        # at so many keys
+    [[[1. 2. 3.]]]
+    """
     request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score)
 
     def entropy(weights: Array) -> Array:
@@ -76,7 +92,13 @@ def top_alignments(
     """The `count` largest weights of each query, largest first, and the keys they are on.  Memory O(S).
 
     Raises:
-      ValueError: `count` is not between 1 and the number of keys.
+      ValueError: `count` is not between 1 and the number of keys; shapes that do not fit.
+
+    >>> import jax.numpy as jnp
+    >>> query, key = jnp.ones((1, 1, 1, 1)), jnp.array([0., 2., 1.]).reshape(1, 3, 1, 1)
+    >>> weights, keys = top_alignments(query, key, 2)
+    >>> keys.tolist()
+    [[[[1, 2]]]]
     """
     if not 1 <= count <= key.shape[1]:
         raise ValueError(f"count must be between 1 and {key.shape[1]} keys, got {count}")

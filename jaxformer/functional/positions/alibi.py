@@ -30,6 +30,9 @@ def alibi(num_heads: int) -> Alibi:
     Where N is no power of two, the slopes of the next lower power, then every other one of the next higher, as the
     authors' code has it.
 
+    Raises:
+      ValueError: no heads.
+
     >>> alibi(4).slopes
     (0.25, 0.0625, 0.015625, 0.00390625)
     """

@@ -6,7 +6,12 @@ from jaxtyping import Array, Float, Int
 
 
 def learned(table: Float[Array, "L D"], positions: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
-    """Row `positions` of the table.  Check lengths first with `check_positions`: a gather clamps what lies beyond."""
+    """Row `positions` of the table.  Check lengths first with `check_positions`: a gather clamps what lies beyond.
+
+    >>> import jax.numpy as jnp
+    >>> learned(jnp.array([[0., 1.], [2., 3.], [4., 5.]]), jnp.array([2, 0])).tolist()
+    [[4.0, 5.0], [0.0, 1.0]]
+    """
     return table[positions]
 
 

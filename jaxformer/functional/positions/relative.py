@@ -34,6 +34,14 @@ def relative_keys(table: Float[Array, "R H"] | Float[Array, "N R H"]) -> Relativ
 
     Args:
       table: R = 2 k + 1 vectors, from k places behind to k ahead; for all heads, or for each.
+
+    Raises:
+      ValueError: R is even.
+
+    >>> import jax.numpy as jnp
+    >>> bias = relative_keys(jnp.array([[-1.], [0.], [1.]]))
+    >>> bias.tile(jnp.ones((1, 1, 2, 1)), jnp.arange(2), jnp.arange(4))[0, 0].tolist()
+    [[0.0, 1.0, 1.0, 1.0], [-1.0, 0.0, 1.0, 1.0]]
     """
     if table.shape[-2] % 2 == 0:
         raise ValueError(f"relative_keys needs 2 k + 1 distances, got {table.shape[-2]}")
@@ -72,6 +80,13 @@ def transformer_xl(
     .. math:: e_{ts} = \left((q_t + u) \cdot k_s + (q_t + v) \cdot W r_{t-s}\right) / \sqrt{H}
 
     with sinusoidal :math:`r`; `content` is u, `position` is v.  For the default scale of `attention`.
+
+    >>> import jax.numpy as jnp
+    >>> from jaxformer import functional as F
+    >>> x, zero = jnp.ones((1, 3, 2, 4)), jnp.zeros((2, 4))
+    >>> query, bias = transformer_xl(x, jnp.ones((6, 2, 4)), content=zero, position=zero)
+    >>> F.attention(query, x, x, bias=bias).shape
+    (1, 3, 2, 4)
     """
     scale = query.shape[-1] ** -0.5
     return query + content.astype(query.dtype)[None, None], TransformerXL(kernel, position - content, scale)

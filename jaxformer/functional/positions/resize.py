@@ -25,6 +25,11 @@ def resize_positions(
 
     Raises:
       ValueError: a length that the method does not lead to.
+
+    >>> import jax.numpy as jnp
+    >>> table = jnp.array([[0.], [2.], [4.]])
+    >>> [resize_positions(table, 5, method=m).ravel().tolist() for m in ("extend", "interpolate")]
+    [[0.0, 2.0, 4.0, 0.0, 0.0], [0.0, 1.0, 2.0, 3.0, 4.0]]
     """
     old = table.shape[0]
     if length < 1 or (method == "truncate" and length > old) or (method == "extend" and length < old):

@@ -73,7 +73,11 @@ def rotary(
 
 
 def linear_scaling(factor: float) -> Scaling:
-    """Positions divided by `factor` (Chen et al. 2023, "Extending context window ... by position interpolation")."""
+    """Positions divided by `factor` (Chen et al. 2023, "Extending context window ... by position interpolation").
+
+    >>> linear_scaling(4.0)(Frequencies(np.array([1.0, 0.1])), 100.0).radians.tolist()
+    [0.25, 0.025]
+    """
     return lambda given, base: given._replace(radians=given.radians / factor)
 
 
@@ -81,6 +85,12 @@ def ntk_scaling(factor: float) -> Scaling:
     """A larger base, so that the slowest frequency is that of `linear_scaling` and the fastest unchanged ("NTK-aware").
 
     The base is multiplied by ``factor ** (H / (H - 2))`` (bloc97 2023; Peng et al. 2023, eq. 16).
+
+    Raises:
+      ValueError: when it is used, a head dim of 2.
+
+    >>> ntk_scaling(4.0)(Frequencies(np.array([1.0, 0.1])), 100.0).radians.round(4).tolist()
+    [1.0, 0.025]
     """
 
     def scale(given: Frequencies, base: float) -> Frequencies:
@@ -99,6 +109,10 @@ def yarn_scaling(factor: float, length: int, *, fast: float = 32.0, slow: float 
     Args:
       length: the context the model was trained on.
       fast, slow: turns over `length` above which a frequency is kept, and below which it is divided by `factor`.
+
+    >>> found = yarn_scaling(4.0, length=2048)(Frequencies(np.array([1.0, 1e-2, 1e-4])), 1e6)
+    >>> found.radians.round(6).tolist(), round(found.amplitude, 3)
+    ([1.0, 0.00625, 2.5e-05], 1.139)
     """
 
     def scale(given: Frequencies, base: float) -> Frequencies:
@@ -113,7 +127,11 @@ def yarn_scaling(factor: float, length: int, *, fast: float = 32.0, slow: float 
 
 
 def llama3_scaling(factor: float, length: int, *, low: float = 1.0, high: float = 4.0) -> Scaling:
-    """That of Llama 3.1: wavelengths beyond ``length / low`` divided by `factor`, below ``length / high`` kept."""
+    """That of Llama 3.1: wavelengths beyond ``length / low`` divided by `factor`, below ``length / high`` kept.
+
+    >>> llama3_scaling(8.0, length=8192)(Frequencies(np.array([1.0, 1e-4])), 5e5).radians.tolist()
+    [1.0, 1.25e-05]
+    """
 
     def scale(given: Frequencies, base: float) -> Frequencies:
         del base

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxformer.functional.bias import Bias
@@ -43,6 +44,11 @@ def t5_bias(table: Float[Array, "buckets N"], *, max_distance: int = 128, bidire
 
     Raises:
       ValueError: too few buckets, or a distance that the exact buckets already reach.
+
+    >>> import jax.numpy as jnp
+    >>> bias = t5_bias(jnp.arange(8.)[:, None], max_distance=16)
+    >>> bias.tile(None, jnp.array([8]), jnp.arange(0, 17, 2))[0, 0].tolist()
+    [[3.0, 3.0, 2.0, 2.0, 0.0, 6.0, 6.0, 7.0, 7.0]]
     """
     half = table.shape[0] // 2 if bidirectional else table.shape[0]
     if half < 2 or max_distance <= half // 2:
@@ -66,7 +72,20 @@ def t5_bucket(
         distance = jnp.abs(ahead)
     else:
         distance = jnp.maximum(-ahead, 0)
+    return start + jnp.asarray(_buckets(num_buckets, max_distance), ahead.dtype)[jnp.minimum(distance, max_distance)]
+
+
+@functools.cache
+def _buckets(num_buckets: int, max_distance: int) -> np.ndarray:
+    """The bucket of every distance from 0 to `max_distance`.
+
+    ``exact + floor(log(d / exact) / log(max_distance / exact) * wide)``, in whole numbers: a logarithm in float32 is
+    now and then one off where the quotient is whole.
+    """
     exact = num_buckets // 2
-    ratio = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / exact) / math.log(max_distance / exact)
-    far = exact + (ratio * (num_buckets - exact)).astype(ahead.dtype)
-    return start + jnp.where(distance < exact, distance, jnp.minimum(far, num_buckets - 1))
+    wide, far, found = num_buckets - exact, 0, list(range(exact))
+    for distance in range(exact, max_distance + 1):
+        while far + 1 < wide and distance**wide >= exact ** (wide - far - 1) * max_distance ** (far + 1):
+            far += 1
+        found.append(exact + far)
+    return np.array(found)

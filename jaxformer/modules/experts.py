@@ -1,0 +1,74 @@
+"""The mixture-of-experts feed-forward layer."""
+
+from __future__ import annotations
+
+import jax
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxformer import functional
+from jaxformer.axes import constrain
+from jaxformer.functional.feed_forward import Activation
+from jaxformer.modules.attention import Tape
+from jaxformer.modules.initializers import xavier_uniform
+
+
+class MixtureOfExperts(nnx.Module):
+    """In the place of `FeedForward`: each token goes to `count` of `num_experts` networks; F = 4D by default.
+
+    With a capacity each sentence of a batch is a group with its own room, and the kernels and the tokens gathered for
+    each expert have the logical axis "experts", so that a mesh may cut them.  Without, all tokens are sorted together,
+    which is for one device.  With a tape the layer leaves its `Routing` under "experts", for
+    `functional.load_balancing_loss`.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_experts: int,
+        hidden: int | None = None,
+        *,
+        count: int = 2,
+        capacity_factor: float | None = None,
+        activation: Activation = functional.relu,
+        gated: bool = False,
+        rngs: nnx.Rngs,
+    ):
+        """`capacity_factor` limits an expert, in training (where there is a key), to that times its even share."""
+        if not 1 <= count <= num_experts:
+            raise ValueError(f"count must be between 1 and {num_experts} experts, got {count}")
+        hidden = 4 * width if hidden is None else hidden
+        shapes = {"up": (num_experts, width, hidden), "down": (num_experts, hidden, width)}
+        drawn = {name: xavier_uniform(rngs.params(), s, fan_in=s[1], fan_out=s[2]) for name, s in shapes.items()}
+        self.router = nnx.Param(
+            xavier_uniform(rngs.params(), (width, num_experts), fan_in=width, fan_out=num_experts), axes=("model", None)
+        )
+        self.up = nnx.Param(drawn["up"], axes=("experts", "model", "hidden"))
+        self.down = nnx.Param(drawn["down"], axes=("experts", "hidden", "model"))
+        gate = xavier_uniform(rngs.params(), shapes["up"], fan_in=width, fan_out=hidden) if gated else None
+        self.gate = None if gate is None else nnx.Param(gate, axes=("experts", "model", "hidden"))
+        self.count, self.capacity_factor, self.activation = count, capacity_factor, activation
+
+    def __call__(
+        self, x: Float[Array, "B T D"], *, key: jax.Array | None = None, tape: Tape | None = None
+    ) -> Float[Array, "B T D"]:
+        logits = functional.linear(x.astype("float32"), self.router[...], None)
+        routing = functional.route(logits, self.count, normalise=self.count > 1)
+        if tape is not None:
+            tape["experts"] = routing
+        experts = functional.Experts(self.up[...], self.down[...], None if self.gate is None else self.gate[...])
+        capacity = None
+        if self.capacity_factor is not None and key is not None:
+            num_experts = self.up[...].shape[0]
+            capacity = functional.expert_capacity(x.shape[1], num_experts, self.count, self.capacity_factor)
+        if capacity is None:
+            flat = functional.Routing(*(r.reshape(-1, r.shape[-1]) for r in routing))
+            mixed = functional.mixture_of_experts(x.reshape(-1, x.shape[-1]), flat, experts, activation=self.activation)
+            return mixed.reshape(x.shape)
+
+        def group(x: Array, routing: functional.Routing) -> Array:
+            place = lambda buffer: constrain(buffer, "experts", None, "model")
+            options = {"activation": self.activation, "capacity": capacity, "place": place}
+            return functional.mixture_of_experts(x, routing, experts, **options)
+
+        return constrain(jax.vmap(group)(x, routing), "batch", "length", "model")

@@ -1,0 +1,132 @@
+"""Mixtures of experts against a loop over tokens; who is turned away; what the router is told."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional
+
+TOKENS, D, F, E = 11, 4, 6, 5
+DRAW = np.random.default_rng(0)
+X = DRAW.standard_normal((TOKENS, D))
+LOGITS = 2 * DRAW.standard_normal((TOKENS, E))
+KERNELS = {"w_in": DRAW.standard_normal((E, D, F)), "w_out": DRAW.standard_normal((E, F, D))}
+GATE = DRAW.standard_normal((E, D, F))
+single = lambda x: jnp.asarray(x, jnp.float32)
+
+
+def by_hand(count, *, gate=None, capacity=None, normalise=True):
+    """One token after another, in float64; first choices of all before the second ones."""
+    probabilities = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
+    order = np.argsort(-probabilities, axis=-1)[:, :count]
+    room = np.full(E, TOKENS * count if capacity is None else capacity)
+    result = np.zeros((TOKENS, D))
+    for choice in range(count):
+        for token in range(TOKENS):
+            expert = order[token, choice]
+            if room[expert] == 0:
+                continue
+            room[expert] -= 1
+            weight = probabilities[token, expert]
+            weight /= probabilities[token, order[token]].sum() if normalise else 1
+            up = X[token] @ KERNELS["w_in"][expert]
+            if gate is None:
+                hidden = np.maximum(up, 0)
+            else:
+                g = X[token] @ gate[expert]
+                hidden = g / (1 + np.exp(-g)) * up
+            result[token] += weight * (hidden @ KERNELS["w_out"][expert])
+    return result
+
+
+def computed(count, *, gate=None, capacity=None, normalise=True, x=X, kernels=KERNELS, logits=LOGITS):
+    routing = functional.route(single(logits), count, normalise=normalise)
+    experts = functional.Experts(
+        single(kernels["w_in"]), single(kernels["w_out"]), None if gate is None else single(gate)
+    )
+    activation = functional.relu if gate is None else jax.nn.silu
+    return functional.mixture_of_experts(single(x), routing, experts, activation=activation, capacity=capacity)
+
+
+@pytest.mark.parametrize("count", [1, 2, E])
+@pytest.mark.parametrize("capacity", [None, TOKENS * E, 3, 1])
+@pytest.mark.parametrize("gate", [None, GATE], ids=["", "gated"])
+def test_agrees_with_a_loop_over_tokens(count, capacity, gate):
+    for normalise in (True, False):
+        options = {"gate": gate, "capacity": capacity, "normalise": normalise}
+        np.testing.assert_allclose(computed(count, **options), by_hand(count, **options), atol=2e-5)
+
+
+def test_one_expert_is_the_feed_forward_network():
+    x, w_in, w_out = single(X), single(KERNELS["w_in"][:1]), single(KERNELS["w_out"][:1])
+    routing = functional.route(jnp.zeros((TOKENS, 1)), 1)
+    got = functional.mixture_of_experts(x, routing, functional.Experts(w_in, w_out))
+    np.testing.assert_allclose(got, functional.feed_forward(x, w_in[0], None, w_out[0], None), atol=1e-5)
+
+
+@pytest.mark.parametrize("capacity", [None, 3])
+def test_gradients(capacity):
+    """Against finite differences; an expert nobody chose, and a token turned away, get 0."""
+    logits = single(LOGITS).at[:, 4].set(-30)
+
+    def loss(x, w_in, w_out, logits):
+        return jnp.sum(
+            jnp.sin(computed(2, capacity=capacity, x=x, kernels={"w_in": w_in, "w_out": w_out}, logits=logits))
+        )
+
+    given = single(X), *map(single, KERNELS.values()), logits
+    found = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(*given)
+    assert not np.asarray(found[1][4]).any()
+    for i, gradient in enumerate(found):
+        step = single(np.random.default_rng(i).standard_normal(gradient.shape))
+        moved = lambda e: float(loss(*(x + e * step if j == i else x for j, x in enumerate(given))))  # noqa: B023
+        np.testing.assert_allclose(
+            float((gradient * step).sum()), (moved(1e-3) - moved(-1e-3)) / 2e-3, rtol=3e-2, atol=2e-2
+        )
+    if capacity is not None:
+        turned_away = ~by_hand(2, capacity=1).any(-1)
+        alone = jax.grad(lambda x: jnp.sum(computed(2, capacity=1, x=x)))(single(X))
+        assert turned_away.any()
+        assert not np.asarray(alone)[turned_away].any()
+
+
+def test_balance():
+    """1 at an even spread, E at one expert for all; padding does not count; its gradient spreads."""
+    even = functional.route(jnp.zeros((E, E)) + 3 * jnp.eye(E), 1)
+    np.testing.assert_allclose(functional.load_balancing_loss(even), 1, rtol=1e-6)
+    crowded = single(np.tile([[9.0, 0, 0, 0, 0]], (6, 1)))
+    one = functional.route(crowded, 1)
+    np.testing.assert_allclose(functional.load_balancing_loss(one), E, rtol=1e-2)
+    both = functional.Routing(*(jnp.concatenate(pair) for pair in zip(even, one, strict=True)))
+    valid = jnp.arange(11) < 5
+    np.testing.assert_allclose(functional.load_balancing_loss(both, valid), 1, rtol=1e-6)
+    slope = jax.grad(lambda logits: functional.load_balancing_loss(functional.route(logits, 1)))(single(LOGITS))
+    counts = np.bincount(LOGITS.argmax(-1), minlength=E)
+    assert slope[:, counts.argmax()].sum() > 0 > slope[:, counts.argmin()].sum()
+
+
+def test_z_loss_counts_what_is_valid():
+    valid = jnp.arange(TOKENS) % 2 == 0
+    expected = (np.log(np.exp(LOGITS).sum(-1)) ** 2)[::2].mean()
+    np.testing.assert_allclose(functional.router_z_loss(single(LOGITS), valid), expected, rtol=1e-5)
+
+
+def test_room():
+    assert functional.expert_capacity(64, 8, 2, 1.0) == 16
+    assert functional.expert_capacity(3, 8, 1, 1.0) == 1
+
+
+@pytest.mark.parametrize("count", [0, 6])
+def test_refuses_more_experts_than_there_are(count):
+    with pytest.raises(ValueError, match=f"between 1 and 5 experts, got {count}"):
+        functional.route(single(LOGITS), count)
+
+
+def test_bfloat16_sums_in_float32():
+    routing = functional.route(single(LOGITS), 2)
+    narrow = functional.Experts(*(single(k).astype(jnp.bfloat16) for k in KERNELS.values()))
+    for capacity in (None, 6):
+        got = functional.mixture_of_experts(single(X).astype(jnp.bfloat16), routing, narrow, capacity=capacity)
+        assert got.dtype == jnp.bfloat16
+        np.testing.assert_allclose(np.asarray(got, np.float64), by_hand(2, capacity=capacity), atol=0.3, rtol=0.05)

@@ -1,0 +1,123 @@
+"""The mixture-of-experts layer in the place of a feed-forward network, alone, in a block, in a stack, on a mesh."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxformer import axes, functional, masks, modules
+from jaxformer.functional.cache import empty_cache
+from tests.modules.small import built, normal
+
+D, F, E = 8, 12, 4
+
+
+def layer(**options):
+    return built(lambda rngs: modules.MixtureOfExperts(D, E, F, rngs=rngs, **options))
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_agrees_with_the_function(gated):
+    """Tokens of one sentence after another: the router's logits, and the kernels."""
+    net, params = layer(gated=gated)
+    x = normal(2, 5, D)
+    routing = functional.route((x @ params["router"]).reshape(10, E), 2)
+    experts = functional.Experts(params["up"], params["down"], params.get("gate"))
+    expected = functional.mixture_of_experts(x.reshape(10, D), routing, experts).reshape(x.shape)
+    np.testing.assert_allclose(net.apply(params, x), expected, atol=1e-5)
+
+
+def test_room_only_in_training_and_by_sentence():
+    """With a key an expert is limited, in each sentence by itself; without one nothing is dropped."""
+    limited, params = layer(capacity_factor=0.5)
+    free, _ = layer()
+    x, key = normal(3, 6, D), jax.random.key(0)
+    np.testing.assert_array_equal(limited.apply(params, x), free.apply(params, x))
+    tight = limited.apply(params, x, key=key)
+    assert not np.allclose(tight, free.apply(params, x), atol=1e-3)
+    alone = limited.apply(params, x[1:2], key=key)
+    np.testing.assert_allclose(tight[1:2], alone, atol=1e-6)
+    roomy, _ = layer(capacity_factor=float(E))
+    np.testing.assert_allclose(roomy.apply(params, x, key=key), free.apply(params, x), atol=1e-5)
+
+
+def moe_block(**options):
+    def make(rngs):
+        return modules.Block(
+            modules.SelfAttention(D, 2, rngs=rngs),
+            modules.MixtureOfExperts(D, E, F, rngs=rngs, **options),
+            norm=lambda: modules.RMSNorm(D),
+        )
+
+    return make
+
+
+def test_in_a_stack_the_routing_can_be_collected_and_trained():
+    """Captured routings of all layers give the balancing loss, whose gradient reaches every router."""
+    net, params = built(lambda rngs: modules.Stack(moe_block(), 3, rngs=rngs))
+    x = normal(2, 5, D)
+
+    def loss(params):
+        _, tape = net.apply(params, x, mask=masks.causal(), capture=True)
+        assert tape["experts"].experts.shape == (3, 2, 5, 2)
+        return jax.vmap(functional.load_balancing_loss)(tape["experts"]).sum()
+
+    value, gradient = jax.value_and_grad(loss)(params)
+    assert 2.9 < value < 3 * E
+    slopes = np.abs(gradient["layers"]["feed_forward"]["router"]).max((1, 2))
+    assert (slopes > 0).all()
+
+
+def test_cached_step_equals_the_whole():
+    net, params = built(moe_block(capacity_factor=1.0))
+    x = normal(2, 4, D)
+    whole = net.apply(params, x, mask=masks.causal())
+    cache = empty_cache(2, 1, 4, 2, D // 2, jnp.float32)
+    for t in range(4):
+        row, cache = net.apply(params, x[:, t : t + 1], cache, None, method="step", position=jnp.int32(t))
+        np.testing.assert_allclose(row[:, 0], whole[:, t], atol=2e-5)
+
+
+def test_on_a_mesh_of_experts():
+    """Kernels and gathered tokens cut over experts, sentences over data: the same numbers, forward and gradient."""
+    grid = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "expert"))
+    rules = {"experts": "expert", "batch": "data"}
+    net, params = layer(capacity_factor=1.0)
+    x, key = normal(4, 6, D), jax.random.key(0)
+
+    def loss(params, x):
+        return jnp.sum(jnp.sin(net.net.apply(params, x, key=key)))
+
+    expected = jax.value_and_grad(loss)(params, x)
+    seen = []
+
+    def place(array, names):
+        seen.append(names)
+        spec = PartitionSpec(*(rules.get(name) for name in names))
+        return jax.lax.with_sharding_constraint(array, NamedSharding(grid, spec))
+
+    by_expert = NamedSharding(grid, PartitionSpec("expert"))
+    whole = NamedSharding(grid, PartitionSpec())
+    placed = {name: jax.device_put(p, whole if name == "router" else by_expert) for name, p in params.items()}
+    with axes.placing(place):
+        found = jax.jit(jax.value_and_grad(loss))(placed, jax.device_put(x, NamedSharding(grid, PartitionSpec("data"))))
+    assert ("experts", None, "model") in seen
+    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)
+    assert found[1]["up"].sharding.spec[0] == "expert"
+
+
+def test_axes_name_the_experts():
+    net, _ = layer(gated=True)
+    assert {name: names[0] for name, names in net.net.axes.items()} == {
+        "router": "model",
+        "up": "experts",
+        "down": "experts",
+        "gate": "experts",
+    }
+
+
+def test_refuses_more_experts_than_there_are():
+    with pytest.raises(ValueError, match="between 1 and 4 experts, got 5"):
+        layer(count=5)

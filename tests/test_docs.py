@@ -1,0 +1,62 @@
+"""The examples in docstrings run, and every public function has one."""
+
+import doctest
+import importlib
+import inspect
+import pathlib
+
+import pytest
+
+import jaxformer
+from jaxformer import functional, masks
+
+ROOT = pathlib.Path(jaxformer.__file__).parent
+WITH_EXAMPLES = [path for path in sorted(ROOT.rglob("*.py")) if ">>>" in path.read_text(encoding="utf-8")]
+
+
+def examples(module):
+    """The doctests of a module and of what it defines; `doctest` alone overlooks functions that check their shapes."""
+    found = doctest.DocTestFinder(recurse=False).find(module, module.__name__)
+    for name, value in list(vars(module).items()):
+        if getattr(value, "__module__", None) == module.__name__ and not name.startswith("__"):
+            found += doctest.DocTestFinder().find(value, f"{module.__name__}.{name}", module=False, globs=vars(module))
+    return [test for test in found if test.examples]
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_examples_run(path):
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
+    tests = examples(module)
+    runner = doctest.DocTestRunner()
+    for test in tests:
+        runner.run(test)
+    assert runner.summarize(verbose=False).failed == 0
+    assert sum(len(test.examples) for test in tests) == path.read_text(encoding="utf-8").count(">>> ")
+
+
+def public(module):
+    """Its functions and classes, but for the kinds of mask, which functions make."""
+    for name, value in vars(module).items():
+        ours = getattr(value, "__module__", "").startswith("jaxformer.") and not name.startswith("_")
+        if ours and not (inspect.isclass(value) and issubclass(value, masks.Mask) and value is not masks.Mask):
+            yield name, value
+
+
+def test_every_public_function_has_an_example():
+    missing = {
+        name for module in (functional, masks) for name, value in public(module) if ">>> " not in (value.__doc__ or "")
+    }
+    assert not missing
+
+
+def test_what_raises_says_so():
+    """A public function of `functional` that refuses by itself names the error."""
+    silent = {
+        name
+        for name, value in public(functional)
+        if inspect.isfunction(value)
+        and "raise ValueError" in inspect.getsource(inspect.unwrap(value))
+        and "Raises:" not in (value.__doc__ or "")
+    }
+    assert not silent
