@@ -26,14 +26,16 @@ PRODUCT = 2048
 class Side:
     """One side, in a process of its own."""
 
-    def __init__(self, name: str, module: str, spec: dict[str, Any], *, python: str = sys.executable):
+    def __init__(
+        self, name: str, module: str, spec: dict[str, Any], *, python: str = sys.executable, large_pages: bool = True
+    ):
         self.name = name
         self.seconds: list[float] = []
         self.peaks: list[float] = []
         command = [python, "-m", "benchmarks.worker", module, json.dumps(spec)]
         root = pathlib.Path(__file__).resolve().parent.parent
         # Memory in large pages, as the command line has it: it helps every side.
-        env = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} | os.environ
+        env = ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if large_pages else {}) | os.environ
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env, cwd=root
         )

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxformer.functional.attention import ring
 from jaxformer.functional.attention.base import make_request
 from jaxformer.functional.bias import Bias
+from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
 
 
@@ -21,7 +22,7 @@ def ring_attention(
 ) -> Callable[..., jax.Array]:
     """Attention whose sequences are cut along the mesh axis `axis`; self- and cross-attention.
 
-    The result has the signature of `functional.attention` (no `implementation`, no `dropout`, biases as `Bias` only)
+    The result has the signature of `functional.attention` (no `implementation`, biases as `Bias` only)
     and is called with whole arrays, under ``jit`` or not: it is the placement that is cut, not the interface.
 
     Args:
@@ -51,7 +52,7 @@ def ring_attention(
         bias: Bias | jax.Array | None = None,
         scale: float | None = None,
         score: Any = None,
-        dropout: Any = None,
+        dropout: Dropout | None = None,
     ) -> jax.Array:
         request = make_request(query, key, value, mask=mask, bias=bias, scale=scale, score=score, dropout=dropout)
         if reason := ring.refuse(request):
@@ -64,63 +65,20 @@ def ring_attention(
             raise ValueError(f"zigzag over {size} devices needs lengths that {2 * size} divides, got {lengths}")
         if 0 in lengths:
             return jnp.zeros((*query.shape[:3], value.shape[3]), query.dtype)
-        around = ring.Ring(axis, size, lengths, zigzag)
+        dims = query.shape[0], query.shape[2], *lengths
+        around = ring.Ring(axis, size, dims, (batch, heads), zigzag)
         query, key, value = (ring.fill(x, size) for x in (query, key, value))
 
-        def local(query: jax.Array, key: jax.Array, value: jax.Array, mask: Any, bias: Any) -> jax.Array:
+        def local(query: jax.Array, key: jax.Array, value: jax.Array, shared: Any) -> jax.Array:
             mine = make_request(query, key, value, scale=scale, score=score)
-            starts = [None if name is None else jax.lax.axis_index(name) * count
-                      for name, count in ((batch, query.shape[0]), (heads, query.shape[2]))]  # fmt: skip
-            part = _Part(tuple(starts), (query.shape[0], query.shape[2]))
-            mask = None if mask is None else LocalMask(mask, part)
-            bias = None if bias is None else LocalBias(bias, part)
-            return ring.attention(dataclasses.replace(mine, mask=mask, bias=bias), around)
+            mask, bias, dropout_key = shared
+            dropout = None if request.dropout is None else Dropout(request.dropout.rate, dropout_key)
+            return ring.attention(dataclasses.replace(mine, mask=mask, bias=bias, dropout=dropout), around)
 
-        cut, whole = PartitionSpec(batch, axis, heads), PartitionSpec()
-        specs = (cut, cut, cut, whole, whole)
+        cut = PartitionSpec(batch, axis, heads)
+        specs = cut, cut, cut, PartitionSpec()
         mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=cut, check_vma=False)
-        return mapped(query, key, value, request.mask, request.bias)[:, : lengths[0]]
+        shared = request.mask, request.bias, None if request.dropout is None else request.dropout.key
+        return mapped(query, key, value, shared)[:, : lengths[0]]
 
     return attention
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _Part:
-    """Which rows of the batch and which heads a device holds: where they start, None for all, and how many."""
-
-    starts: tuple[jax.Array | None, jax.Array | None]
-    sizes: tuple[int, int] = dataclasses.field(metadata={"static": True})
-
-    def of(self, tile: jax.Array) -> jax.Array:
-        for dim, (start, size) in enumerate(zip(self.starts, self.sizes, strict=True)):
-            if start is not None and tile.shape[dim] not in (1, size):
-                tile = jax.lax.dynamic_slice_in_dim(tile, start, size, dim)
-        return tile
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class LocalMask(Mask):
-    """A mask of the whole batch and all heads, for a device that holds a part of them."""
-
-    mask: Mask
-    part: _Part
-
-    def tile(self, query_index, key_index):
-        return self.part.of(self.mask.tile(query_index, key_index))
-
-    def key_range(self, query_start, query_stop):
-        return self.mask.key_range(query_start, query_stop)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class LocalBias(Bias):
-    """A bias of all heads, for a device that holds a part of them; what it makes of queries is local already."""
-
-    bias: Bias
-    part: _Part
-
-    def tile(self, query, query_index, key_index):
-        return self.part.of(self.bias.tile(query, query_index, key_index))

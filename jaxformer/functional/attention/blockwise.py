@@ -28,7 +28,8 @@ from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
 
 QUERY_BLOCK, KEY_BLOCK = 256, 256
-"""Tiles of this size, for a handful of heads, stay in a core's cache."""
+HEADS = 8
+"""Tiles of this size, for so many heads, stay in a cache; all of 64 heads at a time take 1.6 times as long on CPU."""
 
 LOW = float(np.finfo(np.float32).min)
 """The logit of a forbidden pair, and the log-sum-exp of a query that sees nothing."""
@@ -38,8 +39,9 @@ LOW = float(np.finfo(np.float32).min)
 class Plan:
     """What is static."""
 
-    dims: tuple[int, int, int, int]  # B, N, T, S: positions from T and S on do not exist
+    dims: tuple[int, int, int, int]  # B, N, T, S of the whole: positions from T and S on do not exist
     blocks: tuple[int, int]
+    part: tuple[int, int]  # how many rows of the batch, and key heads, are worked on together
     scale: float
     score: Score | None
     rate: float
@@ -55,6 +57,8 @@ class Varying(NamedTuple):
     dropout_key: Array | None = None
     places: tuple[Array, Array] | None = None
     """The positions of the queries and of the keys, consecutive in each block; None where they are 0, 1, 2, ..."""
+    origin: tuple[Any, Any] = (0, 0)
+    """The first row of the batch and the first head, where these are not all."""
 
 
 def attention(
@@ -70,11 +74,12 @@ def attention(
     ranges = key_ranges(request.mask, num_queries, query_block)
     bounds = key_bounds(ranges, np.arange(0, num_keys, key_block), key_block)
     varying = Varying(jnp.asarray(bounds), request.mask, None if request.dropout is None else request.dropout.key)
-    query, key, value = by_head(request)
-    query = jnp.pad(query, ((0, 0), (0, 0), (0, 0), (0, rows), (0, 0)))
-    key, value = (jnp.pad(x, ((0, 0), (0, 0), (0, columns), (0, 0))) for x in (key, value))
+    query, key, value = (
+        jnp.pad(x, ((0, 0), (0, more), (0, 0), (0, 0))) if more else x
+        for x, more in ((request.query, rows), (request.key, columns), (request.value, columns))
+    )
     bias = tuple(jax.tree.leaves(request.bias)) if isinstance(request.bias, Bias) else request.bias
-    return by_position(_attend(plan, query, key, value, bias, varying)[:, :, :, :num_queries])
+    return _attend(plan, query, key, value, bias, varying)[:, :num_queries]
 
 
 def make_plan(request: Request, blocks: tuple[int, int], *, whole: bool) -> Plan:
@@ -83,19 +88,18 @@ def make_plan(request: Request, blocks: tuple[int, int], *, whole: bool) -> Plan
     rate = 0.0 if request.dropout is None else request.dropout.rate
     tree = jax.tree.structure(request.bias) if isinstance(request.bias, Bias) else None
     dims = (batch, num_heads, num_queries, request.key.shape[1])
-    return Plan(dims, blocks, request.scale, request.score, rate, tree, whole)
+    return Plan(dims, blocks, _part(request), request.scale, request.score, rate, tree, whole)
 
 
-def by_head(request: Request) -> tuple[Array, Array, Array]:
-    """Queries ``[B, K, G, T, H]``, keys and values ``[B, K, S, H]``: what a block multiplies lies together."""
-    query = request.query.reshape(*request.query.shape[:2], -1, request.group, request.query.shape[3])
-    return query.transpose(0, 2, 3, 1, 4), request.key.transpose(0, 2, 1, 3), request.value.transpose(0, 2, 1, 3)
-
-
-def by_position(output: Float[Array, "B K G T J"]) -> Float[Array, "B T N J"]:
-    """The way back."""
-    moved = output.transpose(0, 3, 1, 2, 4)
-    return moved.reshape(*moved.shape[:2], -1, moved.shape[4])
+def _part(request: Request) -> tuple[int, int]:
+    """Rows and key heads for which a tile stays in the cache; all of them where there is more than one core to feed."""
+    batch, num_key_heads = request.query.shape[0], request.key.shape[2]
+    alone = jax.default_backend() == "cpu" and jax.device_count() == 1
+    if not alone or isinstance(request.bias, Bias):  # which may hold something for every row or head
+        return batch, num_key_heads
+    most = lambda count, each: max(n for n in range(1, count + 1) if count % n == 0 and (n == 1 or n * each <= HEADS))
+    heads = most(num_key_heads, request.group)
+    return (most(batch, heads * request.group) if heads == num_key_heads else 1), heads
 
 
 def key_ranges(mask: Mask | None, num_queries: int, query_block: int) -> np.ndarray:
@@ -119,18 +123,20 @@ def key_bounds(ranges: Any, starts: Any, key_block: int) -> Any:
 
 def forward(
     plan: Plan, query: Array, key: Array, value: Array, bias: Any, varying: Varying
-) -> tuple[Float[Array, "B K G T J"], Float[Array, "B K G T"]]:
+) -> tuple[Float[Array, "B T N J"], Float[Array, "B T N"]]:
     """Output and log-sum-exp of every row, both float32; 0 and `LOW` in an empty row."""
     bias = _pad_bias(plan, bias)
 
-    def visit_row(given: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        i, (first, last), query_block = given
+    def visit_row(given: tuple[Array, Array]) -> tuple[Array, Array]:
+        number, (first, last) = given
+        spot = _spot(plan, key, varying, number)
+        query_block = _queries(plan, query, key, spot)
         shape = query_block.shape[:-1]
 
         def visit(j: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             total, top, weight = carry
-            tile = _tile(plan, varying, key, value, i, j)
-            logits = jnp.where(tile.allowed, _logits(plan, tile, query_block, bias, i, j), LOW)
+            tile = _tile(plan, varying, query_block, key, value, spot, j)
+            logits = jnp.where(tile.allowed, _logits(plan, tile, query_block, bias, spot, j), LOW)
             higher = jnp.maximum(top, logits.max(-1))
             shrink = jnp.exp(top - higher)
             weights = jnp.where(tile.allowed, jnp.exp(logits - higher[..., None]), 0.0)
@@ -146,9 +152,8 @@ def forward(
         # where, not only weights of 0: a value that other rows see may be NaN.
         return jnp.where(empty[..., None], 0.0, total / safe[..., None]), top + jnp.log(safe)
 
-    blocks = jnp.arange(varying.bounds.shape[0])
-    output, log_weight = jax.lax.map(visit_row, (blocks, varying.bounds, _split(plan, query)))
-    return _join(output), _join(log_weight[..., None])[..., 0]
+    output, log_weight = jax.lax.map(visit_row, _numbered(plan, key, varying))
+    return _join(output, query, key), _join(log_weight[..., None], query, key)[..., 0]
 
 
 def backward(
@@ -158,32 +163,36 @@ def backward(
     value: Array,
     bias: Any,
     varying: Varying,
-    output: Float[Array, "B K G T J"],
-    log_weight: Float[Array, "B K G T"],
-    upstream: Float[Array, "B K G T J"],
+    output: Float[Array, "B T N J"],
+    log_weight: Float[Array, "B T N"],
+    upstream: Float[Array, "B T N J"],
 ) -> tuple[Array, Array, Array, Any]:
     """Gradients of query, key, value (float32) and bias: each block's weights again, from the log-sum-exp.
 
     `output` and `log_weight` are those of the whole rows, of which these keys may be a piece.
     """
-    padded, key_block = _pad_bias(plan, bias), plan.blocks[1]
+    padded = _pad_bias(plan, bias)
     # The sum over keys of weight times its gradient, which the softmax subtracts.
-    level = (upstream.astype(jnp.float32) * output.astype(jnp.float32)).sum(-1, keepdims=True)
+    level = (upstream.astype(jnp.float32) * output.astype(jnp.float32)).sum(-1)
+    of_rows = query, upstream, log_weight[..., None], level[..., None]
 
-    def add(x: Array, block: Array, j: Array) -> Array:
-        return jax.lax.dynamic_update_slice_in_dim(x, _slice(x, j, key_block) + block, j * key_block, axis=x.ndim - 2)
+    def add(x: Array, block: Array, spot: _Spot, j: Array) -> Array:  # [B, K, S, X], [b, k, s, X]
+        start = spot.row, spot.head, j * plan.blocks[1], 0
+        return jax.lax.dynamic_update_slice(x, jax.lax.dynamic_slice(x, start, block.shape) + block, start)
 
-    def visit_row(sums: tuple[Any, ...], given: tuple[Array, ...]) -> tuple[tuple[Any, ...], Array]:
-        i, (first, last), query_block, upstream_block, log_block, level_block = given
+    def visit_row(sums: tuple[Any, ...], given: tuple[Array, Array]) -> tuple[tuple[Any, ...], Array]:
+        number, (first, last) = given
+        spot = _spot(plan, key, varying, number)
+        query_block, upstream_block, log_block, level_block = (_queries(plan, x, key, spot) for x in of_rows)
         filled = log_block > 0.5 * LOW
         # What an empty row holds, and what came from above for it, may be NaN.
         query_block, upstream_block = (jnp.where(filled, x, 0) for x in (query_block, upstream_block))
 
         def visit(j: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
             d_query, d_key, d_value, d_bias = carry
-            tile = _tile(plan, varying, key, value, i, j)
+            tile = _tile(plan, varying, query_block, key, value, spot, j)
             scaled = _products(query_block, tile.key) * plan.scale
-            logits = jnp.where(tile.allowed, _logits(plan, tile, query_block, padded, i, j), LOW)
+            logits = jnp.where(tile.allowed, _logits(plan, tile, query_block, padded, spot, j), LOW)
             weights = jnp.where(tile.allowed, jnp.exp(logits - log_block), 0.0)
             mixing, d_mixing = weights, _products(upstream_block, tile.value)
             if tile.kept is not None:
@@ -197,24 +206,23 @@ def backward(
                 d_bias, by_bias = _through_bias(plan, bias, d_bias, tile, query_block, d_logits)
                 d_query += by_bias
             elif d_bias is not None:
-                d_bias = _add_bias(plan, d_bias, d_logits, i, j)
-            return d_query, add(d_key, one_key, j), add(d_value, one_value, j), d_bias
+                d_bias = _add_bias(plan, d_bias, d_logits, spot, j)
+            return d_query, add(d_key, one_key, spot, j), add(d_value, one_value, spot, j), d_bias
 
         d_query, *rest = jax.lax.fori_loop(first, last, visit, (jnp.zeros(query_block.shape), *sums))
         return tuple(rest), d_query
 
     d_bias = [jnp.zeros(x.shape) if jnp.issubdtype(x.dtype, jnp.floating) else None for x in jax.tree.leaves(padded)]
     d_bias = d_bias if plan.tree is not None else d_bias[0] if d_bias else None
-    rows = [_split(plan, x) for x in (query, upstream, log_weight[..., None], level)]
-    given = (jnp.arange(varying.bounds.shape[0]), varying.bounds, *rows)
-    sums = (jnp.zeros(key.shape), jnp.zeros(value.shape), d_bias)
-    (d_key, d_value, d_bias), d_query = jax.lax.scan(visit_row, sums, given)
+    zeros = lambda x: jnp.zeros((x.shape[0], x.shape[2], x.shape[1], x.shape[3]))
+    sums = (zeros(key), zeros(value), d_bias)
+    (d_key, d_value, d_bias), d_query = jax.lax.scan(visit_row, sums, _numbered(plan, key, varying))
     if plan.tree is not None:  # whole numbers have no gradient, and float0 says so
         none = lambda x: np.zeros(x.shape, jax.dtypes.float0)
         d_bias = tuple(none(x) if d is None else d.astype(x.dtype) for x, d in zip(bias, d_bias, strict=True))
     elif bias is not None and d_bias is not None:
         d_bias = d_bias[:, :, : bias.shape[2], : bias.shape[3]].astype(bias.dtype)
-    return _join(d_query), d_key, d_value, d_bias
+    return _join(d_query, query, key), d_key.swapaxes(1, 2), d_value.swapaxes(1, 2), d_bias
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -237,47 +245,84 @@ def _attend_backward(plan, saved, upstream):
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
+class _Spot(NamedTuple):
+    """Where a row of tiles is: its first row of the batch, its first key head, its block of queries."""
+
+    row: Any
+    head: Any
+    block: Array
+
+
+def _numbered(plan: Plan, key: Array, varying: Varying) -> tuple[Array, Array]:
+    """The numbers of the rows of tiles, and the bounds of each."""
+    parts = (key.shape[0] // plan.part[0]) * (key.shape[2] // plan.part[1])
+    return jnp.arange(parts * varying.bounds.shape[0]), jnp.tile(varying.bounds, (parts, 1))
+
+
+def _spot(plan: Plan, key: Array, varying: Varying, number: Array) -> _Spot:
+    part, block = jnp.divmod(number, varying.bounds.shape[0])
+    row, head = jnp.divmod(part, key.shape[2] // plan.part[1])
+    # A plain 0 where there is one part: a slice of everything is no slice.
+    starts = (
+        0 if all_ == one else n * one for n, one, all_ in zip((row, head), plan.part, key.shape[::2], strict=True)
+    )
+    return _Spot(*starts, block)
+
+
 class _Tile(NamedTuple):
-    """What is known of block (i, j) before its products."""
+    """What is known of a tile before its products."""
 
     places: tuple[Array, Array]  # positions of its queries and keys; beyond the ends, the last ones again
+    origin: tuple[Any, Any]  # its first row of the batch and its first head
     allowed: Array  # Bool [b, k, g, t, s]
     kept: Array | None  # what dropout keeps, likewise
     key: Array  # [B, K, s, H]; 0 where none of the block's queries look
     value: Array
 
 
-def _tile(plan: Plan, varying: Varying, key: Array, value: Array, i: Array, j: Array) -> _Tile:
+def _tile(plan: Plan, varying: Varying, query: Array, key: Array, value: Array, spot: _Spot, j: Array) -> _Tile:
     (_, _, num_queries, num_keys), (query_block, key_block) = plan.dims, plan.blocks
     if varying.places is None:
-        places = i * query_block + jnp.arange(query_block), j * key_block + jnp.arange(key_block)
+        places = spot.block * query_block + jnp.arange(query_block), j * key_block + jnp.arange(key_block)
     else:
-        starts = (i * query_block, query_block), (j * key_block, key_block)
+        starts = (spot.block * query_block, query_block), (j * key_block, key_block)
         places = tuple(jax.lax.dynamic_slice_in_dim(x, *y) for x, y in zip(varying.places, starts, strict=True))
     allowed = jnp.ones((1, 1, 1, 1), bool)
     if not plan.whole:
         allowed = ((places[0] < num_queries)[:, None] & (places[1] < num_keys)[None])[None, None]
         places = jnp.minimum(places[0], num_queries - 1), jnp.minimum(places[1], num_keys - 1)
+    # What is said of all rows and heads, of those that are here.
+    sizes = query.shape[0], query.shape[1] * query.shape[2]
+    origin = varying.origin[0] + spot.row, varying.origin[1] + spot.head * query.shape[2]
     if varying.mask is not None:
-        allowed = allowed & varying.mask.tile(*places)
-    allowed, kept = _spread(allowed, key.shape[1]), None
+        allowed = allowed & here(varying.mask.tile(*places), origin, sizes)
+    allowed, kept = _spread(allowed, query.shape[1]), None
     if varying.dropout_key is not None:
-        indices = jnp.ix_(jnp.arange(plan.dims[0]), jnp.arange(plan.dims[1]), *places)
-        kept = _spread(keep_tile(Dropout(plan.rate, varying.dropout_key), plan.dims, indices), key.shape[1])
-    key, value = (_slice(x, j, key_block) for x in (key, value))
+        rows, heads = (start + jnp.arange(size) for start, size in zip(origin, sizes, strict=True))
+        indices = jnp.ix_(rows, heads, *places)
+        kept = _spread(keep_tile(Dropout(plan.rate, varying.dropout_key), plan.dims, indices), query.shape[1])
+    key, value = (_keys(plan, x, spot, j) for x in (key, value))
     if varying.mask is not None:  # what no query looks at may be NaN, and 0 times NaN is NaN
         seen = allowed.any((2, 3))[..., None]
         key, value = jnp.where(seen, key, 0), jnp.where(seen, value, 0)
-    return _Tile(places, allowed, kept, key, value)
+    return _Tile(places, origin, allowed, kept, key, value)
 
 
-def _logits(plan: Plan, tile: _Tile, query: Array, bias: Any, i: Array, j: Array) -> Array:
+def here(tile: Array, origin: tuple[Any, Any], sizes: tuple[int, int]) -> Array:
+    """The rows and heads from `origin` on of a tile ``[b, n, t, s]`` of all of them."""
+    for dim, (start, size) in enumerate(zip(origin, sizes, strict=True)):
+        if tile.shape[dim] not in (1, size):
+            tile = jax.lax.dynamic_slice_in_dim(tile, start, size, dim)
+    return tile
+
+
+def _logits(plan: Plan, tile: _Tile, query: Array, bias: Any, spot: _Spot, j: Array) -> Array:
     """The logits of a block, float32 ``[B, K, G, t, s]``."""
     logits = _products(query, tile.key) * plan.scale
     logits = logits if plan.score is None else plan.score(logits)
     if bias is None:
         return logits
-    found = _bias_block(plan, bias, i, j) if plan.tree is None else _bias_tile(plan, bias, query, tile)
+    found = _bias_block(plan, bias, query, spot, j) if plan.tree is None else _bias_tile(plan, bias, query, tile)
     return logits + _spread(found, query.shape[1]).astype(jnp.float32)
 
 
@@ -306,7 +351,7 @@ def _bias_tile(plan: Plan, leaves: Sequence[Array], query: Array, tile: _Tile) -
     """What the `Bias` of these leaves adds in a block, ``[b, n, t, s]``."""
     heads = query.reshape(query.shape[0], -1, *query.shape[3:])
     bias: Bias = jax.tree.unflatten(plan.tree, leaves)
-    return bias.tile(heads.astype(jnp.float32) * plan.scale, *tile.places)
+    return here(bias.tile(heads.astype(jnp.float32) * plan.scale, *tile.places), tile.origin, heads.shape[:2])
 
 
 def _through_bias(plan: Plan, leaves, d_leaves, tile: _Tile, query: Array, d_logits: Array):
@@ -332,21 +377,25 @@ def _pad_bias(plan: Plan, bias: Any) -> Any:
     return jnp.pad(bias, ((0, 0), (0, 0), (0, extra[0]), (0, extra[1])))
 
 
-def _bias_start(plan: Plan, bias: Array, i: Array, j: Array) -> tuple[tuple[Array | int, ...], tuple[int, ...]]:
-    rows, columns = (size if bias.shape[dim] > 1 else 1 for dim, size in ((2, plan.blocks[0]), (3, plan.blocks[1])))
-    start = (0, 0, i * plan.blocks[0] if rows > 1 else 0, j * plan.blocks[1] if columns > 1 else 0)
-    return start, (*bias.shape[:2], rows, columns)
+def _bias_start(plan: Plan, bias: Array, shape: tuple[int, ...], spot: _Spot, j: Array) -> tuple[tuple, tuple]:
+    """Where a tile of queries ``[B, K, G, t]`` is in an array of biases, and its size there."""
+    group = shape[2]
+    sizes = shape[0], shape[1] * group, *plan.blocks
+    starts = spot.row, spot.head * group, spot.block * plan.blocks[0], j * plan.blocks[1]
+    broad = [size == 1 for size in bias.shape]
+    return tuple(0 if b else x for b, x in zip(broad, starts, strict=True)), tuple(
+        1 if b else x for b, x in zip(broad, sizes, strict=True)
+    )
 
 
-def _bias_block(plan: Plan, bias: Array, i: Array, j: Array) -> Array:
-    start, size = _bias_start(plan, bias, i, j)
-    return jax.lax.dynamic_slice(bias, start, size)
+def _bias_block(plan: Plan, bias: Array, query: Array, spot: _Spot, j: Array) -> Array:
+    return jax.lax.dynamic_slice(bias, *_bias_start(plan, bias, query.shape, spot, j))
 
 
-def _add_bias(plan: Plan, d_bias: Array, d_logits: Array, i: Array, j: Array) -> Array:
-    """The bias's gradient with one block more: summed over the dimensions in which the bias is broadcast."""
+def _add_bias(plan: Plan, d_bias: Array, d_logits: Array, spot: _Spot, j: Array) -> Array:
+    """The bias's gradient with one tile more: summed over the dimensions in which the bias is broadcast."""
     whole = d_logits.reshape(d_logits.shape[0], -1, *d_logits.shape[3:])
-    start, size = _bias_start(plan, d_bias, i, j)
+    start, size = _bias_start(plan, d_bias, d_logits.shape, spot, j)
     narrow = tuple(dim for dim in range(4) if size[dim] == 1 and whole.shape[dim] != 1)
     block = whole.sum(narrow, keepdims=True)
     return jax.lax.dynamic_update_slice(d_bias, jax.lax.dynamic_slice(d_bias, start, size) + block, start)
@@ -358,15 +407,24 @@ def _spread(x: Array, num_key_heads: int) -> Array:
     return x.reshape(x.shape[0], *heads, *x.shape[2:])
 
 
-def _slice(x: Array, j: Array, size: int) -> Array:
-    """Block j of the second dimension from the end."""
-    return jax.lax.dynamic_slice_in_dim(x, j * size, size, axis=x.ndim - 2)
+def _keys(plan: Plan, x: Float[Array, "B S K X"], spot: _Spot, j: Array) -> Float[Array, "b k s X"]:
+    """Block j of the keys or values of a part."""
+    (rows, heads), size = plan.part, plan.blocks[1]
+    found = jax.lax.dynamic_slice(x, (spot.row, j * size, spot.head, 0), (rows, size, heads, x.shape[3]))
+    return found.swapaxes(1, 2)
 
 
-def _split(plan: Plan, x: Float[Array, "B K G T X"]) -> Float[Array, "blocks B K G t X"]:
-    return jnp.moveaxis(x.reshape(*x.shape[:3], -1, plan.blocks[0], x.shape[4]), 3, 0)
+def _queries(plan: Plan, x: Float[Array, "B T N X"], key: Array, spot: _Spot) -> Float[Array, "b k G t X"]:
+    """A block of what belongs to queries."""
+    (rows, heads), size, group = plan.part, plan.blocks[0], x.shape[2] // key.shape[2]
+    start = spot.row, spot.block * size, spot.head * group, 0
+    found = jax.lax.dynamic_slice(x, start, (rows, size, heads * group, x.shape[3]))
+    return found.reshape(rows, size, heads, group, -1).transpose(0, 2, 3, 1, 4)
 
 
-def _join(x: Float[Array, "blocks B K G t X"]) -> Float[Array, "B K G T X"]:
-    moved = jnp.moveaxis(x, 0, 3)
-    return moved.reshape(*moved.shape[:3], -1, moved.shape[-1])
+def _join(x: Float[Array, "rows b k G t X"], query: Array, key: Array) -> Float[Array, "B T N X"]:
+    """Rows of tiles, put together again."""
+    _, b, k, group, size, dim = x.shape
+    batch, length, heads = query.shape[:3]
+    cut = x.reshape(batch // b, key.shape[2] // k, length // size, b, k, group, size, dim)
+    return cut.transpose(0, 3, 2, 6, 1, 4, 5, 7).reshape(batch, length, heads, dim)

@@ -32,8 +32,6 @@ def refuse(request: Request) -> str | None:
     """Why ring attention cannot do this; None where it can."""
     if request.bias is not None and not isinstance(request.bias, Bias):
         return "a bias must be a Bias, which is asked for tile by tile, not a T x S array"
-    if request.dropout is not None:
-        return "it cannot drop weights: no device knows which batch rows and heads of the whole it holds"
     return None
 
 
@@ -78,7 +76,8 @@ class Ring:
 
     axis: str
     size: int
-    lengths: tuple[int, int]  # T, S of the whole sequences; positions beyond are there to fill up the pieces
+    dims: tuple[int, int, int, int]  # B, N, T, S of the whole; positions beyond T and S are there to fill up the pieces
+    cuts: tuple[str | None, str | None] = (None, None)  # axes along which rows of the batch and heads are cut
     zigzag: bool = False
 
     @property
@@ -115,17 +114,17 @@ def attention(
 ) -> Float[Array, "B T N J"]:
     """What a device of the ring makes of its own queries, keys and values; to be called inside ``jax.shard_map``.
 
-    The mask of the request, and its bias, speak of positions in the whole sequences.
+    The mask of the request, its bias and its dropout speak of the whole batch, all heads and the whole sequences.
     `jaxformer.sharding.ring_attention` does the mapping.
     """
     local_queries, local_keys = request.query.shape[1], request.key.shape[1]
     blocks = ring.block(local_queries, query_block), ring.block(local_keys, key_block)
     plan = blockwise.make_plan(request, blocks, whole=False)
-    plan = dataclasses.replace(plan, dims=(*plan.dims[:2], *ring.lengths))
-    ranges = _key_ranges(request.mask, ring, local_queries, blocks[0])
+    plan = dataclasses.replace(plan, dims=ring.dims)
+    ranges = jnp.asarray(_key_ranges(request.mask, ring, local_queries, blocks[0]))
+    shared = ranges, request.mask, None if request.dropout is None else request.dropout.key
     bias = () if request.bias is None else tuple(jax.tree.leaves(request.bias))
-    query, key, value = blockwise.by_head(request)
-    return blockwise.by_position(_attend(plan, ring, query, key, value, bias, (jnp.asarray(ranges), request.mask)))
+    return _attend(plan, ring, request.query, request.key, request.value, bias, shared)
 
 
 def _key_ranges(mask: Mask | None, ring: Ring, local: int, block: int) -> np.ndarray:
@@ -136,11 +135,13 @@ def _key_ranges(mask: Mask | None, ring: Ring, local: int, block: int) -> np.nda
 
 def _varying(plan: blockwise.Plan, ring: Ring, shared: Any, query: Array, key: Array, owner: Array):
     """What a piece of the keys is to this device: positions, and the blocks to visit."""
-    ranges, mask = shared
+    ranges, mask, dropout_key = shared
     rank = jax.lax.axis_index(ring.axis)
-    places = ring.places(rank, query.shape[3]), ring.places(owner, key.shape[2])
+    places = ring.places(rank, query.shape[1]), ring.places(owner, key.shape[1])
     bounds = blockwise.key_bounds(ranges[rank], places[1][:: plan.blocks[1]], plan.blocks[1])
-    return blockwise.Varying(bounds, mask, None, places)
+    held = query.shape[0], query.shape[2]
+    origin = tuple(0 if a is None else jax.lax.axis_index(a) * n for a, n in zip(ring.cuts, held, strict=True))
+    return blockwise.Varying(bounds, mask, dropout_key, places, origin)
 
 
 def _round(
@@ -169,7 +170,7 @@ def _forward(plan, ring, query, key, value, bias, shared):
         # An empty share is `LOW`, as is what two of them make: 1 times the 0 that both hold.
         return (output * share(log_weight) + more * share(log_more), together), travelling
 
-    rows = query.shape[:4]
+    rows = query.shape[:3]
     nothing = jnp.zeros((*rows, value.shape[-1])), jnp.full(rows, blockwise.LOW)
     return _round(ring, visit, nothing, (key, value))[0]
 
