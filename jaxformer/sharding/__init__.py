@@ -1,3 +1,15 @@
-"""Placement: what lies where on a mesh of devices."""
+"""Placement: what lies where on a mesh of devices.
+
+mesh = sharding.mesh("data=4,tensor=2")
+params = sharding.shardings_like(net.shapes, net.axes, sharding.RULES, mesh)     # for jax.jit(..., out_shardings=)
+loss = sharding.under(sharding.RULES, mesh)(loss)                                # activations, inside jax.jit
+"""
 
 from jaxformer.sharding.attention import ring_attention as ring_attention
+from jaxformer.sharding.mesh import AXES as AXES
+from jaxformer.sharding.mesh import mesh as mesh
+from jaxformer.sharding.rules import RULES as RULES
+from jaxformer.sharding.rules import shardings_like as shardings_like
+from jaxformer.sharding.rules import spec as spec
+from jaxformer.sharding.rules import state_shardings as state_shardings
+from jaxformer.sharding.rules import under as under
