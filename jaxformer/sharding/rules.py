@@ -40,8 +40,8 @@ def spec(names: Axes, rules: Rules, mesh: Mesh) -> PartitionSpec:
 
     >>> import numpy as np
     >>> grid = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tensor"))
-    >>> spec(("model", "heads", "head_dim"), RULES, grid), spec(("batch", "length", "model"), RULES, grid)
-    (PartitionSpec('fsdp', 'tensor', None), PartitionSpec('fsdp', None, None))
+    >>> list(spec(("model", "heads", "head_dim"), RULES, grid)), list(spec(("batch", "length", "model"), RULES, grid))
+    (['fsdp', 'tensor', None], ['fsdp', None, None])
     """
     free, found = set(mesh.axis_names), []
     for name in names:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer import functional, masks
 from tests.contracts import numpy_attention
@@ -23,14 +24,14 @@ B, T, S, H = 2, 5, 7, 4
 VALID = np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0, 0]], bool)  # [B, S]
 
 
-def arrays(num_heads=4, num_key_heads=2, value_dim=3, seed=0, dtype=jnp.float32):
+def arrays(num_heads=4, num_key_heads=2, value_dim=3, seed=0, dtype=jnp.float32, batch=B):
     """Query, key, value and an upstream gradient."""
     draw = np.random.default_rng(seed).standard_normal
     shapes = (
-        (B, T, num_heads, H),
-        (B, S, num_key_heads, H),
-        (B, S, num_key_heads, value_dim),
-        (B, T, num_heads, value_dim),
+        (batch, T, num_heads, H),
+        (batch, S, num_key_heads, H),
+        (batch, S, num_key_heads, value_dim),
+        (batch, T, num_heads, value_dim),
     )
     return tuple(jnp.asarray(draw(shape), dtype) for shape in shapes)
 
@@ -63,6 +64,8 @@ CASES = {
     "window, dropout": ((4, 2, 3), masks.window(1, 1), {"dropout": 0.4}),
     "dropout, bias": ((4, 4, 4), coin(B, 1, T, S), {"dropout": 0.2, "bias": bias(B, 4, T, S)}),
 }
+FOUR_ROWS = np.concatenate([VALID, VALID[::-1]])
+PLACED = {"no mask": None, "causal": masks.causal(), "padding": masks.padding(FOUR_ROWS)}
 FILLS = [pytest.param(np.nan, id="nan"), pytest.param(np.inf, id="inf"), pytest.param(-np.inf, id="minus-inf")]
 DTYPES = [pytest.param(jnp.float32, id="float32"), pytest.param(jnp.bfloat16, id="bfloat16")]
 
@@ -87,6 +90,14 @@ class AttentionContract:
     @classmethod
     def attend(cls, query, key, value, **options):
         return functional.attention(query, key, value, implementation=cls.implementation, **options)
+
+    @classmethod
+    def on(cls, grid):
+        """The class whose `attend` runs where the axes "data" and "tensor" of a mesh cut the batch and the heads.
+
+        What is told of its mesh, and may cut the length along "context" too, is told of this one.
+        """
+        return type(cls.__name__, (cls,), {"mesh": grid, "options": {"batch": "data", "heads": "tensor"}})
 
     def weights(self, query, key, *, mask=None):
         """The weights of any implementation, ``[B, T, N, S]``: what it makes of values that are unit vectors."""
@@ -235,6 +246,24 @@ class AttentionContract:
             alone = one(*(pick(x) for x in (query, key, value, upstream, mask)))
             for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(pick(together)), strict=True):
                 np.testing.assert_allclose(a, b, atol=1e-5)
+
+    @pytest.mark.parametrize("name", PLACED)
+    def test_eight_devices(self, name):
+        """The batch over four, heads over two: devices tell each other nothing, and results lie as what is given."""
+        grid = Mesh(np.array(jax.devices()).reshape(4, 1, 2), ("data", "context", "tensor"))
+        cut = NamedSharding(grid, PartitionSpec("data", None, "tensor"))
+        given, mask = arrays(batch=4), PLACED[name]
+        expected, expected_slopes = self.gradients(*given, mask=mask)
+        everywhere = jax.device_put(mask, NamedSharding(grid, PartitionSpec()))
+        placed = *jax.device_put(given, cut), None, everywhere, None
+        program = _attend_and_pull.lower(self.on(grid), *placed, rate=0.0, scale=None).compile()
+        text = program.as_text() or ""
+        for told in ("all-gather", "all-reduce", "all-to-all"):
+            assert told not in text
+        output, slopes = program(*placed)
+        for got, want in zip((output, *slopes[:3]), (expected, *expected_slopes[:3]), strict=True):
+            assert got.sharding.is_equivalent_to(cut, got.ndim), got.sharding
+            np.testing.assert_allclose(got, want, atol=4 * self.tolerance, rtol=0)
 
     def test_no_keys(self):
         """Attention over nothing is 0."""

@@ -24,10 +24,10 @@ KERNEL, SHIFT = DRAW.standard_normal((6, N, H)), DRAW.standard_normal((N, H))
 WORDS = DRAW.standard_normal((N, S))
 
 
-def pairs(function):
-    """``[1 | B, N, T, S]`` from a function of (b, n, t, s)."""
-    found = np.zeros((B, N, T, S))
-    for index in np.ndindex(B, N, T, S):
+def pairs(function, dims):
+    """``[B, N, T, S]`` from a function of (b, n, t, s)."""
+    found = np.zeros(dims)
+    for index in np.ndindex(*dims):
         found[index] = function(*index)
     return found
 
@@ -46,20 +46,21 @@ def wave(position, width):
     return np.array([f(a) for a in angles for f in (math.sin, math.cos)])
 
 
-def dense(name, query):
+def dense(name, query, num_keys=S):
     """The bias from its formula; `query` is scaled, ``[B, T, N, H]``."""
     q = np.asarray(query, np.float64)
+    every = lambda function: pairs(function, (q.shape[0], N, q.shape[1], num_keys))
     clip = lambda x: max(-2, min(2, x)) + 2
     return {
-        "alibi": lambda: pairs(lambda b, n, t, s: -abs(t - s) * 2.0 ** (-2 * (n + 1))),
-        "t5": lambda: pairs(lambda b, n, t, s: T5_TABLE[bucket(s - t, 8, 6), n]),
-        "relative keys": lambda: pairs(lambda b, n, t, s: q[b, t, n] @ KEYS[clip(s - t)]),
-        "relative keys by head": lambda: pairs(lambda b, n, t, s: q[b, t, n] @ KEYS_BY_HEAD[n, clip(s - t)]),
-        "transformer-xl": lambda: pairs(
+        "alibi": lambda: every(lambda b, n, t, s: -abs(t - s) * 2.0 ** (-2 * (n + 1))),
+        "t5": lambda: every(lambda b, n, t, s: T5_TABLE[bucket(s - t, 8, 6), n]),
+        "relative keys": lambda: every(lambda b, n, t, s: q[b, t, n] @ KEYS[clip(s - t)]),
+        "relative keys by head": lambda: every(lambda b, n, t, s: q[b, t, n] @ KEYS_BY_HEAD[n, clip(s - t)]),
+        "transformer-xl": lambda: every(
             lambda b, n, t, s: (q[b, t, n] + SHIFT[n] * H**-0.5) @ np.einsum("d,dh->h", wave(t - s, 6), KERNEL[:, n])
         ),
-        "sum": lambda: dense("alibi", query) + dense("t5", query),
-        "shifted": lambda: pairs(lambda b, n, t, s: q[b, t, n] @ KEYS[clip(s - t - 3)]),
+        "sum": lambda: dense("alibi", query, num_keys) + dense("t5", query, num_keys),
+        "shifted": lambda: every(lambda b, n, t, s: q[b, t, n] @ KEYS[clip(s - t - 3)]),
     }[name]()
 
 

@@ -3,8 +3,11 @@
 import numpy as np
 
 
-def attention(query, key, value, *, allowed=None, bias=None, scale=None, kept=None, rate=0.0):
-    """Output ``[B, T, N, J]`` and weights ``[B, N, T, S]``; `allowed`, `bias` and `kept` broadcast to the latter."""
+def attention(query, key, value, *, allowed=None, bias=None, scale=None, score=None, kept=None, rate=0.0):
+    """Output ``[B, T, N, J]`` and weights ``[B, N, T, S]``; `allowed`, `bias` and `kept` broadcast to the latter.
+
+    `score` is a function of the scaled logits and its derivative.
+    """
     query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
     (batch, num_queries, num_heads, dim), (_, num_keys, num_key_heads, _) = query.shape, key.shape
     full = (batch, num_heads, num_queries, num_keys)
@@ -12,14 +15,15 @@ def attention(query, key, value, *, allowed=None, bias=None, scale=None, kept=No
     bias = np.broadcast_to(0.0 if bias is None else np.asarray(bias, np.float64), full)
     kept = np.broadcast_to(True if kept is None else np.asarray(kept), full)
     scale = 1 / np.sqrt(dim) if scale is None else scale
+    function = (lambda x: x) if score is None else score[0]
     output, weights = np.zeros((batch, num_queries, num_heads, value.shape[-1])), np.zeros(full)
     for b, n, t in np.ndindex(batch, num_heads, num_queries):
         shared = n * num_key_heads // num_heads
         seen = [s for s in range(num_keys) if allowed[b, n, t, s]]
         if not seen:
             continue
-        score = np.array([sum(query[b, t, n] * key[b, s, shared]) * scale + bias[b, n, t, s] for s in seen])
-        share = np.exp(score - score.max())
+        logits = np.array([function(sum(query[b, t, n] * key[b, s, shared]) * scale) + bias[b, n, t, s] for s in seen])
+        share = np.exp(logits - logits.max())
         share /= share.sum()
         for s, weight in zip(seen, share, strict=True):
             weights[b, n, t, s] = weight
@@ -32,7 +36,7 @@ def gradients(query, key, value, upstream, **options):
     """The gradients of ``sum(output * upstream)`` with respect to query, key, value and the whole bias, by hand.
 
     With p the weights, m = kept / (1 - rate) and y = (p m) v:  dv = (p m)^T dy,  dp = m (dy v^T),
-    ds = p (dp - sum_s p dp),  dq = scale ds k,  dk = scale ds^T q.
+    ds = p (dp - sum_s p dp),  dq = scale ds k,  dk = scale ds^T q, ds times the slope of `score` in the last two.
     """
     query, key, value, upstream = (np.asarray(x, np.float64) for x in (query, key, value, upstream))
     _, weights = attention(query, key, value, **options)
@@ -47,6 +51,8 @@ def gradients(query, key, value, upstream, **options):
         dp = m * (dy @ value[b, :, k].T)
         ds = p * (dp - (p * dp).sum(-1, keepdims=True))
         d_bias[b, n] = ds
+        if options.get("score") is not None:
+            ds = ds * options["score"][1](scale * query[b, :, n] @ key[b, :, k].T)
         d_query[b, :, n] = scale * ds @ key[b, :, k]
         d_key[b, :, k] += scale * ds.T @ query[b, :, n]
     return d_query, d_key, d_value, d_bias

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Bool, Float
 
-from jaxformer.functional.attention import blockwise, reference, vendor
+from jaxformer.functional.attention import blockwise, reference
 from jaxformer.functional.attention.base import Request, Score, make_request
+from jaxformer.functional.attention.vendor import jax_nn, splash, tokamax
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
@@ -26,8 +27,10 @@ class Implementation(NamedTuple):
 implementations: dict[str, Implementation] = {
     "reference": Implementation(lambda request: reference.attention(request)[0], lambda request: None),
     "blockwise": Implementation(blockwise.attention, lambda request: None),
-    "xla": Implementation(functools.partial(vendor.attention, implementation="xla"), vendor.refuse_xla),
-    "cudnn": Implementation(functools.partial(vendor.attention, implementation="cudnn"), vendor.refuse_cudnn),
+    "xla": Implementation(functools.partial(jax_nn.attention, implementation="xla"), jax_nn.refuse_xla),
+    "cudnn": Implementation(functools.partial(jax_nn.attention, implementation="cudnn"), jax_nn.refuse_cudnn),
+    "splash": Implementation(splash.attention, splash.refuse),
+    "tokamax": Implementation(tokamax.attention, tokamax.refuse),
 }
 
 
@@ -56,8 +59,8 @@ def attention(
       scale: factor of the logits, ``H ** -0.5`` by default.
       score: an elementwise function of the scaled logits, before bias and mask, such as `soft_cap`; hashable.
       dropout: rate and key for dropping attention weights.
-      implementation: "reference", "blockwise", "xla" (that of `jax.nn`), "cudnn", or None to choose; see
-        `explain_attention`.
+      implementation: "reference", "blockwise", "xla" (that of `jax.nn`), "cudnn", "splash" (on TPU), "tokamax" (where
+        it is installed), or None to choose; see `explain_attention`.
 
     Raises:
       ValueError: shapes that do not fit, with the got and the expected value; an unknown implementation, or one that
@@ -87,7 +90,9 @@ At T = S = 2048, causal, 16 heads of 64 on two CPU cores, it takes 0.3 of the ti
 
 
 def choose(request: Request) -> str:
-    """Who computes it when nobody says: cuDNN where it can, else by length."""
+    """Who computes it when nobody says: cuDNN or splash attention where they can, else by length."""
     if implementations["cudnn"].refuse(request) is None:
         return "cudnn"
+    if implementations["splash"].refuse(request) is None and splash.worthwhile(request):
+        return "splash"
     return "blockwise" if request.query.shape[1] * request.key.shape[1] >= LONG else "reference"

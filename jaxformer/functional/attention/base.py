@@ -86,6 +86,11 @@ def masked_softmax(logits: Float[Array, "*rows S"], mask: Bool[Array, "*rows S"]
     >>> masked_softmax(jnp.zeros((2, 3)), jnp.array([[True, True, False], [False, False, False]])).tolist()
     [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
     """
+    return _softmax(logits, mask)
+
+
+@jax.custom_jvp
+def _softmax(logits: Array, mask: Array | None) -> Array:
     low = jnp.finfo(jnp.float32).min
     kept = logits if mask is None else jnp.where(mask, logits, low)
     top = jax.lax.stop_gradient(kept.max(-1, keepdims=True, initial=low))
@@ -94,6 +99,14 @@ def masked_softmax(logits: Float[Array, "*rows S"], mask: Bool[Array, "*rows S"]
         weights = jnp.where(mask, weights, 0.0)
     total = weights.sum(-1, keepdims=True)
     return weights / jnp.where(total == 0, 1.0, total)
+
+
+@_softmax.defjvp
+def _softmax_slope(given, slopes):
+    """From the weights alone: without it the backward pass would keep the logits and the exponentials too."""
+    weights, slope = _softmax(*given), slopes[0]
+    slope = slope if given[1] is None else jnp.where(given[1], slope, 0.0)
+    return weights, weights * (slope - (weights * slope).sum(-1, keepdims=True))
 
 
 def keep_tile(dropout: Dropout, dims: tuple[int, int, int, int], indices: tuple[Array, ...]) -> Bool[Array, ...]:

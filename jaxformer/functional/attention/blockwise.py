@@ -12,19 +12,30 @@ Milakov and Gimelshein 2018 (online softmax); Rabe and Staats 2021; Dao et al. 2
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxformer.functional.attention.base import Request, Score, keep_tile
+from jaxformer.functional.attention.base import Request
+from jaxformer.functional.attention.tiles import (
+    Plan,
+    Spot,
+    Tile,
+    Varying,
+    here,
+    join,
+    numbered,
+    queries_at,
+    spot_of,
+    spread,
+    tile_at,
+)
 from jaxformer.functional.bias import Bias
-from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
 
 QUERY_BLOCK, KEY_BLOCK = 256, 256
@@ -33,32 +44,6 @@ HEADS = 8
 
 LOW = float(np.finfo(np.float32).min)
 """The logit of a forbidden pair, and the log-sum-exp of a query that sees nothing."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What is static."""
-
-    dims: tuple[int, int, int, int]  # B, N, T, S of the whole: positions from T and S on do not exist
-    blocks: tuple[int, int]
-    part: tuple[int, int]  # how many rows of the batch, and key heads, are worked on together
-    scale: float
-    score: Score | None
-    rate: float
-    tree: Any  # how the leaves of a `Bias` make one; None for an array, or for no bias
-    whole: bool  # every block is full: no position needs to be compared with T and S
-
-
-class Varying(NamedTuple):
-    """What may differ between calls of one program, and is not differentiated."""
-
-    bounds: Array  # int32 [blocks of queries, 2]: the first and one past the last block of keys to visit
-    mask: Mask | None
-    dropout_key: Array | None = None
-    places: tuple[Array, Array] | None = None
-    """The positions of the queries and of the keys, consecutive in each block; None where they are 0, 1, 2, ..."""
-    origin: tuple[Any, Any] = (0, 0)
-    """The first row of the batch and the first head, where these are not all."""
 
 
 def attention(
@@ -129,13 +114,13 @@ def forward(
 
     def visit_row(given: tuple[Array, Array]) -> tuple[Array, Array]:
         number, (first, last) = given
-        spot = _spot(plan, key, varying, number)
-        query_block = _queries(plan, query, key, spot)
+        spot = spot_of(plan, key, varying, number)
+        query_block = queries_at(plan, query, key, spot)
         shape = query_block.shape[:-1]
 
         def visit(j: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             total, top, weight = carry
-            tile = _tile(plan, varying, query_block, key, value, spot, j)
+            tile = tile_at(plan, varying, query_block, key, value, spot, j)
             logits = jnp.where(tile.allowed, _logits(plan, tile, query_block, bias, spot, j), LOW)
             higher = jnp.maximum(top, logits.max(-1))
             shrink = jnp.exp(top - higher)
@@ -152,8 +137,8 @@ def forward(
         # where, not only weights of 0: a value that other rows see may be NaN.
         return jnp.where(empty[..., None], 0.0, total / safe[..., None]), top + jnp.log(safe)
 
-    output, log_weight = jax.lax.map(visit_row, _numbered(plan, key, varying))
-    return _join(output, query, key), _join(log_weight[..., None], query, key)[..., 0]
+    output, log_weight = jax.lax.map(visit_row, numbered(plan, key, varying))
+    return join(output, query, key), join(log_weight[..., None], query, key)[..., 0]
 
 
 def backward(
@@ -176,21 +161,21 @@ def backward(
     level = (upstream.astype(jnp.float32) * output.astype(jnp.float32)).sum(-1)
     of_rows = query, upstream, log_weight[..., None], level[..., None]
 
-    def add(x: Array, block: Array, spot: _Spot, j: Array) -> Array:  # [B, K, S, X], [b, k, s, X]
+    def add(x: Array, block: Array, spot: Spot, j: Array) -> Array:  # [B, K, S, X], [b, k, s, X]
         start = spot.row, spot.head, j * plan.blocks[1], 0
         return jax.lax.dynamic_update_slice(x, jax.lax.dynamic_slice(x, start, block.shape) + block, start)
 
     def visit_row(sums: tuple[Any, ...], given: tuple[Array, Array]) -> tuple[tuple[Any, ...], Array]:
         number, (first, last) = given
-        spot = _spot(plan, key, varying, number)
-        query_block, upstream_block, log_block, level_block = (_queries(plan, x, key, spot) for x in of_rows)
+        spot = spot_of(plan, key, varying, number)
+        query_block, upstream_block, log_block, level_block = (queries_at(plan, x, key, spot) for x in of_rows)
         filled = log_block > 0.5 * LOW
         # What an empty row holds, and what came from above for it, may be NaN.
         query_block, upstream_block = (jnp.where(filled, x, 0) for x in (query_block, upstream_block))
 
         def visit(j: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
             d_query, d_key, d_value, d_bias = carry
-            tile = _tile(plan, varying, query_block, key, value, spot, j)
+            tile = tile_at(plan, varying, query_block, key, value, spot, j)
             scaled = _products(query_block, tile.key) * plan.scale
             logits = jnp.where(tile.allowed, _logits(plan, tile, query_block, padded, spot, j), LOW)
             weights = jnp.where(tile.allowed, jnp.exp(logits - log_block), 0.0)
@@ -216,13 +201,13 @@ def backward(
     d_bias = d_bias if plan.tree is not None else d_bias[0] if d_bias else None
     zeros = lambda x: jnp.zeros((x.shape[0], x.shape[2], x.shape[1], x.shape[3]))
     sums = (zeros(key), zeros(value), d_bias)
-    (d_key, d_value, d_bias), d_query = jax.lax.scan(visit_row, sums, _numbered(plan, key, varying))
+    (d_key, d_value, d_bias), d_query = jax.lax.scan(visit_row, sums, numbered(plan, key, varying))
     if plan.tree is not None:  # whole numbers have no gradient, and float0 says so
         none = lambda x: np.zeros(x.shape, jax.dtypes.float0)
         d_bias = tuple(none(x) if d is None else d.astype(x.dtype) for x, d in zip(bias, d_bias, strict=True))
     elif bias is not None and d_bias is not None:
         d_bias = d_bias[:, :, : bias.shape[2], : bias.shape[3]].astype(bias.dtype)
-    return _join(d_query, query, key), d_key.swapaxes(1, 2), d_value.swapaxes(1, 2), d_bias
+    return join(d_query, query, key), d_key.swapaxes(1, 2), d_value.swapaxes(1, 2), d_bias
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -245,85 +230,14 @@ def _attend_backward(plan, saved, upstream):
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-class _Spot(NamedTuple):
-    """Where a row of tiles is: its first row of the batch, its first key head, its block of queries."""
-
-    row: Any
-    head: Any
-    block: Array
-
-
-def _numbered(plan: Plan, key: Array, varying: Varying) -> tuple[Array, Array]:
-    """The numbers of the rows of tiles, and the bounds of each."""
-    parts = (key.shape[0] // plan.part[0]) * (key.shape[2] // plan.part[1])
-    return jnp.arange(parts * varying.bounds.shape[0]), jnp.tile(varying.bounds, (parts, 1))
-
-
-def _spot(plan: Plan, key: Array, varying: Varying, number: Array) -> _Spot:
-    part, block = jnp.divmod(number, varying.bounds.shape[0])
-    row, head = jnp.divmod(part, key.shape[2] // plan.part[1])
-    # A plain 0 where there is one part: a slice of everything is no slice.
-    starts = (
-        0 if all_ == one else n * one for n, one, all_ in zip((row, head), plan.part, key.shape[::2], strict=True)
-    )
-    return _Spot(*starts, block)
-
-
-class _Tile(NamedTuple):
-    """What is known of a tile before its products."""
-
-    places: tuple[Array, Array]  # positions of its queries and keys; beyond the ends, the last ones again
-    origin: tuple[Any, Any]  # its first row of the batch and its first head
-    allowed: Array  # Bool [b, k, g, t, s]
-    kept: Array | None  # what dropout keeps, likewise
-    key: Array  # [B, K, s, H]; 0 where none of the block's queries look
-    value: Array
-
-
-def _tile(plan: Plan, varying: Varying, query: Array, key: Array, value: Array, spot: _Spot, j: Array) -> _Tile:
-    (_, _, num_queries, num_keys), (query_block, key_block) = plan.dims, plan.blocks
-    if varying.places is None:
-        places = spot.block * query_block + jnp.arange(query_block), j * key_block + jnp.arange(key_block)
-    else:
-        starts = (spot.block * query_block, query_block), (j * key_block, key_block)
-        places = tuple(jax.lax.dynamic_slice_in_dim(x, *y) for x, y in zip(varying.places, starts, strict=True))
-    allowed = jnp.ones((1, 1, 1, 1), bool)
-    if not plan.whole:
-        allowed = ((places[0] < num_queries)[:, None] & (places[1] < num_keys)[None])[None, None]
-        places = jnp.minimum(places[0], num_queries - 1), jnp.minimum(places[1], num_keys - 1)
-    # What is said of all rows and heads, of those that are here.
-    sizes = query.shape[0], query.shape[1] * query.shape[2]
-    origin = varying.origin[0] + spot.row, varying.origin[1] + spot.head * query.shape[2]
-    if varying.mask is not None:
-        allowed = allowed & here(varying.mask.tile(*places), origin, sizes)
-    allowed, kept = _spread(allowed, query.shape[1]), None
-    if varying.dropout_key is not None:
-        rows, heads = (start + jnp.arange(size) for start, size in zip(origin, sizes, strict=True))
-        indices = jnp.ix_(rows, heads, *places)
-        kept = _spread(keep_tile(Dropout(plan.rate, varying.dropout_key), plan.dims, indices), query.shape[1])
-    key, value = (_keys(plan, x, spot, j) for x in (key, value))
-    if varying.mask is not None:  # what no query looks at may be NaN, and 0 times NaN is NaN
-        seen = allowed.any((2, 3))[..., None]
-        key, value = jnp.where(seen, key, 0), jnp.where(seen, value, 0)
-    return _Tile(places, origin, allowed, kept, key, value)
-
-
-def here(tile: Array, origin: tuple[Any, Any], sizes: tuple[int, int]) -> Array:
-    """The rows and heads from `origin` on of a tile ``[b, n, t, s]`` of all of them."""
-    for dim, (start, size) in enumerate(zip(origin, sizes, strict=True)):
-        if tile.shape[dim] not in (1, size):
-            tile = jax.lax.dynamic_slice_in_dim(tile, start, size, dim)
-    return tile
-
-
-def _logits(plan: Plan, tile: _Tile, query: Array, bias: Any, spot: _Spot, j: Array) -> Array:
+def _logits(plan: Plan, tile: Tile, query: Array, bias: Any, spot: Spot, j: Array) -> Array:
     """The logits of a block, float32 ``[B, K, G, t, s]``."""
     logits = _products(query, tile.key) * plan.scale
     logits = logits if plan.score is None else plan.score(logits)
     if bias is None:
         return logits
     found = _bias_block(plan, bias, query, spot, j) if plan.tree is None else _bias_tile(plan, bias, query, tile)
-    return logits + _spread(found, query.shape[1]).astype(jnp.float32)
+    return logits + spread(found, query.shape[1]).astype(jnp.float32)
 
 
 def _products(query: Array, key: Array) -> Array:
@@ -347,20 +261,20 @@ def _pair(letters: str, *arrays: Array) -> Array:
     return jnp.einsum(letters, *flat, preferred_element_type=jnp.float32)
 
 
-def _bias_tile(plan: Plan, leaves: Sequence[Array], query: Array, tile: _Tile) -> Array:
+def _bias_tile(plan: Plan, leaves: Sequence[Array], query: Array, tile: Tile) -> Array:
     """What the `Bias` of these leaves adds in a block, ``[b, n, t, s]``."""
     heads = query.reshape(query.shape[0], -1, *query.shape[3:])
     bias: Bias = jax.tree.unflatten(plan.tree, leaves)
     return here(bias.tile(heads.astype(jnp.float32) * plan.scale, *tile.places), tile.origin, heads.shape[:2])
 
 
-def _through_bias(plan: Plan, leaves, d_leaves, tile: _Tile, query: Array, d_logits: Array):
+def _through_bias(plan: Plan, leaves, d_leaves, tile: Tile, query: Array, d_logits: Array):
     """The gradients of a bias's leaves with one block more, and that of the block's queries through it."""
 
     def added(learned: list[Array | None], query: Array) -> Array:
         given = [old if new is None else new.astype(old.dtype) for old, new in zip(leaves, learned, strict=True)]
         found = _bias_tile(plan, given, query, tile).astype(jnp.float32)
-        return jnp.broadcast_to(_spread(found, query.shape[1]), d_logits.shape)
+        return jnp.broadcast_to(spread(found, query.shape[1]), d_logits.shape)
 
     learned = [None if d is None else x.astype(jnp.float32) for x, d in zip(leaves, d_leaves, strict=True)]
     _, pull = jax.vjp(added, learned, query)
@@ -377,7 +291,7 @@ def _pad_bias(plan: Plan, bias: Any) -> Any:
     return jnp.pad(bias, ((0, 0), (0, 0), (0, extra[0]), (0, extra[1])))
 
 
-def _bias_start(plan: Plan, bias: Array, shape: tuple[int, ...], spot: _Spot, j: Array) -> tuple[tuple, tuple]:
+def _bias_start(plan: Plan, bias: Array, shape: tuple[int, ...], spot: Spot, j: Array) -> tuple[tuple, tuple]:
     """Where a tile of queries ``[B, K, G, t]`` is in an array of biases, and its size there."""
     group = shape[2]
     sizes = shape[0], shape[1] * group, *plan.blocks
@@ -388,43 +302,14 @@ def _bias_start(plan: Plan, bias: Array, shape: tuple[int, ...], spot: _Spot, j:
     )
 
 
-def _bias_block(plan: Plan, bias: Array, query: Array, spot: _Spot, j: Array) -> Array:
+def _bias_block(plan: Plan, bias: Array, query: Array, spot: Spot, j: Array) -> Array:
     return jax.lax.dynamic_slice(bias, *_bias_start(plan, bias, query.shape, spot, j))
 
 
-def _add_bias(plan: Plan, d_bias: Array, d_logits: Array, spot: _Spot, j: Array) -> Array:
+def _add_bias(plan: Plan, d_bias: Array, d_logits: Array, spot: Spot, j: Array) -> Array:
     """The bias's gradient with one tile more: summed over the dimensions in which the bias is broadcast."""
     whole = d_logits.reshape(d_logits.shape[0], -1, *d_logits.shape[3:])
     start, size = _bias_start(plan, d_bias, d_logits.shape, spot, j)
     narrow = tuple(dim for dim in range(4) if size[dim] == 1 and whole.shape[dim] != 1)
     block = whole.sum(narrow, keepdims=True)
     return jax.lax.dynamic_update_slice(d_bias, jax.lax.dynamic_slice(d_bias, start, size) + block, start)
-
-
-def _spread(x: Array, num_key_heads: int) -> Array:
-    """``[b, n, ...]`` to ``[b, K or 1, G or 1, ...]``."""
-    heads = (1, 1) if x.shape[1] == 1 else (num_key_heads, x.shape[1] // num_key_heads)
-    return x.reshape(x.shape[0], *heads, *x.shape[2:])
-
-
-def _keys(plan: Plan, x: Float[Array, "B S K X"], spot: _Spot, j: Array) -> Float[Array, "b k s X"]:
-    """Block j of the keys or values of a part."""
-    (rows, heads), size = plan.part, plan.blocks[1]
-    found = jax.lax.dynamic_slice(x, (spot.row, j * size, spot.head, 0), (rows, size, heads, x.shape[3]))
-    return found.swapaxes(1, 2)
-
-
-def _queries(plan: Plan, x: Float[Array, "B T N X"], key: Array, spot: _Spot) -> Float[Array, "b k G t X"]:
-    """A block of what belongs to queries."""
-    (rows, heads), size, group = plan.part, plan.blocks[0], x.shape[2] // key.shape[2]
-    start = spot.row, spot.block * size, spot.head * group, 0
-    found = jax.lax.dynamic_slice(x, start, (rows, size, heads * group, x.shape[3]))
-    return found.reshape(rows, size, heads, group, -1).transpose(0, 2, 3, 1, 4)
-
-
-def _join(x: Float[Array, "rows b k G t X"], query: Array, key: Array) -> Float[Array, "B T N X"]:
-    """Rows of tiles, put together again."""
-    _, b, k, group, size, dim = x.shape
-    batch, length, heads = query.shape[:3]
-    cut = x.reshape(batch // b, key.shape[2] // k, length // size, b, k, group, size, dim)
-    return cut.transpose(0, 3, 2, 6, 1, 4, 5, 7).reshape(batch, length, heads, dim)

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float
 
 from jaxformer.functional.attention import blockwise
 from jaxformer.functional.attention.base import Request
+from jaxformer.functional.attention.tiles import Plan, Varying
 from jaxformer.functional.bias import Bias
 from jaxformer.masks import Mask
 
@@ -133,7 +134,7 @@ def _key_ranges(mask: Mask | None, ring: Ring, local: int, block: int) -> np.nda
     return whole.reshape(ring.pieces.size, -1, 2)[ring.pieces].reshape(ring.size, -1, 2)
 
 
-def _varying(plan: blockwise.Plan, ring: Ring, shared: Any, query: Array, key: Array, owner: Array):
+def _varying(plan: Plan, ring: Ring, shared: Any, query: Array, key: Array, owner: Array):
     """What a piece of the keys is to this device: positions, and the blocks to visit."""
     ranges, mask, dropout_key = shared
     rank = jax.lax.axis_index(ring.axis)
@@ -141,7 +142,7 @@ def _varying(plan: blockwise.Plan, ring: Ring, shared: Any, query: Array, key: A
     bounds = blockwise.key_bounds(ranges[rank], places[1][:: plan.blocks[1]], plan.blocks[1])
     held = query.shape[0], query.shape[2]
     origin = tuple(0 if a is None else jax.lax.axis_index(a) * n for a, n in zip(ring.cuts, held, strict=True))
-    return blockwise.Varying(bounds, mask, dropout_key, places, origin)
+    return Varying(bounds, mask, dropout_key, places, origin)
 
 
 def _round(

@@ -1,11 +1,12 @@
-"""What others have written: the kernels behind ``jax.nn.dot_product_attention``, cuDNN's among them.
+"""The kernels behind ``jax.nn.dot_product_attention``, cuDNN's among them, and whoever else is called the same way.
 
-The adapter adds what they lack, the contract of empty rows and inert keys, and says what they cannot do.  In bfloat16
-they mix dtypes inside, which ``jax_numpy_dtype_promotion="strict"`` forbids even to them.
+In bfloat16 they mix dtypes inside, which ``jax_numpy_dtype_promotion="strict"`` forbids even to them.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -19,10 +20,15 @@ from jaxformer.masks import Band
 
 def refuse_xla(request: Request) -> str | None:
     """Why `jax.nn` cannot do this on any device; None where it can."""
-    if request.dropout is not None:
-        return "it cannot drop weights by our hash"
     if request.score is not None:
         return "it takes no function of the logits"
+    return refuse_call(request)
+
+
+def refuse_call(request: Request) -> str | None:
+    """Why nobody who is called like `jax.nn` can do this."""
+    if request.dropout is not None:
+        return "it cannot drop weights by our hash"
     if request.query.shape[1] == 0 or request.key.shape[1] == 0:
         return "it needs at least one query and one key"
     return None
@@ -45,7 +51,12 @@ def refuse_cudnn(request: Request) -> str | None:
 
 
 def attention(request: Request, *, implementation: Literal["xla", "cudnn"]) -> Float[Array, "B T N J"]:
-    """The same result as `reference.attention`, by another's kernel."""
+    """The same result as `reference.attention`, by one of `jax.nn`'s kernels."""
+    return attention_by(functools.partial(jax.nn.dot_product_attention, implementation=implementation), request)
+
+
+def attention_by(call: Callable[..., Array], request: Request) -> Float[Array, "B T N J"]:
+    """The same result as `reference.attention`, by a `call` that takes what ``jax.nn.dot_product_attention`` takes."""
     query, key, value, mask = request.query, request.key, request.value, request.mask
     batch, num_queries, num_keys = *query.shape[:2], key.shape[1]
     bias = None if request.bias is None else whole(request.bias, query, num_keys, request.scale)
@@ -64,7 +75,7 @@ def attention(request: Request, *, implementation: Literal["xla", "cudnn"]) -> F
     dim = _dim(request)
     query, key, value = (jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, dim - x.shape[3]))) for x in (query, key, value))
     # What a kernel skips by itself it is told in its own words.
-    known: dict[str, Any] = {"scale": request.scale, "implementation": implementation}
+    known: dict[str, Any] = {"scale": request.scale}
     array = None
     if isinstance(mask, Band) and mask.after == 0 and num_queries == num_keys:
         known["is_causal"] = True
@@ -74,7 +85,7 @@ def attention(request: Request, *, implementation: Literal["xla", "cudnn"]) -> F
         array = jnp.broadcast_to(allowed, (batch, allowed.shape[1], num_queries, num_keys))
     if bias is not None:
         bias = jnp.broadcast_to(bias, (*bias.shape[:2], num_queries, num_keys))
-    output = jax.nn.dot_product_attention(query, key, value, bias, array, **known)
+    output = call(query, key, value, bias, array, **known)
     output = jnp.where(_rows(filled), output, 0)
     return output[..., : request.value.shape[3]].astype(request.query.dtype)
 

@@ -1,0 +1,238 @@
+"""Every choice together with every other: implementations, masks, biases, heads, dtypes, dropout, scores, lengths.
+
+The product has 20,736 cases.  `make test` runs a choice of them in which every two values that can meet do, `make
+test-full` one in which every three do.  Each is compared, output and all gradients, with NumPy in float64; each mask
+and bias there is made from its formula.  What an implementation refuses is by the rules of `refusals`.
+"""
+
+import collections
+import functools
+import itertools
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from jaxformer import functional, masks, sharding
+from jaxformer.functional.attention import blockwise
+from jaxformer.functional.attention.base import make_request
+from tests.contracts import biases, numpy_attention
+from tests.contracts.attention import B, H
+
+N, J = biases.N, 3
+AXES = {
+    "implementation": ("reference", "blockwise", "xla", "ring"),
+    "mask": (
+        "everything",
+        "causal",
+        "causal, offset",
+        "window",
+        "padding",
+        "segments",
+        "heads",
+        "causal & padding",
+        "block-sparse",
+    ),
+    "bias": ("no bias", "array [B, 1, 1, S]", "array [1, N, T, 1]", "alibi", "t5", "relative keys"),
+    "key_heads": (4, 2, 1),
+    "dtype": ("float32", "bfloat16"),
+    "rate": (0.0, 0.3),
+    "cap": (None, 2.0),
+    "lengths": ((5, 5), (3, 7), (6, 4), (1, 6)),
+}
+Case = collections.namedtuple("Case", AXES)
+PARTS = 48
+TOLERANCE = {"float32": 5e-6, "bfloat16": 0.05}
+
+
+def refusals(case):
+    """What an error says of a case that an implementation cannot do: any of these, where there are several."""
+    xla, ring = "'xla' cannot do this: ", "ring attention cannot do this: "
+    return [
+        reason
+        for refused, reason in (
+            (case.implementation == "xla" and case.rate, xla + "it cannot drop weights by our hash"),
+            (case.implementation == "xla" and case.cap, xla + "it takes no function of the logits"),
+            (case.implementation == "ring" and "array" in case.bias, ring + "a bias must be a Bias"),
+        )
+        if refused
+    ]
+
+
+@functools.cache
+def cover(strength, *, refused=False):
+    """Cases that are refused, or are not, so that every `strength` values that meet in any of these meet in one.
+
+    Greedy: always the case that brings the most that is new, of equals one least like those before.
+    """
+    cases = [
+        case for case in itertools.starmap(Case, itertools.product(*AXES.values())) if refused == bool(refusals(case))
+    ]
+    numbers = np.array([[values.index(x) for values, x in zip(AXES.values(), case, strict=True)] for case in cases])
+    sizes, meetings, count = [len(values) for values in AXES.values()], [], 0
+    for chosen in itertools.combinations(range(len(sizes)), strength):
+        shape = [sizes[i] for i in chosen]
+        meetings.append(count + np.ravel_multi_index(tuple(numbers[:, i] for i in chosen), shape))
+        count += math.prod(shape)
+    meetings, found = np.stack(meetings, 1), []
+    new, known = np.zeros(count, int), np.zeros(len(cases), int)
+    new[meetings] = 1
+    while new.any():
+        best = (new[meetings].sum(1) * 10_000 - known).argmax()
+        new[meetings[best]] = 0
+        known += (numbers == numbers[best]).sum(1)
+        found.append(cases[best])
+    return found
+
+
+def masked(name, num_queries, num_keys):
+    """The library's mask, and by its formula ``[1 | B, 1 | N, T, S]``."""
+    t, s = np.arange(num_queries)[:, None], np.arange(num_keys)
+    offset = max(0, num_keys - num_queries) - 2  # the first two queries of as many or more than keys see none
+    real = s < np.array([[num_keys - 1], [num_keys // 2]])
+    segments = np.tile(t[:, 0] // 2, (B, 1)), np.stack([s // 3, s // 2 + 1])  # the second example has no key segment 0
+    heads = np.random.default_rng(num_keys).random((B, N, num_queries, num_keys)) > 0.4
+    rows, columns = np.arange(-(-num_queries // 2))[:, None], np.arange(-(-num_keys // 2))
+    layout = (rows + columns) % 3 != 1
+    return {
+        "everything": (None, np.ones((1, 1, num_queries, num_keys), bool)),
+        "causal": (masks.causal(), (s <= t)[None, None]),
+        "causal, offset": (masks.causal(offset), (s <= t + offset)[None, None]),
+        "window": (masks.window(2), ((t - 2 <= s) & (s <= t))[None, None]),
+        "padding": (masks.padding(real), np.broadcast_to(real[:, None, None], (B, 1, num_queries, num_keys))),
+        "segments": (masks.segments(*segments), (segments[0][:, :, None] == segments[1][:, None])[:, None]),
+        "heads": (masks.dense(heads), heads),
+        "causal & padding": (masks.causal() & masks.padding(real), (s <= t) & real[:, None, None]),
+        "block-sparse": (masks.block_sparse(layout, 2), layout[t // 2, s // 2][None, None]),
+    }[name]
+
+
+def learned(case):
+    """What the bias of a case has learned; only that gets a gradient."""
+    if case.bias.startswith("array"):
+        num_queries, num_keys = case.lengths
+        shape = {"array [B, 1, 1, S]": (B, 1, 1, num_keys), "array [1, N, T, 1]": (1, N, num_queries, 1)}[case.bias]
+        return {"array": jnp.asarray(np.random.default_rng(7).standard_normal(shape), jnp.float32)}
+    name = {"t5": "t5", "relative keys": "keys"}.get(case.bias)
+    return {name: biases.LEARNED[name]} if name else {}
+
+
+def added(case, learned):
+    """The library's bias."""
+    return (
+        None if case.bias == "no bias" else learned["array"] if "array" in learned else biases.made(case.bias, learned)
+    )
+
+
+def attend(case, query, key, value, **options):
+    """Blocks of three by four, so that of all lengths some are partial; a ring of four devices."""
+    if case.implementation == "blockwise":
+        return blockwise.attention(make_request(query, key, value, **options), query_block=3, key_block=4)
+    if case.implementation == "ring":
+        ring = Mesh(np.array(jax.devices()[:4]), ("context",))
+        return sharding.ring_attention(ring, "context")(query, key, value, **options)
+    return functional.attention(query, key, value, implementation=case.implementation, **options)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def pulled(case, query, key, value, upstream, learned, mask, dropout_key):
+    """The output and the gradients of query, key, value and what the bias has learned."""
+    score = None if case.cap is None else functional.soft_cap(case.cap)
+    options = {"mask": mask, "score": score, "dropout": functional.Dropout(case.rate, dropout_key)}
+    call = lambda q, k, v, learned: attend(case, q, k, v, bias=added(case, learned), **options)
+    output, pull = jax.vjp(call, query, key, value, learned)
+    return output, *pull(upstream)
+
+
+def drawn(case):
+    """Query, key, value and the gradient from above."""
+    num_queries, num_keys = case.lengths
+    shapes = (num_queries, N, H), (num_keys, case.key_heads, H), (num_keys, case.key_heads, J), (num_queries, N, J)
+    draw = np.random.default_rng(sum(case.lengths) + case.key_heads).standard_normal
+    return [jnp.asarray(draw((B, *shape)), case.dtype) for shape in shapes]
+
+
+def by_numpy(case, given, dropout_key):
+    """The same as `pulled`, by formulas."""
+    query, key, value, upstream = (np.asarray(x, np.float64) for x in given)
+    (num_queries, num_keys), scale, parameters = case.lengths, H**-0.5, learned(case)
+    dims = B, N, num_queries, num_keys
+    options = {"allowed": masked(case.mask, *case.lengths)[1]}
+    if case.bias != "no bias":
+        array = parameters.get("array")
+        options["bias"] = biases.dense(case.bias, query * scale, num_keys) if array is None else array
+    if case.cap is not None:
+        options["score"] = lambda x: case.cap * np.tanh(x / case.cap), lambda x: 1 - np.tanh(x / case.cap) ** 2
+    if case.rate:
+        kept = numpy_attention.kept(jax.random.key_data(dropout_key), case.rate, dims)
+        options |= {"rate": case.rate, "kept": kept}
+    output, _ = numpy_attention.attention(query, key, value, **options)
+    d_query, d_key, d_value, d_bias = numpy_attention.gradients(query, key, value, upstream, **options)
+    ahead = np.arange(num_keys) - np.arange(num_queries)[:, None]
+    slopes = {}
+    for name, x in parameters.items():
+        if name == "array":
+            slopes[name] = d_bias.sum(tuple(dim for dim, size in enumerate(x.shape) if size == 1), keepdims=True)
+        elif name == "t5":
+            row = np.vectorize(lambda distance: biases.bucket(distance, 8, 6))(ahead)
+            slopes[name] = np.einsum("bnts,tsr->rn", d_bias, np.eye(8)[row])
+        else:
+            of = np.eye(5)[ahead.clip(-2, 2) + 2]
+            slopes[name] = np.einsum("bnts,tsr,btnh->rh", d_bias, of, scale * query)
+            d_query += scale * np.einsum("bnts,tsr,rh->btnh", d_bias, of, biases.KEYS)
+    return output, d_query, d_key, d_value, slopes
+
+
+def worst(case):
+    """The largest error of the output and of any gradient, next to the largest value where that is above 1."""
+    given, dropout_key = drawn(case), jax.random.key(5)
+    # Their gradient of bfloat16 multiplies two dtypes.
+    with jax.numpy_dtype_promotion("standard" if case.implementation == "xla" else "strict"):
+        found = pulled(case, *given, learned(case), masked(case.mask, *case.lengths)[0], dropout_key)
+    assert [x.dtype for x in found[:4]] == [case.dtype] * 4
+    errors = []
+    for got, want in zip(*(jax.tree.leaves(x) for x in (found, by_numpy(case, given, dropout_key))), strict=True):
+        assert got.shape == want.shape
+        errors.append(np.abs(np.asarray(got, np.float64) - want).max() / max(1, np.abs(want).max()))
+    return max(errors)
+
+
+def label(case):
+    return ", ".join(str(x) for x in case)
+
+
+@pytest.mark.parametrize("case", cover(2), ids=label)
+def test_pairs(case):
+    """Any two choices that can be made together."""
+    assert worst(case) < TOLERANCE[case.dtype]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("part", range(PARTS))
+def test_triples(part):
+    """Any three; the cover is made here, for it takes half a second."""
+    found = {case: worst(case) for case in cover(3)[part::PARTS]}
+    assert found
+    assert {label(case): x for case, x in found.items() if not x < TOLERANCE[case.dtype]} == {}
+
+
+@pytest.mark.parametrize("case", cover(2, refused=True), ids=label)
+def test_refusals(case):
+    """In so many words, and before anything is computed."""
+    with pytest.raises(ValueError, match="|".join(map(re.escape, refusals(case)))):
+        worst(case)
+
+
+@pytest.mark.parametrize("strength", [2, 3])
+def test_nothing_is_left_out(strength):
+    """What can meet in a case that runs, and what can in one that is refused, does in one of the cover."""
+    places = list(itertools.combinations(range(len(AXES)), strength))
+    meet = lambda cases: {(where, tuple(case[i] for i in where)) for case in cases for where in places}
+    every = list(itertools.starmap(Case, itertools.product(*AXES.values())))
+    for refused in (False, True):
+        possible = meet(case for case in every if refused == bool(refusals(case)))
+        assert meet(cover(strength, refused=refused)) == possible

@@ -1,0 +1,324 @@
+"""Splash attention in Pallas' interpreter; what it refuses is asserted, by the reason."""
+
+import functools
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from jaxformer import functional, masks
+from jaxformer.functional.attention import api
+from jaxformer.functional.attention.base import make_request
+from jaxformer.functional.attention.vendor import splash
+from tests.contracts import numpy_attention
+from tests.contracts.attention import CASES, DTYPES, FILLS, VALID, AttentionContract, B, S, T, arrays
+from tests.contracts.biases import BiasContract
+
+
+class Device:
+    def __init__(self, platform="tpu", device_kind="TPU v5 lite"):
+        self.platform, self.device_kind = platform, device_kind
+
+
+@pytest.fixture
+def _interpreted(monkeypatch):
+    run = functools.partial(splash.attention, interpret=True)
+    monkeypatch.setitem(api.implementations, "splash", api.Implementation(run, splash.refuse_anywhere))
+
+
+@pytest.fixture
+def _tpu(monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: [Device()])
+
+
+interpreted, on_tpu = pytest.mark.usefixtures("_interpreted"), pytest.mark.usefixtures("_tpu")
+
+
+def refused(reason):
+    return pytest.raises(ValueError, match=re.escape(f"'splash' cannot do this: {reason}"))
+
+
+NO_BIAS, NO_DROPOUT = "it takes no bias", "it cannot drop weights by our hash"
+NO_ARRAY = "of the masks it takes Band, Lengths, Padding, Segments and an & of these, got Dense"
+REFUSED = {
+    name: NO_BIAS if "bias" in options else NO_DROPOUT if "dropout" in options else NO_ARRAY
+    for name, (_, mask, options) in CASES.items()
+    if "bias" in options or "dropout" in options or isinstance(mask, np.ndarray)
+}
+
+
+@interpreted
+class TestSplash(AttentionContract):
+    implementation = "splash"
+
+    @classmethod
+    def on(cls, grid):
+        """In `shard_map`: no compiler cuts a Pallas kernel."""
+
+        def attend(query, key, value, *, mask=None, bias=None, dropout=None, scale=None):
+            assert bias is dropout is scale is None
+            one = lambda q, k, v, m: cls.attend(q, k, v, mask=m)
+            heads, rows = P("data", "context", "tensor"), P("data")
+            cut = jax.shard_map(one, mesh=grid, in_specs=(heads, heads, heads, rows), out_specs=heads, check_vma=False)
+            return cut(query, key, value, mask)
+
+        return type(cls.__name__, (cls,), {"attend": staticmethod(attend)})
+
+    @pytest.mark.parametrize("name", sorted(CASES.keys() - REFUSED))
+    def test_agrees_with_numpy(self, name):
+        super().test_agrees_with_numpy(name)
+
+    @pytest.mark.parametrize("name", REFUSED)
+    def test_refuses(self, name):
+        with refused(REFUSED[name]):
+            super().test_agrees_with_numpy(name)
+
+    @pytest.mark.parametrize("name", ["grouped", "causal and padding"])
+    def test_bfloat16(self, name):
+        super().test_bfloat16(name)
+
+    test_soft_cap = BiasContract.test_soft_cap
+
+    def test_minus_infinite_bias(self):
+        with refused(NO_BIAS):
+            super().test_minus_infinite_bias()
+
+    def test_no_keys(self):
+        with refused("it needs at least one query and one key"):
+            super().test_no_keys()
+
+    def test_nan_upstream_stays_out_of_empty_rows(self):
+        with refused(NO_ARRAY):
+            super().test_nan_upstream_stays_out_of_empty_rows()
+        query, key, value, upstream = arrays()
+        output, found = self.gradients(query, key, value.at[:, 0].set(jnp.nan), upstream, mask=masks.causal(-2))
+        assert np.isnan(output[:, 2:]).all()
+        assert not np.asarray(output[:, :2]).any()
+        assert not np.asarray(found[0][:, :2]).any()
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("fill", FILLS)
+    def test_a_empty_query_rows(self, fill, dtype):
+        with refused(NO_ARRAY):
+            super().test_a_empty_query_rows(fill, dtype)
+        mask = masks.segments([[1, 5, 1, 2, 2], [3, 3, 3, 3, 0]], [[1, 1, 2, 2, 1, 1, 0], [3, 3, 3, 1, 1, 1, 1]])
+        query, key, value, upstream = arrays(dtype=dtype)
+        clean, clean_found = self.gradients(query, key, value, upstream, mask=mask)
+        holes = query.at[0, 1].set(fill).at[1, 4].set(fill)
+        output, found = self.gradients(holes, key, value, upstream, mask=mask)
+        weights = np.asarray(self.weights(holes, key, mask=mask))
+        for empty in ((0, 1), (1, 4)):
+            assert not any(np.asarray(x[empty]).any() for x in (output, found[0], weights))
+        assert not self.differences((output, *found[:3]), (clean, *clean_found[:3]))
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("fill", FILLS)
+    @pytest.mark.parametrize("with_bias", [False, True], ids=["", "bias"])
+    def test_b_unseen_keys_are_inert(self, fill, dtype, with_bias):
+        if not with_bias:
+            return super().test_b_unseen_keys_are_inert(fill, dtype, with_bias)
+        with refused(NO_BIAS):
+            super().test_b_unseen_keys_are_inert(fill, dtype, with_bias)
+        return None
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_c_masked_weights_are_exactly_zero(self, dtype):
+        with refused(NO_ARRAY):
+            super().test_c_masked_weights_are_exactly_zero(dtype)
+        query, key, _, _ = arrays(dtype=dtype)
+        mask = masks.window(1, 1) & masks.padding(VALID)
+        allowed = np.broadcast_to(mask.dense(T, S), (B, 4, T, S))
+        weights = np.asarray(self.weights(query, key.at[:, 2].multiply(100), mask=mask)).swapaxes(1, 2)
+        assert not weights[~allowed].any()
+        assert (weights[allowed.any(-1)].sum(-1) > 0.9).all()
+
+
+def draw(num_queries, num_keys, dtype=jnp.float32):
+    normal = np.random.default_rng(num_keys).standard_normal
+    shapes = (B, num_queries, 4, 8), (B, num_keys, 2, 8), (B, num_keys, 2, 6), (B, num_queries, 4, 6)
+    return tuple(jnp.asarray(normal(shape), dtype) for shape in shapes)
+
+
+def packed(length, every):
+    return np.arange(B * length).reshape(B, length) // every
+
+
+LONG = {
+    # name: T, S, mask; blocks are of 128 here, so that some are never visited and some rows meet none
+    "nothing": (130, 300, None),
+    "causal": (300, 300, masks.causal()),
+    "a whole block of empty rows": (300, 200, masks.causal(-150)),
+    "keys that fill the last block, in sight": (260, 130, masks.causal(3)),
+    "queries beyond the last key": (400, 130, masks.window(20)),
+    "keys beyond the last query": (130, 400, masks.window(20, 5)),
+    "lengths, one of 0": (140, 260, masks.lengths([0, 170])),
+    "causal, lengths": (260, 260, masks.causal() & masks.lengths([260, 40])),
+    "packed": (256, 256, masks.segments(packed(256, 70)) & masks.causal()),
+    "segments, some of nobody": (200, 300, masks.segments(packed(200, 90), packed(300, 110))),
+    "everything": (
+        200,
+        300,
+        masks.segments(packed(200, 90) - 7, packed(300, 110) - 7)
+        & (masks.window(150, 60) & masks.causal(40))
+        & (masks.lengths([300, 250]) & masks.padding(np.arange(600).reshape(B, 300) % 11 > 0)),
+    ),
+}
+
+
+FEW = "a whole block of empty rows", "keys that fill the last block, in sight", "everything"
+
+
+@interpreted
+@pytest.mark.parametrize("name", [*FEW, *(pytest.param(x, marks=pytest.mark.full) for x in LONG if x not in FEW)])
+def test_more_than_a_block(name):
+    """Values, gradients and inert contents of all that nobody sees, where there are several blocks."""
+    num_queries, num_keys, mask = LONG[name]
+    query, key, value, upstream = draw(num_queries, num_keys)
+
+    @jax.jit
+    def pulled(query, key, value, upstream):
+        attend = functools.partial(functional.attention, mask=mask, implementation="splash")
+        output, pull = jax.vjp(attend, query, key, value)
+        return output, *pull(upstream)
+
+    allowed = np.ones((1, 1, num_queries, num_keys), bool) if mask is None else np.asarray(mask.dense(*LONG[name][:2]))
+    found = pulled(query, key, value, upstream)
+    expected, _ = numpy_attention.attention(query, key, value, allowed=allowed)
+    np.testing.assert_allclose(found[0], expected, atol=3e-6)
+    expected = numpy_attention.gradients(query, key, value, upstream, allowed=allowed)
+    for got, want in zip(found[1:], expected, strict=False):
+        np.testing.assert_allclose(got, want, atol=2e-5)
+    filled, seen = (jnp.asarray(allowed.any(axis)[:, 0])[:, :, None, None] for axis in (3, 2))
+    dirty = jnp.where(filled, query, jnp.nan), *(jnp.where(seen, x, jnp.nan) for x in (key, value))
+    for got, want in zip(pulled(*dirty, upstream), found, strict=True):
+        np.testing.assert_array_equal(got, want)
+    for got, of in zip(found, (filled, filled, seen, seen), strict=True):
+        assert not np.asarray(jnp.where(of, 0, got)).any()
+
+
+def sizes(jaxpr):
+    for equation in jaxpr.eqns:
+        yield from (getattr(variable.aval, "size", 0) for variable in equation.outvars)
+        for inner in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
+            if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
+                yield from sizes(getattr(inner, "jaxpr", inner))
+
+
+@interpreted
+def test_no_square_is_made():
+    """Of segments, too, it finds out what is seen some rows at a time; for a causal mask it need not look."""
+    length = 8192
+    shape = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
+    ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
+
+    def loss(query, key, value, ids):
+        mask = masks.causal() & masks.segments(ids)
+        return functional.attention(query, key, value, mask=mask, implementation="splash").sum()
+
+    found = list(sizes(jax.make_jaxpr(jax.grad(loss))(shape, shape, shape, ids).jaxpr))
+    assert length * splash.ROWS in found
+    assert max(found) <= length**2 // 32
+
+
+def request(num_queries=256, num_keys=256, dtype=jnp.bfloat16, dim=64, key_dtype=None, **options):
+    shape = lambda length, dtype: jax.ShapeDtypeStruct((2, length, 4, dim), dtype)
+    keys = shape(num_keys, key_dtype or dtype)
+    return make_request(shape(num_queries, dtype), keys, keys, **options)
+
+
+PREFIX = masks.causal() | masks.prefix([3, 4])
+TWICE = masks.segments(packed(256, 70)) & masks.segments(packed(256, 90))
+
+
+@on_tpu
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"dtype": jnp.float16}, "float32 or bfloat16 throughout, got float16"),
+        ({"key_dtype": jnp.float32}, "float32 or bfloat16 throughout, got bfloat16, float32 and float32"),
+        ({"dim": 320}, "head dims up to 256, got 320 and 320"),
+        ({"bias": functional.alibi(4)}, NO_BIAS),
+        ({"score": jnp.tanh}, "soft_cap only"),
+        ({"dropout": functional.Dropout(0.1, jax.random.key(0))}, NO_DROPOUT),
+        ({"mask": PREFIX}, "got Or"),
+        ({"mask": ~masks.causal()}, "got Not"),
+        ({"mask": masks.causal() & PREFIX}, "got Or"),
+        ({"mask": masks.causal(jnp.asarray(3))}, "got CausalAt"),
+        ({"mask": TWICE}, "one segment"),
+        ({"mask": masks.segments(packed(256, 70).astype(np.float32))}, "fit into int32"),
+        ({"mask": masks.causal(-256)}, "lets nobody see anything"),
+        ({"mask": masks.window(3) & masks.causal(-4)}, "lets nobody see anything"),
+    ],
+)
+def test_refusals_on_its_device(options, reason):
+    """On a TPU it is chosen for what it takes, and passed over for what it does not."""
+    assert api.choose(request()) == "splash"
+    assert reason in api.implementations["splash"].refuse(request(**options))
+    assert api.choose(request(**options)) == "reference"
+
+
+@pytest.mark.parametrize(
+    "mask", [masks.causal(-255), masks.window(3) & masks.causal(-3), masks.causal() & masks.causal(5)]
+)
+@on_tpu
+def test_takes_a_band_that_leaves_one_key(mask):
+    assert api.implementations["splash"].refuse(request(mask=mask)) is None
+
+
+@on_tpu
+def test_chosen_where_nothing_has_to_be_cut(monkeypatch):
+    """Not for a few queries, nor on several devices, except in `shard_map`, where each computes its own."""
+    assert api.choose(request(num_queries=127)) == "reference"
+    assert api.choose(request(num_queries=1, num_keys=1 << 22)) == "blockwise"
+    monkeypatch.setattr(jax, "devices", lambda: [Device()] * 8)
+    assert api.choose(request()) == "reference"
+    mesh = Mesh(np.array(jax.local_devices()).reshape(4, 2), ("data", "model"))
+    chosen = []
+
+    def look(x):
+        chosen.append(api.choose(request()))
+        return x
+
+    for names in ({"data", "model"}, {"data"}):
+        jax.jit(jax.shard_map(look, mesh=mesh, in_specs=P("data"), out_specs=P("data"), axis_names=names))(jnp.zeros(4))
+    assert chosen == ["splash", "reference"]
+
+
+@pytest.mark.parametrize("device", [("cpu", "cpu"), ("gpu", "NVIDIA H100"), ("tpu", "TPU v3")])
+def test_needs_its_device(monkeypatch, device):
+    monkeypatch.setattr(jax, "devices", lambda: [Device(*device)])
+    with refused(f"it needs a TPU from v4 on, and this is {device[0]} ({device[1]})"):
+        functional.attention(*arrays()[:3], implementation="splash")
+
+
+@on_tpu
+def test_refuses_where_jax_has_none(monkeypatch):
+    monkeypatch.setitem(sys.modules, splash.PLACE, None)
+    with refused("this JAX has no jax.experimental.pallas"):
+        functional.attention(*arrays()[:3], implementation="splash")
+
+
+def test_is_imported_when_it_is_used():
+    program = f"import sys, jaxformer.functional; sys.exit({splash.PLACE!r} in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@on_tpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["nothing", "everything"])
+def test_lowers_for_a_tpu(name, dtype):
+    """As far as Mosaic's own compiler, which comes with a TPU: one kernel forward, two backward."""
+    num_queries, num_keys, mask = LONG[name]
+
+    def loss(query, key, value):
+        return functional.attention(query, key, value, mask=mask, score=functional.soft_cap(9.0)).sum()
+
+    given = [jax.ShapeDtypeStruct(x.shape, dtype) for x in draw(num_queries, num_keys)[:3]]
+    program = jax.export.export(jax.jit(jax.grad(loss, (0, 1, 2))), platforms=["tpu"])(*given)
+    assert program.mlir_module().count("stablehlo.custom_call @tpu_custom_call") == 3

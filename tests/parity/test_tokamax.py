@@ -1,0 +1,63 @@
+"""The real tokamax behind our contract, on CPU, where its choice is plain XLA; `tests/functional/test_tokamax.py` for
+what it is told.  It needs Python 3.12 and is no dependency of ours: pip install tokamax.
+"""
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("tokamax")
+
+from jaxformer import functional, masks
+from jaxformer.functional.attention import api
+from jaxformer.functional.attention.vendor import tokamax
+from tests.contracts.attention import CASES, AttentionContract, arrays
+from tests.contracts.biases import BiasContract
+
+pytestmark = pytest.mark.parity
+
+DROPS = {name for name, (_, _, options) in CASES.items() if "dropout" in options}
+
+
+def refused(reason):
+    return pytest.raises(ValueError, match=f"'tokamax' cannot do this: {reason}")
+
+
+class TestTokamax(AttentionContract, BiasContract):
+    implementation = "tokamax"
+
+    @pytest.fixture(autouse=True)
+    def _on_any_device(self, monkeypatch):
+        """As for `jax.nn`, the promotion that it counts on."""
+        monkeypatch.setitem(
+            api.implementations, "tokamax", api.Implementation(tokamax.attention, tokamax.refuse_anywhere)
+        )
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            yield
+
+    @pytest.mark.parametrize("name", CASES)
+    def test_agrees_with_numpy(self, name):
+        if name not in DROPS:
+            return super().test_agrees_with_numpy(name)
+        with refused("it cannot drop weights by our hash"):
+            super().test_agrees_with_numpy(name)
+        return None
+
+    @pytest.mark.parametrize("name", ["grouped", "mask [B, N, T, S]"])
+    def test_bfloat16(self, name):
+        super().test_bfloat16(name)
+
+    def test_no_keys(self):
+        with refused("it needs at least one query and one key"):
+            super().test_no_keys()
+
+
+@pytest.mark.parametrize("mask", [masks.causal(), masks.window(2)])
+def test_its_own_words(mask, monkeypatch):
+    """A causal mask and a window that it is told by name."""
+    query, key, value, _ = arrays()
+    given = query, key[:, :5], value[:, :5]
+    monkeypatch.setitem(api.implementations, "tokamax", api.Implementation(tokamax.attention, tokamax.refuse_anywhere))
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        got = functional.attention(*given, mask=mask, implementation="tokamax")
+    np.testing.assert_allclose(got, functional.attention(*given, mask=mask, implementation="reference"), atol=1e-6)
