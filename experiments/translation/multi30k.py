@@ -2,6 +2,9 @@
 
 At the size of the published text-only system: Wu et al. 2021, "Good for Misconceived Reasons" (41.02 BLEU en-de on
 test_2016, lower-cased Moses tokens, average of the last 10 checkpoints, beam 5).
+
+Norms stand before the sublayers, which learns much faster here: 23 validation BLEU from German after 600 updates, where
+post-norm, which needs a lower rate, has 3.
 """
 
 from jaxformer.models import EncoderDecoderConfig
@@ -10,7 +13,7 @@ from jaxformer.training.optimizers import OptimizerConfig
 
 
 def en_de() -> TranslationConfig:
-    """English to German, 4+4 layers, D=128: about two hours on 2 CPU cores, minutes on a GPU."""
+    """English to German, 4+4 layers, D=128: about an hour on 2 CPU cores, minutes on a GPU."""
     return _config("en", "de")
 
 
@@ -32,7 +35,9 @@ def _config(source: str, target: str) -> TranslationConfig:
     }
     return TranslationConfig(
         name=f"multi30k {source}-{target}",
-        model=EncoderDecoderConfig(width=128, num_heads=4, hidden=256, encoder_depth=4, decoder_depth=4, dropout=0.3),
+        model=EncoderDecoderConfig(
+            width=128, num_heads=4, hidden=256, encoder_depth=4, decoder_depth=4, dropout=0.3, arrange="pre"
+        ),
         data=DataConfig(
             **files,
             source_language=source,
@@ -42,9 +47,9 @@ def _config(source: str, target: str) -> TranslationConfig:
             num_shapes=6,
             max_length=128,
         ),
-        optimizer=OptimizerConfig(peak=3e-3, warmup=2000, cooldown=0.5),
+        optimizer=OptimizerConfig(peak=5e-3, warmup=1000, cooldown=0.5),
         train=TrainConfig(
-            steps=12_000, validate_every=300, checkpoint_every=300, keep_last=10, patience=10, validation_bleu=200
+            steps=8000, validate_every=300, checkpoint_every=150, keep_last=10, patience=10, validation_bleu=200
         ),
         decode=DecodeConfig(width=5),
     )

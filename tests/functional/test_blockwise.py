@@ -17,6 +17,7 @@ from tests.contracts.attention import CASES, AttentionContract, arrays, bias, co
 from tests.contracts.biases import BiasContract
 
 
+@pytest.mark.full
 class TestBlockwise(AttentionContract):
     implementation = "blockwise"
 
@@ -31,7 +32,9 @@ class TestSmallBlocks(AttentionContract, BiasContract):
         return attention(make_request(query, key, value, **options), query_block=2, key_block=3)
 
 
-@pytest.fixture(params=[1, 2, 4], ids=lambda heads: f"{heads} at a time")
+@pytest.fixture(
+    params=[2, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 4))], ids=lambda heads: f"{heads} at a time"
+)
 def parts(request, monkeypatch):
     """A class as on a CPU with one device, which works on so many heads at a time; new, for programs are kept by it."""
     monkeypatch.setattr(jax, "device_count", lambda: 1)

@@ -54,6 +54,7 @@ REFUSED = {
 
 
 @interpreted
+@pytest.mark.full
 class TestSplash(AttentionContract):
     implementation = "splash"
 

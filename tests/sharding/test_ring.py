@@ -43,13 +43,13 @@ class RingContract(AttentionContract):
         return sharding.ring_attention(cls.mesh, "context", **cls.options)(query, key, value, bias=bias, **options)
 
 
+@pytest.mark.full
 class TestRing(RingContract):
     """Four devices in a ring: pieces of two positions, the last ones filled up."""
 
     mesh, options = mesh(context=4), {}
 
 
-@pytest.mark.full
 class TestRingBiases(BiasContract, TestRing):
     """Biases that no array holds, on a ring."""
 

@@ -97,12 +97,14 @@ def test_gradients_leaf_by_leaf(text):
         np.testing.assert_allclose(a / scale, b / scale, atol=2e-5, err_msg=jax.tree_util.keystr(path))
 
 
+@pytest.mark.full
 def test_accumulation():
     state, step, rows = placed(ALL_AXES, accumulate=2)
     losses, _ = ten(state, step, jax.device_put(batch(), rows))
     np.testing.assert_allclose(losses, expected(accumulate=2)[0], rtol=1e-5)
 
 
+@pytest.mark.full
 def test_remat():
     config = dataclasses.replace(CONFIG, remat=True)
     state, step, rows = placed(ALL_AXES, config)
