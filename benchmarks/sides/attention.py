@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 
-import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from benchmarks.sides.attention_data import arrays, save, valid
+from benchmarks.sides.ours import product as product
+from benchmarks.sides.ours import versions as versions
 from jaxformer import functional, masks
 
 
@@ -41,13 +42,3 @@ def _attend(side, query, key, value, valid, *, causal):
         return jax.nn.dot_product_attention(query, key, value, mask=padding, is_causal=causal)
     mask = jnp.tril(jnp.ones((length, length), bool))[None, None] if causal else valid[:, None, None]
     return nnx.dot_product_attention(query, key, value, mask=mask)
-
-
-def product(size):
-    x = jnp.ones((size, size))
-    multiply = jax.jit(jnp.matmul)
-    return lambda: multiply(x, x).block_until_ready()
-
-
-def versions():
-    return f"jax {jax.__version__}, flax {flax.__version__}"

@@ -7,6 +7,8 @@ import os
 import torch
 
 from benchmarks.sides.attention_data import arrays, save, valid
+from benchmarks.sides.pytorch import product as product
+from benchmarks.sides.pytorch import versions as versions
 
 
 def build(spec):
@@ -23,12 +25,3 @@ def build(spec):
 
     save(spec, [x.detach().float().numpy().transpose(0, 2, 1, 3) for x in once()])
     return once
-
-
-def product(size):
-    x = torch.ones(size, size)
-    return lambda: x @ x
-
-
-def versions():
-    return f"torch {torch.__version__}"

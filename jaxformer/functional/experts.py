@@ -123,8 +123,9 @@ def mixture_of_experts(
     >>> mixture_of_experts(x, routing, Experts(halves, halves), capacity=2).tolist()
     [[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]]
     """
-    compute = _dropless if capacity is None else _limited
-    return compute(x, routing, experts, activation, capacity, place)
+    if capacity is None:
+        return _dropless(x, routing, experts, activation)
+    return _limited(x, routing, experts, activation, capacity, place)
 
 
 def expert_capacity(num_tokens: int, num_experts: int, count: int, factor: float) -> int:
@@ -136,8 +137,7 @@ def expert_capacity(num_tokens: int, num_experts: int, count: int, factor: float
     return max(1, math.ceil(factor * num_tokens * count / num_experts))
 
 
-def _dropless(x, routing, experts, activation, capacity, place):
-    del capacity, place
+def _dropless(x, routing, experts, activation):
     count = routing.experts.shape[-1]
     chosen = routing.experts.reshape(-1)
     order = jnp.argsort(chosen)  # stable: an expert's tokens stay in their order

@@ -1,8 +1,7 @@
 """Placement: what lies where on a mesh of devices.
 
-mesh = sharding.mesh("data=4,tensor=2")
-params = sharding.shardings_like(net.shapes, net.axes, sharding.RULES, mesh)     # for jax.jit(..., out_shardings=)
-loss = sharding.under(sharding.RULES, mesh)(loss)                                # activations, inside jax.jit
+`mesh` makes one from a line of text; `shardings_like` and `state_shardings` say where parameters and training state are
+born (``jax.jit(..., out_shardings=)``), `under` where activations go, inside ``jax.jit``.
 """
 
 from jaxformer.sharding.attention import ring_attention as ring_attention
