@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from jaxformer.config import PLACE
 from jaxformer.models.encoder_decoder import EncoderDecoderConfig
 from jaxformer.training.optimizers import OptimizerConfig
 
@@ -124,6 +125,8 @@ class TranslationConfig:
     """Names the run in logs and pictures."""
     seed: int = 0
     """Parameters, dropout and data order follow from it."""
+    mesh: str = dataclasses.field(default="", metadata=PLACE)
+    """Axes of the device mesh, such as "data=8,tensor=4"; all devices are `data` when nothing is said."""
     model: EncoderDecoderConfig = EncoderDecoderConfig()
     """The network; vocabulary sizes of 0 are the tokeniser's."""
     data: DataConfig = DataConfig()

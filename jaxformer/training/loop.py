@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 
+from jaxformer.sharding import processes
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.logging import JsonLog, TensorBoard
 from jaxformer.training.progress import Reporter
@@ -23,13 +25,6 @@ Reason = Literal["done", "patience", "time", "terminated", "interrupted"]
 
 class NonFiniteError(ArithmeticError):
     """The loss or a gradient is not finite; the message names the step."""
-
-
-class Work(NamedTuple):
-    """What a batch amounts to: target tokens, and the model's floating-point operations for a training step on it."""
-
-    tokens: int
-    flops: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +100,7 @@ def fit(
     *,
     plan: Plan,
     validate: Callable[[TrainState], Mapping[str, float]] | None = None,
-    work: Callable[[Any], Work] | None = None,
+    flops: Callable[[Any], float] | None = None,
     outputs: Outputs | None = None,
     progress: Progress | None = None,
 ) -> Result:
@@ -118,7 +113,7 @@ def fit(
     Args:
       batches: from a step to the batches from that step on.
       validate: from a state to figures, `plan.metric` among them.
-      work: what a batch amounts to, for tokens/s and utilisation.
+      flops: the model's floating-point operations in a step on a batch, for utilisation.
       progress: of the run that is resumed.
 
     Raises:
@@ -135,7 +130,7 @@ def fit(
             number += 1
             batch = _next(stream, number, plan)
             state, metrics = step(state, batch)
-            recorder.dispatched(number, metrics, work(batch) if work else Work(0, 0.0))
+            recorder.dispatched(number, metrics, flops(batch) if flops else 0.0)
             score, better = None, False
             if validate and _due(number, plan.validate_every, last=number == plan.steps):
                 recorder.settle()
@@ -143,9 +138,11 @@ def fit(
                 score = _score(figures, plan)
                 better = progress.add(number, score)
                 recorder.validated(number, figures, better)
-            reason = _why_stop(number, plan, progress, stopped, clock)
+            reason = _why_stop(number, plan, progress, _asked(number, stopped), clock)
             last = reason is not None
-            if outputs.checkpoints and (last or better or clock.save_due() or _due(number, plan.checkpoint_every)):
+            if outputs.checkpoints and (
+                last or better or clock.save_due(number) or _due(number, plan.checkpoint_every)
+            ):
                 recorder.settle()
                 outputs.checkpoints.save(number, state, {"progress": dataclasses.asdict(progress)}, score=score)
                 clock.saved()
@@ -163,13 +160,20 @@ def _impatient(plan: Plan, progress: Progress) -> bool:
     return bool(plan.patience) and progress.validations_since_best >= plan.patience
 
 
-def _why_stop(number: int, plan: Plan, progress: Progress, stopped: list[Reason], clock: _Clock) -> Reason | None:
+def _asked(number: int, stopped: list[Reason]) -> Reason | None:
+    """Who asked to stop; of several processes any one may have been asked, and all stop at the same step."""
+    if processes.asked_to_stop(number):
+        return "terminated"
+    return stopped[0] if stopped else None
+
+
+def _why_stop(number: int, plan: Plan, progress: Progress, asked: Reason | None, clock: _Clock) -> Reason | None:
     """Why this step is the last, if it is; a run that is complete is complete, whatever signal came meanwhile."""
     if number >= plan.steps:
         return "done"
     if _impatient(plan, progress):
         return "patience"
-    return stopped[0] if stopped else "time" if clock.up() else None
+    return asked or ("time" if clock.up(number) else None)
 
 
 def _next(stream: Iterator[Any], number: int, plan: Plan) -> Any:
@@ -191,11 +195,17 @@ class _Clock:
         self._plan, self._began = plan, time.monotonic()
         self._saved = self._began
 
-    def up(self) -> bool:
-        return 0 < self._plan.minutes <= (time.monotonic() - self._began) / 60
+    def up(self, number: int) -> bool:
+        return self._over(self._plan.minutes, self._began, number)
 
-    def save_due(self) -> bool:
-        return 0 < self._plan.checkpoint_minutes <= (time.monotonic() - self._saved) / 60
+    def save_due(self, number: int) -> bool:
+        return self._over(self._plan.checkpoint_minutes, self._saved, number)
+
+    def _over(self, minutes: float, since: float, number: int) -> bool:
+        """Of several processes the first one's clock counts, and is asked now and then, for the others wait for it."""
+        if minutes <= 0 or (jax.process_count() > 1 and number % self._plan.log_every):
+            return False
+        return processes.decided(time.monotonic() - since >= minutes * 60)
 
     def saved(self) -> None:
         self._saved = time.monotonic()
@@ -212,22 +222,24 @@ class _Recorder:
     def __init__(self, outputs: Outputs, plan: Plan):
         self._outputs, self._plan = outputs, plan
         self.skipped = 0
-        self._waiting: tuple[int, Metrics, Work] | None = None
-        self._since = time.perf_counter()
-        self._window = Work(0, 0.0)
+        self._waiting: tuple[int, Metrics, float] | None = None
+        self._new_window()
 
-    def dispatched(self, number: int, metrics: Metrics, work: Work) -> None:
+    def _new_window(self) -> None:
+        self._since, self._loss, self._tokens, self._flops = time.perf_counter(), 0.0, 0.0, 0.0
+
+    def dispatched(self, number: int, metrics: Metrics, flops: float) -> None:
         """Takes over a step's metrics and records those of the step before."""
         self.catch_up()
-        self._waiting = (number, metrics, work)
+        self._waiting = (number, metrics, flops)
 
     def catch_up(self) -> None:
         """Records what is waiting, and makes sure a kill would not lose it."""
         if self._waiting is None:
             return
-        number, metrics, work = self._waiting
+        number, metrics, flops = self._waiting
         self._waiting = None
-        self._record(number, {name: float(value) for name, value in jax.device_get(metrics).items()}, work)
+        self._record(number, {name: float(value) for name, value in jax.device_get(metrics).items()}, flops)
         if self._outputs.log:
             self._outputs.log.flush()
 
@@ -248,27 +260,30 @@ class _Recorder:
         if out.reporter:
             text = ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
             out.reporter.say(f"step {number:,}: validation {text}{' (best so far)' if better else ''}")
-        self._since, self._window = time.perf_counter(), Work(0, 0.0)
+        self._new_window()
 
-    def _record(self, number: int, metrics: dict[str, float], work: Work) -> None:
+    def _record(self, number: int, metrics: dict[str, float], flops: float) -> None:
         out = self._outputs
         total, count = metrics.pop("loss_sum"), metrics.pop("count")
         finite = metrics.pop("finite", 1.0)
         loss = total / (count if count > 0 else 1.0)
         if out.log:
             out.log.write(number, loss=loss, tokens=count, **metrics)
-        if not finite:
+        if finite:
+            self._loss, self._tokens = self._loss + total, self._tokens + count
+        else:
             if not metrics.get("skipped"):
                 raise NonFiniteError(f"step {number}: the loss ({loss}) or a gradient is not finite")
             self.skipped += 1
             if out.reporter:
                 out.reporter.say(f"step {number:,}: not finite, skipped ({self.skipped} so far)")
-        self._window = Work(self._window.tokens + work.tokens, self._window.flops + work.flops)
+        self._flops += flops
         if number % self._plan.log_every and number != self._plan.steps:
             return
         seconds = time.perf_counter() - self._since
-        rate, speed = self._window.tokens / seconds, self._window.flops / seconds
-        self._since, self._window = time.perf_counter(), Work(0, 0.0)
+        # Of all steps since the last line: batches of short sentences and of long ones have very different losses.
+        loss, rate, speed = self._loss / max(self._tokens, 1.0), self._tokens / seconds, self._flops / seconds
+        self._new_window()
         used = speed / out.peak_flops if out.peak_flops else None
         if out.board:
             out.board.write(number, **{"train/loss": loss, "train/tokens_per_second": rate, **metrics})
@@ -278,7 +293,11 @@ class _Recorder:
 
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[list[Reason]]:
-    """Collects requests to stop; a second Ctrl-C interrupts at once.  Outside the main thread there are none."""
+    """Collects requests to stop; a second Ctrl-C interrupts at once.  Outside the main thread there are none.
+
+    Of several processes each hears of another's SIGTERM through JAX, which has its own handler for it; Ctrl-C becomes
+    such a signal, so that all stop at the same step.
+    """
     stopped: list[Reason] = []
 
     def handle(number: int, _: Any) -> None:
@@ -286,8 +305,15 @@ def _stop_signals() -> Iterator[list[Reason]]:
             raise KeyboardInterrupt
         stopped.append("interrupted" if number == signal.SIGINT else "terminated")
 
+    def pass_on(*_: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    handlers = {signal.SIGTERM: handle, signal.SIGINT: handle}
+    if jax.process_count() > 1:
+        handlers = {signal.SIGINT: pass_on}
     try:
-        before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     except ValueError:  # not the main thread: signals are somebody else's
         yield stopped
         return

@@ -12,6 +12,7 @@ Milakov and Gimelshein 2018 (online softmax); Rabe and Staats 2021; Dao et al. 2
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -47,18 +48,29 @@ LOW = float(np.finfo(np.float32).min)
 
 
 def attention(
-    request: Request, *, query_block: int = QUERY_BLOCK, key_block: int = KEY_BLOCK
+    request: Request,
+    *,
+    query_block: int = QUERY_BLOCK,
+    key_block: int = KEY_BLOCK,
+    dims: tuple[int, int, int, int] | None = None,
+    origin: tuple[Any, Any] = (0, 0),
 ) -> Float[Array, "B T N J"]:
-    """The same result as `reference.attention`, in blocks of these sizes."""
+    """The same result as `reference.attention`, in blocks of these sizes.
+
+    Where the arrays are some rows and heads of a whole of `dims` (B, N, T, S), `origin` is the first of each; mask and
+    bias may speak of the whole, and dropout does.
+    """
     num_queries, num_keys = request.query.shape[1], request.key.shape[1]
     if num_queries == 0 or num_keys == 0:
         return jnp.zeros((*request.query.shape[:3], request.value.shape[3]), request.query.dtype)
     query_block, key_block = min(query_block, num_queries), min(key_block, num_keys)
     rows, columns = -num_queries % query_block, -num_keys % key_block
     plan = make_plan(request, (query_block, key_block), whole=not rows and not columns)
+    plan = dataclasses.replace(plan, dims=dims or plan.dims)
     ranges = key_ranges(request.mask, num_queries, query_block)
     bounds = key_bounds(ranges, np.arange(0, num_keys, key_block), key_block)
-    varying = Varying(jnp.asarray(bounds), request.mask, None if request.dropout is None else request.dropout.key)
+    dropout_key = None if request.dropout is None else request.dropout.key
+    varying = Varying(jnp.asarray(bounds), request.mask, dropout_key, origin=origin)
     query, key, value = (
         jnp.pad(x, ((0, 0), (0, more), (0, 0), (0, 0))) if more else x
         for x, more in ((request.query, rows), (request.key, columns), (request.value, columns))

@@ -78,7 +78,7 @@ class Ring:
     axis: str
     size: int
     dims: tuple[int, int, int, int]  # B, N, T, S of the whole; positions beyond T and S are there to fill up the pieces
-    cuts: tuple[str | None, str | None] = (None, None)  # axes along which rows of the batch and heads are cut
+    cuts: tuple[Any, Any] = (None, None)  # axes along which rows of the batch and heads are cut
     zigzag: bool = False
 
     @property
