@@ -51,9 +51,11 @@ def main(arguments: Sequence[str]) -> int:
     if known.out is None:
         parser.error("--out RUN is missing")
     from jaxformer.cli import runtime
+    from jaxformer.sharding import processes
 
     runtime.join(config, known.out, devices=known.devices)
     runtime.start(compile_cache=not known.no_compile_cache)
     result = runtime.task(task).train(config, known.out, console=runtime.console())
-    runtime.draw_curves(known.out)
+    if processes.first():
+        runtime.draw_curves(known.out)
     return runtime.EXIT_CODES.get(result.reason, 0)
