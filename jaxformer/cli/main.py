@@ -93,7 +93,7 @@ def _exit_code(error: Exception) -> int | None:
         "jaxformer.data.sources": ("DataError", 2),
         "jaxformer.data.fetch": ("FetchError", 2),
         "jaxformer.training.checkpoint": ("CheckpointError", 1),
-        "jaxformer.training.loop": ("NonFiniteError", 1),
+        "jaxformer.training.recorder": ("NonFiniteError", 1),
         "jaxformer.sharding.distributed": ("DistributedError", 1),
     }
     for module, (name, code) in known.items():
