@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -43,7 +44,12 @@ def local(folder, out, *options, **more):
 def finish(process, timeout=200):
     """Exit code, output, and seconds from now."""
     began = time.monotonic()
-    said, _ = process.communicate(timeout=timeout)
+    try:
+        said, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        for pid in [*children(process), process.pid]:
+            os.kill(pid, signal.SIGKILL)
+        raise
     return process.returncode, said, time.monotonic() - began
 
 

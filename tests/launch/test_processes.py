@@ -12,15 +12,6 @@ from tests.launch import programs
 pytestmark = pytest.mark.faults
 
 
-def begin(folder, out):
-    """A run of two processes, when it has trained for some steps, and the ids of both."""
-    there = len(programs.losses(folder / out))
-    process = programs.local(folder, out, "--processes", "2", "--devices", "2")
-    programs.until(lambda: len(programs.losses(folder / out)) > there + 5 or process.poll() is not None)
-    assert process.poll() is None, process.communicate()
-    return process, programs.children(process)
-
-
 def test_two_processes_train_like_one(trained):
     code, said, _ = programs.finish(programs.local(trained, "one", "--devices", "4"))
     assert code == 0, said
@@ -31,31 +22,35 @@ def test_two_processes_train_like_one(trained):
     assert [entry["loss"] for entry in two[:10]] == pytest.approx([entry["loss"] for entry in one[:10]], rel=1e-5)
 
 
-def test_one_is_asked_to_stop(trained):
-    process, (_, second) = begin(trained, "stopped")
-    os.kill(second, signal.SIGTERM)
+def begin(folder, out):
+    """A run of two processes, when it has trained for some more steps, and the ids of both."""
+    there = len(programs.losses(folder / out))
+    process = programs.local(folder, out, "--processes", "2", "--devices", "2")
+    programs.until(lambda: len(programs.losses(folder / out)) > there + 5 or process.poll() is not None)
+    assert process.poll() is None, process.communicate()
+    return process, programs.children(process)
+
+
+def test_killed_and_stopped_and_still_the_same(trained):
+    process, both = begin(trained, "disturbed")
+    os.kill(both[1], signal.SIGKILL)
+    code, said, seconds = programs.finish(process, timeout=60)
+    assert (code, seconds < 10) == (137, True), said
+    for pid in both:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+    process, _ = begin(trained, "disturbed")
+    process.send_signal(signal.SIGTERM)
     code, said, _ = programs.finish(process, timeout=60)
     assert code == 85, said
-    stopped = len(programs.losses(trained / "stopped"))
+    stopped = len(programs.losses(trained / "disturbed"))
     assert stopped < 40
-    code, said, _ = programs.finish(programs.local(trained, "stopped", "--processes", "2", "--devices", "2"))
+
+    code, said, _ = programs.finish(programs.local(trained, "disturbed", "--processes", "2", "--devices", "2"))
     assert code == 0, said
     assert f"resumed from step {stopped}" in said
-    assert programs.losses(trained / "stopped") == programs.losses(trained / "whole")
-
-
-def test_one_is_killed_then_the_other(trained):
-    for index in (1, 0):
-        process, both = begin(trained, "killed")
-        os.kill(both[index], signal.SIGKILL)
-        code, said, seconds = programs.finish(process, timeout=60)
-        assert (code, seconds < 10) == (137, True), said
-        for pid in both:
-            with pytest.raises(ProcessLookupError):
-                os.kill(pid, 0)
-    code, said, _ = programs.finish(programs.local(trained, "killed", "--processes", "2", "--devices", "2"))
-    assert code == 0, said
-    assert programs.losses(trained / "killed") == programs.losses(trained / "whole")
+    assert programs.losses(trained / "disturbed") == programs.losses(trained / "whole")
 
 
 def pair(folder, *commands, **more):

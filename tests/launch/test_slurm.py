@@ -76,6 +76,8 @@ def slurm(tmp_path):
         run("slurmd", **known)
         programs.until(lambda: "idle" in run("sinfo", "-h", "-o", "%T", **known), timeout=30)
         yield known
+        run("scancel", "--user=root", **known)  # of a test that failed half-way
+        programs.until(lambda: not run("squeue", "-h", **known), timeout=60)
     finally:
         for path in (tmp_path / "slurmd.pid", tmp_path / "slurmctld.pid", tmp_path / "munge" / "pid"):
             if path.exists():

@@ -98,7 +98,7 @@ def test_contradictions(only, variables, message):
         ({"SLURM_STEP_TASKS_PER_NODE": "2", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 1, (2, 3)),
         # Bound by SLURM: the task sees its own alone, and calls them 0 and 1.
         ({"SLURM_STEP_TASKS_PER_NODE": "2", "CUDA_VISIBLE_DEVICES": "0,1", "SLURM_GPUS_ON_NODE": "4"}, 1, ()),
-        ({"SLURM_STEP_TASKS_PER_NODE": "1(x2),2", "SLURM_NODEID": "2", "CUDA_VISIBLE_DEVICES": "0,1"}, 1, (1,)),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x2),2,4", "SLURM_NODEID": "2", "CUDA_VISIBLE_DEVICES": "0,1"}, 1, (1,)),
         ({"SLURM_STEP_TASKS_PER_NODE": "1(x2),2", "SLURM_NODEID": "0", "CUDA_VISIBLE_DEVICES": "0,1"}, 0, ()),
         ({"SLURM_STEP_TASKS_PER_NODE": "2"}, 1, (1,)),  # nothing says how many there are: as JAX would
         ({"SLURM_STEP_TASKS_PER_NODE": "2", "JAX_LOCAL_DEVICE_IDS": "5,6"}, 1, (5, 6)),
