@@ -50,11 +50,13 @@ LOW = float(np.finfo(np.float32).min)
 def attention(
     request: Request, *, query_block: int = QUERY_BLOCK, key_block: int = KEY_BLOCK
 ) -> Float[Array, "B T N J"]:
-    """The same result as `reference.attention`, in blocks of these sizes."""
+    """The same result as `reference.attention`, in blocks of at most these sizes."""
     num_queries, num_keys = request.query.shape[1], request.key.shape[1]
     if num_queries == 0 or num_keys == 0:
         return jnp.zeros((*request.query.shape[:3], request.value.shape[3]), request.query.dtype)
-    query_block, key_block = min(query_block, num_queries), min(key_block, num_keys)
+    # As few blocks as that allows, of one size: 384 positions are two blocks of 192, not one of 256 and one half empty.
+    query_block = -(-num_queries // -(-num_queries // query_block))
+    key_block = -(-num_keys // -(-num_keys // key_block))
     rows, columns = -num_queries % query_block, -num_keys % key_block
     plan = make_plan(request, (query_block, key_block), whole=not rows and not columns)
     ranges = key_ranges(request.mask, num_queries, query_block, together=plan.part[0])
