@@ -298,6 +298,8 @@ def _times(config: TranslationConfig) -> training.Plan:
         patience=train.patience,
         metric=train.metric,
         higher_is_better=train.metric == "bleu",
+        rollbacks=3 if train.nonfinite == "rollback" else 0,
+        stall_minutes=train.stall_minutes,
         minutes=train.minutes,
         checkpoint_minutes=train.checkpoint_minutes,
     )

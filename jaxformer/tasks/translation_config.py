@@ -88,8 +88,11 @@ class TrainConfig:
     """Checkpoints kept besides the best one."""
     log_every: int = 10
     """Steps between lines of the progress bar and TensorBoard; the JSON log holds every step."""
-    nonfinite: Literal["abort", "skip"] = "abort"
-    """What to do when a gradient is not finite."""
+    nonfinite: Literal["abort", "skip", "rollback"] = "abort"
+    """What to do when a loss or gradient is not finite: end; leave the update out; go back to the last checkpoint and
+    leave the batch out, at most three times in a row."""
+    stall_minutes: float = 0.0
+    """Time without progress after which a process says where it is stuck, with all stacks, and ends; 0 for no limit."""
     tensorboard: bool = True
     """Write TensorBoard events."""
 

@@ -60,7 +60,7 @@ class Model:
             self.placement.under(functools.partial(loss, self.net, train.label_smoothing, train.z_loss)),
             self.optimizer,
             accumulate=train.accumulate,
-            nonfinite=train.nonfinite,
+            nonfinite="skip" if train.nonfinite == "skip" else "abort",
             ema_decay=train.ema_decay,
             shardings=self.shardings,
         )

@@ -7,6 +7,7 @@ again after restoring, on whatever mesh.  A step that does not check out is pass
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -14,7 +15,7 @@ import math
 import os
 import pathlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -47,23 +48,14 @@ class Checkpoints:
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, keep_last: int = 5, timeout: int = 60):
-        policy = preservation_policy.AnyPreservationPolicy(
-            [
-                preservation_policy.LatestN(n=keep_last),
-                preservation_policy.BestN(
-                    get_metric_fn=lambda m: -m["score"], n=1, keep_checkpoints_without_metrics=False
-                ),
-            ]
-        )
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=policy,
-            best_fn=lambda metrics: -metrics["score"],  # without it the scores would not be written
+            preservation_policy=_LastAndBest(keep_last, self.best_step),
             async_options=ocp.AsyncOptions(timeout_secs=timeout),
             enable_background_delete=False,
         )
         self.directory = pathlib.Path(directory).absolute()
         handlers = {"state": ocp.StandardCheckpointHandler(), "about": ocp.JsonCheckpointHandler()}
-        self._tidy = False
+        self._tidy, self._scores = False, dict[int, float | None]()
         try:
             self._manager = ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
         except OSError as error:
@@ -81,12 +73,23 @@ class Checkpoints:
 
     def best_step(self) -> int | None:
         """The step with the lowest score among those kept, or None."""
-        scored = {}
-        for step in self.steps():
-            metrics = self._manager.metrics(step)
-            if metrics is not None and math.isfinite(metrics["score"]):
-                scored[step] = metrics["score"]
+        scored = {step: score for step in self.steps() if (score := self._score(step)) is not None}
         return min(scored, key=lambda step: (scored[step], step)) if scored else None
+
+    def _score(self, step: int) -> float | None:
+        """The score of a step; None where it has none, or cannot be read."""
+        if step not in self._scores:
+            try:
+                self._scores[step] = self._about(step).get("score")
+            except Exception as error:  # a damaged file shows as almost any exception
+                logger.warning("no score of step %d in %s: %s", step, self.directory, _first_line(error))
+                self._scores[step] = None
+        return self._scores[step]
+
+    def _about(self, step: int) -> dict[str, Any]:
+        about = self._manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
+        _check_signature(about)
+        return about
 
     def delete(self, step: int) -> None:
         """Removes a step."""
@@ -103,13 +106,13 @@ class Checkpoints:
         """
         if not os.access(self.directory, os.W_OK):  # Orbax would wait for its timeout
             raise CheckpointError(f"cannot save step {step}: {self.directory} is read-only or missing")
-        about = _sign({"step": step, "checksums": _listed(checksums(state)), **about})
+        score = score if score is not None and math.isfinite(score) else None
+        about = _sign({"step": step, "score": score, "checksums": _listed(checksums(state)), **about})
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
-        # Orbax warns at every save without a figure; infinity is never the best.
-        metrics = {"score": float(score) if score is not None and math.isfinite(score) else math.inf}
+        self._scores[step] = score
         try:
             self._remove_leftovers()
-            self._manager.save(step, args=items, metrics=metrics, force=True)
+            self._manager.save(step, args=items, force=True)
         except Exception as error:  # Orbax and tensorstore raise many types for one cause
             raise CheckpointError(f"cannot save step {step} in {self.directory}: {_first_line(error)}") from error
 
@@ -142,8 +145,7 @@ class Checkpoints:
         """
         items = ocp.args.Composite(state=ocp.args.StandardRestore(target), about=ocp.args.JsonRestore())
         try:
-            about = self._manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
-            _check_signature(about)
+            about = self._about(step)
             _check_kind(self._manager.item_metadata(step)["state"], target)
             state = self._manager.restore(step, args=items)["state"]
             found = _listed(checksums(state))
@@ -188,6 +190,8 @@ class Checkpoints:
         """Renames steps that are not sound, once a sound one is found."""
         if not steps:
             return
+        for step in steps:
+            self._scores.pop(step, None)
         if processes.first():
             for step in steps:
                 aside = self.directory / f"damaged-{step}"
@@ -212,6 +216,23 @@ class Checkpoints:
             part = jax.tree.map(lambda x: x.astype(jnp.float32), pick(self.restore(step, target)[0]))
             total = part if total is None else jax.tree.map(jnp.add, total, part)
         return jax.tree.map(lambda x: x / len(steps), total)
+
+
+@dataclasses.dataclass
+class _LastAndBest(preservation_policy.PreservationPolicy):
+    """The last steps and the best one.
+
+    Not by Orbax's own metrics: it reads those of all steps at once, so that one damaged file would bar all of them.
+    """
+
+    last: int
+    best: Callable[[], int | None]
+
+    def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
+        """One answer for each step, oldest first."""
+        del context
+        best, old = self.best(), len(checkpoints) - self.last
+        return [number >= old or found.step == best for number, found in enumerate(checkpoints)]
 
 
 def checksums(tree: Any) -> dict[str, jax.Array]:
