@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 import jax
@@ -43,8 +43,10 @@ Axes: TypeAlias = tuple[AxisName | None, ...]
 """One name for each dimension of an array; None where a dimension is never split."""
 
 Place: TypeAlias = Callable[[jax.Array, Axes], jax.Array]
+Cut: TypeAlias = Callable[[Axes], int]
 
-_active: contextvars.ContextVar[Place | None] = contextvars.ContextVar("place", default=None)
+_active: contextvars.ContextVar[tuple[Place, Cut] | None] = contextvars.ContextVar("place", default=None)
+_devices: contextvars.ContextVar[Sequence[jax.Device]] = contextvars.ContextVar("devices", default=())
 
 
 def constrain(x: jax.Array, *names: AxisName | None) -> jax.Array:
@@ -55,15 +57,40 @@ def constrain(x: jax.Array, *names: AxisName | None) -> jax.Array:
     """
     if len(names) != x.ndim:
         raise ValueError(f"constrain got {len(names)} axis names {names} for an array of shape {x.shape}")
-    place = _active.get()
-    return x if place is None else place(x, names)
+    active = _active.get()
+    return x if active is None else active[0](x, names)
+
+
+def pieces(*names: AxisName) -> int:
+    """Over how many devices an active rule table cuts an array of these dimensions; else 1."""
+    active = _active.get()
+    return 1 if active is None else active[1](names)
 
 
 @contextlib.contextmanager
-def placing(place: Place) -> Iterator[None]:
-    """Makes `place` decide, while a function is traced, where the activations named by `constrain` go."""
-    token = _active.set(place)
+def placing(place: Place, pieces: Cut = lambda names: 1) -> Iterator[None]:
+    """While a function is traced, `place` decides where the activations named by `constrain` go.
+
+    Args:
+      pieces: over how many devices arrays of these names are cut.
+    """
+    token = _active.set((place, pieces))
     try:
         yield
     finally:
         _active.reset(token)
+
+
+def devices() -> Sequence[jax.Device]:
+    """The devices that a function being traced will run on: all there are, or those given to `compiling_for`."""
+    return _devices.get() or jax.devices()
+
+
+@contextlib.contextmanager
+def compiling_for(devices: Sequence[jax.Device]) -> Iterator[None]:
+    """While a function is traced, it is for these devices, which need not be here."""
+    token = _devices.set(devices)
+    try:
+        yield
+    finally:
+        _devices.reset(token)

@@ -9,6 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxformer import axes
+from jaxformer.axes import constrain
+
 
 def cross_entropy(
     logits: Float[Array, "*batch V"],
@@ -75,8 +78,8 @@ def linear_cross_entropy(
     Args:
       table: the output projection, a row for each label; cast to the dtype of `x`, sums are float32.
       where: labels to count; the others add nothing, whatever `x` holds there.
-      chunk: positions at a time, over the whole batch; by default as many as fit the cache of a CPU (4 M logits), or
-        1 GB of an accelerator.
+      chunk: positions at a time, over the whole batch; by default as many as fit each device: the cache of a CPU
+        (4 M logits), or 1 GB of an accelerator.
 
     Raises:
       ValueError: `smoothing` is not in [0, 1), or shapes that do not fit.
@@ -96,10 +99,11 @@ def linear_cross_entropy(
     if where is None:
         where = jnp.ones(labels.shape, bool)
     if chunk is None:
-        chunk = (1 << 22 if jax.default_backend() == "cpu" else 1 << 28) // table.shape[0]
+        each = 1 << (22 if axes.devices()[0].platform == "cpu" else 28)
+        chunk = each * axes.pieces("batch", "length", "vocab") // table.shape[0]
     batch, length = labels.shape
-    pieces = -(-length // max(1, chunk // batch))
-    options = _Options(smoothing, z_loss, pieces)
+    pieces, groups = -(-length // max(1, chunk // batch)), axes.pieces("batch")
+    options = _Options(smoothing, z_loss, pieces, groups if batch % groups == 0 else 1)
     x = jnp.where(where[..., None], x, 0)
     return _linear_cross_entropy(options, x, table, labels, where), where.sum().astype(jnp.float32)
 
@@ -108,11 +112,12 @@ class _Options(NamedTuple):
     smoothing: float
     z_loss: float
     pieces: int
+    groups: int  # of rows, as the batch is cut over devices
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _linear_cross_entropy(options: _Options, x: Array, table: Array, labels: Array, where: Array) -> Array:
-    narrow = table.astype(x.dtype)
+    narrow = constrain(table.astype(x.dtype), "vocab", None)
 
     def add(total, piece):
         x, labels, where = piece
@@ -124,8 +129,10 @@ def _linear_cross_entropy(options: _Options, x: Array, table: Array, labels: Arr
 
 
 def _linear_cross_entropy_forward(options, x, table, labels, where):
-    narrow, size = table.astype(x.dtype), table.shape[0]
+    # Gathered once, before the loop; and the gradient of the table is summed over devices once, after it.
+    narrow, (size, width) = constrain(table.astype(x.dtype), "vocab", None), table.shape
     low = options.smoothing / size
+    grouped = lambda a: a.reshape(options.groups, -1, a.shape[-1])
 
     def add(sums, piece):
         total, d_table = sums
@@ -143,14 +150,15 @@ def _linear_cross_entropy_forward(options, x, table, labels, where):
         d_logits = jnp.where(where[:, None], d_logits, 0.0).astype(x.dtype)
         d_x = jnp.einsum("nv,vd->nd", d_logits, narrow, preferred_element_type=jnp.float32)
         # [D, V], for the transpose of a few features is cheaper than that of many logits.
-        d_table += jnp.einsum("nd,nv->dv", x, d_logits, preferred_element_type=jnp.float32)
+        more = jnp.einsum("gnd,gnv->gdv", grouped(x), grouped(d_logits), preferred_element_type=jnp.float32)
+        d_table = constrain(d_table + more, "batch", None, "vocab")
         return (total + jnp.where(where, loss, 0.0).sum(), d_table), d_x.astype(x.dtype).reshape(piece[0].shape)
 
-    zero = (jnp.float32(0), jnp.zeros(table.shape[::-1], jnp.float32))
+    zero = (jnp.float32(0), constrain(jnp.zeros((options.groups, width, size), jnp.float32), "batch", None, "vocab"))
     (total, d_table), d_x = jax.lax.scan(add, zero, _cut(options.pieces, x, labels, where))
-    batch, length, width = x.shape
+    batch, length, _ = x.shape
     d_x = jnp.moveaxis(d_x, 0, 1).reshape(batch, -1, width)[:, :length]
-    return total, (d_x, d_table.T.astype(table.dtype))
+    return total, (d_x, d_table.sum(0).T.astype(table.dtype))
 
 
 def _linear_cross_entropy_backward(options, slopes, upstream):

@@ -7,6 +7,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxformer import functional
+from jaxformer.axes import constrain
 from jaxformer.functional.positions import check_positions
 from jaxformer.modules.initializers import normal
 
@@ -24,6 +25,7 @@ class Embedding(nnx.Module):
     def __call__(self, tokens: Int[Array, "*batch"], *, dtype: jnp.dtype = jnp.dtype("float32")) -> Array:
         """``sqrt(D) table[tokens]``, ``[*batch, D]`` in `dtype`.  Token ids must be below the vocabulary size."""
         table = self.table[...]
+        table = constrain(table, "vocab", None)
         return table[tokens].astype(dtype) * jnp.asarray(table.shape[1] ** 0.5, dtype)
 
     def logits(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:

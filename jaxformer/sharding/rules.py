@@ -108,7 +108,7 @@ def under(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
     def wrap(function: F) -> F:
         @functools.wraps(function)
         def placed(*args: Any, **kwargs: Any) -> Any:
-            with axes.placing(place):
+            with axes.placing(place, lambda names: math.prod(ways(cut, mesh) for cut in spec(names, rules, mesh))):
                 return function(*args, **kwargs)
 
         return placed  # type: ignore[return-value]

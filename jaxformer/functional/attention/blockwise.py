@@ -2,8 +2,9 @@
 
 Memory is O(T + S) forward and backward, for any mask, bias and dropout: a tile of the mask is asked for when it is
 needed, a tile of dropout is hashed again.  Blocks that `Mask.key_range` rules out are not visited, so restricted
-attention, ``mask=window(W)``, costs O(T W).  The loops run over blocks and are never unrolled: compile time does not
-grow with length.
+attention, ``mask=window(W)``, costs O(T W); nor are those that `Mask.live_ranges` rules out for all rows of the batch
+that are worked on together: padding, and the other segments of a packed row.  The loops run over blocks and are never
+unrolled: compile time does not grow with length.
 
 `forward` and `backward` may be given a piece of the keys, which is how ring attention uses them.
 
@@ -22,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxformer import axes
 from jaxformer.functional.attention.base import Request
 from jaxformer.functional.attention.tiles import (
     Plan,
@@ -55,7 +57,7 @@ def attention(
     dims: tuple[int, int, int, int] | None = None,
     origin: tuple[Any, Any] = (0, 0),
 ) -> Float[Array, "B T N J"]:
-    """The same result as `reference.attention`, in blocks of these sizes.
+    """The same result as `reference.attention`, in blocks of at most these sizes.
 
     Where the arrays are some rows and heads of a whole of `dims` (B, N, T, S), `origin` is the first of each; mask and
     bias may speak of the whole, and dropout does.
@@ -63,11 +65,13 @@ def attention(
     num_queries, num_keys = request.query.shape[1], request.key.shape[1]
     if num_queries == 0 or num_keys == 0:
         return jnp.zeros((*request.query.shape[:3], request.value.shape[3]), request.query.dtype)
-    query_block, key_block = min(query_block, num_queries), min(key_block, num_keys)
+    # As few blocks as that allows, of one size: 384 positions are two blocks of 192, not one of 256 and one half empty.
+    query_block = -(-num_queries // -(-num_queries // query_block))
+    key_block = -(-num_keys // -(-num_keys // key_block))
     rows, columns = -num_queries % query_block, -num_keys % key_block
     plan = make_plan(request, (query_block, key_block), whole=not rows and not columns)
     plan = dataclasses.replace(plan, dims=dims or plan.dims)
-    ranges = key_ranges(request.mask, num_queries, query_block)
+    ranges = key_ranges(request.mask, num_queries, query_block, rows=len(request.query), together=plan.part[0])
     bounds = key_bounds(ranges, np.arange(0, num_keys, key_block), key_block)
     dropout_key = None if request.dropout is None else request.dropout.key
     varying = Varying(jnp.asarray(bounds), request.mask, dropout_key, origin=origin)
@@ -91,7 +95,7 @@ def make_plan(request: Request, blocks: tuple[int, int], *, whole: bool) -> Plan
 def _part(request: Request) -> tuple[int, int]:
     """Rows and key heads for which a tile stays in the cache; all of them where there is more than one core to feed."""
     batch, num_key_heads = request.query.shape[0], request.key.shape[2]
-    alone = jax.default_backend() == "cpu" and jax.device_count() == 1
+    alone = [device.platform for device in axes.devices()] == ["cpu"]
     if not alone or isinstance(request.bias, Bias):  # which may hold something for every row or head
         return batch, num_key_heads
     most = lambda count, each: max(n for n in range(1, count + 1) if count % n == 0 and (n == 1 or n * each <= HEADS))
@@ -99,23 +103,51 @@ def _part(request: Request) -> tuple[int, int]:
     return (most(batch, heads * request.group) if heads == num_key_heads else 1), heads
 
 
-def key_ranges(mask: Mask | None, num_queries: int, query_block: int) -> np.ndarray:
-    """For each block of queries, the keys outside of which it sees none: ``[blocks, 2]``, from and up to."""
-    starts = range(0, num_queries, query_block)
-    if mask is None:
-        return np.array([(0, np.iinfo(np.int32).max) for _ in starts], np.int32)
-    found = [mask.key_range(start, min(start + query_block, num_queries)) for start in starts]
-    return np.clip(found, 0, np.iinfo(np.int32).max).astype(np.int32)
+def key_ranges(mask: Mask | None, num_queries: int, query_block: int, *, rows: int = 0, together: int = 0) -> Any:
+    """The keys outside of which a block of queries sees none, from and up to: ``int32 [parts or 1, blocks, 2]``.
+
+    A part is `together` of the `rows` of the batch; all are one where the mask speaks of more rows than are here.
+    An array of NumPy, with one part, where the data say nothing.
+    """
+    start = np.arange(0, num_queries, query_block)
+    stop = np.minimum(start + query_block, num_queries)
+    first, last = (Mask() if mask is None else mask).ranges(start, stop)
+    if isinstance(first, np.ndarray):
+        return np.stack([first, last], -1).swapaxes(0, 1)
+    ranges = jnp.stack([first, last], -1).swapaxes(0, 1)
+    if len(ranges) > 1:
+        ranges = _hull(ranges.reshape(-1, together if len(ranges) == rows else len(ranges), *ranges.shape[1:]))
+    return _common(ranges)
+
+
+def _hull(ranges: Array) -> Array:
+    """The least range that holds those along the second dimension, of which empty ones have nothing to hold."""
+    first, last = ranges[..., 0], ranges[..., 1]
+    filled = first < last
+    least = jnp.where(filled, first, np.iinfo(np.int32).max).min(1)
+    return jnp.stack([least, jnp.where(filled, last, 0).max(1)], -1)
+
+
+@jax.custom_batching.custom_vmap
+def _common(ranges: Array) -> Array:
+    """Under `vmap` one range for all: a loop whose bounds differ would copy all that it carries at every turn."""
+    return ranges
+
+
+@_common.def_vmap
+def _(size, is_mapped, ranges):
+    del size, is_mapped  # of one argument, which is mapped
+    return _common(_hull(ranges.swapaxes(0, 1))), False
 
 
 def key_bounds(ranges: Any, starts: Any, key_block: int) -> Any:
-    """From key ranges ``[queries, 2]`` to the first and one past the last of the key blocks that begin at `starts`."""
+    """From key ranges ``[..., 2]`` to the first and one past the last of the key blocks that begin at `starts`."""
     numbers = jnp if isinstance(ranges, jax.Array) or isinstance(starts, jax.Array) else np
-    needed = (
-        (starts[None] < ranges[:, 1:]) & (starts[None] + key_block > ranges[:, :1]) & (ranges[:, 1:] > ranges[:, :1])
-    )
-    last = needed.shape[1] - needed[:, ::-1].argmax(1)
-    return numbers.stack([needed.argmax(1), numbers.where(needed.any(1), last, 0)], 1).astype(np.int32)
+    starts = starts.reshape((1,) * (ranges.ndim - 1) + (-1,))
+    first, last = ranges[..., :1], ranges[..., 1:]
+    needed = (starts < last) & (starts + key_block > first) & (last > first)
+    end = needed.shape[-1] - needed[..., ::-1].argmax(-1)
+    return numbers.stack([needed.argmax(-1), numbers.where(needed.any(-1), end, 0)], -1).astype(np.int32)
 
 
 def forward(

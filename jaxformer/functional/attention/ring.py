@@ -128,8 +128,8 @@ def attention(
     return _attend(plan, ring, request.query, request.key, request.value, bias, shared)
 
 
-def _key_ranges(mask: Mask | None, ring: Ring, local: int, block: int) -> np.ndarray:
-    """What each block of queries may see, for each device: ``[P, blocks, 2]``."""
+def _key_ranges(mask: Mask | None, ring: Ring, local: int, block: int) -> Any:
+    """What each block of queries may see in any row of the batch, for each device: ``[P, blocks, 2]``."""
     whole = blockwise.key_ranges(mask, ring.size * local, block)
     return whole.reshape(ring.pieces.size, -1, 2)[ring.pieces].reshape(ring.size, -1, 2)
 
@@ -142,7 +142,7 @@ def _varying(plan: Plan, ring: Ring, shared: Any, query: Array, key: Array, owne
     bounds = blockwise.key_bounds(ranges[rank], places[1][:: plan.blocks[1]], plan.blocks[1])
     held = query.shape[0], query.shape[2]
     origin = tuple(0 if a is None else jax.lax.axis_index(a) * n for a, n in zip(ring.cuts, held, strict=True))
-    return Varying(bounds, mask, dropout_key, places, origin)
+    return Varying(bounds[None], mask, dropout_key, places, origin)
 
 
 def _round(

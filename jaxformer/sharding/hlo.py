@@ -1,0 +1,231 @@
+"""What a compiled program sends between devices, read from its text.
+
+XLA's own cost analysis counts the body of a loop once; here every collective is counted as often as it runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+KINDS = "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute"
+_KIND = "|".join((*KINDS, "collective-broadcast"))
+_WIDTHS = {"pred": 8, "token": 0, "opaque": 0}
+
+_HEAD = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
+_LINE = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+_COLLECTIVE = re.compile(rf"^(.*?) ({_KIND})(-start)?\((.*)$")
+_CALLS = re.compile(r"\b(condition|body|calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
+_BRANCHES = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """One exchange between devices, as one device sees it."""
+
+    kind: str
+    """all-gather, all-reduce, ..."""
+    bytes: int
+    """The whole of what is exchanged: the result of a gather, the operand of a scatter."""
+    largest: int
+    """The largest array in it, for the compiler sends several at once."""
+    devices: int
+    """How many take part together; 2 in a permutation, where one sends to one."""
+    axes: tuple[str, ...]
+    """Mesh axes along which they lie."""
+    count: int
+    """How often it runs in one run of the program, loops multiplied out."""
+    where: str
+    """The operation it was made for."""
+
+    @property
+    def wire(self) -> float:
+        """Bytes that a device sends in one run, around a ring: (n - 1) / n of the whole, twice in an all-reduce."""
+        if self.kind.startswith("collective"):
+            return self.bytes
+        return self.bytes * (self.devices - 1) / self.devices * (2 if self.kind == "all-reduce" else 1)
+
+
+def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
+    """The collectives of a compiled program, the largest array first.
+
+    Args:
+      text: ``compiled.as_text()``.
+      mesh: ``mesh.shape``, the axes with their sizes in order.
+
+    Raises:
+      ValueError: a loop around a collective whose number of turns the text does not tell, or groups of devices in a
+        notation not known here.
+
+    >>> collectives('''ENTRY %main (x: f32[4]) -> f32[8] {
+    ...   %x = f32[4]{0} parameter(0)
+    ...   ROOT %y = f32[8]{0} all-gather(%x), replica_groups={{0,1},{2,3}}, dimensions={0}
+    ... }''', {"data": 2, "tensor": 2})
+    [Collective(kind='all-gather', bytes=32, largest=32, devices=2, axes=('tensor',), count=1, where='')]
+    """
+    program = _parse(text)
+    found: Counter[Collective] = Counter()
+    for name, times in _runs(program).items():
+        for line in program[name].values():
+            if one := _read(line, mesh):
+                found[one] += times
+    counted = [dataclasses.replace(one, count=times) for one, times in found.items()]
+    return sorted(counted, key=lambda one: (-one.largest, one.kind, one.where))
+
+
+def group(found: Iterable[Collective]) -> list[Collective]:
+    """The same with those of one kind, size and mesh axes together; `where` is the first's."""
+    groups: dict[tuple, Collective] = {}
+    for one in found:
+        key = one.kind, one.bytes, one.axes
+        before = groups.get(key)
+        groups[key] = one if before is None else dataclasses.replace(before, count=before.count + one.count)
+    return list(groups.values())
+
+
+Computation = dict[str, str]
+"""The lines of a function of the program, by the name of what they define; the last one is its result."""
+
+
+def _parse(text: str) -> dict[str, Computation]:
+    program: dict[str, Computation] = {}
+    lines: Computation = {}
+    for line in text.splitlines():
+        if head := _HEAD.match(line):
+            lines = program[head[1]] = {}
+            if line.startswith("ENTRY"):
+                program[""] = lines
+        elif found := _LINE.match(line):
+            lines[found[1]] = found[2]
+    return program
+
+
+def _runs(program: dict[str, Computation]) -> dict[str, int]:
+    """How often each computation runs that holds a collective, or calls one that does."""
+    holds: dict[str, bool] = {}
+
+    def interesting(name: str) -> bool:
+        if name not in holds:
+            holds[name] = False
+            lines = program[name].values()
+            inside = any(interesting(callee) for line in lines for _, callee in _callees(line))
+            holds[name] = inside or any(_COLLECTIVE.match(line) for line in lines)
+        return holds[name]
+
+    runs: Counter[str] = Counter()
+
+    def visit(name: str, times: int) -> None:
+        runs[name] += times
+        for line in program[name].values():
+            for role, callee in _callees(line):
+                if interesting(callee):
+                    visit(
+                        callee, times * (_turns(program, program[name], line) if role in ("body", "condition") else 1)
+                    )
+
+    visit("", 1)
+    return runs
+
+
+def _callees(line: str) -> list[tuple[str, str]]:
+    branches = _BRANCHES.search(line)
+    others = [("branch", name.strip().lstrip("%")) for name in branches[1].split(",")] if branches else []
+    return [(role, name) for role, name in _CALLS.findall(line)] + others
+
+
+def _turns(program: dict[str, Computation], caller: Computation, line: str) -> int:
+    """How often a loop runs its body: as the compiler noted, else from ``start, start + step, ... < stop``."""
+    if noted := re.search(r'"known_trip_count":\{"n":"(\d+)"', line):
+        return int(noted[1])
+    called = dict(_CALLS.findall(line))
+    condition, body = program[called["condition"]], program[called["body"]]
+    compare = re.search(r"compare\(%?([\w.\-]+), %?([\w.\-]+)\), direction=LT", _last(condition))
+    index = compare and re.search(r"get-tuple-element\(.*index=(\d+)", condition[compare[1]])
+    if not index:
+        raise ValueError(f"cannot tell how often a loop with a collective runs: {line[-200:]}")
+    add = re.search(r"add\(%?([\w.\-]+), %?([\w.\-]+)\)", body[_operand(_last(body), int(index[1]))])
+    carried = re.search(r" while\(%?([\w.\-]+)\)", line)
+    start = carried and _constant(caller, _operand(caller[carried[1]], int(index[1])))
+    steps = [_constant(body, name) for name in add.groups()] if add else []
+    step, stop = next((number for number in steps if number is not None), None), _constant(condition, compare[2])
+    if start is None or step is None or stop is None:
+        raise ValueError(f"cannot tell how often a loop with a collective runs: {line[-200:]}")
+    return max(0, -(-(stop - start) // step))
+
+
+def _last(lines: Computation) -> str:
+    return next(reversed(lines.values()))
+
+
+def _operand(line: str, index: int) -> str:
+    return re.findall(r"%?([\w.\-]+)(?:,|\)|$)", re.sub(r"/\*.*?\*/", "", line.partition(" tuple(")[2]))[index]
+
+
+def _constant(lines: Computation, name: str) -> int | None:
+    """The value of a scalar constant, or a copy of one."""
+    line = lines[name]
+    while copied := re.search(r" copy\(%?([\w.\-]+)\)", line):
+        line = lines[copied[1]]
+    value = re.search(r" constant\((-?\d+)\)", line)
+    return int(value[1]) if value else None
+
+
+def _read(line: str, mesh: Mapping[str, int]) -> Collective | None:
+    found = _COLLECTIVE.match(line)
+    if not found:
+        return None
+    result, kind, start, rest = found.groups()
+    sizes = [_size(*array) for array in _ARRAY.findall(result)]
+    if start and kind == "collective-permute":
+        sizes = sizes[1:2]  # what it takes, what it gives, and two numbers of its own
+    elif start and kind != "all-reduce":
+        sizes = sizes[len(sizes) // 2 :]  # what it takes, and what it gives
+    taking_part = _members(rest, mesh)
+    members = 2 if kind == "collective-permute" else len(taking_part)
+    whole = [size * (members if kind == "reduce-scatter" else 1) for size in sizes]
+    where = re.search(r'op_name="([^"]*)"', rest)
+    largest = sum(whole) if kind == "all-to-all" else max(whole)  # which may come as a tuple of its pieces
+    return Collective(kind, sum(whole), largest, members, _axes(taking_part, mesh), 0, where[1] if where else "")
+
+
+def _size(kind: str, dims: str) -> int:
+    bits = _WIDTHS.get(kind)
+    if bits is None:
+        width = re.search(r"\d+", kind)
+        if not width:
+            raise ValueError(f"an array of unknown type {kind}")
+        bits = int(width[0])
+    return math.prod(int(dim) for dim in dims.split(",") if dim) * bits // 8
+
+
+def _members(line: str, mesh: Mapping[str, int]) -> list[int]:
+    """Devices that take part together, numbered along the mesh: those of the first group."""
+    everyone = list(range(math.prod(mesh.values())))
+    if pairs := re.search(r"source_target_pairs=\{([\d,{} ]*)\}", line):
+        numbers = [[int(number) for number in pair.split(",")] for pair in re.findall(r"\{([\d, ]+)\}", pairs[1])]
+        return next(([a, b] for a, b in numbers if a != b), [0, 0])
+    if iota := re.search(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", line):
+        shape = [int(size) for size in iota[3].split(",")]
+        order = [int(dim) for dim in iota[4].split(",")] if iota[4] else range(len(shape))
+        numbers = np.arange(math.prod(shape)).reshape(shape).transpose(order)
+        return numbers.reshape(int(iota[1]), int(iota[2]))[0].tolist()
+    if named := re.search(r"replica_groups=mesh\[([^\]]*)\](?:,? ?device_ids=\([^)]*\))? ?\{([^}]*)\}", line):
+        sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", named[1])}
+        axes = re.findall(r"'([^']+)'", named[2])
+        if all(axis in sizes for axis in axes) and ":" not in named[2]:
+            numbers = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+            return numbers[tuple(slice(None) if name in axes else 0 for name in sizes)].reshape(-1).tolist()
+    if listed := re.search(r"replica_groups=\{(\{[\d,{} ]*\})?\}", line):
+        return [int(n) for n in re.findall(r"\{([\d, ]+)\}", listed[1])[0].split(",")] if listed[1] else everyone
+    raise ValueError(f"cannot read which devices take part in: {line[:300]}")
+
+
+def _axes(members: list[int], mesh: Mapping[str, int]) -> tuple[str, ...]:
+    places = np.unravel_index(members, tuple(mesh.values()))
+    return tuple(name for name, along in zip(mesh, places, strict=True) if len(set(along.tolist())) > 1)

@@ -1,0 +1,188 @@
+"""What a compiled program sends, against programs whose exchanges are known; and what a training step may send."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxformer import functional, models, sharding
+from jaxformer.data.batch import Batch
+from jaxformer.sharding import hlo
+from jaxformer.tasks.translation_config import TranslationConfig
+from jaxformer.tasks.translation_model import make_model
+
+GRID = {"data": 4, "tensor": 2}
+HERE = PartitionSpec("data", "tensor")
+
+
+def compiled(function, *shape, out=HERE):
+    """Collectives of a function that each device applies to its piece of a float32 array."""
+    mesh = sharding.mesh("data=4,tensor=2")
+    mapped = jax.shard_map(function, mesh=mesh, in_specs=HERE, out_specs=out, check_vma=False)
+    return hlo.collectives(jax.jit(mapped).lower(jnp.zeros(shape)).compile().as_text(), mesh.shape)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "size", "axes"),
+    [
+        (lambda x: jax.lax.psum(x, "tensor"), "all-reduce", 2 * 8 * 4, ("tensor",)),
+        (lambda x: jax.lax.psum(x, ("data", "tensor")), "all-reduce", 2 * 8 * 4, ("data", "tensor")),
+        (lambda x: jax.lax.all_gather(x, "data"), "all-gather", 4 * 2 * 8 * 4, ("data",)),
+        (lambda x: jax.lax.psum_scatter(x, "tensor", tiled=True), "reduce-scatter", 2 * 8 * 4, ("tensor",)),
+        (lambda x: jax.lax.all_to_all(x, "tensor", 0, 1, tiled=True), "all-to-all", 2 * 8 * 4, ("tensor",)),
+        (
+            lambda x: jax.lax.ppermute(x, "data", [(0, 1), (1, 2), (2, 3), (3, 0)]),
+            "collective-permute",
+            2 * 8 * 4,
+            ("data",),
+        ),
+    ],
+)
+def test_one_exchange(function, kind, size, axes):
+    (found,) = compiled(function, 8, 16, out=PartitionSpec())
+    assert (found.kind, found.bytes, found.largest, found.axes, found.count) == (kind, size, size, axes, 1)
+    assert found.devices == (2 if kind == "collective-permute" else int(np.prod([GRID[axis] for axis in axes])))
+
+
+def test_loops_are_multiplied_out():
+    def twice(x, _):
+        x, _ = jax.lax.scan(lambda x, _: (jnp.tanh(jax.lax.psum(x, "tensor")), None), x, length=5)
+        return jax.lax.ppermute(x, "data", [(0, 1), (1, 2), (2, 3), (3, 0)]), None
+
+    found = compiled(lambda x: jax.lax.scan(twice, x, length=3)[0], 8, 16)
+    assert {one.kind: one.count for one in found} == {"all-reduce": 15, "collective-permute": 3}
+
+
+LOOP = """
+%cond (p: (u32[], f32[8])) -> pred[] {
+  %p.1 = (u32[]{:T(128)}, f32[8]{0}) parameter(0)
+  %counter = u32[]{:T(128)} get-tuple-element(%p.1), index=0
+  %stop = u32[]{:T(128)} constant(16)
+  ROOT %less = pred[]{:T(512)} compare(%counter, %stop), direction=LT, metadata={op_name="x"}
+}
+
+%body (p: (u32[], f32[8])) -> (u32[], f32[8]) {
+  %p.2 = (u32[]{:T(128)}, f32[8]{0}) parameter(0)
+  %counter.1 = u32[]{:T(128)} get-tuple-element(%p.2), index=0
+  %x = f32[8]{0} get-tuple-element(%p.2), index=1
+  %step = u32[]{:T(128)} constant(2)
+  %more = u32[]{:T(128)} add(%counter.1, %step)
+  %sent = (f32[8]{0:T(128)}, f32[8]{0:T(128)}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%x), \
+source_target_pairs={{0,2},{2,4},{4,6},{6,0},{1,3},{3,5},{5,7},{7,1}}
+  %done = f32[8]{0:T(128)} collective-permute-done(%sent)
+  ROOT %both = (u32[]{:T(128)}, /*index=1*/f32[8]{0}) tuple(%more, /*index=1*/%done)
+}
+
+ENTRY %main (x: f32[8]) -> (u32[], f32[8]) {
+  %x = f32[8]{0} parameter(0)
+  %zero = u32[]{:T(128)} constant(START)
+  %copied = u32[]{:T(128)} copy(%zero)
+  %first = (u32[]{:T(128)}, f32[8]{0}) tuple(%copied, %x)
+  ROOT %loop = (u32[]{:T(128)}, f32[8]{0}) while(%first), condition=%cond, body=%body
+}
+"""
+
+
+@pytest.mark.parametrize(("start", "turns"), [(0, 8), (6, 5), (15, 1), (16, 0)])
+def test_a_loop_without_a_note_is_counted(start, turns):
+    """TPU programs have none; the windowed products of that compiler go two steps at a time."""
+    (found,) = hlo.collectives(LOOP.replace("START", str(start)), GRID)
+    assert found == hlo.Collective("collective-permute", 32, 32, 2, ("data",), turns, "")
+
+
+def test_a_loop_that_depends_on_data_is_refused():
+    text = LOOP.replace("constant(START)", "parameter(1)")
+    with pytest.raises(ValueError, match="cannot tell how often a loop with a collective runs"):
+        hlo.collectives(text, GRID)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("f32[8] all-reduce(%x), replica_groups={}", (32, 8, ("data", "tensor"))),
+        ("f32[8] all-reduce(%x), replica_groups={{0,2,4,6},{1,3,5,7}}", (32, 4, ("data",))),
+        ("f32[8] all-reduce-start(%x), replica_groups=[4,2]<=[8]", (32, 2, ("tensor",))),
+        ("f32[8] all-reduce(%x), replica_groups=[2,4]<=[4,2]T(1,0)", (32, 4, ("data",))),
+        (
+            "f32[8] all-reduce(%x), replica_groups=mesh['axis_0'=4,'axis_1'=2] {'axis_1'}, other=%x",
+            (32, 2, ("tensor",)),
+        ),
+        ("f32[8] all-reduce(%x), replica_groups=mesh['a'=4,'b'=2] {'a','b'}", (32, 8, ("data", "tensor"))),
+        ("(f32[2], f32[8]) all-gather-start(%x), replica_groups=[2,4]<=[4,2]T(1,0)", (32, 4, ("data",))),
+        ("bf16[2,3]{1,0:T(8,128)(2,1)S(1)} reduce-scatter(%x), replica_groups=[4,2]<=[8]", (24, 2, ("tensor",))),
+        ("(pred[8], s4[8], f8e4m3fn[8]) all-to-all(%x), replica_groups=[4,2]<=[8]", (20, 2, ("tensor",))),
+    ],
+)
+def test_notations(line, expected):
+    text = f"ENTRY %main (x: f32[8]) -> f32[8] {{\n  ROOT %y = {line}\n}}"
+    (found,) = hlo.collectives(text, GRID)
+    assert (found.bytes, found.devices, found.axes) == expected
+
+
+def test_an_unknown_notation_is_refused():
+    text = "ENTRY %main (x: f32[8]) -> f32[8] {\n  ROOT %y = f32[8] all-reduce(%x), replica_groups=everyone\n}"
+    with pytest.raises(ValueError, match="cannot read which devices take part"):
+        hlo.collectives(text, GRID)
+
+
+def test_bytes_on_the_wire():
+    """Of a ring of 4: three quarters of the whole, twice where it is summed and handed back."""
+    one = functools.partial(hlo.Collective, bytes=400, largest=400, devices=4, axes=("data",), count=1, where="")
+    kinds = {"all-gather": 300, "reduce-scatter": 300, "all-to-all": 300, "all-reduce": 600, "collective-permute": 400}
+    assert {kind: one(kind).wire for kind in kinds} == kinds
+
+
+def test_group_adds_counts():
+    one = hlo.Collective("all-gather", 8, 8, 2, ("data",), 3, "here")
+    found = hlo.group([one, dataclasses.replace(one, count=4, where="there"), dataclasses.replace(one, bytes=16)])
+    assert [(each.bytes, each.count, each.where) for each in found] == [(8, 7, "here"), (16, 3, "here")]
+
+
+ROWS, LENGTH, VOCAB = 128, 24, 1024
+SHAPE = {"width": 64, "num_heads": 4, "hidden": 256, "encoder_depth": 2, "decoder_depth": 2}
+
+
+@pytest.mark.parametrize("text", ["data=4,tensor=2", "fsdp=4,tensor=2"])
+@pytest.mark.parametrize("accumulate", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_the_step_sends_no_whole_batch(text, accumulate):
+    """No array that is sent is larger than a parameter or a device's activations: never [B, T, D] of the whole batch."""
+    config = TranslationConfig(model=models.EncoderDecoderConfig(arrange="pre", compute_dtype="bfloat16", **SHAPE))
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, accumulate=accumulate))
+    placement = sharding.Placement(sharding.mesh(text))
+    found = sent(make_model(config, VOCAB, placement), placement)
+    parameter = VOCAB * SHAPE["width"] * 4
+    activation = ROWS // accumulate // placement.ways * LENGTH * SHAPE["hidden"] * 4 // 2
+    whole = ROWS // accumulate * LENGTH * SHAPE["width"] * 4
+    assert max(parameter, activation) < whole
+    assert found[0].largest <= max(parameter, activation), found[0]
+    assert found[0].largest > activation // 4  # the limit is no idle one
+
+
+@pytest.mark.parametrize("text", ["data=4,tensor=2", "fsdp=4,tensor=2"])
+def test_the_loss_sends_its_table_once(text):
+    """However many pieces the positions are cut into, the table is gathered before them, its gradient summed after."""
+    mesh = sharding.mesh(text)
+    place = lambda shape, dtype, *names: jax.ShapeDtypeStruct(
+        shape, dtype, sharding=NamedSharding(mesh, sharding.spec(names, sharding.RULES, mesh))
+    )
+    x = place((ROWS, LENGTH, 64), jnp.float32, "batch", "length", "model")
+    table, labels = place((VOCAB, 64), jnp.float32, "vocab", "model"), place((ROWS, LENGTH), jnp.int32, "batch", None)
+    loss = lambda x, table, labels: functional.linear_cross_entropy(x, table, labels, chunk=2 * ROWS)[0]
+    gradient = jax.jit(jax.value_and_grad(sharding.under(sharding.RULES, mesh)(loss), (0, 1)))
+    found = hlo.collectives(gradient.lower(x, table, labels).compile().as_text(), mesh.shape)
+    assert max(one.count for one in found) == LENGTH // 2
+    large = [one for one in found if one.largest >= VOCAB * 64]
+    assert [one.count for one in large] == [1] * len(large)
+    assert 1 <= len(large) <= 2
+
+
+def sent(model, placement):
+    rows = placement.assemble(np.zeros((ROWS, LENGTH), np.int32)).sharding
+    shape = functools.partial(jax.ShapeDtypeStruct, (ROWS, LENGTH), sharding=rows)
+    tokens, real = shape(jnp.int32), shape(jnp.bool_)
+    program = model.step().lower(model.abstract_state(), Batch(tokens, real, tokens, tokens, real)).compile()
+    return hlo.collectives(program.as_text(), placement.mesh.shape)
