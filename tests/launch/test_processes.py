@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import signal
 import socket
 
@@ -31,8 +32,21 @@ def begin(folder, out):
     return process, programs.children(process)
 
 
+def listeners(pid):
+    """Hexadecimal addresses on which this machine listens at the port of a process's coordinator."""
+    told = dict(one.split("=", 1) for one in pathlib.Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in one)
+    port = f":{int(told['JAX_COORDINATOR_ADDRESS'].rpartition(':')[2]):04X}"
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in pathlib.Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
+    return [local.removesuffix(port) for _, local, _, state, *_ in rows if local.endswith(port) and state == "0A"]
+
+
 def test_killed_and_stopped_and_still_the_same(trained):
     process, both = begin(trained, "disturbed")
+    assert listeners(both[0]) == ["0100007F"]  # 127.0.0.1 and nowhere else, for it has no password
     os.kill(both[1], signal.SIGKILL)
     code, said, seconds = programs.finish(process, timeout=60)
     assert (code, seconds < 10) == (137, True), said
