@@ -22,6 +22,10 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+PLACE = {"place": True}
+"""Metadata of a setting that says where something runs, not what: a run may go on under another value of it."""
+
+
 class ConfigError(ValueError):
     """The configuration, or the way it was named, is wrong: nothing was started."""
 
@@ -64,9 +68,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
 
 
+def essence(config: Any) -> dict[str, Any]:
+    """A configuration as plain data, without the settings that are marked `PLACE`."""
+    return {f.name: to_data(getattr(config, f.name)) for f in dataclasses.fields(config) if not f.metadata.get("place")}
+
+
 def fingerprint(config: Any) -> str:
-    """A hash of every setting."""
-    text = json.dumps(to_data(config), sort_keys=True, separators=(",", ":"))
+    """A hash of every setting that says what is computed."""
+    text = json.dumps(essence(config), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

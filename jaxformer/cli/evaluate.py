@@ -50,6 +50,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--width", type=int, help="beam width; 1 is greedy search")
     parser.add_argument("--penalty", type=float, help="score = log-probability / length ** penalty")
     parser.add_argument("--batch-size", type=int, help="sentences searched together")
+    parser.add_argument("--mesh", default="", metavar="MESH", help="device mesh; default: all share the sentences")
     parser.add_argument("--data-dir", metavar="DIR", help="where the corpora are, if not where they were in training")
 
 
@@ -60,7 +61,7 @@ def load(known: argparse.Namespace):
 
     task, _ = read_config(known.run)
     runtime.start()
-    config, translator = runtime.task(task).load(known.run, checkpoint=known.checkpoint)
+    config, translator = runtime.task(task).load(known.run, checkpoint=known.checkpoint, mesh=known.mesh)
     options = {name: getattr(known, name) for name in ("width", "penalty", "batch_size")}
     given = {name: value for name, value in options.items() if value is not None}
     return task, config, dataclasses.replace(translator, decode=dataclasses.replace(translator.decode, **given))

@@ -45,7 +45,10 @@ def script() -> int:
     if heavy and sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very command
-    return main()
+    code = main()
+    if code not in (0, 85) and "jaxformer.sharding.distributed" in sys.modules:
+        sys.modules["jaxformer.sharding.distributed"].leave(code)
+    return code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,7 +93,8 @@ def _exit_code(error: Exception) -> int | None:
         "jaxformer.data.sources": ("DataError", 2),
         "jaxformer.data.fetch": ("FetchError", 2),
         "jaxformer.training.checkpoint": ("CheckpointError", 1),
-        "jaxformer.training.loop": ("NonFiniteError", 1),
+        "jaxformer.training.recorder": ("NonFiniteError", 1),
+        "jaxformer.sharding.distributed": ("DistributedError", 1),
     }
     for module, (name, code) in known.items():
         if module in sys.modules and isinstance(error, getattr(sys.modules[module], name)):

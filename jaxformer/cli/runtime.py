@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import json
 import logging
 import os
 import pathlib
+import platform
+import sys
 from typing import Any
 
 import jax
 from rich.console import Console
+
+import jaxformer
+from jaxformer.config import to_data
+from jaxformer.sharding import distributed
 
 EXIT_CODES = {"terminated": 85, "time": 85, "interrupted": 130}
 """Of a training that was stopped and saved, by the reason; the same command goes on with it."""
@@ -23,6 +31,25 @@ def start(*, compile_cache: bool = True) -> None:
         base.mkdir(parents=True, exist_ok=True, mode=0o700)  # whoever can write there can run code here
         jax.config.update("jax_compilation_cache_dir", str(base))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def join(config: Any, out: pathlib.Path, *, devices: int | None = None) -> None:
+    """Connects the processes of one run, says what was found, and has them agree on settings, code and versions."""
+    cluster = distributed.initialize(devices=devices)
+    print(cluster, file=sys.stderr, flush=True)
+    code = hashlib.sha256()
+    for path in sorted(pathlib.Path(jaxformer.__file__).parent.rglob("*.py")):
+        code.update(path.read_bytes())
+    flags = {name: os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
+    versions = {"python": platform.python_version(), "jax": jax.__version__, "code": code.hexdigest(), **flags}
+    distributed.agree({**_flat(to_data(config)), **versions, "--out": str(out)})
+
+
+def _flat(data: Any, path: str = "") -> dict[str, str]:
+    """Settings by their dotted names."""
+    if not isinstance(data, dict):
+        return {path: json.dumps(data)}
+    return {k: v for name, part in data.items() for k, v in _flat(part, f"{path}.{name}" if path else name).items()}
 
 
 def console() -> Console:

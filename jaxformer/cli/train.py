@@ -35,6 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--out", metavar="RUN", type=pathlib.Path, help="the run directory")
     parser.add_argument("--data-dir", metavar="DIR", help="where the corpora are; default: JAXFORMER_DATA")
+    parser.add_argument("--devices", type=int, metavar="N", help="stop unless there are N devices, of all hosts")
     parser.add_argument("--settings", action="store_true", help="print every setting of CONFIG and stop")
     parser.add_argument("--no-compile-cache", action="store_true", help="compile every program anew")
     known, rest = parser.parse_known_args(arguments)
@@ -50,8 +51,11 @@ def main(arguments: Sequence[str]) -> int:
     if known.out is None:
         parser.error("--out RUN is missing")
     from jaxformer.cli import runtime
+    from jaxformer.sharding import processes
 
+    runtime.join(config, known.out, devices=known.devices)
     runtime.start(compile_cache=not known.no_compile_cache)
     result = runtime.task(task).train(config, known.out, console=runtime.console())
-    runtime.draw_curves(known.out)
+    if processes.first():
+        runtime.draw_curves(known.out)
     return runtime.EXIT_CODES.get(result.reason, 0)

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Literal
 
@@ -18,6 +19,9 @@ from jaxformer.data.batch import Batch
 from jaxformer.data.plan import Plan
 from jaxformer.data.sources import Parallel
 from jaxformer.data.tokenizer import Tokenizer
+
+Rows = Callable[[int], tuple[int, int]]
+"""From the number of rows of a planned batch to the first and one past the last to make; what is beyond it is empty."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,9 +100,8 @@ def prepare(
     key = f"{corpus.fingerprint}-{tokenizer.fingerprint}" + (f"-{variants}-{alpha}-{seed}" if variants > 1 else "")
     folder = pathlib.Path(cache) / key
     if not folder.exists():
-        temporary = folder.with_name(f".{key}.{os.getpid()}")
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{key}.", dir=folder.parent))
         for side, text in (("source", corpus.source), ("target", corpus.target)):
             for variant in range(variants):
                 one = variant * 2 + (side == "target") + seed * 1009
@@ -121,10 +124,13 @@ def prepare(
     return Tokens(tuple(load("source", i) for i in range(variants)), tuple(load("target", i) for i in range(variants)))
 
 
-def make_batch(tokens: Tokens, plan: Plan, step: int) -> Batch:
+def make_batch(tokens: Tokens, plan: Plan, step: int, *, rows: Rows | None = None) -> Batch:
     """Batch number `step` of the plan: a pure function of its arguments.
 
     With several segmentations, each pair's is drawn afresh in every epoch.
+
+    Args:
+      rows: those to make; all by default.
     """
     shape, pairs, epoch = plan.batch(step)
     if tokens.num_variants == 1:
@@ -132,9 +138,11 @@ def make_batch(tokens: Tokens, plan: Plan, step: int) -> Batch:
     else:
         random = np.random.default_rng((plan.seed, epoch, step, 2))
         chosen = random.integers(tokens.num_variants, size=(2, len(pairs)))
+    start, stop = rows(shape[0]) if rows else (0, shape[0])
+    chosen, pairs = chosen[:, start:stop], pairs[start:stop]
     sources = [tokens.source[v][i] for v, i in zip(chosen[0], pairs, strict=True)]
     targets = [tokens.target[v][i] for v, i in zip(chosen[1], pairs, strict=True)]
-    return Batch.from_tokens(sources, targets, shape)
+    return Batch.from_tokens(sources, targets, (stop - start, *shape[1:]))
 
 
 class _Steps(grain.sources.RandomAccessDataSource):
@@ -154,10 +162,16 @@ class _Steps(grain.sources.RandomAccessDataSource):
 
 
 def batches(
-    tokens: Tokens, plan: Plan, *, start: int = 0, stop: int | None = None, read_ahead: int = 16
+    tokens: Tokens,
+    plan: Plan,
+    *,
+    start: int = 0,
+    stop: int | None = None,
+    rows: Rows | None = None,
+    read_ahead: int = 16,
 ) -> Iterator[Batch]:
     """Batches ``start, start + 1, ...`` of the plan, made ahead of time by Grain's threads; endless without `stop`."""
     stop = 2**62 if stop is None else stop
-    source = _Steps(lambda step: make_batch(tokens, plan, step), start, stop)
+    source = _Steps(lambda step: make_batch(tokens, plan, step, rows=rows), start, stop)
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=read_ahead)
     return iter(grain.MapDataset.source(source).to_iter_dataset(options))

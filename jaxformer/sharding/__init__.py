@@ -5,8 +5,10 @@ born (``jax.jit(..., out_shardings=)``), `under` where activations go, inside ``
 """
 
 from jaxformer.sharding.attention import ring_attention as ring_attention
+from jaxformer.sharding.attention import sharded_attention as sharded_attention
 from jaxformer.sharding.mesh import AXES as AXES
 from jaxformer.sharding.mesh import mesh as mesh
+from jaxformer.sharding.placement import Placement as Placement
 from jaxformer.sharding.rules import RULES as RULES
 from jaxformer.sharding.rules import shardings_like as shardings_like
 from jaxformer.sharding.rules import spec as spec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,15 +11,111 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxformer.functional.attention import ring
-from jaxformer.functional.attention.base import make_request
+from jaxformer import masks
+from jaxformer.functional.attention import api, blockwise, ring
+from jaxformer.functional.attention.base import Request, make_request
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
+from jaxformer.sharding.rules import RULES, Rules, spec, ways
+
+Cut = str | tuple[str, ...] | None
+"""The mesh axes that cut a dimension."""
+
+BY_ITSELF = ("reference", "xla", "cudnn")
+"""Implementations that the compiler cuts along batch and heads without being told; the others hold loops or kernels,
+for which it would gather everything on every device."""
+
+
+def sharded_attention(
+    mesh: Mesh, *, rules: Rules = RULES, implementation: str | None = None
+) -> Callable[..., jax.Array]:
+    """`functional.attention` on a mesh: each device computes its rows of the batch and its heads, and gathers none.
+
+    Where the table cuts lengths (mesh axis `context`), sequences go around a ring.  The result is called with whole
+    arrays, inside ``jit``: ``pure(functools.partial(Model, attention=sharded_attention(mesh)), config)``.
+
+    Args:
+      rules: the table; its "batch", "heads" and "length" say what is cut along what.
+      implementation: as in `functional.attention`; None chooses.
+
+    Raises:
+      ValueError: when called, a request that the implementation, or a ring, cannot do.
+
+    >>> from jaxformer import sharding
+    >>> x = jnp.ones((2, 6, 2, 4))
+    >>> sharded_attention(sharding.mesh("data=1", jax.devices()[:1]), implementation="blockwise")(x, x, x).shape
+    (2, 6, 2, 4)
+    """
+    batch, length, heads = spec(("batch", "length", "heads"), rules, mesh)
+    around = ring_attention(mesh, length, batch=batch, heads=heads) if ways(length, mesh) > 1 else None
+
+    def attention(query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
+        if around is not None and query.shape[1] > 1:  # a step of decoding has nothing to cut
+            return around(query, key, value, **options)
+        request = make_request(query, key, value, **options)
+        name = implementation or api.choose(request)
+        if mesh.size == 1 or name in BY_ITSELF:
+            return api.attention(query, key, value, **options, implementation=name)
+        return _mapped(request, name, mesh, _fitting(batch, query.shape[0], mesh), _fitting(heads, key.shape[2], mesh))
+
+    return attention
+
+
+def _fitting(cut: Cut, size: int, mesh: Mesh) -> Cut:
+    return cut if size % ways(cut, mesh) == 0 else None
+
+
+def _mapped(request: Request, name: str, mesh: Mesh, batch: Cut, heads: Cut) -> jax.Array:
+    """Each device's own rows and heads, by the implementation of this name."""
+    dims = request.query.shape[0], request.query.shape[2], request.query.shape[1], request.key.shape[1]
+
+    def local(query: jax.Array, key: jax.Array, value: jax.Array, mask: Any, bias: Any, dropout_key: Any) -> jax.Array:
+        dropout = None if request.dropout is None else Dropout(request.dropout.rate, dropout_key)
+        mine = dataclasses.replace(request, query=query, key=key, value=value, mask=mask, bias=bias, dropout=dropout)
+        if name == "blockwise":
+            origin = _origin(batch, query.shape[0]), _origin(heads, query.shape[2])
+            return blockwise.attention(mine, dims=dims, origin=origin)
+        if reason := api.implementations[name].refuse(mine):
+            raise ValueError(f"attention implementation {name!r} cannot do this: {reason}")
+        return api.implementations[name].run(mine)
+
+    cut = PartitionSpec(batch, None, heads)
+    array = request.bias is not None and not isinstance(request.bias, Bias)
+    bias = _of_array(request.bias, batch, heads) if array else PartitionSpec()
+    specs = cut, cut, cut, _of_mask(request.mask, batch, heads), bias, PartitionSpec()
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=cut, check_vma=False)
+    key = None if request.dropout is None else request.dropout.key
+    return mapped(request.query, request.key, request.value, request.mask, request.bias, key)
+
+
+def _origin(cut: Cut, held: int) -> Any:
+    return 0 if cut is None else jax.lax.axis_index(cut) * held
+
+
+def _of_array(x: Any, batch: Cut, heads: Cut) -> PartitionSpec:
+    """Where an array ``[b, n, t, s]`` goes: a dimension of 1 is for all."""
+    return PartitionSpec(*(cut if size > 1 else None for cut, size in zip((batch, heads), x.shape, strict=False)))
+
+
+def _of_mask(mask: Mask | None, batch: Cut, heads: Cut) -> Any:
+    """Where a mask's arrays go: what is said of each row, with the row; of a mask not known here, everywhere."""
+    of = functools.partial(_of_mask, batch=batch, heads=heads)
+    match mask:
+        case masks.And(left, right) | masks.Or(left, right):
+            return type(mask)(of(left), of(right))
+        case masks.Not(inner):
+            return masks.Not(of(inner))
+        case masks.Lengths() | masks.Padding() | masks.Segments():
+            return jax.tree.map(lambda x: PartitionSpec(batch if x.shape[0] > 1 else None), mask)
+        case masks.Dense(array):
+            return masks.Dense(_of_array(array, batch, heads))  # pyright: ignore[reportArgumentType]
+        case _:
+            return jax.tree.map(lambda _: PartitionSpec(), mask)
 
 
 def ring_attention(
-    mesh: Mesh, axis: str, *, batch: str | None = None, heads: str | None = None, zigzag: bool = False
+    mesh: Mesh, axis: str, *, batch: Cut = None, heads: Cut = None, zigzag: bool = False
 ) -> Callable[..., jax.Array]:
     """Attention whose sequences are cut along the mesh axis `axis`; self- and cross-attention.
 
@@ -38,8 +135,8 @@ def ring_attention(
     >>> ring_attention(mesh, "context")(x, x, x).shape
     (1, 6, 2, 4)
     """
-    for name in (axis, batch, heads):
-        if name is not None and name not in mesh.shape:
+    for name in (axis, *_names(batch), *_names(heads)):
+        if name not in mesh.shape:
             raise ValueError(f"the mesh has no axis {name!r}; it has {list(mesh.shape)}")
     size = mesh.shape[axis]
 
@@ -57,9 +154,9 @@ def ring_attention(
         request = make_request(query, key, value, mask=mask, bias=bias, scale=scale, score=score, dropout=dropout)
         if reason := ring.refuse(request):
             raise ValueError(f"ring attention cannot do this: {reason}")
-        for name, what, count in ((batch, "batch", query.shape[0]), (heads, "key heads", key.shape[2])):
-            if name is not None and count % mesh.shape[name]:
-                raise ValueError(f"{what} = {count} cannot be cut along {name!r} = {mesh.shape[name]}")
+        for cut, what, count in ((batch, "batch", query.shape[0]), (heads, "key heads", key.shape[2])):
+            if count % ways(cut, mesh):
+                raise ValueError(f"{what} = {count} cannot be cut along {cut!r} = {ways(cut, mesh)}")
         lengths = query.shape[1], key.shape[1]
         if zigzag and any(length % (2 * size) for length in lengths):
             raise ValueError(f"zigzag over {size} devices needs lengths that {2 * size} divides, got {lengths}")
@@ -69,16 +166,19 @@ def ring_attention(
         around = ring.Ring(axis, size, dims, (batch, heads), zigzag)
         query, key, value = (ring.fill(x, size) for x in (query, key, value))
 
-        def local(query: jax.Array, key: jax.Array, value: jax.Array, shared: Any) -> jax.Array:
+        def local(query: jax.Array, key: jax.Array, value: jax.Array, mask: Any, bias: Any, key_: Any) -> jax.Array:
             mine = make_request(query, key, value, scale=scale, score=score)
-            mask, bias, dropout_key = shared
-            dropout = None if request.dropout is None else Dropout(request.dropout.rate, dropout_key)
+            dropout = None if request.dropout is None else Dropout(request.dropout.rate, key_)
             return ring.attention(dataclasses.replace(mine, mask=mask, bias=bias, dropout=dropout), around)
 
         cut = PartitionSpec(batch, axis, heads)
-        specs = cut, cut, cut, PartitionSpec()
+        specs = cut, cut, cut, _of_mask(request.mask, batch, heads), PartitionSpec(), PartitionSpec()
         mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=cut, check_vma=False)
-        shared = request.mask, request.bias, None if request.dropout is None else request.dropout.key
-        return mapped(query, key, value, shared)[:, : lengths[0]]
+        dropout_key = None if request.dropout is None else request.dropout.key
+        return mapped(query, key, value, request.mask, request.bias, dropout_key)[:, : lengths[0]]
 
     return attention
+
+
+def _names(cut: Cut) -> tuple[str, ...]:
+    return (cut,) if isinstance(cut, str) else cut or ()

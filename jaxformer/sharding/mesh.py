@@ -31,7 +31,8 @@ def mesh(text: str = "", devices: Sequence[Any] | None = None) -> Mesh:
     {'data': 1}
     """
     devices = jax.devices() if devices is None else devices
-    sizes = parse(text or "data=*", len(devices))
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    sizes = parse(text or ("data=*" if slices == 1 else f"slice={slices},data=*"), len(devices))
     if math.prod(sizes.values()) != len(devices):
         product = " x ".join(f"{name} {size}" for name, size in sizes.items())
         raise ValueError(

@@ -9,6 +9,7 @@ an activation, whose batch is cut there already.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -62,22 +63,20 @@ def shardings_like(shapes: Any, names: Any, rules: Rules, mesh: Mesh) -> Any:
     def place(path: Any, shape: Any, names: Axes) -> NamedSharding:
         sharding = NamedSharding(mesh, spec(names, rules, mesh))
         for dim, (size, cut) in enumerate(zip(shape.shape, sharding.spec, strict=True)):
-            ways = _ways(cut, mesh)
-            if size % ways:
+            pieces = ways(cut, mesh)
+            if size % pieces:
                 raise ValueError(
                     f"params{jax.tree_util.keystr(path)} of shape {list(shape.shape)}: "
-                    f"dimension {dim} ({names[dim]}) cannot be cut along {cut} = {ways}"
+                    f"dimension {dim} ({names[dim]}) cannot be cut along {cut} = {pieces}"
                 )
         return sharding
 
     return jax.tree_util.tree_map_with_path(place, shapes, names)
 
 
-def _ways(cut: Any, mesh: Mesh) -> int:
-    ways = 1
-    for axis in (cut,) if isinstance(cut, str) else cut or ():
-        ways *= mesh.shape[axis]
-    return ways
+def ways(cut: str | tuple[str, ...] | None, mesh: Mesh) -> int:
+    """Into how many pieces an entry of a `PartitionSpec` cuts a dimension."""
+    return math.prod(mesh.shape[axis] for axis in ((cut,) if isinstance(cut, str) else cut or ()))
 
 
 def state_shardings(state: Any, params: Any, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
@@ -103,7 +102,7 @@ def under(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
 
     def place(x: jax.Array, names: Axes) -> jax.Array:
         found = spec(names, rules, mesh)
-        fits = (cut if size % _ways(cut, mesh) == 0 else None for size, cut in zip(x.shape, found, strict=True))
+        fits = (cut if size % ways(cut, mesh) == 0 else None for size, cut in zip(x.shape, found, strict=True))
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*fits)))
 
     def wrap(function: F) -> F:

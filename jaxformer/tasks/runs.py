@@ -20,7 +20,7 @@ import pathlib
 import platform
 from typing import Any
 
-from jaxformer.config import ConfigError, fingerprint, from_data, to_data
+from jaxformer.config import ConfigError, essence, fingerprint, from_data, to_data
 
 PACKAGES = ("jaxformer", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece", "sacrebleu")
 
@@ -42,7 +42,7 @@ def check_run(out: pathlib.Path, config: Any) -> bool:
     if (out / "config.json").exists():
         _, old = read_config(out)
         if fingerprint(old) != fingerprint(config):
-            difference = _difference(to_data(old), to_data(config))
+            difference = _difference(essence(old), essence(config))
             raise ConfigError(f"{out} holds a run of another configuration: {difference}")
         return True
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

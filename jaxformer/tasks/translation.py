@@ -7,13 +7,11 @@ import functools
 import pathlib
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import jax
-import numpy as np
 from rich.console import Console
 
-from jaxformer import models, training
+from jaxformer import models, sharding, training
 from jaxformer.config import ConfigError, fingerprint
 from jaxformer.data.batch import Batch
 from jaxformer.data.pipeline import Tokens, batches, prepare, prepare_tokenizer
@@ -22,10 +20,11 @@ from jaxformer.data.sources import DataError
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.evaluation.scores import Score, bleu, chrf, moses_bleu
 from jaxformer.models.costs import encoder_decoder_training_flops
-from jaxformer.modules.pure import Params, Pure, pure
+from jaxformer.sharding import Placement, processes
 from jaxformer.tasks import runs
 from jaxformer.tasks.corpora import Corpora, load_corpora
 from jaxformer.tasks.translation_config import DataConfig, TranslationConfig
+from jaxformer.tasks.translation_model import Model, loss, make_model
 from jaxformer.tasks.translator import Translator
 from jaxformer.training.logging import JsonLog, TensorBoard
 from jaxformer.training.progress import peak_flops, reporter
@@ -37,7 +36,7 @@ class Prepared:
 
     corpora: Corpora
     tokenizer: Tokenizer
-    net: Pure
+    model: Model
     train: tuple[Tokens, Plan]
     validation: tuple[Tokens, Plan]
 
@@ -45,45 +44,50 @@ class Prepared:
 def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> training.Result:
     """Trains into the run directory `out`, from where an earlier process of the same configuration left off.
 
+    Of several processes each calls this with the same arguments, and the same `out` on shared storage.
+
     Raises:
       ConfigError: `out` belongs to another configuration.
+      ValueError: a mesh that does not fit the devices or the model.
       DataError: the data is not what it should be.
       CheckpointError: a checkpoint cannot be written or read.
     """
-    times = _times(config)
+    times, placement = _times(config), Placement(sharding.mesh(config.mesh))
+    console = console if processes.first() else Console(quiet=True)
     resumed = runs.check_run(out, config)
     corpora = load_corpora(config.data, seed=config.seed)  # before `out` is claimed: wrong data leaves nothing behind
-    runs.claim_run(out, "translation", config)
-    prepared = prepare_run(config, corpora, out, console=console)
-    net, (tokens, plan) = prepared.net, prepared.train
+    processes.wait("the run is checked")
+    if processes.first() and not resumed:
+        runs.claim_run(out, "translation", config)
+    prepared = prepare_run(config, corpora, out, placement, console=console)
+    model, (tokens, plan) = prepared.model, prepared.train
     say = functools.partial(console.print, highlight=False, soft_wrap=True)
-    step = make_step(config, net)
+    step = model.step()
     with training.Checkpoints(out / "checkpoints", keep_last=config.train.keep_last) as checkpoints:
-        state, progress = new_state(config, net), training.Progress()
-        restored = checkpoints.restore_latest(abstract(state)) if resumed else None
-        if restored is not None:
-            state, about = restored
-            progress = training.Progress(**about["progress"])
+        restored = checkpoints.restore_latest(model.abstract_state()) if resumed else None
+        if restored is None:
+            state, progress = model.new_state(), training.Progress()
+        else:
+            state, progress = restored[0], training.Progress(**restored[1]["progress"])
             say(f"resumed from step {int(state.step):,}")
         done = int(state.step)
         peak, source = peak_flops()
-        size = models.costs.encoder_decoder_parameters(net.config)
-        say(f"{size:,} parameters; peak {peak / 1e12:.2f} TFLOP/s ({source})")
-        outputs = training.Outputs(
-            checkpoints,
-            JsonLog(out / "log.jsonl", step=done),
-            TensorBoard(out / "tensorboard", step=done) if config.train.tensorboard else None,
-            reporter(console, start=done, steps=config.train.steps),
-            peak,
-        )
+        size = models.costs.encoder_decoder_parameters(model.net.config)
+        say(f"{size:,} parameters on {_described(model.placement)}; peak {peak / 1e12:.2f} TFLOP/s ({source})")
+        outputs = training.Outputs(checkpoints)
+        if processes.first():
+            outputs.log = JsonLog(out / "log.jsonl", step=done)
+            outputs.board = TensorBoard(out / "tensorboard", step=done) if config.train.tensorboard else None
+            outputs.reporter = reporter(console, start=done, steps=config.train.steps)
+            outputs.peak_flops = peak
         try:
             result = training.fit(
                 step,
                 state,
-                lambda start: _on_device(batches(tokens, plan, start=start)),
+                lambda start: _on_devices(model, batches(tokens, plan, start=start, rows=model.rows)),
                 plan=times,
                 validate=Validation(config, prepared),
-                work=functools.partial(_work, net.config),
+                flops=functools.partial(_flops, model.net.config),
                 outputs=outputs,
                 progress=progress,
             )
@@ -95,12 +99,14 @@ def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> 
     return result
 
 
-def prepare_run(config: TranslationConfig, corpora: Corpora, out: pathlib.Path, *, console: Console) -> Prepared:
+def prepare_run(
+    config: TranslationConfig, corpora: Corpora, out: pathlib.Path, placement: Placement, *, console: Console
+) -> Prepared:
     """Trains or loads the tokeniser, tokenises, plans batches and shapes the model."""
     say = functools.partial(console.print, highlight=False, soft_wrap=True)
     say(f"training data: {corpora.train.report()}; validation: {corpora.validation.report()}")
     tokenizer = run_tokenizer(config.data, corpora, out)
-    net = pure(models.EncoderDecoder, model_config(config, tokenizer))
+    model = make_model(config, tokenizer.vocab_size, placement)
     began = time.perf_counter()
     tokens = prepare(
         corpora.train,
@@ -118,7 +124,7 @@ def prepare_run(config: TranslationConfig, corpora: Corpora, out: pathlib.Path, 
         num_shapes=config.data.num_shapes,
         max_length=config.data.max_length,
     )
-    _check_positions(net.config, max(shape[1] for shape in plan.shapes))
+    _check_positions(model.net.config, max(shape[1] for shape in plan.shapes))
     held = prepare(corpora.validation, tokenizer, config.data.cache)
     validation = replan(plan, *held.lengths())
     if validation.steps_per_epoch == 0:
@@ -130,8 +136,9 @@ def prepare_run(config: TranslationConfig, corpora: Corpora, out: pathlib.Path, 
         f"({time.perf_counter() - began:.1f} s)"
     )
     data = {"train": corpora.train.fingerprint, "validation": corpora.validation.fingerprint}
-    runs.write_provenance(out, config=fingerprint(config), data=data, tokenizer=tokenizer.fingerprint)
-    return Prepared(corpora, tokenizer, net, (tokens, plan), (held, validation))
+    if processes.first():
+        runs.write_provenance(out, config=fingerprint(config), data=data, tokenizer=tokenizer.fingerprint)
+    return Prepared(corpora, tokenizer, model, (tokens, plan), (held, validation))
 
 
 def _check_positions(model: models.EncoderDecoderConfig, longest: int) -> None:
@@ -146,45 +153,10 @@ def _check_positions(model: models.EncoderDecoderConfig, longest: int) -> None:
 def run_tokenizer(config: DataConfig, corpora: Corpora, out: pathlib.Path) -> Tokenizer:
     """The run's tokeniser: the saved one, else one trained on both sides of the training data."""
     path = out / "tokenizer.model"
-    if not path.exists():
+    if processes.first() and not path.exists():
         prepare_tokenizer(corpora.train, config.cache, vocab_size=config.vocab_size, kind=config.tokenizer).save(path)
+    processes.wait("the tokeniser is saved")
     return Tokenizer.load(path)
-
-
-def model_config(config: TranslationConfig, tokenizer: Tokenizer) -> models.EncoderDecoderConfig:
-    """The model's configuration with the vocabulary filled in.
-
-    Raises:
-      ConfigError: a vocabulary size was set, and it is not the tokeniser's.
-    """
-    size = tokenizer.vocab_size
-    for name in ("source_vocab_size", "target_vocab_size"):
-        wanted = getattr(config.model, name)
-        if wanted not in (0, size):
-            raise DataError(f"model.{name} is {wanted}, but the tokeniser has {size} pieces")
-    return dataclasses.replace(config.model, source_vocab_size=size, target_vocab_size=size)
-
-
-def make_step(config: TranslationConfig, net: Pure) -> training.step.Step:
-    """The compiled training step: label-smoothed cross entropy of the next target token."""
-    return training.make_step(
-        functools.partial(_loss, net, config.train.label_smoothing, config.train.z_loss),
-        training.make_optimizer(config.optimizer, steps=config.train.steps),
-        accumulate=config.train.accumulate,
-        nonfinite=config.train.nonfinite,
-        ema_decay=config.train.ema_decay,
-    )
-
-
-def new_state(config: TranslationConfig, net: Pure) -> training.TrainState:
-    """The state before the first step."""
-    optimizer = training.make_optimizer(config.optimizer, steps=config.train.steps)
-    return training.create(net.init, optimizer, jax.random.key(config.seed), average=config.train.ema_decay > 0)
-
-
-def abstract(state: training.TrainState) -> training.TrainState:
-    """Shapes, dtypes and placement: what a restored state must match."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
 
 
 class Validation:
@@ -192,64 +164,71 @@ class Validation:
 
     def __init__(self, config: TranslationConfig, prepared: Prepared):
         self._config, self._prepared = config, prepared
-        self._loss = jax.jit(functools.partial(_loss, prepared.net, 0.0, 0.0))
+        model = prepared.model
+        within = model.placement.under(functools.partial(loss, model.net, 0.0, 0.0))
+        self._loss = jax.jit(within, out_shardings=model.placement.whole)
 
     def __call__(self, state: training.TrainState) -> Mapping[str, float]:
         params = training.best_params(state)
-        tokens, plan = self._prepared.validation
+        model, (tokens, plan) = self._prepared.model, self._prepared.validation
         total = count = 0.0
-        for batch in batches(tokens, plan, stop=plan.steps_per_epoch):
+        for batch in _on_devices(model, batches(tokens, plan, stop=plan.steps_per_epoch, rows=model.rows)):
             part_total, part_count, _ = jax.device_get(self._loss(params, batch, None))
             total, count = total + float(part_total), count + float(part_count)
         figures = {"loss": total / count}
         if number := self._config.train.validation_bleu:
             held = self._prepared.corpora.validation
             greedy = dataclasses.replace(self._config.decode, width=1)
-            translator = Translator(self._prepared.net, params, self._prepared.tokenizer, greedy)
+            translator = Translator(model.net, params, self._prepared.tokenizer, greedy, model.placement)
             figures["bleu"] = bleu(translator.translate(held.source[:number]), held.target[:number]).value
         return figures
 
 
-def load(run: pathlib.Path, *, checkpoint: str = "best") -> tuple[TranslationConfig, Translator]:
+def load(run: pathlib.Path, *, checkpoint: str = "best", mesh: str = "") -> tuple[TranslationConfig, Translator]:
     """The translator of a run.
 
     Args:
       checkpoint: "best" (lowest validation loss), "last", "average" (see `average`), or a step.
+      mesh: where to put it; by default a copy on every device, which share the sentences.
 
     Raises:
       ConfigError: `run` is no run of translation.
       CheckpointError: no such checkpoint.
     """
-    _, config = runs.read_config(run)
-    tokenizer = Tokenizer.load(run / "tokenizer.model")
-    net = pure(models.EncoderDecoder, model_config(config, tokenizer))
+    config, tokenizer, model = _saved(run, mesh)
     if checkpoint == "average":
         with training.Checkpoints(run / "average") as saved:
-            found = saved.restore_latest(net.shapes)
+            found = saved.restore_latest(model.abstract_state().params)
             if found is None:
                 raise training.CheckpointError(
                     f"{run} has no averaged parameters; make them with `jaxformer average {run}`"
                 )
-            return config, Translator(net, found[0], tokenizer, config.decode)
-    with training.Checkpoints(run / "checkpoints", keep_last=config.train.keep_last) as saved:
-        step = _choose(saved, checkpoint)
-        state, _ = saved.restore(step, _state_shapes(config, net))
-    return config, Translator(net, training.best_params(state), tokenizer, config.decode)
+            params = found[0]
+    else:
+        with training.Checkpoints(run / "checkpoints", keep_last=config.train.keep_last) as saved:
+            state, _ = saved.restore(_choose(saved, checkpoint), model.abstract_state())
+        params = training.best_params(state)
+    return config, Translator(model.net, params, tokenizer, config.decode, model.placement)
 
 
 def average(run: pathlib.Path, *, last: int) -> list[int]:
     """Averages the parameters of the last checkpoints (Vaswani et al. 2017, 6.1) into ``run/average``; the steps."""
-    _, config = runs.read_config(run)
-    tokenizer = Tokenizer.load(run / "tokenizer.model")
-    net = pure(models.EncoderDecoder, model_config(config, tokenizer))
+    config, _, model = _saved(run)
     with training.Checkpoints(run / "checkpoints", keep_last=config.train.keep_last) as saved:
         steps = saved.steps()[-last:]
-        params = saved.average(_state_shapes(config, net), steps)
+        params = saved.average(model.abstract_state(), steps)
     with training.Checkpoints(run / "average", keep_last=1) as target:
         for old in target.steps():
             target.delete(old)
         target.save(steps[-1], params, {"averaged": steps})
     return steps
+
+
+def _saved(run: pathlib.Path, mesh: str = "") -> tuple[TranslationConfig, Tokenizer, Model]:
+    """What a run was made of, on the devices there are now."""
+    _, config = runs.read_config(run)
+    tokenizer = Tokenizer.load(run / "tokenizer.model")
+    return config, tokenizer, make_model(config, tokenizer.vocab_size, Placement(sharding.mesh(mesh)))
 
 
 def evaluate(
@@ -284,41 +263,27 @@ def _choose(saved: training.Checkpoints, checkpoint: str) -> int:
     raise training.CheckpointError(f"no checkpoint {checkpoint!r}; there are best, last, average and steps {steps}")
 
 
-def _state_shapes(config: TranslationConfig, net: Pure) -> Any:
-    shapes = jax.eval_shape(functools.partial(new_state, config, net))
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
-
-
-def _loss(net: Pure, smoothing: float, z_loss: float, params: Params, batch: Batch, key: jax.Array | None):
-    total, count = net.apply(
-        params,
-        batch.source,
-        batch.target,
-        batch.labels,
-        source_valid=batch.source_valid,
-        target_valid=batch.target_valid,
-        smoothing=smoothing,
-        z_loss=z_loss,
-        key=key,
-        method="cross_entropy",
-    )
-    return total, count, {}
-
-
-def _on_device(stream: Iterator[Batch]) -> Iterator[Batch]:
-    """Batches on the device, one ahead of the one in use."""
-    waiting = jax.device_put(next(stream))
+def _on_devices(model: Model, stream: Iterator[Batch]) -> Iterator[Batch]:
+    """Batches on the devices, one ahead of the one in use."""
+    waiting = None
     for batch in stream:
-        ready, waiting = waiting, jax.device_put(batch)
-        yield ready
+        ready, waiting = waiting, model.placement.assemble(batch)
+        if ready is not None:
+            yield ready
+    if waiting is not None:
+        yield waiting
 
 
-def _work(config: models.EncoderDecoderConfig, batch: Batch) -> training.Work:
-    """Padded places count as work in utilisation, since the device computes them; only real tokens in tokens/s."""
+def _flops(config: models.EncoderDecoderConfig, batch: Batch) -> float:
+    """Padded places count as work in utilisation, since the devices compute them; only real tokens in tokens/s."""
     rows, source_length = batch.source.shape
-    flops = encoder_decoder_training_flops(config, rows, source_length, batch.target.shape[1])
-    return training.Work(int(np.asarray(batch.target_valid).sum()), flops)
+    return encoder_decoder_training_flops(config, rows, source_length, batch.target.shape[1])
+
+
+def _described(placement: Placement) -> str:
+    """``"8 devices (data=4,tensor=2)"``."""
+    sizes = ",".join(f"{name}={size}" for name, size in placement.mesh.shape.items())
+    return "1 device" if placement.mesh.size == 1 else f"{placement.mesh.size} devices ({sizes})"
 
 
 def _times(config: TranslationConfig) -> training.Plan:
@@ -333,6 +298,8 @@ def _times(config: TranslationConfig) -> training.Plan:
         patience=train.patience,
         metric=train.metric,
         higher_is_better=train.metric == "bleu",
+        rollbacks=3 if train.nonfinite == "rollback" else 0,
+        stall_minutes=train.stall_minutes,
         minutes=train.minutes,
         checkpoint_minutes=train.checkpoint_minutes,
     )

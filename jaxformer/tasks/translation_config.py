@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from jaxformer.config import PLACE
 from jaxformer.models.encoder_decoder import EncoderDecoderConfig
 from jaxformer.training.optimizers import OptimizerConfig
 
@@ -87,8 +88,11 @@ class TrainConfig:
     """Checkpoints kept besides the best one."""
     log_every: int = 10
     """Steps between lines of the progress bar and TensorBoard; the JSON log holds every step."""
-    nonfinite: Literal["abort", "skip"] = "abort"
-    """What to do when a gradient is not finite."""
+    nonfinite: Literal["abort", "skip", "rollback"] = "abort"
+    """What to do when a loss or gradient is not finite: end; leave the update out; go back to the last checkpoint and
+    leave the batch out, at most three times in a row."""
+    stall_minutes: float = 0.0
+    """Time without progress after which a process says where it is stuck, with all stacks, and ends; 0 for no limit."""
     tensorboard: bool = True
     """Write TensorBoard events."""
 
@@ -124,6 +128,8 @@ class TranslationConfig:
     """Names the run in logs and pictures."""
     seed: int = 0
     """Parameters, dropout and data order follow from it."""
+    mesh: str = dataclasses.field(default="", metadata=PLACE)
+    """Axes of the device mesh, such as "data=8,tensor=4"; all devices are `data` when nothing is said."""
     model: EncoderDecoderConfig = EncoderDecoderConfig()
     """The network; vocabulary sizes of 0 are the tokeniser's."""
     data: DataConfig = DataConfig()

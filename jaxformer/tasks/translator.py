@@ -15,6 +15,7 @@ from jaxformer import decoding, functional
 from jaxformer.data.tokenizer import BEGIN, END, PAD, Tokenizer
 from jaxformer.decoding import Hypotheses
 from jaxformer.modules.pure import Params, Pure
+from jaxformer.sharding import Placement
 from jaxformer.tasks.translation_config import DecodeConfig
 
 LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -47,6 +48,8 @@ class Translator:
     params: Params
     tokenizer: Tokenizer
     decode: DecodeConfig = DecodeConfig()
+    placement: Placement | None = None
+    """The mesh whose devices share the sentences; None is the one device."""
 
     def translate(self, sentences: Sequence[str], *, progress: Callable[[int], None] | None = None) -> list[str]:
         """The best translation of each sentence, in order; an empty sentence stays empty."""
@@ -102,6 +105,8 @@ class Translator:
         longest = max(len(ids) for ids in sources)
         size = min(next((step for step in LADDER if step >= longest), longest), self._most)
         num_rows = min(self.decode.batch_size, 1 << (len(sources) - 1).bit_length())
+        if self.placement is not None:
+            num_rows += -num_rows % self.placement.ways
         source = np.full((num_rows, size), PAD, np.int32)
         for row, ids in zip(source, sources, strict=False):
             row[: len(ids)] = ids
@@ -109,7 +114,11 @@ class Translator:
         limit = np.ceil(valid.sum(1) * self.decode.max_ratio).astype(np.int32) + self.decode.max_extra
         length = min(int(np.ceil(size * self.decode.max_ratio)) + self.decode.max_extra, self._most)
         options = (self.decode.width, length, self.decode.penalty)
-        return jax.device_get(_search(self.net, options, self.params, source, valid, limit))
+        given = source, valid, limit
+        if self.placement is not None:
+            start, stop = self.placement.rows_here(num_rows)
+            given = self.placement.assemble(tuple(x[start:stop] for x in given))
+        return jax.device_get(_search(self.net, options, self.placement, self.params, *given))
 
     def _candidate(self, hypotheses: Hypotheses, row: int, rank: int) -> Candidate:
         ids = hypotheses.tokens[row, rank, : hypotheses.lengths[row, rank]]
@@ -117,8 +126,16 @@ class Translator:
         return Candidate(self.tokenizer.decode(ids), float(hypotheses.scores[row, rank]), tuple(ids.tolist()))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _search(net: Pure, options: tuple[int, int, float], params: Params, source, valid, limit) -> Hypotheses:
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _search(net: Pure, options: tuple[int, int, float], placement: Placement | None, params: Params, *given):
+    """The hypotheses, whole on every device; each searches for its rows."""
+    search = functools.partial(_search_rows, net, options)
+    if placement is None:
+        return search(params, *given)
+    return jax.lax.with_sharding_constraint(placement.under(search)(params, *given), placement.whole)
+
+
+def _search_rows(net: Pure, options: tuple[int, int, float], params: Params, source, valid, limit) -> Hypotheses:
     width, length, penalty = options
     memory = net.apply(params, source, source_valid=valid, method="encode")
     context, state = net.apply(params, memory, width=width, length=length, method="start")

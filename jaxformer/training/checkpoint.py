@@ -21,8 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
+
+from jaxformer.sharding import processes
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +175,7 @@ class Checkpoints:
             except CheckpointError as error:
                 found, errors[step] = None, error
             # Processes that went on from different steps would wait for each other for ever.
-            if _everywhere(found is not None) and found is not None:
+            if processes.everywhere(found is not None) and found is not None:
                 self._set_aside(errors)
                 return found
             errors.setdefault(step, CheckpointError(f"step {step} cannot be restored by another process"))
@@ -187,17 +188,17 @@ class Checkpoints:
         """Renames steps that are not sound, once a sound one is found."""
         if not steps:
             return
-        if jax.process_index() == 0:
+        if processes.first():
             for step in steps:
                 aside = self.directory / f"damaged-{step}"
                 shutil.rmtree(aside, ignore_errors=True)
                 os.replace(self.directory / str(step), aside)
-        _everywhere(True)
+        processes.wait("damaged steps are set aside")
         self._manager.reload()
 
     def _remove_leftovers(self) -> None:
         """Removes what a killed process was saving; once, and never while only reading."""
-        if not self._tidy and jax.process_index() == 0:
+        if not self._tidy and processes.first():
             for path in self.directory.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
                 shutil.rmtree(path)
         self._tidy = True
@@ -268,11 +269,6 @@ def _check_signature(about: Mapping[str, Any]) -> None:
 
 def _digest(about: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-
-
-def _everywhere(ok: bool) -> bool:
-    """True if it is so in every process."""
-    return ok if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.asarray(ok)).all())
 
 
 def _check_kind(saved: Any, target: Any) -> None:

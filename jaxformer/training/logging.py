@@ -20,12 +20,20 @@ class JsonLog:
     def __init__(self, path: str | os.PathLike[str], *, step: int = 0):
         self._path = pathlib.Path(path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._open(step)
+
+    def _open(self, step: int) -> None:
         if self._path.exists():
             kept = [json.dumps(entry) for entry in read_log(self._path) if entry["step"] <= step]
             temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
             temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
             os.replace(temporary, self._path)
         self._file = self._path.open("a", encoding="utf-8")
+
+    def rewind(self, step: int) -> None:
+        """Forgets what was written after this step."""
+        self._file.close()
+        self._open(step)
 
     def write(self, step: int, **values: Any) -> None:
         """Appends ``{"step": step, **values}``; `flush` makes it survive a kill.

@@ -5,31 +5,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 
-from jaxformer.training.checkpoint import Checkpoints
-from jaxformer.training.logging import JsonLog, TensorBoard
-from jaxformer.training.progress import Reporter
+from jaxformer.sharding import processes
+from jaxformer.training.recorder import NonFiniteError, Outputs, Recorder
 from jaxformer.training.state import TrainState
-from jaxformer.training.step import Metrics, Step
+from jaxformer.training.step import Step
+from jaxformer.training.watchdog import Watchdog
 
 Reason = Literal["done", "patience", "time", "terminated", "interrupted"]
-
-
-class NonFiniteError(ArithmeticError):
-    """The loss or a gradient is not finite; the message names the step."""
-
-
-class Work(NamedTuple):
-    """What a batch amounts to: target tokens, and the model's floating-point operations for a training step on it."""
-
-    tokens: int
-    flops: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,21 +39,14 @@ class Plan:
     """The validation figure that is the score."""
     higher_is_better: bool = False
     """Whether that figure grows as the model improves, as BLEU does."""
+    rollbacks: int = 0
+    """How often in a row to go back to the last checkpoint when a step is not finite, and leave its batch out."""
+    stall_minutes: float = 0
+    """Time without progress after which the process says where it is stuck, and ends."""
     minutes: float = 0
     """Wall-clock time after which to save and stop, for this process."""
     checkpoint_minutes: float = 0
     """Wall-clock time between checkpoints, besides those at fixed steps."""
-
-
-@dataclasses.dataclass
-class Outputs:
-    """Where results go; any of them may be missing."""
-
-    checkpoints: Checkpoints | None = None
-    log: JsonLog | None = None
-    board: TensorBoard | None = None
-    reporter: Reporter | None = None
-    peak_flops: float | None = None
 
 
 @dataclasses.dataclass
@@ -73,6 +56,8 @@ class Progress:
     best_score: float = math.inf  # lower is better: the negative of a metric that grows
     best_step: int = 0
     validations_since_best: int = 0
+    left_out: list[int] = dataclasses.field(default_factory=list)
+    """Batches, by their number in the plan, that are never trained on: they were not finite."""
 
     def add(self, step: int, score: float) -> bool:
         """Takes note of a validation; True if it is the best so far."""
@@ -105,7 +90,7 @@ def fit(
     *,
     plan: Plan,
     validate: Callable[[TrainState], Mapping[str, float]] | None = None,
-    work: Callable[[Any], Work] | None = None,
+    flops: Callable[[Any], float] | None = None,
     outputs: Outputs | None = None,
     progress: Progress | None = None,
 ) -> Result:
@@ -118,41 +103,109 @@ def fit(
     Args:
       batches: from a step to the batches from that step on.
       validate: from a state to figures, `plan.metric` among them.
-      work: what a batch amounts to, for tokens/s and utilisation.
+      flops: the model's floating-point operations in a step on a batch, for utilisation.
       progress: of the run that is resumed.
 
     Raises:
-      NonFiniteError: a loss or gradient was not finite and the step does not skip such.
+      NonFiniteError: a loss or gradient was not finite, the step does not skip such, and the plan allows no rollback.
       CheckpointError: a checkpoint could not be written.
       ValueError: the batches end before the plan does, or a validation lacks `plan.metric`.
     """
     outputs, progress = outputs or Outputs(), progress or Progress()
-    recorder, clock, start = _Recorder(outputs, plan), _Clock(plan), int(state.step)
-    reason: Reason | None = "done" if start >= plan.steps else "patience" if _impatient(plan, progress) else None
-    with _stop_signals() as stopped:
-        stream, number = iter(batches(start)) if reason is None else iter(()), start
+    recorder = Recorder(outputs, steps=plan.steps, log_every=plan.log_every)
+    with _stop_signals() as stopped, Watchdog(plan.stall_minutes * 60) as watchdog:
+        run = _Run(step, state, batches, plan, validate, flops, outputs, progress, recorder, watchdog)
+        reason: Reason | None = None
+        if run.number >= plan.steps or _impatient(plan, progress):
+            reason = "done" if run.number >= plan.steps else "patience"
         while reason is None:
-            number += 1
-            batch = _next(stream, number, plan)
-            state, metrics = step(state, batch)
-            recorder.dispatched(number, metrics, work(batch) if work else Work(0, 0.0))
-            score, better = None, False
-            if validate and _due(number, plan.validate_every, last=number == plan.steps):
-                recorder.settle()
-                figures = dict(validate(state))
-                score = _score(figures, plan)
-                better = progress.add(number, score)
-                recorder.validated(number, figures, better)
-            reason = _why_stop(number, plan, progress, stopped, clock)
-            last = reason is not None
-            if outputs.checkpoints and (last or better or clock.save_due() or _due(number, plan.checkpoint_every)):
-                recorder.settle()
-                outputs.checkpoints.save(number, state, {"progress": dataclasses.asdict(progress)}, score=score)
-                clock.saved()
+            try:
+                reason = run.advance(stopped)
+            except NonFiniteError as error:
+                run.go_back(error)
         recorder.settle()
         if outputs.checkpoints:  # a signal that comes now must not cut the last save short
+            watchdog.at("waiting for the last checkpoint")
             outputs.checkpoints.wait()
-    return Result(state, reason, progress, _programs(step), recorder.skipped)
+    return Result(run.state, reason, run.progress, _programs(step), recorder.skipped)
+
+
+@dataclasses.dataclass
+class _Run:
+    """A run under way: the state after `number` steps, and what each further one takes."""
+
+    step: Step
+    state: TrainState
+    batches: Callable[[int], Iterator[Any]]
+    plan: Plan
+    validate: Callable[[TrainState], Mapping[str, float]] | None
+    flops: Callable[[Any], float] | None
+    outputs: Outputs
+    progress: Progress
+    recorder: Recorder
+    watchdog: Watchdog
+
+    def __post_init__(self) -> None:
+        self._clock, self._rollbacks = _Clock(self.plan), 0
+        self._abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.state)
+        self._start()
+
+    def _start(self) -> None:
+        self.number = int(self.state.step)
+        self._stream = _stream(self.batches, self.number, self.progress.left_out)
+
+    def advance(self, stopped: list[Reason]) -> Reason | None:
+        """One step, with the validation and the checkpoint that are due after it; why it is the last, if it is."""
+        plan, recorder = self.plan, self.recorder
+        self.number += 1
+        self.watchdog.at(f"waiting for the batch of step {self.number}")
+        index, batch = _next(self._stream, self.number, plan)
+        self.watchdog.at(f"in step {self.number}")
+        self.state, metrics = self.step(self.state, batch)
+        recorder.dispatched(self.number, index, metrics, self.flops(batch) if self.flops else 0.0)
+        score, better = None, False
+        if self.validate and _due(self.number, plan.validate_every, last=self.number == plan.steps):
+            recorder.settle()
+            self.watchdog.at(f"validating after step {self.number}")
+            figures = dict(self.validate(self.state))
+            score = _score(figures, plan)
+            better = self.progress.add(self.number, score)
+            recorder.validated(self.number, figures, better)
+        reason = _why_stop(self.number, plan, self.progress, _asked(self.number, stopped), self._clock)
+        due = reason is not None or better or self._clock.save_due(self.number)
+        if self.outputs.checkpoints and (due or _due(self.number, plan.checkpoint_every)):
+            recorder.settle()
+            self.watchdog.at(f"saving after step {self.number}")
+            about = {"progress": dataclasses.asdict(self.progress)}
+            self.outputs.checkpoints.save(self.number, self.state, about, score=score)
+            self._clock.saved()
+            self._rollbacks = 0
+        return reason
+
+    def go_back(self, error: NonFiniteError) -> None:
+        """To the last checkpoint, from where the batch of the error is left out; `error` itself where that fails."""
+        checkpoints, self._rollbacks = self.outputs.checkpoints, self._rollbacks + 1
+        if checkpoints is None or self._rollbacks > self.plan.rollbacks:
+            raise error
+        self.watchdog.at(f"going back from step {error.step}")
+        checkpoints.wait()
+        found = checkpoints.restore_latest(self._abstract)
+        if found is None:
+            raise error
+        left_out = sorted({*self.progress.left_out, error.batch})
+        self.state, self.progress = found[0], Progress(**found[1]["progress"] | {"left_out": left_out})
+        self._start()
+        self.recorder.forget(self.number)
+        if self.outputs.reporter:
+            self.outputs.reporter.say(f"{error}; back to step {self.number:,}, without that batch")
+
+
+def _stream(batches: Callable[[int], Iterator[Any]], start: int, left_out: list[int]) -> Iterator[tuple[int, Any]]:
+    """The batches from step `start` on, with their numbers in the plan, as if those left out were not in it."""
+    first = start
+    for number in sorted(left_out):
+        first += number <= first
+    return ((i, batch) for i, batch in enumerate(batches(first), first) if i not in left_out)
 
 
 def _due(number: int, every: int, *, last: bool = False) -> bool:
@@ -163,18 +216,25 @@ def _impatient(plan: Plan, progress: Progress) -> bool:
     return bool(plan.patience) and progress.validations_since_best >= plan.patience
 
 
-def _why_stop(number: int, plan: Plan, progress: Progress, stopped: list[Reason], clock: _Clock) -> Reason | None:
+def _asked(number: int, stopped: list[Reason]) -> Reason | None:
+    """Who asked to stop; of several processes any one may have been asked, and all stop at the same step."""
+    if processes.asked_to_stop(number):
+        return "terminated"
+    return stopped[0] if stopped else None
+
+
+def _why_stop(number: int, plan: Plan, progress: Progress, asked: Reason | None, clock: _Clock) -> Reason | None:
     """Why this step is the last, if it is; a run that is complete is complete, whatever signal came meanwhile."""
     if number >= plan.steps:
         return "done"
     if _impatient(plan, progress):
         return "patience"
-    return stopped[0] if stopped else "time" if clock.up() else None
+    return asked or ("time" if clock.up(number) else None)
 
 
-def _next(stream: Iterator[Any], number: int, plan: Plan) -> Any:
-    for batch in stream:
-        return batch
+def _next(stream: Iterator[tuple[int, Any]], number: int, plan: Plan) -> tuple[int, Any]:
+    for found in stream:
+        return found
     raise ValueError(f"the batches ended before step {number:,}; the plan has {plan.steps:,} steps")
 
 
@@ -191,11 +251,17 @@ class _Clock:
         self._plan, self._began = plan, time.monotonic()
         self._saved = self._began
 
-    def up(self) -> bool:
-        return 0 < self._plan.minutes <= (time.monotonic() - self._began) / 60
+    def up(self, number: int) -> bool:
+        return self._over(self._plan.minutes, self._began, number)
 
-    def save_due(self) -> bool:
-        return 0 < self._plan.checkpoint_minutes <= (time.monotonic() - self._saved) / 60
+    def save_due(self, number: int) -> bool:
+        return self._over(self._plan.checkpoint_minutes, self._saved, number)
+
+    def _over(self, minutes: float, since: float, number: int) -> bool:
+        """Of several processes the first one's clock counts, and is asked now and then, for the others wait for it."""
+        if minutes <= 0 or (jax.process_count() > 1 and number % self._plan.log_every):
+            return False
+        return processes.decided(time.monotonic() - since >= minutes * 60)
 
     def saved(self) -> None:
         self._saved = time.monotonic()
@@ -206,79 +272,13 @@ def _programs(step: Step) -> int:
     return size() if size else 0
 
 
-class _Recorder:
-    """Reads each step's metrics one step late and passes them on to logs and screen."""
-
-    def __init__(self, outputs: Outputs, plan: Plan):
-        self._outputs, self._plan = outputs, plan
-        self.skipped = 0
-        self._waiting: tuple[int, Metrics, Work] | None = None
-        self._since = time.perf_counter()
-        self._window = Work(0, 0.0)
-
-    def dispatched(self, number: int, metrics: Metrics, work: Work) -> None:
-        """Takes over a step's metrics and records those of the step before."""
-        self.catch_up()
-        self._waiting = (number, metrics, work)
-
-    def catch_up(self) -> None:
-        """Records what is waiting, and makes sure a kill would not lose it."""
-        if self._waiting is None:
-            return
-        number, metrics, work = self._waiting
-        self._waiting = None
-        self._record(number, {name: float(value) for name, value in jax.device_get(metrics).items()}, work)
-        if self._outputs.log:
-            self._outputs.log.flush()
-
-    def settle(self) -> None:
-        """Catches up, and hands over what is held back: a kill after a checkpoint must not lose what led to it."""
-        self.catch_up()
-        if self._outputs.board:
-            self._outputs.board.flush()
-
-    def validated(self, number: int, figures: Mapping[str, float], better: bool) -> None:
-        """Records a validation."""
-        out = self._outputs
-        if out.log:
-            out.log.write(number, **{f"validation_{name}": value for name, value in figures.items()})
-            out.log.flush()
-        if out.board:
-            out.board.write(number, **{f"validation/{name}": value for name, value in figures.items()})
-        if out.reporter:
-            text = ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
-            out.reporter.say(f"step {number:,}: validation {text}{' (best so far)' if better else ''}")
-        self._since, self._window = time.perf_counter(), Work(0, 0.0)
-
-    def _record(self, number: int, metrics: dict[str, float], work: Work) -> None:
-        out = self._outputs
-        total, count = metrics.pop("loss_sum"), metrics.pop("count")
-        finite = metrics.pop("finite", 1.0)
-        loss = total / (count if count > 0 else 1.0)
-        if out.log:
-            out.log.write(number, loss=loss, tokens=count, **metrics)
-        if not finite:
-            if not metrics.get("skipped"):
-                raise NonFiniteError(f"step {number}: the loss ({loss}) or a gradient is not finite")
-            self.skipped += 1
-            if out.reporter:
-                out.reporter.say(f"step {number:,}: not finite, skipped ({self.skipped} so far)")
-        self._window = Work(self._window.tokens + work.tokens, self._window.flops + work.flops)
-        if number % self._plan.log_every and number != self._plan.steps:
-            return
-        seconds = time.perf_counter() - self._since
-        rate, speed = self._window.tokens / seconds, self._window.flops / seconds
-        self._since, self._window = time.perf_counter(), Work(0, 0.0)
-        used = speed / out.peak_flops if out.peak_flops else None
-        if out.board:
-            out.board.write(number, **{"train/loss": loss, "train/tokens_per_second": rate, **metrics})
-        if out.reporter:
-            out.reporter.update(number, loss=loss, tokens_per_second=rate, utilisation=used)
-
-
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[list[Reason]]:
-    """Collects requests to stop; a second Ctrl-C interrupts at once.  Outside the main thread there are none."""
+    """Collects requests to stop; a second Ctrl-C interrupts at once.  Outside the main thread there are none.
+
+    Of several processes each hears of another's SIGTERM through JAX, which has its own handler for it; Ctrl-C becomes
+    such a signal, so that all stop at the same step.
+    """
     stopped: list[Reason] = []
 
     def handle(number: int, _: Any) -> None:
@@ -286,8 +286,15 @@ def _stop_signals() -> Iterator[list[Reason]]:
             raise KeyboardInterrupt
         stopped.append("interrupted" if number == signal.SIGINT else "terminated")
 
+    def pass_on(*_: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    handlers = {signal.SIGTERM: handle, signal.SIGINT: handle}
+    if jax.process_count() > 1:
+        handlers = {signal.SIGINT: pass_on}
     try:
-        before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     except ValueError:  # not the main thread: signals are somebody else's
         yield stopped
         return

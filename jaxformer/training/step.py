@@ -45,7 +45,9 @@ def make_step(
       ValueError: a batch whose first dimension is no multiple of `accumulate`.
     """
 
-    @functools.partial(jax.jit, donate_argnums=0, out_shardings=None if shardings is None else (shardings, None))
+    @functools.partial(
+        jax.jit, donate_argnums=0, out_shardings=None if shardings is None else (shardings, shardings.step)
+    )
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         total, count, metrics, gradient = _summed_gradient(loss, state.params, batch, key, accumulate)

@@ -7,17 +7,20 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from jaxformer import models
+from jaxformer import models, sharding
 from jaxformer.config import ConfigError
 from jaxformer.data import grammar
 from jaxformer.data.sources import DataError
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.modules import pure
+from jaxformer.sharding import Placement
 from jaxformer.tasks import runs, translation
 from jaxformer.tasks.corpora import load_corpora
 from jaxformer.tasks.translation_config import DataConfig, DecodeConfig, TrainConfig, TranslationConfig
+from jaxformer.tasks.translation_model import make_model
 from jaxformer.tasks.translator import Translator
 
+ALL = Placement(sharding.mesh())
 SENTENCES = ["The old man sees the house.", "", "She sings.", "Why did the old actress hide her keys?", "  "]
 
 
@@ -82,7 +85,7 @@ def test_batches_longer_than_the_positions(tmp_path):
     config = small(cache=str(tmp_path / "cache"))
     corpora = load_corpora(config.data, seed=0)
     with pytest.raises(DataError, match=r"model\.max_length is 8"):
-        translation.prepare_run(config, corpora, tmp_path, console=Console(quiet=True))
+        translation.prepare_run(config, corpora, tmp_path, ALL, console=Console(quiet=True))
 
 
 def test_a_metric_that_nobody_computes(tmp_path):
@@ -98,7 +101,7 @@ def test_vocabulary_must_be_the_tokenisers(tmp_path):
         config, model=dataclasses.replace(config.model, source_vocab_size=300, target_vocab_size=300)
     )
     with pytest.raises(ValueError, match="source_vocab_size is 300, but the tokeniser has 400"):
-        translation.model_config(config, translator().tokenizer)
+        make_model(config, 400, ALL)
 
 
 def test_run_directories(tmp_path):

@@ -137,7 +137,7 @@ def test_reports_tokens_and_utilisation():
     fit(
         new_state(),
         10,
-        work=lambda b: training.Work(8, 1e6),
+        flops=lambda b: 1e6,
         outputs=training.Outputs(reporter=Reporter(), peak_flops=1e12),
         plan={"log_every": 4},
     )

@@ -1,0 +1,291 @@
+"""The processes of one run find each other, agree on what they are about to do, and none holds up the end of another.
+
+Who says where the others are, first one wins: arguments, or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
+JAX_PROCESS_ID together; what JAX detects by itself (SLURM under srun, Open MPI, Kubernetes, TPU); else this process
+is alone.  JAX_NUM_PROCESSES=1 is alone whatever could be detected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src.clusters import ClusterEnv  # jax has no public way to ask what it would detect, only one that raises
+from jax.experimental import multihost_utils
+
+MANY = {
+    "OMPI_COMM_WORLD_SIZE": "Open MPI",
+    "PMI_SIZE": "MPI",
+    "SLURM_NTASKS": "SLURM",
+    "SKYPILOT_NUM_NODES": "SkyPilot",
+}
+"""Where launchers say how many processes they start."""
+
+
+_here: Cluster | None = None  # of this process, once it has others
+
+
+class DistributedError(RuntimeError):
+    """Processes that did not find each other."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """This process among all, and who said so; `local_devices` are the GPUs of this host that are its own, () all."""
+
+    method: str
+    coordinator: str = ""
+    num_processes: int = 1
+    process_id: int = 0
+    local_devices: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """One line, for the log; asks the devices."""
+        devices = f"{jax.local_device_count()} of {jax.device_count()} devices ({jax.devices()[0].device_kind})"
+        at = f", coordinator {self.coordinator}" if self.coordinator else ""
+        return f"process {self.process_id} of {self.num_processes} ({self.method}{at}): {devices}"
+
+
+def initialize(
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    *,
+    devices: int | None = None,
+) -> Cluster:
+    """Connects this process with the others of its run; to be called before anything touches a device.
+
+    JAXFORMER_INIT_TIMEOUT (300) is how many seconds the others may take to come, JAXFORMER_HEARTBEAT_TIMEOUT (100)
+    after how many of silence a process counts as dead, and all end.  An uncaught exception ends this process at once,
+    where JAX would wait for the others.
+
+    Args:
+      coordinator: ``host:port`` of process 0.
+      devices: how many there must be in all.
+
+    Raises:
+      ValueError: settings that contradict each other, or another number of devices.
+      DistributedError: the others did not come.
+
+    >>> initialize(devices=jax.device_count()).num_processes
+    1
+    """
+    global _here
+    cluster = detect(os.environ, coordinator, num_processes, process_id)
+    if cluster.num_processes > 1:
+        _here, sys.excepthook = cluster, _leave_after(sys.excepthook)
+        _connect(cluster)
+    if devices not in (None, jax.device_count()):
+        raise ValueError(f"expected {devices} devices in all, but there are {jax.device_count()}: {cluster}")
+    return cluster
+
+
+def detect(
+    environment: Mapping[str, str],
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+) -> Cluster:
+    """What `initialize` goes by; connects to nobody.
+
+    Raises:
+      ValueError: settings that contradict each other, or several processes that cannot know of each other.
+
+    >>> detect({"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3"}).process_id
+    3
+    """
+    coordinator = coordinator or environment.get("JAX_COORDINATOR_ADDRESS")
+    count = _number(environment, "JAX_NUM_PROCESSES") if num_processes is None else num_processes
+    rank = _number(environment, "JAX_PROCESS_ID") if process_id is None else process_id
+    if count == 1:
+        return Cluster("as set")
+    if count is not None or rank is not None:
+        if coordinator is None or count is None or rank is None:
+            raise ValueError(
+                "coordinator, number of processes and process id (JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, "
+                f"JAX_PROCESS_ID) go together, got {coordinator}, {count} and {rank}"
+            )
+        found = Cluster("as set", coordinator, count, rank)
+    else:
+        found = _detected(environment, coordinator) or _alone(environment)
+    if not 0 <= found.process_id < found.num_processes:
+        raise ValueError(f"process id {found.process_id} of {found.num_processes} processes")
+    if found.coordinator and not found.coordinator.rpartition(":")[2].isdigit():
+        raise ValueError(f"the coordinator is host:port, got {found.coordinator!r}")
+    return found
+
+
+def agree(what: Mapping[str, str]) -> None:
+    """Returns when every process has called it with the same names and texts, hashes of which they exchange.
+
+    Raises:
+      ValueError: in every process, with the names that differ and the processes and hosts that are not like process 0.
+
+    >>> agree({"seed": "1"})
+    """
+    if jax.process_count() == 1:
+        return
+    names = sorted(what)
+    hosts = [
+        bytes(row).rstrip(b"\0").decode() for row in _gathered(socket.gethostname().encode()[:64].ljust(64, b"\0"))
+    ]
+    if odd := _unlike_first(_gathered(_digest("\0".join(names)))):
+        raise ValueError(f"{_named(odd, hosts)} know other settings than process 0: run the same code everywhere")
+    digests = _gathered(b"".join(_digest(what[name]) for name in names)).reshape(len(hosts), len(names), 32)
+    differing = {name: _unlike_first(digests[:, i]) for i, name in enumerate(names)}
+    if found := [f"{name} of {_named(odd, hosts)}" for name, odd in differing.items() if odd]:
+        raise ValueError(f"not the same as in process 0 ({hosts[0]}): {'; '.join(found)}")
+
+
+def leave(code: int) -> None:
+    """Ends this process now, with this exit code, if it is one of several.
+
+    At a usual exit JAX waits for all processes, which one in trouble must not, and aborts with a code of its own.
+    The first process goes last: the others end in an abort as soon as it is gone.
+    """
+    if _here is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if _here.process_id == 0:
+            time.sleep(2)
+        os._exit(code)
+
+
+def _connect(cluster: Cluster) -> None:
+    host, _, port = cluster.coordinator.rpartition(":")
+    # gRPC would look for the coordinator behind a proxy, loopback included, and find nobody.
+    spared = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy")
+    os.environ["no_grpc_proxy"] = f"{spared},{host}" if spared else host
+    jax.config.update("jax_check_proxy_envs", False)
+    limit = _number(os.environ, "JAXFORMER_INIT_TIMEOUT") or 300
+    failed: list[BaseException] = []
+
+    def connect() -> None:
+        try:
+            jax.distributed.initialize(
+                cluster.coordinator,
+                cluster.num_processes,
+                cluster.process_id,
+                # Anybody on the network may talk to an address that is bound, so what is local stays local.
+                coordinator_bind_address=f"127.0.0.1:{port}" if host in ("localhost", "127.0.0.1") else None,
+                local_device_ids=list(cluster.local_devices),
+                initialization_timeout=limit + 60,  # at which the process would be aborted
+                heartbeat_timeout_seconds=_number(os.environ, "JAXFORMER_HEARTBEAT_TIMEOUT") or 100,
+            )
+        except BaseException as error:  # raised again below
+            failed.append(error)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(limit)
+    if thread.is_alive():
+        others = "some of the others did" if cluster.process_id == 0 else f"process 0 at {cluster.coordinator} did"
+        raise DistributedError(
+            f"process {cluster.process_id} of {cluster.num_processes}: {others} not come in {limit} s"
+        )
+    if failed:
+        raise DistributedError(f"cannot connect to {cluster.coordinator}: {failed[0]}") from failed[0]
+
+
+def _detected(environment: Mapping[str, str], coordinator: str | None) -> Cluster | None:
+    for kind in ClusterEnv._cluster_types:
+        # A pod that is no part of an Indexed Job, a notebook perhaps, has nobody to look for.
+        lonely = kind.__name__ == "K8sCluster" and "JOB_COMPLETION_INDEX" not in environment
+        if kind.opt_in_only_method or lonely or not kind.is_env_present():
+            continue
+        count, rank = kind.get_process_count(), kind.get_process_id()
+        if count == 1:
+            return Cluster(kind.__name__)
+        port = environment.get("JAX_COORDINATOR_PORT")
+        limit = _number(environment, "JAXFORMER_INIT_TIMEOUT") or 300
+        address = coordinator or kind.get_coordinator_address(timeout_secs=limit, override_coordinator_port=port)
+        devices = gpus_of_task(environment, kind.get_local_process_id())
+        return Cluster(kind.__name__, address, count, rank, devices)
+    return None
+
+
+def _alone(environment: Mapping[str, str]) -> Cluster:
+    """One process; refuses to be one of many that would all write the same run."""
+    for name, launcher in MANY.items():
+        if (_number(environment, name) or 1) > 1:
+            start = "start it with srun" if launcher == "SLURM" else "set JAX_COORDINATOR_ADDRESS and JAX_PROCESS_ID"
+            raise ValueError(
+                f"{launcher} has {environment[name]} processes ({name}), but nothing says where they are: "
+                f"{start}, or JAX_NUM_PROCESSES=1 for one process alone"
+            )
+    return Cluster("nobody else")
+
+
+def gpus_of_task(environment: Mapping[str, str], local_rank: int | None) -> tuple[int, ...]:
+    """Indices, among the GPUs that this task sees, of those it shall use; () for all.
+
+    JAX takes one for each task of SLURM and Open MPI, so that a single task a node would leave seven of eight idle.
+    """
+    if environment.get("JAX_LOCAL_DEVICE_IDS"):
+        return tuple(int(item) for item in environment["JAX_LOCAL_DEVICE_IDS"].split(","))
+    tasks = _tasks_here(environment)
+    if local_rank is None or tasks == 1:
+        return ()
+    seen = len([item for item in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if item])
+    if not seen:
+        return (local_rank,)
+    if seen < (_number(environment, "SLURM_GPUS_ON_NODE") or 0):
+        return ()  # bound to this task already
+    if seen % tasks:
+        raise ValueError(f"{seen} GPUs cannot be shared out among the {tasks} tasks of this node")
+    each = seen // tasks
+    return tuple(range(local_rank * each, (local_rank + 1) * each))
+
+
+def _tasks_here(environment: Mapping[str, str]) -> int:
+    """Tasks of this run on this node; SLURM writes those of all nodes as ``4(x2),3``."""
+    if "OMPI_COMM_WORLD_LOCAL_SIZE" in environment:
+        return int(environment["OMPI_COMM_WORLD_LOCAL_SIZE"])
+    counts: list[int] = []
+    for item in environment.get("SLURM_STEP_TASKS_PER_NODE", "1").split(","):
+        tasks, _, times = item.partition("(x")
+        counts += [int(tasks)] * int(times.rstrip(")") or 1)
+    return counts[min(int(environment.get("SLURM_NODEID", "0")), len(counts) - 1)]
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name)
+    if not text:
+        return None
+    if not text.isdigit():
+        raise ValueError(f"{name} is a whole number, got {text!r}")
+    return int(text)
+
+
+def _leave_after(hook: Any) -> Any:
+    def leave_after(*about: Any) -> None:
+        hook(*about)
+        leave(1)
+
+    return leave_after
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _gathered(data: bytes) -> np.ndarray:
+    """The bytes of every process, one row each."""
+    return np.asarray(multihost_utils.process_allgather(np.frombuffer(data, np.uint8)))
+
+
+def _unlike_first(rows: np.ndarray) -> list[int]:
+    return [i for i in range(1, len(rows)) if (rows[i] != rows[0]).any()]
+
+
+def _named(processes: list[int], hosts: list[str]) -> str:
+    return ", ".join(f"process {i} ({hosts[i]})" for i in processes)

@@ -1,0 +1,80 @@
+"""Where everything of a run lies: one mesh, one table, and what follows from them for states, batches and functions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxformer.sharding import rules as tables
+from jaxformer.sharding.rules import RULES, Rules
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """A mesh and the table that maps logical axes to it; hashable, so it can be static in a program.
+
+    >>> from jaxformer import sharding
+    >>> placement = Placement(sharding.mesh("data=1", jax.devices()[:1]))
+    >>> placement.ways, placement.rows_here(6, parts=4)
+    (1, (0, 8))
+    >>> placement.assemble({"x": np.ones((8, 2))})["x"].shape
+    (8, 2)
+    """
+
+    mesh: Mesh
+    rules: Rules = dataclasses.field(default_factory=lambda: RULES)
+
+    def __hash__(self) -> int:
+        return hash(self.mesh)
+
+    @property
+    def whole(self) -> NamedSharding:
+        """All of an array on every device."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    @property
+    def ways(self) -> int:
+        """In how many pieces the rows of a batch are cut."""
+        return tables.ways(self._rows.spec[0], self.mesh)
+
+    @property
+    def _rows(self) -> NamedSharding:
+        return NamedSharding(self.mesh, tables.spec(("batch",), self.rules, self.mesh))
+
+    def rows_here(self, num_rows: int, *, parts: int = 1) -> tuple[int, int]:
+        """First and one past the last row of a batch that this process's devices hold: all that it needs to read.
+
+        The batch is filled up to a multiple of `ways` times `parts`.
+
+        Raises:
+          ValueError: the mesh scatters the rows of a process.
+        """
+        num_rows += -num_rows % (self.ways * parts)
+        places = self._rows.addressable_devices_indices_map((num_rows,)).values()
+        held = {place[0].indices(num_rows)[:2] for place in places if place is not None}
+        start, stop = min(held)[0], max(held)[1]
+        if len(held) * (num_rows // self.ways) != stop - start:
+            raise ValueError(f"the rows of process {jax.process_index()} are not neighbours on mesh {self.mesh.shape}")
+        return start, stop
+
+    def assemble(self, local: Any) -> Any:
+        """Arrays of the rows of all processes, from those of `rows_here`, without any communication."""
+        return jax.tree.map(lambda x: jax.make_array_from_process_local_data(self._rows, np.asarray(x)), local)
+
+    def params(self, shapes: Any, names: Any) -> Any:
+        """The shardings of parameters of these shapes and axis names (``net.shapes``, ``net.axes``)."""
+        return tables.shardings_like(shapes, names, self.rules, self.mesh)
+
+    def state(self, make: Callable[..., Any], params: Any, optimizer: optax.GradientTransformation) -> Any:
+        """The shardings of the training state that `make()` makes; `params` are those of its parameters."""
+        return tables.state_shardings(jax.eval_shape(make), params, optimizer, self.mesh)
+
+    def under(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, placing the activations that it names while it is traced; goes inside ``jax.jit``."""
+        return function if self.mesh.size == 1 else tables.under(self.rules, self.mesh)(function)

@@ -1,0 +1,109 @@
+"""The model of a translation experiment on a mesh: the state and the step that are trained, planned and restored."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import optax
+
+from jaxformer import models, sharding, training
+from jaxformer.data.batch import Batch
+from jaxformer.data.sources import DataError
+from jaxformer.modules.pure import Params, Pure, pure
+from jaxformer.sharding import Placement
+from jaxformer.tasks.translation_config import TranslationConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A network, its optimiser, and where they lie; allocates nothing."""
+
+    config: TranslationConfig
+    net: Pure
+    placement: Placement
+
+    @functools.cached_property
+    def optimizer(self) -> optax.GradientTransformation:
+        """Adam and its schedule."""
+        return training.make_optimizer(self.config.optimizer, steps=self.config.train.steps)
+
+    @functools.cached_property
+    def params_shardings(self) -> Params:
+        """Where the parameters lie.
+
+        Raises:
+          ValueError: the mesh cuts a dimension that it does not divide, with the parameter's name.
+        """
+        return self.placement.params(self.net.shapes, self.net.axes)
+
+    @functools.cached_property
+    def shardings(self) -> training.TrainState:
+        """Where every leaf of the training state lies."""
+        return self.placement.state(self._make, self.params_shardings, self.optimizer)
+
+    def new_state(self) -> training.TrainState:
+        """The state before the first step, every leaf born where it belongs."""
+        return self._make(shardings=self.shardings)
+
+    def abstract_state(self) -> training.TrainState:
+        """Shapes, dtypes and placement of the state: what a restored one must match, and a program is compiled for."""
+        place = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+        return jax.tree.map(place, jax.eval_shape(self._make), self.shardings)
+
+    def step(self) -> training.step.Step:
+        """The compiled training step: label-smoothed cross entropy of the next target token."""
+        train = self.config.train
+        return training.make_step(
+            self.placement.under(functools.partial(loss, self.net, train.label_smoothing, train.z_loss)),
+            self.optimizer,
+            accumulate=train.accumulate,
+            nonfinite="skip" if train.nonfinite == "skip" else "abort",
+            ema_decay=train.ema_decay,
+            shardings=self.shardings,
+        )
+
+    def rows(self, num_rows: int) -> tuple[int, int]:
+        """The rows of a batch that this process reads."""
+        return self.placement.rows_here(num_rows, parts=self.config.train.accumulate)
+
+    def _make(self, **options: Any) -> training.TrainState:
+        key, average = jax.random.key(self.config.seed), self.config.train.ema_decay > 0
+        return training.create(self.net.init, self.optimizer, key, average=average, **options)
+
+
+def make_model(config: TranslationConfig, vocab_size: int, placement: Placement) -> Model:
+    """The model of a configuration, for a vocabulary.
+
+    Raises:
+      DataError: a vocabulary size was set, and it is another.
+    """
+    for name in ("source_vocab_size", "target_vocab_size"):
+        wanted = getattr(config.model, name)
+        if wanted not in (0, vocab_size):
+            raise DataError(f"model.{name} is {wanted}, but the tokeniser has {vocab_size} pieces")
+    shape = dataclasses.replace(config.model, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
+    network = models.EncoderDecoder
+    if placement.mesh.size > 1:
+        attention = sharding.sharded_attention(placement.mesh, rules=placement.rules)
+        network = functools.partial(network, attention=attention)
+    return Model(config, pure(network, shape), placement)
+
+
+def loss(net: Pure, smoothing: float, z_loss: float, params: Params, batch: Batch, key: jax.Array | None):
+    """The sum of the loss over the target tokens of a batch, their number, and no other figures."""
+    total, count = net.apply(
+        params,
+        batch.source,
+        batch.target,
+        batch.labels,
+        source_valid=batch.source_valid,
+        target_valid=batch.target_valid,
+        smoothing=smoothing,
+        z_loss=z_loss,
+        key=key,
+        method="cross_entropy",
+    )
+    return total, count, {}

@@ -1,0 +1,53 @@
+"""Ends a process that is alive and gets nowhere, which no heartbeat notices, and says where it was."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import platform
+import sys
+import threading
+import time
+
+import jax
+
+EXIT_CODE = 70
+"""Of a stuck process: a crash, to be tried again."""
+
+
+class Watchdog:
+    """A context in which `at` has to be called again within `seconds`; 0 is for ever.
+
+    When it is not, the host and the process are named, with what it was doing, the stacks of all threads are printed,
+    and the process ends with `EXIT_CODE`: of a job of many, the one waiting for a batch is the one to look at, for the
+    others wait for it in the step.
+
+    >>> with Watchdog(60) as watchdog:
+    ...     watchdog.at("in step 1")
+    """
+
+    def __init__(self, seconds: float):
+        self._seconds, self._done = seconds, threading.Event()
+        self._where, self._since = "starting", time.monotonic()
+
+    def at(self, where: str) -> None:
+        """Takes note of progress, and of what comes next."""
+        self._where, self._since = where, time.monotonic()
+
+    def __enter__(self) -> Watchdog:
+        if self._seconds > 0:
+            self.at("starting")
+            threading.Thread(target=self._watch, daemon=True, name="watchdog").start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+
+    def _watch(self) -> None:
+        process = f"process {jax.process_index()} of {jax.process_count()} on host {platform.node()}"
+        while not self._done.wait(min(1.0, self._seconds / 10)):
+            idle = time.monotonic() - self._since
+            if idle > self._seconds:
+                print(f"{process} is stuck: {self._where} for {idle:.0f} s; its stacks:", file=sys.stderr, flush=True)
+                faulthandler.dump_traceback(file=sys.__stderr__, all_threads=True)
+                os._exit(EXIT_CODE)  # nothing less ends a process whose main thread does not listen

@@ -1,0 +1,140 @@
+"""A translation experiment on a mesh is the experiment on one device: batches, losses, validation, translations."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+from rich.console import Console
+
+from jaxformer import models, sharding
+from jaxformer.data.pipeline import batches
+from jaxformer.sharding import Placement
+from jaxformer.tasks import translation
+from jaxformer.tasks.corpora import load_corpora
+from jaxformer.tasks.translation_config import DataConfig, DecodeConfig, TrainConfig, TranslationConfig
+from jaxformer.training.logging import read_log
+from jaxformer.training.optimizers import OptimizerConfig
+
+MORE = [
+    pytest.param(text, marks=pytest.mark.full)
+    for text in ("data=8", "data=4,tensor=2", "fsdp=4,context=2", "context=4,tensor=2")
+]
+QUIET = Console(quiet=True)
+
+
+def config(cache, **train):
+    options = {"steps": 6, "validate_every": 3, "validation_bleu": 8, "checkpoint_every": 3} | train
+    data = {"token_budget": 640, "num_shapes": 1, "max_length": 32}
+    return TranslationConfig(
+        model=models.EncoderDecoderConfig(
+            width=16, num_heads=4, hidden=32, encoder_depth=1, decoder_depth=1, dropout=0.1, attention_dropout=0.1
+        ),
+        data=DataConfig(corpus="grammar", vocab_size=400, cache=str(cache), **data),
+        optimizer=OptimizerConfig(peak=1e-2, warmup=2),
+        train=TrainConfig(tensorboard=False, **options),
+        decode=DecodeConfig(width=3, batch_size=12, max_extra=0, max_ratio=1.0),
+    )
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """Where tokens and the tokeniser are made once."""
+    return tmp_path_factory.mktemp("shared")
+
+
+def prepared(shared, text, **train):
+    devices = jax.devices() if text else jax.devices()[:1]
+    chosen = config(shared, **train)
+    placement = Placement(sharding.mesh(text, devices))
+    corpora = load_corpora(chosen.data, seed=0)
+    return translation.prepare_run(chosen, corpora, shared, placement, console=QUIET)
+
+
+def trained(run, steps=6):
+    """Losses of some steps, and the state after them."""
+    model, (tokens, plan) = run.model, run.train
+    state, step, losses = model.new_state(), model.step(), []
+    for batch in itertools.islice(batches(tokens, plan, rows=model.rows), steps):
+        state, metrics = step(state, model.placement.assemble(batch))
+        losses.append(float(metrics["loss_sum"] / metrics["count"]))
+    return losses, state
+
+
+@functools.cache
+def alone(shared, **train):
+    run = prepared(shared, "", **train)
+    return run, *trained(run)
+
+
+@pytest.mark.parametrize("text", ["data=2,fsdp=2,tensor=2", *MORE])
+def test_training_validation_and_search(text, shared):
+    """With dropout, of weights too; search is over the same parameters, so that only its own sums differ."""
+    one, expected, last = alone(shared)
+    run = prepared(shared, text)
+    losses, state = trained(run)
+    np.testing.assert_allclose(losses[0], expected[0], rtol=1e-6)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    placed = dataclasses.replace(state, params=jax.device_put(last.params, run.model.params_shardings))
+    figures, wanted = (translation.Validation(r.model.config, r)(s) for r, s in ((run, placed), (one, last)))
+    np.testing.assert_allclose(figures["loss"], wanted["loss"], rtol=1e-6)
+    sentences = one.corpora.validation.source[:12]
+    there, here = (
+        translation.Translator(r.model.net, s.params, r.tokenizer, r.model.config.decode, r.model.placement)
+        for r, s in ((run, placed), (one, last))
+    )
+    for got, want in zip(*(t.candidates(sentences, num_best=2) for t in (there, here)), strict=True):
+        np.testing.assert_allclose(got[0].score, want[0].score, rtol=1e-4)
+        if want[0].score - want[1].score > 1e-4:
+            assert got[0].tokens == want[0].tokens
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("accumulate", [2, 3])
+def test_any_number_of_rows(accumulate, shared):
+    """Filled up to what devices and parts divide; what is filled up weighs nothing."""
+    _, expected, _ = alone(shared, accumulate=accumulate)
+    run = prepared(shared, "data=4,fsdp=2", accumulate=accumulate)
+    assert run.model.rows(40) == (0, 48)
+    np.testing.assert_allclose(trained(run)[0], expected, rtol=1e-5)
+
+
+@pytest.mark.full
+def test_another_mesh_goes_on(shared, tmp_path):
+    """A third of a run on each of three meshes: the same batches, the same losses, one log."""
+    whole = translation.train(config(shared, steps=3), tmp_path / "whole", console=QUIET)
+    reasons = []
+    for mesh in ("data=4,tensor=2", "fsdp=8", "fsdp=4,tensor=2"):
+        cut = dataclasses.replace(config(shared, steps=3, minutes=1e-9), mesh=mesh)
+        result = translation.train(cut, tmp_path / "cut", console=QUIET)
+        reasons.append(result.reason)
+    assert reasons == ["time", "time", "done"]
+    want, got = (
+        [row["loss"] for row in read_log(tmp_path / n / "log.jsonl") if "loss" in row] for n in ("whole", "cut")
+    )
+    assert len(want) == len(got) == 3
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    for a, b in zip(*(jax.tree.leaves(x.state.params) for x in (result, whole)), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-4)
+
+
+def test_what_a_mesh_cannot_do(shared, tmp_path):
+    with pytest.raises(ValueError, match="data 3 = 3 devices, but there are 8"):
+        translation.train(dataclasses.replace(config(shared), mesh="data=3"), tmp_path / "run", console=QUIET)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match=r"params.*\(heads\) cannot be cut along tensor = 8"):
+        prepared(shared, "tensor=8").model.step()
+
+
+def test_rows_of_a_process():
+    """Each process reads its rows; here there is one, which holds all."""
+    placement = Placement(sharding.mesh("data=2,fsdp=2,tensor=2"))
+    assert placement.ways == 4
+    assert placement.rows_here(10) == (0, 12)
+    given = {"x": np.arange(24).reshape(12, 2)}
+    found = placement.assemble(given)["x"]
+    assert found.sharding.spec == PartitionSpec(("data", "fsdp"))
+    np.testing.assert_array_equal(found, given["x"])

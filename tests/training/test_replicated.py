@@ -1,0 +1,33 @@
+"""The step of `pmap` is the step of `jit`: the same losses, metrics and parameters, on eight devices and on one."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import models, pure, training
+from tests.sharding import test_rules
+
+CONFIG = models.EncoderDecoderConfig(64, 64, arrange="pre", dropout=0.0, **test_rules.SIZES)
+
+
+def test_ten_steps():
+    """Padding is spread unevenly, so that a mean of the devices' means would be another loss."""
+    net, given = pure(models.EncoderDecoder, CONFIG), test_rules.batch()
+    given = given | {"labels": given["labels"].at[:5].set(63)}
+    state, step = test_rules.alone(CONFIG)
+    want, last = test_rules.ten(state, step, given)
+    loss = functools.partial(test_rules.loss, net)
+    state = training.create(net.init, test_rules.OPTIMIZER, jax.random.key(0))
+    state = jax.tree.map(lambda x: jnp.stack([x] * 8), state)
+    step, cut = training.make_replicated_step(loss, test_rules.OPTIMIZER), lambda x: x.reshape(8, 2, -1)
+    got = []
+    for _ in range(10):
+        state, metrics = step(state, jax.tree.map(cut, given))
+        got.append(float(metrics["loss_sum"][0] / metrics["count"][0]))
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-6)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    for a, b in zip(jax.tree.leaves(state.params), jax.tree.leaves(last.params), strict=True):
+        np.testing.assert_allclose(a[0], b, atol=2e-4)
+        np.testing.assert_array_equal(a, jnp.broadcast_to(a[0], a.shape))
