@@ -90,8 +90,8 @@ LONG_ON_CPU = 1 << 16
 """The same on a CPU, where blocks that stay in a cache win from about 256 by 256 positions on.
 
 On two cores, 8 x 8, 32 x 4 and 64 x 8 sequences x heads of 64, without a mask, causal, padded, and a quarter as many
-queries as keys, they take of the time of "reference", forward and with the gradient: 0.3 to 1.4 and 0.7 to 1.3 at 128 by
-128, 0.4 to 0.6 and 0.4 to 1.0 at 256, 0.2 to 0.7 and 0.3 to 0.8 at 384, 0.3 to 0.6 and 0.3 to 1.1 at 512 and 1,024.
+queries as keys, they take of the time of "reference", forward and with the gradient: 0.3 to 1.4 and 0.7 to 1.3 at 128
+by 128, 0.4 to 0.6 and 0.4 to 1.0 at 256, 0.2 to 0.7 and 0.3 to 0.8 at 384, 0.3 to 0.6 and 0.3 to 1.1 from 512 to 1,024.
 """
 
 
