@@ -88,6 +88,7 @@ def devices(name: str, *, slices: int = 1) -> Sequence[Any]:
     from jax.experimental import topologies
 
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # or it asks the cloud which TPU this is
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # a TPU has one process; compiling for one needs no TPU
     options = {"num_slices": slices} if slices > 1 else {}
     try:
         with _quiet():

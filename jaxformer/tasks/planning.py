@@ -16,7 +16,6 @@ from jaxformer.models.costs import encoder_decoder_parameters, encoder_decoder_t
 from jaxformer.sharding import topology
 from jaxformer.sharding.estimate import Roofline, roofline
 from jaxformer.sharding.hlo import Collective, collectives
-from jaxformer.sharding.rules import RULES, Rules
 from jaxformer.tasks.translation_config import TranslationConfig
 from jaxformer.tasks.translation_model import Model, make_model
 
@@ -68,7 +67,7 @@ class Forecast:
         return self.flops / (seconds * math.prod(self.mesh.values()) * topology.parse(self.topology)[1].flops)
 
 
-def forecast(config: TranslationConfig, name: str, *, shape: Shape | None = None, rules: Rules = RULES) -> Forecast:
+def forecast(config: TranslationConfig, name: str, *, shape: Shape | None = None) -> Forecast:
     """Compiles the training step of a configuration, on its mesh, for a topology.
 
     Args:
@@ -80,7 +79,7 @@ def forecast(config: TranslationConfig, name: str, *, shape: Shape | None = None
     """
     said = re.search(r"\bslice\s*=\s*(\d+)", config.mesh)
     devices = topology.devices(name, slices=int(said[1]) if said else 1)
-    placement = sharding.Placement(sharding.mesh(config.mesh, devices), rules)
+    placement = sharding.Placement(sharding.mesh(config.mesh, devices))
     model = make_model(config, config.model.target_vocab_size or config.data.vocab_size, placement)
     length = config.data.max_length
     lowered, shape = model.lower(shape or (num_rows(config.data.token_budget, length), length, length))
