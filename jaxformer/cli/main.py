@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 COMMANDS = {
     "train": "train a model, or go on training it",
+    "plan": "compile a training step for a machine that is not here: does it fit, what does it send",
     "evaluate": "score a run on its test data",
     "translate": "translate arguments, a file, or standard input",
     "average": "average the parameters of a run's last checkpoints",

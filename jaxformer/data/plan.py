@@ -111,10 +111,14 @@ def make_plan(
     bucket_of = np.searchsorted(limits, longer[kept])
     shapes, buckets = [], []
     for bucket, limit in enumerate(limits):
-        rows = max(multiple_of, token_budget // int(limit) // multiple_of * multiple_of)
-        shapes.append((rows, int(limit), int(limit)))
+        shapes.append((num_rows(token_budget, int(limit), multiple_of), int(limit), int(limit)))
         buckets.append(kept[bucket_of == bucket])
     return Plan(tuple(shapes), tuple(buckets), np.flatnonzero(longer > max_length), seed, shuffle)
+
+
+def num_rows(token_budget: int, length: int, multiple_of: int = 8) -> int:
+    """Rows of a batch of sentences of this length."""
+    return max(multiple_of, token_budget // length // multiple_of * multiple_of)
 
 
 def replan(plan: Plan, source_lengths: np.ndarray, target_lengths: np.ndarray) -> Plan:

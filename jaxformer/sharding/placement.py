@@ -41,10 +41,11 @@ class Placement:
     @property
     def ways(self) -> int:
         """In how many pieces the rows of a batch are cut."""
-        return tables.ways(self._rows.spec[0], self.mesh)
+        return tables.ways(self.rows.spec[0], self.mesh)
 
     @property
-    def _rows(self) -> NamedSharding:
+    def rows(self) -> NamedSharding:
+        """A batch's rows cut, as the table says, and each row whole."""
         return NamedSharding(self.mesh, tables.spec(("batch",), self.rules, self.mesh))
 
     def rows_here(self, num_rows: int, *, parts: int = 1) -> tuple[int, int]:
@@ -56,7 +57,7 @@ class Placement:
           ValueError: the mesh scatters the rows of a process.
         """
         num_rows += -num_rows % (self.ways * parts)
-        places = self._rows.addressable_devices_indices_map((num_rows,)).values()
+        places = self.rows.addressable_devices_indices_map((num_rows,)).values()
         held = {place[0].indices(num_rows)[:2] for place in places if place is not None}
         start, stop = min(held)[0], max(held)[1]
         if len(held) * (num_rows // self.ways) != stop - start:
@@ -65,7 +66,7 @@ class Placement:
 
     def assemble(self, local: Any) -> Any:
         """Arrays of the rows of all processes, from those of `rows_here`, without any communication."""
-        return jax.tree.map(lambda x: jax.make_array_from_process_local_data(self._rows, np.asarray(x)), local)
+        return jax.tree.map(lambda x: jax.make_array_from_process_local_data(self.rows, np.asarray(x)), local)
 
     def params(self, shapes: Any, names: Any) -> Any:
         """The shardings of parameters of these shapes and axis names (``net.shapes``, ``net.axes``)."""

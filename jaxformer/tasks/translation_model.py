@@ -7,10 +7,11 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
-from jaxformer import models, sharding, training
-from jaxformer.data.batch import Batch
+from jaxformer import axes, models, sharding, training
+from jaxformer.data.batch import Batch, Shape
 from jaxformer.data.sources import DataError
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
@@ -64,6 +65,20 @@ class Model:
             ema_decay=train.ema_decay,
             shardings=self.shardings,
         )
+
+    def lower(self, shape: Shape) -> tuple[jax.stages.Lowered, Shape]:
+        """The training step for batches of a shape, to be compiled for the devices of the mesh, which need not be here.
+
+        Returns the shape, too, with its rows filled up as in training.
+        """
+        num_rows, source_length, target_length = shape
+        num_rows += -num_rows % (self.placement.ways * self.config.train.accumulate)
+        place = functools.partial(jax.ShapeDtypeStruct, sharding=self.placement.rows)
+        source, target = (num_rows, source_length), (num_rows, target_length)
+        tokens = place(target, jnp.int32)
+        batch = Batch(place(source, jnp.int32), place(source, jnp.bool_), tokens, tokens, place(target, jnp.bool_))
+        with axes.compiling_for(self.placement.mesh.devices.flatten().tolist()):
+            return self.step().lower(self.abstract_state(), batch), (num_rows, source_length, target_length)
 
     def rows(self, num_rows: int) -> tuple[int, int]:
         """The rows of a batch that this process reads."""

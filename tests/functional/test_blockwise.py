@@ -195,6 +195,15 @@ def test_parts_have_bounds_of_their_own(monkeypatch):
     )
 
 
+def test_a_mask_of_the_whole_serves_some_of_its_rows():
+    """Rows 2 and 3 of four, as a device of a mesh holds them: skipped by their own lengths."""
+    query = jax.random.normal(jax.random.key(0), (4, 12, 1, 4))
+    request = make_request(query, query, query, mask=masks.lengths([2, 3, 11, 9]))
+    mine = dataclasses.replace(request, query=query[2:], key=query[2:], value=query[2:])
+    found = jax.jit(lambda row: attention(mine, query_block=4, key_block=4, dims=(4, 1, 12, 12), origin=(row, 0)))(2)
+    np.testing.assert_allclose(found, attention(request)[2:], atol=2e-6)
+
+
 def test_vmap_keeps_plain_bounds():
     """One range for all examples: no select copies the gradients of all keys at every turn of a loop.
 

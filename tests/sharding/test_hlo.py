@@ -149,7 +149,7 @@ SHAPE = {"width": 64, "num_heads": 4, "hidden": 256, "encoder_depth": 2, "decode
 @pytest.mark.parametrize("text", ["data=4,tensor=2", "fsdp=4,tensor=2"])
 @pytest.mark.parametrize("accumulate", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_the_step_sends_no_whole_batch(text, accumulate):
-    """No array that is sent is larger than a parameter or a device's activations: never [B, T, D] of the whole batch."""
+    """No array that is sent is larger than a parameter or a device's activations, never [B, T, D] of all rows."""
     config = TranslationConfig(model=models.EncoderDecoderConfig(arrange="pre", compute_dtype="bfloat16", **SHAPE))
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, accumulate=accumulate))
     placement = sharding.Placement(sharding.mesh(text))

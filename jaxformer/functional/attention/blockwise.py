@@ -71,7 +71,8 @@ def attention(
     rows, columns = -num_queries % query_block, -num_keys % key_block
     plan = make_plan(request, (query_block, key_block), whole=not rows and not columns)
     plan = dataclasses.replace(plan, dims=dims or plan.dims)
-    ranges = key_ranges(request.mask, num_queries, query_block, rows=len(request.query), together=plan.part[0])
+    rows_here = origin[0], request.query.shape[0]
+    ranges = key_ranges(request.mask, num_queries, query_block, rows=rows_here, together=plan.part[0])
     bounds = key_bounds(ranges, np.arange(0, num_keys, key_block), key_block)
     dropout_key = None if request.dropout is None else request.dropout.key
     varying = Varying(jnp.asarray(bounds), request.mask, dropout_key, origin=origin)
@@ -103,11 +104,11 @@ def _part(request: Request) -> tuple[int, int]:
     return (most(batch, heads * request.group) if heads == num_key_heads else 1), heads
 
 
-def key_ranges(mask: Mask | None, num_queries: int, query_block: int, *, rows: int = 0, together: int = 0) -> Any:
+def key_ranges(mask: Mask | None, num_queries: int, query_block: int, *, rows: tuple[Any, int], together: int) -> Any:
     """The keys outside of which a block of queries sees none, from and up to: ``int32 [parts or 1, blocks, 2]``.
 
-    A part is `together` of the `rows` of the batch; all are one where the mask speaks of more rows than are here.
-    An array of NumPy, with one part, where the data say nothing.
+    A part is `together` of the `rows` of the batch that are here, the first of them and their number.  An array of
+    NumPy, with one part, where the data say nothing.
     """
     start = np.arange(0, num_queries, query_block)
     stop = np.minimum(start + query_block, num_queries)
@@ -115,8 +116,10 @@ def key_ranges(mask: Mask | None, num_queries: int, query_block: int, *, rows: i
     if isinstance(first, np.ndarray):
         return np.stack([first, last], -1).swapaxes(0, 1)
     ranges = jnp.stack([first, last], -1).swapaxes(0, 1)
+    if len(ranges) not in (1, rows[1]):  # the mask speaks of the whole
+        ranges = jax.lax.dynamic_slice_in_dim(ranges, *rows)
     if len(ranges) > 1:
-        ranges = _hull(ranges.reshape(-1, together if len(ranges) == rows else len(ranges), *ranges.shape[1:]))
+        ranges = _hull(ranges.reshape(-1, together, *ranges.shape[1:]))
     return _common(ranges)
 
 
@@ -196,7 +199,7 @@ def backward(
     log_weight: Float[Array, "B T N"],
     upstream: Float[Array, "B T N J"],
 ) -> tuple[Array, Array, Array, Any]:
-    """Gradients of query, key, value (float32) and bias: each block's weights again, from the log-sum-exp.
+    """Gradients of query, key, value and bias, as sums in float32: each block's weights again, from the log-sum-exp.
 
     `output` and `log_weight` are those of the whole rows, of which these keys may be a piece.
     """
@@ -204,10 +207,6 @@ def backward(
     # The sum over keys of weight times its gradient, which the softmax subtracts.
     level = (upstream.astype(jnp.float32) * output.astype(jnp.float32)).sum(-1)
     of_rows = query, upstream, log_weight[..., None], level[..., None]
-
-    def add(x: Array, block: Array, spot: Spot, j: Array) -> Array:  # [B, K, S, X], [b, k, s, X]
-        start = spot.row, spot.head, j * plan.blocks[1], 0
-        return jax.lax.dynamic_update_slice(x, jax.lax.dynamic_slice(x, start, block.shape) + block, start)
 
     def visit_row(sums: tuple[Any, ...], given: tuple[Array, Array]) -> tuple[tuple[Any, ...], Array]:
         number, (first, last) = given
@@ -230,28 +229,41 @@ def backward(
             d_scaled = d_logits if plan.score is None else jax.vjp(plan.score, scaled)[1](d_logits)[0]
             narrow = (d_scaled * plan.scale).astype(query.dtype)
             d_query += _mix(narrow, tile.key)
-            one_key, one_value = _gather(narrow, query_block), _gather(mixing.astype(value.dtype), upstream_block)
+            d_key = _add(plan, d_key, _gather(narrow, query_block), spot, j)
+            d_value = _add(plan, d_value, _gather(mixing.astype(value.dtype), upstream_block), spot, j)
             if plan.tree is not None:
                 d_bias, by_bias = _through_bias(plan, bias, d_bias, tile, query_block, d_logits)
                 d_query += by_bias
             elif d_bias is not None:
                 d_bias = _add_bias(plan, d_bias, d_logits, spot, j)
-            return d_query, add(d_key, one_key, spot, j), add(d_value, one_value, spot, j), d_bias
+            return d_query, d_key, d_value, d_bias
 
         d_query, *rest = jax.lax.fori_loop(first, last, visit, (jnp.zeros(query_block.shape), *sums))
         return tuple(rest), d_query
 
-    d_bias = [jnp.zeros(x.shape) if jnp.issubdtype(x.dtype, jnp.floating) else None for x in jax.tree.leaves(padded)]
-    d_bias = d_bias if plan.tree is not None else d_bias[0] if d_bias else None
     zeros = lambda x: jnp.zeros((x.shape[0], x.shape[2], x.shape[1], x.shape[3]))
-    sums = (zeros(key), zeros(value), d_bias)
+    sums = zeros(key), zeros(value), no_slopes(padded)
     (d_key, d_value, d_bias), d_query = jax.lax.scan(visit_row, sums, numbered(plan, key, varying))
-    if plan.tree is not None:  # whole numbers have no gradient, and float0 says so
-        none = lambda x: np.zeros(x.shape, jax.dtypes.float0)
-        d_bias = tuple(none(x) if d is None else d.astype(x.dtype) for x, d in zip(bias, d_bias, strict=True))
-    elif bias is not None and d_bias is not None:
-        d_bias = d_bias[:, :, : bias.shape[2], : bias.shape[3]].astype(bias.dtype)
+    if plan.tree is None and d_bias is not None:
+        d_bias = d_bias[:, :, : bias.shape[2], : bias.shape[3]]
     return join(d_query, query, key), d_key.swapaxes(1, 2), d_value.swapaxes(1, 2), d_bias
+
+
+def no_slopes(bias: Any) -> Any:
+    """Sums in float32 for the gradients of a bias, an array or the leaves of one; None for whole numbers."""
+    return jax.tree.map(lambda x: jnp.zeros(x.shape) if jnp.issubdtype(x.dtype, jnp.floating) else None, bias)
+
+
+def slopes(bias: Any, sums: Any) -> Any:
+    """The gradients of a bias from such sums: in its dtypes, and of whole numbers float0."""
+    one = lambda x, d: np.zeros(x.shape, jax.dtypes.float0) if d is None else d.astype(x.dtype)
+    return jax.tree.map(one, bias, sums)
+
+
+def _add(plan: Plan, x: Array, block: Array, spot: Spot, j: Array) -> Array:
+    """The gradient of all keys or values, ``[B, K, S, X]``, with that of a block more, ``[b, k, s, X]``."""
+    start = spot.row, spot.head, j * plan.blocks[1], 0
+    return jax.lax.dynamic_update_slice(x, jax.lax.dynamic_slice(x, start, block.shape) + block, start)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -266,9 +278,10 @@ def _attend_forward(plan, query, key, value, bias, varying):
 
 
 def _attend_backward(plan, saved, upstream):
-    query, key, value, *_ = saved
+    query, key, value, bias, *_ = saved
     *d_arrays, d_bias = backward(plan, *saved, upstream)
-    return *(d.astype(x.dtype) for d, x in zip(d_arrays, (query, key, value), strict=True)), d_bias, None
+    narrow = (d.astype(x.dtype) for d, x in zip(d_arrays, (query, key, value), strict=True))
+    return *narrow, slopes(bias, d_bias), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
@@ -315,12 +328,12 @@ def _bias_tile(plan: Plan, leaves: Sequence[Array], query: Array, tile: Tile) ->
 def _through_bias(plan: Plan, leaves, d_leaves, tile: Tile, query: Array, d_logits: Array):
     """The gradients of a bias's leaves with one block more, and that of the block's queries through it."""
 
-    def added(learned: list[Array | None], query: Array) -> Array:
+    def added(learned: tuple[Array | None, ...], query: Array) -> Array:
         given = [old if new is None else new.astype(old.dtype) for old, new in zip(leaves, learned, strict=True)]
         found = _bias_tile(plan, given, query, tile).astype(jnp.float32)
         return jnp.broadcast_to(spread(found, query.shape[1]), d_logits.shape)
 
-    learned = [None if d is None else x.astype(jnp.float32) for x, d in zip(leaves, d_leaves, strict=True)]
+    learned = tuple(None if d is None else x.astype(jnp.float32) for x, d in zip(leaves, d_leaves, strict=True))
     _, pull = jax.vjp(added, learned, query)
     one, by_query = pull(d_logits)
     return jax.tree.map(jnp.add, d_leaves, one), by_query.astype(jnp.float32)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 
-import jax
 from jaxtyping import Array, Float
 
 from jaxformer import axes
