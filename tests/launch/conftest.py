@@ -3,6 +3,12 @@ import pytest
 from tests.launch import programs
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    yield
+    programs.kill_all()
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
     """A folder with `whole`, an uninterrupted run of two processes with two devices each."""

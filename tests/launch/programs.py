@@ -12,6 +12,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 LAUNCH = ROOT / "launch"
+STARTED: list[subprocess.Popen] = []
 JAXFORMER = [sys.executable, "-m", "jaxformer.cli.main"]
 SETTINGS = (
     "--model.width 16 --model.num-heads 2 --model.hidden 32 --model.encoder-depth 1 --model.decoder-depth 1 "
@@ -33,7 +34,19 @@ def train(out, *more):
 
 def start(folder, command, **more):
     environment_ = environment(folder, **more)
-    return subprocess.Popen(command, cwd=folder, env=environment_, stdout=-1, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(command, cwd=folder, env=environment_, stdout=-1, stderr=subprocess.STDOUT, text=True)
+    STARTED.append(process)
+    return process
+
+
+def kill_all():
+    """What a test that failed has left, and what that has started."""
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            for pid in [*children(process), process.pid]:
+                os.kill(pid, signal.SIGKILL)
+            process.communicate()
 
 
 def local(folder, out, *options, **more):
@@ -44,12 +57,7 @@ def local(folder, out, *options, **more):
 def finish(process, timeout=200):
     """Exit code, output, and seconds from now."""
     began = time.monotonic()
-    try:
-        said, _ = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        for pid in [*children(process), process.pid]:
-            os.kill(pid, signal.SIGKILL)
-        raise
+    said, _ = process.communicate(timeout=timeout)
     return process.returncode, said, time.monotonic() - began
 
 

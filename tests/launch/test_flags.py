@@ -13,7 +13,7 @@ PROFILES = sorted((programs.LAUNCH / "flags").glob("*.txt"))
 CPU = "import jax; print('compiled', jax.jit(lambda x: x + 1)(1))"
 TPU = """
 import os
-os.environ.update(JAX_PLATFORMS="cpu", TPU_SKIP_MDS_QUERY="1")
+os.environ.update(JAX_PLATFORMS="cpu", TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
 import jax, numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
