@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax
 
@@ -46,7 +46,7 @@ Place: TypeAlias = Callable[[jax.Array, Axes], jax.Array]
 Cut: TypeAlias = Callable[[Axes], int]
 
 _active: contextvars.ContextVar[tuple[Place, Cut] | None] = contextvars.ContextVar("place", default=None)
-_devices: contextvars.ContextVar[Sequence[jax.Device]] = contextvars.ContextVar("devices", default=())
+_devices: contextvars.ContextVar[Sequence[Any]] = contextvars.ContextVar("devices", default=())
 
 
 def constrain(x: jax.Array, *names: AxisName | None) -> jax.Array:
@@ -81,13 +81,13 @@ def placing(place: Place, pieces: Cut = lambda names: 1) -> Iterator[None]:
         _active.reset(token)
 
 
-def devices() -> Sequence[jax.Device]:
+def devices() -> Sequence[Any]:
     """The devices that a function being traced will run on: all there are, or those given to `compiling_for`."""
     return _devices.get() or jax.devices()
 
 
 @contextlib.contextmanager
-def compiling_for(devices: Sequence[jax.Device]) -> Iterator[None]:
+def compiling_for(devices: Sequence[Any]) -> Iterator[None]:
     """While a function is traced, it is for these devices, which need not be here."""
     token = _devices.set(devices)
     try:

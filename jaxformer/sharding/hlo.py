@@ -147,7 +147,7 @@ def _turns(program: dict[str, Computation], caller: Computation, line: str) -> i
     condition, body = program[called["condition"]], program[called["body"]]
     compare = re.search(r"compare\(%?([\w.\-]+), %?([\w.\-]+)\), direction=LT", _last(condition))
     index = compare and re.search(r"get-tuple-element\(.*index=(\d+)", condition[compare[1]])
-    if not index:
+    if not compare or not index:
         raise ValueError(f"cannot tell how often a loop with a collective runs: {line[-200:]}")
     add = re.search(r"add\(%?([\w.\-]+), %?([\w.\-]+)\)", body[_operand(_last(body), int(index[1]))])
     carried = re.search(r" while\(%?([\w.\-]+)\)", line)
