@@ -36,13 +36,6 @@ def planned(name, topology, mesh, rows, length, *, constrained=True):
     return found.memory.peak / MIB, found.collectives[0].largest / MIB, sent / MIB
 
 
-def activation(name, mesh, rows, length):
-    """MiB of what the hidden units of a device's rows take."""
-    sizes = dict(part.split("=") for part in mesh.split(","))
-    hidden = {"big": 4096, "large": 8192}[name]
-    return rows / int(sizes["fsdp"]) * length * hidden / int(sizes["tensor"]) * 2 / MIB
-
-
 def test_big_on_128():
     peak, largest, sent = planned(*BIG)
     assert peak < 550
@@ -52,9 +45,9 @@ def test_big_on_128():
 
 def test_large_on_512():
     peak, largest, sent = planned(*LARGE)
-    assert peak < LARGE_PEAK
-    assert largest < LARGE_LARGEST
-    assert sent < LARGE_SENT
+    assert peak < 600
+    assert largest < 74  # likewise
+    assert sent < 2000
 
 
 def test_a_lost_constraint_exceeds_the_limit():
