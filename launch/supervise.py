@@ -13,7 +13,6 @@ period: a process stuck in a collective ignores SIGTERM.  The command's code is 
 import argparse
 import os
 import pathlib
-import random
 import signal
 import subprocess
 import sys
@@ -42,7 +41,7 @@ def main() -> int:
         if in_vain > known.restarts:
             say(f"exit code {code}; {known.restarts} restarts brought no checkpoint after step {after}: giving up")
             return code
-        delay = 0 if code == SAVED else min(600, known.wait * 2 ** max(0, in_vain - 1)) * random.uniform(0.5, 1)
+        delay = 0 if code == SAVED else min(600, known.wait * 2 ** max(0, in_vain - 1))
         say(f"exit code {code} at checkpoint {after}; starting again in {delay:.0f} s")
         if not child.sleep(delay):
             return code

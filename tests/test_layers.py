@@ -9,7 +9,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = sorted((ROOT / "jaxformer").rglob("*.py"))
-EVERYTHING = PACKAGE + [p for f in ("experiments", "benchmarks", "tests") for p in sorted((ROOT / f).rglob("*.py"))]
+FOLDERS = ("experiments", "benchmarks", "launch", "tests")
+EVERYTHING = PACKAGE + [p for f in FOLDERS for p in sorted((ROOT / f).rglob("*.py"))]
 
 HOME = {
     "sentencepiece": "data/tokenizer.py",

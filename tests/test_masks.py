@@ -97,6 +97,52 @@ def test_key_range_holds_every_allowed_key(mask, start, count):
     assert not (allowed & outside).any()
 
 
+ordered = st.tuples(integers((B, T), 3), integers((B, S), 3)).map(lambda x: masks.segments(*map(np.sort, x)))
+
+
+@laws
+@given(st.one_of(expressions, ordered), st.lists(st.integers(0, T - 1), min_size=1, max_size=3), st.integers(1, T))
+def test_ranges_hold_every_allowed_key_of_each_example(mask, starts, count):
+    """By position and by data together, for any blocks of queries at once; by position alone, an array of NumPy."""
+    start = np.array(starts)
+    stop = np.minimum(start + count, T)
+    first, last = mask.ranges(start, stop)
+    assert isinstance(first, np.ndarray) == isinstance(last, np.ndarray) == (mask.live_ranges(start, stop) is None)
+    key = np.arange(S)
+    inside = (np.asarray(first)[..., None] <= key) & (key < np.asarray(last)[..., None])
+    for i, block in enumerate(np.broadcast_to(inside, (len(start), B, S))):
+        assert not (whole(mask)[:, :, start[i] : stop[i]].any((1, 2)) & ~block).any()
+
+
+PACKED = [[1, 1, 1, 2, 2, 2, 3, 3], [1, 1, 2, 2, 2, 2, 2, 0]]
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (masks.causal() & masks.window(2), None),
+        (masks.dense(np.eye(8, dtype=bool)), None),
+        (~masks.lengths([3]), None),
+        (masks.lengths([3, 9]), [[(0, 3), (0, 9)]]),
+        (masks.padding(np.array([[0, 1, 0, 1, 0, 0, 0, 0], [0] * 8]) == 1), [[(1, 4), (0, 0)]]),
+        (masks.causal(jnp.int32(2)), [[(0, 6)], [(0, 10)]]),
+        (masks.segments(PACKED), [[(0, 6), (0, 7)], [(3, 8), (0, 8)]]),
+        (masks.segments(-np.array(PACKED)), [[(0, 6), (0, 7)], [(3, 8), (0, 8)]]),
+        (masks.lengths([5]) & masks.causal(), [[(0, 4)], [(0, 5)]]),
+        (masks.window(1) & masks.lengths([5]), [[(0, 4)], [(3, 5)]]),
+        (masks.causal() | masks.lengths([5]), [[(0, 5)], [(0, 8)]]),
+        ((masks.causal() & masks.lengths([6])) | masks.prefix([2]), [[(0, 4)], [(0, 6)]]),
+        (masks.lengths([5]) | ~masks.lengths([5]), [[(0, 2**31 - 1)]] * 2),
+    ],
+)
+def test_live_ranges_are_as_small_as_they_can_tell(mask, expected):
+    """Queries 0 to 3 and 4 to 7: [block][example], from and up to."""
+    found = mask.live_ranges(np.array([0, 4]), np.array([4, 8]))
+    if found is not None:
+        found = [[tuple(pair) for pair in block] for block in np.stack(found, -1).tolist()]
+    assert found == expected
+
+
 @pytest.mark.parametrize(
     ("mask", "expected"),
     [

@@ -27,12 +27,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--split", choices=("test", "validation"), default="test", help="what to translate")
     known = parser.parse_args(arguments)
     from jaxformer.cli import runtime
+    from jaxformer.sharding import distributed, processes
     from jaxformer.tasks.runs import write_text
 
+    distributed.initialize()
     task, config, translator = load(known)
     if known.data_dir:
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, directory=known.data_dir))
     scores = runtime.task(task).evaluate(config, translator, split=known.split, console=runtime.console())
+    if not processes.first():
+        return 0
     for name, found in scores.items():
         print(name)
         for score in found:

@@ -17,7 +17,7 @@ from rich.console import Console
 
 import jaxformer
 from jaxformer.config import to_data
-from jaxformer.sharding import distributed
+from jaxformer.sharding import distributed, processes
 
 EXIT_CODES = {"terminated": 85, "time": 85, "interrupted": 130}
 """Of a training that was stopped and saved, by the reason; the same command goes on with it."""
@@ -53,8 +53,8 @@ def _flat(data: Any, path: str = "") -> dict[str, str]:
 
 
 def console() -> Console:
-    """Standard error, so that a command's results can be piped."""
-    return Console(stderr=True)
+    """Standard error, so that a command's results can be piped; of several processes the first one speaks."""
+    return Console(stderr=True, quiet=not processes.first())
 
 
 def task(name: str) -> Any:

@@ -155,10 +155,8 @@ def ring_attention(
         request = make_request(query, key, value, mask=mask, bias=bias, scale=scale, score=score, dropout=dropout)
         if reason := ring.refuse(request):
             raise ValueError(f"ring attention cannot do this: {reason}")
-        for cut, what, count in ((batch, "batch", query.shape[0]), (heads, "key heads", key.shape[2])):
-            if count % ways(cut, mesh):
-                raise ValueError(f"{what} = {count} cannot be cut along {cut!r} = {ways(cut, mesh)}")
         lengths = query.shape[1], key.shape[1]
+        _check_cuts(mesh, ((batch, "batch", query.shape[0]), (heads, "key heads", key.shape[2])))
         if zigzag and any(length % (2 * size) for length in lengths):
             raise ValueError(f"zigzag over {size} devices needs lengths that {2 * size} divides, got {lengths}")
         if 0 in lengths:
@@ -179,6 +177,12 @@ def ring_attention(
         return mapped(query, key, value, request.mask, request.bias, dropout_key)[:, : lengths[0]]
 
     return attention
+
+
+def _check_cuts(mesh: Mesh, cuts: tuple[tuple[Cut, str, int], ...]) -> None:
+    for cut, what, count in cuts:
+        if count % ways(cut, mesh):
+            raise ValueError(f"{what} = {count} cannot be cut along {cut!r} = {ways(cut, mesh)}")
 
 
 def _names(cut: Cut) -> tuple[str, ...]:

@@ -135,9 +135,8 @@ def agree(what: Mapping[str, str]) -> None:
     if jax.process_count() == 1:
         return
     names = sorted(what)
-    hosts = [
-        bytes(row).rstrip(b"\0").decode() for row in _gathered(socket.gethostname().encode()[:64].ljust(64, b"\0"))
-    ]
+    host = socket.gethostname().encode()[:64].ljust(64, b"\0")
+    hosts = [bytes(row).rstrip(b"\0").decode() for row in _gathered(host)]
     if odd := _unlike_first(_gathered(_digest("\0".join(names)))):
         raise ValueError(f"{_named(odd, hosts)} know other settings than process 0: run the same code everywhere")
     digests = _gathered(b"".join(_digest(what[name]) for name in names)).reshape(len(hosts), len(names), 32)
@@ -163,8 +162,8 @@ def leave(code: int) -> None:
 def _connect(cluster: Cluster) -> None:
     host, _, port = cluster.coordinator.rpartition(":")
     # gRPC would look for the coordinator behind a proxy, loopback included, and find nobody.
-    spared = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy")
-    os.environ["no_grpc_proxy"] = f"{spared},{host}" if spared else host
+    spared = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy")  # noqa: SIM112 - as gRPC spells it
+    os.environ["no_grpc_proxy"] = f"{spared},{host}" if spared else host  # noqa: SIM112
     jax.config.update("jax_check_proxy_envs", False)
     limit = _number(os.environ, "JAXFORMER_INIT_TIMEOUT") or 300
     failed: list[BaseException] = []
@@ -188,10 +187,9 @@ def _connect(cluster: Cluster) -> None:
     thread.start()
     thread.join(limit)
     if thread.is_alive():
-        others = "some of the others did" if cluster.process_id == 0 else f"process 0 at {cluster.coordinator} did"
-        raise DistributedError(
-            f"process {cluster.process_id} of {cluster.num_processes}: {others} not come in {limit} s"
-        )
+        others = "some of the others" if cluster.process_id == 0 else f"process 0 at {cluster.coordinator}"
+        this = f"process {cluster.process_id} of {cluster.num_processes}"
+        raise DistributedError(f"{this}: {others} did not come in {limit} s")
     if failed:
         raise DistributedError(f"cannot connect to {cluster.coordinator}: {failed[0]}") from failed[0]
 

@@ -53,7 +53,6 @@ def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> 
       CheckpointError: a checkpoint cannot be written or read.
     """
     times, placement = _times(config), Placement(sharding.mesh(config.mesh))
-    console = console if processes.first() else Console(quiet=True)
     resumed = runs.check_run(out, config)
     corpora = load_corpora(config.data, seed=config.seed)  # before `out` is claimed: wrong data leaves nothing behind
     processes.wait("the run is checked")

@@ -21,9 +21,8 @@ GONE = ("PREEMPTED", "TERMINATED", "FAILED", "SUSPENDED")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        usage="train.py NAME --zone Z --type T --wheel W -- ARGUMENT ...", description=__doc__
-    )
+    usage = "train.py NAME --zone Z --type T --wheel W -- ARGUMENT ..."
+    parser = argparse.ArgumentParser(usage=usage, description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("name", type=name)
     parser.add_argument("--zone", type=name, required=True)
@@ -42,10 +41,8 @@ def main() -> int:
     if state in GONE:
         there.gcloud("delete", "--quiet").check_returncode()
     if state is None or state in GONE:
-        spot = ["--spot"] if known.spot else []
-        there.gcloud(
-            "create", f"--accelerator-type={known.type}", f"--version={RUNTIMES[kind]}", *spot
-        ).check_returncode()
+        made_of = [f"--accelerator-type={known.type}", f"--version={RUNTIMES[kind]}"]
+        there.gcloud("create", *made_of, *(["--spot"] if known.spot else [])).check_returncode()
     there.copy(known.wheel).check_returncode()
     install = f"python3 -m pip install --quiet --user {shlex.quote(f'./{known.wheel.name}[train,tpu]')}"
     there.everywhere(install).check_returncode()

@@ -1,7 +1,9 @@
 """Blockwise attention keeps the contract, in blocks far smaller than the sequence."""
 
+import dataclasses
 import functools
 import time
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -102,35 +104,139 @@ class TestParts:
         parts.test_c_masked_weights_are_exactly_zero(jnp.float32)
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Counting(masks.Mask):
-    """A window that counts the tiles it is asked for, when the program runs."""
+    """A mask that tells which tile it is asked for, when the program runs: the first query and key of each."""
 
-    def __init__(self, before, tiles):
-        self.window, self.tiles = masks.window(before), tiles
+    mask: masks.Mask
+    tell: Callable = dataclasses.field(metadata={"static": True})
 
     def tile(self, query_index, key_index):
-        jax.debug.callback(lambda: self.tiles.append(None))
-        return self.window.tile(query_index, key_index)
+        jax.debug.callback(lambda *first: self.tell(tuple(map(int, first))), query_index[0], key_index[0])
+        return self.mask.tile(query_index, key_index)
 
     def key_range(self, query_start, query_stop):
-        return self.window.key_range(query_start, query_stop)
+        return self.mask.key_range(query_start, query_stop)
+
+    def live_ranges(self, query_start, query_stop):
+        return self.mask.live_ranges(query_start, query_stop)
 
 
-jax.tree_util.register_pytree_node(Counting, lambda mask: ((), mask), lambda mask, _: mask)
+def visited(mask, length, *, batch=1, gradient=False):
+    """The tiles that are looked at, in blocks of eight, by their first query and key."""
+    tiles = []
+    query = jnp.ones((batch, length, 1, 4))
+
+    def call(query, mask):
+        return attention(
+            make_request(query, query, query, mask=Counting(mask, tiles.append)), query_block=8, key_block=8
+        )
+
+    function = jax.grad(lambda *given: call(*given).sum()) if gradient else call
+    jax.block_until_ready(jax.jit(function)(query, mask))
+    jax.effects_barrier()
+    return [(query // 8, key // 8) for query, key in tiles]
 
 
 def test_window_visits_only_its_blocks():
     """Restricted attention costs O(T W): a block of queries meets the same few blocks of keys at every length."""
-    visited = {}
-    for length in (64, 256):
-        tiles = []
-        query = jnp.ones((1, length, 1, 4))
-        request = make_request(query, query, query, mask=Counting(8, tiles))
-        attention(request, query_block=8, key_block=8).block_until_ready()
-        jax.effects_barrier()
-        visited[length] = len(tiles)
     # The block itself and the one before; the first has none.
-    assert visited == {64: 2 * 8 - 1, 256: 2 * 32 - 1}
+    assert [len(visited(masks.window(8), length)) for length in (64, 256)] == [2 * 8 - 1, 2 * 32 - 1]
+
+
+SENTENCES = np.repeat([0, 1, 2, 3, 4], [8, 16, 12, 20, 8])[None]  # the last but one begins within a block
+
+
+@pytest.mark.parametrize("gradient", [False, True], ids=["forward", "gradient"])
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (masks.lengths([20]), [(i, j) for i in range(8) for j in range(3)]),
+        (masks.padding(np.arange(64)[None] // 24 == 1), [(i, j) for i in range(8) for j in (3, 4, 5)]),
+        (masks.lengths([0]), []),
+        (masks.lengths([9]) & masks.causal(), [(0, 0)] + [(i, j) for i in range(1, 8) for j in range(2)]),
+        (masks.lengths([9]) | masks.window(0), [(i, j) for i in range(8) for j in range(max(2, i + 1))]),
+        (masks.causal(jnp.int32(-8)), [(i, j) for i in range(8) for j in range(i)]),
+        (
+            masks.segments(SENTENCES),
+            [(0, 0), (1, 1), (1, 2), (2, 1), (2, 2), (3, 3), (3, 4)]
+            + [(4, j) for j in (3, 4, 5, 6)]
+            + [(i, j) for i in (5, 6) for j in (4, 5, 6)]
+            + [(7, 7)],
+        ),
+        (~masks.lengths([20]), [(i, j) for i in range(8) for j in range(8)]),
+    ],
+    ids=["lengths", "padding", "nothing", "causal", "prefix", "offset", "packed", "not"],
+)
+def test_what_the_data_rule_out_is_not_visited(mask, expected, gradient):
+    """No tile of padding, or of two sentences: forward, and once more backward."""
+    assert sorted(visited(mask, 64, gradient=gradient)) == sorted((1 + gradient) * expected)
+
+
+def test_a_batch_visits_what_any_of_its_rows_needs():
+    """Rows that are worked on together share a loop, whose bounds hold all that are not empty."""
+    first_and_last = [(i, j) for i in range(8) for j in range(1, 5)]
+    real = np.zeros((3, 64), bool)
+    real[0, 10:24] = real[2, 16:40] = True
+    assert sorted(visited(masks.padding(real), 64, batch=3)) == first_and_last
+
+
+def test_parts_have_bounds_of_their_own(monkeypatch):
+    """Row by row, as on a CPU with one device."""
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    monkeypatch.setattr(blockwise, "HEADS", 1)
+    mask = masks.lengths([8, 40, 0])
+    assert sorted(visited(mask, 64, batch=3)) == sorted((i, j) for i in range(8) for j in [0, *range(5)])
+    query = jax.random.normal(jax.random.key(0), (3, 64, 1, 4))
+    found = attention(make_request(query, query, query, mask=mask), query_block=8, key_block=8)
+    np.testing.assert_allclose(
+        found, functional.attention(query, query, query, mask=mask, implementation="reference"), atol=2e-6
+    )
+
+
+def test_a_mask_of_the_whole_serves_some_of_its_rows():
+    """Rows 2 and 3 of four, as a device of a mesh holds them: skipped by their own lengths."""
+    query = jax.random.normal(jax.random.key(0), (4, 12, 1, 4))
+    request = make_request(query, query, query, mask=masks.lengths([2, 3, 11, 9]))
+    mine = dataclasses.replace(request, query=query[2:], key=query[2:], value=query[2:])
+    found = jax.jit(lambda row: attention(mine, query_block=4, key_block=4, dims=(4, 1, 12, 12), origin=(row, 0)))(2)
+    np.testing.assert_allclose(found, attention(request)[2:], atol=2e-6)
+
+
+def test_vmap_keeps_plain_bounds():
+    """One range for all examples: no select copies the gradients of all keys at every turn of a loop.
+
+    Vmapped twice, under jit, each with its own padding, and the same numbers as one by one.
+    """
+    given = jax.random.normal(jax.random.key(0), (3, 2, 2, 1, 20, 1, 4))
+    mask = masks.Lengths(jnp.array([[[3], [9]], [[0], [12]]]))
+
+    @jax.jit
+    def one(query, key, value, mask):
+        call = lambda *x: attention(make_request(*x, mask=mask), query_block=4, key_block=4)
+        output, pull = jax.vjp(call, query, key, value)
+        return output, *pull(output)
+
+    together = jax.vmap(jax.vmap(one))
+    for i, j in np.ndindex(2, 2):
+        pick = functools.partial(jax.tree.map, lambda x: x[i, j])  # noqa: B023
+        for got, want in zip(pick(together(*given, mask)), one(*given[:, i, j], pick(mask)), strict=True):
+            np.testing.assert_allclose(got, want, atol=1e-6)
+    loops = [eqn.params["cond_jaxpr"] for eqn in loops_of(jax.make_jaxpr(together)(*given, mask))]
+    assert len(loops) == 2
+    assert all(not condition.jaxpr.outvars[0].aval.shape for condition in loops)
+    assert all(eqn.primitive.name != "reduce_or" for condition in loops for eqn in condition.jaxpr.eqns)
+
+
+def loops_of(jaxpr):
+    """Its loops of unknown length, inner ones too."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "while":
+            yield eqn
+        for inner in jax.tree.leaves(eqn.params, is_leaf=lambda x: hasattr(x, "eqns")):
+            if hasattr(inner, "eqns"):
+                yield from loops_of(inner)
 
 
 @pytest.mark.parametrize("mask", [None, masks.causal(), masks.window(512)], ids=["full", "causal", "window"])

@@ -1,14 +1,20 @@
 """Every choice together with every other: implementations, masks, biases, heads, dtypes, dropout, scores, lengths.
 
-The product has 20,736 cases.  `make test` runs a choice of them in which every two values that can meet do, `make
-test-full` one in which every three do.  Each is compared, output and all gradients, with NumPy in float64; each mask
-and bias there is made from its formula.  What an implementation refuses is by the rules of `refusals`.
+The product has 20,736 cases.  `make test` runs a choice of them in which every two values that can meet do; `make
+test-full` one in which every three do, and every implementation with every mask, bias and number of key heads.  Each is
+compared, output and all gradients, with NumPy in float64; each mask and bias there is made from its formula.  What an
+implementation refuses is by the rules of `refusals`.
+
+All of it takes hours, and can be run in any number of parts, of which this is the third of two hundred::
+
+    JAXFORMER_PRODUCT=3/200 python -m pytest -m full tests/functional/test_product.py -k by_hand
 """
 
 import collections
 import functools
 import itertools
 import math
+import os
 import re
 
 import jax
@@ -63,15 +69,18 @@ def refusals(case):
     ]
 
 
+def every(**chosen):
+    """All cases, or those with these values only."""
+    return list(itertools.starmap(Case, itertools.product(*(AXES | chosen).values())))
+
+
 @functools.cache
 def cover(strength, *, refused=False):
     """Cases that are refused, or are not, so that every `strength` values that meet in any of these meet in one.
 
     Greedy: always the case that brings the most that is new, of equals one least like those before.
     """
-    cases = [
-        case for case in itertools.starmap(Case, itertools.product(*AXES.values())) if refused == bool(refusals(case))
-    ]
+    cases = [case for case in every() if refused == bool(refusals(case))]
     numbers = np.array([[values.index(x) for values, x in zip(AXES.values(), case, strict=True)] for case in cases])
     sizes, meetings, count = [len(values) for values in AXES.values()], [], 0
     for chosen in itertools.combinations(range(len(sizes)), strength):
@@ -138,7 +147,8 @@ def attend(case, query, key, value, **options):
     return functional.attention(query, key, value, implementation=case.implementation, **options)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+# Programs this small take a second to compile and no time to run.
+@functools.partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})
 def pulled(case, query, key, value, upstream, learned, mask, dropout_key):
     """The output and the gradients of query, key, value and what the bias has learned."""
     score = None if case.cap is None else functional.soft_cap(case.cap)
@@ -205,6 +215,25 @@ def label(case):
     return ", ".join(str(x) for x in case)
 
 
+def refused(case):
+    """In so many words, and before anything is computed."""
+    with pytest.raises(ValueError, match="|".join(map(re.escape, refusals(case)))):
+        worst(case)
+
+
+def check(cases):
+    """Each within its tolerance, or refused as it should be."""
+    assert cases
+    found = {}
+    for case in cases:
+        if refusals(case):
+            refused(case)
+        else:
+            found[case] = worst(case)
+    pulled.clear_cache()
+    assert {label(case): x for case, x in found.items() if not x < TOLERANCE[case.dtype]} == {}
+
+
 @pytest.mark.parametrize("case", cover(2), ids=label)
 def test_pairs(case):
     """Any two choices that can be made together."""
@@ -215,16 +244,42 @@ def test_pairs(case):
 @pytest.mark.parametrize("part", range(PARTS))
 def test_triples(part):
     """Any three; the cover is made here, for it takes half a second."""
-    found = {case: worst(case) for case in cover(3)[part::PARTS]}
-    assert found
-    assert {label(case): x for case, x in found.items() if not x < TOLERANCE[case.dtype]} == {}
+    check(cover(3)[part::PARTS])
 
 
-@pytest.mark.parametrize("case", cover(2, refused=True), ids=label)
-def test_refusals(case):
-    """In so many words, and before anything is computed."""
-    with pytest.raises(ValueError, match="|".join(map(re.escape, refusals(case)))):
-        worst(case)
+@pytest.mark.full
+@pytest.mark.parametrize("mask", AXES["mask"])
+@pytest.mark.parametrize("implementation", AXES["implementation"])
+def test_principal_choices(implementation, mask):
+    """Each bias and number of key heads: all 648 of the choices that meet in the arithmetic of a tile.
+
+    What is left to the triples has one place each in the code: dtypes are cast, weights dropped and logits capped
+    alike whatever the mask; and lengths, which are five, so that blocks and the pieces of the ring are partial.
+    """
+    chosen = {"implementation": (implementation,), "mask": (mask,), "dtype": ("float32",), "rate": (0.0,)}
+    check(every(**chosen, cap=(None,), lengths=((5, 5),)))
+
+
+def by_hand():
+    """The cases of the part that the environment names, twelve at a time."""
+    named = re.fullmatch(r"(\d+)/(\d+)", os.environ.get("JAXFORMER_PRODUCT", "0/1"))
+    assert named, "JAXFORMER_PRODUCT is PART/PARTS, such as 3/200"
+    part, parts = map(int, named.groups())
+    cases = every()[part - 1 :: parts] if part else []
+    return [cases[i : i + 12] for i in range(0, len(cases), 12)]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("cases", by_hand(), ids=lambda cases: label(cases[0]))
+def test_by_hand(cases):
+    """A part of the whole product."""
+    check(cases)
+
+
+def test_refusals():
+    """Any two choices of which one is refused."""
+    for case in cover(2, refused=True):
+        refused(case)
 
 
 @pytest.mark.parametrize("strength", [2, 3])
@@ -232,7 +287,6 @@ def test_nothing_is_left_out(strength):
     """What can meet in a case that runs, and what can in one that is refused, does in one of the cover."""
     places = list(itertools.combinations(range(len(AXES)), strength))
     meet = lambda cases: {(where, tuple(case[i] for i in where)) for case in cases for where in places}
-    every = list(itertools.starmap(Case, itertools.product(*AXES.values())))
     for refused in (False, True):
-        possible = meet(case for case in every if refused == bool(refusals(case)))
+        possible = meet(case for case in every() if refused == bool(refusals(case)))
         assert meet(cover(strength, refused=refused)) == possible

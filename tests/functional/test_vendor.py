@@ -16,6 +16,7 @@ from tests.contracts.biases import BiasContract
 DROPS = {name for name, (_, _, options) in CASES.items() if "dropout" in options}
 
 
+@pytest.mark.full
 class TestXla(AttentionContract, BiasContract):
     implementation = "xla"
 
@@ -48,6 +49,17 @@ class TestXla(AttentionContract, BiasContract):
     def test_no_keys(self):
         with pytest.raises(ValueError, match="at least one query and one key"):
             super().test_no_keys()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_xla_keeps_the_contract(dtype):
+    """Empty rows, unseen keys, forbidden pairs, and no keys at all; whatever else it is asked is in `test_product`."""
+    xla = TestXla()
+    with jax.numpy_dtype_promotion("standard"):
+        xla.test_a_empty_query_rows(np.nan, dtype)
+        xla.test_b_unseen_keys_are_inert(np.nan, dtype, True)
+        xla.test_c_masked_weights_are_exactly_zero(dtype)
+        xla.test_no_keys()
 
 
 def test_what_the_kernel_is_told_in_its_own_words(monkeypatch):

@@ -176,6 +176,22 @@ def test_b10_depths(name, depth):
     assert short == long
 
 
+@pytest.mark.parametrize(("width", "num_heads", "hidden"), [(8, 2, 32), (12, 3, 20)])
+def test_b11_hyper_parameters_of_an_encoder_layer(width, num_heads, hidden):
+    """d_model, nhead, dim_feedforward, and as many parameters as `nn.TransformerEncoderLayer` has; equal values are in
+    `tests/parity`, with the layer itself: 4 d^2 + 4 d, 2 d f + f + d, and two norms of 2 d."""
+
+    def make(rngs):
+        attention = modules.SelfAttention(width, num_heads, bias=True, rngs=rngs)
+        feed_forward = modules.FeedForward(width, hidden, rngs=rngs)
+        return modules.Block(attention, feed_forward, norm=lambda: modules.LayerNorm(width))
+
+    net, params = built(make)
+    assert count(params) == 4 * width**2 + 4 * width + 2 * width * hidden + hidden + width + 4 * width
+    assert params["attention"]["kernel"].shape == (width, num_heads, 3, width // num_heads)
+    assert net.apply(params, normal(2, 5, width)).shape == (2, 5, width)
+
+
 def test_b12_heads_for_tasks():
     """One causal stack, two heads: next-token logits at every place, one classification of the whole.
 

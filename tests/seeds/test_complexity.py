@@ -169,6 +169,12 @@ def test_c1_c5_v3_path_length(length, reach):
     assert needed(lambda i: attend, length) == 1
 
 
+def test_c5_ten_thousand_positions():
+    """L = 10,000, K = 3: log_3 L = 8.38, so nine dilated layers; the document's L / K = 3334 of the others as above."""
+    kernel = normal(3, 4, 4)
+    assert needed(lambda i: functools.partial(convolution, kernel=kernel, dilation=3**i), 10_000) == 9
+
+
 def test_v3_receptive_field():
     """Three layers of K = 3 see 7 places, dilated by 1, 3, 9 they see 27: the rows that the first token moves."""
     rows_after_three = lambda layer: next(itertools.islice(reached(layer, 32), 2, None)).nonzero()[0].tolist()
@@ -186,9 +192,15 @@ def test_c2_counted():
 
 
 def test_c3_counted():
-    """L = 10,000: 5.12e10 for attention's scores, as many for the mixing; 7.86432e9 for the convolution."""
+    """L = 10,000: 5.12e10 for attention's scores, as many for the mixing; 7.86432e9 for the convolution.
+
+    Attention's scores over recurrence are L / D, and equal at L = D.
+    """
     assert operations("attention", 10_000, 512) == pytest.approx(2 * 5.12e10, rel=0.02)
     assert operations("convolution", 10_000, 512, 3) == pytest.approx(7.86432e9, rel=0.02)
+    for length in (32, 128):
+        ratio = operations("attention", length, 128) / 2 / operations("recurrent", length, 128)
+        assert ratio == pytest.approx(length / 128, rel=0.05)
 
 
 def test_c4_counted():

@@ -65,9 +65,18 @@ def test_m5_divisibility_and_shapes():
 
 
 def test_m6_the_built_in_has_biases():
-    """The document says that PyTorch's layer "does the same thing": it has 288 parameters at d = 8, not 256."""
+    """The document says that PyTorch's layer "does the same thing": it has 288 parameters at d = 8, not 256.
+
+    Its output is (1, 5, 8), and its weights, the mean of the heads, (1, 5, 5): in `tests/parity` by the layer itself.
+    """
     assert count(layer(8, 2)[1]) == 256
-    assert count(layer(8, 2, bias=True)[1]) == 288
+    net, params = layer(8, 2, bias=True)
+    assert count(params) == 288
+    x = normal(1, 5, 8)
+    query, key, _ = net.apply(params, x, method="project")
+    weights = functional.attention_weights(query, key).mean(1)
+    assert (net.apply(params, x).shape, weights.shape) == ((1, 5, 8), (1, 5, 5))
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 4, 8])

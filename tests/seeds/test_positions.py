@@ -120,13 +120,15 @@ def test_p11_learned_table():
 
 
 def test_p11_ways_out_of_the_table():
-    """Beyond N_max: truncate, extend by random rows, interpolate; rows that stay are bit for bit what they were."""
+    """Beyond N_max: truncate, extend by random rows or by copies, interpolate; what stays is equal to the bit."""
     rows = normal(6, 4)
     lookup = lambda table, at: functional.learned(table, jnp.array(at))
     np.testing.assert_array_equal(functional.resize_positions(rows, 4, method="truncate"), rows[:4])
     longer = functional.resize_positions(rows, 500, method="extend", key=jax.random.key(0))
     np.testing.assert_array_equal(lookup(longer, [0, 5]), rows[jnp.array([0, 5])])
     assert float(longer[6:].std()) == pytest.approx(float(rows.std()), rel=0.1)
+    again = functional.resize_positions(rows, 15, method="copy")
+    np.testing.assert_array_equal(lookup(again, [0, 5, 6, 11, 12, 14]), rows[jnp.array([0, 5, 0, 5, 0, 2])])
     stretched = functional.resize_positions(rows, 11, method="interpolate")
     np.testing.assert_allclose(lookup(stretched, [0, 2, 10]), rows[jnp.array([0, 1, 5])], atol=1e-6)
     np.testing.assert_allclose(lookup(stretched, [3]), (rows[1:2] + rows[2:3]) / 2, atol=1e-6)

@@ -1,5 +1,6 @@
 """`sharded_attention` keeps the contract of every implementation on a mesh, and devices tell each other nothing."""
 
+import dataclasses
 import functools
 
 import jax
@@ -91,7 +92,7 @@ def test_lengths_go_around_a_ring():
 
 
 def test_chosen_as_alone(monkeypatch):
-    monkeypatch.setattr(api, "LONG", 1)
+    monkeypatch.setattr(api, "LONG_ON_CPU", 1)
     query, key, value, _ = arrays(batch=4)
     text = jax.jit(sharding.sharded_attention(sharding.mesh(GRID))).lower(query, key, value).as_text()
     assert "while" in text
@@ -102,3 +103,23 @@ def test_refusals():
     call = sharding.sharded_attention(sharding.mesh(GRID), implementation="splash")
     with pytest.raises(ValueError, match="'splash' cannot do this"):
         call(query, key, value)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class First(masks.Mask):
+    """The first keys of each row, as `masks.lengths`, but a mask that nobody knows: its arrays come whole."""
+
+    length: jax.Array
+
+    def tile(self, query_index, key_index):
+        return masks.lengths(self.length).tile(query_index, key_index)
+
+    def ranges(self, query_start, query_stop):
+        return masks.lengths(self.length).ranges(query_start, query_stop)
+
+
+def test_a_mask_of_your_own():
+    there, placed, here = both(First(jnp.array([1, 7, 0, 4])), 0.0, None, implementation="blockwise")
+    for got, want in zip(there(*placed), here, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)

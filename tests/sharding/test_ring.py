@@ -123,6 +123,22 @@ def test_biases_of_heads_that_are_cut():
     np.testing.assert_allclose(found[1], expected[1], atol=2e-5)
 
 
+def test_a_bias_that_needs_all_heads_says_so():
+    """Transformer-XL adds a vector of its own to the queries of each head: refused in words, not by a shape."""
+    query, key, value, _ = long_arrays(16)
+    heads, dim = query.shape[2:]
+    shift = jnp.ones((heads, dim))
+    query, bias = functional.transformer_xl(query, jnp.ones((6, heads, dim)), shift, shift)
+    attend = split(mesh(context=4, tensor=2), heads="tensor")
+    words = "ring attention cannot do this: TransformerXL works on the queries of all 4 heads .* has 2 heads"
+    with pytest.raises(ValueError, match=words):
+        attend(query, key, value, bias=bias)
+    assert (
+        split(mesh(context=4))(query, key, value, bias=bias).shape
+        == value.shape[:1] + query.shape[1:3] + value.shape[3:]
+    )
+
+
 def test_cross_attention_of_other_lengths():
     """Queries and keys are cut each by their own length; neither needs to be a multiple."""
     query, _, _, upstream = long_arrays(10)
@@ -157,7 +173,7 @@ def blocks_visited(order, length=4096, size=8, block=64):
     """By each device, over the whole round, under a causal mask."""
     around = ring.Ring("context", size, (1, 1, length, length), zigzag=order == "zigzag")
     local = length // size
-    ranges = ring._key_ranges(masks.causal(), around, local, block)
+    ranges = ring._key_ranges(masks.causal(), around, local, block, (0, 1))
     total = np.zeros(size, int)
     for rank in range(size):
         for owner in range(size):

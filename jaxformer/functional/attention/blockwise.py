@@ -2,8 +2,9 @@
 
 Memory is O(T + S) forward and backward, for any mask, bias and dropout: a tile of the mask is asked for when it is
 needed, a tile of dropout is hashed again.  Blocks that `Mask.key_range` rules out are not visited, so restricted
-attention, ``mask=window(W)``, costs O(T W).  The loops run over blocks and are never unrolled: compile time does not
-grow with length.
+attention, ``mask=window(W)``, costs O(T W); nor are those that `Mask.live_ranges` rules out for all rows of the batch
+that are worked on together: padding, and the other segments of a packed row.  The loops run over blocks and are never
+unrolled: compile time does not grow with length.
 
 `forward` and `backward` may be given a piece of the keys, which is how ring attention uses them.
 
@@ -56,7 +57,7 @@ def attention(
     dims: tuple[int, int, int, int] | None = None,
     origin: tuple[Any, Any] = (0, 0),
 ) -> Float[Array, "B T N J"]:
-    """The same result as `reference.attention`, in blocks of these sizes.
+    """The same result as `reference.attention`, in blocks of at most these sizes.
 
     Where the arrays are some rows and heads of a whole of `dims` (B, N, T, S), `origin` is the first of each; mask and
     bias may speak of the whole, and dropout does.
@@ -64,11 +65,14 @@ def attention(
     num_queries, num_keys = request.query.shape[1], request.key.shape[1]
     if num_queries == 0 or num_keys == 0:
         return jnp.zeros((*request.query.shape[:3], request.value.shape[3]), request.query.dtype)
-    query_block, key_block = min(query_block, num_queries), min(key_block, num_keys)
+    # As few blocks as that allows, of one size: 384 positions are two blocks of 192, not one of 256 and one half empty.
+    query_block = -(-num_queries // -(-num_queries // query_block))
+    key_block = -(-num_keys // -(-num_keys // key_block))
     rows, columns = -num_queries % query_block, -num_keys % key_block
     plan = make_plan(request, (query_block, key_block), whole=not rows and not columns)
     plan = dataclasses.replace(plan, dims=dims or plan.dims)
-    ranges = key_ranges(request.mask, num_queries, query_block)
+    rows_here = origin[0], request.query.shape[0]
+    ranges = key_ranges(request.mask, num_queries, query_block, rows=rows_here, together=plan.part[0])
     bounds = key_bounds(ranges, np.arange(0, num_keys, key_block), key_block)
     dropout_key = None if request.dropout is None else request.dropout.key
     varying = Varying(jnp.asarray(bounds), request.mask, dropout_key, origin=origin)
@@ -100,23 +104,53 @@ def _part(request: Request) -> tuple[int, int]:
     return (most(batch, heads * request.group) if heads == num_key_heads else 1), heads
 
 
-def key_ranges(mask: Mask | None, num_queries: int, query_block: int) -> np.ndarray:
-    """For each block of queries, the keys outside of which it sees none: ``[blocks, 2]``, from and up to."""
-    starts = range(0, num_queries, query_block)
-    if mask is None:
-        return np.array([(0, np.iinfo(np.int32).max) for _ in starts], np.int32)
-    found = [mask.key_range(start, min(start + query_block, num_queries)) for start in starts]
-    return np.clip(found, 0, np.iinfo(np.int32).max).astype(np.int32)
+def key_ranges(mask: Mask | None, num_queries: int, query_block: int, *, rows: tuple[Any, int], together: int) -> Any:
+    """The keys outside of which a block of queries sees none, from and up to: ``int32 [parts or 1, blocks, 2]``.
+
+    A part is `together` of the `rows` of the batch that are here, the first of them and their number.  An array of
+    NumPy, with one part, where the data say nothing.
+    """
+    start = np.arange(0, num_queries, query_block)
+    stop = np.minimum(start + query_block, num_queries)
+    first, last = (Mask() if mask is None else mask).ranges(start, stop)
+    if isinstance(first, np.ndarray):
+        return np.stack([first, last], -1).swapaxes(0, 1)
+    ranges = jnp.stack([first, last], -1).swapaxes(0, 1)
+    if len(ranges) not in (1, rows[1]):  # the mask speaks of the whole
+        ranges = jax.lax.dynamic_slice_in_dim(ranges, *rows)
+    if len(ranges) > 1:
+        ranges = _hull(ranges.reshape(-1, together, *ranges.shape[1:]))
+    return _common(ranges)
+
+
+def _hull(ranges: Array) -> Array:
+    """The least range that holds those along the second dimension, of which empty ones have nothing to hold."""
+    first, last = ranges[..., 0], ranges[..., 1]
+    filled = first < last
+    least = jnp.where(filled, first, np.iinfo(np.int32).max).min(1)
+    return jnp.stack([least, jnp.where(filled, last, 0).max(1)], -1)
+
+
+@jax.custom_batching.custom_vmap
+def _common(ranges: Array) -> Array:
+    """Under `vmap` one range for all: a loop whose bounds differ would copy all that it carries at every turn."""
+    return ranges
+
+
+@_common.def_vmap
+def _(size, is_mapped, ranges):
+    del size, is_mapped  # of one argument, which is mapped
+    return _common(_hull(ranges.swapaxes(0, 1))), False
 
 
 def key_bounds(ranges: Any, starts: Any, key_block: int) -> Any:
-    """From key ranges ``[queries, 2]`` to the first and one past the last of the key blocks that begin at `starts`."""
+    """From key ranges ``[..., 2]`` to the first and one past the last of the key blocks that begin at `starts`."""
     numbers = jnp if isinstance(ranges, jax.Array) or isinstance(starts, jax.Array) else np
-    needed = (
-        (starts[None] < ranges[:, 1:]) & (starts[None] + key_block > ranges[:, :1]) & (ranges[:, 1:] > ranges[:, :1])
-    )
-    last = needed.shape[1] - needed[:, ::-1].argmax(1)
-    return numbers.stack([needed.argmax(1), numbers.where(needed.any(1), last, 0)], 1).astype(np.int32)
+    starts = starts.reshape((1,) * (ranges.ndim - 1) + (-1,))
+    first, last = ranges[..., :1], ranges[..., 1:]
+    needed = (starts < last) & (starts + key_block > first) & (last > first)
+    end = needed.shape[-1] - needed[..., ::-1].argmax(-1)
+    return numbers.stack([needed.argmax(-1), numbers.where(needed.any(-1), end, 0)], -1).astype(np.int32)
 
 
 def forward(
@@ -165,7 +199,7 @@ def backward(
     log_weight: Float[Array, "B T N"],
     upstream: Float[Array, "B T N J"],
 ) -> tuple[Array, Array, Array, Any]:
-    """Gradients of query, key, value (float32) and bias: each block's weights again, from the log-sum-exp.
+    """Gradients of query, key, value and bias, as sums in float32: each block's weights again, from the log-sum-exp.
 
     `output` and `log_weight` are those of the whole rows, of which these keys may be a piece.
     """
@@ -173,10 +207,6 @@ def backward(
     # The sum over keys of weight times its gradient, which the softmax subtracts.
     level = (upstream.astype(jnp.float32) * output.astype(jnp.float32)).sum(-1)
     of_rows = query, upstream, log_weight[..., None], level[..., None]
-
-    def add(x: Array, block: Array, spot: Spot, j: Array) -> Array:  # [B, K, S, X], [b, k, s, X]
-        start = spot.row, spot.head, j * plan.blocks[1], 0
-        return jax.lax.dynamic_update_slice(x, jax.lax.dynamic_slice(x, start, block.shape) + block, start)
 
     def visit_row(sums: tuple[Any, ...], given: tuple[Array, Array]) -> tuple[tuple[Any, ...], Array]:
         number, (first, last) = given
@@ -199,28 +229,41 @@ def backward(
             d_scaled = d_logits if plan.score is None else jax.vjp(plan.score, scaled)[1](d_logits)[0]
             narrow = (d_scaled * plan.scale).astype(query.dtype)
             d_query += _mix(narrow, tile.key)
-            one_key, one_value = _gather(narrow, query_block), _gather(mixing.astype(value.dtype), upstream_block)
+            d_key = _add(plan, d_key, _gather(narrow, query_block), spot, j)
+            d_value = _add(plan, d_value, _gather(mixing.astype(value.dtype), upstream_block), spot, j)
             if plan.tree is not None:
                 d_bias, by_bias = _through_bias(plan, bias, d_bias, tile, query_block, d_logits)
                 d_query += by_bias
             elif d_bias is not None:
                 d_bias = _add_bias(plan, d_bias, d_logits, spot, j)
-            return d_query, add(d_key, one_key, spot, j), add(d_value, one_value, spot, j), d_bias
+            return d_query, d_key, d_value, d_bias
 
         d_query, *rest = jax.lax.fori_loop(first, last, visit, (jnp.zeros(query_block.shape), *sums))
         return tuple(rest), d_query
 
-    d_bias = [jnp.zeros(x.shape) if jnp.issubdtype(x.dtype, jnp.floating) else None for x in jax.tree.leaves(padded)]
-    d_bias = d_bias if plan.tree is not None else d_bias[0] if d_bias else None
     zeros = lambda x: jnp.zeros((x.shape[0], x.shape[2], x.shape[1], x.shape[3]))
-    sums = (zeros(key), zeros(value), d_bias)
+    sums = zeros(key), zeros(value), no_slopes(padded)
     (d_key, d_value, d_bias), d_query = jax.lax.scan(visit_row, sums, numbered(plan, key, varying))
-    if plan.tree is not None:  # whole numbers have no gradient, and float0 says so
-        none = lambda x: np.zeros(x.shape, jax.dtypes.float0)
-        d_bias = tuple(none(x) if d is None else d.astype(x.dtype) for x, d in zip(bias, d_bias, strict=True))
-    elif bias is not None and d_bias is not None:
-        d_bias = d_bias[:, :, : bias.shape[2], : bias.shape[3]].astype(bias.dtype)
+    if plan.tree is None and d_bias is not None:
+        d_bias = d_bias[:, :, : bias.shape[2], : bias.shape[3]]
     return join(d_query, query, key), d_key.swapaxes(1, 2), d_value.swapaxes(1, 2), d_bias
+
+
+def no_slopes(bias: Any) -> Any:
+    """Sums in float32 for the gradients of a bias, an array or the leaves of one; None for whole numbers."""
+    return jax.tree.map(lambda x: jnp.zeros(x.shape) if jnp.issubdtype(x.dtype, jnp.floating) else None, bias)
+
+
+def slopes(bias: Any, sums: Any) -> Any:
+    """The gradients of a bias from such sums: in its dtypes, and of whole numbers float0."""
+    one = lambda x, d: np.zeros(x.shape, jax.dtypes.float0) if d is None else d.astype(x.dtype)
+    return jax.tree.map(one, bias, sums)
+
+
+def _add(plan: Plan, x: Array, block: Array, spot: Spot, j: Array) -> Array:
+    """The gradient of all keys or values, ``[B, K, S, X]``, with that of a block more, ``[b, k, s, X]``."""
+    start = spot.row, spot.head, j * plan.blocks[1], 0
+    return jax.lax.dynamic_update_slice(x, jax.lax.dynamic_slice(x, start, block.shape) + block, start)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -235,9 +278,10 @@ def _attend_forward(plan, query, key, value, bias, varying):
 
 
 def _attend_backward(plan, saved, upstream):
-    query, key, value, *_ = saved
+    query, key, value, bias, *_ = saved
     *d_arrays, d_bias = backward(plan, *saved, upstream)
-    return *(d.astype(x.dtype) for d, x in zip(d_arrays, (query, key, value), strict=True)), d_bias, None
+    narrow = (d.astype(x.dtype) for d, x in zip(d_arrays, (query, key, value), strict=True))
+    return *narrow, slopes(bias, d_bias), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
@@ -284,12 +328,12 @@ def _bias_tile(plan: Plan, leaves: Sequence[Array], query: Array, tile: Tile) ->
 def _through_bias(plan: Plan, leaves, d_leaves, tile: Tile, query: Array, d_logits: Array):
     """The gradients of a bias's leaves with one block more, and that of the block's queries through it."""
 
-    def added(learned: list[Array | None], query: Array) -> Array:
+    def added(learned: tuple[Array | None, ...], query: Array) -> Array:
         given = [old if new is None else new.astype(old.dtype) for old, new in zip(leaves, learned, strict=True)]
         found = _bias_tile(plan, given, query, tile).astype(jnp.float32)
         return jnp.broadcast_to(spread(found, query.shape[1]), d_logits.shape)
 
-    learned = [None if d is None else x.astype(jnp.float32) for x, d in zip(leaves, d_leaves, strict=True)]
+    learned = tuple(None if d is None else x.astype(jnp.float32) for x, d in zip(leaves, d_leaves, strict=True))
     _, pull = jax.vjp(added, learned, query)
     one, by_query = pull(d_logits)
     return jax.tree.map(jnp.add, d_leaves, one), by_query.astype(jnp.float32)

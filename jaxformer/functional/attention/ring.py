@@ -92,6 +92,12 @@ class Ring:
         size = local // held.shape[0]
         return (held[:, None] * size + jnp.arange(size)[None]).reshape(-1)
 
+    def origin(self, query: Array) -> tuple[Any, Any]:
+        """The first row of the batch and the first head of those that a device holds."""
+        held = query.shape[0], query.shape[2]
+        first = lambda axis, count: 0 if axis is None else jax.lax.axis_index(axis) * count
+        return first(self.cuts[0], held[0]), first(self.cuts[1], held[1])
+
     def block(self, local: int, most: int) -> int:
         """The largest size of blocks, up to `most`, that divides what a device holds and lies across no seam."""
         piece = local // self.pieces.shape[1]
@@ -117,20 +123,39 @@ def attention(
 
     The mask of the request, its bias and its dropout speak of the whole batch, all heads and the whole sequences.
     `jaxformer.sharding.ring_attention` does the mapping.
+
+    Raises:
+      ValueError: a bias that meets a query with what it holds for each head, where the heads are cut.
     """
+    if isinstance(request.bias, Bias) and ring.cuts != (None, None):
+        _check_bias(request.bias, request.query, ring)
     local_queries, local_keys = request.query.shape[1], request.key.shape[1]
     blocks = ring.block(local_queries, query_block), ring.block(local_keys, key_block)
     plan = blockwise.make_plan(request, blocks, whole=False)
     plan = dataclasses.replace(plan, dims=ring.dims)
-    ranges = jnp.asarray(_key_ranges(request.mask, ring, local_queries, blocks[0]))
+    rows = ring.origin(request.query)[0], request.query.shape[0]
+    ranges = jnp.asarray(_key_ranges(request.mask, ring, local_queries, blocks[0], rows))
     shared = ranges, request.mask, None if request.dropout is None else request.dropout.key
-    bias = () if request.bias is None else tuple(jax.tree.leaves(request.bias))
+    bias = None if request.bias is None else tuple(jax.tree.leaves(request.bias))
     return _attend(plan, ring, request.query, request.key, request.value, bias, shared)
 
 
-def _key_ranges(mask: Mask | None, ring: Ring, local: int, block: int) -> np.ndarray:
-    """What each block of queries may see, for each device: ``[P, blocks, 2]``."""
-    whole = blockwise.key_ranges(mask, ring.size * local, block)
+def _check_bias(bias: Bias, query: Array, ring: Ring) -> None:
+    """A tile of a bias is one of all rows and heads; made of some queries it may be of those, or fail to be made."""
+    held = jax.ShapeDtypeStruct((query.shape[0], query.shape[2], 1, query.shape[3]), jnp.float32)
+    place = jax.ShapeDtypeStruct((1,), jnp.int32)
+    try:
+        jax.eval_shape(lambda bias, query, t, s: bias.tile(query, t, s), bias, held, place, place)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"ring attention cannot do this: {type(bias).__name__} works on the queries of all {ring.dims[1]} heads of "
+            f"{ring.dims[0]} rows, and a device has {held.shape[1]} heads of {held.shape[0]} rows; do not cut them"
+        ) from error
+
+
+def _key_ranges(mask: Mask | None, ring: Ring, local: int, block: int, rows: tuple[Any, int]) -> Any:
+    """What each block of queries may see in any of the rows, for each device: ``[P, blocks, 2]``."""
+    whole = blockwise.key_ranges(mask, ring.size * local, block, rows=rows, together=rows[1])
     return whole.reshape(ring.pieces.size, -1, 2)[ring.pieces].reshape(ring.size, -1, 2)
 
 
@@ -140,9 +165,7 @@ def _varying(plan: Plan, ring: Ring, shared: Any, query: Array, key: Array, owne
     rank = jax.lax.axis_index(ring.axis)
     places = ring.places(rank, query.shape[1]), ring.places(owner, key.shape[1])
     bounds = blockwise.key_bounds(ranges[rank], places[1][:: plan.blocks[1]], plan.blocks[1])
-    held = query.shape[0], query.shape[2]
-    origin = tuple(0 if a is None else jax.lax.axis_index(a) * n for a, n in zip(ring.cuts, held, strict=True))
-    return Varying(bounds, mask, dropout_key, places, origin)
+    return Varying(bounds[None], mask, dropout_key, places, ring.origin(query))
 
 
 def _round(
@@ -160,12 +183,11 @@ def _round(
 
 
 def _forward(plan, ring, query, key, value, bias, shared):
-    given_bias = bias if plan.tree is not None else None
 
     def visit(sums, travelling, owner):
         output, log_weight = sums
         varying = _varying(plan, ring, shared, query, travelling[0], owner)
-        more, log_more = blockwise.forward(plan, query, *travelling, given_bias, varying)
+        more, log_more = blockwise.forward(plan, query, *travelling, bias, varying)
         together = jnp.logaddexp(log_weight, log_more)
         share = lambda x: jnp.exp(x - together)[..., None]
         # An empty share is `LOW`, as is what two of them make: 1 times the 0 that both hold.
@@ -189,32 +211,26 @@ def _attend_forward(plan, ring, query, key, value, bias, shared):
 
 def _attend_backward(plan, ring, saved, upstream):
     query, key, value, bias, shared, output, log_weight = saved
-    given_bias = bias if plan.tree is not None else None
 
     def visit(sums, travelling, owner):
         d_query, d_bias = sums
         key, value, d_key, d_value = travelling
         varying = _varying(plan, ring, shared, query, key, owner)
-        found = blockwise.backward(plan, query, key, value, given_bias, varying, output, log_weight, upstream)
+        found = blockwise.backward(plan, query, key, value, bias, varying, output, log_weight, upstream)
         more, one_key, one_value, one_bias = found
-        d_bias = jax.tree.map(_add, d_bias, one_bias or ())
-        return (d_query + more, d_bias), (key, value, d_key + one_key, d_value + one_value)
+        return (d_query + more, jax.tree.map(jnp.add, d_bias, one_bias)), (
+            key,
+            value,
+            d_key + one_key,
+            d_value + one_value,
+        )
 
     zeros = lambda x: jnp.zeros(x.shape)
     travelling = (key, value, zeros(key), zeros(value))
-    sums = (zeros(query), tuple(map(zeros, bias)))
+    sums = zeros(query), blockwise.no_slopes(bias)
     (d_query, d_bias), (_, _, d_key, d_value) = _round(ring, visit, sums, travelling)
-    d_bias = tuple(
-        d.astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else np.zeros(x.shape, jax.dtypes.float0)
-        for d, x in zip(d_bias, bias, strict=True)
-    )
     narrow = (d.astype(x.dtype) for d, x in ((d_query, query), (d_key, key), (d_value, value)))
-    return *narrow, d_bias, None
-
-
-def _add(total: Array, one: Any) -> Array:
-    """A gradient of a whole number is float0, and adds nothing."""
-    return total if one.dtype == jax.dtypes.float0 else total + one
+    return *narrow, blockwise.slopes(bias, d_bias), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

@@ -31,7 +31,9 @@ class Plan:
 class Varying(NamedTuple):
     """What may differ between calls of one program, and is not differentiated."""
 
-    bounds: Array  # int32 [blocks of queries, 2]: the first and one past the last block of keys to visit
+    bounds: (
+        Array  # int32 [parts of the batch or 1, blocks of queries, 2]: the first and one past the last block of keys
+    )
     mask: Mask | None
     dropout_key: Array | None = None
     places: tuple[Array, Array] | None = None
@@ -50,13 +52,14 @@ class Spot(NamedTuple):
 
 def numbered(plan: Plan, key: Array, varying: Varying) -> tuple[Array, Array]:
     """The numbers of the rows of tiles, and the bounds of each."""
-    parts = (key.shape[0] // plan.part[0]) * (key.shape[2] // plan.part[1])
-    return jnp.arange(parts * varying.bounds.shape[0]), jnp.tile(varying.bounds, (parts, 1))
+    parts = key.shape[0] // plan.part[0], key.shape[2] // plan.part[1]
+    bounds = jnp.broadcast_to(varying.bounds[:, None], (*parts, *varying.bounds.shape[1:])).reshape(-1, 2)
+    return jnp.arange(len(bounds)), bounds
 
 
 def spot_of(plan: Plan, key: Array, varying: Varying, number: Array) -> Spot:
     """Where the row of tiles of this number is."""
-    part, block = jnp.divmod(number, varying.bounds.shape[0])
+    part, block = jnp.divmod(number, varying.bounds.shape[1])
     row, head = jnp.divmod(part, key.shape[2] // plan.part[1])
     # A plain 0 where there is one part: a slice of everything is no slice.
     starts = (

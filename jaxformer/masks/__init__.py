@@ -1,7 +1,8 @@
 """Attention masks: a small algebra of values that say which query may attend to which key.
 
 True means *attend*.  A mask is not an array: it is asked for the tile it covers, so that a kernel can build the
-``[T, S]`` square piece by piece and skip the blocks that `Mask.key_range` rules out::
+``[T, S]`` square piece by piece and skip the blocks that `Mask.key_range` rules out beforehand, and
+`Mask.live_ranges` when the program runs::
 
     mask = causal() & padding(tokens != pad)      # a decoder over a padded batch
     mask = causal() | prefix(lengths)             # a prefix language model
@@ -22,130 +23,23 @@ The functions below raise `ValueError` for a rank, a dtype or a number that is n
 from __future__ import annotations
 
 import dataclasses
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-UNBOUNDED = sys.maxsize
-"""`Mask.key_range` stops here when nothing rules out later keys."""
+from jaxformer.masks.algebra import UNBOUNDED as UNBOUNDED
+from jaxformer.masks.algebra import And as And
+from jaxformer.masks.algebra import Dense as Dense
+from jaxformer.masks.algebra import Mask as Mask
+from jaxformer.masks.algebra import Not as Not
+from jaxformer.masks.algebra import Or as Or
+from jaxformer.masks.algebra import as_mask as as_mask
+from jaxformer.masks.algebra import dense as dense
+from jaxformer.masks.algebra import from_torch as from_torch
 
 _static = {"static": True}
-
-
-class Mask:
-    """Which queries may attend to which keys.  Combine with ``&``, ``|`` and ``~``.
-
-    A new kind of mask is a subclass that defines `tile`, and `key_range` where it can rule keys out; register it
-    as a pytree (``jax.tree_util.register_dataclass``) so that it passes through ``jit``, ``scan`` and ``grad``.
-
-    >>> (causal() & ~window(0)).dense(3, 3)[0, 0].astype(int).tolist()
-    [[0, 0, 0], [1, 0, 0], [1, 1, 0]]
-    """
-
-    __array_ufunc__ = None
-    """Makes ``array & mask`` ask the mask, not loop over the elements of a NumPy array."""
-
-    def tile(self, query_index: jax.Array, key_index: jax.Array) -> jax.Array:
-        """The mask at these absolute positions: ``int [t], int [s] -> Bool [b, n, t, s]``, b in {1, B}, n in {1, N}.
-
-        Where all queries are alike, t may be 1.
-        """
-        raise NotImplementedError(f"{type(self).__name__} does not define tile")
-
-    def key_range(self, query_start: int, query_stop: int) -> tuple[int, int]:
-        """A static range that holds every key which queries ``[query_start, query_stop)`` may attend to."""
-        del query_start, query_stop
-        return 0, UNBOUNDED
-
-    def check(self, num_queries: int, num_keys: int) -> None:
-        """Refuses lengths the mask was not made for; a gather clamps, so `tile` would not notice.
-
-        Raises:
-          ValueError: with the lengths covered and the lengths expected.
-        """
-        del num_queries, num_keys
-
-    def dense(self, num_queries: int, num_keys: int) -> jax.Array:
-        """The whole mask, ``Bool [b, n, T, S]``, after `check`."""
-        self.check(num_queries, num_keys)
-        tile = self.tile(jnp.arange(num_queries), jnp.arange(num_keys))
-        return jnp.broadcast_to(tile, (*tile.shape[:2], num_queries, num_keys))
-
-    def additive(self, num_queries: int, num_keys: int, dtype: jax.typing.DTypeLike = jnp.float32) -> jax.Array:
-        """The additive view: 0 where a query may attend, minus infinity elsewhere; ``[b, n, T, S]``."""
-        return jnp.where(self.dense(num_queries, num_keys), 0, -jnp.inf).astype(dtype)
-
-    def __and__(self, other: Mask | ArrayLike) -> Mask:
-        return And(self, as_mask(other))
-
-    def __or__(self, other: Mask | ArrayLike) -> Mask:
-        return Or(self, as_mask(other))
-
-    def __rand__(self, other: ArrayLike) -> Mask:
-        return And(as_mask(other), self)
-
-    def __ror__(self, other: ArrayLike) -> Mask:
-        return Or(as_mask(other), self)
-
-    def __invert__(self) -> Mask:
-        return Not(self)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class And(Mask):
-    """A pair that both masks allow."""
-
-    left: Mask
-    right: Mask
-
-    def tile(self, query_index, key_index):
-        return self.left.tile(query_index, key_index) & self.right.tile(query_index, key_index)
-
-    def check(self, num_queries, num_keys):
-        self.left.check(num_queries, num_keys)
-        self.right.check(num_queries, num_keys)
-
-    def key_range(self, query_start, query_stop):
-        left, right = (m.key_range(query_start, query_stop) for m in (self.left, self.right))
-        return max(left[0], right[0]), min(left[1], right[1])
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Or(Mask):
-    """A pair that either mask allows; the range is the hull of both."""
-
-    left: Mask
-    right: Mask
-
-    def tile(self, query_index, key_index):
-        return self.left.tile(query_index, key_index) | self.right.tile(query_index, key_index)
-
-    def check(self, num_queries, num_keys):
-        self.left.check(num_queries, num_keys)
-        self.right.check(num_queries, num_keys)
-
-    def key_range(self, query_start, query_stop):
-        left, right = (m.key_range(query_start, query_stop) for m in (self.left, self.right))
-        return min(left[0], right[0]), max(left[1], right[1])
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Not(Mask):
-    """A pair that the mask forbids.  Gives up skipping: the complement of a range is no range."""
-
-    mask: Mask
-
-    def tile(self, query_index, key_index):
-        return ~self.mask.tile(query_index, key_index)
-
-    def check(self, num_queries, num_keys):
-        self.mask.check(num_queries, num_keys)
 
 
 @jax.tree_util.register_dataclass
@@ -174,12 +68,16 @@ class Band(Mask):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CausalAt(Mask):
-    """`causal` with an offset that is an array: known only when the program runs, so no block is skipped."""
+    """`causal` with an offset that is an array: known only when the program runs."""
 
     offset: jax.Array
 
     def tile(self, query_index, key_index):
         return (key_index[None, :] <= query_index[:, None] + self.offset)[None, None]
+
+    def live_ranges(self, query_start, query_stop):
+        stop = jnp.asarray(query_stop, jnp.int32)[:, None] + self.offset.astype(jnp.int32)
+        return jnp.zeros_like(stop), stop
 
 
 @jax.tree_util.register_dataclass
@@ -192,6 +90,10 @@ class Lengths(Mask):
     def tile(self, query_index, key_index):
         del query_index
         return (key_index[None, :] < self.length[:, None])[:, None, None, :]
+
+    def live_ranges(self, query_start, query_stop):
+        stop = self.length.astype(jnp.int32)[None]
+        return jnp.zeros_like(stop), stop
 
 
 @jax.tree_util.register_dataclass
@@ -207,6 +109,9 @@ class Padding(Mask):
 
     def check(self, num_queries, num_keys):
         _check_length("padding covers S", self.valid.shape[1], num_keys)
+
+    def live_ranges(self, query_start, query_stop):
+        return _ends(self.valid[None])
 
 
 @jax.tree_util.register_dataclass
@@ -225,23 +130,14 @@ class Segments(Mask):
         _check_length("segments cover T", self.query.shape[1], num_queries)
         _check_length("segments cover S", self.key.shape[1], num_keys)
 
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Dense(Mask):
-    """Any array, ``Bool [b, n, T, S]``."""
-
-    array: jax.Array
-
-    def tile(self, query_index, key_index):
-        rows = self.array if self.array.shape[2] == 1 else self.array[:, :, query_index]
-        tile = rows if rows.shape[3] == 1 else rows[..., key_index]
-        return jnp.broadcast_to(tile, (*tile.shape[:2], query_index.shape[0], key_index.shape[0]))
-
-    def check(self, num_queries, num_keys):
-        got, expected = self.array.shape[2:], (num_queries, num_keys)
-        if any(g not in (1, e) for g, e in zip(got, expected, strict=True)):
-            raise ValueError(f"mask covers [T, S] = {list(got)}, but queries and keys have {list(expected)}")
+    def live_ranges(self, query_start, query_stop):
+        """Of the keys between the least and the greatest segment of the queries: tight where segments are in order."""
+        place = np.arange(self.query.shape[1])
+        inside = ((query_start[:, None] <= place) & (place < query_stop[:, None]))[:, None]
+        query, key = self.query[None], self.key[None]
+        least = jnp.where(inside, query, query.max(2, keepdims=True)).min(2, keepdims=True)
+        greatest = jnp.where(inside, query, query.min(2, keepdims=True)).max(2, keepdims=True)
+        return _ends((least <= key) & (key <= greatest))
 
 
 @jax.tree_util.register_dataclass
@@ -264,6 +160,12 @@ class BlockSparse(Mask):
         rows = self.layout[query_start // self.size : -(-query_stop // self.size)]
         columns = [i for row in rows for i, allowed in enumerate(row) if allowed]
         return (min(columns) * self.size, (max(columns) + 1) * self.size) if columns else (0, 0)
+
+
+def _ends(live: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The first True and one past the last of each row, ``Bool [q, b, S]``; 0 and 0 where there is none."""
+    stop = live.shape[2] - live[..., ::-1].argmax(2)
+    return live.argmax(2).astype(jnp.int32), jnp.where(live.any(2), stop, 0).astype(jnp.int32)
 
 
 def _check_length(what: str, got: int, expected: int) -> None:
@@ -349,37 +251,3 @@ def block_sparse(layout: ArrayLike, size: int) -> Mask:
     if array.ndim != 2 or array.dtype != bool or array.size == 0 or size < 1:
         raise ValueError(f"expected a Boolean layout of rank 2 and a size, got {array.dtype} {array.shape}, {size}")
     return BlockSparse(tuple(tuple(bool(x) for x in row) for row in array), size)
-
-
-def dense(array: ArrayLike) -> Mask:
-    """Any Boolean array, ``[T, S]``, ``[B, T, S]`` or ``[B, N, T, S]`` (1 broadcasts), True = attend.
-
-    >>> dense([[True, False]]).dense(2, 2)[0, 0].astype(int).tolist()
-    [[1, 0], [1, 0]]
-    """
-    array = jnp.asarray(array)
-    if array.dtype != bool or array.ndim not in (2, 3, 4):
-        raise ValueError(f"expected a Boolean mask of rank 2, 3 or 4, got {array.dtype} {list(array.shape)}")
-    shape = {2: (1, 1), 3: (array.shape[0], 1), 4: array.shape[:2]}[array.ndim]
-    return Dense(array.reshape(*shape, *array.shape[-2:]))
-
-
-def from_torch(array: ArrayLike) -> Mask:
-    """A mask in the polarity of ``torch.nn.MultiheadAttention``, where True means *masked out*.
-
-    >>> from_torch([[False, True]]).dense(1, 2)[0, 0].astype(int).tolist()
-    [[1, 0]]
-    """
-    array = jnp.asarray(array)
-    if array.dtype != bool:
-        raise ValueError(f"expected a Boolean mask, got {array.dtype}; additive masks: dense(array == 0)")
-    return dense(~array)
-
-
-def as_mask(mask: Mask | ArrayLike) -> Mask:
-    """A mask from a mask or from a Boolean array (see `dense`).
-
-    >>> as_mask([[True, False]]).dense(1, 2)[0, 0].astype(int).tolist(), as_mask(causal()) == causal()
-    ([[1, 0]], True)
-    """
-    return mask if isinstance(mask, Mask) else dense(mask)

@@ -1,0 +1,123 @@
+"""A real SLURM of one node: bare detection under srun, a preemption, the queue again, and the same losses."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.launch import programs
+
+pytestmark = pytest.mark.faults
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
+CONFIGURATION = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/backfill
+ReturnToService=2
+MpiDefault=none
+SlurmdParameters=config_overrides
+KillWait=10
+NodeName={host} NodeAddr=127.0.0.1 CPUs=4 RealMemory=1000 State=UNKNOWN
+PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4
+"""
+
+
+def run(*command, **environment):
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, f"{command}: {done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture
+def slurm(tmp_path):
+    """The environment in which sbatch finds a SLURM that this test has started."""
+    missing = [name for name in PROGRAMS if not shutil.which(name)]
+    if missing or os.geteuid():
+        pytest.skip(f"needs root, and Debian's slurmctld slurmd slurm-client munge; missing: {missing}")
+    with socket.socket() as one, socket.socket() as two:
+        one.bind(("127.0.0.1", 0))
+        two.bind(("127.0.0.1", 0))
+        ports = one.getsockname()[1], two.getsockname()[1]
+    for name in ("state", "spool", "munge"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "munge").chmod(0o755)
+    (tmp_path / "munge" / "key").write_bytes(os.urandom(1024))
+    (tmp_path / "munge" / "key").chmod(0o400)
+    text = CONFIGURATION.format(host=socket.gethostname().partition(".")[0], folder=tmp_path, ports=ports)
+    (tmp_path / "slurm.conf").write_text(text)
+    known = {"SLURM_CONF": str(tmp_path / "slurm.conf")}
+    munge = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+    try:
+        run("munged", "--force", *(f"--{option}={tmp_path}/munge/{file}" for option, file in munge.items()))
+        run("slurmctld", "-i", **known)
+        run("slurmd", **known)
+        programs.until(lambda: "idle" in run("sinfo", "-h", "-o", "%T", **known), timeout=30)
+        yield known
+        run("scancel", "--user=root", **known)  # of a test that failed half-way
+        programs.until(lambda: not run("squeue", "-h", **known), timeout=60)
+    finally:
+        for path in (tmp_path / "slurmd.pid", tmp_path / "slurmctld.pid", tmp_path / "munge" / "pid"):
+            if path.exists():
+                os.kill(int(path.read_text()), 15)
+
+
+def test_a_job_that_is_preempted_goes_on(trained, slurm, tmp_path):
+    shim = tmp_path / "bin" / "jaxformer"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m jaxformer.cli.main "$@"\n')
+    shim.chmod(0o755)
+    path = f"{shim.parent}:{os.environ['PATH']}"
+    known = programs.environment(trained, JAX_NUM_CPU_DEVICES="2", PATH=path, HOME=str(tmp_path), **slurm)
+
+    def ask(*command):
+        done = subprocess.run(command, env=known, cwd=trained, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    file = str(programs.LAUNCH / "slurm" / "train.sbatch")
+    command = ["train", "demo", "--out", "queued", *programs.SETTINGS, "--devices", "4"]
+    job = ask("sbatch", "--parsable", "--ntasks-per-node=2", file, *command[1:]).strip()
+    log = trained / f"jaxformer-{job}.log"
+    state = lambda: re.search(r"JobState=(\w+)", ask("scontrol", "show", "job", job))[1]
+
+    programs.until(lambda: len(programs.losses(trained / "queued")) > 5 or state() in ("FAILED", "COMPLETED"))
+    ask("scancel", "--signal=TERM", job)
+    programs.until(lambda: state() in ("PENDING", "FAILED", "COMPLETED"), timeout=60)
+    said = log.read_text()
+    assert state() == "PENDING", said
+    assert "process 1 of 2 (SlurmCluster, coordinator " in said
+    assert "2 of 4 devices" in said
+    stopped = len(programs.losses(trained / "queued"))
+    assert 5 < stopped < 40
+
+    time.sleep(1)
+    ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # SLURM itself would wait for two minutes
+    programs.until(lambda: state() in ("FAILED", "COMPLETED"))
+    said = log.read_text()
+    assert state() == "COMPLETED", said
+    assert "Restarts=1" in ask("scontrol", "show", "job", job)
+    assert f"resumed from step {stopped}" in said
+    assert programs.losses(trained / "queued") == programs.losses(trained / "whole")

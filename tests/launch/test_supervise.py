@@ -1,0 +1,137 @@
+"""The supervisor and the launcher of local processes, with tiny programs in place of trainings."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.launch import programs
+
+SUPERVISE = [sys.executable, str(programs.LAUNCH / "supervise.py"), "--wait", "0.01"]
+LOCAL = [sys.executable, str(programs.LAUNCH / "local.py")]
+COUNT = "n=$(cat runs 2>/dev/null || echo 0); n=$((n + 1)); echo $n > runs; "
+
+
+def supervise(folder, script, *options, **more):
+    command = [*SUPERVISE, *options, "--", "sh", "-c", script, "sh"]
+    return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, **more)
+
+
+def outcome(process, timeout=20):
+    _, said = process.communicate(timeout=timeout)
+    return process.returncode, said
+
+
+def runs(folder):
+    return int((folder / "runs").read_text())
+
+
+@pytest.mark.parametrize("code", [0, 2, 130])
+def test_what_is_final_is_not_run_again(tmp_path, code):
+    assert outcome(supervise(tmp_path, f"{COUNT} exit {code}"))[0] == code
+    assert runs(tmp_path) == 1
+
+
+def test_a_crash_is_run_again_until_it_is_done(tmp_path):
+    code, said = outcome(supervise(tmp_path, f"{COUNT} [ $n -gt 2 ] && exit 0; [ $n = 1 ] && kill -9 $$; exit 1"))
+    assert (code, runs(tmp_path)) == (0, 3)
+    assert "exit code 137" in said
+
+
+def test_it_gives_up_without_progress(tmp_path):
+    code, said = outcome(supervise(tmp_path, f"{COUNT} exit 1", "--restarts", "3", "--checkpoints", "ckpt"))
+    assert (code, runs(tmp_path)) == (1, 4)
+    assert "3 restarts brought no checkpoint after step -1: giving up" in said
+
+
+def test_a_new_checkpoint_is_progress(tmp_path):
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt" / "9.partial").mkdir()  # a save that was cut short is none
+    script = f"{COUNT} [ $n -le 4 ] && mkdir ckpt/$n; exit 1"
+    code, _ = outcome(supervise(tmp_path, script, "--restarts", "2", "--checkpoints", "ckpt"))
+    assert (code, runs(tmp_path)) == (1, 4 + 3)
+
+
+def test_after_a_save_it_starts_at_once_and_after_crashes_ever_later(tmp_path):
+    began = time.monotonic()
+    process = supervise(tmp_path, f"{COUNT} [ $n -gt 3 ] && exit 0; exit 85", "--wait", "100")
+    assert outcome(process)[0] == 0
+    assert time.monotonic() - began < 10
+    said = outcome(supervise(tmp_path, "exit 1", "--wait", "0.2", "--restarts", "3"))[1]
+    assert said.count("starting again") == 3
+
+
+def test_sigterm_goes_on_and_its_answer_comes_back(tmp_path):
+    script = f"{COUNT} trap 'exit 85' TERM; touch ready; while true; do sleep 0.05; done"
+    process = supervise(tmp_path, script)
+    programs.until((tmp_path / "ready").exists, timeout=20)
+    process.send_signal(signal.SIGTERM)
+    assert outcome(process)[0] == 85
+    assert runs(tmp_path) == 1  # whoever told us to stop decides when to go on
+
+
+def test_who_ignores_sigterm_is_killed_with_all_it_started(tmp_path):
+    script = "trap '' TERM; sleep 600 & echo $! > grandchild; touch ready; while true; do sleep 0.05; done"
+    process = supervise(tmp_path, script, "--grace", "0.5")
+    programs.until((tmp_path / "ready").exists, timeout=20)
+    process.send_signal(signal.SIGTERM)
+    assert outcome(process)[0] == 137
+    grandchild = pathlib.Path(f"/proc/{int((tmp_path / 'grandchild').read_text())}/stat")
+    programs.until(lambda: not grandchild.exists() or grandchild.read_text().split()[2] == "Z", timeout=5)
+
+
+def test_what_is_left_behind_is_killed(tmp_path):
+    outcome(supervise(tmp_path, "sleep 600 & echo $! > grandchild; exit 0", stdout=subprocess.DEVNULL))
+    grandchild = pathlib.Path(f"/proc/{int((tmp_path / 'grandchild').read_text())}/stat")
+    programs.until(lambda: not grandchild.exists() or grandchild.read_text().split()[2] == "Z", timeout=5)
+
+
+def test_it_is_short():
+    assert len((programs.LAUNCH / "supervise.py").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def local(folder, script, *options):
+    command = [*LOCAL, *options, "--", "sh", "-c", script]
+    return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+
+
+def test_local_tells_each_process_who_it_is(tmp_path):
+    script = "env | grep ^JAX_ | sort > seen.$JAX_PROCESS_ID"
+    assert outcome(local(tmp_path, script, "--processes", "3", "--devices", "4"))[0] == 0
+    seen = [dict(line.split("=") for line in (tmp_path / f"seen.{i}").read_text().splitlines()) for i in range(3)]
+    assert [one.pop("JAX_PROCESS_ID") for one in seen] == ["0", "1", "2"]
+    assert seen[0] == seen[1] == seen[2]
+    assert seen[0]["JAX_NUM_CPU_DEVICES"] == "4"
+    assert seen[0]["JAX_NUM_PROCESSES"] == "3"
+    assert seen[0]["JAX_COORDINATOR_ADDRESS"].startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"), [("exit 2", 2), ("kill -9 $$", 137), ("exit 1", 1)], ids=["wrong", "killed", "crashed"]
+)
+def test_local_kills_all_when_one_fails(tmp_path, end, expected):
+    others = "while ! [ -s pid.0 ] || ! [ -s pid.2 ]; do sleep 0.05; done"
+    script = (
+        f"echo $$ > pid.$JAX_PROCESS_ID; [ $JAX_PROCESS_ID = 1 ] && {others} && {end}; trap '' TERM; exec sleep 600"
+    )
+    code, said = outcome(local(tmp_path, script, "--processes", "3"))
+    assert code == expected
+    assert f"a process ended with {expected}" in said
+    for i in range(3):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / f"pid.{i}").read_text()), 0)
+
+
+def test_local_lets_all_save(tmp_path):
+    wait = "touch ready.$JAX_PROCESS_ID; while true; do sleep 0.05; done"
+    script = f"trap 'sleep 0.$JAX_PROCESS_ID; exit 85' TERM; {wait}"
+    process = local(tmp_path, script, "--processes", "3")
+    programs.until(lambda: all((tmp_path / f"ready.{i}").exists() for i in range(3)), timeout=20)
+    process.send_signal(signal.SIGTERM)
+    code, said = outcome(process)
+    assert code == 85
+    assert "were stopped" not in said

@@ -1,0 +1,223 @@
+"""The files of launch/ for Kubernetes, SkyPilot, SLURM and Docker: what is put in stays what it is; what comes out is
+accepted by the real parser, where that is installed (``pip install -e .[launch]``)."""
+
+import importlib
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.launch import programs
+
+HOSTILE = ["a;touch x", "$(id)", "../x", "`id`", "$(HOSTNAME)", "a: b\n- c", "'", '"', "${IMAGE}", "--flag=1 2"]
+VALUES = {
+    "k8s/job.yaml": "NAME=base IMAGE=registry/j:1 NODES=4 GPUS=8 CLAIM=runs",
+    "k8s/jobset.yaml": "NAME=base IMAGE=registry/j:1 SLICES=2 HOSTS=4 CHIPS=4 TOPOLOGY=4x4 "
+    "ACCELERATOR=tpu-v5-lite-podslice CLAIM=runs",
+    "sky/train.yaml": "NAME=base NODES=2 ACCELERATORS=H100:8 IMAGE=registry/j:1 BUCKET=gs://my-runs",
+}
+
+
+def render(template, *arguments, **changed):
+    values = dict(item.split("=", 1) for item in VALUES[template].split()) | changed
+    words = [f"{key}={value}" for key, value in values.items() if value is not None]
+    command = [sys.executable, programs.LAUNCH / "render.py", programs.LAUNCH / template, *words, "--", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout if done.returncode == 0 else done.stderr
+
+
+def documents(template, *arguments, **changed):
+    code, text = render(template, *arguments, **changed)
+    assert code == 0, text
+    return {part.get("kind"): part for part in yaml.safe_load_all(text)}
+
+
+def container(document):
+    spec = document["spec"]
+    spec = spec["replicatedJobs"][0]["template"]["spec"] if "replicatedJobs" in spec else spec
+    return spec["template"]["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize(("template", "kind"), [("k8s/job.yaml", "Job"), ("k8s/jobset.yaml", "JobSet")])
+def test_arguments_stay_what_they_are_in_kubernetes(template, kind):
+    got = container(documents(template, "base", *HOSTILE)[kind])["args"]
+    # Kubernetes reads $$ as $, and would put a variable's value in place of $(NAME).
+    assert not [argument for argument in got if re.search(r"(?<!\$)\$\(", argument)]
+    assert [argument.replace("$$(", "$(") for argument in got] == ["train", "base", *HOSTILE]
+
+
+def test_arguments_stay_what_they_are_in_a_shell():
+    script = documents("sky/train.yaml", "base", *HOSTILE)[None]["run"]
+    nodes = {"SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1"}
+    told = 'printf "%s %s %s\\n" "$JAX_COORDINATOR_ADDRESS" "$JAX_NUM_PROCESSES" "$JAX_PROCESS_ID"'
+    # In place of jaxformer a command that prints where it is, and its arguments with a NUL after each.
+    script = script.replace("exec jaxformer", f"{told}; printf '%s\\0'")
+    known = {**os.environ, **nodes}
+    done = subprocess.run(["bash", "-c", script], env=known, capture_output=True, text=True, timeout=60)
+    where, _, arguments = done.stdout.partition("\n")
+    assert where == "10.0.0.7:8476 2 1"
+    assert arguments.split("\0")[:-1] == ["train", "base", *HOSTILE]
+
+
+def test_arguments_stay_what_they_are_in_slurm(tmp_path):
+    for name, body in {"srun": 'shift 2; printf "%s\\0" "$@"; exit 85', "scontrol": 'echo "$@" > called'}.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    known = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "12"}
+    command = ["bash", programs.LAUNCH / "slurm" / "train.sbatch", "base", *HOSTILE]
+    done = subprocess.run(command, cwd=tmp_path, env=known, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 85
+    assert done.stdout.split("\0")[:-1] == ["jaxformer", "train", "base", *HOSTILE]
+    assert (tmp_path / "called").read_text() == "requeue 12\n"
+
+
+@pytest.mark.parametrize("bad", ["a;touch x", "$(id)", "../x", "A", "", "-a", "a_b", "a" * 41, "a\nb", "a: b"])
+@pytest.mark.parametrize("key", ["NAME", "CLAIM"])
+def test_names_are_names(key, bad):
+    from launch.names import name
+
+    with pytest.raises(Exception, match="is no name"):
+        name(bad)
+    if bad == "../x":  # the whole way, once
+        code, said = render("k8s/job.yaml", "base", **{key: bad})
+        assert (code, "is no name" in said) == (2, True)
+
+
+def test_values_are_values():
+    job = documents("k8s/job.yaml", "base", IMAGE="x}\n---\nkind: Secret\n#")["Job"]
+    assert container(job)["image"] == "x}\n---\nkind: Secret\n#"
+    assert job["spec"]["parallelism"] == 4
+    variables = {one["name"]: one.get("value") for one in container(job)["env"]}
+    assert variables["JAX_NUM_PROCESSES"] == "4"
+    assert variables["JAX_COORDINATOR_ADDRESS"] == "base-0.base:8476"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"GPUS": "8; id"}, "GPUS is a number"),
+        ({"GPUS": "0"}, "GPUS is a number"),
+        ({"GPUS": None}, "wants CLAIM, GPUS"),
+        ({"GPU": "8"}, "got CLAIM, GPU, GPUS"),
+    ],
+)
+def test_a_value_too_many_or_too_few(changed, message):
+    code, said = render("k8s/job.yaml", "base", **changed)
+    assert (code, message in said) == (2, True)
+
+
+def test_pods_of_a_job_find_process_0():
+    found = documents("k8s/job.yaml", "base")
+    job, service = found["Job"], found["Service"]
+    pod = job["spec"]["template"]["spec"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"]
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert job["spec"]["completionMode"] == "Indexed"
+    assert job["spec"]["completions"] == job["spec"]["parallelism"]
+
+
+@pytest.mark.parametrize(("template", "kind"), [("k8s/job.yaml", "Job"), ("k8s/jobset.yaml", "JobSet")])
+def test_exit_codes_and_rights(template, kind):
+    found = documents(template, "base")
+    spec = found[kind]["spec"]
+    job = spec["replicatedJobs"][0]["template"]["spec"] if kind == "JobSet" else spec
+    rules = [(r["action"], r.get("onExitCodes", {}).get("values")) for r in job["podFailurePolicy"]["rules"]]
+    assert ("FailJob", [2]) in rules
+    assert kind == "JobSet" or ("Ignore", [85]) in rules
+    pod = job["template"]["spec"]
+    assert not pod["automountServiceAccountToken"]
+    assert not found["ServiceAccount"]["automountServiceAccountToken"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["restartPolicy"] == "Never"
+
+
+def module(name):
+    return pytest.importorskip(name, reason=f"{name} is not installed: pip install -e .[launch]")
+
+
+@pytest.mark.faults
+def test_kubernetes_accepts_them():
+    validate = module("kubernetes_validate")
+    job = documents("k8s/job.yaml", "base", "--seed", "1")
+    jobset = documents("k8s/jobset.yaml", "base")
+    spec = jobset["JobSet"]["spec"]["replicatedJobs"][0]["template"]["spec"]
+    embedded = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "slice"}, "spec": spec}
+    for document in [*job.values(), jobset["ServiceAccount"], embedded]:
+        validate.validate(document, "1.31", strict=True)
+    embedded["spec"]["paralelism"] = 4
+    with pytest.raises(validate.ValidationError, match="paralelism"):
+        validate.validate(embedded, "1.31", strict=True)
+
+
+def lost(given, kept, path=""):
+    """What a model did not take over."""
+    if isinstance(given, dict):
+        return [x for key in given for x in lost(given[key], (kept or {}).get(key), f"{path}.{key}")]
+    if isinstance(given, list):
+        return [x for i, one in enumerate(given) for x in lost(one, (kept or [])[i], f"{path}[{i}]")]
+    return [] if given == kept else [path]
+
+
+@pytest.mark.faults
+def test_jobset_accepts_it():
+    """By the models that are generated from JobSet's own definition: what they do not know they drop."""
+    module("kubeflow_trainer_api")
+    models = importlib.import_module("kubeflow_trainer_api.models.jobset_v1alpha2_job_set")
+    document = documents("k8s/jobset.yaml", "base", "--seed", "1")["JobSet"]
+    assert lost(document, models.JobsetV1alpha2JobSet.from_dict(document).to_dict()) == []
+    document["spec"]["failurePolicy"]["maxRestart"] = 1
+    document["spec"]["replicatedJobs"][0]["replica"] = 2
+    found = lost(document, models.JobsetV1alpha2JobSet.from_dict(document).to_dict())
+    assert found == [".spec.failurePolicy.maxRestart", ".spec.replicatedJobs[0].replica"]
+
+
+PARSE = "import sky, sys; task = sky.Task.from_yaml(sys.argv[1]); print(task.num_nodes, task.resources, task.run)"
+
+
+@pytest.mark.faults
+def test_skypilot_accepts_it(tmp_path):
+    python = programs.python_with("sky")
+    file = tmp_path / "train.yaml"
+    for old, new, expected in [("use_spot", "use_spot", 0), ("use_spot", "use_spott", 1)]:
+        file.write_text(render("sky/train.yaml", "base", *HOSTILE)[1].replace(old, new))
+        known = {**os.environ, "HOME": str(tmp_path)}
+        done = subprocess.run([python, "-c", PARSE, file], env=known, capture_output=True, text=True, timeout=120)
+        assert done.returncode == expected, done.stderr
+        if expected == 0:
+            assert done.stdout.startswith("2 ")
+            assert "'H100': 8" in done.stdout
+            assert shlex.join(HOSTILE) in done.stdout
+        else:
+            assert "use_spot" in done.stderr
+
+
+@pytest.mark.faults
+def test_shell_scripts_pass_shellcheck():
+    shellcheck = shutil.which("shellcheck", path=f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
+    if not shellcheck:
+        pytest.skip("shellcheck is not installed: pip install -e .[launch]")
+    scripts = [programs.LAUNCH / "slurm" / "train.sbatch", programs.LAUNCH / "find_python.sh"]
+    done = subprocess.run([shellcheck, *scripts], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.faults
+def test_docker_reads_the_dockerfile():
+    """By BuildKit's own parser; nothing is built."""
+    commands = module("dockerfile").parse_file(str(programs.LAUNCH / "Dockerfile"))
+    assert [one.cmd.upper() for one in commands][:2] == ["FROM", "ARG"]
+    assert ("PLATFORM=cpu",) in [one.value for one in commands]
+    (run, *_) = [one.value[0] for one in commands if one.cmd.upper() == "RUN"]
+    for platform, expected in {"cpu": "[train]", "cuda": "[train,cuda]", "tpu": "[train,tpu]", "gpu": None}.items():
+        done = subprocess.run(
+            ["sh", "-c", f'pip() {{ echo "$@"; }}; {run}'], env={"PLATFORM": platform}, capture_output=True, text=True
+        )
+        assert (expected in done.stdout) if expected else done.returncode == 2

@@ -1,0 +1,72 @@
+"""CHECKLIST A21, K4, X1 and X2: the documents' seeded listings, with the numbers of PyTorch's generator."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, masks
+
+
+def seeded(seed, *shapes):
+    """What ``torch.manual_seed(seed)`` and one ``randn`` after another give, sizes multiples of 16.
+
+    The Mersenne Twister, 24 bits a number; then Box and Muller: the logarithms of eight numbers with the angles of the
+    next eight.
+    """
+    twister, found = np.random.RandomState(seed), []
+    for shape in shapes:
+        bits = twister.randint(0, 2**32, math.prod(shape), np.uint32)
+        low, high = ((bits & (2**24 - 1)) / np.float32(2**24)).reshape(-1, 2, 8).swapaxes(0, 1)
+        radius, angle = np.sqrt(-2 * np.log(1 - low)), 2 * np.pi * high
+        normal = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
+        found.append(jnp.asarray(normal.reshape(shape), jnp.float32))
+    return found
+
+
+def test_a21_naive_listing():
+    """Unscaled attention of three tokens; the scaled one spreads. The document prints no values: these are recomputed.
+
+    X9: its W_V is said to be (d_model, d_k), and it returns a pair where the docstring promises the output.
+    """
+    x = jnp.array([[1.0, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]])
+    w_q, w_k, w_v = seeded(42, (4, 4), (4, 4), (4, 4))
+    query, key, value = x @ w_q, x @ w_k, x @ w_v
+    np.testing.assert_allclose(query[0], [1.1748, 3.1360, 0.5082, -3.5091], atol=5e-4)
+    _, unscaled = functional.attention_head(query, key, value, scale=1.0)
+    output, scaled = functional.attention_head(query, key, value)
+    np.testing.assert_allclose(unscaled[0], [0.9981, 0, 0.0019], atol=5e-5)
+    np.testing.assert_allclose(scaled[0], [0.9575, 0.0012, 0.0413], atol=5e-5)
+    np.testing.assert_allclose(output[0], [-2.9805, 0.1984, -1.1424, 1.0598], atol=5e-4)
+
+
+def test_k4_masked_demo():
+    query, key, value = seeded(0, (4, 8), (4, 8), (4, 8))
+    _, plain = functional.attention_head(query, key, value)
+    _, masked = functional.attention_head(query, key, value, mask=masks.causal())
+    np.testing.assert_allclose(plain[0], [0.1211, 0.7410, 0.1060, 0.0320], atol=5e-5)
+    np.testing.assert_allclose(masked[1], [0.4929, 0.5071, 0, 0], atol=5e-5)
+    np.testing.assert_allclose(masked[2], [0.6221, 0.0318, 0.3461, 0], atol=5e-5)
+    np.testing.assert_allclose(masked[3], plain[3], atol=1e-6)
+
+
+def test_x1_visualised_sentence():
+    """ "I love cats and dogs": rows nearly one-hot, since unnormalised projections defeat the scaling."""
+    x, w_q, w_k = seeded(42, (5, 16), (16, 16), (16, 16))
+    _, weights = functional.attention_head(x @ w_q, x @ w_k, x)
+    expected = [[0, 0, 1, 0, 0], [1, 0, 0, 0, 0], [0.012, 0.988, 0, 0, 0], [0.990, 0.010, 0, 0, 0], [1, 0, 0, 0, 0]]
+    np.testing.assert_allclose(weights, expected, atol=6e-4)
+    np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-5)
+
+
+def test_x2_entropy_of_scaling():
+    """d_k = 512, L = 20: at most ln 20 = 2.9957; unscaled .2193, scaled 2.5955; largest weights 1.000000, .396416."""
+    query, key = seeded(42, (20, 512), (20, 512))
+    entropy = lambda p: float((-p * jnp.log(p + 1e-10)).sum(-1).mean())
+    unscaled, scaled = (functional.attention_head(query, key, key, scale=s)[1] for s in (1.0, None))
+    assert math.log(20) == pytest.approx(2.9957, abs=5e-5)
+    assert entropy(unscaled) == pytest.approx(0.2193, abs=2e-4)
+    assert entropy(scaled) == pytest.approx(2.5955, abs=2e-4)
+    assert float(unscaled.max()) == pytest.approx(1, abs=1e-6)
+    assert float(scaled.max()) == pytest.approx(0.396416, abs=1e-5)

@@ -1,0 +1,162 @@
+"""Who the processes of a run are, from what launchers say; nothing here connects to anybody."""
+
+import os
+import sys
+
+import jax
+import pytest
+
+from jaxformer.sharding import distributed
+from jaxformer.sharding.distributed import Cluster, detect, gpus_of_task
+
+SET = {"JAX_COORDINATOR_ADDRESS": "node7:1234", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3"}
+SLURM = {
+    "SLURM_JOB_ID": "4097",
+    "SLURM_STEP_NODELIST": "node[07-09],other",
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "2",
+    "SLURM_LOCALID": "0",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x4)",
+    "SLURM_NODEID": "2",
+}
+OPEN_MPI = {
+    "OMPI_MCA_orte_hnp_uri": "1314521088.0;tcp://10.96.0.1,10.148.0.1:34911",
+    "OMPI_COMM_WORLD_SIZE": "8",
+    "OMPI_COMM_WORLD_RANK": "5",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    "OMPI_VERSION": "4.1.5",
+}
+
+
+@pytest.fixture(autouse=True)
+def only(monkeypatch):
+    """An environment without launchers, to which a test adds one; JAX's classes read the real one."""
+    for name in list(os.environ):
+        if name.startswith(("SLURM", "OMPI", "KUBERNETES", "JAX_NUM_PROC", "JAX_PROCESS", "JAX_COORD", "PMI")):
+            monkeypatch.delenv(name)
+    return lambda variables: [monkeypatch.setenv(*item) for item in variables.items()] and os.environ
+
+
+def test_what_is_set_goes_before_what_could_be_detected(only):
+    assert detect(only({**SLURM, **SET})) == Cluster("as set", "node7:1234", 4, 3)
+    assert detect(os.environ, "a:1", 2, 0) == Cluster("as set", "a:1", 2, 0)
+
+
+def test_alone(only):
+    assert detect({}).num_processes == 1
+    assert detect(only({**SLURM, "JAX_NUM_PROCESSES": "1"})).num_processes == 1
+    assert detect(only({"SLURM_NTASKS": "1"})).num_processes == 1
+
+
+def test_slurm(only):
+    found = detect(only(SLURM))
+    assert found == Cluster("SlurmCluster", f"node07:{61440 + 1}", 4, 2)
+    assert detect(only({"JAX_COORDINATOR_PORT": "99"})).coordinator == "node07:99"
+
+
+def test_slurm_with_one_task_needs_nobody(only):
+    assert detect(only({**SLURM, "SLURM_NTASKS": "1", "SLURM_PROCID": "0"})) == Cluster("SlurmCluster")
+
+
+def test_open_mpi(only):
+    address = f"10.96.0.1:{61440 + 1314521088 // 4096 % 4096}"
+    assert detect(only({**SLURM, **OPEN_MPI})) == Cluster("OmpiCluster", address, 8, 5, (1,))
+
+
+def test_a_pod_that_is_no_part_of_a_job_is_alone(only):
+    assert detect(only({"KUBERNETES_SERVICE_HOST": "10.0.0.1"})).num_processes == 1
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({**SET, "JAX_PROCESS_ID": ""}, "go together, got node7:1234, 4 and None"),
+        ({"JAX_PROCESS_ID": "1"}, "go together, got None, None and 1"),
+        ({**SET, "JAX_PROCESS_ID": "4"}, "process id 4 of 4"),
+        ({**SET, "JAX_PROCESS_ID": "-1"}, "JAX_PROCESS_ID is a whole number, got '-1'"),
+        ({**SET, "JAX_NUM_PROCESSES": "four"}, "JAX_NUM_PROCESSES is a whole number, got 'four'"),
+        ({**SET, "JAX_COORDINATOR_ADDRESS": "node7"}, "host:port, got 'node7'"),
+        ({"SLURM_NTASKS": "2"}, r"SLURM has 2 processes \(SLURM_NTASKS\).*srun"),  # in a batch script
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "Open MPI has 2 processes"),  # version 5, which JAX 0.10 does not know
+        ({"SKYPILOT_NUM_NODES": "3"}, "SkyPilot has 3 processes"),
+    ],
+)
+def test_contradictions(only, variables, message):
+    only(variables)
+    for name in ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"):
+        assert name not in os.environ
+    with pytest.raises(ValueError, match=message):
+        detect(os.environ)
+
+
+@pytest.mark.parametrize(
+    ("variables", "local_rank", "expected"),
+    [
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x2)", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 0, ()),  # JAX alone would take one
+        ({"SLURM_STEP_TASKS_PER_NODE": "4", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 3, (3,)),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 1, (2, 3)),
+        # Bound by SLURM: the task sees its own alone, and calls them 0 and 1.
+        ({"SLURM_STEP_TASKS_PER_NODE": "2", "CUDA_VISIBLE_DEVICES": "0,1", "SLURM_GPUS_ON_NODE": "4"}, 1, ()),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x2),2,4", "SLURM_NODEID": "2", "CUDA_VISIBLE_DEVICES": "0,1"}, 1, (1,)),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x2),2", "SLURM_NODEID": "0", "CUDA_VISIBLE_DEVICES": "0,1"}, 0, ()),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2"}, 1, (1,)),  # nothing says how many there are: as JAX would
+        ({"SLURM_STEP_TASKS_PER_NODE": "2", "JAX_LOCAL_DEVICE_IDS": "5,6"}, 1, (5, 6)),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, None, ()),
+    ],
+)
+def test_gpus_of_a_task(variables, local_rank, expected):
+    assert gpus_of_task(variables, local_rank) == expected
+
+
+def test_every_gpu_of_a_node_has_one_task():
+    for tasks in (1, 2, 4, 8):
+        node = {"SLURM_STEP_TASKS_PER_NODE": str(tasks), "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}
+        shares = [gpus_of_task(node, rank) or tuple(range(8)) for rank in range(tasks)]
+        assert sorted(sum(shares, ())) == list(range(8))
+    with pytest.raises(ValueError, match="8 GPUs cannot be shared out among the 3 tasks"):
+        gpus_of_task({**node, "SLURM_STEP_TASKS_PER_NODE": "3"}, 0)
+
+
+def test_another_number_of_devices_is_refused(only):
+    assert "8 of 8 devices" in str(distributed.initialize(devices=8))
+    with pytest.raises(ValueError, match="expected 16 devices in all, but there are 8"):
+        distributed.initialize(devices=16)
+
+
+def test_one_process_agrees_with_itself_and_leaves_as_usual():
+    distributed.agree({"seed": "1"})
+    distributed.leave(3)  # would end this process if it had others
+    assert sys.excepthook is sys.__excepthook__
+    assert not jax.distributed.is_initialized()
+
+
+def test_processes_that_differ_are_named(monkeypatch):
+    """Three processes played by one: the gathered rows are what they would have sent."""
+    sent = [{"seed": "1", "code": "a"}, {"seed": "2", "code": "a"}, {"seed": "1", "code": "b"}]
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    monkeypatch.setattr(distributed.socket, "gethostname", lambda: "host")
+
+    def gathered(rows):
+        rows = iter(rows)
+
+        def process_allgather(mine):
+            found = next(rows)
+            assert bytes(mine) == found[0]
+            return distributed.np.stack([distributed.np.frombuffer(row, distributed.np.uint8) for row in found])
+
+        return process_allgather
+
+    def rows(sent):
+        digest = distributed._digest
+        yield [name.encode().ljust(64, b"\0") for name in ("host", "b", "c")]
+        yield [digest("\0".join(sorted(what))) for what in sent]
+        yield [b"".join(digest(what[name]) for name in sorted(what)) for what in sent]
+
+    monkeypatch.setattr(distributed.multihost_utils, "process_allgather", gathered(rows(sent)))
+    with pytest.raises(ValueError, match=r"process 0 \(host\): code of process 2 \(c\); seed of process 1 \(b\)"):
+        distributed.agree(sent[0])
+    sent = [sent[0], sent[0], {"x": "1"}]
+    monkeypatch.setattr(distributed.multihost_utils, "process_allgather", gathered(rows(sent)))
+    with pytest.raises(ValueError, match=r"process 2 \(c\) know other settings"):
+        distributed.agree(sent[0])
