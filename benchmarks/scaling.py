@@ -16,6 +16,8 @@ CASES = [
     # model, topology, mesh, rows, length
     ("big", "v5p:4x4x8", "fsdp=128", 512, 256),
     ("big", "v5p:4x4x8", "fsdp=32,tensor=4", 512, 256),
+    ("big", "v5p:4x4x8", "data=4,fsdp=32", 512, 256),
+    ("large", "v5p:4x4x8", "fsdp=32,tensor=4", 1024, 512),
     ("big", "v5p:2x2x2", "fsdp=8", 512, 256),
     ("big", "v5p:8x8x8", "fsdp=512", 512, 256),
     ("large", "v5p:4x4x8", "fsdp=128", 1024, 512),

@@ -22,6 +22,7 @@ _LINE = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 _COLLECTIVE = re.compile(rf"^(.*?) ({_KIND})(-start)?\((.*)$")
 _CALLS = re.compile(r"\b(condition|body|calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
+_IOTA = r"\[([\d,]+)\](?:T\(([\d,]+)\))?"
 _BRANCHES = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
 
 
@@ -134,6 +135,8 @@ def _runs(program: dict[str, Computation]) -> dict[str, int]:
 
 
 def _callees(line: str) -> list[tuple[str, str]]:
+    if re.search(r" async-(done|update)\(", line):  # what async-start has called
+        return []
     branches = _BRANCHES.search(line)
     others = [("branch", name.strip().lstrip("%")) for name in branches[1].split(",")] if branches else []
     return [(role, name) for role, name in _CALLS.findall(line)] + others
@@ -147,7 +150,7 @@ def _turns(program: dict[str, Computation], caller: Computation, line: str) -> i
     condition, body = program[called["condition"]], program[called["body"]]
     compare = re.search(r"compare\(%?([\w.\-]+), %?([\w.\-]+)\), direction=LT", _last(condition))
     index = compare and re.search(r"get-tuple-element\(.*index=(\d+)", condition[compare[1]])
-    if not index:
+    if not compare or not index:
         raise ValueError(f"cannot tell how often a loop with a collective runs: {line[-200:]}")
     add = re.search(r"add\(%?([\w.\-]+), %?([\w.\-]+)\)", body[_operand(_last(body), int(index[1]))])
     carried = re.search(r" while\(%?([\w.\-]+)\)", line)
@@ -210,20 +213,23 @@ def _members(line: str, mesh: Mapping[str, int]) -> list[int]:
     if pairs := re.search(r"source_target_pairs=\{([\d,{} ]*)\}", line):
         numbers = [[int(number) for number in pair.split(",")] for pair in re.findall(r"\{([\d, ]+)\}", pairs[1])]
         return next(([a, b] for a, b in numbers if a != b), [0, 0])
-    if iota := re.search(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", line):
-        shape = [int(size) for size in iota[3].split(",")]
-        order = [int(dim) for dim in iota[4].split(",")] if iota[4] else range(len(shape))
-        numbers = np.arange(math.prod(shape)).reshape(shape).transpose(order)
-        return numbers.reshape(int(iota[1]), int(iota[2]))[0].tolist()
-    if named := re.search(r"replica_groups=mesh\[([^\]]*)\](?:,? ?device_ids=\([^)]*\))? ?\{([^}]*)\}", line):
+    if iota := re.search(r"replica_groups=\[(\d+),(\d+)\]<=" + _IOTA, line):
+        return _iota(*iota.groups()[2:]).reshape(int(iota[1]), int(iota[2]))[0].tolist()
+    if named := re.search(rf"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\({_IOTA}\))? \{{([^}}:]*)\}}", line):
         sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", named[1])}
-        axes = re.findall(r"'([^']+)'", named[2])
-        if all(axis in sizes for axis in axes) and ":" not in named[2]:
-            numbers = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
-            return numbers[tuple(slice(None) if name in axes else 0 for name in sizes)].reshape(-1).tolist()
+        axes = re.findall(r"'([^']+)'", named[4])
+        numbers = _iota(named[2] or str(len(everyone)), named[3]).reshape(list(sizes.values()))
+        return numbers[tuple(slice(None) if name in axes else 0 for name in sizes)].reshape(-1).tolist()
     if listed := re.search(r"replica_groups=\{(\{[\d,{} ]*\})?\}", line):
         return [int(n) for n in re.findall(r"\{([\d, ]+)\}", listed[1])[0].split(",")] if listed[1] else everyone
     raise ValueError(f"cannot read which devices take part in: {line[:300]}")
+
+
+def _iota(shape: str, order: str | None) -> np.ndarray:
+    """Devices numbered in one order and read in another: ``[4,2]T(1,0)`` is 0, 2, 4, 6, 1, 3, 5, 7."""
+    sizes = [int(size) for size in shape.split(",")]
+    dims = [int(dim) for dim in order.split(",")] if order else range(len(sizes))
+    return np.arange(math.prod(sizes)).reshape(sizes).transpose(dims).reshape(-1)
 
 
 def _axes(members: list[int], mesh: Mapping[str, int]) -> tuple[str, ...]:

@@ -112,6 +112,14 @@ def test_a_loop_that_depends_on_data_is_refused():
             (32, 2, ("tensor",)),
         ),
         ("f32[8] all-reduce(%x), replica_groups=mesh['a'=4,'b'=2] {'a','b'}", (32, 8, ("data", "tensor"))),
+        (
+            "f32[8] all-reduce(%x), replica_groups=mesh['a'=2,'b'=1,'c'=4], device_ids=([4,2]T(1,0)) {'c'}, z={1}",
+            (32, 4, ("data",)),
+        ),
+        (
+            "f32[8] all-reduce(%x), replica_groups=mesh['a'=2,'b'=1,'c'=4], device_ids=([4,2]T(1,0)) {'a'}, z={1}",
+            (32, 2, ("tensor",)),
+        ),
         ("(f32[2], f32[8]) all-gather-start(%x), replica_groups=[2,4]<=[4,2]T(1,0)", (32, 4, ("data",))),
         ("bf16[2,3]{1,0:T(8,128)(2,1)S(1)} reduce-scatter(%x), replica_groups=[4,2]<=[8]", (24, 2, ("tensor",))),
         ("(pred[8], s4[8], f8e4m3fn[8]) all-to-all(%x), replica_groups=[4,2]<=[8]", (20, 2, ("tensor",))),
