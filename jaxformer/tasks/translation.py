@@ -20,7 +20,7 @@ from jaxformer.data.sources import DataError
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.evaluation.scores import Score, bleu, chrf, moses_bleu
 from jaxformer.models.costs import encoder_decoder_training_flops
-from jaxformer.sharding import Placement, processes
+from jaxformer.sharding import Placement, distributed, processes
 from jaxformer.tasks import runs
 from jaxformer.tasks.corpora import Corpora, load_corpora
 from jaxformer.tasks.translation_config import DataConfig, TranslationConfig
@@ -55,7 +55,8 @@ def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> 
     times, placement = _times(config), Placement(sharding.mesh(config.mesh))
     resumed = runs.check_run(out, config)
     corpora = load_corpora(config.data, seed=config.seed)  # before `out` is claimed: wrong data leaves nothing behind
-    processes.wait("the run is checked")
+    # By which all processes have looked before one of them writes.
+    distributed.agree({"training data": corpora.train.fingerprint, "validation data": corpora.validation.fingerprint})
     if processes.first() and not resumed:
         runs.claim_run(out, "translation", config)
     prepared = prepare_run(config, corpora, out, placement, console=console)

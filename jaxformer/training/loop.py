@@ -125,7 +125,7 @@ def fit(
                 run.go_back(error)
         recorder.settle()
         if outputs.checkpoints:  # a signal that comes now must not cut the last save short
-            watchdog.at("waiting for the last checkpoint")
+            watchdog.at("waiting for the last checkpoint", together=True)
             outputs.checkpoints.wait()
     return Result(run.state, reason, run.progress, _programs(step), recorder.skipped)
 
@@ -160,13 +160,13 @@ class _Run:
         self.number += 1
         self.watchdog.at(f"waiting for the batch of step {self.number}")
         index, batch = _next(self._stream, self.number, plan)
-        self.watchdog.at(f"in step {self.number}")
+        self.watchdog.at(f"in step {self.number}", together=True)
         self.state, metrics = self.step(self.state, batch)
         recorder.dispatched(self.number, index, metrics, self.flops(batch) if self.flops else 0.0)
         score, better = None, False
         if self.validate and _due(self.number, plan.validate_every, last=self.number == plan.steps):
             recorder.settle()
-            self.watchdog.at(f"validating after step {self.number}")
+            self.watchdog.at(f"validating after step {self.number}", together=True)
             figures = dict(self.validate(self.state))
             score = _score(figures, plan)
             better = self.progress.add(self.number, score)
@@ -175,7 +175,7 @@ class _Run:
         due = reason is not None or better or self._clock.save_due(self.number)
         if self.outputs.checkpoints and (due or _due(self.number, plan.checkpoint_every)):
             recorder.settle()
-            self.watchdog.at(f"saving after step {self.number}")
+            self.watchdog.at(f"saving after step {self.number}", together=True)
             about = {"progress": dataclasses.asdict(self.progress)}
             self.outputs.checkpoints.save(self.number, self.state, about, score=score)
             self._clock.saved()
@@ -187,7 +187,7 @@ class _Run:
         checkpoints, self._rollbacks = self.outputs.checkpoints, self._rollbacks + 1
         if checkpoints is None or self._rollbacks > self.plan.rollbacks:
             raise error
-        self.watchdog.at(f"going back from step {error.step}")
+        self.watchdog.at(f"going back from step {error.step}", together=True)
         checkpoints.wait()
         found = checkpoints.restore_latest(self._abstract)
         if found is None:

@@ -14,6 +14,9 @@ import jax
 EXIT_CODE = 70
 """Of a stuck process: a crash, to be tried again."""
 
+GRACE = 15.0
+"""Seconds."""
+
 
 class Watchdog:
     """A context in which `at` has to be called again within `seconds`; 0 is for ever.
@@ -28,11 +31,16 @@ class Watchdog:
 
     def __init__(self, seconds: float):
         self._seconds, self._done = seconds, threading.Event()
-        self._where, self._since = "starting", time.monotonic()
+        self._where, self._since, self._limit = "starting", time.monotonic(), seconds
 
-    def at(self, where: str) -> None:
-        """Takes note of progress, and of what comes next."""
-        self._where, self._since = where, time.monotonic()
+    def at(self, where: str, *, together: bool = False) -> None:
+        """Takes note of progress, and of what comes next.
+
+        Args:
+          together: all processes do it together, so one that is stuck elsewhere gets time to say so first.
+        """
+        more = GRACE if together and jax.process_count() > 1 else 0.0
+        self._where, self._since, self._limit = where, time.monotonic(), self._seconds + more
 
     def __enter__(self) -> Watchdog:
         if self._seconds > 0:
@@ -47,7 +55,7 @@ class Watchdog:
         process = f"process {jax.process_index()} of {jax.process_count()} on host {platform.node()}"
         while not self._done.wait(min(1.0, self._seconds / 10)):
             idle = time.monotonic() - self._since
-            if idle > self._seconds:
+            if idle > self._limit:
                 print(f"{process} is stuck: {self._where} for {idle:.0f} s; its stacks:", file=sys.stderr, flush=True)
                 faulthandler.dump_traceback(file=sys.__stderr__, all_threads=True)
                 os._exit(EXIT_CODE)  # nothing less ends a process whose main thread does not listen
