@@ -1,6 +1,6 @@
 """Plans of one training step on slices of several sizes: the tables of launch/SCALING.md.
 
-python -m benchmarks.scaling --out plans.json            # what is not in the file yet, a minute or two each; needs libtpu
+python -m benchmarks.scaling --out plans.json            # what is not in the file yet, a minute each; needs libtpu
 python -m benchmarks.scaling --out plans.json --tables   # the tables of what is in it
 """
 
