@@ -1,10 +1,6 @@
 """Plans of one training step on slices of several sizes: the tables of launch/SCALING.md.
 
-<<<<<<< HEAD
-python -m benchmarks.scaling --out plans.json            # what the file lacks, a minute or two each; needs libtpu
-=======
 python -m benchmarks.scaling --out plans.json            # what is not in the file yet, a minute each; needs libtpu
->>>>>>> refs/heads/plan
 python -m benchmarks.scaling --out plans.json --tables   # the tables of what is in it
 """
 
