@@ -70,12 +70,16 @@ FILLS = [pytest.param(np.nan, id="nan"), pytest.param(np.inf, id="inf"), pytest.
 DTYPES = [pytest.param(jnp.float32, id="float32"), pytest.param(jnp.bfloat16, id="bfloat16")]
 
 
-@functools.partial(jax.jit, static_argnums=0)
+QUICK = {"xla_backend_optimization_level": 0}
+"""These programs run for a moment and take long to compile."""
+
+
+@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
 def _attend(contract, query, key, value, mask):
     return contract.attend(query, key, value, mask=mask)
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames=("rate", "scale"))
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("rate", "scale"), compiler_options=QUICK)
 def _attend_and_pull(contract, query, key, value, upstream, bias, mask, dropout_key, *, rate, scale):
     dropout = None if dropout_key is None else functional.Dropout(rate, dropout_key)
     call = lambda q, k, v, b: contract.attend(q, k, v, mask=mask, bias=b, dropout=dropout, scale=scale)

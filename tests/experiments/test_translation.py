@@ -13,8 +13,10 @@ from jaxformer.tasks.corpora import load_corpora
 from jaxformer.tasks.translation_config import TranslationConfig
 
 ROOT = pathlib.Path(__file__).parents[2]
-NAMES = ["multi30k:en_de", "multi30k:de_en", "multi30k:en_fr", "tatoeba:en_fr", "tatoeba:en_de", "wmt14:base_en_de",
-         "wmt14:big_en_de", "wmt14:base_en_fr", "wmt14:big_en_fr", "demo", "translation"]  # fmt: skip
+NAMES = (
+    "multi30k:en_de multi30k:de_en multi30k:en_fr tatoeba:en_fr tatoeba:en_de wmt14:base_en_de wmt14:big_en_de "
+    "wmt14:large_en_de wmt14:base_en_fr wmt14:big_en_fr demo translation"
+).split()
 
 
 @pytest.fixture(autouse=True)

@@ -44,7 +44,7 @@ def both(mask, dropout, bias, *, implementation):
     return there, placed, here
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3], ids=["", "dropout"])
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.full), 0.3], ids=["", "dropout"])
 @pytest.mark.parametrize("name", MASKS)
 def test_blockwise(name, dropout):
     """Rows, heads and what dropout keeps are those of the whole; the mask's arrays come cut."""

@@ -70,6 +70,7 @@ def expected(**options):
     return ten(*alone(**options), batch())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("text", MESHES)
 def test_ten_steps_are_those_of_one_device(text):
     """Dropout included: its bits belong to positions, not to devices."""

@@ -6,6 +6,8 @@ import sys
 import textwrap
 import time
 
+import pytest
+
 from jaxformer.training.watchdog import EXIT_CODE, Watchdog
 
 PROGRAM = """
@@ -26,6 +28,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.faults
 def test_a_loader_that_does_not_come_back():
     began = time.monotonic()
     found = subprocess.run([sys.executable, "-c", textwrap.dedent(PROGRAM)], capture_output=True, text=True, timeout=90)
