@@ -1,7 +1,8 @@
 """Plans of one training step on slices of several sizes: the tables of launch/SCALING.md.
 
-python -m benchmarks.scaling --out plans.json            # what is not in the file yet, a minute each; needs libtpu
-python -m benchmarks.scaling --out plans.json --tables   # the tables of what is in it
+python -m benchmarks.scaling --out plans.json              # what is not in the file yet, a minute or two each
+python -m benchmarks.scaling --out plans.json --only v5p   # of these machines: TPUs need libtpu, GPUs the CUDA wheels
+python -m benchmarks.scaling --out plans.json --tables     # the tables of what is in it
 """
 
 from __future__ import annotations
@@ -9,47 +10,52 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import pathlib
 from typing import Any
 
-CASES = [
-    # model, topology, mesh, rows, length
-    ("big", "v5p:4x4x8", "fsdp=128", 512, 256),
+MACHINES = {
+    "v5p": {8: "v5p:2x2x2", 128: "v5p:4x4x8", 512: "v5p:8x8x8"},
+    "v6e": {8: "v6e:2x4", 128: "v6e:8x16", 512: "v6e:16x16"},  # the last one twice
+    "h100": {8: "h100:1x8", 128: "h100:16x8", 512: "h100:64x8"},
+}
+MESHES = {8: "fsdp=8", 128: "data=4,fsdp=32", 512: "data=16,fsdp=32"}
+FURTHER = [
+    ("big", "v5p:2x4x4", "fsdp=32", 512, 256),
     ("big", "v5p:4x4x8", "fsdp=32,tensor=4", 512, 256),
-    ("big", "v5p:4x4x8", "data=4,fsdp=32", 512, 256),
     ("large", "v5p:4x4x8", "fsdp=32,tensor=4", 1024, 512),
-    ("big", "v5p:2x2x2", "fsdp=8", 512, 256),
-    ("big", "v5p:8x8x8", "fsdp=512", 512, 256),
-    ("large", "v5p:4x4x8", "fsdp=128", 1024, 512),
-    ("large", "v5p:8x8x8", "fsdp=512", 1024, 512),
-    ("large", "v5p:8x8x8", "fsdp=128,tensor=4", 1024, 512),
-    ("large", "v5p:2x2x2", "fsdp=8", 1024, 512),
-    ("big", "v5p:8x8x8", "fsdp=512", 2048, 256),
-    ("big", "v5p:2x2x2", "fsdp=8", 32, 256),
-    ("large", "v5p:8x8x8", "fsdp=512", 4096, 512),
-    ("large", "v5p:2x2x2", "fsdp=8", 64, 512),
-    ("large", "v6e:16x16", "fsdp=256", 1024, 512),
-    ("large", "v6e:16x16", "slice=2,fsdp=256", 1024, 512),
-    ("large", "v6e:4x4", "fsdp=16", 1024, 512),
-    ("big", "v6e:16x16", "fsdp=256", 512, 256),
-    ("big", "v6e:16x16", "slice=2,fsdp=256", 512, 256),
-    ("big", "v6e:4x4", "fsdp=16", 512, 256),
+    ("large", "h100:16x8", "fsdp=32,tensor=4", 1024, 512),
+    ("large", "h100:16x8", "data=16,fsdp=8", 1024, 512),  # gathered and scattered within a host alone
+    ("large", "h200:1x8", "fsdp=8", 1024, 512),
 ]
+
+
+def cases() -> list[tuple[str, str, str, int, int]]:
+    """Model, topology, mesh, rows, length: one batch on ever more devices, a batch that grows with them, and others."""
+    found = []
+    for model, rows, length in (("large", 1024, 512), ("big", 512, 256)):
+        for machine in MACHINES.values():
+            for size, mesh in MESHES.items():
+                if machine[size] == "v6e:16x16":
+                    mesh = "slice=2,data=8,fsdp=32"
+                found.append((model, machine[size], mesh, rows, length))
+            found.append((model, machine[size], mesh, rows * size // 8, length))
+    return found + FURTHER
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--tables", action="store_true", help="compile nothing")
-    parser.add_argument("--only", type=int, nargs="*", help="numbers of cases")
+    parser.add_argument("--only", nargs="*", help="beginnings of topologies")
+    parser.add_argument("--model", choices=["big", "large"])
     known = parser.parse_args()
-    for number, case in enumerate(CASES):
-        if not known.tables and (known.only is None or number in known.only):
-            done = read(known.out)
-            if list(case) not in [plan["case"] for plan in done]:
-                plan = planned(*case)
-                known.out.write_text(json.dumps([*read(known.out), plan], indent=1) + "\n")
-                print(*row(plan))
+    for case in cases():
+        wanted = known.model in (None, case[0]) and case[1].startswith(tuple(known.only or [""]))
+        if wanted and not known.tables and list(case) not in [plan["case"] for plan in read(known.out)]:
+            plan = planned(*case)
+            known.out.write_text(json.dumps([*read(known.out), plan], indent=1) + "\n")
+            print(*row(plan), flush=True)
     for model in ("big", "large"):
         print(table([plan for plan in read(known.out) if plan["case"][0] == model]))
 
@@ -79,15 +85,26 @@ def planned(model: str, topology: str, mesh: str, rows: int, length: int) -> dic
 
 
 def table(plans: list[dict[str, Any]]) -> str:
-    """Markdown, in the order of batch, kind of chip and number of devices."""
-    head = ["batch", "topology", "mesh", "peak, GiB", "sent, MiB", "compute, ms", "network, ms", "bound", "of the peak"]
-    lines = [head, ["---"] * len(head), *sorted((row(plan) for plan in plans), key=lambda cells: cells[:3])]
+    """Markdown, in the order of kind of chip, number of devices and batch."""
+
+    def place(plan: dict[str, Any]) -> tuple[str, int, int]:
+        _, topology, _, rows, _ = plan["case"]
+        return topology.partition(":")[0], math.prod(plan["mesh"].values()), rows
+
+    head = ["topology", "mesh", "batch", "peak, GiB", "sent, MiB", "compute, ms", "network, ms", "bound", "of the peak"]
+    lines = [head, ["---"] * len(head), *(row(plan) for plan in sorted(plans, key=place))]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 def row(plan: dict[str, Any]) -> list[str]:
     _, topology, mesh, rows, length = plan["case"]
-    cells = [f"{rows} x {length}", topology, mesh, f"{plan['memory']['peak'] / 2**30:.2f}"]
+    slices = plan["mesh"].get("slice", 1)
+    cells = [
+        f"{slices} x {topology}" if slices > 1 else topology,
+        mesh,
+        f"{rows} x {length}",
+        f"{plan['memory']['peak'] / 2**30:.2f}",
+    ]
     best = plan["estimate"]
     if best is None:
         return [*cells, "", "", "", "does not fit", ""]

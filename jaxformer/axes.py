@@ -43,9 +43,9 @@ Axes: TypeAlias = tuple[AxisName | None, ...]
 """One name for each dimension of an array; None where a dimension is never split."""
 
 Place: TypeAlias = Callable[[jax.Array, Axes], jax.Array]
-Cut: TypeAlias = Callable[[Axes], int]
+Pieces: TypeAlias = Callable[[Axes], int]
 
-_active: contextvars.ContextVar[tuple[Place, Cut] | None] = contextvars.ContextVar("place", default=None)
+_active: contextvars.ContextVar[tuple[Place, Pieces] | None] = contextvars.ContextVar("place", default=None)
 _devices: contextvars.ContextVar[Sequence[Any]] = contextvars.ContextVar("devices", default=())
 
 
@@ -68,7 +68,7 @@ def pieces(*names: AxisName) -> int:
 
 
 @contextlib.contextmanager
-def placing(place: Place, pieces: Cut = lambda names: 1) -> Iterator[None]:
+def placing(place: Place, pieces: Pieces = lambda names: 1) -> Iterator[None]:
     """While a function is traced, `place` decides where the activations named by `constrain` go.
 
     Args:

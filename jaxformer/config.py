@@ -70,7 +70,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def essence(config: Any) -> dict[str, Any]:
     """A configuration as plain data, without the settings that are marked `PLACE`."""
-    return {f.name: to_data(getattr(config, f.name)) for f in dataclasses.fields(config) if not f.metadata.get("place")}
+    kept = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if not f.metadata.get("place")}
+    return {name: essence(x) if dataclasses.is_dataclass(x) else to_data(x) for name, x in kept.items()}
 
 
 def fingerprint(config: Any) -> str:

@@ -4,7 +4,7 @@
     python launch/local.py --processes 2 --devices 4 -- jaxformer train demo --out run
 
 SIGTERM and Ctrl-C go to all processes.  When one fails the others are killed, and its exit code is the answer; they
-have half a minute where it was stopped after saving (85), for so will they be.
+have half a minute where it was stopped after saving (85), for so will they be.  If this one is killed, so are they.
 """
 
 import argparse
@@ -15,24 +15,31 @@ import subprocess
 import sys
 import time
 
+from guard import Guard
+from names import at_least
+
 SAVED = 85
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(usage="local.py [--processes N] [--devices M] -- COMMAND ...", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--devices", type=int, default=1, help="of each process")
+    parser.add_argument("--processes", type=at_least(1), default=1)
+    parser.add_argument("--devices", type=at_least(1), default=1, help="of each process")
     parser.add_argument("command", nargs="+")
     known = parser.parse_args()
     common = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(known.devices)}
     common |= {"JAX_NUM_PROCESSES": str(known.processes), "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}"}
     children: list[subprocess.Popen] = []
+    guard = Guard()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: [send(child, number) for child in children])
     for index in range(known.processes):
         environment = {**os.environ, **common, "JAX_PROCESS_ID": str(index)}
-        children.append(subprocess.Popen(known.command, env=environment, start_new_session=True))
+        try:
+            children.append(guard.start(known.command, env=environment))
+        except OSError as error:
+            parser.error(str(error))
     while None in codes(children) and not any(codes(children)):
         time.sleep(0.05)
     deadline = time.monotonic() + 30
@@ -42,6 +49,7 @@ def main() -> int:
     for child in children:
         send(child, signal.SIGKILL)
         child.wait()
+    guard.forget()
     if code not in (None, SAVED):
         ended = ", ".join(map(str, codes(children)))
         print(f"local: a process ended with {code}, so all were stopped; exit codes: {ended}", file=sys.stderr)

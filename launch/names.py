@@ -1,7 +1,9 @@
-"""What may become part of a path, a host name or a resource's name."""
+"""What arguments may be: names that become part of a path, a host name or a resource's name, and numbers."""
 
 import argparse
+import math
 import re
+from collections.abc import Callable
 
 
 def name(text: str) -> str:
@@ -9,3 +11,15 @@ def name(text: str) -> str:
     if not re.fullmatch(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", text):
         raise argparse.ArgumentTypeError(f"{text!r} is no name: lower-case letters, digits and hyphens, at most 40")
     return text
+
+
+def at_least(least: float, kind: type = int) -> Callable[[str], float]:
+    """Reads a number, no smaller than this and finite."""
+
+    def number(text: str) -> float:
+        value = kind(text)
+        if not least <= value < math.inf:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, got {text}")
+        return value
+
+    return number

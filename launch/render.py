@@ -31,7 +31,7 @@ def main() -> int:
     arguments = words[words.index("--") + 1 : -1]
     try:
         print(render(pathlib.Path(known.template).read_text(encoding="utf-8"), known.values, arguments), end="")
-    except (ValueError, argparse.ArgumentTypeError) as error:
+    except (ValueError, OSError, yaml.YAMLError, argparse.ArgumentTypeError) as error:
         parser.error(str(error))
     return 0
 
@@ -42,7 +42,12 @@ def render(template: str, values: list[str], arguments: list[str]) -> str:
     Raises:
       ValueError: a value too many or too few, or that is no name or number where one is wanted.
     """
-    given = dict(checked(*value.partition("=")[::2]) for value in values)
+    given: dict[str, str | int] = {}
+    for key, text in (value.partition("=")[::2] for value in values):
+        if key in given:
+            raise ValueError(f"{key} twice")
+        given[key] = checked(key, text)
+    "".join([*values, *arguments]).encode()  # refuses what is no text
     wanted = set(PLACE.findall(template)) - {"ARGS", "SHELL_ARGS"}
     if wanted != given.keys():
         raise ValueError(f"this template wants {', '.join(sorted(wanted))}; got {', '.join(sorted(given))}")
@@ -51,13 +56,15 @@ def render(template: str, values: list[str], arguments: list[str]) -> str:
     )
 
 
-def checked(key: str, text: str) -> tuple[str, str | int]:
+def checked(key: str, text: str) -> str | int:
     """A value by the kind of its key: numbers, names, anything else as it is."""
+    if not text:
+        raise ValueError(f"{key} is empty")
     if key in ("NODES", "GPUS", "CHIPS", "HOSTS", "SLICES"):
         if not re.fullmatch(r"[1-9]\d{0,5}", text):
             raise ValueError(f"{key} is a number from 1, got {text!r}")
-        return key, int(text)
-    return key, name(text) if key in ("NAME", "CLAIM") else text
+        return int(text)
+    return name(text) if key in ("NAME", "CLAIM") else text
 
 
 def fill(part: Any, given: dict[str, str | int], arguments: list[str]) -> Any:

@@ -8,15 +8,18 @@ up after so many restarts in a row that brought no new checkpoint.
 
 SIGTERM goes on to the command and everything it started, which are killed if they are still there after the grace
 period: a process stuck in a collective ignores SIGTERM.  The command's code is then the answer, 85 if it saved.
+They are killed with the supervisor, too, so that the next one does not start beside them.
 """
 
 import argparse
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import time
+
+from guard import Guard
+from names import at_least
 
 SAVED, FINAL = 85, (0, 2, 130)
 
@@ -25,15 +28,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(usage="supervise.py [options] -- COMMAND ...", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--checkpoints", type=pathlib.Path, help="where a new one, named by its step, is progress")
-    parser.add_argument("--restarts", type=int, default=5, help="in a row without progress, before giving up; 5")
-    parser.add_argument("--wait", type=float, default=10, help="seconds before the first restart after a crash; 10")
-    parser.add_argument("--grace", type=float, default=120, help="seconds from SIGTERM to SIGKILL; 120")
+    parser.add_argument(
+        "--restarts", type=at_least(0), default=5, help="in a row without progress, before giving up; 5"
+    )
+    parser.add_argument(
+        "--wait", type=at_least(0, float), default=10, help="seconds before the first restart after a crash; 10"
+    )
+    parser.add_argument("--grace", type=at_least(0, float), default=120, help="seconds from SIGTERM to SIGKILL; 120")
     parser.add_argument("command", nargs="+")
     known = parser.parse_args()
     child, in_vain = Child(known.grace), 0
     while True:
         before = newest(known.checkpoints)
-        code = child.run(known.command)
+        try:
+            code = child.run(known.command)
+        except (FileNotFoundError, PermissionError) as error:
+            parser.error(str(error))
         if code in FINAL or child.told_to_stop:
             return code
         after = newest(known.checkpoints)
@@ -51,14 +61,14 @@ class Child:
     """A command and what it starts, one process group."""
 
     def __init__(self, grace: float):
-        self._grace, self._pid = grace, 0
+        self._grace, self._pid, self._guard = grace, 0, Guard()
         self.told_to_stop, self._kill_at = False, float("inf")
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
 
     def run(self, command: list[str]) -> int:
         """Its exit code, 128 + n after signal n."""
-        process = subprocess.Popen(command, start_new_session=True)
+        process = self._guard.start(command)
         self._pid = process.pid
         if self.told_to_stop:  # meanwhile
             self._send(signal.SIGTERM)
@@ -68,6 +78,7 @@ class Child:
             time.sleep(0.05)
         self._send(signal.SIGKILL)  # whatever it left behind
         self._pid = 0
+        self._guard.forget()
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
     def sleep(self, seconds: float) -> bool:

@@ -25,6 +25,13 @@ def test_fingerprint_follows_every_setting(name, value):
     assert fingerprint(dataclasses.replace(config)) == fingerprint(config)
 
 
+@pytest.mark.parametrize("place", [{"mesh": "fsdp=8"}, {"data": {"cache": "/tmp"}}, {"data": {"directory": "/data"}}])
+def test_fingerprint_does_not_know_the_place(place):
+    """What one machine started, another may go on with."""
+    assert fingerprint(from_data(TranslationConfig, place)) == fingerprint(TranslationConfig())
+    assert fingerprint(from_data(TranslationConfig, {"data": {"source": "my.en"}})) != fingerprint(TranslationConfig())
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -89,6 +89,8 @@ def _exit_code(error: Exception) -> int | None:
 
     if isinstance(error, ConfigError) or _missing_extra(error) or _meant_for_users(error):
         return 2
+    if code := _settings_of_jax(error):
+        return code
     # Anything below is slow to import, and has been imported if it is the cause.
     known = {
         "jaxformer.data.sources": ("DataError", 2),
@@ -110,12 +112,25 @@ def _meant_for_users(error: Exception) -> bool:
     return isinstance(error, ValueError) and ours and (innermost.line or "").startswith("raise ")
 
 
+def _settings_of_jax(error: Exception) -> int | None:
+    """The code of what JAX says of its variables and platforms; 1 for a device that does not answer."""
+    where = pathlib.Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts[-3:]
+    if where == ("jax", "_src", "config.py") and isinstance(error, ValueError):
+        return 2
+    if where == ("jax", "_src", "xla_bridge.py") and isinstance(error, RuntimeError):
+        return 2 if "known backends" in str(error) else 1
+    # Of a platform that it knows and is not installed JAX only asserts that there is one.
+    return 2 if where == ("jax", "_src", "xla_bridge.py") and isinstance(error, AssertionError) else None
+
+
 def _missing_extra(error: Exception) -> bool:
     return isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in EXTRAS
 
 
 def _message(error: Exception) -> str:
-    return f"{error}; install it with: pip install 'jaxformer[train]'" if _missing_extra(error) else str(error)
+    if _missing_extra(error):
+        return f"{error}; install it with: pip install 'jaxformer[train]'"
+    return str(error) or f"JAX finds no device, JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"
 
 
 def _version() -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   jaxformer plan wmt14:big_en_de --topology v5p:4x4x8 --mesh fsdp=32,tensor=4
   jaxformer plan wmt14:big_en_de --topology v6e:16x16 --mesh slice=2,fsdp=256 --batch 4096x64
+  jaxformer plan wmt14:big_en_de --topology h100:4x8 --mesh data=4,fsdp=8
   jaxformer plan wmt14:large_en_de --topology v5e:4x4 --mesh fsdp=16 --model.remat True --json
 
 Nothing runs and no accelerator is needed: the training step is compiled for machines that are not here.
@@ -36,7 +37,8 @@ def main(arguments: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("config", metavar="CONFIG", help="as for `jaxformer train`")
-    parser.add_argument("--topology", required=True, help="a slice of TPUs: v5e:4x4, v5p:4x4x8, v6e:16x16, tpu7x:2x2x2")
+    machines = "a slice of TPUs: v5e:4x4, v5p:4x4x8, v6e:16x16, tpu7x:2x2x2; hosts x GPUs: h100:4x8, h200:64x8"
+    parser.add_argument("--topology", required=True, help=machines)
     parser.add_argument("--batch", metavar="ROWSxLENGTH", help="default: the batch of the longest sentences")
     parser.add_argument("--json", action="store_true", help="everything, on standard output")
     known, rest = parser.parse_known_args(arguments)
@@ -47,11 +49,14 @@ def main(arguments: Sequence[str]) -> int:
 
     config = override(config, rest)
     import jax
+    from rich.console import Console
 
     jax.config.update("jax_platforms", "cpu")  # were there a TPU, nothing here would touch it
     from jaxformer.tasks.planning import forecast, remedies
 
-    found = forecast(config, known.topology, shape=_shape(known.batch))
+    shape = _shape(known.batch)
+    with Console(stderr=True).status(f"compiling the training step for {known.topology}: a minute or two"):
+        found = forecast(config, known.topology, shape=shape)
     said = [] if found.memory.fits else remedies(config, found)
     print(json.dumps(as_data(found, said)) if known.json else report(config.name, found, said))
     return 0 if found.memory.fits else 2
@@ -92,7 +97,7 @@ def report(name: str, found: Forecast, said: Sequence[str], *, rows: int = 12) -
         f"  {memory.parameters / GIB:9.3f}  parameters",
         f"  {memory.optimizer / GIB:9.3f}  optimiser",
         f"  {memory.temporaries / GIB:9.3f}  activations, gradients, other temporaries, program",
-        f"  {memory.peak / GIB:9.3f}  peak, of {memory.available / GIB:.0f}: "
+        f"  {memory.peak / GIB:9.3f}  peak, of the {memory.available / GIB:.0f} that JAX takes: "
         + ("it fits" if memory.fits else "IT DOES NOT FIT"),
     ]
     if said:

@@ -20,8 +20,8 @@ from jaxformer.data.plan import Plan
 from jaxformer.data.sources import Parallel
 from jaxformer.data.tokenizer import Tokenizer
 
-Rows = Callable[[int], tuple[int, int]]
-"""From the number of rows of a planned batch to the first and one past the last to make; what is beyond it is empty."""
+Rows = Callable[[int], np.ndarray]
+"""From the number of rows of a planned batch to the indices, in order, of those to make; beyond it they are empty."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,11 +138,12 @@ def make_batch(tokens: Tokens, plan: Plan, step: int, *, rows: Rows | None = Non
     else:
         random = np.random.default_rng((plan.seed, epoch, step, 2))
         chosen = random.integers(tokens.num_variants, size=(2, len(pairs)))
-    start, stop = rows(shape[0]) if rows else (0, shape[0])
-    chosen, pairs = chosen[:, start:stop], pairs[start:stop]
+    wanted = rows(shape[0]) if rows else np.arange(shape[0])
+    there = wanted[wanted < len(pairs)]
+    chosen, pairs = chosen[:, there], pairs[there]
     sources = [tokens.source[v][i] for v, i in zip(chosen[0], pairs, strict=True)]
     targets = [tokens.target[v][i] for v, i in zip(chosen[1], pairs, strict=True)]
-    return Batch.from_tokens(sources, targets, (stop - start, *shape[1:]))
+    return Batch.from_tokens(sources, targets, (len(wanted), *shape[1:]))
 
 
 class _Steps(grain.sources.RandomAccessDataSource):

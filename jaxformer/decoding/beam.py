@@ -55,7 +55,7 @@ def beam_search(
     batch, got = state_size(state)
     if got != width:
         raise ValueError(f"the state holds {got} hypotheses a sentence, but width is {width}")
-    if penalty < 0:
+    if not penalty >= 0:  # nor NaN
         raise ValueError(f"the length penalty's exponent must be at least 0, got {penalty}")
     most = limits(limit, length, batch)
 
@@ -64,36 +64,7 @@ def beam_search(
         if width >= logits.shape[-1]:
             raise ValueError(f"width {width} must be below the vocabulary's size, {logits.shape[-1]}")
         choices = next_log_probs(logits, end=end, forbid=(pad, begin), force_end=beam.number + 1 >= most)
-        parents, tokens, log_probs = _propose(choices, beam.live_log_probs, 2 * width)
-        grown = reorder(beam.live_tokens, parents)
-        grown = jax.lax.dynamic_update_index_in_dim(grown, tokens, beam.number, 2)
-        ends = tokens == end
-
-        # An end finishes only among the best K, as greedy search would take it; then width 1 is greedy search.
-        finishing = ends & (jnp.arange(ends.shape[1]) < width)[None]
-        # A stopped sentence keeps what it has, whatever its neighbours still need.
-        new_scores = jnp.where(finishing, log_probs, -jnp.inf) / (beam.number + 1).astype(jnp.float32) ** penalty
-        new_scores = jnp.where(beam.stopped[:, None], -jnp.inf, new_scores)
-        counts = jnp.full_like(tokens, beam.number + 1)
-        finished = _best(beam.finished, Hypotheses(grown, counts, log_probs, new_scores))
-
-        live_log_probs, chosen = jax.lax.top_k(jnp.where(ends, -jnp.inf, log_probs), width)
-        last, parents, live_tokens = reorder((tokens, parents, grown), chosen)
-        if exact_stop:
-            bound = live_log_probs[:, 0] / most.astype(jnp.float32) ** penalty
-            stopped = bound <= finished.scores[:, -1]
-        else:
-            stopped = jnp.isfinite(finished.scores[:, -1])
-        stopped |= beam.number + 1 >= most
-        return _Beam(
-            beam.number + 1,
-            live_tokens,
-            live_log_probs,
-            last,
-            reorder(state, parents),
-            finished,
-            stopped | beam.stopped,
-        )
+        return _advance(beam, choices, state, most, end=end, penalty=penalty, exact_stop=exact_stop)
 
     empty = jnp.full((batch, width, length), pad, jnp.int32)
     nothing = jnp.full((batch, width), -jnp.inf)
@@ -108,6 +79,43 @@ def beam_search(
     )
     beam = jax.lax.while_loop(lambda beam: (beam.number < length) & ~beam.stopped.all(), advance, beam)
     return beam.finished
+
+
+def _advance(
+    beam: _Beam, choices: Float[Array, "B K V"], state: Any, most: Int[Array, " B"], *, end, penalty, exact_stop
+) -> _Beam:
+    """The beam one token on, from the log-probabilities of the next tokens and the state after them."""
+    width = choices.shape[1]
+    parents, tokens, log_probs = _propose(choices, beam.live_log_probs, 2 * width)
+    grown = reorder(beam.live_tokens, parents)
+    grown = jax.lax.dynamic_update_index_in_dim(grown, tokens, beam.number, 2)
+    ends = tokens == end
+
+    # An end finishes only among the best K, as greedy search would take it; then width 1 is greedy search.
+    finishing = ends & (jnp.arange(ends.shape[1]) < width)[None]
+    # A stopped sentence keeps what it has, whatever its neighbours still need.
+    new_scores = jnp.where(finishing, log_probs, -jnp.inf) / (beam.number + 1).astype(jnp.float32) ** penalty
+    new_scores = jnp.where(beam.stopped[:, None], -jnp.inf, new_scores)
+    counts = jnp.full_like(tokens, beam.number + 1)
+    finished = _best(beam.finished, Hypotheses(grown, counts, log_probs, new_scores))
+
+    live_log_probs, chosen = jax.lax.top_k(jnp.where(ends, -jnp.inf, log_probs), width)
+    last, parents, live_tokens = reorder((tokens, parents, grown), chosen)
+    if exact_stop:
+        bound = live_log_probs[:, 0] / most.astype(jnp.float32) ** penalty
+        stopped = bound <= finished.scores[:, -1]
+    else:
+        stopped = jnp.isfinite(finished.scores[:, -1])
+    stopped |= beam.number + 1 >= most
+    return _Beam(
+        number=beam.number + 1,
+        live_tokens=live_tokens,
+        live_log_probs=live_log_probs,
+        last=last,
+        state=reorder(state, parents),
+        finished=finished,
+        stopped=stopped | beam.stopped,
+    )
 
 
 def _propose(

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import axes
 from jaxformer.axes import constrain
+from jaxformer.functional.tables import table_copies
 
 
 def cross_entropy(
@@ -61,7 +62,7 @@ def cross_entropy(
 
 def linear_cross_entropy(
     x: Float[Array, "B T D"],
-    table: Float[Array, "V D"],
+    table: Float[Array, "V D"] | Float[Array, "G C V D"],
     labels: Int[Array, "B T"],
     *,
     where: Bool[Array, "B T"] | None = None,
@@ -76,7 +77,8 @@ def linear_cross_entropy(
     is that of one chunk instead of ``B T V``, and on a CPU, where a chunk stays in the cache, it takes half the time.
 
     Args:
-      table: the output projection, a row for each label; cast to the dtype of `x`, sums are float32.
+      table: the output projection, a row for each label; cast to the dtype of `x`, sums are float32.  Where it is used
+        elsewhere, too, the `table_copies` that all uses share.
       where: labels to count; the others add nothing, whatever `x` holds there.
       chunk: positions at a time, over the whole batch; by default as many as fit each device: the cache of a CPU
         (4 M logits), or 1 GB of an accelerator.
@@ -91,91 +93,105 @@ def linear_cross_entropy(
     """
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing must be in [0, 1), got {smoothing}")
-    if x.shape[:2] != labels.shape or x.shape[2] != table.shape[1]:
+    if x.shape[:2] != labels.shape or x.shape[2] != table.shape[-1]:
         raise ValueError(
             f"expected x [B, T, D], table [V, D], labels [B, T]; got {list(x.shape)}, {list(table.shape)}, "
             f"{list(labels.shape)}"
         )
+    batch, length = labels.shape
+    copies = table_copies(table, rows=batch, length=length, dtype=x.dtype) if table.ndim == 2 else table
     if where is None:
         where = jnp.ones(labels.shape, bool)
     if chunk is None:
         each = 1 << (22 if axes.devices()[0].platform == "cpu" else 28)
-        chunk = each * axes.pieces("batch", "length", "vocab") // table.shape[0]
-    batch, length = labels.shape
-    pieces, groups = -(-length // max(1, chunk // batch)), axes.pieces("batch")
-    options = _Options(smoothing, z_loss, pieces, groups if batch % groups == 0 else 1)
+        chunk = each * axes.pieces("batch", "length", "vocab") // copies.shape[2]
+    parts = copies.shape[1]
+    options = _Options(smoothing, z_loss, -(-length // parts // max(1, chunk // (batch * parts))))
     x = jnp.where(where[..., None], x, 0)
-    return _linear_cross_entropy(options, x, table, labels, where), where.sum().astype(jnp.float32)
+    return _linear_cross_entropy(options, x, copies, labels, where), where.sum().astype(jnp.float32)
 
 
 class _Options(NamedTuple):
     smoothing: float
     z_loss: float
     pieces: int
-    groups: int  # of rows, as the batch is cut over devices
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _linear_cross_entropy(options: _Options, x: Array, table: Array, labels: Array, where: Array) -> Array:
-    narrow = constrain(table.astype(x.dtype), "vocab", None)
+def _linear_cross_entropy(options: _Options, x: Array, copies: Array, labels: Array, where: Array) -> Array:
+    narrow = copies.astype(x.dtype)
 
     def add(total, piece):
         x, labels, where = piece
-        logits = jnp.einsum("btd,vd->btv", x, narrow, preferred_element_type=jnp.float32)
+        logits = jnp.einsum("gcnd,gcvd->gcnv", x, narrow, preferred_element_type=jnp.float32)
         some, _ = cross_entropy(logits, labels, where=where, smoothing=options.smoothing, z_loss=options.z_loss)
         return total + some, None
 
-    return jax.lax.scan(add, jnp.float32(0), _cut(options.pieces, x, labels, where))[0]
+    return jax.lax.scan(add, jnp.float32(0), _cut(options.pieces, narrow, x, labels, where))[0]
 
 
-def _linear_cross_entropy_forward(options, x, table, labels, where):
-    # Gathered once, before the loop; and the gradient of the table is summed over devices once, after it.
-    narrow, (size, width) = constrain(table.astype(x.dtype), "vocab", None), table.shape
+def _linear_cross_entropy_forward(options, x, copies, labels, where):
+    # A copy of the table for each group of rows and part of their length: nothing is sent within the loop.
+    narrow, (*number, size, width) = copies.astype(x.dtype), copies.shape
     low = options.smoothing / size
-    grouped = lambda a: a.reshape(options.groups, -1, a.shape[-1])
 
     def add(sums, piece):
-        total, d_table = sums
-        x, labels, where = (a.reshape(-1, *a.shape[2:]) for a in piece)
-        logits = jnp.einsum("nd,vd->nv", x, narrow, preferred_element_type=jnp.float32)
+        total, d_copies = sums
+        x, labels, where = piece
+        logits = jnp.einsum("gcnd,gcvd->gcnv", x, narrow, preferred_element_type=jnp.float32)
         top = logits.max(-1, keepdims=True)
         powers = jnp.exp(logits - top)
         weight = powers.sum(-1, keepdims=True)
         log_z = top + jnp.log(weight)
-        chosen = jax.lax.broadcasted_iota(labels.dtype, logits.shape, 1) == labels[:, None]
-        loss = log_z[:, 0] - (1 - options.smoothing) * jnp.where(chosen, logits, 0.0).sum(-1)
-        loss += options.z_loss * jnp.square(log_z[:, 0]) - options.smoothing * logits.mean(-1)
+        chosen = jax.lax.broadcasted_iota(labels.dtype, logits.shape, 3) == labels[..., None]
+        loss = log_z[..., 0] - (1 - options.smoothing) * jnp.where(chosen, logits, 0.0).sum(-1)
+        loss += options.z_loss * jnp.square(log_z[..., 0]) - options.smoothing * logits.mean(-1)
         scale = (1 + 2 * options.z_loss * log_z) / weight
         d_logits = powers * scale - jnp.where(chosen, 1 - options.smoothing + low, low)
-        d_logits = jnp.where(where[:, None], d_logits, 0.0).astype(x.dtype)
-        d_x = jnp.einsum("nv,vd->nd", d_logits, narrow, preferred_element_type=jnp.float32)
+        d_logits = jnp.where(where[..., None], d_logits, 0.0).astype(x.dtype)
+        d_x = jnp.einsum("gcnv,gcvd->gcnd", d_logits, narrow, preferred_element_type=jnp.float32)
         # [D, V], for the transpose of a few features is cheaper than that of many logits.
-        more = jnp.einsum("gnd,gnv->gdv", grouped(x), grouped(d_logits), preferred_element_type=jnp.float32)
-        d_table = constrain(d_table + more, "batch", None, "vocab")
-        return (total + jnp.where(where, loss, 0.0).sum(), d_table), d_x.astype(x.dtype).reshape(piece[0].shape)
+        more = jnp.einsum("gcnd,gcnv->gcdv", x, d_logits, preferred_element_type=jnp.float32)
+        d_copies = constrain(d_copies + more, *names)
+        return (total + jnp.where(where, loss, 0.0).sum(), d_copies), d_x.astype(x.dtype)
 
-    zero = (jnp.float32(0), constrain(jnp.zeros((options.groups, width, size), jnp.float32), "batch", None, "vocab"))
-    (total, d_table), d_x = jax.lax.scan(add, zero, _cut(options.pieces, x, labels, where))
-    batch, length, _ = x.shape
-    d_x = jnp.moveaxis(d_x, 0, 1).reshape(batch, -1, width)[:, :length]
-    return total, (d_x, d_table.sum(0).T.astype(table.dtype))
+    names = "batch", "length", None, "vocab"
+    zero = jnp.float32(0), constrain(jnp.zeros((*number, width, size), jnp.float32), *names)
+    (total, d_copies), d_x = jax.lax.scan(add, zero, _cut(options.pieces, copies, x, labels, where))
+    return total, (_joined(d_x, x.shape), d_copies.mT.astype(copies.dtype))
 
 
 def _linear_cross_entropy_backward(options, slopes, upstream):
     del options
-    d_x, d_table = ((slope.astype(jnp.float32) * upstream).astype(slope.dtype) for slope in slopes)
-    return d_x, d_table, None, None
+    d_x, d_copies = ((slope.astype(jnp.float32) * upstream).astype(slope.dtype) for slope in slopes)
+    return d_x, d_copies, None, None
 
 
 _linear_cross_entropy.defvjp(_linear_cross_entropy_forward, _linear_cross_entropy_backward)
 
 
-def _cut(pieces: int, *arrays: Array) -> tuple[Array, ...]:
-    """``[B, T, ...]`` to ``[pieces, B, t, ...]``: along T, for a mesh may have the batch; filled up with zeros."""
+def _cut(pieces: int, copies: Array, *arrays: Array) -> tuple[Array, ...]:
+    """``[B, T, ...]`` to ``[pieces, G, C, n, ...]``: some positions of each part of each group of rows at a time.
+
+    Along T, for a mesh may have the batch; within each part, for a mesh may have the parts; filled up with zeros.
+    """
+    groups, parts = copies.shape[:2]
 
     def one(x: Array) -> Array:
-        size = -(-x.shape[1] // pieces)
-        x = jnp.pad(x, ((0, 0), (0, pieces * size - x.shape[1]), *((0, 0),) * (x.ndim - 2)))
-        return jnp.moveaxis(x.reshape(x.shape[0], pieces, size, *x.shape[2:]), 1, 0)
+        batch, length, *rest = x.shape
+        length //= parts
+        size = -(-length // pieces)
+        x = x.reshape(batch, parts, length, *rest)
+        x = jnp.pad(x, ((0, 0), (0, 0), (0, pieces * size - length), *((0, 0),) * len(rest)))
+        x = x.reshape(groups, batch // groups, parts, pieces, size, *rest)
+        return jnp.moveaxis(x, (3, 0, 2), (0, 1, 2)).reshape(pieces, groups, parts, -1, *rest)
 
     return tuple(one(x) for x in arrays)
+
+
+def _joined(x: Array, shape: tuple[int, int, int]) -> Array:
+    """``[pieces, G, C, n, D]`` back to ``[B, T, D]``."""
+    (batch, length, width), (pieces, groups, parts, *_) = shape, x.shape
+    x = x.reshape(pieces, groups, parts, batch // groups, -1, width)
+    x = jnp.moveaxis(x, (1, 3, 2, 0), (0, 1, 2, 3)).reshape(batch, parts, -1, width)
+    return x[:, :, : length // parts].reshape(shape)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 import typing
 from collections.abc import Collection
 from typing import Any, Literal, NamedTuple
@@ -220,9 +222,12 @@ class EncoderDecoder(nnx.Module):
           labels: the token after each of `target`; counted where `target_valid`.
           smoothing, z_loss: see `functional.cross_entropy`.
         """
-        memory = self.encode(source, source_valid=source_valid, key=site(key, "encoder"))
-        x, _ = self._decode(target, memory, target_valid, site(key, "decoder"), capture=False)
-        table = self.target_embedding.table[...] if self.output is None else self.output.kernel[...].T
+        rows, length = target.shape[0], math.gcd(source.shape[1], target.shape[1])
+        copies = self.target_embedding.copies(rows, length, dtype=jnp.dtype(self.config.compute_dtype))
+        shared = functools.partial(self.target_embedding, copies=copies)
+        memory, _ = self._encode(source, source_valid, site(key, "encoder"), capture=False, shared=shared)
+        x, _ = self._decode(target, memory, target_valid, site(key, "decoder"), capture=False, shared=shared)
+        table = copies if self.output is None else self.output.kernel[...].T
         return functional.linear_cross_entropy(
             self._final(x), table, labels, where=target_valid, smoothing=smoothing, z_loss=z_loss
         )
@@ -273,15 +278,15 @@ class EncoderDecoder(nnx.Module):
             caches.append(cache)
         return self._logits(x), DecoderState(state.position + 1, tuple(caches))
 
-    def _encode(self, source, valid, key, *, capture):
-        embedding = self.target_embedding if self.source_embedding is None else self.source_embedding
+    def _encode(self, source, valid, key, *, capture, shared=None):
+        embedding = (shared or self.target_embedding) if self.source_embedding is None else self.source_embedding
         x = self._embed_sequence(source, embedding, self.source_positions, site(key, "embedding"))
         mask = None if valid is None else masks.padding(valid)
         x, tape = self.encoder(x, mask=mask, key=site(key, "layers"), capture=capture)
         return Memory(x if self.encoder_norm is None else self.encoder_norm(x), valid), tape
 
-    def _decode(self, target, memory, valid, key, *, capture):
-        x = self._embed_sequence(target, self.target_embedding, self.target_positions, site(key, "embedding"))
+    def _decode(self, target, memory, valid, key, *, capture, shared=None):
+        x = self._embed_sequence(target, shared or self.target_embedding, self.target_positions, site(key, "embedding"))
         mask = masks.causal() if valid is None else masks.causal() & masks.padding(valid)
         key = site(key, "layers")
         return self.decoder(x, memory.states, mask=mask, memory_mask=memory.mask, key=key, capture=capture)

@@ -7,7 +7,6 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxformer import functional
-from jaxformer.axes import constrain
 from jaxformer.functional.positions import check_positions
 from jaxformer.modules.initializers import normal
 
@@ -22,11 +21,26 @@ class Embedding(nnx.Module):
         table = normal(rngs.params(), (vocab_size, width), deviation=width**-0.5)
         self.table = nnx.Param(table, axes=("vocab", "model"))
 
-    def __call__(self, tokens: Int[Array, "*batch"], *, dtype: jnp.dtype = jnp.dtype("float32")) -> Array:
-        """``sqrt(D) table[tokens]``, ``[*batch, D]`` in `dtype`.  Token ids must be below the vocabulary size."""
-        table = self.table[...]
-        table = constrain(table, "vocab", None)
-        return table[tokens].astype(dtype) * jnp.asarray(table.shape[1] ** 0.5, dtype)
+    def __call__(
+        self,
+        tokens: Int[Array, "B ..."],
+        *,
+        dtype: jnp.dtype = jnp.dtype("float32"),
+        copies: Float[Array, "G C V D"] | None = None,
+    ) -> Float[Array, "B ... D"]:
+        """``sqrt(D) table[tokens]``, in `dtype`.  Token ids must be below the vocabulary size.
+
+        Args:
+          copies: those of `copies`, where several uses share them; None makes some.
+        """
+        if copies is None:
+            copies = self.copies(tokens.shape[0], dtype=dtype)
+        x = functional.lookup(copies, tokens).astype(dtype)
+        return x * jnp.asarray(x.shape[-1] ** 0.5, dtype)
+
+    def copies(self, rows: int, length: int = 1, *, dtype: jnp.dtype) -> Float[Array, "G C V D"]:
+        """`functional.table_copies` of the table: given to all uses of a step, its gradient is summed once."""
+        return functional.table_copies(self.table[...], rows=rows, length=length, dtype=dtype)
 
     def logits(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
         """``x table^T``, in float32."""

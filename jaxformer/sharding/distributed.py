@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 import socket
 import sys
 import threading
@@ -83,6 +84,7 @@ def initialize(
     cluster = detect(os.environ, coordinator, num_processes, process_id)
     if cluster.num_processes > 1:
         _here, sys.excepthook = cluster, _leave_after(sys.excepthook)
+    if cluster.coordinator:
         _connect(cluster)
     if devices not in (None, jax.device_count()):
         raise ValueError(f"expected {devices} devices in all, but there are {jax.device_count()}: {cluster}")
@@ -103,23 +105,27 @@ def detect(
     >>> detect({"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3"}).process_id
     3
     """
-    coordinator = coordinator or environment.get("JAX_COORDINATOR_ADDRESS")
+    coordinator = coordinator or environment.get("JAX_COORDINATOR_ADDRESS") or None
     count = _number(environment, "JAX_NUM_PROCESSES") if num_processes is None else num_processes
     rank = _number(environment, "JAX_PROCESS_ID") if process_id is None else process_id
     if count == 1:
-        return Cluster("as set")
-    if count is not None or rank is not None:
+        # Without a coordinator JAX sums inside the process, in another order than gloo: asked for by name, gloo it is.
+        gloo = environment.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION") == "gloo"
+        return Cluster("as set", coordinator if gloo and coordinator else "")
+    found = _detected(environment, coordinator) if count is None and rank is None else None
+    if found is None and (coordinator, count, rank) == (None, None, None):
+        found = _alone(environment)
+    elif found is None:
         if coordinator is None or count is None or rank is None:
             raise ValueError(
                 "coordinator, number of processes and process id (JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, "
                 f"JAX_PROCESS_ID) go together, got {coordinator}, {count} and {rank}"
             )
         found = Cluster("as set", coordinator, count, rank)
-    else:
-        found = _detected(environment, coordinator) or _alone(environment)
     if not 0 <= found.process_id < found.num_processes:
         raise ValueError(f"process id {found.process_id} of {found.num_processes} processes")
-    if found.coordinator and not found.coordinator.rpartition(":")[2].isdigit():
+    host, _, port = found.coordinator.rpartition(":")
+    if found.coordinator and not (host and re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536):
         raise ValueError(f"the coordinator is host:port, got {found.coordinator!r}")
     return found
 
@@ -165,7 +171,8 @@ def _connect(cluster: Cluster) -> None:
     spared = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy")  # noqa: SIM112 - as gRPC spells it
     os.environ["no_grpc_proxy"] = f"{spared},{host}" if spared else host  # noqa: SIM112
     jax.config.update("jax_check_proxy_envs", False)
-    limit = _number(os.environ, "JAXFORMER_INIT_TIMEOUT") or 300
+    limit = _seconds(os.environ, "JAXFORMER_INIT_TIMEOUT", 300)
+    heartbeat = _seconds(os.environ, "JAXFORMER_HEARTBEAT_TIMEOUT", 100)
     failed: list[BaseException] = []
 
     def connect() -> None:
@@ -178,7 +185,7 @@ def _connect(cluster: Cluster) -> None:
                 coordinator_bind_address=f"127.0.0.1:{port}" if host in ("localhost", "127.0.0.1") else None,
                 local_device_ids=list(cluster.local_devices),
                 initialization_timeout=limit + 60,  # at which the process would be aborted
-                heartbeat_timeout_seconds=_number(os.environ, "JAXFORMER_HEARTBEAT_TIMEOUT") or 100,
+                heartbeat_timeout_seconds=heartbeat,
             )
         except BaseException as error:  # raised again below
             failed.append(error)
@@ -204,7 +211,7 @@ def _detected(environment: Mapping[str, str], coordinator: str | None) -> Cluste
         if count == 1:
             return Cluster(kind.__name__)
         port = environment.get("JAX_COORDINATOR_PORT")
-        limit = _number(environment, "JAXFORMER_INIT_TIMEOUT") or 300
+        limit = _seconds(environment, "JAXFORMER_INIT_TIMEOUT", 300)
         address = coordinator or kind.get_coordinator_address(timeout_secs=limit, override_coordinator_port=port)
         devices = gpus_of_task(environment, kind.get_local_process_id())
         return Cluster(kind.__name__, address, count, rank, devices)
@@ -262,6 +269,13 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
     if not text.isdigit():
         raise ValueError(f"{name} is a whole number, got {text!r}")
     return int(text)
+
+
+def _seconds(environment: Mapping[str, str], name: str, default: int) -> int:
+    found = _number(environment, name)
+    if found == 0:
+        raise ValueError(f"{name} is at least 1, got 0")
+    return default if found is None else found
 
 
 def _leave_after(hook: Any) -> Any:

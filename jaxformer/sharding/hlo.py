@@ -21,6 +21,8 @@ _HEAD = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
 _LINE = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 _COLLECTIVE = re.compile(rf"^(.*?) ({_KIND})(-start)?\((.*)$")
+_ACROSS = re.compile(r'^\((.*?), u32.* send\(.*_xla_megascale_transfer_type="(\w+)"')
+"""What a TPU sends to other slices: through its host, over the slow network."""
 _CALLS = re.compile(r"\b(condition|body|calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
 _IOTA = r"\[([\d,]+)\](?:T\(([\d,]+)\))?"
 _BRANCHES = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
@@ -73,9 +75,10 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
     program = _parse(text)
     found: Counter[Collective] = Counter()
     for name, times in _runs(program).items():
+        scattered = name.startswith("all-reduce-scatter")  # a TPU's reduce-scatter: a sum and a slice, run as one
         for line in program[name].values():
             if one := _read(line, mesh):
-                found[one] += times
+                found[dataclasses.replace(one, kind="reduce-scatter") if scattered else one] += times
     counted = [dataclasses.replace(one, count=times) for one, times in found.items()]
     return sorted(counted, key=lambda one: (-one.largest, one.kind, one.where))
 
@@ -116,7 +119,7 @@ def _runs(program: dict[str, Computation]) -> dict[str, int]:
             holds[name] = False
             lines = program[name].values()
             inside = any(interesting(callee) for line in lines for _, callee in _callees(line))
-            holds[name] = inside or any(_COLLECTIVE.match(line) for line in lines)
+            holds[name] = inside or any(_COLLECTIVE.match(line) or _ACROSS.match(line) for line in lines)
         return holds[name]
 
     runs: Counter[str] = Counter()
@@ -180,6 +183,8 @@ def _constant(lines: Computation, name: str) -> int | None:
 
 
 def _read(line: str, mesh: Mapping[str, int]) -> Collective | None:
+    if across := _ACROSS.match(line):
+        return _read_across(*across.groups(), mesh)
     found = _COLLECTIVE.match(line)
     if not found:
         return None
@@ -187,14 +192,22 @@ def _read(line: str, mesh: Mapping[str, int]) -> Collective | None:
     sizes = [_size(*array) for array in _ARRAY.findall(result)]
     if start and kind == "collective-permute":
         sizes = sizes[1:2]  # what it takes, what it gives, and two numbers of its own
-    elif start and kind != "all-reduce":
-        sizes = sizes[len(sizes) // 2 :]  # what it takes, and what it gives
+    elif start and (kind != "all-reduce" or result.startswith("((")):
+        sizes = sizes[len(sizes) // 2 :]  # what it takes, and what it gives; of a sum both only for GPUs
     taking_part = _members(rest, mesh)
     members = 2 if kind == "collective-permute" else len(taking_part)
     whole = [size * (members if kind == "reduce-scatter" else 1) for size in sizes]
     where = re.search(r'op_name="([^"]*)"', rest)
     largest = sum(whole) if kind == "all-to-all" else max(whole)  # which may come as a tuple of its pieces
     return Collective(kind, sum(whole), largest, members, _axes(taking_part, mesh), 0, where[1] if where else "")
+
+
+def _read_across(sent: str, kind: str, mesh: Mapping[str, int]) -> Collective:
+    kind, slices = kind.lower().replace("_", "-"), mesh.get("slice", 1)
+    if kind not in KINDS or slices < 2:
+        raise ValueError(f"cannot read what is sent to another slice: {kind} of {sent} on a mesh of {dict(mesh)}")
+    whole = sum(_size(*array) for array in _ARRAY.findall(sent)) * (slices if kind == "all-gather" else 1)
+    return Collective(kind, whole, whole, slices, ("slice",), 0, "")
 
 
 def _size(kind: str, dims: str) -> int:

@@ -31,7 +31,7 @@ def mesh(text: str = "", devices: Sequence[Any] | None = None) -> Mesh:
     {'data': 1}
     """
     devices = jax.devices() if devices is None else devices
-    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    slices = len(_slices(devices))
     sizes = parse(text or ("data=*" if slices == 1 else f"slice={slices},data=*"), len(devices))
     if math.prod(sizes.values()) != len(devices):
         product = " x ".join(f"{name} {size}" for name, size in sizes.items())
@@ -42,11 +42,31 @@ def mesh(text: str = "", devices: Sequence[Any] | None = None) -> Mesh:
     return Mesh(_arranged([sizes[name] for name in names], names, devices), names)
 
 
+def num_slices(text: str) -> int:
+    """The slices that a mesh is for, as its line says.
+
+    >>> num_slices("slice=2,fsdp=*"), num_slices("data=8")
+    (2, 1)
+    """
+    return (_sizes(text).get("slice", 1) if text else 1) or 1
+
+
 def parse(text: str, num_devices: int) -> dict[str, int]:
     """Axis sizes from a line, with ``*`` worked out."""
+    sizes = _sizes(text)
+    for name in (name for name, size in sizes.items() if size == 0):
+        others = math.prod(size for size in sizes.values() if size)
+        if num_devices % others:
+            raise ValueError(f"mesh {text!r}: {num_devices} devices cannot be shared out by {others}")
+        sizes[name] = num_devices // others
+    return sizes
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """Axis sizes from a line, 0 for ``*``."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
-        found = re.fullmatch(r"\s*(\w+)\s*=\s*(\d+|\*)\s*", part)
+        found = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9]{1,9}|\*)\s*", part)
         if not found:
             raise ValueError(f"mesh {text!r}: expected axis=size, such as data=8,tensor=4, got {part!r}")
         name, size = found.groups()
@@ -63,19 +83,19 @@ def parse(text: str, num_devices: int) -> dict[str, int]:
     open_ = [name for name, size in sizes.items() if size == 0]
     if len(open_) > 1:
         raise ValueError(f"mesh {text!r}: only one size may be *, got {' and '.join(open_)}")
-    for name in open_:
-        others = math.prod(size for size in sizes.values() if size)
-        if num_devices % others:
-            raise ValueError(f"mesh {text!r}: {num_devices} devices cannot be shared out by {others}")
-        sizes[name] = num_devices // others
     return sizes
 
 
+def _slices(devices: Sequence[Any]) -> set[int]:
+    """Of TPUs.  JAX numbers the hosts of GPUs so, too, but they need no axis of their own, for in order they lie."""
+    return {getattr(device, "slice_index", 0) if device.platform == "tpu" else 0 for device in devices}
+
+
 def _arranged(sizes: list[int], names: tuple[str, ...], devices: Sequence[Any]) -> np.ndarray:
-    slices = {getattr(device, "slice_index", 0) for device in devices}
+    slices = _slices(devices)
     if len(slices) > 1:
         if names[0] != "slice" or sizes[0] != len(slices):
             raise ValueError(f"the devices are {len(slices)} slices: the mesh must begin slice={len(slices)}")
         across, within = [sizes[0]] + [1] * (len(sizes) - 1), [1, *sizes[1:]]
-        return mesh_utils.create_hybrid_device_mesh(within, across, devices)
+        return mesh_utils.create_hybrid_device_mesh(within, across, devices, allow_split_physical_axes=True)
     return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)

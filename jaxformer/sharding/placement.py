@@ -21,8 +21,8 @@ class Placement:
 
     >>> from jaxformer import sharding
     >>> placement = Placement(sharding.mesh("data=1", jax.devices()[:1]))
-    >>> placement.ways, placement.rows_here(6, parts=4)
-    (1, (0, 8))
+    >>> placement.ways, len(placement.rows_here(6, parts=4))
+    (1, 8)
     >>> placement.assemble({"x": np.ones((8, 2))})["x"].shape
     (8, 2)
     """
@@ -48,25 +48,31 @@ class Placement:
         """A batch's rows cut, as the table says, and each row whole."""
         return NamedSharding(self.mesh, tables.spec(("batch",), self.rules, self.mesh))
 
-    def rows_here(self, num_rows: int, *, parts: int = 1) -> tuple[int, int]:
-        """First and one past the last row of a batch that this process's devices hold: all that it needs to read.
+    def rows_here(self, num_rows: int, *, parts: int = 1) -> np.ndarray:
+        """Indices, in order, of the rows of a batch that this process's devices hold: all that it needs to read.
 
-        The batch is filled up to a multiple of `ways` times `parts`.
-
-        Raises:
-          ValueError: the mesh scatters the rows of a process.
+        The batch is filled up to a multiple of `ways` times `parts`.  On a torus, neighbours along a mesh axis are
+        seldom neighbours in a host, so these rows are often scattered.
         """
         num_rows += -num_rows % (self.ways * parts)
-        places = self.rows.addressable_devices_indices_map((num_rows,)).values()
-        held = {place[0].indices(num_rows)[:2] for place in places if place is not None}
-        start, stop = min(held)[0], max(held)[1]
-        if len(held) * (num_rows // self.ways) != stop - start:
-            raise ValueError(f"the rows of process {jax.process_index()} are not neighbours on mesh {self.mesh.shape}")
-        return start, stop
+        each = num_rows // self.ways
+        return np.concatenate([np.arange(each * piece, each * (piece + 1)) for piece in self._pieces_here()])
+
+    def _pieces_here(self) -> list[int]:
+        places = self.rows.devices_indices_map((self.ways,)).items()
+        mine = {index[0].start or 0 for device, index in places if device.process_index == jax.process_index()}
+        return sorted(mine)
 
     def assemble(self, local: Any) -> Any:
         """Arrays of the rows of all processes, from those of `rows_here`, without any communication."""
-        return jax.tree.map(lambda x: jax.make_array_from_process_local_data(self.rows, np.asarray(x)), local)
+        pieces = len(self._pieces_here())
+
+        def whole(x: Any) -> jax.Array:
+            x = np.asarray(x)
+            shape = len(x) // pieces * self.ways, *x.shape[1:]
+            return jax.make_array_from_process_local_data(self.rows, x, shape)
+
+        return jax.tree.map(whole, local)
 
     def params(self, shapes: Any, names: Any) -> Any:
         """The shardings of parameters of these shapes and axis names (``net.shapes``, ``net.axes``)."""

@@ -16,6 +16,7 @@ from jaxformer.models.costs import encoder_decoder_parameters, encoder_decoder_t
 from jaxformer.sharding import topology
 from jaxformer.sharding.estimate import Roofline, roofline
 from jaxformer.sharding.hlo import Collective, collectives
+from jaxformer.sharding.mesh import num_slices
 from jaxformer.tasks.translation_config import TranslationConfig
 from jaxformer.tasks.translation_model import Model, make_model
 
@@ -30,6 +31,7 @@ class Memory:
     peak: int
     """At the worst moment, everything counted; of a program that does not fit, as far as the compiler says."""
     available: int
+    """What JAX will take of it."""
 
     @property
     def temporaries(self) -> int:
@@ -64,48 +66,54 @@ class Forecast:
 
     def utilisation(self, seconds: float) -> float:
         """The share of the machine's matrix peak that a step of so many seconds uses."""
-        return self.flops / (seconds * math.prod(self.mesh.values()) * topology.parse(self.topology)[1].flops)
+        return self.flops / (seconds * math.prod(self.mesh.values()) * topology.parse(self.topology).chip.flops)
 
 
 def forecast(config: TranslationConfig, name: str, *, shape: Shape | None = None) -> Forecast:
     """Compiles the training step of a configuration, on its mesh, for a topology.
 
     Args:
-      name: such as "v5p:4x4x8"; a mesh that begins ``slice=2`` has two of them.
+      name: such as "v5p:4x4x8"; a mesh that begins ``slice=2`` has two of them.  Or "h100:16x8", all hosts counted.
       shape: rows, source and target length of the batch; by default those of the longest sentences.
 
     Raises:
       ValueError: an unknown topology, a mesh that does not fit it or the model, or no compiler for it.
     """
-    said = re.search(r"\bslice\s*=\s*(\d+)", config.mesh)
-    devices = topology.devices(name, slices=int(said[1]) if said else 1)
+    machine = topology.parse(name)
+    devices = topology.devices(name, slices=num_slices(config.mesh))
     placement = sharding.Placement(sharding.mesh(config.mesh, devices))
     model = make_model(config, config.model.target_vocab_size or config.data.vocab_size, placement)
     length = config.data.max_length
     lowered, shape = model.lower(shape or (num_rows(config.data.token_budget, length), length, length))
     network, mesh = model.net.config, dict(placement.mesh.shape)
     flops = encoder_decoder_training_flops(network, *shape)
-    chip = topology.parse(name)[1]
-    program, peak = _compiled(lowered)
-    memory = Memory(*_state_bytes(model), peak, int(chip.memory))
+    state = _state_bytes(model)
+    program, peak = _compiled(lowered, sum(state))
+    if program is None:
+        peak = max(peak, machine.available + 1)  # the compiler keeps some for itself, and has refused
+    memory = Memory(*state, peak, machine.available)
     found, estimate = [], None
     if program is not None:
         found = collectives(program.as_text(), mesh)
         # Whatever lies in memory at the worst moment was written once, and is read once.
-        estimate = roofline(chip, flops=flops / placement.mesh.size, touched=2 * peak, found=found)
+        estimate = roofline(machine, mesh, flops=flops / placement.mesh.size, touched=2 * peak, found=found)
     size = encoder_decoder_parameters(network)
     return Forecast(name, mesh, shape, size, flops, memory, tuple(found), estimate)
 
 
-def _compiled(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled | None, int]:
-    """The program and the peak of its memory; no program where it does not fit."""
+def _compiled(lowered: jax.stages.Lowered, state: int) -> tuple[jax.stages.Compiled | None, int]:
+    """The program and the peak of its memory; no program where it does not fit beside a state of so many bytes."""
     try:
         program = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        used = re.search(r"Used ([\d.]+)([KMGT]) of [\d.]+[KMGT] hbm", str(error))
-        if "RESOURCE_EXHAUSTED" not in str(error) or not used:
+        size = r"([\d.]+)([KMGT])"
+        used = re.search(rf"Used {size} of [\d.]+[KMGT] hbm", str(error))
+        more = re.search(rf"required for HLO temporaries \({size}\) exceeds available HBM", str(error))
+        said = used or more
+        if "RESOURCE_EXHAUSTED" not in str(error) or not said:
             raise
-        return None, int(float(used[1]) * 2 ** {"K": 10, "M": 20, "G": 30, "T": 40}[used[2]])
+        needed = int(float(said[1]) * 2 ** {"K": 10, "M": 20, "G": 30, "T": 40}[said[2]])
+        return None, needed if used else needed + state
     about = program.memory_analysis()
     return program, about.peak_memory_in_bytes + about.generated_code_size_in_bytes
 

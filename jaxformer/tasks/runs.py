@@ -50,6 +50,18 @@ def check_run(out: pathlib.Path, config: Any) -> bool:
     return False
 
 
+def check_data(out: pathlib.Path, data: dict[str, str]) -> None:
+    """That a run to be resumed was trained on this data, by hashes of its parts.
+
+    Raises:
+      ConfigError: on other data; what it had learned, and the order of its batches, would mean nothing.
+    """
+    path = out / "provenance.json"
+    before = json.loads(path.read_text(encoding="utf-8")).get("data", data) if path.exists() else data
+    if before != data:
+        raise ConfigError(f"{out} holds a run on other data, by its hash: {_difference(before, data)}")
+
+
 def claim_run(out: pathlib.Path, task: str, config: Any) -> None:
     """Makes `out` the run of this configuration, by its config.json."""
     saved = {"task": task, "config": to_data(config)}
@@ -97,7 +109,7 @@ def write_provenance(out: pathlib.Path, **facts: Any) -> None:
 def _difference(old: Any, new: Any, path: str = "") -> str:
     """The first place in which two configurations differ."""
     if isinstance(old, dict) and isinstance(new, dict):
-        for key in old.keys() | new.keys():
+        for key in dict.fromkeys([*old, *new]):
             if old.get(key) != new.get(key):
                 return _difference(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
     return f"{path} was {old!r}, now {new!r}"

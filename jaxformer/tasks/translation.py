@@ -47,16 +47,20 @@ def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> 
     Of several processes each calls this with the same arguments, and the same `out` on shared storage.
 
     Raises:
-      ConfigError: `out` belongs to another configuration.
+      ConfigError: `out` belongs to another configuration, or to other data.
       ValueError: a mesh that does not fit the devices or the model.
       DataError: the data is not what it should be.
       CheckpointError: a checkpoint cannot be written or read.
     """
     times, placement = _times(config), Placement(sharding.mesh(config.mesh))
+    training.make_schedule(config.optimizer, steps=config.train.steps)  # refused before `out` is claimed
     resumed = runs.check_run(out, config)
     corpora = load_corpora(config.data, seed=config.seed)  # before `out` is claimed: wrong data leaves nothing behind
+    data = _hashes(corpora)
     # By which all processes have looked before one of them writes.
-    distributed.agree({"training data": corpora.train.fingerprint, "validation data": corpora.validation.fingerprint})
+    distributed.agree({"training data": data["train"], "validation data": data["validation"]})
+    if resumed:
+        runs.check_data(out, data)  # after it, so that all processes refuse together
     if processes.first() and not resumed:
         runs.claim_run(out, "translation", config)
     prepared = prepare_run(config, corpora, out, placement, console=console)
@@ -135,10 +139,13 @@ def prepare_run(
         f"{plan.fill(*lengths):.0%} full; {len(plan.skipped):,} pairs too long "
         f"({time.perf_counter() - began:.1f} s)"
     )
-    data = {"train": corpora.train.fingerprint, "validation": corpora.validation.fingerprint}
     if processes.first():
-        runs.write_provenance(out, config=fingerprint(config), data=data, tokenizer=tokenizer.fingerprint)
+        runs.write_provenance(out, config=fingerprint(config), data=_hashes(corpora), tokenizer=tokenizer.fingerprint)
     return Prepared(corpora, tokenizer, model, (tokens, plan), (held, validation))
+
+
+def _hashes(corpora: Corpora) -> dict[str, str]:
+    return {"train": corpora.train.fingerprint, "validation": corpora.validation.fingerprint}
 
 
 def _check_positions(model: models.EncoderDecoderConfig, longest: int) -> None:
@@ -192,8 +199,8 @@ def load(run: pathlib.Path, *, checkpoint: str = "best", mesh: str = "") -> tupl
       mesh: where to put it; by default a copy on every device, which share the sentences.
 
     Raises:
-      ConfigError: `run` is no run of translation.
-      CheckpointError: no such checkpoint.
+      ConfigError: `run` is no run of translation, or has no such checkpoint.
+      CheckpointError: it has none yet, or a damaged one.
     """
     config, tokenizer, model = _saved(run, mesh)
     if checkpoint == "average":
@@ -260,7 +267,7 @@ def _choose(saved: training.Checkpoints, checkpoint: str) -> int:
         return steps[-1] if best is None else best
     if checkpoint.isdigit() and int(checkpoint) in steps:
         return int(checkpoint)
-    raise training.CheckpointError(f"no checkpoint {checkpoint!r}; there are best, last, average and steps {steps}")
+    raise ConfigError(f"no checkpoint {checkpoint!r}; there are best, last, average and steps {steps}")
 
 
 def _on_devices(model: Model, stream: Iterator[Batch]) -> Iterator[Batch]:

@@ -36,7 +36,7 @@ class DataConfig:
     """Two-letter code; chooses Moses' tokeniser rules in scoring."""
     target_language: str = "fr"
     """Two-letter code."""
-    directory: str = ""
+    directory: str = dataclasses.field(default="", metadata=PLACE)
     """Relative paths start here; default: the environment's JAXFORMER_DATA, else the working directory."""
     vocab_size: int = 8000
     """Subword pieces, joint over both languages."""
@@ -52,7 +52,7 @@ class DataConfig:
     """Padded tokens a batch, the longer side counted."""
     num_shapes: int = 6
     """Batch shapes, hence compiled programs."""
-    cache: str = ".cache/jaxformer"
+    cache: str = dataclasses.field(default=".cache/jaxformer", metadata=PLACE)
     """Where tokenised corpora are kept, by hash."""
 
 
@@ -116,7 +116,7 @@ class DecodeConfig:
         for name in ("width", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.penalty < 0:
+        if not self.penalty >= 0:  # nor NaN
             raise ValueError(f"penalty must be at least 0, got {self.penalty}")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from jaxformer import axes, models, sharding, training
@@ -36,9 +37,17 @@ class Model:
         """Where the parameters lie.
 
         Raises:
-          ValueError: the mesh cuts a dimension that it does not divide, with the parameter's name.
+          ValueError: the mesh cuts a dimension that it does not divide, with the parameter's name; or it has an axis
+            that cuts nothing, along which all devices would do the same.
         """
-        return self.placement.params(self.net.shapes, self.net.axes)
+        found, mesh = self.placement.params(self.net.shapes, self.net.axes), self.placement.mesh
+        activations = sharding.spec(("batch", "length"), self.placement.rules, mesh)
+        cuts = [cut for spec in (activations, *(x.spec for x in jax.tree.leaves(found))) for cut in spec if cut]
+        used = {axis for cut in cuts for axis in ((cut,) if isinstance(cut, str) else cut)}
+        for axis, size in mesh.shape.items():
+            if size > 1 and axis not in used:
+                raise ValueError(f"mesh axis {axis} = {size} cuts nothing of this model")
+        return found
 
     @functools.cached_property
     def shardings(self) -> training.TrainState:
@@ -80,8 +89,8 @@ class Model:
         with axes.compiling_for(self.placement.mesh.devices.flatten().tolist()):
             return self.step().lower(self.abstract_state(), batch), (num_rows, source_length, target_length)
 
-    def rows(self, num_rows: int) -> tuple[int, int]:
-        """The rows of a batch that this process reads."""
+    def rows(self, num_rows: int) -> np.ndarray:
+        """Indices of the rows of a batch that this process reads."""
         return self.placement.rows_here(num_rows, parts=self.config.train.accumulate)
 
     def _make(self, **options: Any) -> training.TrainState:

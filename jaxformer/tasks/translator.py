@@ -116,8 +116,8 @@ class Translator:
         options = (self.decode.width, length, self.decode.penalty)
         given = source, valid, limit
         if self.placement is not None:
-            start, stop = self.placement.rows_here(num_rows)
-            given = self.placement.assemble(tuple(x[start:stop] for x in given))
+            here = self.placement.rows_here(num_rows)
+            given = self.placement.assemble(tuple(x[here] for x in given))
         return jax.device_get(_search(self.net, options, self.placement, self.params, *given))
 
     def _candidate(self, hypotheses: Hypotheses, row: int, rank: int) -> Candidate:

@@ -9,6 +9,7 @@ It runs the same command on every host; JAX asks the machine where the others ar
 import argparse
 import pathlib
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -36,12 +37,27 @@ def main() -> int:
         parser.error(f"no TPU of type {known.type!r}; there are {', '.join(RUNTIMES)}")
     if not known.wheel.is_file():
         parser.error(f"no wheel {known.wheel}; make one with `make wheel`")
+    if shutil.which("gcloud") is None:
+        parser.error("there is no gcloud on this machine's PATH")
     there = Slice(known.name, known.zone)
+    try:
+        return train(there, known, RUNTIMES[kind])
+    except subprocess.CalledProcessError as error:
+        print(f"train.py: {shlex.join(error.cmd)} ended with {error.returncode}", file=sys.stderr)
+        return error.returncode
+
+
+def train(there: "Slice", known: argparse.Namespace, runtime: str) -> int:
+    """The exit code of the training.
+
+    Raises:
+      CalledProcessError: what had to be done before it failed.
+    """
     state = there.state()
     if state in GONE:
         there.gcloud("delete", "--quiet").check_returncode()
     if state is None or state in GONE:
-        made_of = [f"--accelerator-type={known.type}", f"--version={RUNTIMES[kind]}"]
+        made_of = [f"--accelerator-type={known.type}", f"--version={runtime}"]
         there.gcloud("create", *made_of, *(["--spot"] if known.spot else [])).check_returncode()
     there.copy(known.wheel).check_returncode()
     install = f"python3 -m pip install --quiet --user {shlex.quote(f'./{known.wheel.name}[train,tpu]')}"

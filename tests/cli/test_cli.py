@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from jaxformer.cli.main import main
 from jaxformer.data import grammar
 
 TINY = (
@@ -78,6 +79,20 @@ def test_another_configuration_does_not_overwrite(run):
     assert (done.returncode, "seed was 0, now 5" in done.stderr) == (2, True)
 
 
+def test_other_data_of_the_same_names_do_not_go_on(run, monkeypatch, capsys):
+    """A word of the training data has changed since; nothing of the run has."""
+    monkeypatch.chdir(run.parent)
+    data, provenance = pathlib.Path("my.fr"), (run / "provenance.json").read_text()
+    before = data.read_text()
+    data.write_text(before.replace("maison", "mansion"))
+    try:
+        assert main(["train", str(run / "config.json"), "--out", str(run)]) == 2
+    finally:
+        data.write_text(before)
+    assert "holds a run on other data, by its hash: train was '" in capsys.readouterr().err
+    assert (run / "provenance.json").read_text() == provenance
+
+
 def test_translate_evaluate_average_inspect(run):
     one = jaxformer("translate", run, "The old man sees the house.", "A dog runs.", cwd=run)
     assert one.returncode == 0
@@ -87,12 +102,10 @@ def test_translate_evaluate_average_inspect(run):
     translated = (run / "out.txt").read_text().splitlines()
     assert [translated[0], translated[2]] == one.stdout.splitlines()
     assert translated[1] == ""
-    piped = jaxformer("translate", run, cwd=run, input="A dog runs.\n")
-    assert piped.stdout.splitlines() == one.stdout.splitlines()[1:]
-    best = jaxformer("translate", run, "A dog runs.", "--num-best", 3, cwd=run).stdout.splitlines()
-    assert [float(line.split("\t")[0]) for line in best] == sorted(
-        (float(line.split("\t")[0]) for line in best), reverse=True
-    )
+    piped = jaxformer("translate", run, "--num-best", 3, cwd=run, input="A dog runs.\n")
+    scores, best = zip(*(line.split("\t") for line in piped.stdout.splitlines()), strict=True)
+    assert best[0] == one.stdout.splitlines()[1]
+    assert list(map(float, scores)) == sorted(map(float, scores), reverse=True)
 
     assert "steps 6, 12" in jaxformer("average", run, "--last", 2, cwd=run).stdout
     scored = jaxformer("evaluate", run, "--checkpoint", "average", cwd=run.parent)
@@ -110,36 +123,46 @@ def test_translate_evaluate_average_inspect(run):
     assert (run / "map.svg").read_text().lstrip().startswith("<?xml")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["train", "demo", "--out", "x", "--train.stepz", "3"], "did you mean 'train.steps'"),
-        (["train", "demo", "--out", "x", "--train.steps", "many"], "invalid literal for int"),
-        (["train", "dmeo", "--out", "x"], "did you mean 'demo'"),
-        (["train", "demo", "--out", "x", "--model.num-heads", "3"], "must be divisible by num_heads"),
-    ],
-)
-def test_typing_errors_are_cheap(tmp_path, arguments, message):
+def test_a_typing_error_is_cheap(tmp_path):
     """Exit code 2, the nearest name, and nothing written."""
     began = time.monotonic()
-    done = jaxformer(*arguments, cwd=tmp_path)
+    done = jaxformer("train", "demo", "--out", "x", "--train.stepz", "3", cwd=tmp_path)
     assert done.returncode == 2
-    assert message in done.stderr
+    assert "did you mean 'train.steps'" in done.stderr
     assert not list(tmp_path.iterdir())
     assert "Traceback" not in done.stderr
     assert time.monotonic() - began < 30  # 3 s on an idle machine
 
 
-def test_bad_data_is_exit_code_2(tmp_path):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["demo", "--train.steps", "many"], "invalid literal for int"),
+        (["dmeo"], "did you mean 'demo'"),
+        (["demo", "--model.num-heads", "3"], "must be divisible by num_heads"),
+    ],
+)
+def test_typing_errors(tmp_path, monkeypatch, capsys, arguments, message):
+    """The same of others, without a process of their own."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *arguments, "--out", "x"]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_data_is_exit_code_2(tmp_path, monkeypatch, capsys):
     (tmp_path / "a").write_text("one\ntwo\n")
     (tmp_path / "b").write_text("un\n")
-    done = jaxformer("train", "translation", "--data.source", "a", "--data.target", "b", "--out", "x", cwd=tmp_path)
-    assert (done.returncode, "a has 2 lines, but b has 1" in done.stderr) == (2, True)
-    done = jaxformer("train", "translation", "--out", "y", cwd=tmp_path)
-    assert (done.returncode, "give --data.source" in done.stderr) == (2, True)
-    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}  # a corrected command may use the same directory
-    done = jaxformer("translate", tmp_path, "x", cwd=tmp_path)
-    assert (done.returncode, "is not a run" in done.stderr) == (2, True)
+    monkeypatch.chdir(tmp_path)
+    two_files = ["--data.source", "a", "--data.target", "b"]
+    for arguments, message in (
+        (["train", "translation", *two_files, "--out", "x"], "a has 2 lines, but b has 1"),
+        (["train", "translation", "--out", "y"], "give --data.source"),
+        (["translate", str(tmp_path), "x"], "is not a run"),
+    ):
+        assert main(arguments) == 2
+        assert message in capsys.readouterr().err
+        assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}  # a corrected command may use the same one
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "translate", "average", "inspect", "configs", "demo", "data"])

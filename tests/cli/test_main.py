@@ -1,7 +1,9 @@
 """Which errors become one line and which keep their traceback."""
 
+import importlib.metadata
 import io
 import os
+import pathlib
 import subprocess
 import sys
 import types
@@ -61,6 +63,27 @@ def test_a_missing_extra_is_named(monkeypatch, capsys):
     assert (code, "pip install 'jaxformer[train]'" in said) == (2, True)
     with pytest.raises(ModuleNotFoundError):
         outcome(monkeypatch, capsys, lambda: raise_it(ModuleNotFoundError("No mine", name="mine")))
+
+
+NO_CUDA = pytest.mark.skipif(bool(list(importlib.metadata.entry_points(group="jax_plugins"))), reason="it has a plugin")
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "message"),
+    [
+        ("JAX_NUM_CPU_DEVICES", "many", 'Invalid value "many" for JAX flag jax_num_cpu_devices'),
+        pytest.param("JAX_PLATFORMS", "abacus", "'abacus' is not in the list of known", marks=pytest.mark.full),
+        pytest.param("JAX_PLATFORMS", "cuda", "finds no device, JAX_PLATFORMS=cuda", marks=[pytest.mark.full, NO_CUDA]),
+    ],
+)
+def test_what_jax_is_told_wrong(tmp_path, variable, text, message):
+    words = [sys.executable, "-m", "jaxformer.cli.main", "train", "demo", "--out", "run"]
+    known = {**os.environ, variable: text, "PYTHONPATH": str(pathlib.Path(__file__).parents[2])}
+    done = subprocess.run(words, cwd=tmp_path, env=known, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -27,9 +27,9 @@ def corpus(parts):
 
 def test_size_speed_and_determinism(parts):
     begin = time.process_time()
-    pairs = grammar.generate(20_000, seed=3)
-    assert time.process_time() - begin < 10
-    assert len({pair.english for pair in pairs}) == 20_000
+    pairs = grammar.generate(10_000, seed=3)
+    assert time.process_time() - begin < 5
+    assert len({pair.english for pair in pairs}) == 10_000
     assert len({pair.english for pair in parts.train}) == len(parts.train) >= 20_000
     assert grammar.generate(300) == grammar.generate(600)[:300] != grammar.generate(300, seed=1)
 
@@ -85,11 +85,11 @@ def test_one_translation_a_sentence():
     """Drawn again with other seeds, a sentence has the translation it had."""
     first: dict[str, str] = {}
     again = 0
-    for seed in range(1, 4):
-        for pair in grammar.generate(20_000, seed=seed):
+    for seed in (1, 2):
+        for pair in grammar.generate(10_000, seed=seed):
             again += pair.english in first
             assert first.setdefault(pair.english, pair.french) == pair.french
-    assert again > 1000
+    assert again > 100
 
 
 def test_a_second_translation_is_refused(monkeypatch):

@@ -28,6 +28,13 @@ def lost(run):
     return run.steps() - max(saved, default=0)
 
 
+def survives(run, fault, *, like="whole", settings=(), tried=1, **figures):
+    """Started again by the same command, it ends as the run that was left alone; a row of the table."""
+    Run(run.folder, run.out.name, settings=settings).finish()
+    assert same(run.folder, run.out.name, like, STEPS)
+    report(fault, tried=tried, survived=tried, **figures)
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_killed_in_a_step(folder, victim):
     run = Run(folder, f"killed{victim}")
@@ -36,25 +43,20 @@ def test_killed_in_a_step(folder, victim):
     seconds = run.seconds_to_end()
     assert seconds < 6 * HEARTBEAT
     assert 0 not in run.codes()
-    steps = lost(run)
-    Run(folder, run.out.name).finish()
-    assert same(folder, run.out.name, "whole", STEPS)
-    report(f"kill -9 of host {victim} in a step", tried=1, survived=1, steps_lost=steps, seconds_to_detect=seconds)
+    survives(run, f"kill -9 of host {victim} in a step", steps_lost=lost(run), seconds_to_detect=seconds)
 
 
 def test_killed_while_saving(folder):
     """As soon as the unfinished directory of a step is seen, three times over."""
-    out, most = "saving", 0
+    most = 0
     for step in (10, 20, 40):
-        run = Run(folder, out)
+        run = Run(folder, "saving")
         at = run.out / "checkpoints"
         run.wait_until(lambda: any(path.name.startswith(f"{step}.") for path in at.glob("*tmp*")))  # noqa: B023
         run.hosts[step // 10 % 2].send_signal(signal.SIGKILL)
         run.codes()
         most = max(most, lost(run))
-    Run(folder, out).finish()
-    assert same(folder, out, "whole", STEPS)
-    report("kill -9 while saving", tried=3, survived=3, steps_lost=most)
+    survives(run, "kill -9 while saving", tried=3, steps_lost=most)
 
 
 @pytest.mark.parametrize("told", [0, 1])
@@ -67,9 +69,7 @@ def test_one_host_is_asked_to_stop(folder, told):
     assert run.codes() == [85, 85], run.said(told)
     seconds = time.monotonic() - began
     assert lost(run) == 0
-    Run(folder, run.out.name).finish()
-    assert same(folder, run.out.name, "whole", STEPS)
-    report(f"SIGTERM to host {told}", tried=1, survived=1, steps_lost=0, seconds_to_detect=seconds)
+    survives(run, f"SIGTERM to host {told}", steps_lost=0, seconds_to_detect=seconds)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -82,10 +82,7 @@ def test_frozen(folder, victim):
     assert run.hosts[1 - victim].wait(6 * HEARTBEAT) != 0
     seconds = time.monotonic() - began
     run.kill()
-    steps = lost(run)
-    Run(folder, run.out.name).finish()
-    assert same(folder, run.out.name, "whole", STEPS)
-    report(f"SIGSTOP of host {victim}", tried=1, survived=1, steps_lost=steps, seconds_to_detect=seconds)
+    survives(run, f"SIGSTOP of host {victim}", steps_lost=lost(run), seconds_to_detect=seconds)
 
 
 STUCK = """
@@ -109,9 +106,8 @@ sys.exit(main.main())
 def test_stuck_in_the_loader(folder):
     """Its heartbeat goes on, and the others wait for it: the watchdogs end all, and say who waited for a batch."""
     limit = 30
-    run = Run(
-        folder, "stuck", program=[sys.executable, "-c", STUCK], settings=["--train.stall-minutes", str(limit / 60)]
-    )
+    settings = ["--train.stall-minutes", str(limit / 60)]
+    run = Run(folder, "stuck", program=[sys.executable, "-c", STUCK], settings=settings)
     run.wait_for_step(39)
     began = time.monotonic()
     codes = run.codes()
@@ -121,15 +117,13 @@ def test_stuck_in_the_loader(folder):
     assert re.search("is stuck: waiting for the batch of step 4[01]", run.said(1))  # one batch is made ahead
     assert "slow_disk" in run.said(1)
     assert "is stuck: waiting for the batch" not in run.said(0)
-    steps = lost(run)
-    Run(folder, "stuck", settings=["--train.stall-minutes", str(limit / 60)]).finish()
-    assert same(folder, "stuck", "whole", STEPS)
-    report(f"stuck in the loader, limit {limit} s", tried=1, survived=1, steps_lost=steps, seconds_to_detect=seconds)
+    fault = f"stuck in the loader, limit {limit} s"
+    survives(run, fault, settings=settings, steps_lost=lost(run), seconds_to_detect=seconds)
 
 
 @pytest.mark.parametrize(("devices", "mesh"), [(4, "data=4"), (2, "fsdp=2")])
 def test_other_numbers_of_hosts_and_devices(folder, devices, mesh):
-    """Half on two hosts, half on one: the same batches in the same order; sums over hosts round otherwise."""
+    """A part on two hosts, the rest on one: the same batches in the same order; sums in another round otherwise."""
     run = Run(folder, f"moved{devices}")
     run.wait_for_step(15)
     run.hosts[0].send_signal(signal.SIGTERM)
@@ -143,6 +137,39 @@ def test_other_numbers_of_hosts_and_devices(folder, devices, mesh):
         np.testing.assert_allclose(a, b, atol=1e-3)
     fault = f"restart on 1 host of {devices} devices instead of 2 hosts of 2"
     report(fault, tried=1, survived=1, steps_lost=0, worst_relative_loss=worst)
+
+
+@pytest.fixture(scope="module")
+def pair(folder):
+    """An undisturbed run of two hosts with one device each."""
+    return Run(folder, "pair", devices=1).finish().out.name
+
+
+def moved(folder, before, after, like):
+    """Stopped on so many hosts of so many devices, gone on with on others, on one mesh: not a bit is another."""
+    (hosts, devices), (hosts_after, devices_after) = before, after
+    run = Run(folder, f"{like}-{hosts}", hosts=hosts, devices=devices)
+    run.wait_for_step(15)
+    run.hosts[0].send_signal(signal.SIGTERM)
+    assert run.codes() == [85] * hosts
+    assert lost(run) == 0
+    Run(folder, run.out.name, hosts=hosts_after, devices=devices_after).finish()
+    assert same(folder, run.out.name, like, STEPS)
+    fault = f"restart on {hosts_after} x {devices_after} devices instead of {hosts} x {devices}"
+    report(fault, tried=1, survived=1, steps_lost=0)
+
+
+@pytest.mark.parametrize(("before", "after"), [((2, 1), (1, 2)), ((1, 2), (2, 1))])
+def test_two_devices_are_the_same_on_one_host_or_two(folder, pair, before, after):
+    """A sum of two has one order."""
+    moved(folder, before, after, pair)
+
+
+@pytest.mark.parametrize(("before", "after"), [((2, 2), (1, 4)), ((1, 4), (2, 2))])
+def test_four_devices_are_the_same_over_gloo(folder, monkeypatch, before, after):
+    """A sum of four is the same where the one host sums as two do."""
+    monkeypatch.setenv("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo")
+    moved(folder, before, after, "whole")
 
 
 def test_different_settings_are_found_at_the_start(folder):

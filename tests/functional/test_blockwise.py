@@ -17,6 +17,7 @@ from jaxformer.functional.attention.blockwise import attention
 from tests.contracts import numpy_attention
 from tests.contracts.attention import CASES, AttentionContract, arrays, bias, coin
 from tests.contracts.biases import BiasContract
+from tests.selection import first
 
 
 @pytest.mark.full
@@ -24,7 +25,7 @@ class TestBlockwise(AttentionContract):
     implementation = "blockwise"
 
 
-class TestSmallBlocks(AttentionContract, BiasContract):
+class InSmallBlocks:
     """Two by three: every case has whole, partial and skipped blocks."""
 
     implementation = "blockwise"
@@ -34,9 +35,21 @@ class TestSmallBlocks(AttentionContract, BiasContract):
         return attention(make_request(query, key, value, **options), query_block=2, key_block=3)
 
 
-@pytest.fixture(
-    params=[2, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 4))], ids=lambda heads: f"{heads} at a time"
-)
+FEW = "grouped", "mask [B, T, S]", "mask [B, N, T, S]", "padding", "window, dropout", "dropout, bias"
+
+
+class TestSmallBlocks(InSmallBlocks, AttentionContract):
+    @pytest.mark.parametrize("name", first(CASES, *FEW))
+    def test_agrees_with_numpy(self, name):
+        super().test_agrees_with_numpy(name)
+
+
+@pytest.mark.full
+class TestBiasesInSmallBlocks(InSmallBlocks, BiasContract):
+    """Pairs of `test_product` hold each of them to NumPy in blocks, too."""
+
+
+@pytest.fixture(params=first([1, 2, 4], 2), ids=lambda heads: f"{heads} at a time")
 def parts(request, monkeypatch):
     """A class as on a CPU with one device, which works on so many heads at a time; new, for programs are kept by it."""
     monkeypatch.setattr(axes, "devices", lambda: jax.devices()[:1])
@@ -46,9 +59,6 @@ def parts(request, monkeypatch):
 
 def part(query, key, value, *_, **options):
     return blockwise.make_plan(make_request(query, key, value, **options), (2, 3), whole=False).part
-
-
-FEW = ("grouped", "padding", "window, dropout")
 
 
 class TestParts:
@@ -67,10 +77,7 @@ class TestParts:
 
     @pytest.mark.parametrize(
         "name",
-        [
-            n if n in ("grouped", "padding", "window, dropout") else pytest.param(n, marks=pytest.mark.full)
-            for n in CASES
-        ],
+        first(CASES, "grouped", "padding", "window, dropout"),
     )
     def test_agrees_with_numpy(self, parts, name):
         """Output and all gradients; arrays of biases of each broadcast shape, masks of rows and heads, dropout."""
@@ -158,7 +165,7 @@ def test_window_visits_only_its_blocks():
 SENTENCES = np.repeat([0, 1, 2, 3, 4], [8, 16, 12, 20, 8])[None]  # the last but one begins within a block
 
 
-@pytest.mark.parametrize("gradient", [False, True], ids=["forward", "gradient"])
+@pytest.mark.parametrize("gradient", first([False, True], True), ids=["forward", "gradient"])
 @pytest.mark.parametrize(
     ("mask", "expected"),
     [
@@ -264,7 +271,12 @@ def test_memory_and_compile_time_at_16384(mask):
 
 
 @pytest.mark.parametrize(
-    ("length", "mask"), [(255, masks.causal()), (256, masks.window(30)), (600, masks.causal() & masks.lengths([250]))]
+    ("length", "mask"),
+    [
+        pytest.param(255, masks.causal(), marks=pytest.mark.full),
+        pytest.param(256, masks.window(30), marks=pytest.mark.full),
+        (600, masks.causal() & masks.lengths([250])),
+    ],
 )
 def test_agrees_with_reference_around_whole_blocks(length, mask):
     query, key, value = jax.random.normal(jax.random.key(length), (3, 1, length, 2, 8))

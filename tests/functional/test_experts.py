@@ -51,7 +51,7 @@ def computed(count, *, gate=None, capacity=None, normalise=True, x=X, kernels=KE
 
 @pytest.mark.parametrize("count", [1, 2, E])
 @pytest.mark.parametrize("capacity", [None, TOKENS * E, 3, 1])
-@pytest.mark.parametrize("gate", [None, GATE], ids=["", "gated"])
+@pytest.mark.parametrize("gate", [pytest.param(None, marks=pytest.mark.full), GATE], ids=["", "gated"])
 def test_agrees_with_a_loop_over_tokens(count, capacity, gate):
     for normalise in (True, False):
         options = {"gate": gate, "capacity": capacity, "normalise": normalise}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional
+from tests.selection import first
 
 DRAW = np.random.default_rng(2)
 LOGITS = DRAW.standard_normal((2, 5, 7)) * 3
@@ -49,7 +50,7 @@ def test_value_and_gradient(smoothing, z_loss, counted):
 
 
 @SETTINGS
-@pytest.mark.parametrize("fill", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("fill", first([np.nan, np.inf, -np.inf], np.nan))
 def test_uncounted_labels_add_nothing(smoothing, z_loss, counted, fill):
     """Whatever the logits of padding hold, value and gradient are those of the clean ones, to the bit."""
     counted = COUNTED if counted is None else counted
@@ -113,7 +114,7 @@ def ours_linear(x, counted, table=TABLE, **options):
 
 
 @SETTINGS
-@pytest.mark.parametrize("chunk", [1, 4, 7, None], ids="chunk={}".format)
+@pytest.mark.parametrize("chunk", first([1, 4, 7, None], 4), ids="chunk={}".format)
 def test_linear_value_and_gradients(smoothing, z_loss, counted, chunk):
     """The chain rule by hand, in float64, whatever the pieces: of one position, of two and a rest, of all."""
     logits = WIDE @ TABLE.T

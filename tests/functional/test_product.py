@@ -1,9 +1,10 @@
 """Every choice together with every other: implementations, masks, biases, heads, dtypes, dropout, scores, lengths.
 
-The product has 20,736 cases.  `make test` runs a choice of them in which every two values that can meet do; `make
-test-full` one in which every three do, and every implementation with every mask, bias and number of key heads.  Each is
-compared, output and all gradients, with NumPy in float64; each mask and bias there is made from its formula.  What an
-implementation refuses is by the rules of `refusals`.
+The product has 20,736 cases.  `make test` runs a choice of those on one device in which every two values that can meet
+do; `make test-full` the same with the ring, whose programs take longest to compile, a choice in which every three do,
+and every implementation with every mask, bias and number of key heads.  Each is compared, output and all gradients,
+with NumPy in float64; each mask and bias there is made from its formula.  What an implementation refuses is by the
+rules of `refusals`.
 
 All of it takes hours, and can be run in any number of parts, of which this is the third of two hundred::
 
@@ -28,6 +29,7 @@ from jaxformer.functional.attention import blockwise
 from jaxformer.functional.attention.base import make_request
 from tests.contracts import biases, numpy_attention
 from tests.contracts.attention import B, H
+from tests.selection import first
 
 N, J = biases.N, 3
 AXES = {
@@ -50,6 +52,7 @@ AXES = {
     "cap": (None, 2.0),
     "lengths": ((5, 5), (3, 7), (6, 4), (1, 6)),
 }
+ALONE = ("reference", "blockwise", "xla")  # on one device
 Case = collections.namedtuple("Case", AXES)
 PARTS = 48
 TOLERANCE = {"float32": 2e-5, "bfloat16": 0.05}
@@ -75,12 +78,13 @@ def every(**chosen):
 
 
 @functools.cache
-def cover(strength, *, refused=False):
+def cover(strength, *, refused=False, ring=True):
     """Cases that are refused, or are not, so that every `strength` values that meet in any of these meet in one.
 
     Greedy: always the case that brings the most that is new, of equals one least like those before.
     """
-    cases = [case for case in every() if refused == bool(refusals(case))]
+    chosen = AXES["implementation"] if ring else ALONE
+    cases = [case for case in every(implementation=chosen) if refused == bool(refusals(case))]
     numbers = np.array([[values.index(x) for values, x in zip(AXES.values(), case, strict=True)] for case in cases])
     sizes, meetings, count = [len(values) for values in AXES.values()], [], 0
     for chosen in itertools.combinations(range(len(sizes)), strength):
@@ -96,6 +100,11 @@ def cover(strength, *, refused=False):
         known += (numbers == numbers[best]).sum(1)
         found.append(cases[best])
     return found
+
+
+def pairs_of_the_ring():
+    """Those of all pairs that it is in; what else meets in them does so among those without it."""
+    return [case for case in cover(2) if case.implementation not in ALONE]
 
 
 def masked(name, num_queries, num_keys):
@@ -234,7 +243,7 @@ def check(cases):
     assert {label(case): x for case, x in found.items() if not x < TOLERANCE[case.dtype]} == {}
 
 
-@pytest.mark.parametrize("case", cover(2), ids=label)
+@pytest.mark.parametrize("case", [*cover(2, ring=False), *first(pairs_of_the_ring())], ids=label)
 def test_pairs(case):
     """Any two choices that can be made together."""
     assert worst(case) < TOLERANCE[case.dtype]
@@ -287,6 +296,7 @@ def test_nothing_is_left_out(strength):
     """What can meet in a case that runs, and what can in one that is refused, does in one of the cover."""
     places = list(itertools.combinations(range(len(AXES)), strength))
     meet = lambda cases: {(where, tuple(case[i] for i in where)) for case in cases for where in places}
-    for refused in (False, True):
-        possible = meet(case for case in every() if refused == bool(refusals(case)))
-        assert meet(cover(strength, refused=refused)) == possible
+    for refused, ring in itertools.product((False, True), repeat=2):
+        chosen = every() if ring else every(implementation=ALONE)
+        possible = meet(case for case in chosen if refused == bool(refusals(case)))
+        assert meet(cover(strength, refused=refused, ring=ring)) == possible

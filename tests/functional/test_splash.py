@@ -19,6 +19,7 @@ from jaxformer.functional.attention.vendor import splash
 from tests.contracts import numpy_attention
 from tests.contracts.attention import CASES, DTYPES, FILLS, VALID, AttentionContract, B, S, T, arrays
 from tests.contracts.biases import BiasContract
+from tests.selection import first
 
 
 class Device:
@@ -172,11 +173,8 @@ LONG = {
 }
 
 
-FEW = "a whole block of empty rows", "keys that fill the last block, in sight", "everything"
-
-
 @interpreted
-@pytest.mark.parametrize("name", [*FEW, *(pytest.param(x, marks=pytest.mark.full) for x in LONG if x not in FEW)])
+@pytest.mark.parametrize("name", first(LONG, "everything"))
 def test_more_than_a_block(name):
     """Values, gradients and inert contents of all that nobody sees, where there are several blocks."""
     num_queries, num_keys, mask = LONG[name]

@@ -9,14 +9,21 @@ import pytest
 
 from jaxformer import functional, masks
 from tests.contracts.attention import CASES, AttentionContract, arrays
+from tests.selection import first
 
 
-@pytest.fixture(params=[1, 2, 128])
+@pytest.fixture(params=first([1, 2, 128], 2))
 def rows(request, monkeypatch):
     monkeypatch.setattr(importlib.import_module("jaxformer.functional.attention.weights"), "ROWS", request.param)
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "dropout" not in case[2]])
+@pytest.mark.parametrize(
+    "name",
+    first(
+        [name for name, case in CASES.items() if "dropout" not in case[2]],
+        *("grouped", "one head", "mask [B, N, T, S]", "causal and padding"),
+    ),
+)
 @pytest.mark.usefixtures("rows")
 def test_of_the_whole_weights(name):
     (query, key, _, _), ours, _ = AttentionContract.request(name)

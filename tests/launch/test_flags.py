@@ -11,14 +11,11 @@ from tests.launch import programs
 
 PROFILES = sorted((programs.LAUNCH / "flags").glob("*.txt"))
 CPU = "import jax; print('compiled', jax.jit(lambda x: x + 1)(1))"
-TPU = """
-import os
-os.environ.update(JAX_PLATFORMS="cpu", TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
+POD = """
 import jax, numpy as np
-from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices
-rows = NamedSharding(Mesh(np.array(devices), ("x",)), PartitionSpec("x"))
+from jaxformer.sharding import topology
+rows = NamedSharding(Mesh(np.array(topology.devices("{name}")), ("x",)), PartitionSpec("x"))
 x = jax.ShapeDtypeStruct((64, 64), np.float32, sharding=rows)
 jax.jit(lambda x: x @ x).lower(x).compile()
 print("compiled")
@@ -53,9 +50,19 @@ def test_the_compiler_takes_them(path):
     """A TPU's in a compilation for eight of them; the others by the parser that CPU, GPU and all share."""
     tpu = path.stem.startswith("tpu")
     python = programs.python_with("libtpu") if tpu else sys.executable
-    how = (python, TPU, "LIBTPU_INIT_ARGS") if tpu else (python, CPU, "XLA_FLAGS")
-    taken, said = compiled(*how, flags(path))
+    check(python, *((POD.format(name="v5e:2x4"), "LIBTPU_INIT_ARGS") if tpu else (CPU, "XLA_FLAGS")), flags(path))
+
+
+@pytest.mark.faults
+def test_the_compiler_for_gpus_takes_its_set():
+    """By hand, where its wheels of 5 GB are; the reproducible set wants to ask a GPU which kernels it has."""
+    given = flags(programs.LAUNCH / "flags" / "gpu.txt")
+    check(programs.python_with("jax_cuda12_plugin"), POD.format(name="h100:2x4"), "XLA_FLAGS", given)
+
+
+def check(python, program, variable, given):
+    taken, said = compiled(python, program, variable, given)
     assert taken, said
-    taken, said = compiled(*how, [*flags(path), "--xla_gpu_no_such_flag=true"])
+    taken, said = compiled(python, program, variable, [*given, "--xla_gpu_no_such_flag=true"])
     assert not taken
     assert "xla_gpu_no_such_flag" in said

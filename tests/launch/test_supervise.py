@@ -30,6 +30,12 @@ def runs(folder):
     return int((folder / "runs").read_text())
 
 
+def ended(file):
+    """Whether the process whose id is in a file is gone."""
+    stat = pathlib.Path(f"/proc/{int(file.read_text())}/stat")
+    return not stat.exists() or stat.read_text().split()[2] == "Z"
+
+
 @pytest.mark.parametrize("code", [0, 2, 130])
 def test_what_is_final_is_not_run_again(tmp_path, code):
     assert outcome(supervise(tmp_path, f"{COUNT} exit {code}"))[0] == code
@@ -80,14 +86,78 @@ def test_who_ignores_sigterm_is_killed_with_all_it_started(tmp_path):
     programs.until((tmp_path / "ready").exists, timeout=20)
     process.send_signal(signal.SIGTERM)
     assert outcome(process)[0] == 137
-    grandchild = pathlib.Path(f"/proc/{int((tmp_path / 'grandchild').read_text())}/stat")
-    programs.until(lambda: not grandchild.exists() or grandchild.read_text().split()[2] == "Z", timeout=5)
+    programs.until(lambda: ended(tmp_path / "grandchild"), timeout=20)
 
 
 def test_what_is_left_behind_is_killed(tmp_path):
     outcome(supervise(tmp_path, "sleep 600 & echo $! > grandchild; exit 0", stdout=subprocess.DEVNULL))
-    grandchild = pathlib.Path(f"/proc/{int((tmp_path / 'grandchild').read_text())}/stat")
-    programs.until(lambda: not grandchild.exists() or grandchild.read_text().split()[2] == "Z", timeout=5)
+    programs.until(lambda: ended(tmp_path / "grandchild"), timeout=20)
+
+
+@pytest.mark.parametrize("program", ["supervise.py", "local.py"])
+def test_what_it_started_ends_with_it(tmp_path, program):
+    """Killed itself, it can send nothing any more; what ignores SIGTERM ends too, and what that started."""
+    script = "trap '' TERM; sleep 600 & echo $! > grandchild; echo $$ > child; wait"
+    command = [sys.executable, str(programs.LAUNCH / program), "--", "sh", "-c", script]
+    process = subprocess.Popen(command, cwd=tmp_path)
+    programs.until(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text().strip(), timeout=20)
+    process.kill()
+    process.wait()
+    programs.until(lambda: ended(tmp_path / "child") and ended(tmp_path / "grandchild"), timeout=20)
+
+
+GUARDED = """
+import os, signal, subprocess, guard
+one = guard.Guard()
+before = one.start(["sleep", "600"], stdout=subprocess.DEVNULL)
+one.forget()
+last = [one.start(["sleep", "600"], stdout=subprocess.DEVNULL) for _ in range(2)]
+print(before.pid, *(process.pid for process in last), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_guard_kills_all_that_it_was_not_told_to_forget(tmp_path):
+    """The number of a group that has ended may be another's by now."""
+    done = subprocess.run([sys.executable, "-c", GUARDED], cwd=programs.LAUNCH, stdout=-1, text=True, timeout=20)
+    for name, pid in zip(["before", "first", "second"], done.stdout.split(), strict=True):
+        (tmp_path / name).write_text(pid)
+    try:
+        programs.until(lambda: ended(tmp_path / "first") and ended(tmp_path / "second"), timeout=20)
+        assert not ended(tmp_path / "before")
+    finally:
+        os.kill(int((tmp_path / "before").read_text()), signal.SIGKILL)
+
+
+def test_the_guard_knows_a_command_before_it_runs(tmp_path):
+    """However soon after it the starter is killed: by the command itself, at its first word."""
+    program = f"""
+import guard
+guard.Guard().start(["sh", "-c", 'echo $$ > {tmp_path}/child; kill -9 $PPID; sleep 600'])
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=programs.LAUNCH, timeout=20)
+    assert done.returncode == -signal.SIGKILL
+    programs.until(lambda: ended(tmp_path / "child"), timeout=20)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["local.py", "--processes", "0", "--", "true"], "--processes: must be at least 1, got 0"),
+        (["local.py", "--devices", "0", "--", "true"], "--devices: must be at least 1, got 0"),
+        (["local.py", "--", "no-such-command"], "No such file or directory: 'no-such-command'"),
+        (["supervise.py", "--restarts", "-1", "--", "true"], "--restarts: must be at least 0, got -1"),
+        (["supervise.py", "--wait", "nan", "--", "true"], "--wait: must be at least 0, got nan"),
+        (["supervise.py", "--", "no-such-command"], "No such file or directory: 'no-such-command'"),
+    ],
+)
+def test_wrong_words(tmp_path, words, message):
+    """One line beneath the usage, and 2: again it would end so."""
+    command = [sys.executable, programs.LAUNCH / words[0], *words[1:]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 2
 
 
 def test_it_is_short():

@@ -105,11 +105,26 @@ def test_values_are_values():
         ({"GPUS": "0"}, "GPUS is a number"),
         ({"GPUS": None}, "wants CLAIM, GPUS"),
         ({"GPU": "8"}, "got CLAIM, GPU, GPUS"),
+        ({"IMAGE": ""}, "IMAGE is empty"),
     ],
 )
 def test_a_value_too_many_or_too_few(changed, message):
     code, said = render("k8s/job.yaml", "base", **changed)
     assert (code, message in said) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["k8s/none.yaml", "NAME=base"], "No such file or directory"),
+        (["k8s/job.yaml", "NAME=base", "NAME=other"], "NAME twice"),
+        (["k8s/job.yaml", *VALUES["k8s/job.yaml"].split(), "--", b"\xff"], "can't encode character"),
+    ],
+)
+def test_wrong_words(words, message):
+    command = [sys.executable, programs.LAUNCH / "render.py", programs.LAUNCH / words[0], *words[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (2, True, False)
 
 
 def test_pods_of_a_job_find_process_0():

@@ -87,12 +87,22 @@ def test_names_are_names(tmp_path, name):
 
 @pytest.mark.parametrize("verb", ["create", "scp", "ssh"])
 def test_a_failure_ends_it(tmp_path, verb):
-    code, calls, _ = train(tmp_path, "", "base", fail=verb)
-    assert code != 0
+    code, calls, said = train(tmp_path, "", "base", fail=verb)
+    assert code == 255
     assert calls[-1][0] == verb
+    assert "Traceback" not in said
+
+
+def test_without_gcloud(tmp_path):
+    script, wheel = programs.LAUNCH / "tpu_vm" / "train.py", tmp_path / "j-1.whl"
+    wheel.touch()
+    command = [sys.executable, script, "base", "--zone", "z", "--type", "v5p-8", "--wheel", wheel, "--", "base"]
+    done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("there is no gcloud on this machine's PATH")
 
 
 def test_an_unknown_answer_makes_nothing(tmp_path):
-    code, calls, _ = train(tmp_path, "READY", "base", fail="describe")
-    assert code != 0
-    assert calls == [DESCRIBE]
+    code, calls, said = train(tmp_path, "READY", "base", fail="describe")
+    assert (code, calls) == (255, [DESCRIBE])
+    assert "Traceback" not in said

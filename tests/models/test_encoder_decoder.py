@@ -13,12 +13,16 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxformer import decoding, functional, masks, models, pure
 from tests.models.small import CONFIGS, SOURCE, SOURCE_VALID, TARGET, TARGET_VALID, B, S, Small, T, V, different, model
 from tests.modules.small import quick
+from tests.selection import first
 
-EVERY = pytest.mark.parametrize("name", CONFIGS)
-BOTH = pytest.mark.parametrize("name", ["post", "pre"])
+BOTH = pytest.mark.parametrize("name", first(["post", "pre"], "post"))
+MOST = pytest.mark.parametrize("name", first(CONFIGS, "post", "pre"))
+"""These two have both arrangements and kinds of positions, one table and three."""
+SLOW = pytest.mark.parametrize("name", first(CONFIGS, "post"))
+"""Gradients of the whole: ten seconds to compile."""
 
 
-@EVERY
+@SLOW
 def test_causality_by_gradients(name):
     """Logits at t have slope exactly 0 on later target tokens, not 0 on itself and earlier ones and on the source.
 
@@ -38,7 +42,7 @@ def test_causality_by_gradients(name):
     assert (from_source > 0).all()
 
 
-@EVERY
+@MOST
 def test_what_padding_holds_does_not_matter(name):
     """Other ids in padded places: every real row the same, bit for bit."""
     small = model(name)
@@ -77,7 +81,7 @@ def test_permutation_equivariance_without_positions(name):
     assert not np.allclose(seeing[1], seeing[0][:, order], atol=1e-2)
 
 
-@EVERY
+@MOST
 def test_examples_are_independent(name):
     """Changing one example of a batch changes no bit of another."""
     small = model(name)
@@ -176,7 +180,7 @@ def decode(small, tokens, source_valid):
     return run(small.params, tokens)
 
 
-@EVERY
+@MOST
 def test_steps_equal_the_teacher_forced_rows(name):
     """Three hypotheses with words of their own, over a padded source: the cached step is the forward pass."""
     small, width = model(name), 3
@@ -315,7 +319,7 @@ def test_initial_logits_are_modest(name):
     assert abs(float(total / count) - np.log(300)) < 1.0
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@SLOW
 def test_cross_entropy_is_that_of_the_logits(name):
     """Value and every gradient, padding and dropout included; only the logits do not exist."""
     small = Small(dataclasses.replace(CONFIGS[name], dropout=0.2))

@@ -4,9 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxformer import axes, functional, masks, modules
+from jaxformer import axes, functional, masks, modules, sharding
 from jaxformer.functional.cache import empty_cache
 from tests.modules.small import built, normal
 
@@ -79,10 +78,10 @@ def test_cached_step_equals_the_whole():
         np.testing.assert_allclose(row[:, 0], whole[:, t], atol=2e-5)
 
 
-def test_on_a_mesh_of_experts():
+@pytest.mark.parametrize("text", ["data=2,expert=4", pytest.param("fsdp=2,expert=2,tensor=2", marks=pytest.mark.full)])
+def test_on_a_mesh_of_experts(text, monkeypatch):
     """Kernels and gathered tokens cut over experts, sentences over data: the same numbers, forward and gradient."""
-    grid = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "expert"))
-    rules = {"experts": "expert", "batch": "data"}
+    placement = sharding.Placement(sharding.mesh(text))
     net, params = layer(capacity_factor=1.0)
     x, key = normal(4, 6, D), jax.random.key(0)
 
@@ -91,21 +90,16 @@ def test_on_a_mesh_of_experts():
 
     expected = jax.value_and_grad(loss)(params, x)
     seen = []
-
-    def place(array, names):
-        seen.append(names)
-        spec = PartitionSpec(*(rules.get(name) for name in names))
-        return jax.lax.with_sharding_constraint(array, NamedSharding(grid, spec))
-
-    by_expert = NamedSharding(grid, PartitionSpec("expert"))
-    whole = NamedSharding(grid, PartitionSpec())
-    placed = {name: jax.device_put(p, whole if name == "router" else by_expert) for name, p in params.items()}
-    with axes.placing(place):
-        found = jax.jit(jax.value_and_grad(loss))(placed, jax.device_put(x, NamedSharding(grid, PartitionSpec("data"))))
+    spy = lambda x, *names: (seen.append(names), axes.constrain(x, *names))[1]
+    monkeypatch.setattr(modules.experts, "constrain", spy)
+    where = placement.params(net.net.shapes, net.net.axes)
+    placed = jax.device_put(params, where), placement.assemble(x)
+    value, gradient = jax.jit(jax.value_and_grad(placement.under(loss)))(*placed)
     assert ("experts", None, "model") in seen
-    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-5)
-    assert found[1]["up"].sharding.spec[0] == "expert"
+    np.testing.assert_allclose(value, expected[0], rtol=1e-5)
+    for name, want in expected[1].items():
+        np.testing.assert_allclose(gradient[name], want, atol=1e-5, err_msg=name)
+    assert where["up"].spec[0] == gradient["up"].sharding.spec[0] == "expert"
 
 
 def test_axes_name_the_experts():

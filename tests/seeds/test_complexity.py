@@ -155,7 +155,7 @@ def test_c1_z15_sequential_operations():
         assert [chain(layer, length) for length in (8, 16)] == [expected, expected]
 
 
-@pytest.mark.parametrize(("length", "reach"), [(16, 3), (32, 5)])
+@pytest.mark.parametrize(("length", "reach"), [(16, 3), pytest.param(32, 5, marks=pytest.mark.full)])
 def test_c1_c5_v3_path_length(length, reach):
     """Layers between the ends: L / K by convolutions, log_K L dilated by K^i, L / r in a window, 1 by attention.
 

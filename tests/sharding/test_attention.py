@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import os
+import subprocess
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +13,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxformer import functional, masks, sharding
 from jaxformer.functional.attention import api
+from jaxformer.functional.attention.vendor import splash
 from tests.contracts.attention import FOUR_ROWS, arrays, coin
+from tests.launch import programs
+from tests.selection import first
 
 GRID = "data=4,tensor=2"
+COLLECTIVES = "all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter"
 MASKS = {
     "none": None,
     "causal": masks.causal(),
@@ -45,7 +51,7 @@ def both(mask, dropout, bias, *, implementation):
 
 
 @pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.full), 0.3], ids=["", "dropout"])
-@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("name", first(MASKS, "lengths", "not segments", "one row for all"))
 def test_blockwise(name, dropout):
     """Rows, heads and what dropout keeps are those of the whole; the mask's arrays come cut."""
     bias = jnp.asarray(np.random.default_rng(1).standard_normal((1, 4, 1, 7)), jnp.float32) if "not" in name else None
@@ -54,17 +60,67 @@ def test_blockwise(name, dropout):
         np.testing.assert_allclose(got, want, atol=1e-5)
 
 
-@pytest.mark.parametrize("implementation", ["reference", "blockwise", "xla"])
+@pytest.fixture
+def _without_devices(monkeypatch):
+    """Splash attention interpreted, and something in the place of tokamax: one device's own either way."""
+    splash_here = api.Implementation(functools.partial(splash.attention, interpret=True), splash.refuse_anywhere)
+    monkeypatch.setitem(api.implementations, "splash", splash_here)
+    monkeypatch.setitem(api.implementations, "tokamax", api.implementations["blockwise"])
+
+
+@pytest.mark.usefixtures("_without_devices")
+@pytest.mark.parametrize(
+    "implementation",
+    ["reference", "blockwise", "xla", *(pytest.param(name, marks=pytest.mark.full) for name in ("splash", "tokamax"))],
+)
 def test_nothing_is_gathered(implementation):
     """No collective at all, forward or backward, with queries, keys and values cut by rows and heads."""
     there, placed, here = both(MASKS["lengths"], 0.0, None, implementation=implementation)
     program = there.lower(*placed).compile()
     text = program.as_text()
-    for told in ("all-gather", "all-reduce", "all-to-all", "collective-permute"):
+    for told in COLLECTIVES:
         assert told not in text
     for got, want in zip(program(*placed), here, strict=True):
         assert got.sharding.is_equivalent_to(placed[0].sharding, got.ndim)
         np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+ELSEWHERE = """
+import functools, sys, jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxformer import axes, masks, sharding
+from jaxformer.sharding import topology
+
+pod, implementation = sys.argv[1:]
+grid = sharding.mesh("data=4,tensor=2", topology.devices(pod))
+cut = NamedSharding(grid, PartitionSpec("data", None, "tensor"))
+given = [jax.ShapeDtypeStruct((8, 256, 8, 128), jnp.bfloat16, sharding=cut)] * 3
+attend = functools.partial(sharding.sharded_attention(grid, implementation=implementation), mask=masks.causal())
+
+def pulled(*given):
+    output, pull = jax.vjp(attend, *given)
+    return output, *pull(output)
+
+with axes.compiling_for(grid.devices.flatten().tolist()):
+    print(jax.jit(pulled).lower(*given).compile().as_text())
+"""
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("implementation", "kernel", "pod", "compiler"),
+    [("splash", "tpu_custom_call", "v5e:2x4", "libtpu"), ("cudnn", "cudnn$fmha", "h100:1x8", "jax_cuda12_plugin")],
+)
+def test_nothing_is_gathered_elsewhere(implementation, kernel, pod, compiler):
+    """The real kernels, compiled for eight devices that are not here."""
+    command = [programs.python_with(compiler), "-c", ELSEWHERE, pod, implementation]
+    paths = os.pathsep.join(filter(None, (str(programs.ROOT), os.environ.get("PYTHONPATH"))))
+    known = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
+    done = subprocess.run(command, env=known, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert kernel in done.stdout
+    for told in COLLECTIVES:
+        assert told not in done.stdout
 
 
 def test_biases_by_head():

@@ -33,7 +33,7 @@ OPEN_MPI = {
 def only(monkeypatch):
     """An environment without launchers, to which a test adds one; JAX's classes read the real one."""
     for name in list(os.environ):
-        if name.startswith(("SLURM", "OMPI", "KUBERNETES", "JAX_NUM_PROC", "JAX_PROCESS", "JAX_COORD", "PMI")):
+        if name.startswith(("SLURM", "OMPI", "KUBERNETES", "JAX_NUM_PROC", "JAX_PROCESS", "JAX_CO", "JAX_CPU_", "PMI")):
             monkeypatch.delenv(name)
     return lambda variables: [monkeypatch.setenv(*item) for item in variables.items()] and os.environ
 
@@ -47,6 +47,14 @@ def test_alone(only):
     assert detect({}).num_processes == 1
     assert detect(only({**SLURM, "JAX_NUM_PROCESSES": "1"})).num_processes == 1
     assert detect(only({"SLURM_NTASKS": "1"})).num_processes == 1
+
+
+def test_alone_over_gloo(only):
+    """Asked for by name: a coordinator of its own, without which JAX would sum in another order than over gloo."""
+    one = only({**SET, "JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"})
+    assert detect(one) == Cluster("as set")
+    assert detect(only({"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"})) == Cluster("as set", "node7:1234")
+    assert detect(dict(one, JAX_COORDINATOR_ADDRESS="")) == Cluster("as set")
 
 
 def test_slurm(only):
@@ -73,10 +81,13 @@ def test_a_pod_that_is_no_part_of_a_job_is_alone(only):
     [
         ({**SET, "JAX_PROCESS_ID": ""}, "go together, got node7:1234, 4 and None"),
         ({"JAX_PROCESS_ID": "1"}, "go together, got None, None and 1"),
+        ({"JAX_COORDINATOR_ADDRESS": "node7:1234"}, "go together, got node7:1234, None and None"),
         ({**SET, "JAX_PROCESS_ID": "4"}, "process id 4 of 4"),
         ({**SET, "JAX_PROCESS_ID": "-1"}, "JAX_PROCESS_ID is a whole number, got '-1'"),
         ({**SET, "JAX_NUM_PROCESSES": "four"}, "JAX_NUM_PROCESSES is a whole number, got 'four'"),
         ({**SET, "JAX_COORDINATOR_ADDRESS": "node7"}, "host:port, got 'node7'"),
+        ({**SET, "JAX_COORDINATOR_ADDRESS": "node7:99999"}, "host:port, got 'node7:99999'"),
+        ({**SET, "JAX_COORDINATOR_ADDRESS": ":1234"}, "host:port, got ':1234'"),
         ({"SLURM_NTASKS": "2"}, r"SLURM has 2 processes \(SLURM_NTASKS\).*srun"),  # in a batch script
         ({"OMPI_COMM_WORLD_SIZE": "2"}, "Open MPI has 2 processes"),  # version 5, which JAX 0.10 does not know
         ({"SKYPILOT_NUM_NODES": "3"}, "SkyPilot has 3 processes"),
@@ -88,6 +99,14 @@ def test_contradictions(only, variables, message):
         assert name not in os.environ
     with pytest.raises(ValueError, match=message):
         detect(os.environ)
+
+
+@pytest.mark.parametrize("name", ["JAXFORMER_INIT_TIMEOUT", "JAXFORMER_HEARTBEAT_TIMEOUT"])
+def test_a_wait_of_no_time_is_refused(only, name):
+    """It once stood for the default of minutes."""
+    only({**SET, name: "0"})
+    with pytest.raises(ValueError, match=f"{name} is at least 1, got 0"):
+        distributed._connect(detect(os.environ))
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,55 @@
 """The roofline's arithmetic, by hand."""
 
-import functools
+import dataclasses
 
 import pytest
 
 from jaxformer.sharding.estimate import Roofline, roofline
 from jaxformer.sharding.hlo import Collective
-from jaxformer.sharding.topology import CHIPS
+from jaxformer.sharding.topology import parse
 
-V6E = CHIPS["v6e"]
-gather = functools.partial(Collective, "all-gather", 4_000, 4_000, 4)
+
+def gather(*axes, kind="all-gather", count=1):
+    """Of four devices, so that each sends three quarters of 4 GB: 3 GB."""
+    return Collective(kind, 4 * 10**9, 4 * 10**9, 4, axes, count, "")
+
+
+def network(name, mesh, *found):
+    return roofline(parse(name), mesh, flops=0, touched=0, found=found).network
 
 
 def test_sums_over_collectives():
-    """3,000 bytes are sent of 4,000; 200 GB/s along the torus, 12.5 GB/s between slices."""
-    found = [gather(("fsdp",), 10, ""), gather(("slice", "data"), 2, "")]
-    sheet = roofline(V6E, flops=918e9, touched=1638e6, found=found)
+    """3 GB are sent of 4; 200 GB/s along the torus, 12.5 GB/s between slices."""
+    mesh = {"slice": 4, "fsdp": 4}
+    found = [gather("fsdp", count=10), gather("slice", count=2)]
+    sheet = roofline(parse("v6e:2x2"), mesh, flops=918e9, touched=1638e6, found=found)
     assert sheet.compute == pytest.approx(1e-3)
     assert sheet.memory == pytest.approx(1e-3)
-    assert sheet.network == pytest.approx(10 * 3_000 / 200e9 + 2 * 3_000 / 12.5e9)
+    assert sheet.network == pytest.approx(10 * 3 / 200 + 2 * 3 / 12.5)
+
+
+def test_neighbours_share_the_way_out():
+    """Two devices of each slice, or host, in a ring: each sends half of what leaves."""
+    assert network("v6e:2x2", {"slice": 2, "fsdp": 4}, gather("slice", "fsdp")) == pytest.approx(3 / (4 * 12.5))
+    assert network("v6e:2x2", {"slice": 2, "data": 2, "fsdp": 2}, gather("slice", "data")) == pytest.approx(3 / 25)
+    assert network("h100:4x8", {"data": 4, "fsdp": 8}, gather("data")) == pytest.approx(3 / 50)
+    assert network("h100:4x8", {"data": 8, "fsdp": 4}, gather("data")) == pytest.approx(3 / (2 * 50))
+
+
+def test_within_a_host():
+    """NVLink, and never more than that: eight adapters are no faster than the links that feed them."""
+    assert network("h100:4x8", {"data": 4, "fsdp": 8}, gather("fsdp")) == pytest.approx(3 / 450)
+    assert network("h200:64x8", {"fsdp": 512}, gather("fsdp")) == pytest.approx(3 / 400)
+    assert network("h200:1x2", {"fsdp": 2}, gather("fsdp")) == pytest.approx(3 / 450)
+
+
+def test_what_cannot_be_shared():
+    """One that sends to its neighbour on the other host, or something else to each."""
+    sent = dataclasses.replace(gather("context", kind="collective-permute"), devices=2)
+    mesh = {"data": 2, "context": 16}
+    assert network("h100:4x8", mesh, sent) == pytest.approx(4 / 50)
+    assert network("h100:4x8", mesh, gather("context", kind="all-to-all")) == pytest.approx(3 / 50)
+    assert network("h100:4x8", mesh, gather("context")) == pytest.approx(3 / 400)
 
 
 @pytest.mark.parametrize(

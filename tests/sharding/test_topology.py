@@ -1,5 +1,6 @@
 """Topologies by name, whether or not a compiler for them is installed."""
 
+import dataclasses
 import importlib.util
 import re
 
@@ -12,9 +13,10 @@ from jaxformer.training.progress import PEAKS
 
 @pytest.mark.parametrize("name", topology.NAMES)
 def test_usual_names(name):
-    kind, chip, size = topology.parse(name)
-    assert chip is topology.CHIPS[kind]
-    assert 1 <= size <= chip.largest
+    found = topology.parse(name)
+    assert found.chip is topology.CHIPS[found.kind]
+    assert 1 <= found.size <= found.chip.largest
+    assert f"{found.kind}:{'x'.join(map(str, found.shape))}" == name
 
 
 @pytest.mark.parametrize(
@@ -28,6 +30,9 @@ def test_usual_names(name):
         ("", "unknown topology ''"),
         ("v6e:16x32", "512 chips, but a slice of v6e has 1 to 256; several slices are an axis of the mesh: slice=2"),
         ("v6e:0x4", "0 chips"),
+        ("h100:8", "unknown topology 'h100:8'; near it are h100:"),
+        ("h100:8x16", "hosts x GPUs of a host, of which there are at most 8"),
+        ("h200:2000x8", "has 16000 chips, but a cluster of h200 has 1 to 8192"),
     ],
 )
 def test_refusals(name, message):
@@ -40,12 +45,52 @@ def test_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"needs libtpu, but no TPU: pip install 'libtpu==0\.0\.\d+\.\*'"):
         topology.devices("v5p:2x2x2")
+    with pytest.raises(ValueError, match=r"needs 5 GB of CUDA wheels, but no GPU: pip install 'jax\[cuda12\]==0\.1"):
+        topology.devices("h100:1x8")
+
+
+def test_memory_that_jax_takes(monkeypatch):
+    """All of a TPU's, three quarters of a GPU's, as much as one asks for."""
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    assert topology.parse("v5e:1x1").available == 16 * 2**30
+    assert topology.parse("h100:1x1").available == int(0.75 * 84_929_347_584)
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", ".9")
+    assert topology.parse("h200:1x1").available == int(0.9 * 150_754_820_096)
 
 
 def test_peaks_are_those_of_training():
     """Of a chip, as utilisation is worked out while training."""
-    names = {"v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite"}
+    names = {"v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "h100": "H100", "h200": "H200"}
     assert {kind: topology.CHIPS[kind].flops for kind in names} == {kind: PEAKS[name] for kind, name in names.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """What `mesh` reads of one."""
+
+    id: int
+    platform: str
+    slice_index: int
+    device_kind: str = ""
+
+
+def test_hosts_of_gpus_need_no_axis():
+    """JAX gives each host of GPUs a slice of its own; of TPUs a slice is another thing, and must be said."""
+    gpus = [Device(n, "gpu", n // 8) for n in range(32)]
+    for text in ("fsdp=8,data=4", "slice=4,fsdp=8", ""):
+        grid = sharding.mesh(text, gpus)
+        assert [device.id for device in grid.devices.flatten()] == list(range(32))
+    tpus = [Device(n, "tpu", n // 8) for n in range(32)]
+    with pytest.raises(ValueError, match="the devices are 4 slices: the mesh must begin slice=4"):
+        sharding.mesh("fsdp=8,data=4", tpus)
+
+
+def test_gpus():
+    if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
+        pytest.skip("no CUDA wheels, 5 GB, which compile for GPUs: by hand")
+    devices = topology.devices("h100:2x4")
+    assert [device.process_index for device in devices] == [0] * 4 + [1] * 4
+    assert {device.platform for device in devices} == {"gpu"}
 
 
 def test_devices():
@@ -56,3 +101,17 @@ def test_devices():
     assert len(topology.devices("tpu7x:2x2x1")) == 8  # of four chips
     with pytest.raises(ValueError, match=r"libtpu knows no topology 'v5p:5x5x5' .*near it are v5p:"):
         topology.devices("v5p:5x5x5")
+
+
+def test_slices_are_rows_of_the_mesh():
+    """The slow network is crossed along `slice` and no other axis."""
+    pytest.importorskip("libtpu", reason="no libtpu, which compiles for TPUs: make test-faults has it")
+    two = topology.devices("v5p:2x2x2", slices=2)
+    mesh = sharding.mesh("tensor=2,slice=2,fsdp=4", two)
+    assert dict(mesh.shape) == {"slice": 2, "fsdp": 4, "tensor": 2}
+    assert [{device.slice_index for device in row.flat} for row in mesh.devices] == [{0}, {1}]
+    assert len({device.id for device in mesh.devices.flat}) == 16
+    assert dict(sharding.mesh("", two).shape) == {"slice": 2, "data": 8}
+    for text in ("fsdp=16", "data=2,fsdp=8", "slice=4,fsdp=4", "slice=1,fsdp=16"):
+        with pytest.raises(ValueError, match="the devices are 2 slices: the mesh must begin slice=2"):
+            sharding.mesh(text, two)

@@ -81,7 +81,7 @@ def test_remedies():
     found = tight(2, 4, 40)
     assert not found.memory.fits
     text = plan.report("tight", found, remedies(CONFIG, found))
-    assert "40.000  peak, of 16: IT DOES NOT FIT" in text
+    assert "40.000  peak, of the 16 that JAX takes: IT DOES NOT FIT" in text
     assert "--model.remat True" in text
     assert "--train.accumulate 12: the batch in 12 parts, about 14.5 GiB" in text
     assert "--data.token_budget 250" in text

@@ -7,7 +7,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 from rich.console import Console
 
 from jaxformer import models, sharding
@@ -21,7 +21,7 @@ from jaxformer.training.optimizers import OptimizerConfig
 
 MORE = [
     pytest.param(text, marks=pytest.mark.full)
-    for text in ("data=8", "data=4,tensor=2", "fsdp=4,context=2", "context=4,tensor=2")
+    for text in ("data=8", "data=4,tensor=2", "fsdp=4,context=2", "context=4,tensor=2", "slice=2,data=2,tensor=2")
 ]
 QUIET = Console(quiet=True)
 
@@ -98,7 +98,7 @@ def test_any_number_of_rows(accumulate, shared):
     """Filled up to what devices and parts divide; what is filled up weighs nothing."""
     _, expected, _ = alone(shared, accumulate=accumulate)
     run = prepared(shared, "data=4,fsdp=2", accumulate=accumulate)
-    assert run.model.rows(40) == (0, 48)
+    np.testing.assert_array_equal(run.model.rows(40), np.arange(48))
     np.testing.assert_allclose(trained(run)[0], expected, rtol=1e-5)
 
 
@@ -127,14 +127,42 @@ def test_what_a_mesh_cannot_do(shared, tmp_path):
     assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match=r"params.*\(heads\) cannot be cut along tensor = 8"):
         prepared(shared, "tensor=8").model.step()
+    with pytest.raises(ValueError, match="mesh axis expert = 4 cuts nothing of this model"):
+        prepared(shared, "data=2,expert=4").model.step()
+    late = dataclasses.replace(config(shared), optimizer=OptimizerConfig(schedule="cosine", warmup=6))
+    with pytest.raises(ValueError, match="warmup=6, steps=6"):
+        translation.train(late, tmp_path / "run", console=QUIET)
+    assert not (tmp_path / "run").exists()
 
 
 def test_rows_of_a_process():
     """Each process reads its rows; here there is one, which holds all."""
     placement = Placement(sharding.mesh("data=2,fsdp=2,tensor=2"))
     assert placement.ways == 4
-    assert placement.rows_here(10) == (0, 12)
+    np.testing.assert_array_equal(placement.rows_here(10), np.arange(12))
     given = {"x": np.arange(24).reshape(12, 2)}
     found = placement.assemble(given)["x"]
     assert found.sharding.spec == PartitionSpec(("data", "fsdp"))
     np.testing.assert_array_equal(found, given["x"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """What a mesh reads of one."""
+
+    id: int
+    process_index: int
+    platform: str = "tpu"
+    device_kind: str = "TPU v5"
+
+
+def test_rows_of_a_process_that_are_no_neighbours(monkeypatch):
+    """On a torus a host's devices lie anywhere along a mesh axis; two of these hosts share rows along `tensor`."""
+    hosts = [0, 1, 2, 3, 1, 0, 3, 2, 0, 1, 2, 3, 1, 0, 3, 2]
+    devices = np.array([Device(n, host) for n, host in enumerate(hosts)])
+    placement = Placement(Mesh(devices.reshape(2, 4, 2), ("data", "fsdp", "tensor")))
+    found = []
+    for host in range(4):
+        monkeypatch.setattr(jax, "process_index", lambda host=host: host)
+        found.append(placement.rows_here(15).tolist())
+    assert found == [[0, 1, 4, 5, 8, 9, 12, 13]] * 2 + [[2, 3, 6, 7, 10, 11, 14, 15]] * 2

@@ -9,7 +9,8 @@ import numpy as np
 from jaxformer import models, pure, training
 from tests.sharding import test_rules
 
-CONFIG = models.EncoderDecoderConfig(64, 64, arrange="pre", dropout=0.0, **test_rules.SIZES)
+SIZES = test_rules.SIZES | {"encoder_depth": 1, "decoder_depth": 1}
+CONFIG = models.EncoderDecoderConfig(64, 64, arrange="pre", dropout=0.0, **SIZES)
 
 
 def test_ten_steps():

@@ -8,6 +8,7 @@ sentence has one translation, a function of the sentence alone, so a model can i
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 import zlib
 
@@ -65,6 +66,7 @@ def generate(num_pairs: int, *, seed: int = 0) -> list[Pair]:
     return list(found.values())
 
 
+@functools.cache  # some seconds; nothing in it can be changed
 def splits(*, seed: int = 0, num_train: int = 36_000, num_test: int = 500) -> Splits:
     """The parts that the demonstration trains on and is tested on."""
     pool = generate(num_train * 5 // 4 + 12 * num_test, seed=seed)

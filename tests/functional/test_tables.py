@@ -1,0 +1,63 @@
+"""Copies of a table, one for each group of rows, are the table; their gradient is the table's."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import axes, functional
+
+TABLE = jax.random.normal(jax.random.key(0), (7, 3))
+TOKENS = jax.random.randint(jax.random.key(1), (6, 4), 0, 7)
+WEIGHTS = jax.random.normal(jax.random.key(2), (6, 4, 3))
+
+
+def looked_up(table, groups, parts=1, dtype="float32"):
+    """Six rows of four tokens on so many devices."""
+    with axes.placing(lambda x, names: x, lambda names: {"batch": groups, "length": parts}[names[0]]):
+        copies = functional.table_copies(table, rows=6, length=4, dtype=jnp.dtype(dtype))
+    return copies, functional.lookup(copies, TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("groups", "parts", "copies"), [(1, 1, (1, 1)), (2, 1, (2, 1)), (3, 2, (3, 2)), (1, 4, (1, 4)), (4, 3, (1, 1))]
+)
+def test_groups_change_nothing(groups, parts, copies):
+    """Four devices do not divide six rows, nor three four tokens: one copy."""
+    found, x = looked_up(TABLE, groups, parts)
+    assert found.shape == (*copies, 7, 3)
+    np.testing.assert_array_equal(x, TABLE[TOKENS])
+    slope = jax.grad(lambda table: (looked_up(table, groups, parts)[1] * WEIGHTS).sum())(TABLE)
+    expected = jax.grad(lambda table: (table[TOKENS] * WEIGHTS).sum())(TABLE)
+    np.testing.assert_allclose(slope, expected, atol=1e-6)
+
+
+def test_values_are_rounded_and_gradients_are_not():
+    """A token seen a thousand times: in bfloat16 its sum would stop at 256."""
+    copies, _ = looked_up(TABLE, 2, dtype="bfloat16")
+    np.testing.assert_array_equal(copies[1, 0], TABLE.astype(jnp.bfloat16).astype(jnp.float32))
+    often = jnp.zeros((6, 1000), jnp.int32)
+
+    def total(table):
+        copies = functional.table_copies(table, rows=6, dtype=jnp.dtype("bfloat16"))
+        return functional.lookup(copies, often).astype(jnp.bfloat16).astype(jnp.float32).sum()
+
+    assert float(jax.grad(total)(TABLE)[0, 0]) == 6000
+    assert jax.grad(total)(TABLE.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_loss_of_shared_copies(parts):
+    """Lookup and output of one table: value and gradient are those of the table itself, which the loss may be given."""
+
+    @jax.jit
+    def shared(table):
+        copies, x = looked_up(table, 3, parts)
+        return functional.linear_cross_entropy(x, copies, TOKENS, smoothing=0.1, chunk=12)[0]
+
+    direct = lambda table: functional.cross_entropy(table[TOKENS] @ table.T, TOKENS, smoothing=0.1)[0]
+    found, slope = jax.value_and_grad(shared)(TABLE)
+    expected, expected_slope = jax.jit(jax.value_and_grad(direct))(TABLE)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(slope, expected_slope, atol=1e-5)
+    np.testing.assert_allclose(shared(TABLE), expected, rtol=1e-6)  # without a gradient, another program
