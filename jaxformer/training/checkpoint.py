@@ -15,6 +15,7 @@ import math
 import os
 import pathlib
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -143,6 +144,7 @@ class Checkpoints:
         Raises:
           CheckpointError: the step is missing, damaged, or that of another model.
         """
+        _hush()
         items = ocp.args.Composite(state=ocp.args.StandardRestore(target), about=ocp.args.JsonRestore())
         try:
             about = self._about(step)
@@ -170,17 +172,17 @@ class Checkpoints:
         Raises:
           CheckpointError: there are steps, and none is sound; the message is that of the newest.
         """
-        steps, errors = self.steps(), {}
+        steps, errors = self.steps(), dict[int, str]()
         for step in reversed(steps):
             try:
                 found = self.restore(step, target)
             except CheckpointError as error:
-                found, errors[step] = None, error
+                found, errors[step] = None, str(error)  # an exception kept would keep the arrays of what was read
             # Processes that went on from different steps would wait for each other for ever.
             if processes.everywhere(found is not None) and found is not None:
                 self._set_aside(errors)
                 return found
-            errors.setdefault(step, CheckpointError(f"step {step} cannot be restored by another process"))
+            errors.setdefault(step, f"step {step} cannot be restored by another process")
             logger.warning("%s; trying the step before", errors[step])
         if steps:
             raise CheckpointError(f"none of the steps {steps} can be restored; {errors[steps[-1]]}")
@@ -310,6 +312,27 @@ def _check_kind(saved: Any, target: Any) -> None:
 def _path(path: Any) -> str:
     """A path without the difference between attributes, keys and indices, which saving forgets."""
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
+
+
+def _hush() -> None:
+    """From now on, the reads that a failed one leaves under way end without a traceback each.
+
+    Orbax closes its event loop with them in it; what becomes of them is printed by the interpreter, at any time later.
+    """
+    before = sys.unraisablehook
+    if getattr(before, "passes_over_reads", False):
+        return
+
+    def hook(found: sys.UnraisableHookArgs, /) -> None:
+        late = found.object is None and str(found.exc_value) == "Event loop is closed"
+        code = getattr(found.object, "cr_code", None)
+        if late or (code is not None and "orbax" in pathlib.Path(code.co_filename).parts):
+            logger.debug("left over from a failed read: %s", found.exc_value)
+        else:
+            before(found)
+
+    hook.passes_over_reads = True  # pyright: ignore[reportFunctionMemberAccess]
+    sys.unraisablehook = hook
 
 
 def _first_line(error: BaseException) -> str:

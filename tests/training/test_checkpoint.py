@@ -1,7 +1,6 @@
 """Checkpoints: what was saved comes back bit for bit, what is damaged is noticed and passed over."""
 
 import dataclasses
-import gc
 import logging
 import os
 import shutil
@@ -19,16 +18,6 @@ from jaxformer import training
 from jaxformer.training.checkpoint import checksums
 from tests.training.test_loop import abstract
 from tests.training.test_step import OPTIMIZER, batch, equal, loss, new_state
-
-# Reading a damaged file leaves coroutines of Orbax's behind, whose event loop is gone when they fail.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture(autouse=True)
-def collected():
-    """They go here, and not in the middle of a later test that does not expect them."""
-    yield
-    gc.collect()
 
 
 def saved(folder, steps=(1, 2, 3)):
@@ -137,6 +126,36 @@ def test_damage_falls_back_to_the_step_before(tmp_path, damage, caplog):
         assert checkpoints.steps() == [1, 2]
         checkpoints.save(3, states[3], {})
     assert (tmp_path / "damaged-3").is_dir()
+
+
+READER = """
+import gc, sys
+import tests.conftest
+from jaxformer import training
+from tests.training.test_checkpoint import abstract, new_state
+class Broken:
+    def __del__(self):
+        raise ValueError("of ours")
+with training.Checkpoints(sys.argv[1]) as checkpoints:
+    checkpoints.restore_latest(abstract(new_state()))
+gc.collect()
+Broken()
+"""
+
+
+def test_damage_is_one_line_to_its_user(tmp_path):
+    """Orbax leaves reads under way, of which each would print a traceback; what others leave is still printed."""
+    saved(tmp_path, steps=(1, 2))
+    for path in data_files(tmp_path / "2"):
+        path.write_bytes(path.read_bytes()[:-40])
+    done = subprocess.run([sys.executable, "-c", READER, tmp_path], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    warning, *rest = done.stderr.splitlines()
+    assert "step 2" in warning
+    assert "trying the step before" in warning
+    assert "Broken.__del__" in rest[0]
+    assert rest[-1] == "ValueError: of ours"
+    assert done.stderr.count("Traceback") == 1, done.stderr
 
 
 def test_a_changed_figure_in_what_is_known_about_a_step_is_damage(tmp_path):
