@@ -54,10 +54,11 @@ def check_data(out: pathlib.Path, data: dict[str, str]) -> None:
     """That a run to be resumed was trained on this data, by hashes of its parts.
 
     Raises:
-      ConfigError: on other data; what it had learned, and the order of its batches, would mean nothing.
+      ConfigError: on other data; what it had learned, and the order of its batches, would mean nothing.  Or
+        provenance.json cannot be read.
     """
     path = out / "provenance.json"
-    before = json.loads(path.read_text(encoding="utf-8")).get("data", data) if path.exists() else data
+    before = _read_json(path).get("data", data) if path.exists() else data
     if before != data:
         raise ConfigError(f"{out} holds a run on other data, by its hash: {_difference(before, data)}")
 
@@ -84,14 +85,21 @@ def read_config_file(path: pathlib.Path) -> tuple[str, Any]:
     """The task's name and the configuration in a saved config.json."""
     from jaxformer.tasks import TASKS
 
-    try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
-    task = saved.get("task") if isinstance(saved, dict) else None
+    saved = _read_json(path)
+    task = saved.get("task")
     if task not in TASKS:
         raise ConfigError(f"{path} is of task {task!r}; this version knows {sorted(TASKS)}")
-    return task, from_data(TASKS[task], saved["config"])
+    return task, from_data(TASKS[task], saved.get("config"))
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"cannot read {path}: it holds no JSON object")
+    return found
 
 
 def write_provenance(out: pathlib.Path, **facts: Any) -> None:

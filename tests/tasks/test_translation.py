@@ -121,3 +121,13 @@ def test_run_directories(tmp_path):
     (tmp_path / "run" / "config.json").write_text('{"task": "cooking", "config": {}}')
     with pytest.raises(ConfigError, match="task 'cooking'"):
         runs.read_config(tmp_path / "run")
+
+
+@pytest.mark.parametrize("text", ['{"task": "transl', "[]", "\ufffd\0"])
+def test_a_damaged_file_of_a_run_is_named(tmp_path, text):
+    for name in ("config.json", "provenance.json"):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=r"cannot read .*config\.json"):
+        runs.read_config(tmp_path)
+    with pytest.raises(ConfigError, match=r"cannot read .*provenance\.json"):
+        runs.check_data(tmp_path, {"train": "abc"})
