@@ -36,10 +36,14 @@ def write_text(path: pathlib.Path, text: str) -> None:
 def check_run(out: pathlib.Path, config: Any) -> bool:
     """Whether `out` holds a run of this configuration, to be resumed; writes nothing.
 
+    One that ended before its first step, for its settings did not fit its data, say, holds nothing to be resumed.
+
     Raises:
       ConfigError: `out` holds a run of another configuration, or files that are no run.
     """
     if (out / "config.json").exists():
+        if not any((out / name).exists() for name in ("checkpoints", "log.jsonl")):
+            return False
         _, old = read_config(out)
         if fingerprint(old) != fingerprint(config):
             difference = _difference(essence(old), essence(config))
@@ -64,7 +68,8 @@ def check_data(out: pathlib.Path, data: dict[str, str]) -> None:
 
 
 def claim_run(out: pathlib.Path, task: str, config: Any) -> None:
-    """Makes `out` the run of this configuration, by its config.json."""
+    """Makes `out` the run of this configuration, by its config.json; a tokeniser left by an earlier attempt goes."""
+    (out / "tokenizer.model").unlink(missing_ok=True)
     saved = {"task": task, "config": to_data(config)}
     write_text(out / "config.json", json.dumps(saved, indent=2, ensure_ascii=False) + "\n")
 

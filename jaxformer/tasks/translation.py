@@ -58,7 +58,8 @@ def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> 
     corpora = load_corpora(config.data, seed=config.seed)  # before `out` is claimed: wrong data leaves nothing behind
     data = _hashes(corpora)
     # By which all processes have looked before one of them writes.
-    distributed.agree({"training data": data["train"], "validation data": data["validation"]})
+    found = {"training data": data["train"], "validation data": data["validation"], f"a run in {out}": str(resumed)}
+    distributed.agree(found)
     if resumed:
         runs.check_data(out, data)  # after it, so that all processes refuse together
     if processes.first() and not resumed:
@@ -67,7 +68,8 @@ def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> 
     model, (tokens, plan) = prepared.model, prepared.train
     say = functools.partial(console.print, highlight=False, soft_wrap=True)
     step = model.step()
-    with training.Checkpoints(out / "checkpoints", keep_last=config.train.keep_last) as checkpoints:
+    patience = training.save_seconds(model.abstract_state())
+    with training.Checkpoints(out / "checkpoints", keep_last=config.train.keep_last, timeout=patience) as checkpoints:
         restored = checkpoints.restore_latest(model.abstract_state()) if resumed else None
         if restored is None:
             state, progress = model.new_state(), training.Progress()
@@ -224,7 +226,7 @@ def average(run: pathlib.Path, *, last: int) -> list[int]:
     with training.Checkpoints(run / "checkpoints", keep_last=config.train.keep_last) as saved:
         steps = saved.steps()[-last:]
         params = saved.average(model.abstract_state(), steps)
-    with training.Checkpoints(run / "average", keep_last=1) as target:
+    with training.Checkpoints(run / "average", keep_last=1, timeout=training.save_seconds(params)) as target:
         for old in target.steps():
             target.delete(old)
         target.save(steps[-1], params, {"averaged": steps})

@@ -10,6 +10,12 @@ from jaxformer.models.encoder_decoder import EncoderDecoderConfig
 from jaxformer.training.optimizers import OptimizerConfig
 
 
+def _at_least(least: int, config: object, *names: str) -> None:
+    for name in names:
+        if not getattr(config, name) >= least:  # nor NaN
+            raise ValueError(f"{name} must be at least {least}, got {getattr(config, name)}")
+
+
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
     """Where sentence pairs come from and how they become batches."""
@@ -55,6 +61,10 @@ class DataConfig:
     cache: str = dataclasses.field(default=".cache/jaxformer", metadata=PLACE)
     """Where tokenised corpora are kept, by hash."""
 
+    def __post_init__(self) -> None:
+        _at_least(1, self, "vocab_size", "variants", "max_length", "token_budget", "num_shapes")
+        _at_least(0, self, "held_out")
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
@@ -92,9 +102,18 @@ class TrainConfig:
     """What to do when a loss or gradient is not finite: end; leave the update out; go back to the last checkpoint and
     leave the batch out, at most three times in a row."""
     stall_minutes: float = 0.0
-    """Time without progress after which a process says where it is stuck, with all stacks, and ends; 0 for no limit."""
+    """Time without progress after which a process says where it is stuck, with all stacks, and ends; 0 for no limit.
+    Longer than the first step, with its compilation, and than a whole validation."""
     tensorboard: bool = True
     """Write TensorBoard events."""
+
+    def __post_init__(self) -> None:
+        _at_least(1, self, "steps", "accumulate", "keep_last")
+        _at_least(0, self, "label_smoothing", "z_loss", "ema_decay", "validate_every", "validation_bleu", "patience")
+        _at_least(0, self, "minutes", "checkpoint_every", "checkpoint_minutes", "log_every", "stall_minutes")
+        for name in ("label_smoothing", "ema_decay"):
+            if getattr(self, name) >= 1:
+                raise ValueError(f"{name} must be less than 1, got {getattr(self, name)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,11 +132,8 @@ class DecodeConfig:
     """See max_ratio."""
 
     def __post_init__(self) -> None:
-        for name in ("width", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not self.penalty >= 0:  # nor NaN
-            raise ValueError(f"penalty must be at least 0, got {self.penalty}")
+        _at_least(1, self, "width", "batch_size")
+        _at_least(0, self, "penalty", "max_ratio", "max_extra")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from jaxformer.training.checkpoint import CheckpointError as CheckpointError
 from jaxformer.training.checkpoint import Checkpoints as Checkpoints
+from jaxformer.training.checkpoint import save_seconds as save_seconds
 from jaxformer.training.loop import Plan as Plan
 from jaxformer.training.loop import Progress as Progress
 from jaxformer.training.loop import Result as Result

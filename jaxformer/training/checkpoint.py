@@ -3,6 +3,9 @@
 Orbax writes them, asynchronously and atomically.  What it does not do is notice a flipped bit, so every leaf
 carries a 64-bit checksum of its bits, computed on the devices that hold it, saved in the same commit and computed
 again after restoring, on whatever mesh.  A step that does not check out is passed over for the one before.
+
+Processes read each its part, alone, and say how it went before they go on together: what only one of them finds
+damaged would otherwise leave the others waiting for it.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ class Checkpoints:
     Args:
       directory: made if missing.
       keep_last: steps kept, besides the best one.
-      timeout: seconds after which a save that does not end is an error; a full disk would otherwise hang the run.
+      timeout: seconds after which a save that does not end is an error, for a disk that fills up under it would hang
+        the run; of the order of `save_seconds`.
 
     Raises:
       CheckpointError: the directory cannot be made or read.
@@ -88,9 +92,22 @@ class Checkpoints:
         return self._scores[step]
 
     def _about(self, step: int) -> dict[str, Any]:
-        about = self._manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
+        """What was saved with the state; like `_read` past Orbax's manager, which would wait for other processes."""
+        about = ocp.JsonCheckpointHandler().restore(self.directory / str(step) / "about")
         _check_signature(about)
         return about
+
+    def _read(self, step: int, target: Any) -> tuple[Any, dict[str, Any]]:
+        """The state and `about` of a step as this process reads them, without a word to the others.
+
+        Raises:
+          Exception: almost any, of a damaged file.
+        """
+        if step not in self.steps():
+            raise CheckpointError(f"it does not exist; there are {self.steps()}")
+        about, path = self._about(step), self.directory / str(step) / "state"
+        _check_kind(self._manager.item_metadata(step)["state"], target)
+        return ocp.StandardCheckpointHandler().restore(path, args=ocp.args.StandardRestore(target)), about
 
     def delete(self, step: int) -> None:
         """Removes a step."""
@@ -105,8 +122,9 @@ class Checkpoints:
         Raises:
           CheckpointError: this or the earlier save failed: no space, no permission, no end.
         """
-        if not os.access(self.directory, os.W_OK):  # Orbax would wait for its timeout
-            raise CheckpointError(f"cannot save step {step}: {self.directory} is read-only or missing")
+        obstacle = self._obstacle(state)  # for which Orbax would wait until its timeout
+        if not processes.everywhere(not obstacle):
+            raise CheckpointError(f"cannot save step {step}: {obstacle or 'another process cannot write it'}")
         score = score if score is not None and math.isfinite(score) else None
         about = _sign({"step": step, "score": score, "checksums": _listed(checksums(state)), **about})
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
@@ -116,6 +134,15 @@ class Checkpoints:
             self._manager.save(step, args=items, force=True)
         except Exception as error:  # Orbax and tensorstore raise many types for one cause
             raise CheckpointError(f"cannot save step {step} in {self.directory}: {_first_line(error)}") from error
+
+    def _obstacle(self, state: Any) -> str:
+        """Why `state` cannot be written now, or nothing."""
+        if not os.access(self.directory, os.W_OK):
+            return f"{self.directory} is read-only or missing"
+        free, needed = shutil.disk_usage(self.directory).free, _bytes(state)
+        if free < needed:
+            return f"{self.directory} has {free / 2**20:,.1f} MiB free, and it takes {needed / 2**20:,.1f}"
+        return ""
 
     def wait(self) -> None:
         """Returns when nothing is being saved.
@@ -136,7 +163,7 @@ class Checkpoints:
             self._manager.close()
 
     def restore(self, step: int, target: Any) -> tuple[Any, dict[str, Any]]:
-        """The state and `about` of one step, checked.
+        """The state and `about` of one step, checked; to be called by all processes, of which all succeed or none.
 
         Args:
           target: a state of ``jax.ShapeDtypeStruct``, with shardings to place it on a mesh.
@@ -145,22 +172,20 @@ class Checkpoints:
           CheckpointError: the step is missing, damaged, or that of another model.
         """
         _hush()
-        items = ocp.args.Composite(state=ocp.args.StandardRestore(target), about=ocp.args.JsonRestore())
+        self.wait()
+        where, found, problem = f"step {step} in {self.directory}", None, ""
         try:
-            about = self._about(step)
-            _check_kind(self._manager.item_metadata(step)["state"], target)
-            state = self._manager.restore(step, args=items)["state"]
-            found = _listed(checksums(state))
+            found = self._read(step, target)
         except CheckpointError as error:
-            raise CheckpointError(f"step {step} in {self.directory}: {error}") from error
+            problem = f"{where}: {error}"
         except Exception as error:  # a damaged file shows as almost any exception
-            raise CheckpointError(f"step {step} in {self.directory} cannot be read: {_first_line(error)}") from error
-        saved = about["checksums"]
-        wrong = sorted(path for path in found.keys() | saved.keys() if found.get(path) != saved.get(path))
-        if wrong:
-            raise CheckpointError(
-                f"step {step} in {self.directory} is damaged: wrong checksum of {', '.join(wrong[:3])}"
-            )
+            problem = f"{where} cannot be read: {_first_line(error)}"
+        if not processes.everywhere(found is not None) or found is None:
+            raise CheckpointError(problem or f"{where} cannot be read by another process")
+        state, about = found
+        sums, saved = _listed(checksums(state)), about["checksums"]
+        if wrong := sorted(path for path in sums.keys() | saved.keys() if sums.get(path) != saved.get(path)):
+            raise CheckpointError(f"{where} is damaged: wrong checksum of {', '.join(wrong[:3])}")
         return state, about
 
     def restore_latest(self, target: Any) -> tuple[Any, dict[str, Any]] | None:
@@ -177,13 +202,11 @@ class Checkpoints:
             try:
                 found = self.restore(step, target)
             except CheckpointError as error:
-                found, errors[step] = None, str(error)  # an exception kept would keep the arrays of what was read
-            # Processes that went on from different steps would wait for each other for ever.
-            if processes.everywhere(found is not None) and found is not None:
+                errors[step] = str(error)
+                logger.warning("%s; trying the step before", error)
+            else:
                 self._set_aside(errors)
                 return found
-            errors.setdefault(step, f"step {step} cannot be restored by another process")
-            logger.warning("%s; trying the step before", errors[step])
         if steps:
             raise CheckpointError(f"none of the steps {steps} can be restored; {errors[steps[-1]]}")
         return None
@@ -218,6 +241,19 @@ class Checkpoints:
             part = jax.tree.map(lambda x: x.astype(jnp.float32), pick(self.restore(step, target)[0]))
             total = part if total is None else jax.tree.map(jnp.add, total, part)
         return jax.tree.map(lambda x: x / len(steps), total)
+
+
+def save_seconds(state: Any) -> int:
+    """How long a save of `state`, or of its ``jax.ShapeDtypeStruct``, may take: a minute, and 20 MB/s if one must.
+
+    >>> save_seconds({"w": jax.ShapeDtypeStruct((500, 1_000_000), jnp.float32)})
+    160
+    """
+    return 60 + _bytes(state) // 20_000_000
+
+
+def _bytes(state: Any) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
 @dataclasses.dataclass

@@ -259,7 +259,7 @@ class _Clock:
 
     def _over(self, minutes: float, since: float, number: int) -> bool:
         """Of several processes the first one's clock counts, and is asked now and then, for the others wait for it."""
-        if minutes <= 0 or (jax.process_count() > 1 and number % self._plan.log_every):
+        if minutes <= 0 or (jax.process_count() > 1 and number % (self._plan.log_every or 10)):
             return False
         return processes.decided(time.monotonic() - since >= minutes * 60)
 

@@ -102,7 +102,7 @@ class Recorder:
             if out.reporter:
                 out.reporter.say(f"step {number:,}: not finite, skipped ({self.skipped} so far)")
         self._flops += flops
-        if number % self._every and number != self._steps:
+        if (not self._every or number % self._every) and number != self._steps:
             return
         seconds = time.perf_counter() - self._since
         # Of all steps since the last line: batches of short sentences and of long ones have very different losses.

@@ -121,6 +121,27 @@ def test_stuck_in_the_loader(folder):
     survives(run, fault, settings=settings, steps_lost=lost(run), seconds_to_detect=seconds)
 
 
+def test_a_damaged_part_of_one_host(folder):
+    """Only host 1 reads it, and all fall back together: whoever goes on alone waits for ever, or aborts."""
+    run = Run(folder, "shard", mesh="fsdp=*")
+    run.wait_for_step(15)
+    run.hosts[0].send_signal(signal.SIGTERM)
+    assert run.codes() == [85, 85]
+    newest = max(int(path.name) for path in (run.out / "checkpoints").iterdir())
+    for path in (run.out / "checkpoints" / str(newest) / "state" / "ocdbt.process_1" / "d").iterdir():
+        path.write_bytes(path.read_bytes()[:100])
+    again = Run(folder, "shard", mesh="fsdp=*").finish()
+    assert "resumed from step 10" in again.said(0)
+    assert [f"step {newest}" in line for line in again.said(1).splitlines() if "trying the step before" in line] == [
+        True
+    ]
+    assert (run.out / "checkpoints" / f"damaged-{newest}").is_dir()
+    ours, whole = losses(folder, "shard"), losses(folder, "whole")
+    assert [n for n, _ in ours] == [n for n, _ in whole]
+    assert max(abs(a / b - 1) for (_, a), (_, b) in zip(ours, whole, strict=True)) < 1e-5
+    report("the part of one host of two cut short", tried=1, survived=1, steps_lost=newest - 10)
+
+
 @pytest.mark.parametrize(("devices", "mesh"), [(4, "data=4"), (2, "fsdp=2")])
 def test_other_numbers_of_hosts_and_devices(folder, devices, mesh):
     """A part on two hosts, the rest on one: the same batches in the same order; sums in another round otherwise."""

@@ -109,6 +109,8 @@ def test_run_directories(tmp_path):
     assert runs.check_run(tmp_path / "run", config) is False
     assert not (tmp_path / "run").exists()
     runs.claim_run(tmp_path / "run", "translation", config)
+    assert runs.check_run(tmp_path / "run", config) is False  # nothing of it has happened
+    (tmp_path / "run" / "checkpoints").mkdir()
     assert runs.check_run(tmp_path / "run", config) is True
     assert runs.read_config(tmp_path / "run") == ("translation", config)
     with pytest.raises(ConfigError, match="seed was 0, now 1"):
@@ -121,6 +123,32 @@ def test_run_directories(tmp_path):
     (tmp_path / "run" / "config.json").write_text('{"task": "cooking", "config": {}}')
     with pytest.raises(ConfigError, match="task 'cooking'"):
         runs.read_config(tmp_path / "run")
+
+
+def test_settings_put_right_are_not_another_run(tmp_path):
+    """What ended for its settings, before a step, is in nobody's way: the advice of its message can be followed."""
+    wrong = small(cache=str(tmp_path / "cache"))
+    for config in (wrong, dataclasses.replace(wrong, data=dataclasses.replace(wrong.data, vocab_size=500))):
+        with pytest.raises(DataError, match=r"model\.max_length is 8"):
+            translation.train(config, tmp_path / "run", console=Console(quiet=True))
+    assert Tokenizer.load(tmp_path / "run" / "tokenizer.model").vocab_size == 500
+    assert runs.read_config(tmp_path / "run")[1].data.vocab_size == 500
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (TrainConfig, {"keep_last": 0}, "keep_last must be at least 1, got 0"),
+        (TrainConfig, {"accumulate": 0}, "accumulate must be at least 1"),
+        (TrainConfig, {"minutes": float("nan")}, "minutes must be at least 0, got nan"),
+        (TrainConfig, {"ema_decay": 1.0}, "ema_decay must be less than 1"),
+        (DataConfig, {"num_shapes": 0}, "num_shapes must be at least 1"),
+        (DecodeConfig, {"max_extra": -1}, "max_extra must be at least 0"),
+    ],
+)
+def test_settings_that_mean_nothing(kind, settings, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**settings)
 
 
 @pytest.mark.parametrize("text", ['{"task": "transl', "[]", "\ufffd\0"])

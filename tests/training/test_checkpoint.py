@@ -297,8 +297,17 @@ def test_killed_while_saving(tmp_path):
         ).all()
 
 
+# As if all that is free had been taken by others between the look at it and the write.
+TOO_LATE = """
+import shutil
+usage = shutil.disk_usage
+shutil.disk_usage = lambda path: usage(path)._replace(free=2**40)
+"""
+
+
 @pytest.mark.faults
-def test_full_disk_is_an_error_within_a_minute(tmp_path):
+@pytest.mark.parametrize(("before", "message"), [("", "MiB free, and it takes 0.6"), (TOO_LATE, "")])
+def test_full_disk_is_an_error_within_a_minute(tmp_path, before, message):
     """On a file system of a megabyte, where it can be made; a hang would run into the timeout."""
     folder = tmp_path / "small"
     folder.mkdir()
@@ -310,10 +319,11 @@ def test_full_disk_is_an_error_within_a_minute(tmp_path):
     try:
         began = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(folder / "c")], capture_output=True, text=True, timeout=90
+            [sys.executable, "-c", before + PROGRAM, str(folder / "c")], capture_output=True, text=True, timeout=90
         )
         assert done.returncode != 0
-        assert "CheckpointError" in done.stderr
+        assert "CheckpointError: cannot save" in done.stderr
+        assert message in done.stderr
         assert time.monotonic() - began < 60
         with training.Checkpoints(folder / "c") as checkpoints:  # what was saved before is still good
             target = {"x": jax.ShapeDtypeStruct((400, 400), jnp.float32)}

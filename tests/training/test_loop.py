@@ -124,7 +124,8 @@ def test_programs_are_counted():
     assert result.programs == 2
 
 
-def test_reports_tokens_and_utilisation():
+@pytest.mark.parametrize(("every", "steps"), [(4, [4, 8, 10]), (0, [10])])
+def test_reports_tokens_and_utilisation(every, steps):
     seen = []
 
     class Reporter:
@@ -139,9 +140,9 @@ def test_reports_tokens_and_utilisation():
         10,
         flops=lambda b: 1e6,
         outputs=training.Outputs(reporter=Reporter(), peak_flops=1e12),
-        plan={"log_every": 4},
+        plan={"log_every": every},
     )
-    assert seen == [(4, True, True), (8, True, True), (10, True, True)]
+    assert seen == [(step, True, True) for step in steps]
 
 
 def test_a_run_out_of_patience_stays_so():
