@@ -22,6 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN", type=pathlib.Path, help="a run directory")
     parser.add_argument("--last", type=int, default=5, help="how many checkpoints (default 5)")
+    parser.add_argument("--mesh", default="", metavar="MESH", help="device mesh; default: whole on every device")
     known = parser.parse_args(arguments)
     if known.last < 1:
         parser.error(f"--last must be at least 1, got {known.last}")
@@ -30,6 +31,6 @@ def main(arguments: Sequence[str]) -> int:
 
     task, _ = read_config(known.run)
     runtime.start()
-    steps = runtime.task(task).average(known.run, last=known.last)
+    steps = runtime.task(task).average(known.run, last=known.last, mesh=known.mesh)
     print(f"averaged steps {', '.join(map(str, steps))}; use it with --checkpoint average")
     return 0

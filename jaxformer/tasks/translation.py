@@ -215,17 +215,17 @@ def load(run: pathlib.Path, *, checkpoint: str = "best", mesh: str = "") -> tupl
             params = found[0]
     else:
         with training.Checkpoints(run / "checkpoints", keep_last=config.train.keep_last) as saved:
-            state, _ = saved.restore(_choose(saved, checkpoint), model.abstract_state())
+            state, _ = saved.restore(_choose(saved, checkpoint), _without_moments(model.abstract_state()))
         params = training.best_params(state)
     return config, Translator(model.net, params, tokenizer, config.decode, model.placement)
 
 
-def average(run: pathlib.Path, *, last: int) -> list[int]:
+def average(run: pathlib.Path, *, last: int, mesh: str = "") -> list[int]:
     """Averages the parameters of the last checkpoints (Vaswani et al. 2017, 6.1) into ``run/average``; the steps."""
-    config, _, model = _saved(run)
+    config, _, model = _saved(run, mesh)
     with training.Checkpoints(run / "checkpoints", keep_last=config.train.keep_last) as saved:
         steps = saved.steps()[-last:]
-        params = saved.average(model.abstract_state(), steps)
+        params = saved.average(_without_moments(model.abstract_state()), steps)
     with training.Checkpoints(run / "average", keep_last=1, timeout=training.save_seconds(params)) as target:
         for old in target.steps():
             target.delete(old)
@@ -238,6 +238,11 @@ def _saved(run: pathlib.Path, mesh: str = "") -> tuple[TranslationConfig, Tokeni
     _, config = runs.read_config(run)
     tokenizer = Tokenizer.load(run / "tokenizer.model")
     return config, tokenizer, make_model(config, tokenizer.vocab_size, Placement(sharding.mesh(mesh)))
+
+
+def _without_moments(state: training.TrainState) -> training.TrainState:
+    """The shapes of a state, without those of the optimiser: two thirds of a checkpoint that need not be read."""
+    return dataclasses.replace(state, optimizer=jax.tree.map(lambda _: ..., state.optimizer))
 
 
 def evaluate(

@@ -107,7 +107,8 @@ class Checkpoints:
             raise CheckpointError(f"it does not exist; there are {self.steps()}")
         about, path = self._about(step), self.directory / str(step) / "state"
         _check_kind(self._manager.item_metadata(step)["state"], target)
-        return ocp.StandardCheckpointHandler().restore(path, args=ocp.args.StandardRestore(target)), about
+        items = ocp.args.PyTreeRestore(item=target, restore_args=jax.tree.map(_how_to_read, target))
+        return ocp.PyTreeCheckpointHandler().restore(path, args=items), about
 
     def delete(self, step: int) -> None:
         """Removes a step."""
@@ -166,7 +167,8 @@ class Checkpoints:
         """The state and `about` of one step, checked; to be called by all processes, of which all succeed or none.
 
         Args:
-          target: a state of ``jax.ShapeDtypeStruct``, with shardings to place it on a mesh.
+          target: a state of ``jax.ShapeDtypeStruct``, with shardings to place it on a mesh; leaves that are ``...`` are
+            neither read nor checked, and stay so.
 
         Raises:
           CheckpointError: the step is missing, damaged, or that of another model.
@@ -184,7 +186,8 @@ class Checkpoints:
             raise CheckpointError(problem or f"{where} cannot be read by another process")
         state, about = found
         sums, saved = _listed(checksums(state)), about["checksums"]
-        if wrong := sorted(path for path in sums.keys() | saved.keys() if sums.get(path) != saved.get(path)):
+        expected = sums.keys() | saved.keys() - _left_out(target)
+        if wrong := sorted(path for path in expected if sums.get(path) != saved.get(path)):
             raise CheckpointError(f"{where} is damaged: wrong checksum of {', '.join(wrong[:3])}")
         return state, about
 
@@ -280,7 +283,19 @@ def checksums(tree: Any) -> dict[str, jax.Array]:
     the factors are odd.
     """
     # One small program for each kind of leaf compiles much faster than one for the whole tree.
-    return {jax.tree_util.keystr(path): _checksum(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): _checksum(leaf) for path, leaf in leaves if leaf is not ...}
+
+
+def _left_out(target: Any) -> set[str]:
+    return {jax.tree_util.keystr(path) for path, leaf in jax.tree_util.tree_leaves_with_path(target) if leaf is ...}
+
+
+def _how_to_read(leaf: Any) -> ocp.RestoreArgs:
+    if leaf is ...:
+        return ocp.RestoreArgs()
+    place = leaf.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return ocp.ArrayRestoreArgs(sharding=place, global_shape=leaf.shape, dtype=leaf.dtype)
 
 
 @jax.jit
@@ -332,17 +347,15 @@ def _digest(about: Mapping[str, Any]) -> str:
 
 def _check_kind(saved: Any, target: Any) -> None:
     """Paths, shapes and dtypes: Orbax would cast a dtype without a word."""
-    got = {
-        _path(path): (tuple(x.shape), np.dtype(x.dtype).name) for path, x in jax.tree_util.tree_leaves_with_path(saved)
-    }
-    want = {
-        _path(path): (tuple(x.shape), np.dtype(x.dtype).name) for path, x in jax.tree_util.tree_leaves_with_path(target)
-    }
+    got, want = ({_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(x)} for x in (saved, target))
     for path in sorted(got.keys() | want.keys()):
-        if got.get(path) != want.get(path):
-            raise CheckpointError(
-                f"that of another model: {path} is {got.get(path, 'missing')} there, {want.get(path, 'missing')} here"
-            )
+        there, here = _kind(got.get(path)), _kind(want.get(path))
+        if there != here and not (want.get(path) is ... and path in got):
+            raise CheckpointError(f"that of another model: {path} is {there} there, {here} here")
+
+
+def _kind(leaf: Any) -> Any:
+    return "missing" if leaf is None else leaf if leaf is ... else (tuple(leaf.shape), np.dtype(leaf.dtype).name)
 
 
 def _path(path: Any) -> str:

@@ -107,6 +107,7 @@ def test_translate_evaluate_average_inspect(run):
     assert best[0] == one.stdout.splitlines()[1]
     assert list(map(float, scores)) == sorted(map(float, scores), reverse=True)
 
+    assert main(["average", str(run), "--last", "1", "--mesh", "data=4,fsdp=2"]) == 0
     assert "steps 6, 12" in jaxformer("average", run, "--last", 2, cwd=run).stdout
     scored = jaxformer("evaluate", run, "--checkpoint", "average", cwd=run.parent)
     assert scored.returncode == 0

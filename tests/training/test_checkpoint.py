@@ -1,6 +1,7 @@
 """Checkpoints: what was saved comes back bit for bit, what is damaged is noticed and passed over."""
 
 import dataclasses
+import json
 import logging
 import os
 import shutil
@@ -66,6 +67,28 @@ def test_average(tmp_path):
     with training.Checkpoints(tmp_path) as checkpoints:
         mean = checkpoints.average(abstract(new_state()), [1, 3])
     np.testing.assert_allclose(mean["kernel"], states[2].params["kernel"], rtol=1e-6)
+
+
+def test_leaves_that_are_not_asked_for_are_not_read(tmp_path):
+    """Damage to the optimiser's moments is nothing to who translates; to who trains it is."""
+    states = saved(tmp_path, steps=(1,))
+    whole = abstract(new_state())
+    part = dataclasses.replace(whole, optimizer=jax.tree.map(lambda _: ..., whole.optimizer))
+    about = tmp_path / "1" / "about" / "metadata"
+    text = json.loads(about.read_text())
+    del text["digest"]
+    (moment,) = [path for path in text["checksums"] if "mu" in path and "kernel" in path]
+    text["checksums"][moment][0] ^= 1
+    about.write_text(json.dumps(text))
+    with training.Checkpoints(tmp_path) as checkpoints:
+        found, _ = checkpoints.restore(1, part)
+        assert equal(found.params, states[1].params)
+        assert all(leaf is ... for leaf in jax.tree.leaves(found.optimizer))
+        with pytest.raises(training.CheckpointError, match=r"wrong checksum of \.optimizer.*mu.*kernel"):
+            checkpoints.restore(1, whole)
+        other = dataclasses.replace(part, optimizer={"momentum": ...})
+        with pytest.raises(training.CheckpointError, match="another model"):
+            checkpoints.restore(1, other)
 
 
 def test_checksums_notice_every_flipped_bit():
