@@ -48,17 +48,17 @@ def sharded_attention(
     (2, 6, 2, 4)
     """
     batch, length, heads = spec(("batch", "length", "heads"), rules, mesh)
-    around = ring_attention(mesh, length, batch=batch, heads=heads) if ways(length, mesh) > 1 else None
 
     def attention(query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
-        if around is not None and query.shape[1] > 1:  # a step of decoding has nothing to cut
-            return around(query, key, value, **options)
+        rows, own = _fitting(batch, query.shape[0], mesh), _fitting(heads, key.shape[2], mesh)
+        if ways(length, mesh) > 1 and query.shape[1] > 1:  # a step of decoding has nothing to cut
+            return ring_attention(mesh, length, batch=rows, heads=own)(query, key, value, **options)
         request = make_request(query, key, value, **options)
         with axes.compiling_for(axes.devices()[:1]):  # each computes its own, as one alone would
             name = implementation or api.choose(request)
         if mesh.size == 1 or name in BY_ITSELF:
             return api.attention(query, key, value, **options, implementation=name)
-        return _mapped(request, name, mesh, _fitting(batch, query.shape[0], mesh), _fitting(heads, key.shape[2], mesh))
+        return _mapped(request, name, mesh, rows, own)
 
     return attention
 

@@ -72,8 +72,8 @@ class Translator:
         found: list[list[Candidate]] = [[Candidate("", 0.0, ())] * num_best for _ in sentences]
         # Equal lengths side by side waste least on padding; sorting is stable, so the result is reproducible.
         order = sorted((i for i, ids in enumerate(tokens) if len(ids) > 1), key=lambda i: len(tokens[i]))
-        for start in range(0, len(order), self.decode.batch_size):
-            chosen = order[start : start + self.decode.batch_size]
+        for start in range(0, len(order), self._together):
+            chosen = order[start : start + self._together]
             hypotheses = self._search([tokens[i] for i in chosen])
             for row, i in enumerate(chosen):
                 found[i] = [self._candidate(hypotheses, row, rank) for rank in range(num_best)]
@@ -101,12 +101,20 @@ class Translator:
         model = self.net.config
         return model.max_length if model.positions == "learned" else sys.maxsize
 
+    @property
+    def _ways(self) -> int:
+        return 1 if self.placement is None else self.placement.ways
+
+    @property
+    def _together(self) -> int:
+        """Sentences searched together: with more devices than `batch_size`, one for each."""
+        return self.decode.batch_size + -self.decode.batch_size % self._ways
+
     def _search(self, sources: list[np.ndarray]) -> Hypotheses:
         longest = max(len(ids) for ids in sources)
         size = min(next((step for step in LADDER if step >= longest), longest), self._most)
-        num_rows = min(self.decode.batch_size, 1 << (len(sources) - 1).bit_length())
-        if self.placement is not None:
-            num_rows += -num_rows % self.placement.ways
+        num_rows = min(self._together, 1 << (len(sources) - 1).bit_length())
+        num_rows += -num_rows % self._ways
         source = np.full((num_rows, size), PAD, np.int32)
         for row, ids in zip(source, sources, strict=False):
             row[: len(ids)] = ids

@@ -135,6 +135,8 @@ def test_what_does_not_divide_is_not_cut():
     query, key, value, _ = (x[:3, :, :2] if i else x[:3, :, :4] for i, x in enumerate(arrays(6, 2, batch=4)))
     on_mesh = jax.jit(sharding.sharded_attention(sharding.mesh(GRID), implementation="blockwise"))
     np.testing.assert_allclose(on_mesh(query, key, value), functional.attention(query, key, value), atol=1e-5)
+    around = jax.jit(sharding.sharded_attention(sharding.mesh("data=2,context=2,tensor=2")))
+    np.testing.assert_allclose(around(query, key, value), functional.attention(query, key, value), atol=1e-5)
 
 
 def test_lengths_go_around_a_ring():

@@ -58,6 +58,13 @@ def test_progress_counts_every_sentence():
     assert seen == [2, 2, 1]
 
 
+def test_every_device_has_a_sentence():
+    """A batch of two on eight devices would have six of them search for translations of nothing."""
+    seen = []
+    dataclasses.replace(translator(), placement=ALL).translate(SENTENCES[:1] * 10, progress=seen.append)
+    assert seen == [8, 2]
+
+
 def test_attention_rows_sum_to_one():
     found = translator().attention(SENTENCES[0], "Le vieil homme.")
     assert found.weights.shape == (1, 2, len(found.target), len(found.source))
