@@ -86,6 +86,7 @@ def make_plan(
     num_shapes: int = 6,
     max_length: int = 256,
     multiple_of: int = 8,
+    length_multiple: int = 1,
     shuffle: bool = True,
 ) -> Plan:
     """Plans batches of about `token_budget` padded tokens, the longer side counted, in `num_shapes` shapes.
@@ -94,6 +95,7 @@ def make_plan(
       source_lengths, target_lengths: tokens of each pair, END not counted.
       max_length: pairs with a side longer than this, END included, are skipped.
       multiple_of: rows of a batch are a multiple of this, so that a mesh of so many devices divides them.
+      length_multiple: lengths of batches are a multiple of this, for meshes that cut them.
 
     Raises:
       ValueError: no pair is short enough, or the budget cannot hold `multiple_of` of the longest.
@@ -102,7 +104,7 @@ def make_plan(
     kept = np.flatnonzero(longer <= max_length)
     if len(kept) == 0:
         raise ValueError(f"none of {len(longer)} pairs has at most {max_length} tokens a side")
-    limits = _limits(longer[kept], num_shapes)
+    limits = _limits(longer[kept], num_shapes, length_multiple)
     if multiple_of * limits[-1] > token_budget:
         raise ValueError(
             f"a budget of {token_budget} tokens cannot hold {multiple_of} pairs of {limits[-1]} tokens; "
@@ -130,13 +132,13 @@ def replan(plan: Plan, source_lengths: np.ndarray, target_lengths: np.ndarray) -
     return Plan(plan.shapes, buckets, np.flatnonzero(bucket_of == len(limits)), plan.seed, shuffle=False)
 
 
-def _limits(longer: np.ndarray, num_shapes: int) -> np.ndarray:
+def _limits(longer: np.ndarray, num_shapes: int, multiple: int) -> np.ndarray:
     """Upper lengths, at most `num_shapes`, that leave the least padding: optimal by dynamic programming.
 
     Only multiples of a small grain are tried, so the table stays small whatever the lengths.
     """
-    top = int(longer.max())
-    grain = max(1, -(-top // 128))
+    top = -(-int(longer.max()) // multiple) * multiple
+    grain = multiple * max(1, -(-top // (128 * multiple)))
     edges = np.arange(grain, top + grain, grain)
     edges[-1] = top
     counts = np.diff(np.searchsorted(np.sort(longer), edges, side="right"), prepend=0)

@@ -44,6 +44,11 @@ class Placement:
         return tables.ways(self.rows.spec[0], self.mesh)
 
     @property
+    def length_ways(self) -> int:
+        """In how many pieces lengths are cut, where that divides them."""
+        return tables.ways(tables.spec(("length",), self.rules, self.mesh)[0], self.mesh)
+
+    @property
     def rows(self) -> NamedSharding:
         """A batch's rows cut, as the table says, and each row whole."""
         return NamedSharding(self.mesh, tables.spec(("batch",), self.rules, self.mesh))

@@ -129,6 +129,7 @@ def prepare_run(
         token_budget=config.data.token_budget,
         num_shapes=config.data.num_shapes,
         max_length=config.data.max_length,
+        length_multiple=config.data.length_multiple,
     )
     _check_positions(model.net.config, max(shape[1] for shape in plan.shapes))
     held = prepare(corpora.validation, tokenizer, config.data.cache)
@@ -141,6 +142,12 @@ def prepare_run(
         f"{plan.fill(*lengths):.0%} full; {len(plan.skipped):,} pairs too long "
         f"({time.perf_counter() - began:.1f} s)"
     )
+    ways = placement.length_ways
+    if whole := [shape[1] for shape in plan.shapes if shape[1] % ways]:
+        say(
+            f"outside attention, batches of lengths {', '.join(map(str, whole))} are not cut, for {ways} does not "
+            f"divide them; with --data.length-multiple {ways} it does"
+        )
     if processes.first():
         runs.write_provenance(out, config=fingerprint(config), data=_hashes(corpora), tokenizer=tokenizer.fingerprint)
     return Prepared(corpora, tokenizer, model, (tokens, plan), (held, validation))

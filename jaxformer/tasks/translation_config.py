@@ -58,11 +58,13 @@ class DataConfig:
     """Padded tokens a batch, the longer side counted."""
     num_shapes: int = 6
     """Batch shapes, hence compiled programs."""
+    length_multiple: int = 1
+    """Lengths of batches are a multiple of this; a mesh that cuts lengths (`context`) wants its own size here."""
     cache: str = dataclasses.field(default=".cache/jaxformer", metadata=PLACE)
     """Where tokenised corpora are kept, by hash."""
 
     def __post_init__(self) -> None:
-        _at_least(1, self, "vocab_size", "variants", "max_length", "token_budget", "num_shapes")
+        _at_least(1, self, "vocab_size", "variants", "max_length", "token_budget", "num_shapes", "length_multiple")
         _at_least(0, self, "held_out")
 
 

@@ -15,13 +15,13 @@ def lengths(seed, count):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 1000), st.integers(20, 400), st.integers(1, 6), st.sampled_from([1, 8]))
-def test_every_pair_once_an_epoch(seed, count, num_shapes, multiple):
+@given(st.integers(0, 1000), st.integers(20, 400), st.integers(1, 6), st.sampled_from([1, 8]), st.sampled_from([1, 4]))
+def test_every_pair_once_an_epoch(seed, count, num_shapes, multiple, length_multiple):
     source, target = lengths(seed, count)
-    plan = make_plan(
-        source, target, seed=seed, token_budget=600, num_shapes=num_shapes, max_length=36, multiple_of=multiple
-    )
+    options = {"max_length": 36, "multiple_of": multiple, "length_multiple": length_multiple}
+    plan = make_plan(source, target, seed=seed, token_budget=600, num_shapes=num_shapes, **options)
     assert len(plan.shapes) <= num_shapes
+    assert [length % length_multiple for shape in plan.shapes for length in shape[1:]] == [0, 0] * len(plan.shapes)
     for epoch in range(2):
         seen = []
         for step in range(epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch):

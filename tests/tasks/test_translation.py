@@ -1,6 +1,7 @@
 """From text to text with an untrained model: order, batching, limits, and what is refused."""
 
 import dataclasses
+import io
 
 import jax
 import numpy as np
@@ -93,6 +94,22 @@ def test_batches_longer_than_the_positions(tmp_path):
     corpora = load_corpora(config.data, seed=0)
     with pytest.raises(DataError, match=r"model\.max_length is 8"):
         translation.prepare_run(config, corpora, tmp_path, ALL, console=Console(quiet=True))
+
+
+def test_lengths_that_a_mesh_cannot_cut(tmp_path):
+    """They are not cut, which is said, with what would cut them."""
+    placement, said = Placement(sharding.mesh("data=2,context=4")), []
+    for multiple in (1, 4):
+        config = small(cache=str(tmp_path / "cache"), length_multiple=multiple)
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, max_length=256))
+        console = Console(file=io.StringIO(), width=500)
+        corpora = load_corpora(config.data, seed=0)
+        plan = translation.prepare_run(config, corpora, tmp_path, placement, console=console).train[1]
+        said.append(console.file.getvalue())
+        odd = [shape[1] for shape in plan.shapes if shape[1] % 4]
+        assert bool(odd) is (multiple == 1)
+        assert all(f"{length}" in said[-1] for length in odd)
+    assert ["--data.length-multiple 4" in text for text in said] == [True, False]
 
 
 def test_a_metric_that_nobody_computes(tmp_path):
