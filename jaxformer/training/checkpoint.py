@@ -182,6 +182,7 @@ class Checkpoints:
             problem = f"{where}: {error}"
         except Exception as error:  # a damaged file shows as almost any exception
             problem = f"{where} cannot be read: {_first_line(error)}"
+            logger.debug("%s", where, exc_info=True)
         if not processes.everywhere(found is not None) or found is None:
             raise CheckpointError(problem or f"{where} cannot be read by another process")
         state, about = found
