@@ -43,7 +43,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--mesh", help="axes and sizes, such as fsdp=32,tensor=4; default: CONFIG's")
     parser.add_argument("--json", action="store_true", help="everything, on standard output")
     known, rest = parser.parse_known_args(arguments)
-    if rest and arguments.index(rest[0]) < arguments.index(known.config):  # which may have no value
+    # Before CONFIG is known nobody can tell whether what follows a setting is its value, or CONFIG.
+    if rest and arguments.index(rest[0]) < arguments.index(known.config):
         raise ConfigError(f"CONFIG comes before its settings: jaxformer plan CONFIG ... {rest[0]} ...")
     task, config = resolve(known.config)
     if task != "translation":

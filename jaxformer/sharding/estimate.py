@@ -87,7 +87,9 @@ def _rate(topology: Topology, mesh: Mapping[str, int], one: Collective) -> float
     along = [number for number, name in enumerate(mesh) if name in one.axes]
     places = np.arange(size).reshape(tuple(mesh.values()))
     groups = np.moveaxis(places, along, range(-len(along), 0)).reshape(-1, math.prod(mesh[name] for name in one.axes))
-    shared = [min(np.unique(group // joined, return_counts=True)[1]) for group in groups if np.ptp(group // joined)]
-    if not shared:
+    hosts = groups // joined
+    crossing = hosts[np.ptp(hosts, axis=1) > 0]
+    if not len(crossing):
         return link
-    return min(link, chip.network_rate * (min(shared) if one.kind in _SHARED else 1))
+    shared = min(np.unique(group, return_counts=True)[1].min() for group in crossing) if one.kind in _SHARED else 1
+    return min(link, shared * chip.network_rate)

@@ -211,8 +211,9 @@ def test_what_may_stand_before_the_configuration(capsys):
     assert said.endswith("CONFIG comes before its settings: jaxformer plan CONFIG ... --model.width ...\n")
 
 
-def test_the_scale_study_follows_from_what_the_compiler_said():
+def test_the_scale_study_follows_from_what_the_compiler_said(monkeypatch):
     """The tables of launch/SCALING.md, row by row."""
+    monkeypatch.chdir(ROOT)  # for `experiments`
     text = (ROOT / "launch" / "SCALING.md").read_text()
     plans = scaling.read(ROOT / "benchmarks" / "results" / "2026-11-21-scaling.json")
     assert len(plans) == len(scaling.cases())
