@@ -1,5 +1,7 @@
 """Plans of one training step on slices of several sizes: the tables of launch/SCALING.md.
 
+The file holds what the compiler said of memory and collectives; times are worked out from that for every table.
+
 python -m benchmarks.scaling --out plans.json              # what is not in the file yet, a minute or two each
 python -m benchmarks.scaling --out plans.json --only v5p   # of these machines: TPUs need libtpu, GPUs the CUDA wheels
 python -m benchmarks.scaling --out plans.json --tables     # the tables of what is in it
@@ -12,7 +14,11 @@ import dataclasses
 import json
 import math
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxformer.sharding.hlo import Collective
+    from jaxformer.tasks.planning import Forecast
 
 MACHINES = {
     "v5p": {8: "v5p:2x2x2", 128: "v5p:4x4x8", 512: "v5p:8x8x8"},
@@ -80,8 +86,33 @@ def planned(model: str, topology: str, mesh: str, rows: int, length: int) -> dic
         name = f"{one.kind} along {','.join(one.axes)}"
         sent[name] = sent.get(name, 0.0) + one.wire * one.count
     data = as_data(found, [])
+    facts = {name: data[name] for name in ("topology", "mesh", "batch", "memory")}
     largest = dataclasses.asdict(found.collectives[0]) if found.collectives else None
-    return {"case": [model, topology, mesh, rows, length]} | data | {"collectives": sent, "largest": largest}
+    return {"case": [model, topology, mesh, rows, length]} | facts | {"collectives": sent, "largest": largest}
+
+
+def forecasted(plan: dict[str, Any]) -> Forecast:
+    """The forecast of a plan in the file, with one collective for all of a kind and mesh axes."""
+    from jaxformer.config import resolve
+    from jaxformer.tasks.planning import Memory, concluded
+
+    _, config = resolve(f"wmt14:{plan['case'][0]}_en_de")
+    vocabulary = dict.fromkeys(("source_vocab_size", "target_vocab_size"), config.data.vocab_size)
+    network, mesh = dataclasses.replace(config.model, **vocabulary), plan["mesh"]
+    found = [_collective(*name.split(" along "), sent, mesh) for name, sent in plan["collectives"].items()]
+    memory = Memory(**plan["memory"])
+    return concluded(network, plan["topology"], mesh, tuple(plan["batch"]), memory, found or None)
+
+
+def _collective(kind: str, along: str, sent: float, mesh: dict[str, int]) -> Collective:
+    """One collective in which a device sends so many bytes."""
+    from jaxformer.sharding.hlo import Collective
+
+    axes = tuple(along.split(","))
+    devices = 2 if kind == "collective-permute" else math.prod(mesh[axis] for axis in axes)
+    of_a_byte = Collective(kind, 1, 1, devices, axes, 1, "")
+    size = round(sent / of_a_byte.wire)
+    return dataclasses.replace(of_a_byte, bytes=size, largest=size)
 
 
 def table(plans: list[dict[str, Any]]) -> str:
@@ -105,17 +136,17 @@ def row(plan: dict[str, Any]) -> list[str]:
         f"{rows} x {length}",
         f"{plan['memory']['peak'] / 2**30:.2f}",
     ]
-    best = plan["estimate"]
+    found = forecasted(plan)
+    best = found.estimate
     if best is None:
         return [*cells, "", "", "", "does not fit", ""]
-    share = plan["utilisation"]
     return [
         *cells,
         f"{sum(plan['collectives'].values()) / 2**20:,.0f}",
-        f"{1e3 * best['compute']:.2f}",
-        f"{1e3 * best['network']:.2f}",
-        best["bound"],
-        f"{share['serial']:.0%} to {share['overlapped']:.0%}",
+        f"{1e3 * best.compute:.2f}",
+        f"{1e3 * best.network:.2f}",
+        best.bound,
+        f"{found.utilisation(best.serial):.0%} to {found.utilisation(best.overlapped):.0%}",
     ]
 
 

@@ -40,14 +40,18 @@ def main(arguments: Sequence[str]) -> int:
     machines = "a slice of TPUs: v5e:4x4, v5p:4x4x8, v6e:16x16, tpu7x:2x2x2; hosts x GPUs: h100:4x8, h200:64x8"
     parser.add_argument("--topology", required=True, help=machines)
     parser.add_argument("--batch", metavar="ROWSxLENGTH", help="default: the batch of the longest sentences")
+    parser.add_argument("--mesh", help="axes and sizes, such as fsdp=32,tensor=4; default: CONFIG's")
     parser.add_argument("--json", action="store_true", help="everything, on standard output")
     known, rest = parser.parse_known_args(arguments)
+    # Before CONFIG is known nobody can tell whether what follows a setting is its value, or CONFIG.
+    if rest and arguments.index(rest[0]) < arguments.index(known.config):
+        raise ConfigError(f"CONFIG comes before its settings: jaxformer plan CONFIG ... {rest[0]} ...")
     task, config = resolve(known.config)
     if task != "translation":
         raise ConfigError(f"{known.config} is of the task {task!r}; only translation can be planned")
     from jaxformer.cli.arguments import override
 
-    config = override(config, rest)
+    config = override(config, rest if known.mesh is None else [*rest, "--mesh", known.mesh])
     import jax
     from rich.console import Console
 
@@ -57,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     shape = _shape(known.batch)
     with Console(stderr=True).status(f"compiling the training step for {known.topology}: a minute or two"):
         found = forecast(config, known.topology, shape=shape)
-    said = [] if found.memory.fits else remedies(config, found)
+    said = [] if found.memory.fits else remedies(config, found, shape=shape)
     print(json.dumps(as_data(found, said)) if known.json else report(config.name, found, said))
     return 0 if found.memory.fits else 2
 
@@ -124,7 +128,8 @@ def report(name: str, found: Forecast, said: Sequence[str], *, rows: int = 12) -
     best = found.estimate
     lines += [
         "",
-        f"arithmetic: {found.flops / 1e12:,.2f} TFLOP a step, {found.flops / devices / 1e12:,.3f} a device",
+        f"arithmetic: {found.flops / 1e12:,.2f} TFLOP a step; with what the backward pass computes again "
+        f"{found.computed / 1e12:,.2f}, {found.computed / devices / 1e12:,.3f} a device",
         "estimate (a roofline from data sheets, NOT a measurement), milliseconds a step",
         f"  compute {1e3 * best.compute:.2f}, memory at least {1e3 * best.memory:.2f}, "
         f"network {1e3 * best.network:.2f}: the {best.bound} is the bound",

@@ -11,17 +11,22 @@ import numpy as np
 from jaxformer.sharding.hlo import Collective
 from jaxformer.sharding.topology import Topology
 
+_SHARED = "all-gather", "all-reduce", "reduce-scatter"
+"""Collectives whose way out of a host or slice all devices there can share."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Roofline:
-    """Seconds that a step spends at least on each of three things, were it to do nothing else."""
+    """Seconds that a step spends on each of three things at the data sheet's rates, were it to do nothing else."""
 
     compute: float
     """Matrix products at the chip's peak."""
     memory: float
     """What it must read and write once."""
     network: float
-    """All collectives, each at the rate of the links that it needs."""
+    """All collectives, one after another, each on a ring along its mesh axes.  This is no limit from below: a mesh axis
+    that lies along several dimensions of a torus can use the links of all, and two permutations can go opposite ways
+    at once."""
 
     @property
     def overlapped(self) -> float:
@@ -40,15 +45,22 @@ class Roofline:
 
 
 def roofline(
-    topology: Topology, mesh: Mapping[str, int], *, flops: float, touched: float, found: Iterable[Collective]
+    topology: Topology,
+    mesh: Mapping[str, int],
+    *,
+    flops: float,
+    touched: float,
+    found: Iterable[Collective],
+    dtype: str = "bfloat16",
 ) -> Roofline:
     """The roofline of a device's share of a step.
 
     Args:
       mesh: ``mesh.shape``, the axes with their sizes in order.
-      flops: operations of one device.
+      flops: operations of one device, with those that the program does twice.
       touched: bytes that one device reads or writes at least.
       found: the collectives of the program.
+      dtype: of the matrix products' operands, "bfloat16" or "float32".
 
     >>> from jaxformer.sharding.topology import parse
     >>> reduced = Collective("all-reduce", 2 * 10**9, 2 * 10**9, 4, ("fsdp",), 1, "")
@@ -57,22 +69,27 @@ def roofline(
     (0.01, 0.001, 0.015, 'network')
     """
     network = sum(one.count * one.wire / _rate(topology, mesh, one) for one in found)
-    return Roofline(flops / topology.chip.flops, touched / topology.chip.memory_rate, network)
+    peak = {"bfloat16": topology.chip.flops, "float32": topology.chip.float32_flops}[dtype]
+    return Roofline(flops / peak, touched / topology.chip.memory_rate, network)
 
 
 def _rate(topology: Topology, mesh: Mapping[str, int], one: Collective) -> float:
     """Bytes/s at which a device sends in a collective.
 
-    A torus wraps around only where it is long enough, and is then used both ways.  What leaves a slice, or a host of
-    GPUs, is shared out over all of the devices there that take part, each with an adapter of its own; where each
-    sends something else to each, nothing can be shared.
+    A ring on a torus goes both ways round, two devices have one link between them, and a permutation sends one way;
+    through NVLink's switch each sends at its full rate, to whomever.  What leaves a slice, or a host of GPUs, is shared
+    out over all of the devices there that take part, each with an adapter of its own; where each sends something else
+    to each, nothing can be shared.  Of the groups of devices that do the same side by side, the slowest counts.
     """
     size, chip = math.prod(mesh.values()), topology.chip
+    link = chip.link_rate / 2 if one.devices == 2 and not chip.gpu else chip.link_rate
     joined = topology.joined or size // mesh.get("slice", 1)
+    along = [number for number, name in enumerate(mesh) if name in one.axes]
     places = np.arange(size).reshape(tuple(mesh.values()))
-    ring = places[tuple(slice(None) if name in one.axes else 0 for name in mesh)].reshape(-1)
-    together = int(np.count_nonzero(ring < joined))
-    if together == ring.size:
-        return chip.link_rate
-    shared = together if one.kind in ("all-gather", "all-reduce", "reduce-scatter") else 1
-    return min(chip.link_rate, shared * chip.network_rate)
+    groups = np.moveaxis(places, along, range(-len(along), 0)).reshape(-1, math.prod(mesh[name] for name in one.axes))
+    hosts = groups // joined
+    crossing = hosts[np.ptp(hosts, axis=1) > 0]
+    if not len(crossing):
+        return link
+    shared = min(np.unique(group, return_counts=True)[1].min() for group in crossing) if one.kind in _SHARED else 1
+    return min(link, shared * chip.network_rate)

@@ -189,10 +189,11 @@ def _read(line: str, mesh: Mapping[str, int]) -> Collective | None:
     if not found:
         return None
     result, kind, start, rest = found.groups()
-    sizes = [_size(*array) for array in _ARRAY.findall(result)]
-    if start and kind == "collective-permute":
-        sizes = sizes[1:2]  # what it takes, what it gives, and two numbers of its own
-    elif start and (kind != "all-reduce" or result.startswith("((")):
+    arrays = _ARRAY.findall(result)
+    if start and kind == "collective-permute" and len(arrays) > 2 and arrays[-2:] == [("u32", "")] * 2:
+        arrays = arrays[:-2]  # two numbers of a TPU's own
+    sizes = [_size(*array) for array in arrays]
+    if start and (kind != "all-reduce" or result.startswith("((")):
         sizes = sizes[len(sizes) // 2 :]  # what it takes, and what it gives; of a sum both only for GPUs
     taking_part = _members(rest, mesh)
     members = 2 if kind == "collective-permute" else len(taking_part)

@@ -45,10 +45,16 @@ def mesh(text: str = "", devices: Sequence[Any] | None = None) -> Mesh:
 def num_slices(text: str) -> int:
     """The slices that a mesh is for, as its line says.
 
+    Raises:
+      ValueError: it leaves them open, for there is nothing to count.
+
     >>> num_slices("slice=2,fsdp=*"), num_slices("data=8")
     (2, 1)
     """
-    return (_sizes(text).get("slice", 1) if text else 1) or 1
+    slices = _sizes(text).get("slice", 1) if text else 1
+    if not slices:
+        raise ValueError(f"mesh {text!r}: say how many slices, such as slice=2, for a topology is one of them")
+    return slices
 
 
 def parse(text: str, num_devices: int) -> dict[str, int]:

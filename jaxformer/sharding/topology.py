@@ -24,10 +24,14 @@ class Chip:
     """Bytes of its memory (HBM)."""
     flops: float
     """Dense bfloat16 matrix peak, FLOP/s."""
+    float32_flops: float
+    """Of float32 matrices at JAX's default precision, FLOP/s.  That is one pass in bfloat16 on a TPU, hence the same,
+    and TF32 on these GPUs, half as fast (`jax.lax.Precision`)."""
     memory_rate: float
     """Of its memory, bytes/s."""
     link_rate: float
-    """What it can send to its neighbours, bytes/s: along one axis of a TPU's torus, both ways round, or by NVLink."""
+    """What it can send to its neighbours, bytes/s: along one axis of a TPU's torus, half of it each way round; or by
+    NVLink, to any GPU of the host."""
     network_rate: float
     """What it can send through the slower network, bytes/s: to another slice of TPUs, or another host of GPUs."""
     shapes: tuple[str, ...]
@@ -47,12 +51,12 @@ _HOSTS = "1x1", "1x8", "2x8", "4x8", "8x8", "16x8", "32x8", "64x8"
 # devices.  GPUs: NVIDIA's data sheets of the SXM modules, and of DGX H100 and H200 for the network (one 400 Gbit/s
 # adapter a GPU); NVLink's 900 GB/s are of both directions.
 CHIPS = {
-    "v5e": Chip(16 * GIB, 197e12, 819e9, 400e9 / 4, 25e9 / 8, _PLANE, 256),
-    "v5p": Chip(95 * GIB, 459e12, 2765e9, 1200e9 / 6, 50e9 / 8, _CUBE, 6144),
-    "v6e": Chip(32 * GIB, 918e12, 1638e9, 800e9 / 4, 100e9 / 8, _PLANE, 256),
-    "tpu7x": Chip(96 * GIB, 2307e12 / 2, 7380e9 / 2, 1200e9 / 6 / 2, 100e9 / 8 / 2, _CUBE, 9216),
-    "h100": Chip(84_929_347_584, 989e12, 3352e9, 900e9 / 2, 400e9 / 8, _HOSTS, 8192, "NVIDIA H100 80GB HBM3"),
-    "h200": Chip(150_754_820_096, 989e12, 4800e9, 900e9 / 2, 400e9 / 8, _HOSTS, 8192, "NVIDIA H200"),
+    "v5e": Chip(16 * GIB, 197e12, 197e12, 819e9, 400e9 / 4, 25e9 / 8, _PLANE, 256),
+    "v5p": Chip(95 * GIB, 459e12, 459e12, 2765e9, 1200e9 / 6, 50e9 / 8, _CUBE, 6144),
+    "v6e": Chip(32 * GIB, 918e12, 918e12, 1638e9, 800e9 / 4, 100e9 / 8, _PLANE, 256),
+    "tpu7x": Chip(96 * GIB, 2307e12 / 2, 2307e12 / 2, 7380e9 / 2, 1200e9 / 6 / 2, 100e9 / 8 / 2, _CUBE, 9216),
+    "h100": Chip(84_929_347_584, 989e12, 494.7e12, 3352e9, 900e9 / 2, 400e9 / 8, _HOSTS, 8192, "NVIDIA H100 80GB HBM3"),
+    "h200": Chip(150_754_820_096, 989e12, 494.7e12, 4800e9, 900e9 / 2, 400e9 / 8, _HOSTS, 8192, "NVIDIA H200"),
 }
 _GPUS_OF_A_HOST = 8
 NAMES = [f"{kind}:{shape}" for kind, chip in CHIPS.items() for shape in chip.shapes]
@@ -83,9 +87,27 @@ class Topology:
 
     @property
     def available(self) -> int:
-        """Bytes of a device's memory that JAX will take: of a GPU's three quarters, unless told otherwise."""
-        share = float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75")) if self.chip.gpu else 1.0
+        """Bytes of a device's memory that JAX will take: of a GPU's three quarters, unless told otherwise.
+
+        Raises:
+          ValueError: told by something that is no positive number, or by two variables.
+        """
+        share = _memory_fraction() if self.chip.gpu else 1.0
         return int(self.chip.memory * share)
+
+
+def _memory_fraction() -> float:
+    """The share of a GPU's memory, from the variables that JAX reads, as it reads them: empty is unset."""
+    name, deprecated = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
+    said = {variable: os.environ[variable] for variable in (name, deprecated) if os.environ.get(variable)}
+    if len(said) == 2:
+        raise ValueError(f"both {name} and {deprecated} are set, which JAX refuses; the second is deprecated: unset it")
+    for variable, text in said.items():
+        with contextlib.suppress(ValueError):
+            if 0 < float(text) < math.inf:
+                return float(text)
+        raise ValueError(f"{variable}={text!r}: expected a positive number, such as 0.9")
+    return 0.75
 
 
 def parse(name: str) -> Topology:

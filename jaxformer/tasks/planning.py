@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,7 +13,12 @@ import jax
 from jaxformer import sharding
 from jaxformer.data.batch import Shape
 from jaxformer.data.plan import num_rows
-from jaxformer.models.costs import encoder_decoder_parameters, encoder_decoder_training_flops
+from jaxformer.models.costs import (
+    encoder_decoder_flops,
+    encoder_decoder_parameters,
+    encoder_decoder_training_flops,
+)
+from jaxformer.models.encoder_decoder import EncoderDecoderConfig
 from jaxformer.sharding import topology
 from jaxformer.sharding.estimate import Roofline, roofline
 from jaxformer.sharding.hlo import Collective, collectives
@@ -53,7 +59,9 @@ class Forecast:
     batch: Shape
     parameters: int
     flops: float
-    """Of the model, a step, all devices; without what `remat` computes again."""
+    """Of the model, a step, all devices; without what the backward pass computes again."""
+    computed: float
+    """What the devices compute for it, by `computed_flops`."""
     memory: Memory
     collectives: tuple[Collective, ...]
     """Those of one device; none are known of a program that does not fit."""
@@ -65,7 +73,7 @@ class Forecast:
         return self.batch[0] * self.batch[2]
 
     def utilisation(self, seconds: float) -> float:
-        """The share of the machine's matrix peak that a step of so many seconds uses."""
+        """The share of the machine's bfloat16 peak that a step of so many seconds puts to use for the model (MFU)."""
         return self.flops / (seconds * math.prod(self.mesh.values()) * topology.parse(self.topology).chip.flops)
 
 
@@ -80,29 +88,67 @@ def forecast(config: TranslationConfig, name: str, *, shape: Shape | None = None
       ValueError: an unknown topology, a mesh that does not fit it or the model, or no compiler for it.
     """
     machine = topology.parse(name)
+    available = machine.available
     devices = topology.devices(name, slices=num_slices(config.mesh))
     placement = sharding.Placement(sharding.mesh(config.mesh, devices))
     model = make_model(config, config.model.target_vocab_size or config.data.vocab_size, placement)
     length = config.data.max_length
     lowered, shape = model.lower(shape or (num_rows(config.data.token_budget, length), length, length))
-    network, mesh = model.net.config, dict(placement.mesh.shape)
-    flops = encoder_decoder_training_flops(network, *shape)
-    state = _state_bytes(model)
-    program, peak = _compiled(lowered, sum(state))
+    state, mesh = _state_bytes(model), dict(placement.mesh.shape)
+    program, peak = _compiled(lowered, sum(state), devices[0].platform)
     if program is None:
-        peak = max(peak, machine.available + 1)  # the compiler keeps some for itself, and has refused
-    memory = Memory(*state, peak, machine.available)
-    found, estimate = [], None
-    if program is not None:
-        found = collectives(program.as_text(), mesh)
-        # Whatever lies in memory at the worst moment was written once, and is read once.
-        estimate = roofline(machine, mesh, flops=flops / placement.mesh.size, touched=2 * peak, found=found)
-    size = encoder_decoder_parameters(network)
-    return Forecast(name, mesh, shape, size, flops, memory, tuple(found), estimate)
+        peak = max(peak, available + 1)  # the compiler keeps some for itself, and has refused
+    found = None if program is None else collectives(program.as_text(), mesh)
+    return concluded(model.net.config, name, mesh, shape, Memory(*state, peak, available), found)
 
 
-def _compiled(lowered: jax.stages.Lowered, state: int) -> tuple[jax.stages.Compiled | None, int]:
-    """The program and the peak of its memory; no program where it does not fit beside a state of so many bytes."""
+def concluded(
+    network: EncoderDecoderConfig,
+    name: str,
+    mesh: dict[str, int],
+    shape: Shape,
+    memory: Memory,
+    found: Sequence[Collective] | None,
+) -> Forecast:
+    """The forecast that follows from a program's memory and collectives; these are None where it does not fit."""
+    size, estimate = encoder_decoder_parameters(network), None
+    flops, computed = encoder_decoder_training_flops(network, *shape), computed_flops(network, shape)
+    if found is not None:
+        estimate = roofline(
+            topology.parse(name),
+            mesh,
+            flops=computed / math.prod(mesh.values()),
+            touched=2 * memory.peak,  # whatever lies in memory at the worst moment was written once, and is read once
+            found=found,
+            dtype=network.compute_dtype,
+        )
+    return Forecast(name, mesh, shape, size, flops, computed, memory, tuple(found or ()), estimate)
+
+
+def computed_flops(network: EncoderDecoderConfig, shape: Shape) -> float:
+    """Floating-point operations of a training step as it runs, with what the backward pass computes again.
+
+    That is attention's two products, for `Stack` keeps only the others; with `remat` the whole of each block, but for
+    the last product of a pre-norm block, which no gradient needs.  What a fused kernel computes again within itself is
+    left out.
+    """
+    batch, source, target = shape
+    tokens = batch * (network.encoder_depth * source + network.decoder_depth * target)  # of all layers
+    places = batch * (network.encoder_depth * source**2 + network.decoder_depth * target * (target + source))
+    again = 4.0 * network.width * places
+    if network.remat:
+        blocks = dataclasses.replace(network, source_vocab_size=0, target_vocab_size=0)  # no logits
+        last = 2 * network.width * network.hidden * tokens if network.arrange == "pre" else 0
+        again = encoder_decoder_flops(blocks, *shape) - last
+    return encoder_decoder_training_flops(network, *shape) + again
+
+
+def _compiled(lowered: jax.stages.Lowered, state: int, platform: str) -> tuple[jax.stages.Compiled | None, int]:
+    """The program and the peak of its memory; no program where it does not fit beside a state of so many bytes.
+
+    The compiler for TPUs lets temporaries overlap, and fits their peak into the memory; their sum may be twice that.
+    Elsewhere all of them are one buffer, which a CPU's peak leaves out.
+    """
     try:
         program = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
@@ -115,7 +161,11 @@ def _compiled(lowered: jax.stages.Lowered, state: int) -> tuple[jax.stages.Compi
         needed = int(float(said[1]) * 2 ** {"K": 10, "M": 20, "G": 30, "T": 40}[said[2]])
         return None, needed if used else needed + state
     about = program.memory_analysis()
-    return program, about.peak_memory_in_bytes + about.generated_code_size_in_bytes
+    peak = about.peak_memory_in_bytes
+    if platform != "tpu":
+        held = about.argument_size_in_bytes + about.output_size_in_bytes - about.alias_size_in_bytes
+        peak = max(peak, held + about.temp_size_in_bytes)
+    return program, peak + about.generated_code_size_in_bytes
 
 
 def _state_bytes(model: Model) -> tuple[int, int]:
@@ -129,26 +179,35 @@ def _held(leaf: Any) -> int:
     return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
 
-def remedies(config: TranslationConfig, found: Forecast) -> list[str]:
-    """What would make a step fit, with the arithmetic of each: `fsdp` shrinks the state, a smaller batch the rest."""
+def remedies(config: TranslationConfig, found: Forecast, *, shape: Shape | None = None) -> list[str]:
+    """What would make a step fit, with the arithmetic of each: `fsdp` shrinks the state, a smaller batch the rest.
+
+    Args:
+      shape: the one that `forecast` was given; without one the batch follows from the token budget.
+    """
     memory, said, gib = found.memory, [], 2**30
     state = memory.parameters + memory.optimizer
     if not config.model.remat:
-        said.append("--model.remat True: blocks are computed again in the backward pass; a third more arithmetic")
-    parts = config.train.accumulate
-    while state < memory.available and state + memory.temporaries * config.train.accumulate / parts > memory.available:
-        parts *= 2
-    if state < memory.available:
-        left = (state + memory.temporaries * config.train.accumulate / parts) / gib
+        said.append("--model.remat True: blocks are computed again in the backward pass; up to a third more arithmetic")
+    before, length = config.train.accumulate, config.data.max_length
+    wanted = shape[0] if shape else num_rows(config.data.token_budget, length)
+    ways = math.prod(found.mesh.get(axis, 1) for axis in sharding.RULES["batch"])
+    rows = found.batch[0] // (ways * before)  # that a device holds of one part
+    needed = lambda fewer: state + memory.temporaries * fewer / rows
+    fewer = next((fewer for fewer in range(rows - 1, 0, -1) if needed(fewer) <= memory.available), 0)
+    if fewer:
+        parts = -(-wanted // (ways * fewer))
+        fewer = -(-wanted // (ways * parts))  # of parts that are all alike
+        left = f"about {needed(fewer) / gib:.1f} GiB if all else shrinks so"
+        said.append(f"--train.accumulate {parts}: the batch in {parts} parts, {left}")
+        smaller = ways * before * fewer
+        if shape:
+            said.append(f"--batch {smaller}x{shape[2]}: a smaller batch, {left}")
+        elif smaller >= num_rows(0, length):  # no training without so many
+            said.append(f"--data.token_budget {smaller * length}: a smaller batch, {left}")
+    if not fewer or state > memory.available / 4:
+        fsdp = found.mesh.get("fsdp", 1)
         said.append(
-            f"--train.accumulate {parts}: the batch in {parts} parts, about {left:.1f} GiB if all else shrinks so"
-        )
-        said.append(
-            f"--data.token_budget {config.data.token_budget * config.train.accumulate // parts}: a smaller batch"
-        )
-    ways = found.mesh.get("fsdp", 1)
-    if state > memory.available / 4:
-        said.append(
-            f"fsdp={2 * ways} instead of {ways} in the mesh: half of the state's {state / gib:.1f} GiB a device"
+            f"fsdp={2 * fsdp} instead of {fsdp} in the mesh: half of the state's {state / gib:.1f} GiB a device"
         )
     return said

@@ -19,6 +19,9 @@ def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) ->
     ``jax.tree.map(lambda x: jnp.stack([x] * n), state)`` and ``x.reshape(n, -1, *x.shape[1:])``.  Each device draws
     dropout of its own; without dropout the numbers are those of `make_step`.
 
+    Raises:
+      ValueError: a state with a moving average, which only `make_step` keeps.
+
     >>> import jax.numpy as jnp
     >>> from jaxformer.training.state import create
     >>> square = lambda p, x, key: (((p - x) ** 2).sum(), jnp.float32(x.size), {})
@@ -31,6 +34,8 @@ def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) ->
 
     @functools.partial(jax.pmap, axis_name="devices", donate_argnums=0)
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+        if state.average is not None:
+            raise ValueError("make_replicated_step keeps no moving average: create the state with average=False")
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         key = jax.random.fold_in(key, jax.lax.axis_index("devices"))
 
@@ -46,6 +51,6 @@ def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) ->
             updates, moments = optimizer.update(gradient, state.optimizer, state.params)
             params = optax.apply_updates(state.params, updates)
         metrics = {**metrics, "loss_sum": total, "count": count, "gradient_norm": optax.tree.norm(gradient)}
-        return TrainState(state.step + 1, params, moments, state.average, state.key), metrics
+        return TrainState(state.step + 1, params, moments, None, state.key), metrics
 
     return step

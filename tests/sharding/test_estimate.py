@@ -43,6 +43,31 @@ def test_within_a_host():
     assert network("h200:1x2", {"fsdp": 2}, gather("fsdp")) == pytest.approx(3 / 450)
 
 
+def test_the_slowest_group_counts():
+    """Of four groups of six on three hosts, two cross from one host to the next, through two adapters at one end."""
+    assert network("h100:3x8", {"data": 4, "tensor": 6}, gather("tensor")) == pytest.approx(3 / (2 * 50))
+    assert network("h100:3x8", {"data": 6, "tensor": 4}, gather("tensor")) == pytest.approx(3 / 450)
+
+
+def test_one_link_one_way():
+    """Of a torus: 100 GB/s to a neighbour, be it the only other device or one of a ring; NVLink's switch knows none."""
+    pair = dataclasses.replace(gather("fsdp"), devices=2)
+    permuted = dataclasses.replace(gather("fsdp", kind="collective-permute"), devices=2)
+    assert network("v5p:2x1x1", {"fsdp": 2}, pair) == pytest.approx(2 / 100)
+    assert network("v5p:2x2x1", {"fsdp": 4}, permuted) == pytest.approx(4 / 100)
+    assert network("v5p:2x2x1", {"fsdp": 4}, gather("fsdp")) == pytest.approx(3 / 200)
+    assert network("h100:1x2", {"fsdp": 2}, pair) == pytest.approx(2 / 450)
+    assert network("h100:1x4", {"fsdp": 4}, permuted) == pytest.approx(4 / 450)
+
+
+@pytest.mark.parametrize(("name", "seconds"), [("v5p:1x1x1", 1), ("h100:1x1", 2)])
+def test_float32(name, seconds):
+    """One pass in bfloat16 on a TPU, TF32 on a GPU: at JAX's default precision."""
+    flops = parse(name).chip.flops
+    sheet = roofline(parse(name), {"data": 1}, flops=flops, touched=0, found=[], dtype="float32")
+    assert sheet.compute == pytest.approx(seconds, rel=1e-3)
+
+
 def test_what_cannot_be_shared():
     """One that sends to its neighbour on the other host, or something else to each."""
     sent = dataclasses.replace(gather("context", kind="collective-permute"), devices=2)

@@ -172,6 +172,15 @@ def test_a_loop_that_depends_on_data_is_refused():
         ("((f32[8], s8[4]), (f32[8], s8[4])) all-reduce-start(%x), replica_groups=[4,2]<=[8]", (36, 2, ("tensor",))),
         ("((f32[8]{0}), f32[2]{0}) reduce-scatter-start(%x), replica_groups={{0,2,4,6}}", (32, 4, ("data",))),
         ("(f32[2], f32[8]) all-gather-start(%x), replica_groups=[2,4]<=[4,2]T(1,0)", (32, 4, ("data",))),
+        (
+            "((bf16[8], bf16[4]), (bf16[8], bf16[4])) collective-permute-start(%x, %z), source_target_pairs={{0,2}}",
+            (24, 2, ("data",)),
+        ),
+        (
+            "((s8[8], s8[4]), (s8[8], s8[4]), u32[], u32[]) collective-permute-start(%x), source_target_pairs={{0,1}}",
+            (12, 2, ("tensor",)),
+        ),
+        ("(u32[], u32[]) collective-permute-start(%x), source_target_pairs={{0,1}}", (4, 2, ("tensor",))),
         ("bf16[2,3]{1,0:T(8,128)(2,1)S(1)} reduce-scatter(%x), replica_groups=[4,2]<=[8]", (24, 2, ("tensor",))),
         ("(pred[8], s4[8], f8e4m3fn[8]) all-to-all(%x), replica_groups=[4,2]<=[8]", (20, 2, ("tensor",))),
     ],

@@ -10,6 +10,8 @@ from jaxformer import sharding
 from jaxformer.sharding import topology
 from jaxformer.training.progress import PEAKS
 
+FRACTIONS = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
+
 
 @pytest.mark.parametrize("name", topology.NAMES)
 def test_usual_names(name):
@@ -51,11 +53,24 @@ def test_what_to_install(monkeypatch):
 
 def test_memory_that_jax_takes(monkeypatch):
     """All of a TPU's, three quarters of a GPU's, as much as one asks for."""
-    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    for name in FRACTIONS:
+        monkeypatch.delenv(name, raising=False)
     assert topology.parse("v5e:1x1").available == 16 * 2**30
     assert topology.parse("h100:1x1").available == int(0.75 * 84_929_347_584)
-    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", ".9")
-    assert topology.parse("h200:1x1").available == int(0.9 * 150_754_820_096)
+    for said, unsaid in (FRACTIONS, reversed(FRACTIONS)):
+        monkeypatch.setenv(said, ".9")
+        monkeypatch.setenv(unsaid, "")
+        assert topology.parse("h200:1x1").available == int(0.9 * 150_754_820_096)
+
+
+@pytest.mark.parametrize("said", [".9 .9", "most ", "0 ", " nan", " -1"])
+def test_memory_that_jax_refuses(monkeypatch, said):
+    """Of a TPU's there is nothing to say."""
+    for name, text in zip(FRACTIONS, said.split(" "), strict=True):
+        monkeypatch.setenv(name, text)
+    with pytest.raises(ValueError, match="which JAX refuses" if said == ".9 .9" else "expected a positive number"):
+        _ = topology.parse("h100:1x1").available
+    assert topology.parse("v5e:1x1").available == 16 * 2**30
 
 
 def test_peaks_are_those_of_training():

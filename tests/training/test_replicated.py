@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxformer import models, pure, training
 from tests.sharding import test_rules
@@ -32,3 +33,12 @@ def test_ten_steps():
     for a, b in zip(jax.tree.leaves(state.params), jax.tree.leaves(last.params), strict=True):
         np.testing.assert_allclose(a[0], b, atol=2e-4)
         np.testing.assert_array_equal(a, jnp.broadcast_to(a[0], a.shape))
+
+
+def test_a_moving_average_is_refused():
+    """Its initial values would stay, and be what is evaluated."""
+    state = training.create(lambda key: jnp.zeros(2), test_rules.OPTIMIZER, jax.random.key(0), average=True)
+    state = jax.tree.map(lambda x: jnp.stack([x] * 8), state)
+    step = training.make_replicated_step(lambda p, x, key: (p.sum(), x.sum(), {}), test_rules.OPTIMIZER)
+    with pytest.raises(ValueError, match="keeps no moving average"):
+        step(state, jnp.ones((8, 3)))
