@@ -108,8 +108,7 @@ def resolve(reference: str) -> tuple[str, Any]:
             return _call(importlib.import_module(path), function, reference)
         except ModuleNotFoundError as error:
             raise ConfigError(f"no configuration {reference!r}: {error}") from error
-    known = [*BUILTIN, *(name for name, _ in catalogue())]
-    raise ConfigError(f"no configuration {reference!r}{nearest(reference, known)}")
+    raise ConfigError(f"no configuration {reference!r}{nearest(reference, (name for name, _ in catalogue()))}")
 
 
 def catalogue() -> list[tuple[str, str]]:

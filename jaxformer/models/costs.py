@@ -6,6 +6,8 @@ out, as is usual for *model* FLOPs.  A backward pass costs twice a forward pass.
 
 from __future__ import annotations
 
+import dataclasses
+
 from jaxformer.models.encoder_decoder import EncoderDecoderConfig
 
 
@@ -44,3 +46,23 @@ def encoder_decoder_training_flops(
 ) -> float:
     """Forward and backward; recomputation by remat is not counted, since it is no use to the model."""
     return 3 * encoder_decoder_flops(config, batch, source_length, target_length)
+
+
+def encoder_decoder_computed_flops(
+    config: EncoderDecoderConfig, batch: int, source_length: int, target_length: int
+) -> float:
+    """Forward and backward as they run, with what the backward pass computes again.
+
+    That is attention's two products, for `Stack` keeps only the others; with `remat` the whole of each block, but for
+    the last product of a pre-norm block, which no gradient needs.  What a fused kernel computes again within itself is
+    left out.
+    """
+    shape = batch, source_length, target_length
+    tokens = batch * (config.encoder_depth * source_length + config.decoder_depth * target_length)  # of all layers
+    own, across = config.encoder_depth * source_length**2, config.decoder_depth * target_length
+    again = 4.0 * config.width * batch * (own + across * (target_length + source_length))
+    if config.remat:
+        blocks = dataclasses.replace(config, source_vocab_size=0, target_vocab_size=0)  # no logits
+        last = 2 * config.width * config.hidden * tokens if config.arrange == "pre" else 0
+        again = encoder_decoder_flops(blocks, *shape) - last
+    return encoder_decoder_training_flops(config, *shape) + again

@@ -14,7 +14,7 @@ from jaxformer import sharding
 from jaxformer.data.batch import Shape
 from jaxformer.data.plan import num_rows
 from jaxformer.models.costs import (
-    encoder_decoder_flops,
+    encoder_decoder_computed_flops,
     encoder_decoder_parameters,
     encoder_decoder_training_flops,
 )
@@ -61,7 +61,7 @@ class Forecast:
     flops: float
     """Of the model, a step, all devices; without what the backward pass computes again."""
     computed: float
-    """What the devices compute for it, by `computed_flops`."""
+    """What the devices compute for it, by `encoder_decoder_computed_flops`."""
     memory: Memory
     collectives: tuple[Collective, ...]
     """Those of one device; none are known of a program that does not fit."""
@@ -112,7 +112,7 @@ def concluded(
 ) -> Forecast:
     """The forecast that follows from a program's memory and collectives; these are None where it does not fit."""
     size, estimate = encoder_decoder_parameters(network), None
-    flops, computed = encoder_decoder_training_flops(network, *shape), computed_flops(network, shape)
+    flops, computed = encoder_decoder_training_flops(network, *shape), encoder_decoder_computed_flops(network, *shape)
     if found is not None:
         estimate = roofline(
             topology.parse(name),
@@ -123,24 +123,6 @@ def concluded(
             dtype=network.compute_dtype,
         )
     return Forecast(name, mesh, shape, size, flops, computed, memory, tuple(found or ()), estimate)
-
-
-def computed_flops(network: EncoderDecoderConfig, shape: Shape) -> float:
-    """Floating-point operations of a training step as it runs, with what the backward pass computes again.
-
-    That is attention's two products, for `Stack` keeps only the others; with `remat` the whole of each block, but for
-    the last product of a pre-norm block, which no gradient needs.  What a fused kernel computes again within itself is
-    left out.
-    """
-    batch, source, target = shape
-    tokens = batch * (network.encoder_depth * source + network.decoder_depth * target)  # of all layers
-    places = batch * (network.encoder_depth * source**2 + network.decoder_depth * target * (target + source))
-    again = 4.0 * network.width * places
-    if network.remat:
-        blocks = dataclasses.replace(network, source_vocab_size=0, target_vocab_size=0)  # no logits
-        last = 2 * network.width * network.hidden * tokens if network.arrange == "pre" else 0
-        again = encoder_decoder_flops(blocks, *shape) - last
-    return encoder_decoder_training_flops(network, *shape) + again
 
 
 def _compiled(lowered: jax.stages.Lowered, state: int, platform: str) -> tuple[jax.stages.Compiled | None, int]:

@@ -16,12 +16,16 @@ from jaxformer.cli import main as cli
 from jaxformer.cli import plan
 from jaxformer.cli.arguments import override
 from jaxformer.config import to_data
-from jaxformer.models.costs import encoder_decoder_parameters, encoder_decoder_training_flops
+from jaxformer.models.costs import (
+    encoder_decoder_computed_flops,
+    encoder_decoder_parameters,
+    encoder_decoder_training_flops,
+)
 from jaxformer.sharding import hlo, topology
 from jaxformer.sharding.estimate import Roofline
 from jaxformer.sharding.hlo import Collective
 from jaxformer.tasks import planning
-from jaxformer.tasks.planning import Forecast, Memory, computed_flops, forecast, remedies
+from jaxformer.tasks.planning import Forecast, Memory, forecast, remedies
 from jaxformer.tasks.translation_config import DataConfig, TrainConfig, TranslationConfig
 from jaxformer.tasks.translation_model import make_model
 
@@ -55,7 +59,7 @@ def test_forecast(here):
     assert found.memory.optimizer == on_one(state.optimizer)
     assert found.memory.temporaries > found.memory.parameters  # of which the gradient alone has as many
     assert found.memory.fits
-    assert found.computed == computed_flops(model, found.batch)
+    assert found.computed == encoder_decoder_computed_flops(model, *found.batch)
     assert found.utilisation(found.estimate.compute) == pytest.approx(found.flops / found.computed)
     assert found.utilisation(2 * found.estimate.compute) == pytest.approx(found.flops / found.computed / 2)
 
@@ -67,7 +71,7 @@ def test_arithmetic_is_that_of_the_program(arrange, remat):
     config = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, arrange=arrange, remat=remat))
     model = make_model(config, 400, sharding.Placement(sharding.mesh("data=1", jax.devices()[:1])))
     lowered, shape = model.lower((6, 24, 40))
-    assert computed_flops(model.net.config, shape) == products(lowered.compile().as_text())
+    assert encoder_decoder_computed_flops(model.net.config, *shape) == products(lowered.compile().as_text())
 
 
 def products(text):
