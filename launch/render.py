@@ -74,8 +74,8 @@ def fill(part: Any, given: dict[str, str | int], arguments: list[str]) -> Any:
         # Kubernetes wants a text as the value of a variable.
         return {key: str(value) if key == "value" else value for key, value in filled.items()}
     if isinstance(part, list):
-        # Kubernetes would replace $(NAME) in an argument by a variable of its pod.
-        spliced = [argument.replace("$(", "$$(") for argument in arguments]
+        # Kubernetes would replace $(NAME) in an argument by a variable of its pod, and reads $$ as $.
+        spliced = [argument.replace("$", "$$") for argument in arguments]
         return [x for item in part for x in (spliced if item == "${ARGS}" else [fill(item, given, arguments)])]
     if not isinstance(part, str):
         return part
