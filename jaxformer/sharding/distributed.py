@@ -252,7 +252,7 @@ def gpus_of_task(environment: Mapping[str, str], local_rank: int | None) -> tupl
 
 
 def _devices_as_set(environment: Mapping[str, str]) -> tuple[int, ...]:
-    text = environment.get("JAX_LOCAL_DEVICE_IDS", "")
+    text = environment.get("JAX_LOCAL_DEVICE_IDS", "").replace(" ", "")
     if not re.fullmatch(r"([0-9]+(,[0-9]+)*)?", text):
         raise ValueError(f"JAX_LOCAL_DEVICE_IDS is whole numbers, by commas, got {text!r}")
     return tuple(int(item) for item in text.split(",") if item)
