@@ -177,6 +177,9 @@ def test_pods_of_a_job_find_process_0():
     assert pod["subdomain"] == service["metadata"]["name"]
     assert job["spec"]["completionMode"] == "Indexed"
     assert job["spec"]["completions"] == job["spec"]["parallelism"]
+    # One number for all pods would be used up NODES times as fast.
+    assert "backoffLimit" not in job["spec"]
+    assert (job["spec"]["backoffLimitPerIndex"], job["spec"]["maxFailedIndexes"]) == (64, 0)
 
 
 @pytest.mark.parametrize(("template", "kind"), [("k8s/job.yaml", "Job"), ("k8s/jobset.yaml", "JobSet")])
