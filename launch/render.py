@@ -1,7 +1,7 @@
 """Fills in a template of k8s/ or sky/ and prints it.
 
     python launch/render.py launch/k8s/job.yaml NAME=base IMAGE=registry/jaxformer:1 NODES=4 GPUS=8 CLAIM=runs \\
-        -- base --out /runs/base --mesh fsdp=32 | kubectl apply -f -
+        -- wmt14:base_en_de --out /runs/base --data-dir /runs/data --mesh fsdp=32 | kubectl apply -f -
 
 The template is read as YAML first and filled in afterwards, value by value, so nothing that is given can become
 anything but a value.  `${KEY}` stands for a value, `${ARGS}` as an item of a list for the arguments after `--`, and in

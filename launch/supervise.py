@@ -1,6 +1,6 @@
 """Runs a command again until it is done.
 
-    python launch/supervise.py --checkpoints runs/base/checkpoints -- jaxformer train base --out runs/base
+    python launch/supervise.py --checkpoints run/checkpoints -- jaxformer train demo --out run
 
 Exit code 0 is the end, 2 (a wrong setting, wrong data) and 130 (Ctrl-C) too, for again it would end so; after 85
 (stopped and saved) the command starts anew at once; after anything else it waits, twice as long each time.  It gives
