@@ -13,6 +13,13 @@ def name(text: str) -> str:
     return text
 
 
+def share(text: str) -> str:
+    """The text, if it is the address of an NFS share, ``host:/path``."""
+    if not re.fullmatch(r"[A-Za-z0-9][-A-Za-z0-9.]*:(/[-A-Za-z0-9._]+)+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no share: host:/path, such as 10.0.0.2:/runs")
+    return text
+
+
 def at_least(least: float, kind: type = int) -> Callable[[str], float]:
     """Reads a number, no smaller than this and finite."""
 

@@ -1,7 +1,7 @@
 """Fills in a template of k8s/ or sky/ and prints it.
 
     python launch/render.py launch/k8s/job.yaml NAME=base IMAGE=registry/jaxformer:1 NODES=4 GPUS=8 CLAIM=runs \\
-        -- base --out /runs/base --mesh fsdp=32 | kubectl apply -f -
+        -- wmt14:base_en_de --out /runs/base --data-dir /runs/data --mesh fsdp=32 | kubectl apply -f -
 
 The template is read as YAML first and filled in afterwards, value by value, so nothing that is given can become
 anything but a value.  `${KEY}` stands for a value, `${ARGS}` as an item of a list for the arguments after `--`, and in
@@ -74,8 +74,8 @@ def fill(part: Any, given: dict[str, str | int], arguments: list[str]) -> Any:
         # Kubernetes wants a text as the value of a variable.
         return {key: str(value) if key == "value" else value for key, value in filled.items()}
     if isinstance(part, list):
-        # Kubernetes would replace $(NAME) in an argument by a variable of its pod.
-        spliced = [argument.replace("$(", "$$(") for argument in arguments]
+        # Kubernetes would replace $(NAME) in an argument by a variable of its pod, and reads $$ as $.
+        spliced = [argument.replace("$", "$$") for argument in arguments]
         return [x for item in part for x in (spliced if item == "${ARGS}" else [fill(item, given, arguments)])]
     if not isinstance(part, str):
         return part

@@ -1,10 +1,10 @@
 """Runs a command again until it is done.
 
-    python launch/supervise.py --checkpoints runs/base/checkpoints -- jaxformer train base --out runs/base
+    python launch/supervise.py --checkpoints run/checkpoints -- jaxformer train demo --out run
 
 Exit code 0 is the end, 2 (a wrong setting, wrong data) and 130 (Ctrl-C) too, for again it would end so; after 85
 (stopped and saved) the command starts anew at once; after anything else it waits, twice as long each time.  It gives
-up after so many restarts in a row that brought no new checkpoint.
+up after so many restarts in a row without progress: a new checkpoint or, without --checkpoints, some minutes.
 
 SIGTERM goes on to the command and everything it started, which are killed if they are still there after the grace
 period: a process stuck in a collective ignores SIGTERM.  The command's code is then the answer, 85 if it saved.
@@ -29,6 +29,9 @@ def main() -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--checkpoints", type=pathlib.Path, help="where a new one, named by its step, is progress")
     parser.add_argument(
+        "--minutes", type=at_least(0, float), default=10, help="that are progress where there is no --checkpoints; 10"
+    )
+    parser.add_argument(
         "--restarts", type=at_least(0), default=5, help="in a row without progress, before giving up; 5"
     )
     parser.add_argument(
@@ -39,20 +42,22 @@ def main() -> int:
     known = parser.parse_args()
     child, in_vain = Child(known.grace), 0
     while True:
-        before = newest(known.checkpoints)
+        before, began = newest(known.checkpoints), time.monotonic()
         try:
             code = child.run(known.command)
         except (FileNotFoundError, PermissionError) as error:
             parser.error(str(error))
         if code in FINAL or child.told_to_stop:
             return code
-        after = newest(known.checkpoints)
-        in_vain = 0 if after > before else in_vain + 1
+        after, took = newest(known.checkpoints), time.monotonic() - began
+        progress = after > before if known.checkpoints else took > known.minutes * 60
+        in_vain = 0 if progress else in_vain + 1
+        at = f" at checkpoint {after}" if known.checkpoints else ""
         if in_vain > known.restarts:
-            say(f"exit code {code}; {known.restarts} restarts brought no checkpoint after step {after}: giving up")
+            say(f"exit code {code}{at}; {known.restarts} restarts brought no progress: giving up")
             return code
         delay = 0 if code == SAVED else min(600, known.wait * 2 ** max(0, in_vain - 1))
-        say(f"exit code {code} at checkpoint {after}; starting again in {delay:.0f} s")
+        say(f"exit code {code}{at}; starting again in {delay:.0f} s")
         if not child.sleep(delay):
             return code
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import pathlib
 from collections.abc import Sequence
+
+from jaxformer.cli.paths import local_path
 
 EXAMPLES = """examples:
   jaxformer average runs/en-de --last 10
@@ -20,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run", metavar="RUN", type=pathlib.Path, help="a run directory")
+    parser.add_argument("run", metavar="RUN", type=local_path, help="a run directory")
     parser.add_argument("--last", type=int, default=5, help="how many checkpoints (default 5)")
     parser.add_argument("--mesh", default="", metavar="MESH", help="device mesh; default: whole on every device")
     known = parser.parse_args(arguments)

@@ -6,6 +6,8 @@ import argparse
 import pathlib
 from collections.abc import Sequence
 
+from jaxformer.cli.paths import local_path
+
 EXAMPLES = """examples:
   jaxformer data list
   jaxformer data fetch multi30k --out data
@@ -24,9 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("action", choices=("list", "fetch", "grammar"))
     parser.add_argument("name", nargs="?", help="which corpus to fetch")
-    parser.add_argument(
-        "--out", type=pathlib.Path, default=pathlib.Path("data"), help="where to put it (default: data)"
-    )
+    parser.add_argument("--out", type=local_path, default=pathlib.Path("data"), help="where to put it (default: data)")
     known = parser.parse_args(arguments)
     if known.action == "grammar":
         return _write_grammar(known.out)

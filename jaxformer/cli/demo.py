@@ -6,6 +6,8 @@ import argparse
 import pathlib
 from collections.abc import Sequence
 
+from jaxformer.cli.paths import local_path
+
 EXAMPLES = """examples:
   jaxformer demo
   jaxformer demo --out runs/demo --train.steps 800
@@ -23,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--out", metavar="RUN", type=pathlib.Path, default=pathlib.Path("runs/demo"))
+    parser.add_argument("--out", metavar="RUN", type=local_path, default=pathlib.Path("runs/demo"))
     known, rest = parser.parse_known_args(arguments)
     from jaxformer.cli import runtime
     from jaxformer.cli.arguments import override

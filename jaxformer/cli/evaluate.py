@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import pathlib
 from collections.abc import Sequence
+
+from jaxformer.cli.paths import local_path
 
 EXAMPLES = """examples:
   jaxformer evaluate runs/demo
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Which run, which of its checkpoints, and how to search."""
-    parser.add_argument("run", metavar="RUN", type=pathlib.Path, help="a run directory")
+    parser.add_argument("run", metavar="RUN", type=local_path, help="a run directory")
     parser.add_argument("--checkpoint", default="best", help="best (default), last, average, or a step")
     parser.add_argument("--width", type=int, help="beam width; 1 is greedy search")
     parser.add_argument("--penalty", type=float, help="score = log-probability / length ** penalty")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import pathlib
 from collections.abc import Sequence
+
+from jaxformer.cli.paths import local_path
 
 EXAMPLES = """examples:
   jaxformer inspect runs/demo --source "The agreement on the European Economic Area was signed in August 1992."
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--head", type=int, help="a head, from 0; default: the head that aligns most words")
     parser.add_argument("--mean", action="store_true", help="the mean of all layers and heads")
     parser.add_argument("--grid", action="store_true", help="every head of every layer in one picture")
-    parser.add_argument("--out", type=pathlib.Path, help="the picture (.png or .svg); default: RUN/attention.png")
+    parser.add_argument("--out", type=local_path, help="the picture (.png or .svg); default: RUN/attention.png")
     known = parser.parse_args(arguments)
     if not known.source.strip():
         parser.error("--source is empty")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import pathlib
 from collections.abc import Sequence
 
+from jaxformer.cli.paths import local_path
 from jaxformer.config import resolve
 
 EXAMPLES = """examples:
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "config", metavar="CONFIG", help="a name from `jaxformer configs`, a file, or a saved config.json"
     )
-    parser.add_argument("--out", metavar="RUN", type=pathlib.Path, help="the run directory")
+    parser.add_argument("--out", metavar="RUN", type=local_path, help="the run directory")
     parser.add_argument("--data-dir", metavar="DIR", help="where the corpora are; default: JAXFORMER_DATA")
     parser.add_argument("--devices", type=int, metavar="N", help="stop unless there are N devices, of all hosts")
     parser.add_argument("--settings", action="store_true", help="print every setting of CONFIG and stop")

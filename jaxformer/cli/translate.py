@@ -7,6 +7,8 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
+from jaxformer.cli.paths import local_path
+
 EXAMPLES = """examples:
   jaxformer translate runs/demo "The old man does not see the white house."
   jaxformer translate runs/en-de --file test.en --out test.de
@@ -28,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     add_run_options(parser)
     parser.add_argument("sentences", nargs="*", metavar="SENTENCE", help="what to translate")
     parser.add_argument("--file", type=pathlib.Path, help="a file of sentences, one a line")
-    parser.add_argument("--out", type=pathlib.Path, help="write translations here instead of printing them")
+    parser.add_argument("--out", type=local_path, help="write translations here instead of printing them")
     parser.add_argument("--num-best", type=int, default=1, help="print so many candidates, score and text, by tabs")
     known = parser.parse_intermixed_args(arguments)  # options may stand between the run and the sentences
     if known.sentences and known.file:

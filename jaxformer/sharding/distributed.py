@@ -121,7 +121,7 @@ def detect(
                 "coordinator, number of processes and process id (JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, "
                 f"JAX_PROCESS_ID) go together, got {coordinator}, {count} and {rank}"
             )
-        found = Cluster("as set", coordinator, count, rank)
+        found = Cluster("as set", coordinator, count, rank, _devices_as_set(environment))
     if not 0 <= found.process_id < found.num_processes:
         raise ValueError(f"process id {found.process_id} of {found.num_processes} processes")
     host, _, port = found.coordinator.rpartition(":")
@@ -235,8 +235,8 @@ def gpus_of_task(environment: Mapping[str, str], local_rank: int | None) -> tupl
 
     JAX takes one for each task of SLURM and Open MPI, so that a single task a node would leave seven of eight idle.
     """
-    if environment.get("JAX_LOCAL_DEVICE_IDS"):
-        return tuple(int(item) for item in environment["JAX_LOCAL_DEVICE_IDS"].split(","))
+    if devices := _devices_as_set(environment):
+        return devices
     tasks = _tasks_here(environment)
     if local_rank is None or tasks == 1:
         return ()
@@ -249,6 +249,13 @@ def gpus_of_task(environment: Mapping[str, str], local_rank: int | None) -> tupl
         raise ValueError(f"{seen} GPUs cannot be shared out among the {tasks} tasks of this node")
     each = seen // tasks
     return tuple(range(local_rank * each, (local_rank + 1) * each))
+
+
+def _devices_as_set(environment: Mapping[str, str]) -> tuple[int, ...]:
+    text = environment.get("JAX_LOCAL_DEVICE_IDS", "").replace(" ", "")
+    if not re.fullmatch(r"([0-9]+(,[0-9]+)*)?", text):
+        raise ValueError(f"JAX_LOCAL_DEVICE_IDS is whole numbers, by commas, got {text!r}")
+    return tuple(int(item) for item in text.split(",") if item)
 
 
 def _tasks_here(environment: Mapping[str, str]) -> int:

@@ -51,7 +51,20 @@ def test_a_crash_is_run_again_until_it_is_done(tmp_path):
 def test_it_gives_up_without_progress(tmp_path):
     code, said = outcome(supervise(tmp_path, f"{COUNT} exit 1", "--restarts", "3", "--checkpoints", "ckpt"))
     assert (code, runs(tmp_path)) == (1, 4)
-    assert "3 restarts brought no checkpoint after step -1: giving up" in said
+    assert "exit code 1 at checkpoint -1; 3 restarts brought no progress: giving up" in said
+
+
+def test_without_checkpoints_time_is_progress(tmp_path):
+    """Five runs take long enough, more than there may be restarts in a row without any."""
+    script = f"{COUNT} [ $n -le 5 ] && sleep 0.3; exit 1"
+    code, said = outcome(supervise(tmp_path, script, "--restarts", "1", "--minutes", "0.004"))
+    assert (code, runs(tmp_path)) == (1, 5 + 2)
+    assert "exit code 1; 1 restarts brought no progress: giving up" in said
+
+
+def test_without_checkpoints_what_ends_at_once_is_given_up(tmp_path):
+    assert outcome(supervise(tmp_path, f"{COUNT} exit 1"))[0] == 1
+    assert runs(tmp_path) == 1 + 5
 
 
 def test_a_new_checkpoint_is_progress(tmp_path):

@@ -15,12 +15,25 @@ import yaml
 
 from tests.launch import programs
 
-HOSTILE = ["a;touch x", "$(id)", "../x", "`id`", "$(HOSTNAME)", "a: b\n- c", "'", '"', "${IMAGE}", "--flag=1 2"]
+HOSTILE = [
+    "a;touch x",
+    "$(id)",
+    "../x",
+    "`id`",
+    "$(HOSTNAME)",
+    "a: b\n- c",
+    "'",
+    '"',
+    "${IMAGE}",
+    "cost$$",
+    "$",
+    "--flag=1 2",
+]
 VALUES = {
     "k8s/job.yaml": "NAME=base IMAGE=registry/j:1 NODES=4 GPUS=8 CLAIM=runs",
     "k8s/jobset.yaml": "NAME=base IMAGE=registry/j:1 SLICES=2 HOSTS=4 CHIPS=4 TOPOLOGY=4x4 "
     "ACCELERATOR=tpu-v5-lite-podslice CLAIM=runs",
-    "sky/train.yaml": "NAME=base NODES=2 ACCELERATORS=H100:8 IMAGE=registry/j:1 BUCKET=gs://my-runs",
+    "sky/train.yaml": "NAME=base ACCELERATORS=H100:8 IMAGE=registry/j:1 BUCKET=gs://my-runs",
 }
 
 
@@ -44,37 +57,64 @@ def container(document):
     return spec["template"]["spec"]["containers"][0]
 
 
+def in_kubernetes(argument):
+    """An argument as a container gets it: $$ is read as $, and $(NAME) as a variable's value."""
+    return re.sub(r"\$\$|\$\([^)]*\)", lambda found: "$" if found[0] == "$$" else "a value", argument)
+
+
 @pytest.mark.parametrize(("template", "kind"), [("k8s/job.yaml", "Job"), ("k8s/jobset.yaml", "JobSet")])
 def test_arguments_stay_what_they_are_in_kubernetes(template, kind):
     got = container(documents(template, "base", *HOSTILE)[kind])["args"]
-    # Kubernetes reads $$ as $, and would put a variable's value in place of $(NAME).
-    assert not [argument for argument in got if re.search(r"(?<!\$)\$\(", argument)]
-    assert [argument.replace("$$(", "$(") for argument in got] == ["train", "base", *HOSTILE]
+    assert [in_kubernetes(argument) for argument in got] == ["train", "base", *HOSTILE]
 
 
 def test_arguments_stay_what_they_are_in_a_shell():
     script = documents("sky/train.yaml", "base", *HOSTILE)[None]["run"]
-    nodes = {"SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1"}
-    told = 'printf "%s %s %s\\n" "$JAX_COORDINATOR_ADDRESS" "$JAX_NUM_PROCESSES" "$JAX_PROCESS_ID"'
-    # In place of jaxformer a command that prints where it is, and its arguments with a NUL after each.
-    script = script.replace("exec jaxformer", f"{told}; printf '%s\\0'")
-    known = {**os.environ, **nodes}
-    done = subprocess.run(["bash", "-c", script], env=known, capture_output=True, text=True, timeout=60)
-    where, _, arguments = done.stdout.partition("\n")
-    assert where == "10.0.0.7:8476 2 1"
-    assert arguments.split("\0")[:-1] == ["train", "base", *HOSTILE]
+    # In place of jaxformer a command that prints its arguments with a NUL after each.
+    script = script.replace("cd /jaxformer", "").replace("exec jaxformer", "printf '%s\\0'")
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split("\0")[:-1] == ["train", "base", *HOSTILE]
+
+
+def test_what_skypilot_runs_again_and_where():
+    """One machine, for a cached bucket is no storage that several share; wrong settings are not run again."""
+    task = documents("sky/train.yaml", "base")[None]
+    assert task["num_nodes"] == 1
+    again = {"max_restarts_on_errors": 0, "recover_on_exit_codes": [1, 70, 85, 134, 137]}
+    assert task["resources"]["job_recovery"] == again
+    dockerfile = (programs.LAUNCH / "Dockerfile").read_text(encoding="utf-8")
+    assert f"\nWORKDIR {task['run'].split()[1]}\n" in dockerfile  # where the experiments are
+
+
+def batch_script(folder, code, *arguments, **more):
+    """What srun was given by the job's script when its tasks end with a code, and what scontrol was asked."""
+    for name, body in {"srun": f'shift 2; printf "%s\\0" "$@"; exit {code}', "scontrol": 'echo "$@" > called'}.items():
+        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+        (folder / name).chmod(0o755)
+    known = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "12", **more}
+    command = ["bash", programs.LAUNCH / "slurm" / "train.sbatch", *arguments]
+    done = subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stderr
+    called = folder / "called"
+    return done.stdout.split("\0")[:-1], called.read_text() if called.exists() else ""
 
 
 def test_arguments_stay_what_they_are_in_slurm(tmp_path):
-    for name, body in {"srun": 'shift 2; printf "%s\\0" "$@"; exit 85', "scontrol": 'echo "$@" > called'}.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
-        (tmp_path / name).chmod(0o755)
-    known = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "12"}
-    command = ["bash", programs.LAUNCH / "slurm" / "train.sbatch", "base", *HOSTILE]
-    done = subprocess.run(command, cwd=tmp_path, env=known, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 85
-    assert done.stdout.split("\0")[:-1] == ["jaxformer", "train", "base", *HOSTILE]
-    assert (tmp_path / "called").read_text() == "requeue 12\n"
+    assert batch_script(tmp_path, 85, "base", *HOSTILE)[0] == ["jaxformer", "train", "base", *HOSTILE]
+
+
+@pytest.mark.parametrize(
+    ("code", "restarts", "again"),
+    [
+        *[(code, "", False) for code in (0, 2, 130)],
+        *[(code, "19", True) for code in (1, 70, 85, 134, 137, 143)],
+        (137, "20", False),
+        (85, "20", True),
+    ],
+)
+def test_what_slurm_puts_back_into_the_queue(tmp_path, code, restarts, again):
+    called = batch_script(tmp_path, code, "base", SLURM_RESTART_COUNT=restarts)[1]
+    assert called == ("requeue 12\n" if again else "")
 
 
 @pytest.mark.parametrize("bad", ["a;touch x", "$(id)", "../x", "A", "", "-a", "a_b", "a" * 41, "a\nb", "a: b"])
@@ -137,6 +177,9 @@ def test_pods_of_a_job_find_process_0():
     assert pod["subdomain"] == service["metadata"]["name"]
     assert job["spec"]["completionMode"] == "Indexed"
     assert job["spec"]["completions"] == job["spec"]["parallelism"]
+    # One number for all pods would be used up NODES times as fast.
+    assert "backoffLimit" not in job["spec"]
+    assert (job["spec"]["backoffLimitPerIndex"], job["spec"]["maxFailedIndexes"]) == (64, 0)
 
 
 @pytest.mark.parametrize(("template", "kind"), [("k8s/job.yaml", "Job"), ("k8s/jobset.yaml", "JobSet")])
@@ -194,7 +237,8 @@ def test_jobset_accepts_it():
     assert found == [".spec.failurePolicy.maxRestart", ".spec.replicatedJobs[0].replica"]
 
 
-PARSE = "import sky, sys; task = sky.Task.from_yaml(sys.argv[1]); print(task.num_nodes, task.resources, task.run)"
+PARSE = "import sky, sys; task = sky.Task.from_yaml(sys.argv[1]); print(task.num_nodes, task.resources, task.run); \
+[print(one.job_recovery) for one in task.resources]"
 
 
 @pytest.mark.faults
@@ -207,9 +251,10 @@ def test_skypilot_accepts_it(tmp_path):
         done = subprocess.run([python, "-c", PARSE, file], env=known, capture_output=True, text=True, timeout=120)
         assert done.returncode == expected, done.stderr
         if expected == 0:
-            assert done.stdout.startswith("2 ")
+            assert done.stdout.startswith("1 ")
             assert "'H100': 8" in done.stdout
             assert shlex.join(HOSTILE) in done.stdout
+            assert "'recover_on_exit_codes': [1, 70, 85, 134, 137]" in done.stdout
         else:
             assert "use_spot" in done.stderr
 
@@ -230,9 +275,12 @@ def test_docker_reads_the_dockerfile():
     commands = module("dockerfile").parse_file(str(programs.LAUNCH / "Dockerfile"))
     assert [one.cmd.upper() for one in commands][:2] == ["FROM", "ARG"]
     assert ("PLATFORM=cpu",) in [one.value for one in commands]
-    (run, *_) = [one.value[0] for one in commands if one.cmd.upper() == "RUN"]
+    run, user = [one.value[0] for one in commands if one.cmd.upper() == "RUN"]
     for platform, expected in {"cpu": "[train]", "cuda": "[train,cuda]", "tpu": "[train,tpu]", "gpu": None}.items():
         done = subprocess.run(
             ["sh", "-c", f'pip() {{ echo "$@"; }}; {run}'], env={"PLATFORM": platform}, capture_output=True, text=True
         )
         assert (expected in done.stdout) if expected else done.returncode == 2
+    script = f'useradd() {{ :; }}; chown() {{ echo "$@"; }}; {user}'
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+    assert done.stdout == "researcher .\n"  # who can then make .cache in the working directory

@@ -1,17 +1,23 @@
-"""`launch/tpu_vm/train.py` against a stub `gcloud` that writes down what it is asked and knows one TPU's state."""
+"""`launch/tpu_vm/train.py` against a stub `gcloud` that writes down what it is asked and knows one TPU's state.
+
+The lines for the hosts run for real, in a shell with a session of its own, as sshd starts one.
+"""
 
 import json
 import os
-import shlex
+import pathlib
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
+from launch.names import share
 from tests.launch import programs
 
 STUB = """#!{python}
-import json, os, sys
+import json, os, subprocess, sys
 with open("calls", "a") as file:
     file.write(json.dumps(sys.argv[1:]) + "\\n")
 verb = sys.argv[4]
@@ -22,87 +28,298 @@ if verb == "describe":
     print(state)
 if verb in os.environ.get("FAIL", "").split(","):
     sys.exit(255)
+if verb == "ssh" and os.path.exists("host"):
+    line = sys.argv[-2].removeprefix("--command=")
+    code = subprocess.run(["bash", "-c", line], cwd="host", start_new_session=True).returncode
+    sys.exit(code if code >= 0 else 128 - code)
+"""
+# In place of a training: says when it is ready, and saves when it is asked to stop, unless it is stuck.
+TRAINING = """
+import pathlib, signal, sys, time
+def save(*_):
+    pathlib.Path("saved").touch()
+    sys.exit(85)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if "--stuck" in sys.argv else save)
+pathlib.Path("ready").touch()
+while True:
+    time.sleep(0.05)
 """
 HOSTILE = ["a;touch x", "$(touch y)", "../x", "it's", "`touch z`", "two words"]
+ZONE = "--zone=us-east5-a"
 
 
-def train(folder, state, *arguments, name="base", fail=""):
-    """Exit code, what gcloud was asked, and the error."""
-    (folder / "gcloud").write_text(STUB.format(python=sys.executable))
-    (folder / "gcloud").chmod(0o755)
+def command(folder, state, *arguments, name="base", options=()):
+    """The script's command line, in a folder with a stub of gcloud and what is copied to the hosts."""
+    executable(folder / "gcloud", STUB.format(python=sys.executable))
     (folder / "state").write_text(state)
     (folder / "calls").write_text("")
     (folder / "j-1.whl").touch()
-    script = programs.LAUNCH / "tpu_vm" / "train.py"
+    (folder / "experiments").mkdir(exist_ok=True)
+    script = str(programs.LAUNCH / "tpu_vm" / "train.py")
     where = [name, "--zone", "us-east5-a", "--type", "v5litepod-16", "--spot", "--wheel", "j-1.whl"]
-    known = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "FAIL": fail}
-    command = [sys.executable, script, *where, "--", *arguments]
-    done = subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True, timeout=60)
-    calls = [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
-    assert all(call[:3] == ["compute", "tpus", "tpu-vm"] for call in calls)
-    return done.returncode, [call[3:] for call in calls], done.stderr
+    return [sys.executable, script, *where, "--experiments", "experiments", *options, "--", *arguments]
 
 
-ZONE = "--zone=us-east5-a"
-CREATE = ["create", "base", ZONE, "--accelerator-type=v5litepod-16", "--version=v2-alpha-tpuv5-lite", "--spot"]
+def executable(path, text):
+    path.write_text(text)
+    path.chmod(0o755)
 
 
-def run_calls(folder, *arguments):
-    every = ["ssh", "base", ZONE, "--worker=all"]
-    return [
-        ["scp", str(folder / "j-1.whl"), "base:", ZONE, "--worker=all"],
-        [*every, "--command=python3 -m pip install --quiet --user './j-1.whl[train,tpu]'"],
-        [*every, f"--command=python3 -u -m jaxformer.cli.main train {shlex.join(arguments)}"],
-    ]
+def environment(folder, **more):
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", **more}
 
 
-DESCRIBE = ["describe", "base", ZONE, "--format=value(state)"]
-DELETE = ["delete", "base", ZONE, "--quiet"]
+def train(folder, state, *arguments, fail="", **more):
+    """Exit code, what gcloud was asked, and the error."""
+    done = subprocess.run(
+        command(folder, state, *arguments, **more),
+        cwd=folder, env=environment(folder, FAIL=fail), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    return done.returncode, calls(folder), done.stderr
+
+
+def calls(folder):
+    made = [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
+    assert all(call[:3] == ["compute", "tpus", "tpu-vm"] for call in made)
+    return [call[3:] for call in made]
+
+
+def lines(made):
+    """The lines of shell among the calls."""
+    assert all(call[1:3] == ["base", "--worker=all"] for call in made if call[0] == "ssh")
+    return [call[3].removeprefix("--command=") for call in made if call[0] == "ssh"]
+
+
+def sh(line, folder, shell="bash", **more):
+    return subprocess.run(
+        [shell, "-c", line], cwd=folder, env=environment(folder, **more), capture_output=True, text=True, timeout=60
+    )
+
+
+DESCRIBE = ["describe", "base", "--format=value(state)", ZONE]
+DELETE = ["delete", "base", "--quiet", ZONE]
+CREATE = ["create", "base", "--accelerator-type=v5litepod-16", "--version=v2-alpha-tpuv5-lite", "--spot", ZONE]
 
 
 @pytest.mark.parametrize(
     ("state", "before"), [("", [CREATE]), ("READY", []), ("PREEMPTED", [DELETE, CREATE])], ids=["none", "ready", "gone"]
 )
 def test_makes_what_is_not_there_and_trains_everywhere(tmp_path, state, before):
-    code, calls, said = train(tmp_path, state, "base", "--out", "gs://runs/base")
+    code, made, said = train(tmp_path, state, "demo", "--out", "/mnt/runs/base", options=["--nfs", "10.0.0.2:/runs"])
     assert code == 0, said
-    assert calls == [DESCRIBE, *before, *run_calls(tmp_path, "base", "--out", "gs://runs/base")]
+    assert made[: 1 + len(before)] == [DESCRIBE, *before]
+    stop, copy, mount, install, start = made[1 + len(before) :]
+    assert copy == ["scp", str(tmp_path / "j-1.whl"), str(tmp_path / "experiments"), "base:", "--recurse",
+                    "--worker=all", ZONE]  # fmt: skip
+    stop, mount, install, start = lines([stop, mount, install, start])
+    assert mount.startswith("share=10.0.0.2:/runs\n")
+    assert install.startswith("wheel='./j-1.whl[train,tpu]'\n")
+    assert start.startswith(stop)
+    assert start.endswith(" train demo --out /mnt/runs/base")
+
+
+def test_without_a_share_nothing_is_mounted(tmp_path):
+    assert not [line for line in lines(train(tmp_path, "READY", "demo")[1]) if "mount" in line]
+
+
+def test_the_experiments_are_those_of_the_source_tree(tmp_path):
+    given = command(tmp_path, "READY", "demo")
+    at = given.index("--experiments")
+    del given[at : at + 2]
+    subprocess.run(given, cwd=tmp_path, env=environment(tmp_path), check=True, timeout=60)
+    (copy,) = [call for call in calls(tmp_path) if call[0] == "scp"]
+    assert copy[2] == str(programs.ROOT / "experiments")
 
 
 def test_arguments_stay_what_they_are_on_the_hosts(tmp_path):
-    code, calls, _ = train(tmp_path, "READY", "base", *HOSTILE)
+    code, made, _ = train(tmp_path, "READY", "base", *HOSTILE)
     assert code == 0
-    line = calls[-1][-1].removeprefix("--command=").replace("python3 -u -m jaxformer.cli.main", "printf '%s\\0'")
-    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split("\0")[:-1] == ["train", "base", *HOSTILE]
+    line = lines(made)[-1].replace("exec .jaxformer/bin/python -u -m jaxformer.cli.main", "printf '%s\\0'")
+    for shell in ("bash", "sh"):
+        assert sh(line, tmp_path, shell).stdout.split("\0")[:-1] == ["train", "base", *HOSTILE]
     assert not [name for name in "xyz" if (tmp_path / name).exists()]
+
+
+def host(folder):
+    """A machine of the slice: a folder with a Python, a training, and nothing to install."""
+    (folder / "host" / ".jaxformer" / "bin").mkdir(parents=True)
+    (folder / "host" / ".jaxformer" / "bin" / "python").symlink_to(pathlib.Path(sys.executable).resolve())
+    (folder / "host" / "jaxformer" / "cli").mkdir(parents=True)
+    (folder / "host" / "jaxformer" / "__init__.py").touch()
+    (folder / "host" / "jaxformer" / "cli" / "main.py").write_text(TRAINING)
+    executable(folder / "python3", "#!/bin/sh\n")
+    return folder / "host"
+
+
+def started(folder, *arguments):
+    """The script, as a process group of its own, when its training runs."""
+    (folder / "host" / "ready").unlink(missing_ok=True)
+    process = subprocess.Popen(
+        command(folder, "READY", *arguments), cwd=folder, env=environment(folder), start_new_session=True
+    )
+    programs.STARTED.append(process)
+    programs.until((folder / "host" / "ready").exists, timeout=20)
+    return process
+
+
+def pid(there):
+    return int((there / ".jaxformer.pid").read_text())
+
+
+@pytest.fixture
+def there(tmp_path):
+    """A host, whose training ends with the test."""
+    yield host(tmp_path)
+    if (tmp_path / "host" / ".jaxformer.pid").exists() and running(pid(tmp_path / "host")):
+        os.killpg(pid(tmp_path / "host"), signal.SIGKILL)
+
+
+def running(number):
+    stat = pathlib.Path(f"/proc/{number}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_hosts_save(tmp_path, there, number):
+    """To the whole process group, as a terminal and supervise.py send it: the training's gcloud must live on."""
+    process = started(tmp_path, "demo")
+    os.killpg(process.pid, number)
+    assert process.wait(timeout=20) == 85
+    assert (there / "saved").exists()
+    *_, start, stop = lines(calls(tmp_path))
+    assert start.startswith(stop)
+
+
+def test_what_was_left_running_is_stopped_before_anything_is_copied(tmp_path, there):
+    """The launcher is killed, and its gcloud: the training knows nothing of it."""
+    first = started(tmp_path, "demo")
+    left = pid(there)
+    (gcloud,) = programs.children(first)
+    first.kill()
+    first.wait()
+    os.kill(gcloud, signal.SIGKILL)
+    assert running(left)
+    second = started(tmp_path, "demo")
+    assert (there / "saved").exists()
+    assert not running(left)
+    assert [call[0] for call in calls(tmp_path)][:3] == ["describe", "ssh", "scp"]
+    assert lines(calls(tmp_path))[0].startswith("pid=")
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(timeout=20) == 85
+
+
+def test_a_line_that_gcloud_gives_again_replaces_the_training(tmp_path, there):
+    started(tmp_path, "demo")
+    again, left = lines(calls(tmp_path))[-1], pid(there)
+    repeated = subprocess.Popen(["bash", "-c", again], cwd=there, start_new_session=True)
+    programs.STARTED.append(repeated)
+    programs.until(lambda: pid(there) == repeated.pid, timeout=20)
+    assert not running(left)
+    assert (there / "saved").exists()
+
+
+def test_who_does_not_stop_is_killed(tmp_path, there):
+    started(tmp_path, "demo", "--stuck")
+    stop = lines(calls(tmp_path))[0]
+    assert "seq 90" in stop  # less than supervise.py waits
+    began = time.monotonic()
+    assert sh(stop.replace("seq 90", "seq 1"), there).returncode == 0
+    assert time.monotonic() - began < 10
+    assert not running(pid(there))
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_nothing_else_is_stopped(tmp_path, shell):
+    """No number written down, that of nobody, and that of another program by now."""
+    stop = lines(train(tmp_path, "READY", "demo")[1])[0]
+    other = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    programs.STARTED.append(other)
+    for number in (None, "", "999999999", str(other.pid)):
+        if number is not None:
+            (tmp_path / ".jaxformer.pid").write_text(number)
+        done = sh(stop, tmp_path, shell)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert other.poll() is None
+
+
+def test_the_share_is_mounted_once(tmp_path):
+    mount = lines(train(tmp_path, "READY", "demo", options=["--nfs", "10.0.0.2:/runs"])[1])[1]
+    mount = mount.replace("/mnt/runs", str(tmp_path / "runs"))
+    executable(tmp_path / "mountpoint", '#!/bin/sh\n[ "$1" = -q ] && [ -e "$2/mounted" ]\n')
+    said = 'echo "$@" >>asked; case $1 in mkdir) mkdir "$3" ;; mount) [ -z "$FAIL" ] && touch "$5/mounted" ;; esac'
+    executable(tmp_path / "sudo", f"#!/bin/sh\n{said}\n")
+    asked = f"mount -t nfs 10.0.0.2:/runs {tmp_path}/runs"
+    assert sh(mount, tmp_path, FAIL="1").returncode == 1
+    (tmp_path / "runs").rmdir()
+    for _ in range(2):
+        done = sh(mount, tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "asked").read_text().splitlines().count(asked) == 2  # the one that failed, and one
+    done = sh(mount.replace("-w ", "! -w "), tmp_path)
+    assert (done.returncode, "10.0.0.2:/runs is not yours to write" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("bad", ["gs://runs", "10.0.0.2", "-o:/x", "a:/b c", "a:/b;id", "a:/$(id)", ":/x", "a:b"])
+def test_shares_are_shares(tmp_path, bad):
+    assert share("fs-1.example:/vol_1/runs") == "fs-1.example:/vol_1/runs"
+    code, made, said = train(tmp_path, "READY", "demo", options=[f"--nfs={bad}"])
+    assert (code, made) == (2, [])
+    assert "is no share: host:/path" in said
+
+
+PYTHON = """#!/bin/sh
+echo "$@" >>asked
+case "$*" in *"$FAIL"*) exit 2 ;; esac
+"""
+
+
+@pytest.mark.parametrize("fail", ["never", "pip install --quiet --user uv", "uv venv", "uv pip"])
+def test_installing_says_in_one_line_where_it_failed(tmp_path, fail):
+    """With another code than 2, of which a supervisor would make that again cannot help."""
+    install = lines(train(tmp_path, "READY", "demo")[1])[1]
+    executable(tmp_path / "python3", PYTHON)
+    done = sh(install, tmp_path, FAIL=fail)
+    asked = (tmp_path / "asked").read_text().splitlines()
+    if fail == "never":
+        assert (done.returncode, done.stderr) == (0, "")
+        assert asked[-1].endswith("--reinstall-package jaxformer ./j-1.whl[train,tpu]")
+        assert len(asked) == 3
+    else:
+        assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+        assert "no Python 3.12 with jaxformer" in done.stderr
+        assert fail in asked[-1]
 
 
 @pytest.mark.parametrize("name", ["a;touch x", "$(id)", "../x", "--zone=b"])
 def test_names_are_names(tmp_path, name):
-    code, calls, said = train(tmp_path, "READY", "base", name=name)
-    assert (code, calls) == (2, [])
+    code, made, said = train(tmp_path, "READY", "base", name=name)
+    assert (code, made) == (2, [])
     assert "is no name" in said or "expected one argument" in said or "required" in said
 
 
 @pytest.mark.parametrize("verb", ["create", "scp", "ssh"])
 def test_a_failure_ends_it(tmp_path, verb):
-    code, calls, said = train(tmp_path, "", "base", fail=verb)
+    code, made, said = train(tmp_path, "", "base", fail=verb)
     assert code == 255
-    assert calls[-1][0] == verb
+    assert made[-1][0] == verb
     assert "Traceback" not in said
 
 
 def test_without_gcloud(tmp_path):
-    script, wheel = programs.LAUNCH / "tpu_vm" / "train.py", tmp_path / "j-1.whl"
-    wheel.touch()
-    command = [sys.executable, script, "base", "--zone", "z", "--type", "v5p-8", "--wheel", wheel, "--", "base"]
-    done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60)
+    given = command(tmp_path, "READY", "base")
+    (tmp_path / "gcloud").unlink()
+    done = subprocess.run(given, cwd=tmp_path, env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].endswith("there is no gcloud on this machine's PATH")
 
 
+def test_without_experiments(tmp_path):
+    code, made, said = train(tmp_path, "READY", "base", options=["--experiments", "."])
+    assert (code, made) == (2, [])
+    assert "no folder named experiments at ." in said
+
+
 def test_an_unknown_answer_makes_nothing(tmp_path):
-    code, calls, said = train(tmp_path, "READY", "base", fail="describe")
-    assert (code, calls) == (255, [DESCRIBE])
+    code, made, said = train(tmp_path, "READY", "base", fail="describe")
+    assert (code, made) == (255, [DESCRIBE])
     assert "Traceback" not in said

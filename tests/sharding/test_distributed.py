@@ -33,7 +33,9 @@ OPEN_MPI = {
 def only(monkeypatch):
     """An environment without launchers, to which a test adds one; JAX's classes read the real one."""
     for name in list(os.environ):
-        if name.startswith(("SLURM", "OMPI", "KUBERNETES", "JAX_NUM_PROC", "JAX_PROCESS", "JAX_CO", "JAX_CPU_", "PMI")):
+        if name.startswith(
+            ("SLURM", "OMPI", "KUBERNETES", "JAX_NUM_PROC", "JAX_PROCESS", "JAX_CO", "JAX_CPU_", "JAX_LOCAL", "PMI")
+        ):
             monkeypatch.delenv(name)
     return lambda variables: [monkeypatch.setenv(*item) for item in variables.items()] and os.environ
 
@@ -41,6 +43,7 @@ def only(monkeypatch):
 def test_what_is_set_goes_before_what_could_be_detected(only):
     assert detect(only({**SLURM, **SET})) == Cluster("as set", "node7:1234", 4, 3)
     assert detect(os.environ, "a:1", 2, 0) == Cluster("as set", "a:1", 2, 0)
+    assert detect(only({"JAX_LOCAL_DEVICE_IDS": "2,3"})) == Cluster("as set", "node7:1234", 4, 3, (2, 3))
 
 
 def test_alone(only):
@@ -85,6 +88,7 @@ def test_a_pod_that_is_no_part_of_a_job_is_alone(only):
         ({**SET, "JAX_PROCESS_ID": "4"}, "process id 4 of 4"),
         ({**SET, "JAX_PROCESS_ID": "-1"}, "JAX_PROCESS_ID is a whole number, got '-1'"),
         ({**SET, "JAX_NUM_PROCESSES": "four"}, "JAX_NUM_PROCESSES is a whole number, got 'four'"),
+        ({**SET, "JAX_LOCAL_DEVICE_IDS": "0;1"}, "JAX_LOCAL_DEVICE_IDS is whole numbers, by commas, got '0;1'"),
         ({**SET, "JAX_COORDINATOR_ADDRESS": "node7"}, "host:port, got 'node7'"),
         ({**SET, "JAX_COORDINATOR_ADDRESS": "node7:99999"}, "host:port, got 'node7:99999'"),
         ({**SET, "JAX_COORDINATOR_ADDRESS": ":1234"}, "host:port, got ':1234'"),
