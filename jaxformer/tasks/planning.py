@@ -92,7 +92,7 @@ def forecast(config: TranslationConfig, name: str, *, shape: Shape | None = None
     devices = topology.devices(name, slices=num_slices(config.mesh))
     placement = sharding.Placement(sharding.mesh(config.mesh, devices))
     model = make_model(config, config.model.target_vocab_size or config.data.vocab_size, placement)
-    length = config.data.max_length
+    length = config.data.max_length + -config.data.max_length % config.data.length_multiple
     lowered, shape = model.lower(shape or (num_rows(config.data.token_budget, length), length, length))
     state, mesh = _state_bytes(model), dict(placement.mesh.shape)
     program, peak = _compiled(lowered, sum(state), devices[0].platform)
