@@ -188,7 +188,7 @@ def test_exit_codes_and_rights(template, kind):
     spec = found[kind]["spec"]
     job = spec["replicatedJobs"][0]["template"]["spec"] if kind == "JobSet" else spec
     rules = [(r["action"], r.get("onExitCodes", {}).get("values")) for r in job["podFailurePolicy"]["rules"]]
-    assert ("FailJob", [2]) in rules
+    assert ("FailJob", [2, 130]) in rules
     assert kind == "JobSet" or ("Ignore", [85]) in rules
     pod = job["template"]["spec"]
     assert not pod["automountServiceAccountToken"]
