@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 import jax
+import numpy as np
 from rich.console import Console
 
 from jaxformer import models, sharding, training
@@ -139,8 +140,8 @@ def prepare_run(
     shapes = ", ".join(f"{rows}x{source}" for rows, source, _ in plan.shapes)
     say(
         f"{tokenizer.vocab_size:,} pieces; {plan.steps_per_epoch:,} batches an epoch in shapes {shapes}, "
-        f"{plan.fill(*lengths):.0%} full; {len(plan.skipped):,} pairs too long "
-        f"({time.perf_counter() - began:.1f} s)"
+        f"{plan.fill(*lengths):.0%} full; {len(plan.skipped):,} pairs too long, "
+        f"{len(validation.skipped):,} of validation ({time.perf_counter() - began:.1f} s)"
     )
     ways = placement.length_ways
     if whole := [shape[1] for shape in plan.shapes if shape[1] % ways]:
@@ -176,7 +177,10 @@ def run_tokenizer(config: DataConfig, corpora: Corpora, out: pathlib.Path) -> To
 
 
 class Validation:
-    """Validation loss without smoothing, and BLEU of greedy translations where asked for."""
+    """Validation loss without smoothing, and BLEU of greedy translations where asked for.
+
+    Of pairs as short as the longest of training: the others have no batch shape, and perhaps no positions.
+    """
 
     def __init__(self, config: TranslationConfig, prepared: Prepared):
         self._config, self._prepared = config, prepared
@@ -196,7 +200,9 @@ class Validation:
             held = self._prepared.corpora.validation
             greedy = dataclasses.replace(self._config.decode, width=1)
             translator = Translator(model.net, params, self._prepared.tokenizer, greedy, model.placement)
-            figures["bleu"] = bleu(translator.translate(held.source[:number]), held.target[:number]).value
+            chosen = np.setdiff1d(np.arange(len(held)), plan.skipped)[:number]  # the model may not number longer ones
+            translations = translator.translate([held.source[i] for i in chosen])
+            figures["bleu"] = bleu(translations, [held.target[i] for i in chosen]).value
         return figures
 
 

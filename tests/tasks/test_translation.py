@@ -112,6 +112,27 @@ def test_lengths_that_a_mesh_cannot_cut(tmp_path):
     assert ["--data.length-multiple 4" in text for text in said] == [True, False]
 
 
+def test_validation_leaves_out_what_the_model_cannot_number(tmp_path):
+    """One long sentence, first of all, would end the training at its first validation."""
+    pairs = grammar.generate(400)
+    for side in ("english", "french"):
+        lines = [getattr(pair, side) for pair in pairs]
+        (tmp_path / side).write_text("".join(f"{line}\n" for line in lines[20:]))
+        (tmp_path / f"held.{side}").write_text("".join(f"{line}\n" for line in [" ".join(lines), *lines[:20]]))
+    names = {"source": "english", "target": "french"}
+    held = {f"validation_{name}": f"held.{side}" for name, side in names.items()}
+    data = DataConfig(
+        **names, **held, directory=str(tmp_path), cache=str(tmp_path / "cache"), vocab_size=400, held_out=5
+    )
+    model = dataclasses.replace(small().model, max_length=128)
+    config = TranslationConfig(model=model, data=data, train=TrainConfig(validation_bleu=3))
+    prepared = translation.prepare_run(
+        config, load_corpora(data, seed=0), tmp_path, ALL, console=Console(file=io.StringIO())
+    )
+    assert prepared.validation[1].skipped.tolist() == [0]
+    assert 0 <= translation.Validation(config, prepared)(prepared.model.new_state())["bleu"] < 100
+
+
 def test_a_metric_that_nobody_computes(tmp_path):
     config = TranslationConfig(train=TrainConfig(metric="bleu"))
     with pytest.raises(ConfigError, match="validation_bleu is 0"):
