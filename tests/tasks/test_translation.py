@@ -118,7 +118,7 @@ def test_validation_leaves_out_what_the_model_cannot_number(tmp_path):
     for side in ("english", "french"):
         lines = [getattr(pair, side) for pair in pairs]
         (tmp_path / side).write_text("".join(f"{line}\n" for line in lines[20:]))
-        (tmp_path / f"held.{side}").write_text("".join(f"{line}\n" for line in [" ".join(lines), *lines[:20]]))
+        (tmp_path / f"held.{side}").write_text("".join(f"{line}\n" for line in [" ".join(lines[:20]), *lines[:20]]))
     names = {"source": "english", "target": "french"}
     held = {f"validation_{name}": f"held.{side}" for name, side in names.items()}
     data = DataConfig(
