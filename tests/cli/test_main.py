@@ -1,9 +1,11 @@
 """Which errors become one line and which keep their traceback."""
 
+import dataclasses
 import importlib.metadata
 import io
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 import types
@@ -16,6 +18,7 @@ from jaxformer.config import ConfigError
 from jaxformer.data.sources import DataError
 from jaxformer.functional.positions.learned import check_positions
 from jaxformer.inspection.attention_maps import Map, as_text
+from jaxformer.tasks import BUILTIN
 from jaxformer.tasks.translation_config import TranslationConfig
 
 
@@ -127,6 +130,22 @@ def test_settings_reach_their_fields():
     assert (config.model.width, config.model.num_heads, config.data.columns) == (64, 4, (1, 0))
     assert not config.train.tensorboard
     assert config.optimizer == TranslationConfig().optimizer
+
+
+@pytest.mark.parametrize("given", [["--model.remat", "True"], ["--model.remat=true"], ["--model.remat"]])
+def test_what_is_true_or_false_is_given_as_a_word_or_a_flag(given):
+    assert arguments.override(TranslationConfig(), [*given, "--train.tensorboard=False"]).model.remat
+    assert not arguments.override(TranslationConfig(), ["--seed=1", "--train.tensorboard", "False"]).train.tensorboard
+
+
+@pytest.mark.parametrize("config", [TranslationConfig(), BUILTIN["demo"]()])
+def test_settings_can_be_given_as_they_are_printed(config):
+    lines = [line for line in arguments.settings_help(config).splitlines() if line.startswith("  --")]
+    assert len(lines) == len(arguments.paths(config))
+    for line in lines:
+        assert arguments.override(config, shlex.split(line)) == config
+    words = [word for line in lines for word in shlex.split(line)]
+    assert arguments.override(dataclasses.replace(config, name="another", seed=3), words) == config
 
 
 class Echo:
