@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from jaxformer.cli.paths import local_path
+from jaxformer.cli.paths import local_path, sentence
 
 EXAMPLES = """examples:
   jaxformer inspect runs/demo --source "The agreement on the European Economic Area was signed in August 1992."
@@ -25,8 +25,8 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_options(parser)
-    parser.add_argument("--source", required=True, help="a sentence")
-    parser.add_argument("--target", help="a translation of it; default: the model's own")
+    parser.add_argument("--source", type=sentence, required=True, help="a sentence")
+    parser.add_argument("--target", type=sentence, help="a translation of it; default: the model's own")
     parser.add_argument("--layer", type=int, help="a decoder layer, from 0; with no --head, the mean of its heads")
     parser.add_argument("--head", type=int, help="a head, from 0; default: the head that aligns most words")
     parser.add_argument("--mean", action="store_true", help="the mean of all layers and heads")

@@ -91,8 +91,8 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x})") from error
+        line = error.object.count(b"\n", 0, error.start) + 1  # its own bytes: without the byte order mark
+        raise DataError(f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x})") from error
     lines = text.replace("\r\n", "\n").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 

@@ -55,7 +55,7 @@ def check_run(out: pathlib.Path, config: Any) -> bool:
 
 
 def check_data(out: pathlib.Path, data: dict[str, str]) -> None:
-    """That a run to be resumed was trained on this data, by hashes of its parts.
+    """That a run to be resumed or scored was trained on this data, by hashes of its parts.
 
     Raises:
       ConfigError: on other data; what it had learned, and the order of its batches, would mean nothing.  Or

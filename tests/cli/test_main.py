@@ -149,7 +149,9 @@ def test_settings_can_be_given_as_they_are_printed(config):
 
 
 class Echo:
-    def translate(self, sentences):
+    def translate(self, sentences, first):
+        if "too long" in sentences:
+            raise ValueError(f"sentence {first + sentences.index('too long')} is too long")
         return [sentence.upper() for sentence in sentences]
 
 
@@ -171,3 +173,30 @@ def test_standard_input_is_utf8_whatever_the_locale(echo, capsys, monkeypatch):
     with pytest.raises(DataError, match=r"standard input, line 4: not UTF-8 \(byte 0xff\)"):
         translate.main(["run"])
     assert capsys.readouterr().out == "ÉTÉ\n\nB\n"
+
+
+def standard_input(monkeypatch, data):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_standard_input_goes_to_a_file_and_to_lines(echo, capsys, monkeypatch, tmp_path):
+    standard_input(monkeypatch, b"\xef\xbb\xbfa dog\na cat\n")
+    assert translate.main(["run", "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "out").read_text() == "A DOG\nA CAT\n"
+    standard_input(monkeypatch, b"short\ntoo long\n")
+    with pytest.raises(ValueError, match="sentence 2 is too long"):
+        translate.main(["run"])
+
+
+def test_no_sentences_are_no_lines(echo, capsys, tmp_path):
+    (tmp_path / "empty").touch()
+    assert translate.main(["run", "--file", str(tmp_path / "empty")]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("command", [["translate", "run"], ["inspect", "run", "--source"]])
+def test_an_argument_that_is_not_utf8(capsys, command):
+    with pytest.raises(SystemExit, match="2"):
+        main.main([*command, "caf\udce9"])
+    assert r"'caf\udce9' is not UTF-8" in capsys.readouterr().err

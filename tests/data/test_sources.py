@@ -41,6 +41,8 @@ def test_unequal_line_counts_names_both(tmp_path):
 def test_invalid_utf8_names_file_and_line(tmp_path):
     with pytest.raises(DataError, match=r"bad, line 2: not UTF-8 \(byte 0xff\)"):
         read_parallel(write(tmp_path / "bad", b"a\nb\xff\n"), tmp_path / "bad")
+    with pytest.raises(DataError, match=r"mark, line 2: not UTF-8 \(byte 0xff\)"):
+        read_parallel(write(tmp_path / "mark", b"\xef\xbb\xbfa\n\xff\n"), tmp_path / "mark")
 
 
 def test_missing_file(tmp_path):

@@ -47,6 +47,12 @@ def test_order_and_empty_sentences():
         np.testing.assert_allclose([c.score for c in alone], [c.score for c in found], rtol=1e-4, atol=1e-5)
 
 
+def test_a_translation_is_one_line(monkeypatch):
+    """Bytes can spell what ends a line or a column, and a sentence of spaces has no translation."""
+    monkeypatch.setattr(Tokenizer, "decode", lambda self, ids: "a\nb\r\tc\0d\u2028e\x85f")
+    assert translator().translate(["She sings.", " \u3000"]) == ["a b  c d e f", ""]
+
+
 def test_limits_on_length():
     one = translator()
     for sentence, (best,) in zip(SENTENCES, one.candidates(SENTENCES), strict=True):
@@ -80,6 +86,14 @@ def test_refusals():
     assert len(short.translate(["She sings."])) == 1
     with pytest.raises(ValueError, match=r"sentence 2 has .* tokens, but the model has 12 positions"):
         short.translate(["She sings.", "The old man sees the house and the garden and the sea and the hills."])
+
+
+def test_scores_are_of_the_data_of_the_run(tmp_path):
+    """Otherwise what is held out may have been trained on."""
+    config, quiet = small(), Console(quiet=True)
+    runs.write_provenance(tmp_path, data={"train": "another", "validation": "one"})
+    with pytest.raises(ConfigError, match="a run on other data, by its hash: train was 'another'"):
+        translation.evaluate(tmp_path, config, translator(), console=quiet)
 
 
 def small(**data):
