@@ -92,7 +92,7 @@ def read_config_file(path: pathlib.Path) -> tuple[str, Any]:
 
     saved = _read_json(path)
     task = saved.get("task")
-    if task not in TASKS:
+    if not isinstance(task, str) or task not in TASKS:
         raise ConfigError(f"{path} is of task {task!r}; this version knows {sorted(TASKS)}")
     return task, from_data(TASKS[task], saved.get("config"))
 

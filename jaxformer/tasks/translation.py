@@ -264,6 +264,8 @@ def evaluate(
     corpora = load_corpora(config.data, seed=config.seed)
     runs.check_data(run, _hashes(corpora))
     parts = {"validation": corpora.validation} if split == "validation" else corpora.tests
+    if not all(map(len, parts.values())):
+        raise DataError(f"no {split} data: the run's data.held_out is 0, and it names no files of them")
     found = {}
     for name, part in parts.items():
         began = time.perf_counter()

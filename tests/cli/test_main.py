@@ -200,3 +200,17 @@ def test_an_argument_that_is_not_utf8(capsys, command):
     with pytest.raises(SystemExit, match="2"):
         main.main([*command, "caf\udce9"])
     assert r"'caf\udce9' is not UTF-8" in capsys.readouterr().err
+
+
+def test_a_picture_of_no_known_kind_is_refused_before_the_run_is_read(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main.main(["inspect", "nowhere", "--source", "a", "--out", "map.xyz"])
+    assert "--out map.xyz: a picture is one of .png, .svg, .pdf" in capsys.readouterr().err
+
+
+def test_results_are_utf8_whatever_the_locale(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jaxformer.cli.configs", types.SimpleNamespace(main=lambda _: print("été") or 0))
+    monkeypatch.setattr(sys, "argv", ["jaxformer", "configs"])
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert main.script() == 0
+    assert sys.stdout.buffer.getvalue().decode() == "été\n"

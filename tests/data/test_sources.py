@@ -69,6 +69,13 @@ def test_split_keeps_sentences_together():
         split_by_source(pairs, held_out=[400], seed=1)
 
 
+@pytest.mark.parametrize("distinct", [1, 2, 3])
+def test_few_distinct_sources_leave_nothing_to_train_on(distinct):
+    pairs = Parallel(tuple(f"s{i % distinct}" for i in range(60)), tuple(map(str, range(60))))
+    with pytest.raises(DataError, match=f"15 of 60 pairs: they have {distinct} distinct sources"):
+        split_by_source(pairs, held_out=[5, 5, 5], seed=0)
+
+
 @pytest.mark.full
 def test_tatoeba_splits_do_not_leak(data_directory):
     pairs = read_table(data_directory / "tatoeba" / "eng-fra.tsv")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from jaxformer import models, sharding
+from jaxformer import models, sharding, training
 from jaxformer.config import ConfigError
 from jaxformer.data import grammar
 from jaxformer.data.sources import DataError
@@ -161,6 +161,9 @@ def test_run_directories(tmp_path):
     (tmp_path / "run" / "config.json").write_text('{"task": "cooking", "config": {}}')
     with pytest.raises(ConfigError, match="task 'cooking'"):
         runs.read_config(tmp_path / "run")
+    (tmp_path / "run" / "config.json").write_text('{"task": [], "config": {}}')
+    with pytest.raises(ConfigError, match=r"task \[\]"):
+        runs.read_config(tmp_path / "run")
 
 
 def test_settings_put_right_are_not_another_run(tmp_path):
@@ -181,12 +184,44 @@ def test_settings_put_right_are_not_another_run(tmp_path):
         (TrainConfig, {"minutes": float("nan")}, "minutes must be at least 0, got nan"),
         (TrainConfig, {"ema_decay": 1.0}, "ema_decay must be less than 1"),
         (DataConfig, {"num_shapes": 0}, "num_shapes must be at least 1"),
+        (DataConfig, {"columns": (0, -3)}, "columns must be at least 0"),
+        (TranslationConfig, {"seed": -1}, "seed must be at least 0, got -1"),
+        (TranslationConfig, {"seed": 2**32}, r"seed must be less than 2\*\*32"),
         (DecodeConfig, {"max_extra": -1}, "max_extra must be at least 0"),
     ],
 )
 def test_settings_that_mean_nothing(kind, settings, message):
     with pytest.raises(ValueError, match=message):
         kind(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"held_out": 0}, "no validation data: give --data.validation-source"),
+        ({"validation_target": "v"}, "--data.validation-target v is given, but no --data.validation-source"),
+        ({"test_target": "t"}, "--data.test-target t is given, but no --data.test-source"),
+    ],
+)
+def test_data_that_is_not_named(tmp_path, settings, message):
+    (tmp_path / "a").write_text("one\n")
+    with pytest.raises(DataError, match=message):
+        load_corpora(DataConfig(source="a", target="a", directory=str(tmp_path), **settings), seed=0)
+
+
+def test_no_test_data(tmp_path):
+    (tmp_path / "a").write_text("one\n")
+    data = DataConfig(source="a", target="a", validation_source="a", validation_target="a", held_out=0)
+    config = TranslationConfig(data=dataclasses.replace(data, directory=str(tmp_path)))
+    with pytest.raises(DataError, match=r"no test data: the run's data\.held_out is 0"):
+        translation.evaluate(tmp_path, config, translator(), console=Console(quiet=True))
+
+
+def test_a_checkpoint_is_a_number_of_digits(tmp_path):
+    with training.Checkpoints(tmp_path) as saved:
+        saved.save(2, {"x": jax.numpy.ones(2)}, {})
+        with pytest.raises(ConfigError, match="no checkpoint '²'"):
+            translation._choose(saved, "²")
 
 
 @pytest.mark.parametrize("text", ['{"task": "transl', "[]", "\ufffd\0"])
