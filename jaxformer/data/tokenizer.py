@@ -78,11 +78,11 @@ class Tokenizer:
         """
         model = pathlib.Path(path).read_bytes()
         try:
-            if model:  # sentencepiece would take nothing for a tokeniser without pieces
-                return cls(model)
-        except RuntimeError:
-            pass
-        raise ValueError(f"{path} is damaged: it holds no tokeniser")
+            if not model:  # which sentencepiece takes for a tokeniser without pieces
+                raise RuntimeError("it is empty")
+            return cls(model)
+        except RuntimeError as error:
+            raise ValueError(f"{path} is damaged: it holds no tokeniser") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model, whole or not at all."""
