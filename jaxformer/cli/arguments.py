@@ -40,7 +40,9 @@ def override(config: Any, arguments: Sequence[str]) -> Any:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            return tyro.cli(type(config), default=config, args=_flags(arguments, known), config=(tyro.conf.AvoidSubcommands,))
+            return tyro.cli(
+                type(config), default=config, args=_flags(arguments, known), config=(tyro.conf.AvoidSubcommands,)
+            )
     except SystemExit as stopped:
         raise ConfigError(_essence(said.getvalue())) from stopped
     except ValueError as error:  # a configuration that refuses its values

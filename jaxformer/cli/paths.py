@@ -26,5 +26,5 @@ def sentence(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise argparse.ArgumentTypeError(f"{ascii(text)} is not UTF-8") from error
+        raise argparse.ArgumentTypeError(f"{text!a} is not UTF-8") from error
     return text
