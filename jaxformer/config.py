@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import json
 import pathlib
 import sys
@@ -112,7 +113,10 @@ def resolve(reference: str) -> tuple[str, Any]:
 
 
 def catalogue() -> list[tuple[str, str]]:
-    """Names and summaries of the configurations at hand: below ``./experiments``, then the built-in ones."""
+    """Names and summaries of the configurations at hand: below ``./experiments``, then the built-in ones.
+
+    A file that cannot be read is listed with the reason: it must not stand in the way of the others.
+    """
     from jaxformer.tasks import BUILTIN
 
     found = []
@@ -120,11 +124,14 @@ def catalogue() -> list[tuple[str, str]]:
     for file in sorted(root.glob("**/*.py")):
         if file.name.startswith("_"):
             continue
-        module = _load_file(file)
-        for name in _public(module):
-            found.append(
-                (f"{file.relative_to(root).with_suffix('').as_posix()}:{name}", _summary(getattr(module, name)))
-            )
+        place = file.relative_to(root).with_suffix("").as_posix()
+        try:
+            module = _load_file(file)
+        except (Exception, SystemExit) as error:  # whatever a user's file does
+            reason = (str(error).splitlines() or [""])[0]
+            found.append((place, f"cannot be read: {type(error).__name__}: {reason}"))
+            continue
+        found += [(f"{place}:{name}", _summary(getattr(module, name))) for name in _public(module)]
     return found + [(name, _summary(function)) for name, function in BUILTIN.items()]
 
 
@@ -176,12 +183,21 @@ def _load_file(path: pathlib.Path) -> types.ModuleType:
 
 
 def _public(module: types.ModuleType) -> list[str]:
-    """Functions that the module itself defines."""
+    """Functions that the module itself defines, and that can be called without arguments."""
     return [
         name
         for name, value in vars(module).items()
-        if isinstance(value, types.FunctionType) and value.__module__ == module.__name__ and not name.startswith("_")
+        if isinstance(value, types.FunctionType)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+        and not _required(value)
     ]
+
+
+def _required(function: types.FunctionType) -> list[str]:
+    """The parameters that a call must give."""
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def _call(module: types.ModuleType, function: str, reference: str) -> tuple[str, Any]:
@@ -190,9 +206,12 @@ def _call(module: types.ModuleType, function: str, reference: str) -> tuple[str,
         if len(names) != 1:
             raise ConfigError(f"{reference} holds {', '.join(names) or 'no function'}; say which: {reference}:NAME")
         function = names[0]
+    found = getattr(module, function, None)
+    if isinstance(found, types.FunctionType) and (needed := _required(found)):
+        raise ConfigError(f"{reference}: {function} needs {', '.join(needed)}; a configuration takes no arguments")
     if function not in names:
         raise ConfigError(f"{reference}: no function {function!r}{nearest(function, names)}")
-    return _with_task(getattr(module, function)(), reference)
+    return _with_task(found(), reference)
 
 
 def _with_task(config: Any, reference: str) -> tuple[str, Any]:

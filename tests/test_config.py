@@ -91,6 +91,29 @@ def test_saved_and_built_in(folder):
 
 
 @pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("def", "SyntaxError: "),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_broken_file_is_in_nobodys_way(folder, text, reason):
+    (folder / "experiments" / "broken.py").write_text(text)
+    listed = dict(catalogue())
+    assert listed["broken"].startswith(f"cannot be read: {reason}")
+    assert listed["translation/mine:small"] == "A small one."
+
+
+def test_a_function_that_needs_arguments_is_no_configuration(folder):
+    with (folder / "one.py").open("a") as file:
+        file.write("def scaled(factor, *rest, bias=1, **more):\n    return None\n")
+    assert resolve("one.py")[1].name == "small"
+    with pytest.raises(ConfigError, match="scaled needs factor; a configuration takes no arguments"):
+        resolve("one.py:scaled")
+
+
+@pytest.mark.parametrize(
     ("reference", "message"),
     [
         ("dmeo", "did you mean 'demo'"),

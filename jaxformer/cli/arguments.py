@@ -9,8 +9,9 @@ import inspect
 import io
 import itertools
 import re
+import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tyro
@@ -21,10 +22,12 @@ from jaxformer.config import ConfigError, nearest
 def override(config: Any, arguments: Sequence[str]) -> Any:
     """The configuration with the settings that the arguments name, as ``--path.to.field value``.
 
+    What is true or false may be given as ``--model.remat True``, ``--model.remat=true`` or ``--model.remat``.
+
     Raises:
       ConfigError: an unknown setting (the nearest is named), or a value of the wrong type.
     """
-    known = set(paths(config))
+    known = paths(config)
     for argument in arguments:
         name = argument.partition("=")[0]
         if name.startswith("--"):
@@ -37,7 +40,9 @@ def override(config: Any, arguments: Sequence[str]) -> Any:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            return tyro.cli(type(config), default=config, args=list(arguments), config=(tyro.conf.AvoidSubcommands,))
+            return tyro.cli(
+                type(config), default=config, args=_flags(arguments, known), config=(tyro.conf.AvoidSubcommands,)
+            )
     except SystemExit as stopped:
         raise ConfigError(_essence(said.getvalue())) from stopped
     except ValueError as error:  # a configuration that refuses its values
@@ -45,10 +50,11 @@ def override(config: Any, arguments: Sequence[str]) -> Any:
 
 
 def settings_help(config: Any) -> str:
-    """Every setting with its value and meaning, one a line."""
+    """Every setting with its value, as an argument gives it, and its meaning, one a line."""
     lines = []
     for path, (value, text) in paths(config).items():
-        lines.append(f"  --{path} {value!r}" + (f"\n        {text}" if text else ""))
+        words = value if isinstance(value, tuple) else (value,)
+        lines.append(f"  --{path} {shlex.join(map(str, words))}" + (f"\n        {text}" if text else ""))
     return "\n".join(lines)
 
 
@@ -73,6 +79,23 @@ def field_docstrings(kind: type) -> dict[str, str]:
         for field, text in itertools.pairwise(body)
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
     }
+
+
+def _flags(arguments: Sequence[str], known: Mapping[str, tuple[Any, str]]) -> list[str]:
+    """The arguments with ``--x True`` and ``--x=False`` of settings that are true or false as tyro's flags."""
+    given, words = [], list(arguments)
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        path = name[2:].replace("-", "_")
+        if name.startswith("--") and path in known and isinstance(known[path][0], bool):
+            if not equals and words and words[0].lower() in ("true", "false"):
+                value = words.pop(0)
+            if value.lower() in ("true", "false"):
+                head, dot, tail = path.rpartition(".")
+                word = f"--{head}{dot}{'no_' if value.lower() == 'false' else ''}{tail}"
+        given.append(word)
+    return given
 
 
 def _essence(text: str) -> str:

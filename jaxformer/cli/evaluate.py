@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     task, config, translator = load(known)
     if known.data_dir:
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, directory=known.data_dir))
-    scores = runtime.task(task).evaluate(config, translator, split=known.split, console=runtime.console())
+    scores = runtime.task(task).evaluate(known.run, config, translator, split=known.split, console=runtime.console())
     if not processes.first():
         return 0
     for name, found in scores.items():
@@ -44,6 +44,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"  {score}")
     about = {name: [dataclasses.asdict(score) for score in found] for name, found in scores.items()}
     about["decode"] = dataclasses.asdict(translator.decode) | {"checkpoint": known.checkpoint}
+    about["steps"] = list(translator.steps)
     write_text(known.run / f"scores-{known.split}-{known.checkpoint}.json", json.dumps(about, indent=2) + "\n")
     return 0
 

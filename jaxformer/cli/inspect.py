@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from jaxformer.cli.paths import local_path
+from jaxformer.cli.paths import local_path, sentence
 
 EXAMPLES = """examples:
   jaxformer inspect runs/demo --source "The agreement on the European Economic Area was signed in August 1992."
@@ -25,18 +25,20 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_options(parser)
-    parser.add_argument("--source", required=True, help="a sentence")
-    parser.add_argument("--target", help="a translation of it; default: the model's own")
+    parser.add_argument("--source", type=sentence, required=True, help="a sentence")
+    parser.add_argument("--target", type=sentence, help="a translation of it; default: the model's own")
     parser.add_argument("--layer", type=int, help="a decoder layer, from 0; with no --head, the mean of its heads")
     parser.add_argument("--head", type=int, help="a head, from 0; default: the head that aligns most words")
     parser.add_argument("--mean", action="store_true", help="the mean of all layers and heads")
     parser.add_argument("--grid", action="store_true", help="every head of every layer in one picture")
-    parser.add_argument("--out", type=local_path, help="the picture (.png or .svg); default: RUN/attention.png")
+    parser.add_argument("--out", type=local_path, help="the picture (.png, .svg or .pdf); default: RUN/attention.png")
     known = parser.parse_args(arguments)
     if not known.source.strip():
         parser.error("--source is empty")
     from jaxformer.inspection import attention_maps, plots
 
+    if known.out and known.out.suffix.lower() not in plots.SUFFIXES:
+        parser.error(f"--out {known.out}: a picture is one of {', '.join(plots.SUFFIXES)}")
     _, _, translator = load(known)
     found = translator.attention(known.source, known.target)
     out = known.out or known.run / "attention.png"

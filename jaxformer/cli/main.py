@@ -46,6 +46,8 @@ def script() -> int:
     if heavy and sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very command
+    # As files are; the locale may know fewer characters than a translation.
+    sys.stdout.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
     code = main()
     if code not in (0, 85) and "jaxformer.sharding.distributed" in sys.modules:
         sys.modules["jaxformer.sharding.distributed"].leave(code)

@@ -34,7 +34,9 @@ def main(arguments: Sequence[str]) -> int:
         "config", metavar="CONFIG", help="a name from `jaxformer configs`, a file, or a saved config.json"
     )
     parser.add_argument("--out", metavar="RUN", type=local_path, help="the run directory")
-    parser.add_argument("--data-dir", metavar="DIR", help="where the corpora are; default: JAXFORMER_DATA")
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="where the corpora are; default: here, else in JAXFORMER_DATA"
+    )
     parser.add_argument("--devices", type=int, metavar="N", help="stop unless there are N devices, of all hosts")
     parser.add_argument("--settings", action="store_true", help="print every setting of CONFIG and stop")
     parser.add_argument("--no-compile-cache", action="store_true", help="compile every program anew")

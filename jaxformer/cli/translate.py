@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from jaxformer.cli.paths import local_path
+from jaxformer.cli.paths import local_path, sentence
 
 EXAMPLES = """examples:
   jaxformer translate runs/demo "The old man does not see the white house."
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_options(parser)
-    parser.add_argument("sentences", nargs="*", metavar="SENTENCE", help="what to translate")
+    parser.add_argument("sentences", nargs="*", type=sentence, metavar="SENTENCE", help="what to translate")
     parser.add_argument("--file", type=pathlib.Path, help="a file of sentences, one a line")
     parser.add_argument("--out", type=local_path, help="write translations here instead of printing them")
     parser.add_argument("--num-best", type=int, default=1, help="print so many candidates, score and text, by tabs")
@@ -39,26 +39,29 @@ def main(arguments: Sequence[str]) -> int:
 
     _, _, translator = load(known)
 
-    def lines(sentences: Sequence[str]) -> list[str]:
+    def lines(sentences: Sequence[str], first: int = 1) -> list[str]:
         if known.num_best == 1:
-            return translator.translate(sentences)
-        found = translator.candidates(sentences, num_best=known.num_best)
+            return translator.translate(sentences, first=first)
+        found = translator.candidates(sentences, num_best=known.num_best, first=first)
         return [f"{c.score:.4f}\t{c.text}" for candidates in found for c in candidates]
 
-    if known.sentences or known.file:
-        translated = lines(known.sentences or read_lines(known.file))
-        if known.out:
-            from jaxformer.tasks.runs import write_text
+    def from_standard_input() -> Iterator[str]:
+        # Bytes, because how strict text from standard input is depends on the locale.
+        for number, line in enumerate(sys.stdin.buffer, 1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                byte = error.object[error.start]
+                raise DataError(f"standard input, line {number}: not UTF-8 (byte 0x{byte:02x})") from error
+            yield from lines([text], number)
 
-            write_text(known.out, "".join(f"{line}\n" for line in translated))
-        else:
-            print("\n".join(translated))
+    given = known.sentences or (read_lines(known.file) if known.file else None)
+    translated = from_standard_input() if given is None else lines(given)
+    if known.out:
+        from jaxformer.tasks.runs import write_text
+
+        write_text(known.out, "".join(f"{line}\n" for line in translated))
         return 0
-    # Bytes, because how strict text from standard input is depends on the locale.
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            sentence = line.decode().rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise DataError(f"standard input, line {number}: not UTF-8 (byte 0x{line[error.start]:02x})") from error
-        print("\n".join(lines([sentence])), flush=True)
+    for line in translated:
+        print(line, flush=True)
     return 0

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import hashlib
+import http.client
 import io
 import os
 import pathlib
 import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 
 LARGEST = 1 << 30
@@ -141,7 +143,7 @@ def _download(url: str, timeout: float) -> bytes:
             expected = answer.headers.get("Content-Length")
     except urllib.error.HTTPError as error:
         raise FetchError(f"{url}: the server answered {error.code} {error.reason}") from error
-    except (urllib.error.URLError, OSError) as error:
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         raise FetchError(f"{url}: {getattr(error, 'reason', error)}") from error
     if len(data) > LARGEST:
         raise FetchError(f"{url} is larger than {LARGEST:,} bytes")
@@ -156,7 +158,7 @@ def _unpack(file: File, data: bytes) -> bytes:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 return archive.read(file.member)
         return gzip.decompress(data) if file.url.endswith(".gz") else data
-    except (OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, KeyError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         raise FetchError(f"{file.url} cannot be unpacked: {error}") from error
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
+import logging
 import os
 import pathlib
 import shutil
@@ -19,6 +21,8 @@ from jaxformer.data.batch import Batch
 from jaxformer.data.plan import Plan
 from jaxformer.data.sources import Parallel
 from jaxformer.data.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 Rows = Callable[[int], np.ndarray]
 """From the number of rows of a planned batch to the indices, in order, of those to make; beyond it they are empty."""
@@ -67,16 +71,20 @@ class Tokens:
 def prepare_tokenizer(
     corpus: Parallel, cache: str | os.PathLike[str], *, vocab_size: int, kind: Literal["unigram", "bpe"]
 ) -> Tokenizer:
-    """A tokeniser trained on both sides of the corpus, read from `cache` where an earlier call left it.
+    """A tokeniser trained on both sides of the corpus, read from `cache` where an earlier call left it undamaged.
 
     Raises:
       ValueError: the corpus cannot fill the vocabulary.
     """
     version = importlib.metadata.version("sentencepiece")
     path = pathlib.Path(cache) / f"{corpus.fingerprint}-{kind}-{vocab_size}-{version}.model"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Tokenizer.train((*corpus.source, *corpus.target), vocab_size=vocab_size, kind=kind).save(path)
+    if path.exists():
+        try:
+            return Tokenizer.load(path)
+        except ValueError as error:
+            logger.warning("%s; training it anew", error)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Tokenizer.train((*corpus.source, *corpus.target), vocab_size=vocab_size, kind=kind).save(path)
     return Tokenizer.load(path)
 
 
@@ -92,36 +100,68 @@ def prepare(
     """The corpus as tokens, read from `cache` where an earlier call left them.
 
     The folder's name is a hash of the text, the tokeniser and the options.  It appears by one rename when it is
-    whole, so a process that dies here, or another that prepares the same, does no harm.
+    whole, so a process that dies here, or another that prepares the same, does no harm.  One that is damaged all the
+    same is made anew, with a warning.
 
     Args:
       variants: segmentations a sentence; the first is the best one, the others are sampled.
     """
     key = f"{corpus.fingerprint}-{tokenizer.fingerprint}" + (f"-{variants}-{alpha}-{seed}" if variants > 1 else "")
     folder = pathlib.Path(cache) / key
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{key}.", dir=folder.parent))
-        for side, text in (("source", corpus.source), ("target", corpus.target)):
-            for variant in range(variants):
-                one = variant * 2 + (side == "target") + seed * 1009
-                ids = tokenizer.sample(text, seed=one, alpha=alpha) if variant else tokenizer.encode(text)
-                dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
-                flat = np.concatenate(ids) if ids else np.zeros(0)
-                np.save(temporary / f"{side}-{variant}.npy", flat.astype(dtype))
-                offsets = np.concatenate([[0], np.cumsum([len(i) for i in ids])]).astype(np.int64)
-                np.save(temporary / f"{side}-{variant}-offsets.npy", offsets)
-        (temporary / "about.json").write_text(json.dumps({"pairs": len(corpus), "variants": variants}))
+    if folder.exists():
         try:
-            temporary.rename(folder)
-        except OSError:  # another process was first; its arrays are the same
-            shutil.rmtree(temporary)
-            if not folder.exists():
-                raise
-    load = lambda side, i: Ragged(
-        np.load(folder / f"{side}-{i}.npy", mmap_mode="r"), np.load(folder / f"{side}-{i}-offsets.npy")
-    )
-    return Tokens(tuple(load("source", i) for i in range(variants)), tuple(load("target", i) for i in range(variants)))
+            return _read(folder, {"pairs": len(corpus), "variants": variants})
+        except (FileNotFoundError, EOFError, ValueError) as error:
+            logger.warning("%s is damaged (%s); making it anew", folder, error)
+            _remove(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{key}.", dir=folder.parent))
+    for side, text in (("source", corpus.source), ("target", corpus.target)):
+        for variant in range(variants):
+            one = variant * 2 + (side == "target") + seed * 1009
+            ids = tokenizer.sample(text, seed=one, alpha=alpha) if variant else tokenizer.encode(text)
+            dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
+            flat = np.concatenate(ids) if ids else np.zeros(0)
+            np.save(temporary / f"{side}-{variant}.npy", flat.astype(dtype))
+            offsets = np.concatenate([[0], np.cumsum([len(i) for i in ids])]).astype(np.int64)
+            np.save(temporary / f"{side}-{variant}-offsets.npy", offsets)
+    about = {"pairs": len(corpus), "variants": variants}
+    (temporary / "about.json").write_text(json.dumps(about))
+    try:
+        temporary.rename(folder)
+    except OSError:  # another process was first; its arrays are the same
+        shutil.rmtree(temporary)
+        if not folder.exists():
+            raise
+    return _read(folder, about)
+
+
+def _read(folder: pathlib.Path, about: dict[str, int]) -> Tokens:
+    """The arrays of a folder, as long as `about` and they themselves say.
+
+    Raises:
+      FileNotFoundError, EOFError, ValueError: it is damaged.
+    """
+    if (found := json.loads((folder / "about.json").read_text())) != about:
+        raise ValueError(f"about.json says {found}, expected {about}")
+
+    def load(side: str, variant: int) -> Ragged:
+        tokens = np.load(folder / f"{side}-{variant}.npy", mmap_mode="r")
+        offsets = np.load(folder / f"{side}-{variant}-offsets.npy")
+        if len(offsets) != about["pairs"] + 1 or offsets[-1] != len(tokens):
+            raise ValueError(f"{side}-{variant}.npy has {len(tokens)} tokens, which are not those of its offsets")
+        return Ragged(tokens, offsets)
+
+    source, target = (tuple(load(side, i) for i in range(about["variants"])) for side in ("source", "target"))
+    return Tokens(source, target)
+
+
+def _remove(folder: pathlib.Path) -> None:
+    """By a rename first, so that no other process meets half of it, or finds its name taken."""
+    aside = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    with contextlib.suppress(FileNotFoundError):  # another process was first
+        folder.rename(aside)
+    shutil.rmtree(aside)
 
 
 def make_batch(tokens: Tokens, plan: Plan, step: int, *, rows: Rows | None = None) -> Batch:

@@ -91,8 +91,8 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x})") from error
+        line = error.object.count(b"\n", 0, error.start) + 1  # its own bytes: without the byte order mark
+        raise DataError(f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x})") from error
     lines = text.replace("\r\n", "\n").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
@@ -107,10 +107,11 @@ def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> l
       held_out: about how many pairs each part after the first gets.
 
     Raises:
-      DataError: more than half of the corpus would be set aside.
+      DataError: more than half of the corpus would be set aside, or nothing would be left of it.
     """
+    refusal = f"cannot set aside {sum(held_out):,} of {len(pairs):,} pairs"
     if 2 * sum(held_out) > len(pairs):
-        raise DataError(f"cannot set aside {sum(held_out):,} of {len(pairs):,} pairs; lower held_out or name files")
+        raise DataError(f"{refusal}; lower held_out or name files")
     order = sorted(set(pairs.source), key=lambda text: hashlib.sha256(f"{seed}\n{text}".encode()).digest())
     of: dict[str, list[int]] = {}
     for i, text in enumerate(pairs.source):
@@ -119,10 +120,12 @@ def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> l
     remaining = iter(order)
     for size in held_out:
         part: list[int] = []
-        while len(part) < size:
-            part += of[next(remaining)]
+        while len(part) < size and (text := next(remaining, None)) is not None:
+            part += of[text]
         parts.append(part)
     parts.insert(0, [i for text in remaining for i in of[text]])
+    if sum(held_out) and not parts[0]:
+        raise DataError(f"{refusal}: they have {len(order):,} distinct sources; lower held_out or name files")
     pick = lambda part: tuple(sorted(part))
     return [
         Parallel(tuple(pairs.source[i] for i in pick(part)), tuple(pairs.target[i] for i in pick(part)))

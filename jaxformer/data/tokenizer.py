@@ -71,8 +71,18 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
-        """Reads a tokeniser that `save` wrote."""
-        return cls(pathlib.Path(path).read_bytes())
+        """Reads a tokeniser that `save` wrote.
+
+        Raises:
+          ValueError: the file is damaged.
+        """
+        model = pathlib.Path(path).read_bytes()
+        try:
+            if not model:  # which sentencepiece takes for a tokeniser without pieces
+                raise RuntimeError("it is empty")
+            return cls(model)
+        except RuntimeError as error:
+            raise ValueError(f"{path} is damaged: it holds no tokeniser") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model, whole or not at all."""
@@ -97,7 +107,7 @@ class Tokenizer:
 
     def sample(self, lines: Sequence[str], *, seed: int, alpha: float = 0.2) -> list[np.ndarray]:
         """A random segmentation of each line, more diverse for a smaller `alpha` (Kudo 2018); repeatable by `seed`."""
-        sentencepiece.set_random_generator_seed(seed)
+        sentencepiece.set_random_generator_seed(seed % 2**32)
         draw = self._processor.encode
         return [
             np.asarray(draw(_escape(line), enable_sampling=True, alpha=alpha, nbest_size=-1), np.int32)

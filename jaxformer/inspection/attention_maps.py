@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -10,6 +12,8 @@ import numpy as np
 
 SPACE = "\u2581"
 """How a tokeniser writes the space before a piece."""
+BYTE = re.compile("<0x[0-9A-F]{2}>")
+"""How it writes a byte of a character that is not in its vocabulary."""
 
 
 class PieceMap(Protocol):
@@ -85,13 +89,26 @@ def _rows(found: Map):
 def _words(pieces: Sequence[str]) -> list[tuple[str, list[int]]]:
     """Words and the pieces they consist of; punctuation and special tokens stand alone."""
     words: list[tuple[str, list[int]]] = []
-    for i, piece in enumerate(pieces):
+    for piece, places in _characters(pieces):
         text = piece.replace(SPACE, " ").strip()
         special = piece.startswith("<") and piece.endswith(">") and len(piece) > 2
         mark = bool(text) and not any(c.isalnum() for c in text) and text not in "'\u2019"
         if not words or piece.startswith(SPACE) or special or mark:
-            words.append((text, [i]))
+            words.append((text, places))
         else:
             word, group = words[-1]
-            words[-1] = (word + text, [*group, i])
+            words[-1] = (word + text, group + places)
     return words
+
+
+def _characters(pieces: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """Pieces and their places, those that are bytes joined to the text that they spell together."""
+    found: list[tuple[str, list[int]]] = []
+    for is_byte, run in itertools.groupby(enumerate(pieces), lambda at: bool(BYTE.fullmatch(at[1]))):
+        places, texts = zip(*run, strict=True)
+        if is_byte:
+            spelled = bytes(int(text[3:5], 16) for text in texts).decode(errors="replace")
+            found.append((spelled, list(places)))
+        else:
+            found += [(text, [place]) for place, text in zip(places, texts, strict=True)]
+    return found

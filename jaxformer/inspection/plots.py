@@ -13,9 +13,12 @@ matplotlib.use("Agg")  # pictures are files: no window, no display
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.text import Text
 
 from jaxformer.inspection.attention_maps import Map, PieceMap, by_word, select
 
+SUFFIXES = (".png", ".svg", ".pdf")
+"""What a picture's file may be."""
 INK, QUIET, ACCENT, SCORE, GRID = "#1f2933", "#9aa5b1", "#c2410c", "#0f766e", "#d9dee4"
 
 
@@ -128,6 +131,8 @@ def _save(figure: Any, path: pathlib.Path) -> pathlib.Path:
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{os.getpid()}.{path.name}")
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # words and names may hold a "$"
     figure.savefig(temporary, dpi=160)
     plt.close(figure)
     os.replace(temporary, path)

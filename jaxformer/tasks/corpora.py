@@ -36,8 +36,13 @@ def load_corpora(config: DataConfig, *, seed: int) -> Corpora:
         "validation": (config.validation_source, config.validation_target),
         "test": (config.test_source, config.test_target),
     }
+    for part, (source, target) in named.items():
+        if target and not source:
+            raise DataError(f"--data.{part}-target {target} is given, but no --data.{part}-source")
     given = {part: _read(config, *files) for part, files in named.items() if files[0]}
     wanting = [part for part in named if part not in given]
+    if "validation" in wanting and not config.held_out:
+        raise DataError("no validation data: give --data.validation-source FILE, or --data.held-out more than 0")
     if wanting:
         train, *parts = split_by_source(train, held_out=[config.held_out] * len(wanting), seed=seed)
         given.update(zip(wanting, parts, strict=True))

@@ -55,7 +55,7 @@ def check_run(out: pathlib.Path, config: Any) -> bool:
 
 
 def check_data(out: pathlib.Path, data: dict[str, str]) -> None:
-    """That a run to be resumed was trained on this data, by hashes of its parts.
+    """That a run to be resumed or scored was trained on this data, by hashes of its parts.
 
     Raises:
       ConfigError: on other data; what it had learned, and the order of its batches, would mean nothing.  Or
@@ -92,7 +92,7 @@ def read_config_file(path: pathlib.Path) -> tuple[str, Any]:
 
     saved = _read_json(path)
     task = saved.get("task")
-    if task not in TASKS:
+    if not isinstance(task, str) or task not in TASKS:
         raise ConfigError(f"{path} is of task {task!r}; this version knows {sorted(TASKS)}")
     return task, from_data(TASKS[task], saved.get("config"))
 

@@ -225,12 +225,12 @@ def load(run: pathlib.Path, *, checkpoint: str = "best", mesh: str = "") -> tupl
                 raise training.CheckpointError(
                     f"{run} has no averaged parameters; make them with `jaxformer average {run}`"
                 )
-            params = found[0]
+            params, steps = found[0], tuple(found[1].get("averaged", ()))
     else:
         with training.Checkpoints(run / "checkpoints", keep_last=config.train.keep_last) as saved:
             state, _ = saved.restore(_choose(saved, checkpoint), _without_moments(model.abstract_state()))
-        params = training.best_params(state)
-    return config, Translator(model.net, params, tokenizer, config.decode, model.placement)
+        params, steps = training.best_params(state), (int(state.step),)
+    return config, Translator(model.net, params, tokenizer, config.decode, model.placement, steps)
 
 
 def average(run: pathlib.Path, *, last: int, mesh: str = "") -> list[int]:
@@ -259,11 +259,19 @@ def _without_moments(state: training.TrainState) -> training.TrainState:
 
 
 def evaluate(
-    config: TranslationConfig, translator: Translator, *, split: str = "test", console: Console
+    run: pathlib.Path, config: TranslationConfig, translator: Translator, *, split: str = "test", console: Console
 ) -> dict[str, list[Score]]:
-    """Translates a split and scores it: BLEU, chrF, and lower-cased Moses BLEU; by the name of the corpus."""
+    """Translates a split and scores it: BLEU, chrF, and lower-cased Moses BLEU; by the name of the corpus.
+
+    Raises:
+      ConfigError: the run was trained on other data; what would be held out of these, it may have learned from.
+      DataError: the data is not what it should be.
+    """
     corpora = load_corpora(config.data, seed=config.seed)
+    runs.check_data(run, _hashes(corpora))
     parts = {"validation": corpora.validation} if split == "validation" else corpora.tests
+    if not all(map(len, parts.values())):
+        raise DataError(f"no {split} data: the run's data.held_out is 0, and it names no files of them")
     found = {}
     for name, part in parts.items():
         began = time.perf_counter()
@@ -285,7 +293,7 @@ def _choose(saved: training.Checkpoints, checkpoint: str) -> int:
     if checkpoint == "best":
         best = saved.best_step()
         return steps[-1] if best is None else best
-    if checkpoint.isdigit() and int(checkpoint) in steps:
+    if checkpoint.isdecimal() and int(checkpoint) in steps:
         return int(checkpoint)
     raise ConfigError(f"no checkpoint {checkpoint!r}; there are best, last, average and steps {steps}")
 

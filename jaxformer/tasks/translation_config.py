@@ -43,7 +43,8 @@ class DataConfig:
     target_language: str = "fr"
     """Two-letter code."""
     directory: str = dataclasses.field(default="", metadata=PLACE)
-    """Relative paths start here; default: the environment's JAXFORMER_DATA, else the working directory."""
+    """Relative paths start here; default: the working directory, and for files that are not in it the environment's
+    JAXFORMER_DATA."""
     vocab_size: int = 8000
     """Subword pieces, joint over both languages."""
     tokenizer: Literal["unigram", "bpe"] = "unigram"
@@ -66,6 +67,8 @@ class DataConfig:
     def __post_init__(self) -> None:
         _at_least(1, self, "vocab_size", "variants", "max_length", "token_budget", "num_shapes", "length_multiple")
         _at_least(0, self, "held_out")
+        if min(self.columns) < 0:
+            raise ValueError(f"columns must be at least 0, got {self.columns}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,3 +161,8 @@ class TranslationConfig:
     """Steps, validation, checkpoints."""
     decode: DecodeConfig = DecodeConfig()
     """Search."""
+
+    def __post_init__(self) -> None:
+        _at_least(0, self, "seed")
+        if self.seed >= 2**32:  # of which the keys of JAX would be those of a smaller one
+            raise ValueError(f"seed must be less than 2**32, got {self.seed}")

@@ -21,10 +21,13 @@ from jaxformer.tasks.translation_config import DecodeConfig
 LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Padded source lengths: a program is compiled for each one that is met, and for no other."""
 
+_BREAKS = str.maketrans(dict.fromkeys("\0\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029", " "))
+"""Characters that end a line or a column, which a model that writes bytes can write too."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """One translation, with the score that ranked it."""
+    """One translation, on one line and without tabs, with the score that ranked it."""
 
     text: str
     score: float
@@ -50,17 +53,27 @@ class Translator:
     decode: DecodeConfig = DecodeConfig()
     placement: Placement | None = None
     """The mesh whose devices share the sentences; None is the one device."""
+    steps: tuple[int, ...] = ()
+    """The training steps whose parameters these are; several when they were averaged."""
 
-    def translate(self, sentences: Sequence[str], *, progress: Callable[[int], None] | None = None) -> list[str]:
-        """The best translation of each sentence, in order; an empty sentence stays empty."""
-        return [best[0].text for best in self.candidates(sentences, progress=progress)]
+    def translate(
+        self, sentences: Sequence[str], *, first: int = 1, progress: Callable[[int], None] | None = None
+    ) -> list[str]:
+        """The best translation of each sentence, in order; one of nothing but spaces is empty."""
+        return [best[0].text for best in self.candidates(sentences, first=first, progress=progress)]
 
     def candidates(
-        self, sentences: Sequence[str], *, num_best: int = 1, progress: Callable[[int], None] | None = None
+        self,
+        sentences: Sequence[str],
+        *,
+        num_best: int = 1,
+        first: int = 1,
+        progress: Callable[[int], None] | None = None,
     ) -> list[list[Candidate]]:
         """The `num_best` translations of each sentence, best first.
 
         Args:
+          first: what errors number the first sentence.
           progress: called with the number of sentences done after each batch.
         Raises:
           ValueError: `num_best` beyond the beam width; a sentence longer than the model's positions.
@@ -68,10 +81,10 @@ class Translator:
         if not 1 <= num_best <= self.decode.width:
             raise ValueError(f"num_best must be in [1, width = {self.decode.width}], got {num_best}")
         tokens = [np.append(ids, END) for ids in self.tokenizer.encode(list(sentences))]
-        self._check_lengths(tokens)
+        self._check_lengths(tokens, first)
         found: list[list[Candidate]] = [[Candidate("", 0.0, ())] * num_best for _ in sentences]
         # Equal lengths side by side waste least on padding; sorting is stable, so the result is reproducible.
-        order = sorted((i for i, ids in enumerate(tokens) if len(ids) > 1), key=lambda i: len(tokens[i]))
+        order = sorted((i for i, text in enumerate(sentences) if text.strip()), key=lambda i: len(tokens[i]))
         for start in range(0, len(order), self._together):
             chosen = order[start : start + self._together]
             hypotheses = self._search([tokens[i] for i in chosen])
@@ -90,8 +103,8 @@ class Translator:
         pieces = [(*self.tokenizer.pieces(ids[:-1]), "</s>") for ids in (columns, rows)]
         return AttentionMap(*pieces, np.asarray(weights))
 
-    def _check_lengths(self, tokens: list[np.ndarray]) -> None:
-        for number, ids in enumerate(tokens, 1):
+    def _check_lengths(self, tokens: list[np.ndarray], first: int) -> None:
+        for number, ids in enumerate(tokens, first):
             if len(ids) > self._most:
                 raise ValueError(f"sentence {number} has {len(ids)} tokens, but the model has {self._most} positions")
 
@@ -131,7 +144,8 @@ class Translator:
     def _candidate(self, hypotheses: Hypotheses, row: int, rank: int) -> Candidate:
         ids = hypotheses.tokens[row, rank, : hypotheses.lengths[row, rank]]
         ids = ids[ids != END]
-        return Candidate(self.tokenizer.decode(ids), float(hypotheses.scores[row, rank]), tuple(ids.tolist()))
+        text = self.tokenizer.decode(ids).translate(_BREAKS)
+        return Candidate(text, float(hypotheses.scores[row, rank]), tuple(ids.tolist()))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

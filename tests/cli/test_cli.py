@@ -114,7 +114,7 @@ def test_translate_evaluate_average_inspect(run):
     assert "BLEU" in scored.stdout
     assert "chrF2" in scored.stdout
     assert "tok:13a" in scored.stdout
-    assert (run / "scores-test-average.json").exists()
+    assert json.loads((run / "scores-test-average.json").read_text())["steps"] == [6, 12]
 
     drawn = jaxformer(
         "inspect", run, "--source", "A dog runs.", "--target", "Un chien court.", "--out", "map.svg", cwd=run

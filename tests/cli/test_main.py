@@ -1,9 +1,11 @@
 """Which errors become one line and which keep their traceback."""
 
+import dataclasses
 import importlib.metadata
 import io
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 import types
@@ -16,6 +18,7 @@ from jaxformer.config import ConfigError
 from jaxformer.data.sources import DataError
 from jaxformer.functional.positions.learned import check_positions
 from jaxformer.inspection.attention_maps import Map, as_text
+from jaxformer.tasks import BUILTIN
 from jaxformer.tasks.translation_config import TranslationConfig
 
 
@@ -129,8 +132,26 @@ def test_settings_reach_their_fields():
     assert config.optimizer == TranslationConfig().optimizer
 
 
+@pytest.mark.parametrize("given", [["--model.remat", "True"], ["--model.remat=true"], ["--model.remat"]])
+def test_what_is_true_or_false_is_given_as_a_word_or_a_flag(given):
+    assert arguments.override(TranslationConfig(), [*given, "--train.tensorboard=False"]).model.remat
+    assert not arguments.override(TranslationConfig(), ["--seed=1", "--train.tensorboard", "False"]).train.tensorboard
+
+
+@pytest.mark.parametrize("config", [TranslationConfig(), BUILTIN["demo"]()])
+def test_settings_can_be_given_as_they_are_printed(config):
+    lines = [line for line in arguments.settings_help(config).splitlines() if line.startswith("  --")]
+    assert len(lines) == len(arguments.paths(config))
+    for line in lines:
+        assert arguments.override(config, shlex.split(line)) == config
+    words = [word for line in lines for word in shlex.split(line)]
+    assert arguments.override(dataclasses.replace(config, name="another", seed=3), words) == config
+
+
 class Echo:
-    def translate(self, sentences):
+    def translate(self, sentences, first):
+        if "too long" in sentences:
+            raise ValueError(f"sentence {first + sentences.index('too long')} is too long")
         return [sentence.upper() for sentence in sentences]
 
 
@@ -152,3 +173,44 @@ def test_standard_input_is_utf8_whatever_the_locale(echo, capsys, monkeypatch):
     with pytest.raises(DataError, match=r"standard input, line 4: not UTF-8 \(byte 0xff\)"):
         translate.main(["run"])
     assert capsys.readouterr().out == "ÉTÉ\n\nB\n"
+
+
+def standard_input(monkeypatch, data):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_standard_input_goes_to_a_file_and_to_lines(echo, capsys, monkeypatch, tmp_path):
+    standard_input(monkeypatch, b"\xef\xbb\xbfa dog\na cat\n")
+    assert translate.main(["run", "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "out").read_text() == "A DOG\nA CAT\n"
+    standard_input(monkeypatch, b"short\ntoo long\n")
+    with pytest.raises(ValueError, match="sentence 2 is too long"):
+        translate.main(["run"])
+
+
+def test_no_sentences_are_no_lines(echo, capsys, tmp_path):
+    (tmp_path / "empty").touch()
+    assert translate.main(["run", "--file", str(tmp_path / "empty")]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("command", [["translate", "run"], ["inspect", "run", "--source"]])
+def test_an_argument_that_is_not_utf8(capsys, command):
+    with pytest.raises(SystemExit, match="2"):
+        main.main([*command, "caf\udce9"])
+    assert r"'caf\udce9' is not UTF-8" in capsys.readouterr().err
+
+
+def test_a_picture_of_no_known_kind_is_refused_before_the_run_is_read(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main.main(["inspect", "nowhere", "--source", "a", "--out", "map.xyz"])
+    assert "--out map.xyz: a picture is one of .png, .svg, .pdf" in capsys.readouterr().err
+
+
+def test_results_are_utf8_whatever_the_locale(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jaxformer.cli.configs", types.SimpleNamespace(main=lambda _: print("été") or 0))
+    monkeypatch.setattr(sys, "argv", ["jaxformer", "configs"])
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert main.script() == 0
+    assert sys.stdout.buffer.getvalue().decode() == "été\n"

@@ -26,6 +26,7 @@ ANSWERS = {
     "/good.txt": TEXT,
     "/good.gz": gzip.compress(TEXT),
     "/bad.gz": gzip.compress(TEXT)[:-6],
+    "/worse.gz": gzip.compress(TEXT)[:10] + b"\xff" * 20,
     "/wrong.txt": b"one\n",
     "/a.zip": archive(),
 }
@@ -37,6 +38,9 @@ class Server(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.asked.append(self.path)
         body = ANSWERS.get(self.path)
+        if self.path == "/no.http":
+            self.wfile.write(b"220 mail.example ready\r\n")
+            return
         if self.path == "/cut.txt":
             self.send_response(200)
             self.send_header("Content-Length", "999")
@@ -86,6 +90,8 @@ def test_good(tmp_path, url, name, member):
     [
         ("wrong.txt", "", f"expected {SUM}"),
         ("bad.gz", "", "cannot be unpacked"),
+        ("worse.gz", "", "cannot be unpacked"),
+        ("no.http", "", "220 mail"),
         ("a.zip", "other.txt", "cannot be unpacked"),
         ("cut.txt", "", "broke|IncompleteRead"),
         ("none.txt", "", "answered 404"),

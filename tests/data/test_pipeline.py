@@ -67,6 +67,38 @@ def test_tokenizer_is_trained_once(tokenizer, tmp_path, monkeypatch):
     assert [t["vocab_size"] for t in trained] == [401, 400]
 
 
+@pytest.mark.parametrize("name", ["about.json", "source-0.npy", "target-0-offsets.npy"])
+@pytest.mark.parametrize("change", [lambda data: b"", lambda data: data[:-60], lambda data: b"noise" * 99, None])
+def test_a_damaged_cache_is_made_anew(tokenizer, tmp_path, caplog, name, change):
+    corpus = Parallel(CORPUS.source[:9], CORPUS.target[:9])
+    before = prepare(corpus, tokenizer, tmp_path)
+    (folder,) = tmp_path.iterdir()
+    file = folder / name
+    expected = file.read_bytes()
+    file.unlink() if change is None else file.write_bytes(change(expected))
+    after = prepare(corpus, tokenizer, tmp_path)
+    assert "is damaged" in caplog.text
+    assert file.read_bytes() == expected
+    assert list(tmp_path.iterdir()) == [folder]
+    np.testing.assert_array_equal(after.target[0].tokens, before.target[0].tokens)
+
+
+def test_arrays_that_do_not_belong_together_are_made_anew(tokenizer, tmp_path, caplog):
+    tokens = prepare(CORPUS, tokenizer, tmp_path).source[0].tokens
+    (folder,) = tmp_path.iterdir()
+    np.save(folder / "source-0.npy", np.array(tokens[:-1]))
+    assert len(prepare(CORPUS, tokenizer, tmp_path).source[0].tokens) == len(tokens)
+    assert "which are not those of its offsets" in caplog.text
+
+
+def test_a_damaged_tokenizer_is_trained_anew(tmp_path, caplog):
+    first = prepare_tokenizer(CORPUS, tmp_path, vocab_size=400, kind="bpe")
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:99])
+    assert prepare_tokenizer(CORPUS, tmp_path, vocab_size=400, kind="bpe").fingerprint == first.fingerprint
+    assert "training it anew" in caplog.text
+
+
 def test_sampled_segmentations(tokenizer, tmp_path):
     tokens = prepare(CORPUS, tokenizer, tmp_path, variants=3)
     plan = make_plan(*tokens.lengths(), token_budget=1024, num_shapes=1, multiple_of=1)

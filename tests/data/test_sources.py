@@ -41,6 +41,8 @@ def test_unequal_line_counts_names_both(tmp_path):
 def test_invalid_utf8_names_file_and_line(tmp_path):
     with pytest.raises(DataError, match=r"bad, line 2: not UTF-8 \(byte 0xff\)"):
         read_parallel(write(tmp_path / "bad", b"a\nb\xff\n"), tmp_path / "bad")
+    with pytest.raises(DataError, match=r"mark, line 2: not UTF-8 \(byte 0xff\)"):
+        read_parallel(write(tmp_path / "mark", b"\xef\xbb\xbfa\n\xff\n"), tmp_path / "mark")
 
 
 def test_missing_file(tmp_path):
@@ -65,6 +67,13 @@ def test_split_keeps_sentences_together():
     assert split_by_source(pairs, held_out=[30, 30], seed=2)[1].source != parts[1].source
     with pytest.raises(DataError, match="set aside 400 of 300"):
         split_by_source(pairs, held_out=[400], seed=1)
+
+
+@pytest.mark.parametrize("distinct", [1, 2, 3])
+def test_few_distinct_sources_leave_nothing_to_train_on(distinct):
+    pairs = Parallel(tuple(f"s{i % distinct}" for i in range(60)), tuple(map(str, range(60))))
+    with pytest.raises(DataError, match=f"15 of 60 pairs: they have {distinct} distinct sources"):
+        split_by_source(pairs, held_out=[5, 5, 5], seed=0)
 
 
 @pytest.mark.full

@@ -67,3 +67,10 @@ def test_all_of_multi30k_comes_back(data_directory):
     ]
     tokenizer = Tokenizer.train(lines, vocab_size=8000)
     assert [tokenizer.decode(ids) for ids in tokenizer.encode(lines)] == lines
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage"])
+def test_a_damaged_file_is_named(tmp_path, data):
+    (tmp_path / "tokenizer.model").write_bytes(data)
+    with pytest.raises(ValueError, match=r"tokenizer\.model is damaged"):
+        Tokenizer.load(tmp_path / "tokenizer.model")

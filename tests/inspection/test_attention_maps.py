@@ -30,6 +30,14 @@ def test_words_and_punctuation():
     assert found.target == ("a", "</s>")
 
 
+def test_bytes_are_the_characters_they_spell():
+    snow, cut = ("<0xE2>", "<0x98>", "<0x83>"), ("<0xC3>",)
+    pieces = ("▁na", "<0xC3>", "<0xAF>", "ve", "▁", *snow, "▁<", "▁a", *cut, "</s>")
+    found = by_word(Map(pieces, ("▁a",), rows(0, 1, len(pieces))))
+    assert found.source == ("naïve", "", "☃", "<", "a", "\ufffd", "</s>")
+    np.testing.assert_allclose(found.weights.sum(1), 1)
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.sampled_from(["▁a", "b", "▁c", ".", "d"]), min_size=1, max_size=9),

@@ -41,6 +41,12 @@ def test_a_map_shows_words_weights_and_maxima(tmp_path, figures):
     assert axes.images[0].get_clim() == (0, pytest.approx(0.1 * np.ceil(MAP.weights.max() * 10)))
 
 
+def test_dollars_are_no_formula(tmp_path):
+    words = ("$^$", "costs", r"\\$\\frac$")
+    plots.attention_map(Map(words, words, rows(0, 3, 3)), tmp_path / "map.svg", title="a $^$ b")
+    plots.loss_curves(LOG, tmp_path / "curves.svg", title="r$^$")
+
+
 def test_a_grid_shows_every_head(tmp_path, figures):
     plots.head_grid(HEADS, tmp_path / "heads.png")
     shown = [axes for axes in figures[0].axes if axes.get_xlabel()]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from jaxformer import models, sharding
+from jaxformer import models, sharding, training
 from jaxformer.config import ConfigError
 from jaxformer.data import grammar
 from jaxformer.data.sources import DataError
@@ -47,6 +47,12 @@ def test_order_and_empty_sentences():
         np.testing.assert_allclose([c.score for c in alone], [c.score for c in found], rtol=1e-4, atol=1e-5)
 
 
+def test_a_translation_is_one_line(monkeypatch):
+    """Bytes can spell what ends a line or a column, and a sentence of spaces has no translation."""
+    monkeypatch.setattr(Tokenizer, "decode", lambda self, ids: "a\nb\r\tc\0d\u2028e\x85f")
+    assert translator().translate(["She sings.", " \u3000"]) == ["a b  c d e f", ""]
+
+
 def test_limits_on_length():
     one = translator()
     for sentence, (best,) in zip(SENTENCES, one.candidates(SENTENCES), strict=True):
@@ -80,6 +86,14 @@ def test_refusals():
     assert len(short.translate(["She sings."])) == 1
     with pytest.raises(ValueError, match=r"sentence 2 has .* tokens, but the model has 12 positions"):
         short.translate(["She sings.", "The old man sees the house and the garden and the sea and the hills."])
+
+
+def test_scores_are_of_the_data_of_the_run(tmp_path):
+    """Otherwise what is held out may have been trained on."""
+    config, quiet = small(), Console(quiet=True)
+    runs.write_provenance(tmp_path, data={"train": "another", "validation": "one"})
+    with pytest.raises(ConfigError, match="a run on other data, by its hash: train was 'another'"):
+        translation.evaluate(tmp_path, config, translator(), console=quiet)
 
 
 def small(**data):
@@ -168,6 +182,9 @@ def test_run_directories(tmp_path):
     (tmp_path / "run" / "config.json").write_text('{"task": "cooking", "config": {}}')
     with pytest.raises(ConfigError, match="task 'cooking'"):
         runs.read_config(tmp_path / "run")
+    (tmp_path / "run" / "config.json").write_text('{"task": [], "config": {}}')
+    with pytest.raises(ConfigError, match=r"task \[\]"):
+        runs.read_config(tmp_path / "run")
 
 
 def test_settings_put_right_are_not_another_run(tmp_path):
@@ -188,12 +205,44 @@ def test_settings_put_right_are_not_another_run(tmp_path):
         (TrainConfig, {"minutes": float("nan")}, "minutes must be at least 0, got nan"),
         (TrainConfig, {"ema_decay": 1.0}, "ema_decay must be less than 1"),
         (DataConfig, {"num_shapes": 0}, "num_shapes must be at least 1"),
+        (DataConfig, {"columns": (0, -3)}, "columns must be at least 0"),
+        (TranslationConfig, {"seed": -1}, "seed must be at least 0, got -1"),
+        (TranslationConfig, {"seed": 2**32}, r"seed must be less than 2\*\*32"),
         (DecodeConfig, {"max_extra": -1}, "max_extra must be at least 0"),
     ],
 )
 def test_settings_that_mean_nothing(kind, settings, message):
     with pytest.raises(ValueError, match=message):
         kind(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"held_out": 0}, "no validation data: give --data.validation-source"),
+        ({"validation_target": "v"}, "--data.validation-target v is given, but no --data.validation-source"),
+        ({"test_target": "t"}, "--data.test-target t is given, but no --data.test-source"),
+    ],
+)
+def test_data_that_is_not_named(tmp_path, settings, message):
+    (tmp_path / "a").write_text("one\n")
+    with pytest.raises(DataError, match=message):
+        load_corpora(DataConfig(source="a", target="a", directory=str(tmp_path), **settings), seed=0)
+
+
+def test_no_test_data(tmp_path):
+    (tmp_path / "a").write_text("one\n")
+    data = DataConfig(source="a", target="a", validation_source="a", validation_target="a", held_out=0)
+    config = TranslationConfig(data=dataclasses.replace(data, directory=str(tmp_path)))
+    with pytest.raises(DataError, match=r"no test data: the run's data\.held_out is 0"):
+        translation.evaluate(tmp_path, config, translator(), console=Console(quiet=True))
+
+
+def test_a_checkpoint_is_a_number_of_digits(tmp_path):
+    with training.Checkpoints(tmp_path) as saved:
+        saved.save(2, {"x": jax.numpy.ones(2)}, {})
+        with pytest.raises(ConfigError, match="no checkpoint '²'"):
+            translation._choose(saved, "²")
 
 
 @pytest.mark.parametrize("text", ['{"task": "transl', "[]", "\ufffd\0"])
