@@ -51,7 +51,8 @@ def beam_search(
         lower log p.
 
     Raises:
-      ValueError: `width` is not that of the state, or not below the vocabulary's size; a penalty below 0; `pad` is `end`.
+      ValueError: `width` is not that of the state, or not below the vocabulary's size; a penalty below 0;
+        `pad` is `end`.
     """
     batch, got = state_size(state)
     if got != width:
