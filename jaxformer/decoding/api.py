@@ -53,6 +53,17 @@ def reorder(tree: Any, parents: Int[Array, "B K"]) -> Any:
     return jax.tree.map(lambda leaf: leaf[rows, parents], tree)
 
 
+def forbidden(*, begin: int, end: int, pad: int) -> tuple[int, ...]:
+    """The tokens never to be chosen: `pad`, and `begin` where it does not also end a sequence, as BART's does.
+
+    Raises:
+      ValueError: `pad` is `end`, which could then never be chosen.
+    """
+    if pad == end:
+        raise ValueError(f"pad and end must be two tokens, got {pad} for both")
+    return (pad,) if begin == end else (pad, begin)
+
+
 def next_log_probs(
     logits: Float[Array, "B K V"], *, end: int, forbid: tuple[int, ...], force_end: Bool[Array, " B"]
 ) -> Float[Array, "B K V"]:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxformer.decoding.api import Hypotheses, Step, limits, next_log_probs, reorder, state_size
+from jaxformer.decoding.api import Hypotheses, Step, forbidden, limits, next_log_probs, reorder, state_size
 
 
 class _Beam(NamedTuple):
@@ -44,13 +44,15 @@ def beam_search(
     Args:
       step, state: see `jaxformer.decoding.api`; the state holds `width` equal hypotheses.
       length: the most tokens, `end` included; static.
+      begin, end, pad: never chosen but `end`, which `begin` may equal and `pad` may not.
       limit: the most tokens of each sentence, ``int [B]``; a hypothesis that reaches it must end.
       exact_stop: a sentence stops when K hypotheses are finished; with `exact_stop`, only when no live one could
         still reach the finished ones: its score is at most ``log p / limit ** penalty``, since later tokens only
         lower log p.
 
     Raises:
-      ValueError: `width` is not that of the state, or not below the vocabulary's size; a penalty below 0.
+      ValueError: `width` is not that of the state, or not below the vocabulary's size; a penalty below 0;
+        `pad` is `end`.
     """
     batch, got = state_size(state)
     if got != width:
@@ -58,12 +60,13 @@ def beam_search(
     if not penalty >= 0:  # nor NaN
         raise ValueError(f"the length penalty's exponent must be at least 0, got {penalty}")
     most = limits(limit, length, batch)
+    never = forbidden(begin=begin, end=end, pad=pad)
 
     def advance(beam: _Beam) -> _Beam:
         logits, state = step(beam.last, beam.state)
         if width >= logits.shape[-1]:
             raise ValueError(f"width {width} must be below the vocabulary's size, {logits.shape[-1]}")
-        choices = next_log_probs(logits, end=end, forbid=(pad, begin), force_end=beam.number + 1 >= most)
+        choices = next_log_probs(logits, end=end, forbid=never, force_end=beam.number + 1 >= most)
         return _advance(beam, choices, state, most, end=end, penalty=penalty, exact_stop=exact_stop)
 
     empty = jnp.full((batch, width, length), pad, jnp.int32)

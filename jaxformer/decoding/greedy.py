@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from jaxformer.decoding.api import Hypotheses, Step, limits, next_log_probs, state_size
+from jaxformer.decoding.api import Hypotheses, Step, forbidden, limits, next_log_probs, state_size
 
 
 def greedy(
@@ -29,10 +29,14 @@ def greedy(
       limit: the most tokens of each sentence, ``int [B]``; the last is `end`.
 
     Returns:
-      Hypotheses ``[B, K]`` with ``scores == log_probs``; pad and begin are never chosen.
+      Hypotheses ``[B, K]`` with ``scores == log_probs``; pad is never chosen, nor begin where it is not `end`.
+
+    Raises:
+      ValueError: `pad` is `end`.
     """
     batch, width = state_size(state)
     most = limits(limit, length, batch)
+    never = forbidden(begin=begin, end=end, pad=pad)
 
     def unfinished(carry):
         number, _, _, done, _, _ = carry
@@ -41,7 +45,7 @@ def greedy(
     def advance(carry):
         number, last, state, done, tokens, log_probs = carry
         logits, state = step(last, state)
-        choices = next_log_probs(logits, end=end, forbid=(pad, begin), force_end=number + 1 >= most)
+        choices = next_log_probs(logits, end=end, forbid=never, force_end=number + 1 >= most)
         chosen = jnp.where(done, pad, choices.argmax(-1).astype(jnp.int32))
         gained = jnp.where(done, 0.0, choices.max(-1))
         tokens = jax.lax.dynamic_update_index_in_dim(tokens, chosen, number, 2)

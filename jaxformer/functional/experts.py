@@ -26,7 +26,7 @@ class Routing(NamedTuple):
 
     probabilities: jax.Array  # float32 [*tokens, E]: of every expert
     weights: jax.Array  # float32 [*tokens, k]: what the outputs of the chosen ones are multiplied by
-    experts: jax.Array  # int32 [*tokens, k]: the chosen ones, most probable first
+    experts: jax.Array  # int32 [*tokens, k]: the chosen ones, most probable first; E, which is none, for padding
 
 
 class Experts(NamedTuple):
@@ -41,12 +41,20 @@ class Experts(NamedTuple):
     w_gate: jax.Array | None = None  # [E, D, F]
 
 
-def route(logits: Float[Array, "*tokens E"], count: int, *, normalise: bool = True) -> Routing:
+def route(
+    logits: Float[Array, "*tokens E"],
+    count: int,
+    *,
+    normalise: bool = True,
+    valid: Bool[Array, "*tokens"] | None = None,
+) -> Routing:
     """The `count` most probable experts of each token, by a softmax over all of them.
 
     Args:
       normalise: the chosen weights sum to 1 (Shazeer et al. 2017; Mixtral).  Otherwise each is its probability, by
         which a router that chooses one expert learns (Fedus et al. 2021, "Switch").
+      valid: False for padding, which goes to no expert: it takes nobody's room, its output is 0, and what it holds is
+        inert.
 
     Raises:
       ValueError: `count` is not between 1 and the number of experts.
@@ -57,10 +65,15 @@ def route(logits: Float[Array, "*tokens E"], count: int, *, normalise: bool = Tr
     """
     if not 1 <= count <= logits.shape[-1]:
         raise ValueError(f"count must be between 1 and {logits.shape[-1]} experts, got {count}")
+    if valid is not None:  # before the softmax, whose slope at a NaN is one
+        logits = jnp.where(valid[..., None], logits, 0)
     probabilities = jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
     weights, experts = jax.lax.top_k(probabilities, count)
     if normalise:
         weights = weights / weights.sum(-1, keepdims=True)
+    if valid is not None:
+        weights = jnp.where(valid[..., None], weights, 0)
+        experts = jnp.where(valid[..., None], experts, logits.shape[-1])
     return Routing(probabilities, weights, experts.astype(jnp.int32))
 
 
@@ -68,7 +81,8 @@ def load_balancing_loss(routing: Routing, valid: Bool[Array, "*tokens"] | None =
     """``E sum_e f_e P_e``: 1 where tokens spread evenly, E where all go to one expert (Fedus et al. 2021, eq. 4).
 
     ``f_e`` is the share of choices that fell on expert e, ``P_e`` its mean probability; the gradient flows through
-    the latter.  Add it to the loss with a small factor, such as 0.01.
+    the latter.  Add it to the loss with a small factor, such as 0.01.  Where padding may hold a NaN, give `valid` to
+    `route` too: the gradient goes through its softmax.
 
     >>> even = route(jnp.log(jnp.array([[0.9, 0.1], [0.1, 0.9]])), 1)
     >>> one = route(jnp.log(jnp.array([[1.0, 1e-9], [1.0, 1e-9]])), 1)
@@ -78,9 +92,10 @@ def load_balancing_loss(routing: Routing, valid: Bool[Array, "*tokens"] | None =
     num_experts = routing.probabilities.shape[-1]
     chosen = jax.nn.one_hot(routing.experts, num_experts).mean(-2).reshape(-1, num_experts)
     probabilities = routing.probabilities.reshape(-1, num_experts)
-    counted = jnp.ones(probabilities.shape[0]) if valid is None else valid.reshape(-1).astype(jnp.float32)
-    total = jnp.maximum(counted.sum(), 1.0)
-    share, mean = (counted @ x / total for x in (chosen, probabilities))
+    counted = jnp.ones(probabilities.shape[0], bool) if valid is None else valid.reshape(-1)
+    total = jnp.maximum(counted.sum(dtype=jnp.float32), 1.0)
+    # where, not a product: 0 times the NaN that padding may hold is one.
+    share, mean = (jnp.where(counted[:, None], x, 0).sum(0) / total for x in (chosen, probabilities))
     return num_experts * (share * mean).sum()
 
 
@@ -90,9 +105,11 @@ def router_z_loss(logits: Float[Array, "*tokens E"], valid: Bool[Array, "*tokens
     >>> round(router_z_loss(jnp.log(jnp.array([[0.5, 0.5], [1.0, 3.0]]))).item(), 3)
     0.961
     """
-    square = jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1) ** 2
-    counted = jnp.ones(square.shape) if valid is None else valid.astype(jnp.float32)
-    return (square * counted).sum() / jnp.maximum(counted.sum(), 1.0)
+    counted = jnp.ones(logits.shape[:-1], bool) if valid is None else valid
+    # Both where, and the first before the logsumexp, whose slope at the NaN that padding may hold is one.
+    logits = jnp.where(counted[..., None], logits.astype(jnp.float32), 0)
+    square = jnp.where(counted, jax.nn.logsumexp(logits, axis=-1) ** 2, 0)
+    return square.sum() / jnp.maximum(counted.sum(dtype=jnp.float32), 1.0)
 
 
 def mixture_of_experts(
@@ -106,7 +123,8 @@ def mixture_of_experts(
 ) -> Float[Array, "T D"]:
     """``sum_i weight_i expert_i(x)`` over the experts that each token was sent to.
 
-    Lift it over groups of tokens, such as the sentences of a batch, with ``jax.vmap``.
+    With a capacity, lift it over groups of tokens, such as the sentences of a batch, with ``jax.vmap``.  Without one
+    tokens do not depend on each other: make one group of all, for JAX cannot map the grouped product.
 
     Args:
       routing: of these tokens.
@@ -123,6 +141,7 @@ def mixture_of_experts(
     >>> mixture_of_experts(x, routing, Experts(halves, halves), capacity=2).tolist()
     [[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]]
     """
+    x = jnp.where((routing.experts < experts.w_in.shape[0]).any(-1, keepdims=True), x, 0)  # padding may be NaN
     if capacity is None:
         return _dropless(x, routing, experts, activation)
     return _limited(x, routing, experts, activation, capacity, place)
@@ -139,7 +158,8 @@ def expert_capacity(num_tokens: int, num_experts: int, count: int, factor: float
 
 def _dropless(x, routing, experts, activation):
     count = routing.experts.shape[-1]
-    chosen = routing.experts.reshape(-1)
+    # Padding, which is 0 and has weight 0, goes last: a product whose groups cover all rows leaves none undefined.
+    chosen = jnp.minimum(routing.experts.reshape(-1), experts.w_in.shape[0] - 1)
     order = jnp.argsort(chosen)  # stable: an expert's tokens stay in their order
     sizes = jnp.bincount(chosen, length=experts.w_in.shape[0]).astype(jnp.int32)
     token = order // count
@@ -161,7 +181,7 @@ def _limited(x, routing, experts, activation, capacity, place):
     taken = jax.nn.one_hot(chosen, num_experts, dtype=jnp.int32)
     row = (jnp.cumsum(taken, axis=0) * taken).sum(-1) - 1
     token = jnp.tile(jnp.arange(num_tokens), count)
-    # What finds no room is written, and read, outside of the buffer.
+    # What finds no room is written, and read, outside of the buffer; so is what goes to no expert.
     buffer = jnp.zeros((num_experts, capacity, x.shape[1]), x.dtype).at[chosen, row].set(x[token], mode="drop")
 
     def product(y: Array, kernels: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxformer import functional
 from jaxformer.axes import constrain
@@ -50,10 +50,16 @@ class MixtureOfExperts(nnx.Module):
         self.count, self.capacity_factor, self.activation = count, capacity_factor, activation
 
     def __call__(
-        self, x: Float[Array, "B T D"], *, key: jax.Array | None = None, tape: Tape | None = None
+        self,
+        x: Float[Array, "B T D"],
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+        key: jax.Array | None = None,
+        tape: Tape | None = None,
     ) -> Float[Array, "B T D"]:
+        """Without `valid`, as in a `Block`, padding takes an expert's room like any token that is before others."""
         logits = functional.linear(x.astype("float32"), self.router[...], None)
-        routing = functional.route(logits, self.count, normalise=self.count > 1)
+        routing = functional.route(logits, self.count, normalise=self.count > 1, valid=valid)
         if tape is not None:
             tape["experts"] = routing
         experts = functional.Experts(self.up[...], self.down[...], None if self.gate is None else self.gate[...])

@@ -73,5 +73,5 @@ def make_optimizer(config: OptimizerConfig, *, steps: int) -> optax.GradientTran
 def _matrices(params):
     """True for kernels and tables, False for biases and norms, stacked or not."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: not any(getattr(k, "key", None) in ("bias", "scale", "shift") for k in path), params
+        lambda path, _: not any(str(getattr(k, "key", "")).endswith(("bias", "scale", "shift")) for k in path), params
     )

@@ -166,3 +166,34 @@ def test_state_leaves_must_agree():
     step, _ = markov(0)
     with pytest.raises(ValueError, match="leading dims"):
         decoding.greedy(step, {"a": jnp.zeros((2, 1)), "b": jnp.zeros((2, 3))}, length=2, begin=BEGIN, end=END)
+
+
+@pytest.mark.parametrize("search", ["greedy", "beam"])
+def test_a_sequence_may_begin_with_what_ends_it(search):
+    """As BART's do: what is found is what another begin token with the same row finds."""
+    step, table = markov(4)
+    table[:, :, BEGIN] = table[:, :, END]  # so that both begin alike
+
+    def found(begin):
+        # Never chosen in either search, so that both choose among the same tokens.
+        barred = lambda tokens, state: (lambda x, s: (x.at[..., BEGIN].set(-1e9), s))(*step(tokens, state))
+        options = {"length": LENGTH, "begin": begin, "end": END}
+        if search == "greedy":
+            return decoding.greedy(barred, start(1), **options)
+        return decoding.beam_search(barred, start(3), width=3, **options)
+
+    same, other = found(END), found(BEGIN)
+    np.testing.assert_array_equal(same.tokens, other.tokens)
+    np.testing.assert_allclose(same.scores, other.scores, rtol=1e-5)
+    assert np.isfinite(np.asarray(same.scores)).all()
+
+
+def test_an_end_that_pads_is_refused():
+    step, _ = markov(0)
+    options = {"length": LENGTH, "begin": BEGIN, "end": END, "pad": END}
+    for search in (
+        lambda: decoding.greedy(step, start(1), **options),
+        lambda: decoding.beam_search(step, start(2), width=2, **options),
+    ):
+        with pytest.raises(ValueError, match="pad and end must be two tokens, got 2"):
+            search()

@@ -112,6 +112,41 @@ def test_z_loss_counts_what_is_valid():
     np.testing.assert_allclose(functional.router_z_loss(single(LOGITS), valid), expected, rtol=1e-5)
 
 
+REAL = jnp.arange(TOKENS) % 3 > 0
+
+
+def test_losses_of_padding_that_is_nan():
+    """Neither they nor their gradients change; that of the balance goes through `route`."""
+    clean, dirty = (jnp.where(REAL[:, None], single(LOGITS), x) for x in (0.0, jnp.nan))
+    balance = lambda x, **options: functional.load_balancing_loss(functional.route(x, 2, **options), REAL)
+    np.testing.assert_array_equal(balance(dirty), balance(clean))
+    for loss in (lambda x: balance(x, valid=REAL), lambda x: functional.router_z_loss(x, REAL)):
+        (found, slope), (expected, wanted) = (jax.value_and_grad(loss)(x) for x in (dirty, clean))
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(slope, wanted)
+        assert np.asarray(wanted)[np.asarray(REAL)].any()
+
+
+@pytest.mark.parametrize("capacity", [None, 2])
+def test_padding_goes_to_no_expert(capacity):
+    """Real tokens get what they get alone, padding gets 0, and a NaN there reaches no gradient."""
+
+    def loss(x, logits, w_in, valid):
+        experts = functional.Experts(w_in, single(KERNELS["w_out"]), single(GATE))
+        output = functional.mixture_of_experts(x, functional.route(logits, 2, valid=valid), experts, capacity=capacity)
+        return jnp.sin(output).sum(), output
+
+    x, logits = (jnp.where(REAL[:, None], single(given), jnp.nan) for given in (X, LOGITS))
+    real, w_in = np.asarray(REAL), single(KERNELS["w_in"])
+    slope = jax.grad(loss, (0, 1, 2), has_aux=True)
+    (*by_token, by_kernel), output = slope(x, logits, w_in, REAL)
+    (*wanted, expected_kernel), expected = slope(x[real], logits[real], w_in, None)
+    np.testing.assert_allclose(by_kernel, expected_kernel, atol=1e-5)
+    for got, want in zip((output, *by_token), (expected, *wanted), strict=True):
+        np.testing.assert_allclose(got[real], want, atol=1e-5)
+        assert not np.asarray(got)[~real].any()
+
+
 def test_room():
     assert functional.expert_capacity(64, 8, 2, 1.0) == 16
     assert functional.expert_capacity(3, 8, 1, 1.0) == 1

@@ -38,6 +38,16 @@ def test_padding_is_inert():
     assert not np.asarray(nobody).any()
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_padding_has_no_gradient(causal):
+    """Nor does what it holds reach that of anything else."""
+    loss = lambda *x: functional.linear_attention(*x, causal=causal, valid=jnp.asarray(VALID)).sum()
+    dirty = [ARRAYS[0], *(jnp.where(VALID[..., None, None], x, jnp.nan) for x in ARRAYS[1:])]
+    wanted = jax.grad(loss, (0, 1, 2))(*ARRAYS)
+    for got, want in zip(jax.grad(loss, (0, 1, 2))(*dirty), wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize("chunk", [1, 4, 11, 64])
 def test_causal(chunk):
     got = functional.linear_attention(*ARRAYS, causal=True, chunk=chunk)

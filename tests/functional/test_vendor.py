@@ -151,3 +151,36 @@ def test_explanation_of_shapes_alone():
     assert found.chosen == "blockwise"
     assert found.errors == {"reference": None, "blockwise": None, "xla": None}
     assert "worst" not in str(found)
+
+
+def test_xla_keeps_rows_that_mask_and_bias_empty_together():
+    """The first query may see the first key alone, which the bias forbids: as by the reference, zeros."""
+    query, key, value, _ = arrays(2, 2)
+    query, key, value = (x[:, :5] for x in (query, key, value))
+    bias = jnp.where(jnp.arange(5) > 0, 0.0, -jnp.inf).reshape(1, 1, 1, 5)
+
+    def loss(arrays, implementation):
+        output = functional.attention(*arrays, mask=masks.causal(), bias=bias, implementation=implementation)
+        return (output**2).sum() + output[:, 0].sum(), output
+
+    (expected, _), wanted = jax.value_and_grad(loss, has_aux=True)((query, key, value), "reference")
+    (found, output), slopes = jax.value_and_grad(loss, has_aux=True)((query, key, value), "xla")
+    assert not np.asarray(output[:, 0]).any()
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    for got, want in zip(slopes, wanted, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.parametrize("low", [-np.inf, -1e9])
+def test_xla_in_float16_takes_a_bias_beyond_its_range(low):
+    query, key, value = (x.astype(jnp.float16) for x in arrays(2, 2)[:3])
+    bias = jnp.zeros((1, 1, 5, 7), jnp.float32).at[:, :, 1].set(low)
+
+    def loss(query, implementation):
+        return functional.attention(query, key, value, bias=bias, implementation=implementation).sum()
+
+    with jax.numpy_dtype_promotion("standard"):
+        found = jax.grad(loss)(query, "xla")
+    others = np.arange(5) != 1  # of float32 so low a row keeps no difference of its logits, and of ours it does
+    assert np.isfinite(np.asarray(found)).all()
+    np.testing.assert_allclose(found[:, others], jax.grad(loss)(query, "reference")[:, others], atol=2e-2)

@@ -41,6 +41,15 @@ def test_room_only_in_training_and_by_sentence():
     np.testing.assert_allclose(roomy.apply(params, x, key=key), free.apply(params, x), atol=1e-5)
 
 
+def test_padding_takes_no_room():
+    """Whatever stands before the real tokens of a sentence, they get the same."""
+    net, params = layer(capacity_factor=0.5)
+    valid = jnp.broadcast_to(jnp.arange(6) >= 3, (2, 6))
+    found = [net.apply(params, normal(2, 6, D).at[:, :3].mul(x), valid=valid, key=jax.random.key(0)) for x in (1, -9)]
+    np.testing.assert_array_equal(found[0], found[1])
+    assert np.asarray(found[0][:, 3:]).any()
+
+
 def moe_block(**options):
     def make(rngs):
         return modules.Block(

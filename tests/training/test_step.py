@@ -193,11 +193,13 @@ def test_other_schedules():
 
 
 def test_decay_spares_biases_and_norms():
+    """By the ends of their names: cross-attention has two biases."""
     config = training.OptimizerConfig(weight_decay=0.5, peak=1.0, warmup=1, schedule="constant")
     optimizer = optimizers.make_optimizer(config, steps=10)
-    params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2), "scale": jnp.ones(2)}
+    params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2), "scale": jnp.ones(2), "query_bias": jnp.ones(2)}
     with jax.numpy_dtype_promotion("standard"):
         updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
     assert float(updates["kernel"][0, 0]) == pytest.approx(-0.5)
     assert not updates["bias"].any()
     assert not updates["scale"].any()
+    assert not updates["query_bias"].any()

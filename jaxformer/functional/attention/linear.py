@@ -70,9 +70,11 @@ def linear_attention(
         raise ValueError(f"linear attention has as many key heads as query heads, got {query.shape[2]}, {key.shape[2]}")
     if causal and query.shape[1] != key.shape[1]:
         raise ValueError(f"causal linear attention needs T = S, got {query.shape[1]} and {key.shape[1]}")
+    real = None if valid is None else valid[..., None, None]
+    if real is not None:  # before the feature map too, whose slope at a NaN is one
+        key, value = (jnp.where(real, x, 0) for x in (key, value))
     queries, keys = (feature_map(x).astype(jnp.float32) for x in (query, key))
-    if valid is not None:
-        keys, value = (jnp.where(valid[..., None, None], x, 0) for x in (keys, value))
+    keys = keys if real is None else jnp.where(real, keys, 0)
     wide = value.astype(jnp.float32)
     if causal:
         return _causal(queries, keys, wide, chunk).astype(query.dtype)

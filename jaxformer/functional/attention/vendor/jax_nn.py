@@ -61,14 +61,15 @@ def attention_by(call: Callable[..., Array], request: Request) -> Float[Array, "
     query, key, value, mask = request.query, request.key, request.value, request.mask
     batch, num_queries, num_keys = *query.shape[:2], key.shape[1]
     bias = None if request.bias is None else whole(request.bias, query, num_keys, request.scale)
-    filled = jnp.ones((1, 1, num_queries), bool)
+    filled = jnp.ones((1, 1, num_queries, 1), bool)
     if bias is not None:
-        # An additive mask: minus infinity throughout a row would be a NaN there.
-        filled = (bias > -jnp.inf).any(-1)
-        bias = jnp.maximum(bias, 0.5 * float(jnp.finfo(bias.dtype).min)).astype(query.dtype)
+        # An additive mask: minus infinity throughout a row would be a NaN there, be it made so by a narrower dtype.
+        filled = bias > -jnp.inf
+        low = 0.5 * max(float(jnp.finfo(x.dtype).min) for x in (bias, query))
+        bias = jnp.maximum(bias, low).astype(query.dtype)
     if mask is not None:
         allowed = mask.dense(num_queries, num_keys)
-        filled = filled & allowed.any(3)
+        filled = filled & allowed  # pair by pair: a row may have keys of either kind and none of both
         seen = _per_key_head(allowed.any(2), request.group)
         key, value = (jnp.where(seen, x, 0) for x in (key, value))
         query = jnp.where(_rows(allowed.any(3)), query, 0)
@@ -87,7 +88,7 @@ def attention_by(call: Callable[..., Array], request: Request) -> Float[Array, "
     if bias is not None:
         bias = jnp.broadcast_to(bias, (*bias.shape[:2], num_queries, num_keys))
     output = call(query, key, value, bias, array, **known)
-    output = jnp.where(_rows(filled), output, 0)
+    output = jnp.where(_rows(filled.any(3)), output, 0)
     return output[..., : request.value.shape[3]].astype(request.query.dtype)
 
 
