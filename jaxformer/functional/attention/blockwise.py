@@ -150,7 +150,8 @@ def key_bounds(ranges: Any, starts: Any, key_block: int) -> Any:
     first, last = ranges[..., :1], ranges[..., 1:]
     needed = (starts < last) & (starts + key_block > first) & (last > first)
     end = needed.shape[-1] - needed[..., ::-1].argmax(-1)
-    return numbers.stack([needed.argmax(-1), numbers.where(needed.any(-1), end, 0)], -1).astype(np.int32)
+    found = numbers.stack([needed.argmax(-1), numbers.where(needed.any(-1), end, 0)], -1)
+    return found.astype(jax.dtypes.canonicalize_dtype(int))  # as all other places: slices take integers of one dtype
 
 
 def forward(
@@ -177,7 +178,8 @@ def forward(
                 weights = jnp.where(tile.kept, weights * (1 / (1 - plan.rate)), 0.0)
             return total * shrink[..., None] + _mix(weights.astype(value.dtype), tile.value), higher, weight
 
-        nothing = (jnp.zeros((*shape, value.shape[-1])), jnp.full(shape, LOW), jnp.zeros(shape))
+        zeros = lambda *more: jnp.zeros((*shape, *more), jnp.float32)
+        nothing = (zeros(value.shape[-1]), jnp.full(shape, LOW, jnp.float32), zeros())
         total, top, weight = jax.lax.fori_loop(first, last, visit, nothing)
         empty = weight == 0
         safe = jnp.where(empty, 1.0, weight)
@@ -238,10 +240,10 @@ def backward(
                 d_bias = _add_bias(plan, d_bias, d_logits, spot, j)
             return d_query, d_key, d_value, d_bias
 
-        d_query, *rest = jax.lax.fori_loop(first, last, visit, (jnp.zeros(query_block.shape), *sums))
+        d_query, *rest = jax.lax.fori_loop(first, last, visit, (jnp.zeros(query_block.shape, jnp.float32), *sums))
         return tuple(rest), d_query
 
-    zeros = lambda x: jnp.zeros((x.shape[0], x.shape[2], x.shape[1], x.shape[3]))
+    zeros = lambda x: jnp.zeros((x.shape[0], x.shape[2], x.shape[1], x.shape[3]), jnp.float32)
     sums = zeros(key), zeros(value), no_slopes(padded)
     (d_key, d_value, d_bias), d_query = jax.lax.scan(visit_row, sums, numbered(plan, key, varying))
     if plan.tree is None and d_bias is not None:
@@ -251,7 +253,8 @@ def backward(
 
 def no_slopes(bias: Any) -> Any:
     """Sums in float32 for the gradients of a bias, an array or the leaves of one; None for whole numbers."""
-    return jax.tree.map(lambda x: jnp.zeros(x.shape) if jnp.issubdtype(x.dtype, jnp.floating) else None, bias)
+    zeros = lambda x: jnp.zeros(x.shape, jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else None
+    return jax.tree.map(zeros, bias)
 
 
 def slopes(bias: Any, sums: Any) -> Any:

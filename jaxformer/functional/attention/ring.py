@@ -194,7 +194,7 @@ def _forward(plan, ring, query, key, value, bias, shared):
         return (output * share(log_weight) + more * share(log_more), together), travelling
 
     rows = query.shape[:3]
-    nothing = jnp.zeros((*rows, value.shape[-1])), jnp.full(rows, blockwise.LOW)
+    nothing = jnp.zeros((*rows, value.shape[-1]), jnp.float32), jnp.full(rows, blockwise.LOW, jnp.float32)
     return _round(ring, visit, nothing, (key, value))[0]
 
 
@@ -225,7 +225,7 @@ def _attend_backward(plan, ring, saved, upstream):
             d_value + one_value,
         )
 
-    zeros = lambda x: jnp.zeros(x.shape)
+    zeros = lambda x: jnp.zeros(x.shape, jnp.float32)
     travelling = (key, value, zeros(key), zeros(value))
     sums = zeros(query), blockwise.no_slopes(bias)
     (d_query, d_bias), (_, _, d_key, d_value) = _round(ring, visit, sums, travelling)
