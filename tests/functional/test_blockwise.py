@@ -296,6 +296,21 @@ def test_chosen_for_long_sequences():
     assert memory.temp_size_in_bytes < 64 << 20
 
 
+@pytest.mark.parametrize("low", [-1e9, float(np.finfo(np.float32).min)])
+def test_a_row_that_a_finite_bias_lowers_as_a_whole(low):
+    """It sees all its keys, alike: so low a logit keeps no difference, and a sum with it would not either."""
+    query, key, value, _ = arrays(2, 2)
+    lowered = jnp.zeros((1, 1, 5, 7)).at[:, :, 1].set(low)
+
+    def loss(arrays, attend):
+        return jnp.sin(attend(make_request(*arrays, bias=lowered))).sum()
+
+    small = functools.partial(attention, query_block=2, key_block=3)
+    slopes = [jax.grad(loss)((query, key, value), f) for f in (small, lambda request: reference.attention(request)[0])]
+    for got, want in zip(*slopes, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", first([np.float32, np.float64], np.float64))
 def test_in_a_program_of_64_bits(dtype):
     """Where whole numbers and zeros are wide by default: sums in float32 all the same, also those of a bias."""
