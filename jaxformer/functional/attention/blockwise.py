@@ -244,8 +244,8 @@ def backward(
                 d_bias = _add_bias(plan, d_bias, d_logits, spot, j)
             return d_query, d_key, d_value, d_bias
 
-        d_query, *rest = jax.lax.fori_loop(first, last, visit, (jnp.zeros(query_block.shape, jnp.float32), *sums))
-        return tuple(rest), d_query
+        d_query, *others = jax.lax.fori_loop(first, last, visit, (jnp.zeros(query_block.shape, jnp.float32), *sums))
+        return tuple(others), d_query
 
     zeros = lambda x: jnp.zeros((x.shape[0], x.shape[2], x.shape[1], x.shape[3]), jnp.float32)
     sums = zeros(key), zeros(value), no_slopes(padded)
