@@ -242,6 +242,8 @@ def test_one_program_serves_all_contents():
         (lambda: masks.padding(np.ones((2, 3))), r"padding expects Bool \[B, S\], True = real; got float\d+ \[2, 3\]"),
         (lambda: masks.padding(np.ones(3, bool)), r"got bool \[3\]"),
         (lambda: masks.segments(np.ones((2, 3), int), np.ones((1, 3), int)), r"got \[2, 3\] and \[1, 3\]"),
+        (lambda: masks.causal(jnp.arange(4)), r"causal expects one offset for all examples, int \[\]; got int32 \[4\]"),
+        (lambda: masks.causal(jnp.float32(1)), r"got float32 \[\]"),
         (lambda: masks.dense(np.ones((3, 3))), r"expected a Boolean mask of rank 2, 3 or 4, got float\d+ \[3, 3\]"),
         (lambda: masks.dense(np.ones(3, bool)), r"rank 2, 3 or 4, got bool \[3\]"),
         (

@@ -37,6 +37,9 @@ def write(
     value: Float[Array, "B K N J"],
     position: Int[Array, ""],
 ) -> KeyValueCache:
-    """The cache with one position set.  All hypotheses stand at the same position, so this is one slice update."""
+    """The cache with one position set.  All hypotheses stand at the same position, so this is one slice update.
+
+    `position` must be below the length of the cache: JAX would take the last position for one beyond.
+    """
     at = lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new.astype(old.dtype), position, 2)
     return KeyValueCache(at(cache.key, key), at(cache.value, value))

@@ -68,7 +68,7 @@ class Band(Mask):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CausalAt(Mask):
-    """`causal` with an offset that is an array: known only when the program runs."""
+    """`causal` with an offset that is an array, of rank 0: known only when the program runs."""
 
     offset: jax.Array
 
@@ -179,7 +179,12 @@ def causal(offset: int | jax.Array = 0) -> Mask:
     >>> causal().dense(3, 3)[0, 0].astype(int).tolist()
     [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     """
-    return Band(None, int(offset)) if isinstance(offset, int) else CausalAt(jnp.asarray(offset))
+    if isinstance(offset, int):
+        return Band(None, int(offset))
+    offset = jnp.asarray(offset)
+    if offset.ndim != 0 or not jnp.issubdtype(offset.dtype, jnp.integer):
+        raise ValueError(f"causal expects one offset for all examples, int []; got {offset.dtype} {list(offset.shape)}")
+    return CausalAt(offset)
 
 
 def window(before: int, after: int = 0) -> Mask:

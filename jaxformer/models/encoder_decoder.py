@@ -255,7 +255,10 @@ class EncoderDecoder(nnx.Module):
         return {name: found[name] for name in names}
 
     def start(self, memory: Memory, *, width: int, length: int) -> tuple[Context, DecoderState]:
-        """Prepares to decode `length` positions with `width` hypotheses of each sentence."""
+        """Prepares to decode `length` positions with `width` hypotheses of each sentence.
+
+        A search may be no longer: the logits of a `step` beyond that are NaN.
+        """
         layers = self.decoder.unstacked()
         projected = tuple(self.decoder.block(params).cross.project(memory.states) for params in layers)
         batch, (heads, dim) = memory.states.shape[0], projected[0].key.shape[2:]
@@ -267,7 +270,10 @@ class EncoderDecoder(nnx.Module):
     def step(
         self, tokens: Int[Array, "B K"], state: DecoderState, context: Context
     ) -> tuple[Float[Array, "B K V"], DecoderState]:
-        """Logits after one more token of each hypothesis: that row of the teacher-forced logits."""
+        """Logits after one more token of each hypothesis: that row of the teacher-forced logits.
+
+        NaN beyond the positions that `start` prepared, where the last one's keys and values are overwritten.
+        """
         position, length = state.position[0, 0], state.caches[0].key.shape[2]
         x = self._embed(tokens, self.target_embedding, self.target_positions, state.position, length)
         mask = None if context.valid is None else masks.padding(context.valid)
@@ -276,6 +282,7 @@ class EncoderDecoder(nnx.Module):
             block = self.decoder.block(params)
             x, cache = block.step(x, cache, memory, position=position, memory_mask=mask)
             caches.append(cache)
+        x = jnp.where(position < length, x, jnp.nan)  # an index that is traced cannot be refused
         return self._logits(x), DecoderState(state.position + 1, tuple(caches))
 
     def _encode(self, source, valid, key, *, capture, shared=None):

@@ -181,3 +181,18 @@ def lifted_and_by_hand(name):
     lifted = functools.partial(functional.attention, mask=masks.causal(), implementation="reference")
     shapes = [jax.ShapeDtypeStruct((batch, length, n, dim), jnp.float32) for n in (heads, key_heads, key_heads)]
     return [jax.jit(LIFTED[name][0](attend)).lower(*shapes).compile() for attend in (lifted, by_hand)]
+
+
+@pytest.mark.parametrize("implementation", ["reference", "blockwise", "xla"])
+def test_a_scale_known_only_when_the_program_runs(implementation):
+    """It may be learned; where it is an array that is known, it is a number."""
+    query, key, value, _ = arrays()
+    options = {"mask": masks.causal(1), "implementation": implementation}
+
+    def loss(query, scale):
+        return jnp.sin(functional.attention(query, key, value, scale=scale, **options)).sum()
+
+    by_query, by_scale = jax.jit(jax.grad(loss, (0, 1)))(query, jnp.float32(0.3))
+    np.testing.assert_allclose(by_query, jax.grad(loss)(query, 0.3), atol=1e-5)
+    np.testing.assert_allclose(by_query, jax.grad(loss)(query, jnp.float32(0.3)), atol=1e-5)
+    np.testing.assert_allclose(by_scale, (loss(query, 0.31) - loss(query, 0.29)) / 0.02, rtol=2e-2)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxformer import axes, functional, masks
-from jaxformer.functional.attention import blockwise
+from jaxformer.functional.attention import blockwise, reference
 from jaxformer.functional.attention.base import make_request
 from jaxformer.functional.attention.blockwise import attention
 from tests.contracts import numpy_attention
@@ -294,3 +294,39 @@ def test_chosen_for_long_sequences():
     shapes = [jax.ShapeDtypeStruct((1, 16_384, 1, 8), jnp.float32)] * 3
     memory = jax.jit(functional.attention).lower(*shapes).compile().memory_analysis()
     assert memory.temp_size_in_bytes < 64 << 20
+
+
+@pytest.mark.parametrize("low", [-1e9, float(np.finfo(np.float32).min)])
+def test_a_row_that_a_finite_bias_lowers_as_a_whole(low):
+    """It sees all its keys, alike: so low a logit keeps no difference, and a sum with it would not either."""
+    query, key, value, _ = arrays(2, 2)
+    lowered = jnp.zeros((1, 1, 5, 7)).at[:, :, 1].set(low)
+
+    def loss(arrays, attend):
+        return jnp.sin(attend(make_request(*arrays, bias=lowered))).sum()
+
+    small = functools.partial(attention, query_block=2, key_block=3)
+    slopes = [jax.grad(loss)((query, key, value), f) for f in (small, lambda request: reference.attention(request)[0])]
+    for got, want in zip(*slopes, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", first([np.float32, np.float64], np.float64))
+def test_in_a_program_of_64_bits(dtype):
+    """Where whole numbers and zeros are wide by default: sums in float32 all the same, also those of a bias."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        given = [jnp.asarray(x, dtype) for x in arrays(2, 2)[:3]]
+        table = jnp.asarray(np.random.default_rng(0).normal(size=(8, 2)), dtype)
+
+        def loss(arrays, table, implementation):
+            options = {"mask": masks.causal(jnp.int32(1)) & masks.lengths([3, 5]), "bias": functional.t5_bias(table)}
+            request = make_request(*arrays, **options)
+            attend = functools.partial(attention, query_block=2, key_block=3)
+            output = attend(request) if implementation == "blockwise" else reference.attention(request)[0]
+            return jnp.sin(output).sum(), output
+
+        slope = jax.value_and_grad(loss, (0, 1), has_aux=True)
+        found, expected = (slope(given, table, name) for name in ("blockwise", "reference"))
+    for got, want in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

@@ -204,6 +204,19 @@ def test_steps_in_bfloat16():
     assert np.abs(got - expected).max() < 0.03 * np.abs(expected).max()
 
 
+def test_steps_beyond_what_was_prepared_are_nan():
+    """And not, as a cache whose last position is written twice would have it, those of another sentence."""
+    small = model("post")
+    memory = small.apply(small.params, SOURCE, method="encode")
+    context, state = small.apply(small.params, memory, width=1, length=2, method="start")
+    finite = []
+    for _ in range(3):
+        logits, state = small.apply(small.params, TARGET[:, :1], state, context, method="step")
+        finite.append(bool(jnp.isfinite(logits).all()))
+    assert finite == [True, True, False]
+    assert jnp.isnan(logits).all()
+
+
 def test_greedy_search_is_repeated_forward_passes():
     """The loop with a cache finds what recomputing every prefix finds."""
     small, length = model("pre"), 5

@@ -123,6 +123,16 @@ def test_biases_of_heads_that_are_cut():
     np.testing.assert_allclose(found[1], expected[1], atol=2e-5)
 
 
+def test_rows_that_a_bias_lowers_as_a_whole():
+    """The log-sum-exp of such a row is merged in two parts: in one sum the number of its keys would be lost."""
+    given = long_arrays(16)
+    lowered = Table(jnp.where(jnp.arange(16) % 3 == 0, -1e9, 0.0).reshape(1, 1, 16, 1))
+    options = {"bias": lowered, "mask": masks.causal() & masks.window(9)}
+    found, expected = (value_and_gradients(f, given, **options) for f in (split(mesh(context=4)), functional.attention))
+    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, want, atol=3e-5, rtol=1e-5)
+
+
 def test_a_bias_that_needs_all_heads_says_so():
     """Transformer-XL adds a vector of its own to the queries of each head: refused in words, not by a shape."""
     query, key, value, _ = long_arrays(16)

@@ -42,7 +42,7 @@ def attention(
     *,
     mask: Mask | Bool[Array, ...] | None = None,
     bias: Float[Array, "b n t s"] | Bias | None = None,
-    scale: float | None = None,
+    scale: float | Float[Array, ""] | None = None,
     score: Score | None = None,
     dropout: Dropout | None = None,
     implementation: str | None = None,
@@ -57,7 +57,7 @@ def attention(
       mask: who may attend to whom, True = attend: a `Mask`, or a Boolean array for `masks.dense`.
       bias: added to the scaled logits: an array, each dimension 1 or that of [B, N, T, S], or a `Bias` such as
         `alibi`, `t5_bias` or `relative_keys`, which needs no such array.
-      scale: factor of the logits, ``H ** -0.5`` by default.
+      scale: factor of the logits, ``H ** -0.5`` by default; one that is learned, or traced, multiplies the queries.
       score: an elementwise function of the scaled logits, before bias and mask, such as `soft_cap`; hashable.
       dropout: rate and key for dropping attention weights.
       implementation: "reference", "blockwise", "xla" (that of `jax.nn`), "cudnn", "splash" (on TPU), "tokamax" (where

@@ -69,7 +69,12 @@ def make_request(query, key, value, *, mask=None, bias=None, scale=None, score=N
         raise ValueError(f"dropout rate must be in [0, 1), got {dropout.rate}")
     if dropout is not None and dropout.rate == 0:
         dropout = None
-    scale = head_dim**-0.5 if scale is None else scale
+    if isinstance(scale, jax.core.Tracer):  # known only when the program runs, and what is static must be known now
+        if scale.ndim != 0:
+            raise ValueError(f"scale must be one number, got shape {list(scale.shape)}")
+        wide = jnp.promote_types(query.dtype, jnp.float32)
+        query, scale = (query.astype(wide) * scale.astype(wide)).astype(query.dtype), 1.0
+    scale = head_dim**-0.5 if scale is None else float(scale)
     return Request(query, key, value, mask, bias, scale, score, dropout)
 
 

@@ -46,7 +46,7 @@ HEADS = 8
 """Tiles of this size, for so many heads, stay in a cache; all of 64 heads at a time take 1.6 times as long on CPU."""
 
 LOW = float(np.finfo(np.float32).min)
-"""The logit of a forbidden pair, and the log-sum-exp of a query that sees nothing."""
+"""The logit of a forbidden pair, and both parts of the log-sum-exp of a query that sees nothing."""
 
 
 def attention(
@@ -150,13 +150,17 @@ def key_bounds(ranges: Any, starts: Any, key_block: int) -> Any:
     first, last = ranges[..., :1], ranges[..., 1:]
     needed = (starts < last) & (starts + key_block > first) & (last > first)
     end = needed.shape[-1] - needed[..., ::-1].argmax(-1)
-    return numbers.stack([needed.argmax(-1), numbers.where(needed.any(-1), end, 0)], -1).astype(np.int32)
+    found = numbers.stack([needed.argmax(-1), numbers.where(needed.any(-1), end, 0)], -1)
+    return found.astype(jax.dtypes.canonicalize_dtype(int))  # as all other places: slices take integers of one dtype
 
 
 def forward(
     plan: Plan, query: Array, key: Array, value: Array, bias: Any, varying: Varying
-) -> tuple[Float[Array, "B T N J"], Float[Array, "B T N"]]:
-    """Output and log-sum-exp of every row, both float32; 0 and `LOW` in an empty row."""
+) -> tuple[Float[Array, "B T N J"], Float[Array, "B T N 2"]]:
+    """Output and log-sum-exp of every row, both float32; 0 and `LOW` in an empty row.
+
+    The latter in two parts, the highest logit and the rest: beside a bias of -1e9 the rest would be lost in their sum.
+    """
     bias = _pad_bias(plan, bias)
 
     def visit_row(given: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -177,15 +181,17 @@ def forward(
                 weights = jnp.where(tile.kept, weights * (1 / (1 - plan.rate)), 0.0)
             return total * shrink[..., None] + _mix(weights.astype(value.dtype), tile.value), higher, weight
 
-        nothing = (jnp.zeros((*shape, value.shape[-1])), jnp.full(shape, LOW), jnp.zeros(shape))
+        zeros = lambda *more: jnp.zeros((*shape, *more), jnp.float32)
+        nothing = (zeros(value.shape[-1]), jnp.full(shape, LOW, jnp.float32), zeros())
         total, top, weight = jax.lax.fori_loop(first, last, visit, nothing)
         empty = weight == 0
         safe = jnp.where(empty, 1.0, weight)
         # where, not only weights of 0: a value that other rows see may be NaN.
-        return jnp.where(empty[..., None], 0.0, total / safe[..., None]), top + jnp.log(safe)
+        rest = jnp.where(empty, LOW, jnp.log(safe))
+        return jnp.where(empty[..., None], 0.0, total / safe[..., None]), jnp.stack([top, rest], -1)
 
     output, log_weight = jax.lax.map(visit_row, numbered(plan, key, varying))
-    return join(output, query, key), join(log_weight[..., None], query, key)[..., 0]
+    return join(output, query, key), join(log_weight, query, key)
 
 
 def backward(
@@ -196,7 +202,7 @@ def backward(
     bias: Any,
     varying: Varying,
     output: Float[Array, "B T N J"],
-    log_weight: Float[Array, "B T N"],
+    log_weight: Float[Array, "B T N 2"],
     upstream: Float[Array, "B T N J"],
 ) -> tuple[Array, Array, Array, Any]:
     """Gradients of query, key, value and bias, as sums in float32: each block's weights again, from the log-sum-exp.
@@ -206,13 +212,13 @@ def backward(
     padded = _pad_bias(plan, bias)
     # The sum over keys of weight times its gradient, which the softmax subtracts.
     level = (upstream.astype(jnp.float32) * output.astype(jnp.float32)).sum(-1)
-    of_rows = query, upstream, log_weight[..., None], level[..., None]
+    of_rows = query, upstream, log_weight[..., :1], log_weight[..., 1:], level[..., None]
 
     def visit_row(sums: tuple[Any, ...], given: tuple[Array, Array]) -> tuple[tuple[Any, ...], Array]:
         number, (first, last) = given
         spot = spot_of(plan, key, varying, number)
-        query_block, upstream_block, log_block, level_block = (queries_at(plan, x, key, spot) for x in of_rows)
-        filled = log_block > 0.5 * LOW
+        query_block, upstream_block, top, rest, level_block = (queries_at(plan, x, key, spot) for x in of_rows)
+        filled = rest > 0.5 * LOW
         # What an empty row holds, and what came from above for it, may be NaN.
         query_block, upstream_block = (jnp.where(filled, x, 0) for x in (query_block, upstream_block))
 
@@ -221,7 +227,7 @@ def backward(
             tile = tile_at(plan, varying, query_block, key, value, spot, j)
             scaled = _products(query_block, tile.key) * plan.scale
             logits = jnp.where(tile.allowed, _logits(plan, tile, query_block, padded, spot, j), LOW)
-            weights = jnp.where(tile.allowed, jnp.exp(logits - log_block), 0.0)
+            weights = jnp.where(tile.allowed, jnp.exp(logits - top - rest), 0.0)
             mixing, d_mixing = weights, _products(upstream_block, tile.value)
             if tile.kept is not None:
                 mixing, d_mixing = (jnp.where(tile.kept, x * (1 / (1 - plan.rate)), 0.0) for x in (weights, d_mixing))
@@ -238,10 +244,10 @@ def backward(
                 d_bias = _add_bias(plan, d_bias, d_logits, spot, j)
             return d_query, d_key, d_value, d_bias
 
-        d_query, *rest = jax.lax.fori_loop(first, last, visit, (jnp.zeros(query_block.shape), *sums))
-        return tuple(rest), d_query
+        d_query, *others = jax.lax.fori_loop(first, last, visit, (jnp.zeros(query_block.shape, jnp.float32), *sums))
+        return tuple(others), d_query
 
-    zeros = lambda x: jnp.zeros((x.shape[0], x.shape[2], x.shape[1], x.shape[3]))
+    zeros = lambda x: jnp.zeros((x.shape[0], x.shape[2], x.shape[1], x.shape[3]), jnp.float32)
     sums = zeros(key), zeros(value), no_slopes(padded)
     (d_key, d_value, d_bias), d_query = jax.lax.scan(visit_row, sums, numbered(plan, key, varying))
     if plan.tree is None and d_bias is not None:
@@ -251,7 +257,8 @@ def backward(
 
 def no_slopes(bias: Any) -> Any:
     """Sums in float32 for the gradients of a bias, an array or the leaves of one; None for whole numbers."""
-    return jax.tree.map(lambda x: jnp.zeros(x.shape) if jnp.issubdtype(x.dtype, jnp.floating) else None, bias)
+    zeros = lambda x: jnp.zeros(x.shape, jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else None
+    return jax.tree.map(zeros, bias)
 
 
 def slopes(bias: Any, sums: Any) -> Any:

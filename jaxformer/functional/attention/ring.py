@@ -188,13 +188,15 @@ def _forward(plan, ring, query, key, value, bias, shared):
         output, log_weight = sums
         varying = _varying(plan, ring, shared, query, travelling[0], owner)
         more, log_more = blockwise.forward(plan, query, *travelling, bias, varying)
-        together = jnp.logaddexp(log_weight, log_more)
-        share = lambda x: jnp.exp(x - together)[..., None]
-        # An empty share is `LOW`, as is what two of them make: 1 times the 0 that both hold.
-        return (output * share(log_weight) + more * share(log_more), together), travelling
+        top = jnp.maximum(log_weight[..., :1], log_more[..., :1])
+        # Above the higher top; an empty share is `LOW` or less, as is what two make: 1 times the 0 that both hold.
+        old, new = (x[..., :1] - top + x[..., 1:] for x in (log_weight, log_more))
+        rest = jnp.logaddexp(old, new)
+        output = output * jnp.exp(old - rest) + more * jnp.exp(new - rest)
+        return (output, jnp.concatenate([top, rest], -1)), travelling
 
     rows = query.shape[:3]
-    nothing = jnp.zeros((*rows, value.shape[-1])), jnp.full(rows, blockwise.LOW)
+    nothing = jnp.zeros((*rows, value.shape[-1]), jnp.float32), jnp.full((*rows, 2), blockwise.LOW, jnp.float32)
     return _round(ring, visit, nothing, (key, value))[0]
 
 
@@ -225,7 +227,7 @@ def _attend_backward(plan, ring, saved, upstream):
             d_value + one_value,
         )
 
-    zeros = lambda x: jnp.zeros(x.shape)
+    zeros = lambda x: jnp.zeros(x.shape, jnp.float32)
     travelling = (key, value, zeros(key), zeros(value))
     sums = zeros(query), blockwise.no_slopes(bias)
     (d_query, d_bias), (_, _, d_key, d_value) = _round(ring, visit, sums, travelling)
