@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import os
 import pathlib
@@ -25,7 +26,7 @@ class Parallel:
     def __len__(self) -> int:
         return len(self.source)
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of every sentence in order."""
         digest = hashlib.sha256()

@@ -171,7 +171,7 @@ def remedies(config: TranslationConfig, found: Forecast, *, shape: Shape | None 
     state = memory.parameters + memory.optimizer
     if not config.model.remat:
         said.append("--model.remat True: blocks are computed again in the backward pass; up to a third more arithmetic")
-    before, length = config.train.accumulate, config.data.max_length
+    before, length = config.train.accumulate, found.batch[2]
     wanted = shape[0] if shape else num_rows(config.data.token_budget, length)
     ways = math.prod(found.mesh.get(axis, 1) for axis in sharding.RULES["batch"])
     rows = found.batch[0] // (ways * before)  # that a device holds of one part
@@ -184,7 +184,7 @@ def remedies(config: TranslationConfig, found: Forecast, *, shape: Shape | None 
         said.append(f"--train.accumulate {parts}: the batch in {parts} parts, {left}")
         smaller = ways * before * fewer
         if shape:
-            said.append(f"--batch {smaller}x{shape[2]}: a smaller batch, {left}")
+            said.append(f"--batch {smaller}x{length}: a smaller batch, {left}")
         elif smaller >= num_rows(0, length):  # no training without so many
             said.append(f"--data.token_budget {smaller * length}: a smaller batch, {left}")
     if not fewer or state > memory.available / 4:

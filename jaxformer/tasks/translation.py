@@ -69,9 +69,10 @@ def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> 
     model, (tokens, plan) = prepared.model, prepared.train
     say = functools.partial(console.print, highlight=False, soft_wrap=True)
     step = model.step()
-    patience = training.save_seconds(model.abstract_state())
+    abstract = model.abstract_state()
+    patience = training.save_seconds(abstract)
     with training.Checkpoints(out / "checkpoints", keep_last=config.train.keep_last, timeout=patience) as checkpoints:
-        restored = checkpoints.restore_latest(model.abstract_state()) if resumed else None
+        restored = checkpoints.restore_latest(abstract) if resumed else None
         if restored is None:
             state, progress = model.new_state(), training.Progress()
         else:
