@@ -42,8 +42,8 @@ def check_run(out: pathlib.Path, config: Any) -> bool:
       ConfigError: `out` holds a run of another configuration, or files that are no run.
     """
     if (out / "config.json").exists():
-        if not any((out / name).exists() for name in ("checkpoints", "log.jsonl")):
-            return False
+        if not (out / "log.jsonl").exists() and not any((out / "checkpoints").glob("[0-9]*")):
+            return False  # an empty folder of checkpoints may be made by who looks for one
         _, old = read_config(out)
         if fingerprint(old) != fingerprint(config):
             difference = _difference(essence(old), essence(config))

@@ -169,7 +169,9 @@ def test_run_directories(tmp_path):
     assert not (tmp_path / "run").exists()
     runs.claim_run(tmp_path / "run", "translation", config)
     assert runs.check_run(tmp_path / "run", config) is False  # nothing of it has happened
-    (tmp_path / "run" / "checkpoints").mkdir()
+    (tmp_path / "run" / "checkpoints").mkdir()  # as `jaxformer evaluate` leaves it, where there is nothing to evaluate
+    assert runs.check_run(tmp_path / "run", config) is False
+    (tmp_path / "run" / "checkpoints" / "10").mkdir()
     assert runs.check_run(tmp_path / "run", config) is True
     assert runs.read_config(tmp_path / "run") == ("translation", config)
     with pytest.raises(ConfigError, match="seed was 0, now 1"):
