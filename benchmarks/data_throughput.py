@@ -13,8 +13,8 @@ import tempfile
 import time
 
 from jaxformer.config import resolve
+from jaxformer.data.batch_plan import make_batch_plan
 from jaxformer.data.pipeline import batches, prepare
-from jaxformer.data.plan import make_plan
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.tasks.corpora import load_corpora
 
@@ -30,12 +30,15 @@ def main() -> None:
     corpus = load_corpora(data, seed=0).train
     tokenizer = Tokenizer.train((*corpus.source, *corpus.target), vocab_size=data.vocab_size, kind=data.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("tokenised and saved", "read again"):
+        for name in ("tokenized and saved", "read again"):
             began = time.perf_counter()
             tokens = prepare(corpus, tokenizer, folder)
             print(f"{len(corpus):,} pairs {name} in {time.perf_counter() - began:.2f} s")
-        plan = make_plan(
-            *tokens.lengths(), token_budget=data.token_budget, num_shapes=data.num_shapes, max_length=data.max_length
+        plan = make_batch_plan(
+            *tokens.lengths(),
+            tokens_per_batch=data.tokens_per_batch,
+            num_shapes=data.num_shapes,
+            max_length=data.max_length,
         )
         pairs = target = 0
         began = time.perf_counter()

@@ -17,8 +17,8 @@ import pathlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxformer.sharding.hlo import Collective
-    from jaxformer.tasks.planning import Forecast
+    from jaxformer.planning.forecast import Forecast
+    from jaxformer.planning.hlo import Collective
 
 MACHINES = {
     "v5p": {8: "v5p:2x2x2", 128: "v5p:4x4x8", 512: "v5p:8x8x8"},
@@ -77,7 +77,7 @@ def planned(model: str, topology: str, mesh: str, rows: int, length: int) -> dic
     jax.config.update("jax_platforms", "cpu")
     from jaxformer.cli.plan import as_data
     from jaxformer.config import resolve
-    from jaxformer.tasks.planning import forecast
+    from jaxformer.planning.forecast import forecast
 
     _, config = resolve(f"wmt14:{model}_en_de")
     found = forecast(dataclasses.replace(config, mesh=mesh), topology, shape=(rows, length, length))
@@ -94,7 +94,7 @@ def planned(model: str, topology: str, mesh: str, rows: int, length: int) -> dic
 def forecasted(plan: dict[str, Any]) -> Forecast:
     """The forecast of a plan in the file, with one collective for all of a kind and mesh axes."""
     from jaxformer.config import resolve
-    from jaxformer.tasks.planning import Memory, concluded
+    from jaxformer.planning.forecast import Memory, concluded
 
     _, config = resolve(f"wmt14:{plan['case'][0]}_en_de")
     vocabulary = dict.fromkeys(("source_vocab_size", "target_vocab_size"), config.data.vocab_size)
@@ -106,7 +106,7 @@ def forecasted(plan: dict[str, Any]) -> Forecast:
 
 def _collective(kind: str, along: str, sent: float, mesh: dict[str, int]) -> Collective:
     """One collective in which a device sends so many bytes."""
-    from jaxformer.sharding.hlo import Collective
+    from jaxformer.planning.hlo import Collective
 
     axes = tuple(along.split(","))
     devices = 2 if kind == "collective-permute" else math.prod(mesh[axis] for axis in axes)
@@ -146,7 +146,7 @@ def row(plan: dict[str, Any]) -> list[str]:
         f"{1e3 * best.compute:.2f}",
         f"{1e3 * best.network:.2f}",
         best.bound,
-        f"{found.utilisation(best.serial):.0%} to {found.utilisation(best.overlapped):.0%}",
+        f"{found.utilization(best.serial):.0%} to {found.utilization(best.overlapped):.0%}",
     ]
 
 

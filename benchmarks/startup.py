@@ -16,8 +16,10 @@ import sys
 import tempfile
 import time
 
-SIZE = "--model.width 128 --model.hidden 256 --model.num-heads 4 --model.encoder-depth 4 --model.decoder-depth 4"
-SIZE += " --data.vocab-size 6000 --data.token-budget 4096 --data.num-shapes 6 --data.corpus grammar"
+SIZE = (
+    "--model.d_model 128 --model.d_ff 256 --model.num-heads 4 --model.num-encoder-layers 4 --model.num-decoder-layers 4"
+)
+SIZE += " --data.vocab-size 6000 --data.tokens-per-batch 4096 --data.num-shapes 6 --data.corpus grammar"
 
 
 def main() -> None:

@@ -92,7 +92,7 @@ def resolve(reference: str) -> tuple[str, Any]:
       ConfigError: nothing of that name; the nearest names are listed.
     """
     if reference.endswith(".json"):
-        from jaxformer.tasks.runs import read_config_file
+        from jaxformer.tasks.rundir import read_config_file
 
         return read_config_file(pathlib.Path(reference))
     path, _, function = reference.partition(":")
@@ -109,10 +109,10 @@ def resolve(reference: str) -> tuple[str, Any]:
             return _call(importlib.import_module(path), function, reference)
         except ModuleNotFoundError as error:
             raise ConfigError(f"no configuration {reference!r}: {error}") from error
-    raise ConfigError(f"no configuration {reference!r}{nearest(reference, (name for name, _ in catalogue()))}")
+    raise ConfigError(f"no configuration {reference!r}{nearest(reference, (name for name, _ in catalog()))}")
 
 
-def catalogue() -> list[tuple[str, str]]:
+def catalog() -> list[tuple[str, str]]:
     """Names and summaries of the configurations at hand: below ``./experiments``, then the built-in ones.
 
     A file that cannot be read is listed with the reason: it must not stand in the way of the others.

@@ -3,7 +3,7 @@
     python launch/render.py launch/k8s/job.yaml NAME=base IMAGE=registry/jaxformer:1 NODES=4 GPUS=8 CLAIM=runs \\
         -- wmt14:base_en_de --out /runs/base --data-dir /runs/data --mesh fsdp=32 | kubectl apply -f -
 
-The template is read as YAML first and filled in afterwards, value by value, so nothing that is given can become
+The template is read as YAML first and filled in afterward, value by value, so nothing that is given can become
 anything but a value.  `${KEY}` stands for a value, `${ARGS}` as an item of a list for the arguments after `--`, and in
 the text of a shell `${SHELL_ARGS}` for the same, quoted.
 """

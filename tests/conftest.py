@@ -5,7 +5,7 @@ import pathlib
 import sys
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Most of the time goes into compiling programs that run once, for microseconds.  What users get, with all optimisation,
+# Most of the time goes into compiling programs that run once, for microseconds.  What users get, with all optimization,
 # runs in the tests that start a launcher, and wherever XLA_FLAGS says so.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.config import ConfigError, catalogue, fingerprint, from_data, resolve, to_data
+from jaxformer.config import ConfigError, catalog, fingerprint, from_data, resolve, to_data
 from jaxformer.tasks.translation_config import TranslationConfig
 
 
@@ -40,8 +40,11 @@ def test_fingerprint_does_not_know_the_place(place):
         ({"seed": 2.5}, "seed: got 2.5, expected int"),
         ({"seed": True}, "seed: got True, expected int"),
         ({"seed": "1"}, "seed: got '1', expected int"),
-        ({"model": {"arrange": "sideways"}}, "model.arrange: got 'sideways', expected one of 'post', 'pre'"),
-        ({"model": {"width": 100, "num_heads": 3}}, r"model: width \(100\) must be divisible by num_heads \(3\)"),
+        (
+            {"model": {"norm_position": "sideways"}},
+            "model.norm_position: got 'sideways', expected one of",
+        ),
+        ({"model": {"d_model": 100, "num_heads": 3}}, r"model: d_model \(100\) must be divisible by num_heads \(3\)"),
         ({"data": {"columns": [1]}}, r"data.columns: got \[1\]"),
         ({"data": 3}, "data: expected a table of settings"),
     ],
@@ -52,7 +55,7 @@ def test_bad_data_is_named(data, message):
 
 
 def test_an_int_may_stand_for_a_float():
-    assert from_data(TranslationConfig, {"optimizer": {"peak": 1}}).optimizer.peak == 1.0
+    assert from_data(TranslationConfig, {"optimizer": {"learning_rate": 1}}).optimizer.learning_rate == 1.0
 
 
 @pytest.fixture
@@ -87,7 +90,7 @@ def test_saved_and_built_in(folder):
     assert resolve("config.json")[1].name == "saved"
     assert resolve("demo")[1].name == "demo"
     assert resolve("jaxformer.tasks.builtin:demo")[1].name == "demo"
-    assert ("translation/mine:small", "A small one.") in catalogue()
+    assert ("translation/mine:small", "A small one.") in catalog()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +103,7 @@ def test_saved_and_built_in(folder):
 )
 def test_a_broken_file_is_in_nobodys_way(folder, text, reason):
     (folder / "experiments" / "broken.py").write_text(text)
-    listed = dict(catalogue())
+    listed = dict(catalog())
     assert listed["broken"].startswith(f"cannot be read: {reason}")
     assert listed["translation/mine:small"] == "A small one."
 

@@ -39,7 +39,7 @@ def imported(tree: ast.AST) -> set[str]:
     return found
 
 
-def offences(tree: ast.AST) -> list[str]:
+def offenses(tree: ast.AST) -> list[str]:
     """Ways to run or load what nobody has read."""
     found = sorted(imported(tree) & FORBIDDEN_MODULES)
     for node in ast.walk(tree):
@@ -67,7 +67,7 @@ def name(path: pathlib.Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "offence"),
+    ("text", "offense"),
     [
         ("import pickle", "pickle"),
         ("from dill.x import y", "dill"),
@@ -80,12 +80,12 @@ def name(path: pathlib.Path) -> str:
         ("re.compile('x'); yaml.safe_load(f); run(x, shell=False)", None),
     ],
 )
-def test_the_net_has_no_holes(text, offence):
-    assert offences(ast.parse(text)) == ([offence] if offence else [])
+def test_the_net_has_no_holes(text, offense):
+    assert offenses(ast.parse(text)) == ([offense] if offense else [])
 
 
 def test_nothing_runs_or_loads_what_nobody_has_read():
-    found = {name(path): offences(parse(path)) for path in EVERYTHING}
+    found = {name(path): offenses(parse(path)) for path in EVERYTHING}
     assert {path: what for path, what in found.items() if what} == {}
 
 

@@ -10,7 +10,9 @@ import pytest
 from jaxformer import functional, masks, sharding
 
 PAGE = (pathlib.Path(__file__).parents[1] / "docs" / "map.md").read_text(encoding="utf-8")
-NAMES = re.findall(r"\| `((?:F|masks|modules|models|decoding|training|sharding)\.[A-Za-z_.]+|pure)` \|", PAGE)
+NAMES = re.findall(
+    r"\| `((?:F|masks|modules|models|decoding|training|sharding|multihost|planning)\.[A-Za-z_.]+|pure)` \|", PAGE
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

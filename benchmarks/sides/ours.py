@@ -19,17 +19,17 @@ def build(spec):
     config = models.EncoderDecoderConfig(
         spec["vocab"],
         spec["vocab"],
-        width=spec["width"],
+        d_model=spec["width"],
         num_heads=spec["heads"],
-        hidden=spec["hidden"],
-        encoder_depth=spec["depth"],
-        decoder_depth=spec["depth"],
+        d_ff=spec["hidden"],
+        num_encoder_layers=spec["depth"],
+        num_decoder_layers=spec["depth"],
         dropout=rate,
         attention_dropout=rate,
-        hidden_dropout=rate,
+        activation_dropout=rate,
     )
     net = pure(models.EncoderDecoder, config)
-    optimizer = make_optimizer(OptimizerConfig(warmup=4000), steps=100_000)
+    optimizer = make_optimizer(OptimizerConfig(warmup_steps=4000), steps=100_000)
     state = training.create(net.init, optimizer, jax.random.key(0))
     step = training.make_step(functools.partial(_loss, net), optimizer)
     given = jax.tree.map(jnp.asarray, batch(spec))

@@ -36,20 +36,26 @@ def _config(source: str, target: str) -> TranslationConfig:
     return TranslationConfig(
         name=f"multi30k {source}-{target}",
         model=EncoderDecoderConfig(
-            width=128, num_heads=4, hidden=256, encoder_depth=4, decoder_depth=4, dropout=0.3, arrange="pre"
+            d_model=128,
+            num_heads=4,
+            d_ff=256,
+            num_encoder_layers=4,
+            num_decoder_layers=4,
+            dropout=0.3,
+            norm_position="pre",
         ),
         data=DataConfig(
             **files,
             source_language=source,
             target_language=target,
             vocab_size=6000,
-            token_budget=4096,
+            tokens_per_batch=4096,
             num_shapes=6,
             max_length=128,
         ),
-        optimizer=OptimizerConfig(peak=5e-3, warmup=1000, cooldown=0.5),
+        optimizer=OptimizerConfig(learning_rate=5e-3, warmup_steps=1000, cooldown=0.5),
         train=TrainConfig(
             steps=8000, validate_every=300, checkpoint_every=150, keep_last=10, patience=10, validation_bleu=200
         ),
-        decode=DecodeConfig(width=5),
+        decode=DecodeConfig(beam_size=5),
     )

@@ -1,6 +1,6 @@
 """Tatoeba: short everyday sentences, of which many have several translations.
 
-The table is not split, and neighbouring lines repeat an English sentence; validation and test are set aside by
+The table is not split, and neighboring lines repeat an English sentence; validation and test are set aside by
 sentence, so none of their English stands in training.
 """
 
@@ -23,7 +23,13 @@ def _config(table: str, target: str) -> TranslationConfig:
     return TranslationConfig(
         name=f"tatoeba en-{target}",
         model=EncoderDecoderConfig(
-            width=256, num_heads=4, hidden=1024, encoder_depth=4, decoder_depth=4, dropout=0.2, arrange="pre"
+            d_model=256,
+            num_heads=4,
+            d_ff=1024,
+            num_encoder_layers=4,
+            num_decoder_layers=4,
+            dropout=0.2,
+            norm_position="pre",
         ),
         data=DataConfig(
             source=f"tatoeba/{table}",
@@ -31,13 +37,13 @@ def _config(table: str, target: str) -> TranslationConfig:
             source_language="en",
             target_language=target,
             vocab_size=8000,
-            token_budget=8192,
+            tokens_per_batch=8192,
             num_shapes=6,
             max_length=96,
         ),
-        optimizer=OptimizerConfig(peak=2e-3, warmup=2000),
+        optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=2000),
         train=TrainConfig(
             steps=20_000, validate_every=500, checkpoint_every=500, keep_last=5, patience=8, validation_bleu=300
         ),
-        decode=DecodeConfig(width=4),
+        decode=DecodeConfig(beam_size=4),
     )

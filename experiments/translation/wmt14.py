@@ -1,6 +1,6 @@
 """WMT 2014: the experiments of "Attention Is All You Need" (Vaswani et al. 2017).
 
-Expected: 27.3 (base) and 28.4 (big) BLEU en-de, 38.1 and 41.8 en-fr on newstest2014, tokenised and with compounds
+Expected: 27.3 (base) and 28.4 (big) BLEU en-de, 38.1 and 41.8 en-fr on newstest2014, tokenized and with compounds
 split (their table 2); the mixed-case 13a figure printed here is about one point lower on the same output.
 
 The training text (4.5 million pairs en-de, 36 million en-fr) is not fetched: place it as ``wmt/train.en``,
@@ -14,15 +14,15 @@ from jaxformer.training.optimizers import OptimizerConfig
 from jaxformer.training.schedules import noam_peak
 
 BASE = EncoderDecoderConfig(compute_dtype="bfloat16")
-BIG = EncoderDecoderConfig(width=1024, num_heads=16, hidden=4096, dropout=0.3, compute_dtype="bfloat16")
+BIG = EncoderDecoderConfig(d_model=1024, num_heads=16, d_ff=4096, dropout=0.3, compute_dtype="bfloat16")
 # 1.4 billion parameters: no recipe of the paper's, but of a size that needs a mesh.
 LARGE = EncoderDecoderConfig(
-    width=2048,
+    d_model=2048,
     num_heads=16,
-    hidden=8192,
-    encoder_depth=12,
-    decoder_depth=12,
-    arrange="pre",
+    d_ff=8192,
+    num_encoder_layers=12,
+    num_decoder_layers=12,
+    norm_position="pre",
     remat=True,
     compute_dtype="bfloat16",
 )
@@ -50,7 +50,7 @@ def base_en_fr() -> TranslationConfig:
 
 def big_en_fr() -> TranslationConfig:
     """English to French, big, with the paper's dropout of 0.1: 300,000 steps; 41.8 BLEU."""
-    model = EncoderDecoderConfig(width=1024, num_heads=16, hidden=4096, compute_dtype="bfloat16")
+    model = EncoderDecoderConfig(d_model=1024, num_heads=16, d_ff=4096, compute_dtype="bfloat16")
     return _config("big", "fr", model, steps=300_000)
 
 
@@ -69,11 +69,11 @@ def _config(size: str, target: str, model: EncoderDecoderConfig, *, steps: int) 
             target_language=target,
             vocab_size=37_000 if target == "de" else 32_000,
             tokenizer="bpe",
-            token_budget=25_000,
+            tokens_per_batch=25_000,
             num_shapes=8,
             max_length=256,
         ),
-        optimizer=OptimizerConfig(peak=noam_peak(model.width, 4000), warmup=4000),
+        optimizer=OptimizerConfig(learning_rate=noam_peak(model.d_model, 4000), warmup_steps=4000),
         train=TrainConfig(
             steps=steps,
             validate_every=2000,
@@ -81,5 +81,5 @@ def _config(size: str, target: str, model: EncoderDecoderConfig, *, steps: int) 
             keep_last=5 if size == "base" else 20,
             validation_bleu=500,
         ),
-        decode=DecodeConfig(width=4, penalty=0.6, max_ratio=1.0, max_extra=50),
+        decode=DecodeConfig(beam_size=4, penalty=0.6, max_ratio=1.0, max_extra=50),
     )

@@ -1,4 +1,4 @@
-"""Arguments that are settings: ``--model.width 256`` replaces one field of a configuration."""
+"""Arguments that are settings: ``--model.d_model 256`` replaces one field of a configuration."""
 
 from __future__ import annotations
 

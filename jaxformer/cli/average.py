@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     if known.last < 1:
         parser.error(f"--last must be at least 1, got {known.last}")
     from jaxformer.cli import runtime
-    from jaxformer.tasks.runs import read_config
+    from jaxformer.tasks.rundir import read_config
 
     task, _ = read_config(known.run)
     runtime.start()

@@ -15,9 +15,9 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.parse_args(arguments)
-    from jaxformer.config import catalogue
+    from jaxformer.config import catalog
 
-    found = catalogue()
+    found = catalog()
     width = max(len(name) for name, _ in found)
     for name, summary in found:
         print(f"{name:{width}}  {summary}")

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     from jaxformer.data import fetch
 
     if known.action == "list":
-        for name, corpus in fetch.CATALOGUE.items():
+        for name, corpus in fetch.CATALOG.items():
             print(f"{name:12} {corpus.about}")
         return 0
     if not known.name:
@@ -44,10 +44,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _write_grammar(out: pathlib.Path) -> int:
-    from jaxformer.data import grammar
-    from jaxformer.tasks.runs import write_text
+    from jaxformer import demo
+    from jaxformer.tasks.rundir import write_text
 
-    parts = grammar.splits()
+    parts = demo.splits()
     for name in ("train", "validation", "seen", "unseen"):
         pairs = getattr(parts, name)
         write_text(out / f"{name}.en", "".join(f"{pair.english}\n" for pair in pairs))

@@ -43,8 +43,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _show(run: pathlib.Path, translation) -> int:
+    from jaxformer import demo
     from jaxformer.cli import runtime
-    from jaxformer.data import grammar
     from jaxformer.evaluation.scores import bleu
     from jaxformer.inspection import attention_maps, plots
     from jaxformer.tasks.corpora import load_corpora
@@ -54,10 +54,10 @@ def _show(run: pathlib.Path, translation) -> int:
     print("\nBLEU on the built-in corpus          this model   word-for-word dictionary")
     for name, part in corpora.tests.items():
         found = bleu(translator.translate(part.source), part.target)
-        words = bleu([grammar.dictionary_baseline(text) for text in part.source], part.target)
+        words = bleu([demo.dictionary_baseline(text) for text in part.source], part.target)
         print(f"  {name} ({len(part):,}){'':{28 - len(name)}}{found.value:8.2f}   {words.value:8.2f}")
     print(f"  signature: {found.signature}\n")
-    examples = [pair.english for pair in grammar.EXAMPLES]
+    examples = [pair.english for pair in demo.EXAMPLES]
     for english, french in zip(examples, translator.translate(examples), strict=True):
         print(f"  {english}\n    {french}")
     found = translator.attention(examples[0])

@@ -11,7 +11,7 @@ from jaxformer.cli.paths import local_path
 
 EXAMPLES = """examples:
   jaxformer evaluate runs/demo
-  jaxformer evaluate runs/en-de --checkpoint average --width 5
+  jaxformer evaluate runs/en-de --checkpoint average --beam-size 5
   jaxformer evaluate runs/en-de --split validation --checkpoint last
 """
 
@@ -28,10 +28,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--split", choices=("test", "validation"), default="test", help="what to translate")
     known = parser.parse_args(arguments)
     from jaxformer.cli import runtime
-    from jaxformer.sharding import distributed, processes
-    from jaxformer.tasks.runs import write_text
+    from jaxformer.multihost import cluster, processes
+    from jaxformer.tasks.rundir import write_text
 
-    distributed.initialize()
+    cluster.initialize()
     task, config, translator = load(known)
     if known.data_dir:
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, directory=known.data_dir))
@@ -53,8 +53,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Which run, which of its checkpoints, and how to search."""
     parser.add_argument("run", metavar="RUN", type=local_path, help="a run directory")
     parser.add_argument("--checkpoint", default="best", help="best (default), last, average, or a step")
-    parser.add_argument("--width", type=int, help="beam width; 1 is greedy search")
-    parser.add_argument("--penalty", type=float, help="score = log-probability / length ** penalty")
+    parser.add_argument("--beam-size", type=int, help="beam size; 1 is greedy search")
+    parser.add_argument("--length-penalty", type=float, help="score = log-probability / length ** length_penalty")
     parser.add_argument("--batch-size", type=int, help="sentences searched together")
     parser.add_argument("--mesh", default="", metavar="MESH", help="device mesh; default: all share the sentences")
     parser.add_argument("--data-dir", metavar="DIR", help="where the corpora are, if not where they were in training")
@@ -63,11 +63,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 def load(known: argparse.Namespace):
     """The task's name, the configuration and the translator that the options ask for."""
     from jaxformer.cli import runtime
-    from jaxformer.tasks.runs import read_config
+    from jaxformer.tasks.rundir import read_config
 
     task, _ = read_config(known.run)
     runtime.start()
     config, translator = runtime.task(task).load(known.run, checkpoint=known.checkpoint, mesh=known.mesh)
-    options = {name: getattr(known, name) for name in ("width", "penalty", "batch_size")}
+    options = {name: getattr(known, name) for name in ("beam_size", "length_penalty", "batch_size")}
     given = {name: value for name, value in options.items() if value is not None}
     return task, config, dataclasses.replace(translator, decode=dataclasses.replace(translator.decode, **given))

@@ -49,8 +49,8 @@ def script() -> int:
     # As files are; the locale may know fewer characters than a translation.
     sys.stdout.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
     code = main()
-    if code not in (0, 85) and "jaxformer.sharding.distributed" in sys.modules:
-        sys.modules["jaxformer.sharding.distributed"].leave(code)
+    if code not in (0, 85) and "jaxformer.multihost.cluster" in sys.modules:
+        sys.modules["jaxformer.multihost.cluster"].leave(code)
     return code
 
 
@@ -99,7 +99,7 @@ def _exit_code(error: Exception) -> int | None:
         "jaxformer.data.fetch": ("FetchError", 2),
         "jaxformer.training.checkpoint": ("CheckpointError", 1),
         "jaxformer.training.recorder": ("NonFiniteError", 1),
-        "jaxformer.sharding.distributed": ("DistributedError", 1),
+        "jaxformer.multihost.cluster": ("DistributedError", 1),
     }
     for module, (name, code) in known.items():
         if module in sys.modules and isinstance(error, getattr(sys.modules[module], name)):

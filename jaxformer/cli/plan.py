@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jaxformer.config import ConfigError, resolve
 
 if TYPE_CHECKING:
-    from jaxformer.tasks.planning import Forecast
+    from jaxformer.planning.forecast import Forecast
 
 EXAMPLES = """examples:
   jaxformer plan wmt14:big_en_de --topology v5p:4x4x8 --mesh fsdp=32,tensor=4
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     from rich.console import Console
 
     jax.config.update("jax_platforms", "cpu")  # were there a TPU, nothing here would touch it
-    from jaxformer.tasks.planning import forecast, remedies
+    from jaxformer.planning.forecast import forecast, remedies
 
     shape = _shape(known.batch)
     with Console(stderr=True).status(f"compiling the training step for {known.topology}: a minute or two"):
@@ -81,13 +81,13 @@ def as_data(found: Forecast, said: Sequence[str]) -> dict[str, Any]:
     if found.estimate is not None:
         times = {"overlapped": found.estimate.overlapped, "serial": found.estimate.serial}
         data["estimate"] |= times | {"bound": found.estimate.bound}
-        data["utilisation"] = {name: found.utilisation(seconds) for name, seconds in times.items()}
+        data["utilization"] = {name: found.utilization(seconds) for name, seconds in times.items()}
     return data
 
 
 def report(name: str, found: Forecast, said: Sequence[str], *, rows: int = 12) -> str:
     """The forecast in words, with the `rows` groups of collectives that take longest."""
-    from jaxformer.sharding.hlo import group
+    from jaxformer.planning.hlo import group
 
     devices = math.prod(found.mesh.values())
     mesh = ",".join(f"{axis}={size}" for axis, size in found.mesh.items())
@@ -99,7 +99,7 @@ def report(name: str, found: Forecast, said: Sequence[str], *, rows: int = 12) -
         "",
         "memory of a device, GiB",
         f"  {memory.parameters / GIB:9.3f}  parameters",
-        f"  {memory.optimizer / GIB:9.3f}  optimiser",
+        f"  {memory.optimizer / GIB:9.3f}  optimizer",
         f"  {memory.temporaries / GIB:9.3f}  activations, gradients, other temporaries, program",
         f"  {memory.peak / GIB:9.3f}  peak, of the {memory.available / GIB:.0f} that JAX takes: "
         + ("it fits" if memory.fits else "IT DOES NOT FIT"),
@@ -134,7 +134,7 @@ def report(name: str, found: Forecast, said: Sequence[str], *, rows: int = 12) -
         f"  compute {1e3 * best.compute:.2f}, memory at least {1e3 * best.memory:.2f}, "
         f"network {1e3 * best.network:.2f}: the {best.bound} is the bound",
         f"  {1e3 * best.overlapped:.2f} with all overlapped, {1e3 * best.serial:.2f} if the network is waited for: "
-        f"{found.utilisation(best.overlapped):.0%} to {found.utilisation(best.serial):.0%} of the peak, "
+        f"{found.utilization(best.overlapped):.0%} to {found.utilization(best.serial):.0%} of the peak, "
         f"{found.tokens / best.overlapped:,.0f} to {found.tokens / best.serial:,.0f} target tokens/s",
     ]
     return "\n".join(lines)

@@ -17,7 +17,7 @@ from rich.console import Console
 
 import jaxformer
 from jaxformer.config import to_data
-from jaxformer.sharding import distributed, processes
+from jaxformer.multihost import cluster, processes
 
 EXIT_CODES = {"terminated": 85, "time": 85, "interrupted": 130}
 """Of a training that was stopped and saved, by the reason; the same command goes on with it."""
@@ -35,14 +35,14 @@ def start(*, compile_cache: bool = True) -> None:
 
 def join(config: Any, out: pathlib.Path, *, devices: int | None = None) -> None:
     """Connects the processes of one run, says what was found, and has them agree on settings, code and versions."""
-    cluster = distributed.initialize(devices=devices)
-    print(cluster, file=sys.stderr, flush=True)
+    found = cluster.initialize(devices=devices)
+    print(found, file=sys.stderr, flush=True)
     code = hashlib.sha256()
     for path in sorted(pathlib.Path(jaxformer.__file__).parent.rglob("*.py")):
         code.update(path.read_bytes())
     flags = {name: os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
     versions = {"python": platform.python_version(), "jax": jax.__version__, "code": code.hexdigest(), **flags}
-    distributed.agree({**_flat(to_data(config)), **versions, "--out": str(out)})
+    cluster.agree({**_flat(to_data(config)), **versions, "--out": str(out)})
 
 
 def _flat(data: Any, path: str = "") -> dict[str, str]:

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     if known.out is None:
         parser.error("--out RUN is missing")
     from jaxformer.cli import runtime
-    from jaxformer.sharding import processes
+    from jaxformer.multihost import processes
 
     runtime.join(config, known.out, devices=known.devices)
     runtime.start(compile_cache=not known.no_compile_cache)

@@ -12,7 +12,7 @@ from jaxformer.cli.paths import local_path, sentence
 EXAMPLES = """examples:
   jaxformer translate runs/demo "The old man does not see the white house."
   jaxformer translate runs/en-de --file test.en --out test.de
-  jaxformer translate runs/en-de --num-best 3 "A dog runs."
+  jaxformer translate runs/en-de --n-best 3 "A dog runs."
   echo "A dog runs." | jaxformer translate runs/en-de         line by line, as they come
 """
 
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("sentences", nargs="*", type=sentence, metavar="SENTENCE", help="what to translate")
     parser.add_argument("--file", type=pathlib.Path, help="a file of sentences, one a line")
     parser.add_argument("--out", type=local_path, help="write translations here instead of printing them")
-    parser.add_argument("--num-best", type=int, default=1, help="print so many candidates, score and text, by tabs")
+    parser.add_argument("--n-best", type=int, default=1, help="print so many candidates, score and text, by tabs")
     known = parser.parse_intermixed_args(arguments)  # options may stand between the run and the sentences
     if known.sentences and known.file:
         parser.error("give sentences or --file, not both")
@@ -40,9 +40,9 @@ def main(arguments: Sequence[str]) -> int:
     _, _, translator = load(known)
 
     def lines(sentences: Sequence[str], first: int = 1) -> list[str]:
-        if known.num_best == 1:
+        if known.n_best == 1:
             return translator.translate(sentences, first=first)
-        found = translator.candidates(sentences, num_best=known.num_best, first=first)
+        found = translator.candidates(sentences, n_best=known.n_best, first=first)
         return [f"{c.score:.4f}\t{c.text}" for candidates in found for c in candidates]
 
     def from_standard_input() -> Iterator[str]:
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     given = known.sentences or (read_lines(known.file) if known.file else None)
     translated = from_standard_input() if given is None else lines(given)
     if known.out:
-        from jaxformer.tasks.runs import write_text
+        from jaxformer.tasks.rundir import write_text
 
         write_text(known.out, "".join(f"{line}\n" for line in translated))
         return 0

@@ -1,1 +1,1 @@
-"""From text to batches: sources, tokeniser, batch plan, pipeline; and a corpus that needs no download."""
+"""From text to batches: sources, tokenizer, batch plan, pipeline; and a corpus that needs no download."""

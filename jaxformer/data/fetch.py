@@ -50,7 +50,7 @@ class Corpus:
 
 _MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw"
 
-CATALOGUE: dict[str, Corpus] = {
+CATALOG: dict[str, Corpus] = {
     "multi30k": Corpus(
         "29,000 image descriptions in English, German and French (Elliott et al. 2016, 2017); non-commercial research",
         tuple(
@@ -108,7 +108,7 @@ def fetch(
     name: str,
     directory: str | os.PathLike[str],
     *,
-    catalogue: Mapping[str, Corpus] = CATALOGUE,
+    catalog: Mapping[str, Corpus] = CATALOG,
     say: Callable[[str], None] = lambda text: None,
     timeout: float = 60.0,
 ) -> list[pathlib.Path]:
@@ -119,11 +119,11 @@ def fetch(
     Raises:
       FetchError: an unknown name, no connection, a server's refusal, or a wrong checksum (both are named).
     """
-    if name not in catalogue:
-        raise FetchError(f"no corpus {name!r}; there are {', '.join(sorted(catalogue))}")
+    if name not in catalog:
+        raise FetchError(f"no corpus {name!r}; there are {', '.join(sorted(catalog))}")
     root = pathlib.Path(directory).resolve()
     paths = []
-    for file in catalogue[name].files:
+    for file in catalog[name].files:
         path = (root / file.path).resolve()
         if not path.is_relative_to(root):
             raise FetchError(f"{file.path} would leave {root}")

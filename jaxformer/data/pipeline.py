@@ -1,4 +1,4 @@
-"""From sentences to a stream of batches: tokenised once, kept as memory-mapped arrays, gathered batch by batch."""
+"""From sentences to a stream of batches: tokenized once, kept as memory-mapped arrays, gathered batch by batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import grain
 import numpy as np
 
 from jaxformer.data.batch import Batch
-from jaxformer.data.plan import Plan
+from jaxformer.data.batch_plan import BatchPlan
 from jaxformer.data.sources import Parallel
 from jaxformer.data.tokenizer import Tokenizer
 
@@ -49,7 +49,7 @@ class Ragged:
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """A tokenised corpus: for each of `variants` segmentations, the source and target of every pair."""
+    """A tokenized corpus: for each of `num_segmentations` segmentations, the source and target of every pair."""
 
     source: tuple[Ragged, ...]
     target: tuple[Ragged, ...]
@@ -58,7 +58,7 @@ class Tokens:
         return len(self.source[0])
 
     @property
-    def num_variants(self) -> int:
+    def num_segmentations(self) -> int:
         """Segmentations of each sentence."""
         return len(self.source)
 
@@ -71,7 +71,7 @@ class Tokens:
 def prepare_tokenizer(
     corpus: Parallel, cache: str | os.PathLike[str], *, vocab_size: int, kind: Literal["unigram", "bpe"]
 ) -> Tokenizer:
-    """A tokeniser trained on both sides of the corpus, read from `cache` where an earlier call left it undamaged.
+    """A tokenizer trained on both sides of the corpus, read from `cache` where an earlier call left it undamaged.
 
     Raises:
       ValueError: the corpus cannot fill the vocabulary.
@@ -93,31 +93,33 @@ def prepare(
     tokenizer: Tokenizer,
     cache: str | os.PathLike[str],
     *,
-    variants: int = 1,
+    num_segmentations: int = 1,
     alpha: float = 0.2,
     seed: int = 0,
 ) -> Tokens:
     """The corpus as tokens, read from `cache` where an earlier call left them.
 
-    The folder's name is a hash of the text, the tokeniser and the options.  It appears by one rename when it is
+    The folder's name is a hash of the text, the tokenizer and the options.  It appears by one rename when it is
     whole, so a process that dies here, or another that prepares the same, does no harm.  One that is damaged all the
     same is made anew, with a warning.
 
     Args:
-      variants: segmentations a sentence; the first is the best one, the others are sampled.
+      num_segmentations: segmentations a sentence; the first is the best one, the others are sampled.
     """
-    key = f"{corpus.fingerprint}-{tokenizer.fingerprint}" + (f"-{variants}-{alpha}-{seed}" if variants > 1 else "")
+    key = f"{corpus.fingerprint}-{tokenizer.fingerprint}" + (
+        f"-{num_segmentations}-{alpha}-{seed}" if num_segmentations > 1 else ""
+    )
     folder = pathlib.Path(cache) / key
     if folder.exists():
         try:
-            return _read(folder, {"pairs": len(corpus), "variants": variants})
+            return _read(folder, {"pairs": len(corpus), "num_segmentations": num_segmentations})
         except (FileNotFoundError, EOFError, ValueError) as error:
             logger.warning("%s is damaged (%s); making it anew", folder, error)
             _remove(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{key}.", dir=folder.parent))
     for side, text in (("source", corpus.source), ("target", corpus.target)):
-        for variant in range(variants):
+        for variant in range(num_segmentations):
             one = variant * 2 + (side == "target") + seed * 1009
             ids = tokenizer.sample(text, seed=one, alpha=alpha) if variant else tokenizer.encode(text)
             dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
@@ -125,7 +127,7 @@ def prepare(
             np.save(temporary / f"{side}-{variant}.npy", flat.astype(dtype))
             offsets = np.concatenate([[0], np.cumsum([len(i) for i in ids])]).astype(np.int64)
             np.save(temporary / f"{side}-{variant}-offsets.npy", offsets)
-    about = {"pairs": len(corpus), "variants": variants}
+    about = {"pairs": len(corpus), "num_segmentations": num_segmentations}
     (temporary / "about.json").write_text(json.dumps(about))
     try:
         temporary.rename(folder)
@@ -152,7 +154,7 @@ def _read(folder: pathlib.Path, about: dict[str, int]) -> Tokens:
             raise ValueError(f"{side}-{variant}.npy has {len(tokens)} tokens, which are not those of its offsets")
         return Ragged(tokens, offsets)
 
-    source, target = (tuple(load(side, i) for i in range(about["variants"])) for side in ("source", "target"))
+    source, target = (tuple(load(side, i) for i in range(about["num_segmentations"])) for side in ("source", "target"))
     return Tokens(source, target)
 
 
@@ -164,7 +166,7 @@ def _remove(folder: pathlib.Path) -> None:
     shutil.rmtree(aside)
 
 
-def make_batch(tokens: Tokens, plan: Plan, step: int, *, rows: Rows | None = None) -> Batch:
+def make_batch(tokens: Tokens, plan: BatchPlan, step: int, *, rows: Rows | None = None) -> Batch:
     """Batch number `step` of the plan: a pure function of its arguments.
 
     With several segmentations, each pair's is drawn afresh in every epoch.
@@ -173,11 +175,11 @@ def make_batch(tokens: Tokens, plan: Plan, step: int, *, rows: Rows | None = Non
       rows: those to make; all by default.
     """
     shape, pairs, epoch = plan.batch(step)
-    if tokens.num_variants == 1:
+    if tokens.num_segmentations == 1:
         chosen = np.zeros((2, len(pairs)), np.int64)
     else:
         random = np.random.default_rng((plan.seed, epoch, step, 2))
-        chosen = random.integers(tokens.num_variants, size=(2, len(pairs)))
+        chosen = random.integers(tokens.num_segmentations, size=(2, len(pairs)))
     wanted = rows(shape[0]) if rows else np.arange(shape[0])
     there = wanted[wanted < len(pairs)]
     chosen, pairs = chosen[:, there], pairs[there]
@@ -204,7 +206,7 @@ class _Steps(grain.sources.RandomAccessDataSource):
 
 def batches(
     tokens: Tokens,
-    plan: Plan,
+    plan: BatchPlan,
     *,
     start: int = 0,
     stop: int | None = None,

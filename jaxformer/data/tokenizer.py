@@ -1,4 +1,4 @@
-"""A subword tokeniser over both languages, trained with sentencepiece, that gives back exactly what it was given."""
+"""A subword tokenizer over both languages, trained with sentencepiece, that gives back exactly what it was given."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ESCAPE = "\ue000"
 class Tokenizer:
     """Text to token ids and back, without loss: ``decode(encode(text)) == text``.
 
-    Nothing is normalised, and characters outside the vocabulary become bytes.  The exceptions are line breaks and
+    Nothing is normalized, and characters outside the vocabulary become bytes.  The exceptions are line breaks and
     NUL, which no sentence holds, and the private-use character U+E000, which stands for a literal U+2581.
     """
 
@@ -71,18 +71,18 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
-        """Reads a tokeniser that `save` wrote.
+        """Reads a tokenizer that `save` wrote.
 
         Raises:
           ValueError: the file is damaged.
         """
         model = pathlib.Path(path).read_bytes()
         try:
-            if not model:  # which sentencepiece takes for a tokeniser without pieces
+            if not model:  # which sentencepiece takes for a tokenizer without pieces
                 raise RuntimeError("it is empty")
             return cls(model)
         except RuntimeError as error:
-            raise ValueError(f"{path} is damaged: it holds no tokeniser") from error
+            raise ValueError(f"{path} is damaged: it holds no tokenizer") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model, whole or not at all."""
@@ -98,7 +98,7 @@ class Tokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the model: equal tokenisers, equal tokens."""
+        """A hash of the model: equal tokenizers, equal tokens."""
         return hashlib.sha256(self._model).hexdigest()[:16]
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:

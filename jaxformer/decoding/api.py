@@ -29,7 +29,7 @@ class Step(Protocol[State]):
 class Hypotheses:
     """Decoded sequences, best first: K of each of B sentences."""
 
-    tokens: jax.Array  # int32 [B, K, T]: without begin, with end where it was reached, then pad
+    tokens: jax.Array  # int32 [B, K, T]: without bos, with eos where it was reached, then pad
     lengths: jax.Array  # int32 [B, K]: tokens, end included
     log_probs: jax.Array  # float32 [B, K]: sum over the tokens
     scores: jax.Array  # float32 [B, K]: what ranks them
@@ -53,24 +53,24 @@ def reorder(tree: Any, parents: Int[Array, "B K"]) -> Any:
     return jax.tree.map(lambda leaf: leaf[rows, parents], tree)
 
 
-def forbidden(*, begin: int, end: int, pad: int) -> tuple[int, ...]:
-    """The tokens never to be chosen: `pad`, and `begin` where it does not also end a sequence, as BART's does.
+def forbidden(*, bos: int, eos: int, pad: int) -> tuple[int, ...]:
+    """The tokens never to be chosen: `pad`, and `bos` where it does not also end a sequence, as BART's does.
 
     Raises:
-      ValueError: `pad` is `end`, which could then never be chosen.
+      ValueError: `pad` is `eos`, which could then never be chosen.
     """
-    if pad == end:
+    if pad == eos:
         raise ValueError(f"pad and end must be two tokens, got {pad} for both")
-    return (pad,) if begin == end else (pad, begin)
+    return (pad,) if bos == eos else (pad, bos)
 
 
 def next_log_probs(
-    logits: Float[Array, "B K V"], *, end: int, forbid: tuple[int, ...], force_end: Bool[Array, " B"]
+    logits: Float[Array, "B K V"], *, eos: int, forbid: tuple[int, ...], force_end: Bool[Array, " B"]
 ) -> Float[Array, "B K V"]:
-    """Log-probabilities, float32; minus infinity for tokens never to be chosen, and for all but `end` where forced."""
+    """Log-probabilities, float32; minus infinity for tokens never to be chosen, and for all but `eos` where forced."""
     logits = logits.astype(jnp.float32)
     token = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
-    allowed = (token == end) | ~force_end[:, None, None]
+    allowed = (token == eos) | ~force_end[:, None, None]
     for never in forbid:
         allowed &= token != never
     return jnp.where(allowed, logits - jax.nn.logsumexp(logits, axis=-1, keepdims=True), -jnp.inf)

@@ -16,27 +16,27 @@ def greedy(
     state: Any,
     *,
     length: int,
-    begin: int,
-    end: int,
+    bos: int,
+    eos: int,
     pad: int = 0,
     limit: Int[Array, " B"] | None = None,
 ) -> Hypotheses:
-    """Decodes each hypothesis by itself until `end`, or `limit` tokens, by one ``while_loop``.
+    """Decodes each hypothesis by itself until `eos`, or `limit` tokens, by one ``while_loop``.
 
     Args:
       step, state: see `jaxformer.decoding.api`.
-      length: the most tokens, `end` included; static.
-      limit: the most tokens of each sentence, ``int [B]``; the last is `end`.
+      length: the most tokens, `eos` included; static.
+      limit: the most tokens of each sentence, ``int [B]``; the last is `eos`.
 
     Returns:
-      Hypotheses ``[B, K]`` with ``scores == log_probs``; pad is never chosen, nor begin where it is not `end`.
+      Hypotheses ``[B, K]`` with ``scores == log_probs``; pad is never chosen, nor bos where it is not `eos`.
 
     Raises:
-      ValueError: `pad` is `end`.
+      ValueError: `pad` is `eos`.
     """
-    batch, width = state_size(state)
+    batch, beam_size = state_size(state)
     most = limits(limit, length, batch)
-    never = forbidden(begin=begin, end=end, pad=pad)
+    never = forbidden(bos=bos, eos=eos, pad=pad)
 
     def unfinished(carry):
         number, _, _, done, _, _ = carry
@@ -45,14 +45,14 @@ def greedy(
     def advance(carry):
         number, last, state, done, tokens, log_probs = carry
         logits, state = step(last, state)
-        choices = next_log_probs(logits, end=end, forbid=never, force_end=number + 1 >= most)
+        choices = next_log_probs(logits, eos=eos, forbid=never, force_end=number + 1 >= most)
         chosen = jnp.where(done, pad, choices.argmax(-1).astype(jnp.int32))
         gained = jnp.where(done, 0.0, choices.max(-1))
         tokens = jax.lax.dynamic_update_index_in_dim(tokens, chosen, number, 2)
-        return number + 1, chosen, state, done | (chosen == end), tokens, log_probs + gained
+        return number + 1, chosen, state, done | (chosen == eos), tokens, log_probs + gained
 
-    first = jnp.full((batch, width), begin, jnp.int32)
-    empty = jnp.full((batch, width, length), pad, jnp.int32)
-    carry = (0, first, state, jnp.zeros((batch, width), bool), empty, jnp.zeros((batch, width)))
+    first = jnp.full((batch, beam_size), bos, jnp.int32)
+    empty = jnp.full((batch, beam_size, length), pad, jnp.int32)
+    carry = (0, first, state, jnp.zeros((batch, beam_size), bool), empty, jnp.zeros((batch, beam_size)))
     _, _, _, _, tokens, log_probs = jax.lax.while_loop(unfinished, advance, carry)
     return Hypotheses(tokens, (tokens != pad).sum(-1).astype(jnp.int32), log_probs, log_probs)

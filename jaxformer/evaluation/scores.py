@@ -23,7 +23,7 @@ class Score:
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
-    """sacrebleu's BLEU with 13a tokenisation (Post 2018): comparable with the figures that print its signature."""
+    """sacrebleu's BLEU with 13a tokenization (Post 2018): comparable with the figures that print its signature."""
     _check(hypotheses, references)
     metric = sacrebleu.BLEU(lowercase=lowercase)
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
@@ -39,10 +39,10 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
 
 def moses_bleu(hypotheses: Sequence[str], references: Sequence[str], *, language: str) -> Score:
-    """BLEU of lower-cased, Moses-tokenised text: what Multi30k papers print.  Not comparable with `bleu`.
+    """BLEU of lower-cased, Moses-tokenized text: what Multi30k papers print.  Not comparable with `bleu`.
 
     Args:
-      language: two-letter code, chooses the tokeniser's rules.
+      language: two-letter code, chooses the tokenizer's rules.
     """
     _check(hypotheses, references)
     prepare = functools.partial(_moses, tokenizer=sacremoses.MosesTokenizer(lang=language))

@@ -1,4 +1,4 @@
-"""Arrays in, arrays out: attention, positions, normalisation, feed-forward, dropout, losses.  No state."""
+"""Arrays in, arrays out: attention, positions, normalization, feed-forward, dropout, losses.  No state."""
 
 from jaxformer.functional.attention import Explanation as Explanation
 from jaxformer.functional.attention import LinearState as LinearState
@@ -15,7 +15,7 @@ from jaxformer.functional.attention import linear_attention_start as linear_atte
 from jaxformer.functional.attention import linear_attention_step as linear_attention_step
 from jaxformer.functional.attention import masked_softmax as masked_softmax
 from jaxformer.functional.attention import multiplicative_attention as multiplicative_attention
-from jaxformer.functional.attention import normalise_heads as normalise_heads
+from jaxformer.functional.attention import qk_norm as qk_norm
 from jaxformer.functional.attention import soft_cap as soft_cap
 from jaxformer.functional.attention import top_alignments as top_alignments
 from jaxformer.functional.attention import unzigzag as unzigzag

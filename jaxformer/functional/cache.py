@@ -15,7 +15,7 @@ class KeyValueCache(NamedTuple):
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.functional.cache import empty_cache, write
-    >>> cache = empty_cache(batch=1, width=1, length=3, heads=1, dim=1, dtype=jnp.float32)
+    >>> cache = empty_cache(batch=1, beam_size=1, length=3, heads=1, dim=1, dtype=jnp.float32)
     >>> cache = write(cache, jnp.full((1, 1, 1, 1), 5.0), jnp.full((1, 1, 1, 1), 7.0), jnp.int32(1))
     >>> cache.key.ravel().tolist(), cache.value.ravel().tolist()
     ([0.0, 5.0, 0.0], [0.0, 7.0, 0.0])
@@ -25,9 +25,9 @@ class KeyValueCache(NamedTuple):
     value: jax.Array  # [B, K, T, N, J]
 
 
-def empty_cache(batch: int, width: int, length: int, heads: int, dim: int, dtype: DTypeLike) -> KeyValueCache:
+def empty_cache(batch: int, beam_size: int, length: int, heads: int, dim: int, dtype: DTypeLike) -> KeyValueCache:
     """A cache of zeros for `length` positions."""
-    zeros = jnp.zeros((batch, width, length, heads, dim), dtype)
+    zeros = jnp.zeros((batch, beam_size, length, heads, dim), dtype)
     return KeyValueCache(zeros, zeros)
 
 

@@ -45,13 +45,13 @@ def route(
     logits: Float[Array, "*tokens E"],
     count: int,
     *,
-    normalise: bool = True,
+    normalize: bool = True,
     valid: Bool[Array, "*tokens"] | None = None,
 ) -> Routing:
     """The `count` most probable experts of each token, by a softmax over all of them.
 
     Args:
-      normalise: the chosen weights sum to 1 (Shazeer et al. 2017; Mixtral).  Otherwise each is its probability, by
+      normalize: the chosen weights sum to 1 (Shazeer et al. 2017; Mixtral).  Otherwise each is its probability, by
         which a router that chooses one expert learns (Fedus et al. 2021, "Switch").
       valid: False for padding, which goes to no expert: it takes nobody's room, its output is 0, and what it holds is
         inert.
@@ -69,7 +69,7 @@ def route(
         logits = jnp.where(valid[..., None], logits, 0)
     probabilities = jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
     weights, experts = jax.lax.top_k(probabilities, count)
-    if normalise:
+    if normalize:
         weights = weights / weights.sum(-1, keepdims=True)
     if valid is not None:
         weights = jnp.where(valid[..., None], weights, 0)

@@ -1,4 +1,4 @@
-"""Layer normalisation, in both published forms, and its root-mean-square relative.  Statistics are float32."""
+"""Layer normalization, in both published forms, and its root-mean-square relative.  Statistics are float32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 def layer_norm(
     x: Float[Array, "*batch D"],
     scale: Float[Array, " D"],
-    shift: Float[Array, " D"] | None = None,
+    bias: Float[Array, " D"] | None = None,
     *,
     epsilon: float = 1e-5,
     form: Literal["variance", "deviation"] = "variance",
@@ -31,17 +31,17 @@ def layer_norm(
     [ 1.46  0.33 -1.18 -0.61]
     """
     wide = x.astype(jnp.float32)
-    centred = wide - wide.mean(-1, keepdims=True)
-    variance = jnp.square(centred).mean(-1, keepdims=True)
+    centered = wide - wide.mean(-1, keepdims=True)
+    variance = jnp.square(centered).mean(-1, keepdims=True)
     if form == "variance":
-        normal = centred * jax.lax.rsqrt(variance + epsilon)
+        normal = centered * jax.lax.rsqrt(variance + epsilon)
     elif form == "deviation":
         # The square root has no finite slope at 0, where a constant token sits.
         safe = jnp.where(variance == 0, 1.0, variance)
-        normal = centred / (jnp.where(variance == 0, 0.0, jnp.sqrt(safe)) + epsilon)
+        normal = centered / (jnp.where(variance == 0, 0.0, jnp.sqrt(safe)) + epsilon)
     else:
         raise ValueError(f"form must be 'variance' or 'deviation', got {form!r}")
-    return _affine(normal, scale, shift).astype(x.dtype)
+    return _affine(normal, scale, bias).astype(x.dtype)
 
 
 def rms_norm(
@@ -60,7 +60,7 @@ def rms_norm(
     return _affine(normal, scale, None).astype(x.dtype)
 
 
-def _affine(normal: Array, scale: Array, shift: Array | None) -> Array:
+def _affine(normal: Array, scale: Array, bias: Array | None) -> Array:
     lead = (1,) * (normal.ndim - 1)
     scaled = normal * scale.astype(jnp.float32).reshape(*lead, -1)
-    return scaled if shift is None else scaled + shift.astype(jnp.float32).reshape(*lead, -1)
+    return scaled if bias is None else scaled + bias.astype(jnp.float32).reshape(*lead, -1)

@@ -1,4 +1,4 @@
-"""Where the normalisation stands around a residual connection, one short function an arrangement."""
+"""Where the normalization stands around a residual connection, one short function an arrangement."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Gains(NamedTuple):
     beta: float
 
 
-def deep_norm_gains(encoder_depth: int, decoder_depth: int) -> tuple[Gains, Gains]:
+def deep_norm_gains(num_encoder_layers: int, num_decoder_layers: int) -> tuple[Gains, Gains]:
     """The encoder's and the decoder's; 0 layers of one means a model of the other alone (Wang et al. 2022, table 2).
 
     Raises:
@@ -87,7 +87,7 @@ def deep_norm_gains(encoder_depth: int, decoder_depth: int) -> tuple[Gains, Gain
     >>> [round(x, 3) for x in (*encoder, *decoder)]
     [1.418, 0.497, 2.06, 0.343]
     """
-    n, m = encoder_depth, decoder_depth
+    n, m = num_encoder_layers, num_decoder_layers
     if n < 0 or m < 0 or n + m == 0:
         raise ValueError(f"deep_norm_gains needs layers, got {n} and {m}")
     if n and m:

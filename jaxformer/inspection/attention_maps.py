@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 SPACE = "\u2581"
-"""How a tokeniser writes the space before a piece."""
+"""How a tokenizer writes the space before a piece."""
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 """How it writes a byte of a character that is not in its vocabulary."""
 
@@ -50,7 +50,7 @@ def select(found: PieceMap, *, layer: int | None = None, head: int | None = None
 def most_aligned(found: PieceMap) -> tuple[int, int]:
     """The layer and head that come closest to an alignment: whose weights reach the most source pieces.
 
-    Most heads look elsewhere, at neighbours or at the end of the sentence, and a mean over all blurs the one that
+    Most heads look elsewhere, at neighbors or at the end of the sentence, and a mean over all blurs the one that
     looks at what is being translated.  Reach is the sum, over source pieces but the last (the end of the sentence),
     of the largest weight that any target piece gives it.
     """

@@ -25,7 +25,7 @@ INK, QUIET, ACCENT, SCORE, GRID = "#1f2933", "#9aa5b1", "#c2410c", "#0f766e", "#
 def attention_map(found: Map, path: pathlib.Path, *, title: str | None = None) -> pathlib.Path:
     """A map with the source's words across and the target's down; each row's strongest place is marked.
 
-    Written as PNG, SVG or PDF, as the suffix says.  Colours reach to the largest weight there is.
+    Written as PNG, SVG or PDF, as the suffix says.  Colors reach to the largest weight there is.
     """
     rows, columns = found.weights.shape
     figure, axes = plt.subplots(figsize=(2.2 + 0.42 * columns, 1.6 + 0.36 * rows), layout="constrained")
@@ -45,7 +45,7 @@ def attention_map(found: Map, path: pathlib.Path, *, title: str | None = None) -
 
 
 def head_grid(found: PieceMap, path: pathlib.Path, *, title: str | None = None) -> pathlib.Path:
-    """Every head of every layer as a small map between words: layers down, heads across, one scale of colours."""
+    """Every head of every layer as a small map between words: layers down, heads across, one scale of colors."""
     layers, heads = found.weights.shape[:2]
     words = [[by_word(select(found, layer=layer, head=head)) for head in range(heads)] for layer in range(layers)]
     rows, columns = words[0][0].weights.shape

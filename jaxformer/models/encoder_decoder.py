@@ -43,59 +43,60 @@ class EncoderDecoderConfig:
     """The shape of an encoder-decoder; the defaults are the paper's base model (table 3)."""
 
     source_vocab_size: int = 0
-    """Source token ids; 0 stands for the tokeniser's, to be filled in before the model is built."""
+    """Source token ids; 0 stands for the tokenizer's, to be filled in before the model is built."""
     target_vocab_size: int = 0
     """Target token ids; 0 likewise."""
-    width: int = 512
-    """D, the width of the model."""
+    d_model: int = 512
+    """D, the dimension of the model."""
     num_heads: int = 8
-    """N, attention heads; must divide `width`."""
-    hidden: int = 2048
-    """F, the width inside the feed-forward network."""
-    encoder_depth: int = 6
+    """N, attention heads; must divide `d_model`."""
+    d_ff: int = 2048
+    """F, the dimension inside the feed-forward network."""
+    num_encoder_layers: int = 6
     """Encoder blocks."""
-    decoder_depth: int = 6
+    num_decoder_layers: int = 6
     """Decoder blocks."""
     dropout: float = 0.1
     """Probability of dropping embeddings and sublayer outputs."""
     attention_dropout: float = 0.0
     """Probability of dropping attention weights."""
-    hidden_dropout: float = 0.0
-    """Probability of dropping feed-forward hidden units."""
-    arrange: Literal["post", "pre"] = "post"
-    """Where layer normalisation stands: after the residual sum (the paper's) or before the sublayer."""
+    activation_dropout: float = 0.0
+    """Probability of dropping feed-forward d_ff units."""
+    norm_position: Literal["post", "pre"] = "post"
+    """Where layer normalization stands: after the residual sum (the paper's) or before the sublayer."""
     activation: Literal["relu", "gelu", "gelu_tanh"] = "relu"
     """The feed-forward nonlinearity."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     """How positions are told apart."""
-    max_length: int = 512
+    max_positions: int = 512
     """Longest sequence, for learned positions."""
-    tie: Literal["none", "decoder", "all"] = "all"
+    tie_embeddings: Literal["none", "decoder", "all"] = "all"
     """Which embeddings share one table: none; target and output; source, target and output."""
     attention_bias: bool = False
     """Whether attention projections have biases."""
     norm_epsilon: float = 1e-5
-    """Added to the variance in layer normalisation."""
+    """Added to the variance in layer normalization."""
     remat: bool = False
     """Recompute each block in the backward pass: less memory, a third more arithmetic."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Activations' dtype; parameters, softmax, norms, logits and loss stay float32."""
 
     def __post_init__(self) -> None:
-        head_dim(self.width, self.num_heads, self.num_heads)
+        head_dim(self.d_model, self.num_heads, self.num_heads)
         for name, kind in typing.get_type_hints(type(self)).items():
             value = getattr(self, name)
             if typing.get_origin(kind) is Literal and value not in typing.get_args(kind):
                 raise ValueError(f"{name} must be one of {typing.get_args(kind)}, got {value!r}")
             if name.endswith("dropout") and not 0 <= value < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {value}")
-        if self.tie == "all" and self.source_vocab_size != self.target_vocab_size:
+        if self.tie_embeddings == "all" and self.source_vocab_size != self.target_vocab_size:
             raise ValueError(
-                f"tie='all' shares one table, so vocabularies must be equal: source {self.source_vocab_size}, "
+                f"tie_embeddings='all' shares one table, so vocabularies must be equal: "
+                f"source {self.source_vocab_size}, "
                 f"target {self.target_vocab_size}"
             )
-        if self.positions == "sinusoidal" and self.width % 2:
-            raise ValueError(f"sinusoidal positions need an even width, got {self.width}")
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise ValueError(f"sinusoidal positions need an even d_model, got {self.d_model}")
 
 
 @jax.tree_util.register_dataclass
@@ -135,37 +136,37 @@ class EncoderDecoder(nnx.Module):
             raise ValueError(f"a model needs vocabularies: got source and target sizes {sizes}")
         self.config = config
         self.source_embedding = (
-            None if config.tie == "all" else Embedding(config.source_vocab_size, config.width, rngs=rngs)
+            None if config.tie_embeddings == "all" else Embedding(config.source_vocab_size, config.d_model, rngs=rngs)
         )
-        self.target_embedding = Embedding(config.target_vocab_size, config.width, rngs=rngs)
+        self.target_embedding = Embedding(config.target_vocab_size, config.d_model, rngs=rngs)
         learned = config.positions == "learned"
-        self.source_positions = LearnedPositions(config.max_length, config.width, rngs=rngs) if learned else None
-        self.target_positions = LearnedPositions(config.max_length, config.width, rngs=rngs) if learned else None
+        self.source_positions = LearnedPositions(config.max_positions, config.d_model, rngs=rngs) if learned else None
+        self.target_positions = LearnedPositions(config.max_positions, config.d_model, rngs=rngs) if learned else None
 
         def block(rngs: nnx.Rngs, *, cross: bool) -> Block:
             heads = {"bias": config.attention_bias, "dropout": config.attention_dropout, "attention": attention}
-            activation, width = ACTIVATIONS[config.activation], config.width
+            activation, d_model = ACTIVATIONS[config.activation], config.d_model
             return Block(
-                SelfAttention(width, config.num_heads, rngs=rngs, **heads),
-                FeedForward(width, config.hidden, activation=activation, dropout=config.hidden_dropout, rngs=rngs),
-                cross=CrossAttention(width, config.num_heads, rngs=rngs, **heads) if cross else None,
-                norm=lambda: LayerNorm(width, epsilon=config.norm_epsilon),
-                arrange=ARRANGEMENTS[config.arrange],
+                SelfAttention(d_model, config.num_heads, rngs=rngs, **heads),
+                FeedForward(d_model, config.d_ff, activation=activation, dropout=config.activation_dropout, rngs=rngs),
+                cross=CrossAttention(d_model, config.num_heads, rngs=rngs, **heads) if cross else None,
+                norm=lambda: LayerNorm(d_model, epsilon=config.norm_epsilon),
+                arrangement=ARRANGEMENTS[config.norm_position],
                 dropout=config.dropout,
             )
 
-        def stack(depth: int, cross: bool) -> Stack:
-            return Stack(lambda rngs: block(rngs, cross=cross), depth, remat=config.remat, rngs=rngs)
+        def stack(num_layers: int, cross: bool) -> Stack:
+            return Stack(lambda rngs: block(rngs, cross=cross), num_layers, remat=config.remat, rngs=rngs)
 
-        self.encoder = stack(config.encoder_depth, cross=False)
-        self.decoder = stack(config.decoder_depth, cross=True)
-        # Post-norm blocks end in a norm; pre-norm blocks leave an unnormalised sum.
-        pre = config.arrange == "pre"
-        self.encoder_norm = LayerNorm(config.width, epsilon=config.norm_epsilon) if pre else None
-        self.decoder_norm = LayerNorm(config.width, epsilon=config.norm_epsilon) if pre else None
+        self.encoder = stack(config.num_encoder_layers, cross=False)
+        self.decoder = stack(config.num_decoder_layers, cross=True)
+        # Post-norm blocks end in a norm; pre-norm blocks leave an unnormalized sum.
+        pre = config.norm_position == "pre"
+        self.encoder_norm = LayerNorm(config.d_model, epsilon=config.norm_epsilon) if pre else None
+        self.decoder_norm = LayerNorm(config.d_model, epsilon=config.norm_epsilon) if pre else None
         self.output = (
-            Linear(config.width, config.target_vocab_size, bias=False, axes=("model", "vocab"), rngs=rngs)
-            if config.tie == "none"
+            Linear(config.d_model, config.target_vocab_size, bias=False, axes=("model", "vocab"), rngs=rngs)
+            if config.tie_embeddings == "none"
             else None
         )
 
@@ -216,7 +217,7 @@ class EncoderDecoder(nnx.Module):
         z_loss: float = 0.0,
         key: jax.Array | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """The loss of the teacher-forced logits, (sum, count), without holding them; what training minimises.
+        """The loss of the teacher-forced logits, (sum, count), without holding them; what training minimizes.
 
         Args:
           labels: the token after each of `target`; counted where `target_valid`.
@@ -246,16 +247,16 @@ class EncoderDecoder(nnx.Module):
         `functional.attention_weights` for the rows and heads you want to see.
         """
         found: dict[str, tuple[Array, Array]] = {}
-        memory, tape = self._encode(source, source_valid, None, capture=True)
-        found.update({f"encoder.{name}": pair for name, pair in tape.items()})
-        _, tape = self._decode(target, memory, None, None, capture=True)
-        found.update({f"decoder.{name}": pair for name, pair in tape.items()})
+        memory, intermediates = self._encode(source, source_valid, None, capture=True)
+        found.update({f"encoder.{name}": pair for name, pair in intermediates.items()})
+        _, intermediates = self._decode(target, memory, None, None, capture=True)
+        found.update({f"decoder.{name}": pair for name, pair in intermediates.items()})
         if unknown := set(names) - found.keys():
             raise ValueError(f"unknown attention names {sorted(unknown)}; there are {sorted(found)}")
         return {name: found[name] for name in names}
 
-    def start(self, memory: Memory, *, width: int, length: int) -> tuple[Context, DecoderState]:
-        """Prepares to decode `length` positions with `width` hypotheses of each sentence.
+    def start(self, memory: Memory, *, beam_size: int, length: int) -> tuple[Context, DecoderState]:
+        """Prepares to decode `length` positions with `beam_size` hypotheses of each sentence.
 
         A search may be no longer: the logits of a `step` beyond that are NaN.
         """
@@ -263,9 +264,9 @@ class EncoderDecoder(nnx.Module):
         projected = tuple(self.decoder.block(params).cross.project(memory.states) for params in layers)
         batch, (heads, dim) = memory.states.shape[0], projected[0].key.shape[2:]
         if self.target_positions is not None:
-            functional.positions.check_positions(length, self.config.max_length)
-        caches = tuple(empty_cache(batch, width, length, heads, dim, memory.states.dtype) for _ in layers)
-        return Context(projected, memory.valid, layers), DecoderState(jnp.zeros((batch, width), jnp.int32), caches)
+            functional.positions.check_positions(length, self.config.max_positions)
+        caches = tuple(empty_cache(batch, beam_size, length, heads, dim, memory.states.dtype) for _ in layers)
+        return Context(projected, memory.valid, layers), DecoderState(jnp.zeros((batch, beam_size), jnp.int32), caches)
 
     def step(
         self, tokens: Int[Array, "B K"], state: DecoderState, context: Context
@@ -289,8 +290,8 @@ class EncoderDecoder(nnx.Module):
         embedding = (shared or self.target_embedding) if self.source_embedding is None else self.source_embedding
         x = self._embed_sequence(source, embedding, self.source_positions, site(key, "embedding"))
         mask = None if valid is None else masks.padding(valid)
-        x, tape = self.encoder(x, mask=mask, key=site(key, "layers"), capture=capture)
-        return Memory(x if self.encoder_norm is None else self.encoder_norm(x), valid), tape
+        x, intermediates = self.encoder(x, mask=mask, key=site(key, "layers"), capture=capture)
+        return Memory(x if self.encoder_norm is None else self.encoder_norm(x), valid), intermediates
 
     def _decode(self, target, memory, valid, key, *, capture, shared=None):
         x = self._embed_sequence(target, shared or self.target_embedding, self.target_positions, site(key, "embedding"))
@@ -301,14 +302,14 @@ class EncoderDecoder(nnx.Module):
     def _embed_sequence(self, tokens, embedding, positions, key):
         length = tokens.shape[1]
         # A constant, unless it would make the program large.
-        index = (np if length * self.config.width <= 1 << 20 else jnp).arange(length)[None]
+        index = (np if length * self.config.d_model <= 1 << 20 else jnp).arange(length)[None]
         x = self._embed(tokens, embedding, positions, index, length)
         return functional.dropout(x, rate=self.config.dropout, key=key)
 
     def _embed(self, tokens, embedding, positions, index, length):
         dtype = jnp.dtype(self.config.compute_dtype)
         if positions is None:
-            offset = functional.sinusoidal(index, dim=self.config.width)
+            offset = functional.sinusoidal(index, dim=self.config.d_model)
         else:
             offset = positions(jnp.asarray(index), length=length)
         return constrain(embedding(tokens, dtype=dtype) + offset.astype(dtype), "batch", "length", "model")

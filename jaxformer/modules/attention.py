@@ -14,7 +14,7 @@ from jaxformer.axes import constrain
 from jaxformer.functional.cache import KeyValueCache, write
 from jaxformer.modules.initializers import xavier_uniform
 
-Tape = dict[str, Any]
+Intermediates = dict[str, Any]
 """What layers leave for those who look: queries and keys under "self" and "cross", a routing under "experts"."""
 
 
@@ -25,26 +25,26 @@ class KeyValue(NamedTuple):
     value: jax.Array  # [B, S, K, H]
 
 
-def head_dim(width: int, num_heads: int, num_key_heads: int) -> int:
-    """``width / num_heads``, after checking that heads fit.
+def head_dim(d_model: int, num_heads: int, num_kv_heads: int) -> int:
+    """``d_model / num_heads``, after checking that heads fit.
 
     Raises:
-      ValueError: `width` is no multiple of `num_heads`, or `num_heads` none of `num_key_heads`.
+      ValueError: `d_model` is no multiple of `num_heads`, or `num_heads` none of `num_kv_heads`.
     """
-    if num_heads < 1 or width % num_heads:
-        raise ValueError(f"width ({width}) must be divisible by num_heads ({num_heads})")
-    if num_key_heads < 1 or num_heads % num_key_heads:
-        raise ValueError(f"num_heads ({num_heads}) must be divisible by num_key_heads ({num_key_heads})")
-    return width // num_heads
+    if num_heads < 1 or d_model % num_heads:
+        raise ValueError(f"d_model ({d_model}) must be divisible by num_heads ({num_heads})")
+    if num_kv_heads < 1 or num_heads % num_kv_heads:
+        raise ValueError(f"num_heads ({num_heads}) must be divisible by num_kv_heads ({num_kv_heads})")
+    return d_model // num_heads
 
 
 class Output(nnx.Module):
-    """The output projection ``W^O``, from heads back to the width of the model."""
+    """The output projection ``W^O``, from heads back to the d_model of the model."""
 
-    def __init__(self, num_heads: int, dim: int, width: int, *, bias: bool, rngs: nnx.Rngs):
-        kernel = xavier_uniform(rngs.params(), (num_heads, dim, width), fan_in=num_heads * dim, fan_out=width)
+    def __init__(self, num_heads: int, dim: int, d_model: int, *, bias: bool, rngs: nnx.Rngs):
+        kernel = xavier_uniform(rngs.params(), (num_heads, dim, d_model), fan_in=num_heads * dim, fan_out=d_model)
         self.kernel = nnx.Param(kernel, axes=("heads", "head_dim", "model"))
-        self.bias = nnx.Param(jnp.zeros(width), axes=("model",)) if bias else None
+        self.bias = nnx.Param(jnp.zeros(d_model), axes=("model",)) if bias else None
 
     def __call__(self, x: Float[Array, "B T N H"]) -> Float[Array, "B T D"]:
         flat = x.reshape(*x.shape[:2], -1)
@@ -61,22 +61,22 @@ class SelfAttention(nnx.Module):
 
     def __init__(
         self,
-        width: int,
+        d_model: int,
         num_heads: int,
         *,
-        num_key_heads: int | None = None,
+        num_kv_heads: int | None = None,
         bias: bool = False,
         dropout: float = 0.0,
         attention: Any = functional.attention,
         rngs: nnx.Rngs,
     ):
-        num_key_heads = num_heads if num_key_heads is None else num_key_heads
-        dim, group = head_dim(width, num_heads, num_key_heads), num_heads // num_key_heads
-        kernel = xavier_uniform(rngs.params(), (width, num_key_heads, group + 2, dim), fan_in=width, fan_out=width)
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        dim, group = head_dim(d_model, num_heads, num_kv_heads), num_heads // num_kv_heads
+        kernel = xavier_uniform(rngs.params(), (d_model, num_kv_heads, group + 2, dim), fan_in=d_model, fan_out=d_model)
         self.kernel = nnx.Param(kernel, axes=("model", "heads", "kv", "head_dim"))
-        zeros = jnp.zeros((num_key_heads, group + 2, dim))
+        zeros = jnp.zeros((num_kv_heads, group + 2, dim))
         self.bias = nnx.Param(zeros, axes=("heads", "kv", "head_dim")) if bias else None
-        self.output = Output(num_heads, dim, width, bias=bias, rngs=rngs)
+        self.output = Output(num_heads, dim, d_model, bias=bias, rngs=rngs)
         self.attention = attention
         self.dropout = dropout
 
@@ -98,11 +98,11 @@ class SelfAttention(nnx.Module):
         *,
         mask: masks.Mask | Array | None = None,
         key: jax.Array | None = None,
-        tape: Tape | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
         query, keys, values = self.project(x)
-        if tape is not None:
-            tape["self"] = (query, keys)
+        if intermediates is not None:
+            intermediates["self"] = (query, keys)
         dropout = None if key is None else functional.Dropout(self.dropout, key)
         return self.output(self.attention(query, keys, values, mask=mask, dropout=dropout))
 
@@ -128,25 +128,25 @@ class CrossAttention(nnx.Module):
 
     def __init__(
         self,
-        width: int,
+        d_model: int,
         num_heads: int,
         *,
-        num_key_heads: int | None = None,
+        num_kv_heads: int | None = None,
         bias: bool = False,
         dropout: float = 0.0,
         attention: Any = functional.attention,
         rngs: nnx.Rngs,
     ):
-        num_key_heads = num_heads if num_key_heads is None else num_key_heads
-        dim = head_dim(width, num_heads, num_key_heads)
-        query = xavier_uniform(rngs.params(), (width, num_heads, dim), fan_in=width, fan_out=width)
-        memory = xavier_uniform(rngs.params(), (width, num_key_heads, 2, dim), fan_in=width, fan_out=width)
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        dim = head_dim(d_model, num_heads, num_kv_heads)
+        query = xavier_uniform(rngs.params(), (d_model, num_heads, dim), fan_in=d_model, fan_out=d_model)
+        memory = xavier_uniform(rngs.params(), (d_model, num_kv_heads, 2, dim), fan_in=d_model, fan_out=d_model)
         self.query = nnx.Param(query, axes=("model", "heads", "head_dim"))
         self.key_value = nnx.Param(memory, axes=("model", "heads", "kv", "head_dim"))
         self.query_bias = nnx.Param(jnp.zeros(query.shape[1:]), axes=("heads", "head_dim")) if bias else None
         zeros = jnp.zeros(memory.shape[1:])
         self.key_value_bias = nnx.Param(zeros, axes=("heads", "kv", "head_dim")) if bias else None
-        self.output = Output(num_heads, dim, width, bias=bias, rngs=rngs)
+        self.output = Output(num_heads, dim, d_model, bias=bias, rngs=rngs)
         self.attention = attention
         self.dropout = dropout
 
@@ -164,11 +164,11 @@ class CrossAttention(nnx.Module):
         *,
         mask: masks.Mask | Array | None = None,
         key: jax.Array | None = None,
-        tape: Tape | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
         query = constrain(_project(x, self.query, self.query_bias), "batch", "length", "heads", "head_dim")
-        if tape is not None:
-            tape["cross"] = (query, memory.key)
+        if intermediates is not None:
+            intermediates["cross"] = (query, memory.key)
         dropout = None if key is None else functional.Dropout(self.dropout, key)
         return self.output(self.attention(query, memory.key, memory.value, mask=mask, dropout=dropout))
 

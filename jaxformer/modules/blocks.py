@@ -13,13 +13,13 @@ from jaxformer.axes import constrain
 from jaxformer.functional.cache import KeyValueCache
 from jaxformer.functional.dropout import site
 from jaxformer.functional.residual import Arrangement
-from jaxformer.modules.attention import CrossAttention, KeyValue, SelfAttention, Tape
+from jaxformer.modules.attention import CrossAttention, Intermediates, KeyValue, SelfAttention
 from jaxformer.modules.experts import MixtureOfExperts
 from jaxformer.modules.feed_forward import FeedForward, GatedFeedForward
 
 
 class Block(nnx.Module):
-    """Self-attention, cross-attention where `cross` is given, feed-forward; each inside ``arrange(x, sublayer, norm)``.
+    """Self-attention, cross-attention where `cross` is given, feed-forward; each in ``arrangement(x, sublayer, norm)``.
 
     `norm` makes what the arrangement wants to have: a norm, or for `functional.sandwich_norm` a `NormPair`.
     Without a mask it is an encoder block; with `masks.causal` a decoder-only block; with `cross` too, the decoder
@@ -33,13 +33,13 @@ class Block(nnx.Module):
         *,
         cross: CrossAttention | None = None,
         norm: Callable[[], nnx.Module],
-        arrange: Arrangement = functional.pre_norm,
+        arrangement: Arrangement = functional.pre_norm,
         dropout: float = 0.0,
     ):
         self.attention, self.attention_norm = attention, norm()
         self.cross, self.cross_norm = (cross, norm()) if cross is not None else (None, None)
         self.feed_forward, self.feed_forward_norm = feed_forward, norm()
-        self.arrange = arrange
+        self.arrangement = arrangement
         self.dropout = dropout
 
     def __call__(
@@ -50,23 +50,27 @@ class Block(nnx.Module):
         mask: masks.Mask | None = None,
         memory_mask: masks.Mask | None = None,
         key: jax.Array | None = None,
-        tape: Tape | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
         def attend(y: Array) -> Array:
-            return self._drop(self.attention(y, mask=mask, key=site(key, "weights"), tape=tape), key, "attention")
+            return self._drop(
+                self.attention(y, mask=mask, key=site(key, "weights"), intermediates=intermediates), key, "attention"
+            )
 
         def look(y: Array) -> Array:
             found = self.cross.project(memory)
-            out = self.cross(y, found, mask=memory_mask, key=site(key, "cross weights"), tape=tape)
+            out = self.cross(y, found, mask=memory_mask, key=site(key, "cross weights"), intermediates=intermediates)
             return self._drop(out, key, "cross")
 
         def think(y: Array) -> Array:
-            return self._drop(self.feed_forward(y, key=site(key, "hidden"), tape=tape), key, "feed forward")
+            return self._drop(
+                self.feed_forward(y, key=site(key, "hidden"), intermediates=intermediates), key, "feed forward"
+            )
 
-        x = self.arrange(x, attend, self.attention_norm)
+        x = self.arrangement(x, attend, self.attention_norm)
         if self.cross is not None:
-            x = self.arrange(x, look, self.cross_norm)
-        x = self.arrange(x, think, self.feed_forward_norm)
+            x = self.arrangement(x, look, self.cross_norm)
+        x = self.arrangement(x, think, self.feed_forward_norm)
         return constrain(x, "batch", "length", "model")
 
     def step(
@@ -86,11 +90,11 @@ class Block(nnx.Module):
             grown.append(new)
             return y
 
-        x = self.arrange(x, attend, self.attention_norm)
+        x = self.arrangement(x, attend, self.attention_norm)
         if self.cross is not None:
             # The hypotheses of a sentence stand where a sequence's queries would: one memory serves them all.
-            x = self.arrange(x, lambda y: self.cross(y, memory, mask=memory_mask), self.cross_norm)
-        x = self.arrange(x, self.feed_forward, self.feed_forward_norm)
+            x = self.arrangement(x, lambda y: self.cross(y, memory, mask=memory_mask), self.cross_norm)
+        x = self.arrangement(x, self.feed_forward, self.feed_forward_norm)
         return x, grown[0]
 
     def _drop(self, y: Array, key: jax.Array | None, name: str) -> Array:

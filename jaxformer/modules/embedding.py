@@ -17,8 +17,8 @@ class Embedding(nnx.Module):
     Tied to the output projection, the same table scores each token on the way out (Press and Wolf 2017).
     """
 
-    def __init__(self, vocab_size: int, width: int, *, rngs: nnx.Rngs):
-        table = normal(rngs.params(), (vocab_size, width), deviation=width**-0.5)
+    def __init__(self, vocab_size: int, d_model: int, *, rngs: nnx.Rngs):
+        table = normal(rngs.params(), (vocab_size, d_model), deviation=d_model**-0.5)
         self.table = nnx.Param(table, axes=("vocab", "model"))
 
     def __call__(
@@ -51,8 +51,8 @@ class Embedding(nnx.Module):
 class LearnedPositions(nnx.Module):
     """A table of position vectors; a longer sequence is an error, not a clamped lookup."""
 
-    def __init__(self, max_length: int, width: int, *, rngs: nnx.Rngs):
-        table = normal(rngs.params(), (max_length, width), deviation=width**-0.5)
+    def __init__(self, max_positions: int, d_model: int, *, rngs: nnx.Rngs):
+        table = normal(rngs.params(), (max_positions, d_model), deviation=d_model**-0.5)
         self.table = nnx.Param(table, axes=("position", "model"))
 
     def __call__(self, positions: Int[Array, "*batch"], *, length: int) -> Float[Array, "*batch D"]:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 from jaxformer import functional
 from jaxformer.axes import constrain
 from jaxformer.functional.feed_forward import Activation
-from jaxformer.modules.attention import Tape
+from jaxformer.modules.attention import Intermediates
 from jaxformer.modules.initializers import xavier_uniform
 
 
@@ -18,15 +18,15 @@ class MixtureOfExperts(nnx.Module):
 
     With a capacity each sentence of a batch is a group with its own room, and the kernels and the tokens gathered for
     each expert have the logical axis "experts", so that a mesh may cut them.  Without, all tokens are sorted together,
-    which is for one device.  With a tape the layer leaves its `Routing` under "experts", for
+    which is for one device.  With a intermediates the layer leaves its `Routing` under "experts", for
     `functional.load_balancing_loss`.
     """
 
     def __init__(
         self,
-        width: int,
+        d_model: int,
         num_experts: int,
-        hidden: int | None = None,
+        d_ff: int | None = None,
         *,
         count: int = 2,
         capacity_factor: float | None = None,
@@ -37,15 +37,16 @@ class MixtureOfExperts(nnx.Module):
         """`capacity_factor` limits an expert, in training (where there is a key), to that times its even share."""
         if not 1 <= count <= num_experts:
             raise ValueError(f"count must be between 1 and {num_experts} experts, got {count}")
-        hidden = 4 * width if hidden is None else hidden
-        shapes = {"up": (num_experts, width, hidden), "down": (num_experts, hidden, width)}
+        d_ff = 4 * d_model if d_ff is None else d_ff
+        shapes = {"up": (num_experts, d_model, d_ff), "down": (num_experts, d_ff, d_model)}
         drawn = {name: xavier_uniform(rngs.params(), s, fan_in=s[1], fan_out=s[2]) for name, s in shapes.items()}
         self.router = nnx.Param(
-            xavier_uniform(rngs.params(), (width, num_experts), fan_in=width, fan_out=num_experts), axes=("model", None)
+            xavier_uniform(rngs.params(), (d_model, num_experts), fan_in=d_model, fan_out=num_experts),
+            axes=("model", None),
         )
         self.up = nnx.Param(drawn["up"], axes=("experts", "model", "hidden"))
         self.down = nnx.Param(drawn["down"], axes=("experts", "hidden", "model"))
-        gate = xavier_uniform(rngs.params(), shapes["up"], fan_in=width, fan_out=hidden) if gated else None
+        gate = xavier_uniform(rngs.params(), shapes["up"], fan_in=d_model, fan_out=d_ff) if gated else None
         self.gate = None if gate is None else nnx.Param(gate, axes=("experts", "model", "hidden"))
         self.count, self.capacity_factor, self.activation = count, capacity_factor, activation
 
@@ -55,13 +56,13 @@ class MixtureOfExperts(nnx.Module):
         *,
         valid: Bool[Array, "B T"] | None = None,
         key: jax.Array | None = None,
-        tape: Tape | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
         """Without `valid`, as in a `Block`, padding takes an expert's room like any token that is before others."""
         logits = functional.linear(x.astype("float32"), self.router[...], None)
-        routing = functional.route(logits, self.count, normalise=self.count > 1, valid=valid)
-        if tape is not None:
-            tape["experts"] = routing
+        routing = functional.route(logits, self.count, normalize=self.count > 1, valid=valid)
+        if intermediates is not None:
+            intermediates["experts"] = routing
         experts = functional.Experts(self.up[...], self.down[...], None if self.gate is None else self.gate[...])
         capacity = None
         if self.capacity_factor is not None and key is not None:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from jaxformer import functional
 from jaxformer.axes import constrain
 from jaxformer.functional.feed_forward import Activation
-from jaxformer.modules.attention import Tape
+from jaxformer.modules.attention import Intermediates
 from jaxformer.modules.linear import Linear
 
 
@@ -18,23 +18,23 @@ class FeedForward(nnx.Module):
 
     def __init__(
         self,
-        width: int,
-        hidden: int | None = None,
+        d_model: int,
+        d_ff: int | None = None,
         *,
         activation: Activation = functional.relu,
         dropout: float = 0.0,
         rngs: nnx.Rngs,
     ):
-        hidden = 4 * width if hidden is None else hidden
-        self.up = Linear(width, hidden, axes=("model", "hidden"), rngs=rngs)
-        self.down = Linear(hidden, width, axes=("hidden", "model"), rngs=rngs)
+        d_ff = 4 * d_model if d_ff is None else d_ff
+        self.up = Linear(d_model, d_ff, axes=("model", "hidden"), rngs=rngs)
+        self.down = Linear(d_ff, d_model, axes=("hidden", "model"), rngs=rngs)
         self.activation = activation
         self.dropout = dropout
 
     def __call__(
-        self, x: Float[Array, "B T D"], *, key: jax.Array | None = None, tape: Tape | None = None
+        self, x: Float[Array, "B T D"], *, key: jax.Array | None = None, intermediates: Intermediates | None = None
     ) -> Float[Array, "B T D"]:
-        del tape  # there is nothing to see
+        del intermediates  # there is nothing to see
         hidden = constrain(self.activation(self.up(x)), "batch", "length", "hidden")
         return self.down(functional.dropout(hidden, rate=self.dropout, key=key))
 
@@ -47,23 +47,23 @@ class GatedFeedForward(nnx.Module):
 
     def __init__(
         self,
-        width: int,
-        hidden: int | None = None,
+        d_model: int,
+        d_ff: int | None = None,
         *,
         activation: Activation = jax.nn.silu,
         dropout: float = 0.0,
         rngs: nnx.Rngs,
     ):
-        hidden = 8 * width // 3 if hidden is None else hidden
-        self.gate = Linear(width, hidden, bias=False, axes=("model", "hidden"), rngs=rngs)
-        self.up = Linear(width, hidden, bias=False, axes=("model", "hidden"), rngs=rngs)
-        self.down = Linear(hidden, width, bias=False, axes=("hidden", "model"), rngs=rngs)
+        d_ff = 8 * d_model // 3 if d_ff is None else d_ff
+        self.gate = Linear(d_model, d_ff, bias=False, axes=("model", "hidden"), rngs=rngs)
+        self.up = Linear(d_model, d_ff, bias=False, axes=("model", "hidden"), rngs=rngs)
+        self.down = Linear(d_ff, d_model, bias=False, axes=("hidden", "model"), rngs=rngs)
         self.activation = activation
         self.dropout = dropout
 
     def __call__(
-        self, x: Float[Array, "B T D"], *, key: jax.Array | None = None, tape: Tape | None = None
+        self, x: Float[Array, "B T D"], *, key: jax.Array | None = None, intermediates: Intermediates | None = None
     ) -> Float[Array, "B T D"]:
-        del tape
+        del intermediates
         hidden = constrain(self.activation(self.gate(x)) * self.up(x), "batch", "length", "hidden")
         return self.down(functional.dropout(hidden, rate=self.dropout, key=key))

@@ -1,7 +1,7 @@
 """How parameters begin.
 
 The random bits are those of dropout, a hash of (key, index), not of ``jax.random``: on CPU a threefry draw of a stack
-of layers takes 0.6 s to compile, and a model has a dozen of them (initialising compiled in 8.6 s, now 1.0 s).  Bits
+of layers takes 0.6 s to compile, and a model has a dozen of them (initializing compiled in 8.6 s, now 1.0 s).  Bits
 that depend on an absolute index are also the same however the parameters are sharded.
 """
 

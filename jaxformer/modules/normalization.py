@@ -1,4 +1,4 @@
-"""Normalisation layers: the parameters of `functional.layer_norm` and `functional.rms_norm`."""
+"""Normalization layers: the parameters of `functional.layer_norm` and `functional.rms_norm`."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from jaxformer import functional
 
 
 class LayerNorm(nnx.Module):
-    """`functional.layer_norm` with a learned scale (ones) and shift (zeros)."""
+    """`functional.layer_norm` with a learned scale (ones) and bias (zeros)."""
 
-    def __init__(self, width: int, *, epsilon: float = 1e-5):
-        self.scale = nnx.Param(jnp.ones(width), axes=("model",))
-        self.shift = nnx.Param(jnp.zeros(width), axes=("model",))
+    def __init__(self, d_model: int, *, epsilon: float = 1e-5):
+        self.scale = nnx.Param(jnp.ones(d_model), axes=("model",))
+        self.bias = nnx.Param(jnp.zeros(d_model), axes=("model",))
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-        return functional.layer_norm(x, self.scale[...], self.shift[...], epsilon=self.epsilon)
+        return functional.layer_norm(x, self.scale[...], self.bias[...], epsilon=self.epsilon)
 
 
 class RMSNorm(nnx.Module):
     """`functional.rms_norm` with a learned scale (ones)."""
 
-    def __init__(self, width: int, *, epsilon: float = 1e-6):
-        self.scale = nnx.Param(jnp.ones(width), axes=("model",))
+    def __init__(self, d_model: int, *, epsilon: float = 1e-6):
+        self.scale = nnx.Param(jnp.ones(d_model), axes=("model",))
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:

@@ -68,7 +68,7 @@ def pure(model: Callable[..., nnx.Module], config: Hashable) -> Pure:
     """A module class ``model(config, *, rngs)`` as functions over a plain nested dict of arrays.
 
     >>> from jaxformer import models
-    >>> config = models.EncoderDecoderConfig(100, 100, width=16, num_heads=2, hidden=32)
+    >>> config = models.EncoderDecoderConfig(100, 100, d_model=16, num_heads=2, d_ff=32)
     >>> net = pure(models.EncoderDecoder, config)
     >>> params = net.init(jax.random.key(0))
     >>> net.apply(params, jax.numpy.ones((1, 5), int), jax.numpy.ones((1, 3), int)).shape

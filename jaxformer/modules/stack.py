@@ -10,21 +10,21 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxformer.modules.attention import Tape
+from jaxformer.modules.attention import Intermediates
 from jaxformer.modules.pure import Params
 
 
 class Stack(nnx.Module):
-    """`depth` blocks made by ``make_block(rngs)``.
+    """`num_layers` blocks made by ``make_block(rngs)``.
 
-    One traced block serves them all: compile time does not grow with depth, and the loop measured faster than
+    One traced block serves them all: compile time does not grow with num_layers, and the loop measured faster than
     unrolled layers on CPU.  The backward pass recomputes what lies between matrix products and, with `remat`, each
     block from its input.
     """
 
-    def __init__(self, make_block: Callable[[nnx.Rngs], nnx.Module], depth: int, *, remat: bool = False, rngs):
-        if depth < 1:
-            raise ValueError(f"a stack needs at least one layer, got depth {depth}")
+    def __init__(self, make_block: Callable[[nnx.Rngs], nnx.Module], num_layers: int, *, remat: bool = False, rngs):
+        if num_layers < 1:
+            raise ValueError(f"a stack needs at least one layer, got num_layers {num_layers}")
         graphs: list[nnx.GraphDef] = []
 
         def build(key: jax.Array) -> Params:
@@ -32,28 +32,28 @@ class Stack(nnx.Module):
             graphs.append(graph)
             return nnx.to_pure_dict(state)
 
-        stacked = jax.vmap(build)(jax.random.split(rngs.params(), depth))
+        stacked = jax.vmap(build)(jax.random.split(rngs.params(), num_layers))
         self.layers = nnx.merge(graphs[0], stacked)
-        self.depth = depth
+        self.num_layers = num_layers
         self.remat = remat
 
     def __call__(
         self, x: Float[Array, "B T D"], *args: Any, key: jax.Array | None = None, capture: bool = False, **shared: Any
-    ) -> tuple[Float[Array, "B T D"], Tape]:
+    ) -> tuple[Float[Array, "B T D"], Intermediates]:
         """Applies the blocks in turn; `args` and `shared` go to each, `key` is split among them.
 
-        Returns the result and, with `capture`, the tape of every layer: ``{name: (queries, keys)}``, each
+        Returns the result and, with `capture`, the intermediates of every layer: ``{name: (queries, keys)}``, each
         ``[L, B, T, N, H]``; else an empty dict.
         """
         graph, stacked = nnx.split(self.layers, nnx.Param)
 
-        def body(x: Array, layer: tuple[Params, jax.Array | None]) -> tuple[Array, Tape]:
+        def body(x: Array, layer: tuple[Params, jax.Array | None]) -> tuple[Array, Intermediates]:
             params, layer_key = layer
-            tape: Tape | None = {} if capture else None
-            x = nnx.merge(graph, params)(x, *args, key=layer_key, tape=tape, **shared)
-            return x, tape or {}
+            intermediates: Intermediates | None = {} if capture else None
+            x = nnx.merge(graph, params)(x, *args, key=layer_key, intermediates=intermediates, **shared)
+            return x, intermediates or {}
 
-        keys = None if key is None else jax.random.split(key, self.depth)
+        keys = None if key is None else jax.random.split(key, self.num_layers)
         # Only matrix products are kept for the backward pass: what lies between them is sooner computed again than
         # read back, on CPU by a tenth.  In a scan nothing can be merged with another iteration, hence no guard.
         policy = None if self.remat else jax.checkpoint_policies.dots_with_no_batch_dims_saveable
@@ -63,7 +63,7 @@ class Stack(nnx.Module):
     def unstacked(self) -> tuple[Params, ...]:
         """Each block's own parameters, for loops in which they must lie ready (see `block`)."""
         stacked = nnx.to_pure_dict(nnx.state(self.layers, nnx.Param))
-        return tuple(jax.tree.map(operator.itemgetter(i), stacked) for i in range(self.depth))
+        return tuple(jax.tree.map(operator.itemgetter(i), stacked) for i in range(self.num_layers))
 
     def block(self, params: Params) -> Any:
         """The block with these parameters of its own."""

@@ -20,8 +20,8 @@ AXES = ("slice", "data", "fsdp", "expert", "context", "tensor")
 def mesh(text: str = "", devices: Sequence[Any] | None = None) -> Mesh:
     """A mesh of these devices (all by default): ``axis=size`` pairs, by commas; with nothing said, all are `data`.
 
-    Axes are laid out in the order of `AXES`, whatever their order here, so that neighbours on the last ones are
-    neighbours in the machine.  One size may be ``*``, for what is left.
+    Axes are laid out in the order of `AXES`, whatever their order here, so that neighbors on the last ones are
+    neighbors in the machine.  One size may be ``*``, for what is left.
 
     Raises:
       ValueError: a line that does not parse, an axis that there is not (the nearest is named), or sizes that do not

@@ -56,8 +56,8 @@ class Placement:
     def rows_here(self, num_rows: int, *, parts: int = 1) -> np.ndarray:
         """Indices, in order, of the rows of a batch that this process's devices hold: all that it needs to read.
 
-        The batch is filled up to a multiple of `ways` times `parts`.  On a torus, neighbours along a mesh axis are
-        seldom neighbours in a host, so these rows are often scattered.
+        The batch is filled up to a multiple of `ways` times `parts`.  On a torus, neighbors along a mesh axis are
+        seldom neighbors in a host, so these rows are often scattered.
         """
         num_rows += -num_rows % (self.ways * parts)
         each = num_rows // self.ways

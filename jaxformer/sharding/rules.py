@@ -1,6 +1,6 @@
 """Placement as data: a table from logical axis names to mesh axes, and the two ways it is used.
 
-Parameters and optimiser moments are born where the table says (`shardings_like`, `state_shardings`); activations that
+Parameters and optimizer moments are born where the table says (`shardings_like`, `state_shardings`); activations that
 a model names are placed while the function is traced (`under`).  A mesh axis cuts at most one dimension of an array,
 and the first that asks for it has it, so one table serves both: "model" is cut over `fsdp` in a parameter, but not in
 an activation, whose batch is cut there already.
@@ -33,7 +33,7 @@ RULES: Rules = {
     "vocab": ("tensor",),
     "experts": ("expert",),
 }
-"""Data, fully sharded, tensor (Megatron), context and expert parallelism, whichever axes the mesh has."""
+"""Data, fully sharded, tensor (Megatron), context and expert parallelizm, whichever axes the mesh has."""
 
 
 def spec(names: Axes, rules: Rules, mesh: Mesh) -> PartitionSpec:
@@ -90,8 +90,8 @@ def state_shardings(state: Any, params: Any, optimizer: optax.GradientTransforma
     moments = optax.tree.map_params(
         optimizer, lambda _, placed: placed, state.optimizer, params, transform_non_params=lambda _: whole
     )
-    average = None if state.average is None else params
-    return type(state)(step=whole, params=params, optimizer=moments, average=average, key=whole)
+    ema_params = None if state.ema_params is None else params
+    return type(state)(step=whole, params=params, optimizer=moments, ema_params=ema_params, key=whole)
 
 
 def under(rules: Rules, mesh: Mesh) -> Callable[[F], F]:

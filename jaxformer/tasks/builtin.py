@@ -12,12 +12,18 @@ def demo() -> TranslationConfig:
     return TranslationConfig(
         name="demo",
         model=EncoderDecoderConfig(
-            width=128, num_heads=4, hidden=256, encoder_depth=2, decoder_depth=2, dropout=0.0, arrange="pre"
+            d_model=128,
+            num_heads=4,
+            d_ff=256,
+            num_encoder_layers=2,
+            num_decoder_layers=2,
+            dropout=0.0,
+            norm_position="pre",
         ),
-        data=DataConfig(corpus="grammar", vocab_size=1000, token_budget=2048, num_shapes=3, max_length=64),
-        optimizer=OptimizerConfig(peak=3e-3, schedule="cosine", warmup=200),
+        data=DataConfig(corpus="grammar", vocab_size=1000, tokens_per_batch=2048, num_shapes=3, max_length=64),
+        optimizer=OptimizerConfig(learning_rate=3e-3, schedule="cosine", warmup_steps=200),
         train=TrainConfig(steps=2000, validate_every=500, checkpoint_every=500, keep_last=2, validation_bleu=200),
-        decode=DecodeConfig(width=4),
+        decode=DecodeConfig(beam_size=4),
     )
 
 
@@ -30,9 +36,15 @@ def translation() -> TranslationConfig:
     return TranslationConfig(
         name="translation",
         model=EncoderDecoderConfig(
-            width=256, num_heads=4, hidden=1024, encoder_depth=4, decoder_depth=4, dropout=0.2, arrange="pre"
+            d_model=256,
+            num_heads=4,
+            d_ff=1024,
+            num_encoder_layers=4,
+            num_decoder_layers=4,
+            dropout=0.2,
+            norm_position="pre",
         ),
-        data=DataConfig(vocab_size=8000, token_budget=4096),
-        optimizer=OptimizerConfig(peak=2e-3, warmup=1000),
+        data=DataConfig(vocab_size=8000, tokens_per_batch=4096),
+        optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=1000),
         train=TrainConfig(steps=20_000, validate_every=500, checkpoint_every=500, patience=10, validation_bleu=200),
     )

@@ -63,9 +63,9 @@ def _read(config: DataConfig, source: str, target: str) -> Parallel:
 
 
 def _grammar() -> Corpora:
-    from jaxformer.data import grammar
+    from jaxformer import demo
 
-    parts = grammar.splits()
+    parts = demo.splits()
     pairs = {name: _parallel(getattr(parts, name)) for name in ("train", "validation", "seen", "unseen")}
     tests = {"unseen sentences": pairs["seen"], "unseen combinations": pairs["unseen"]}
     return Corpora(pairs["train"], pairs["validation"], tests)

@@ -15,14 +15,15 @@ from rich.console import Console
 from jaxformer import models, sharding, training
 from jaxformer.config import ConfigError, fingerprint
 from jaxformer.data.batch import Batch
+from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, replan
 from jaxformer.data.pipeline import Tokens, batches, prepare, prepare_tokenizer
-from jaxformer.data.plan import Plan, make_plan, replan
 from jaxformer.data.sources import DataError
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.evaluation.scores import Score, bleu, chrf, moses_bleu
 from jaxformer.models.costs import encoder_decoder_training_flops
-from jaxformer.sharding import Placement, distributed, processes
-from jaxformer.tasks import runs
+from jaxformer.multihost import cluster, processes
+from jaxformer.sharding import Placement
+from jaxformer.tasks import rundir
 from jaxformer.tasks.corpora import Corpora, load_corpora
 from jaxformer.tasks.translation_config import DataConfig, TranslationConfig
 from jaxformer.tasks.translation_model import Model, loss, make_model
@@ -38,8 +39,8 @@ class Prepared:
     corpora: Corpora
     tokenizer: Tokenizer
     model: Model
-    train: tuple[Tokens, Plan]
-    validation: tuple[Tokens, Plan]
+    train: tuple[Tokens, BatchPlan]
+    validation: tuple[Tokens, BatchPlan]
 
 
 def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> training.Result:
@@ -55,16 +56,16 @@ def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> 
     """
     times, placement = _times(config), Placement(sharding.mesh(config.mesh))
     training.make_schedule(config.optimizer, steps=config.train.steps)  # refused before `out` is claimed
-    resumed = runs.check_run(out, config)
+    resumed = rundir.check_run(out, config)
     corpora = load_corpora(config.data, seed=config.seed)  # before `out` is claimed: wrong data leaves nothing behind
     data = _hashes(corpora)
     # By which all processes have looked before one of them writes.
     found = {"training data": data["train"], "validation data": data["validation"], f"a run in {out}": str(resumed)}
-    distributed.agree(found)
+    cluster.agree(found)
     if resumed:
-        runs.check_data(out, data)  # after it, so that all processes refuse together
+        rundir.check_data(out, data)  # after it, so that all processes refuse together
     if processes.first() and not resumed:
-        runs.claim_run(out, "translation", config)
+        rundir.claim_run(out, "translation", config)
     prepared = prepare_run(config, corpora, out, placement, console=console)
     model, (tokens, plan) = prepared.model, prepared.train
     say = functools.partial(console.print, highlight=False, soft_wrap=True)
@@ -110,7 +111,7 @@ def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> 
 def prepare_run(
     config: TranslationConfig, corpora: Corpora, out: pathlib.Path, placement: Placement, *, console: Console
 ) -> Prepared:
-    """Trains or loads the tokeniser, tokenises, plans batches and shapes the model."""
+    """Trains or loads the tokenizer, tokenizes, plans batches and shapes the model."""
     say = functools.partial(console.print, highlight=False, soft_wrap=True)
     say(f"training data: {corpora.train.report()}; validation: {corpora.validation.report()}")
     tokenizer = run_tokenizer(config.data, corpora, out)
@@ -120,15 +121,15 @@ def prepare_run(
         corpora.train,
         tokenizer,
         config.data.cache,
-        variants=config.data.variants,
-        alpha=config.data.variant_alpha,
+        num_segmentations=config.data.num_segmentations,
+        alpha=config.data.segmentation_alpha,
         seed=config.seed,
     )
     lengths = tokens.lengths()
-    plan = make_plan(
+    plan = make_batch_plan(
         *lengths,
         seed=config.seed,
-        token_budget=config.data.token_budget,
+        tokens_per_batch=config.data.tokens_per_batch,
         num_shapes=config.data.num_shapes,
         max_length=config.data.max_length,
         length_multiple=config.data.length_multiple,
@@ -151,7 +152,7 @@ def prepare_run(
             f"divide them; with --data.length-multiple {ways} it does"
         )
     if processes.first():
-        runs.write_provenance(out, config=fingerprint(config), data=_hashes(corpora), tokenizer=tokenizer.fingerprint)
+        rundir.write_provenance(out, config=fingerprint(config), data=_hashes(corpora), tokenizer=tokenizer.fingerprint)
     return Prepared(corpora, tokenizer, model, (tokens, plan), (held, validation))
 
 
@@ -161,19 +162,19 @@ def _hashes(corpora: Corpora) -> dict[str, str]:
 
 def _check_positions(model: models.EncoderDecoderConfig, longest: int) -> None:
     """Refuses, before anything is compiled, a batch that a table of learned positions cannot number."""
-    if model.positions == "learned" and longest > model.max_length:
+    if model.positions == "learned" and longest > model.max_positions:
         raise DataError(
-            f"batches hold sentences of up to {longest} tokens, but model.max_length is {model.max_length}; "
-            f"lower data.max_length to {model.max_length} or raise model.max_length"
+            f"batches hold sentences of up to {longest} tokens, but model.max_positions is {model.max_positions}; "
+            f"lower data.max_length to {model.max_positions} or raise model.max_positions"
         )
 
 
 def run_tokenizer(config: DataConfig, corpora: Corpora, out: pathlib.Path) -> Tokenizer:
-    """The run's tokeniser: the saved one, else one trained on both sides of the training data."""
+    """The run's tokenizer: the saved one, else one trained on both sides of the training data."""
     path = out / "tokenizer.model"
     if processes.first() and not path.exists():
         prepare_tokenizer(corpora.train, config.cache, vocab_size=config.vocab_size, kind=config.tokenizer).save(path)
-    processes.wait("the tokeniser is saved")
+    processes.wait("the tokenizer is saved")
     return Tokenizer.load(path)
 
 
@@ -199,7 +200,7 @@ class Validation:
         figures = {"loss": total / count}
         if number := self._config.train.validation_bleu:
             held = self._prepared.corpora.validation
-            greedy = dataclasses.replace(self._config.decode, width=1)
+            greedy = dataclasses.replace(self._config.decode, beam_size=1)
             translator = Translator(model.net, params, self._prepared.tokenizer, greedy, model.placement)
             chosen = np.setdiff1d(np.arange(len(held)), plan.skipped)[:number]  # the model may not number longer ones
             translations = translator.translate([held.source[i] for i in chosen])
@@ -249,13 +250,13 @@ def average(run: pathlib.Path, *, last: int, mesh: str = "") -> list[int]:
 
 def _saved(run: pathlib.Path, mesh: str = "") -> tuple[TranslationConfig, Tokenizer, Model]:
     """What a run was made of, on the devices there are now."""
-    _, config = runs.read_config(run)
+    _, config = rundir.read_config(run)
     tokenizer = Tokenizer.load(run / "tokenizer.model")
     return config, tokenizer, make_model(config, tokenizer.vocab_size, Placement(sharding.mesh(mesh)))
 
 
 def _without_moments(state: training.TrainState) -> training.TrainState:
-    """The shapes of a state, without those of the optimiser: two thirds of a checkpoint that need not be read."""
+    """The shapes of a state, without those of the optimizer: two thirds of a checkpoint that need not be read."""
     return dataclasses.replace(state, optimizer=jax.tree.map(lambda _: ..., state.optimizer))
 
 
@@ -269,7 +270,7 @@ def evaluate(
       DataError: the data is not what it should be.
     """
     corpora = load_corpora(config.data, seed=config.seed)
-    runs.check_data(run, _hashes(corpora))
+    rundir.check_data(run, _hashes(corpora))
     parts = {"validation": corpora.validation} if split == "validation" else corpora.tests
     if not all(map(len, parts.values())):
         raise DataError(f"no {split} data: the run's data.held_out is 0, and it names no files of them")
@@ -311,7 +312,7 @@ def _on_devices(model: Model, stream: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def _flops(config: models.EncoderDecoderConfig, batch: Batch) -> float:
-    """Padded places count as work in utilisation, since the devices compute them; only real tokens in tokens/s."""
+    """Padded places count as work in utilization, since the devices compute them; only real tokens in tokens/s."""
     rows, source_length = batch.source.shape
     return encoder_decoder_training_flops(config, rows, source_length, batch.target.shape[1])
 

@@ -39,7 +39,7 @@ class DataConfig:
     held_out: int = 1000
     """Pairs set aside for validation, and as many for test, where no files are named; split by source sentence."""
     source_language: str = "en"
-    """Two-letter code; chooses Moses' tokeniser rules in scoring."""
+    """Two-letter code; chooses Moses' tokenizer rules in scoring."""
     target_language: str = "fr"
     """Two-letter code."""
     directory: str = dataclasses.field(default="", metadata=PLACE)
@@ -49,23 +49,32 @@ class DataConfig:
     """Subword pieces, joint over both languages."""
     tokenizer: Literal["unigram", "bpe"] = "unigram"
     """How sentencepiece cuts words."""
-    variants: int = 1
-    """Segmentations sampled for each training sentence (subword regularisation, Kudo 2018); 1 is the best one only."""
-    variant_alpha: float = 0.2
+    num_segmentations: int = 1
+    """Segmentations sampled for each training sentence (subword regularization, Kudo 2018); 1 is the best one only."""
+    segmentation_alpha: float = 0.2
     """Smoothing of the sampling distribution: smaller is more diverse."""
     max_length: int = 256
     """Longer pairs, in tokens, are left out of training, counted and reported."""
-    token_budget: int = 4096
+    tokens_per_batch: int = 4096
     """Padded tokens a batch, the longer side counted."""
     num_shapes: int = 6
     """Batch shapes, hence compiled programs."""
     length_multiple: int = 1
     """Lengths of batches are a multiple of this; a mesh that cuts lengths (`context`) wants its own size here."""
     cache: str = dataclasses.field(default=".cache/jaxformer", metadata=PLACE)
-    """Where tokenised corpora are kept, by hash."""
+    """Where tokenized corpora are kept, by hash."""
 
     def __post_init__(self) -> None:
-        _at_least(1, self, "vocab_size", "variants", "max_length", "token_budget", "num_shapes", "length_multiple")
+        _at_least(
+            1,
+            self,
+            "vocab_size",
+            "num_segmentations",
+            "max_length",
+            "tokens_per_batch",
+            "num_shapes",
+            "length_multiple",
+        )
         _at_least(0, self, "held_out")
         if min(self.columns) < 0:
             raise ValueError(f"columns must be at least 0, got {self.columns}")
@@ -125,10 +134,10 @@ class TrainConfig:
 class DecodeConfig:
     """How translations are searched for."""
 
-    width: int = 4
-    """Beam width; 1 is greedy search."""
-    penalty: float = 1.0
-    """Scores are log-probabilities divided by length ** penalty."""
+    beam_size: int = 4
+    """Hypotheses kept for each sentence; 1 is greedy search."""
+    length_penalty: float = 1.0
+    """Scores are log-probabilities divided by length ** length_penalty."""
     batch_size: int = 64
     """Sentences searched together."""
     max_ratio: float = 2.0
@@ -137,8 +146,8 @@ class DecodeConfig:
     """See max_ratio."""
 
     def __post_init__(self) -> None:
-        _at_least(1, self, "width", "batch_size")
-        _at_least(0, self, "penalty", "max_ratio", "max_extra")
+        _at_least(1, self, "beam_size", "batch_size")
+        _at_least(0, self, "length_penalty", "max_ratio", "max_extra")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +161,7 @@ class TranslationConfig:
     mesh: str = dataclasses.field(default="", metadata=PLACE)
     """Axes of the device mesh, such as "data=8,tensor=4"; all devices are `data` when nothing is said."""
     model: EncoderDecoderConfig = EncoderDecoderConfig()
-    """The network; vocabulary sizes of 0 are the tokeniser's."""
+    """The network; vocabulary sizes of 0 are the tokenizer's."""
     data: DataConfig = DataConfig()
     """Corpora and batches."""
     optimizer: OptimizerConfig = OptimizerConfig()

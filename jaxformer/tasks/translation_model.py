@@ -21,7 +21,7 @@ from jaxformer.tasks.translation_config import TranslationConfig
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A network, its optimiser, and where they lie; allocates nothing."""
+    """A network, its optimizer, and where they lie; allocates nothing."""
 
     config: TranslationConfig
     net: Pure
@@ -94,8 +94,8 @@ class Model:
         return self.placement.rows_here(num_rows, parts=self.config.train.accumulate)
 
     def _make(self, **options: Any) -> training.TrainState:
-        key, average = jax.random.key(self.config.seed), self.config.train.ema_decay > 0
-        return training.create(self.net.init, self.optimizer, key, average=average, **options)
+        key, ema = jax.random.key(self.config.seed), self.config.train.ema_decay > 0
+        return training.create(self.net.init, self.optimizer, key, ema=ema, **options)
 
 
 def make_model(config: TranslationConfig, vocab_size: int, placement: Placement) -> Model:
@@ -107,7 +107,7 @@ def make_model(config: TranslationConfig, vocab_size: int, placement: Placement)
     for name in ("source_vocab_size", "target_vocab_size"):
         wanted = getattr(config.model, name)
         if wanted not in (0, vocab_size):
-            raise DataError(f"model.{name} is {wanted}, but the tokeniser has {vocab_size} pieces")
+            raise DataError(f"model.{name} is {wanted}, but the tokenizer has {vocab_size} pieces")
     shape = dataclasses.replace(config.model, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
     network = models.EncoderDecoder
     if placement.mesh.size > 1:

@@ -1,4 +1,4 @@
-"""From text to text: a trained translation model, its tokeniser and its search."""
+"""From text to text: a trained translation model, its tokenizer and its search."""
 
 from __future__ import annotations
 
@@ -66,30 +66,30 @@ class Translator:
         self,
         sentences: Sequence[str],
         *,
-        num_best: int = 1,
+        n_best: int = 1,
         first: int = 1,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Candidate]]:
-        """The `num_best` translations of each sentence, best first.
+        """The `n_best` translations of each sentence, best first.
 
         Args:
           first: what errors number the first sentence.
           progress: called with the number of sentences done after each batch.
         Raises:
-          ValueError: `num_best` beyond the beam width; a sentence longer than the model's positions.
+          ValueError: `n_best` beyond the beam size; a sentence longer than the model's positions.
         """
-        if not 1 <= num_best <= self.decode.width:
-            raise ValueError(f"num_best must be in [1, width = {self.decode.width}], got {num_best}")
+        if not 1 <= n_best <= self.decode.beam_size:
+            raise ValueError(f"n_best must be in [1, beam_size = {self.decode.beam_size}], got {n_best}")
         tokens = [np.append(ids, END) for ids in self.tokenizer.encode(list(sentences))]
         self._check_lengths(tokens, first)
-        found: list[list[Candidate]] = [[Candidate("", 0.0, ())] * num_best for _ in sentences]
+        found: list[list[Candidate]] = [[Candidate("", 0.0, ())] * n_best for _ in sentences]
         # Equal lengths side by side waste least on padding; sorting is stable, so the result is reproducible.
         order = sorted((i for i, text in enumerate(sentences) if text.strip()), key=lambda i: len(tokens[i]))
         for start in range(0, len(order), self._together):
             chosen = order[start : start + self._together]
             hypotheses = self._search([tokens[i] for i in chosen])
             for row, i in enumerate(chosen):
-                found[i] = [self._candidate(hypotheses, row, rank) for rank in range(num_best)]
+                found[i] = [self._candidate(hypotheses, row, rank) for rank in range(n_best)]
             if progress is not None:
                 progress(len(chosen))
         return found
@@ -112,7 +112,7 @@ class Translator:
     def _most(self) -> int:
         """The longest sequence that the model can number; sinusoidal positions have no end."""
         model = self.net.config
-        return model.max_length if model.positions == "learned" else sys.maxsize
+        return model.max_positions if model.positions == "learned" else sys.maxsize
 
     @property
     def _ways(self) -> int:
@@ -134,7 +134,7 @@ class Translator:
         valid = source != PAD
         limit = np.ceil(valid.sum(1) * self.decode.max_ratio).astype(np.int32) + self.decode.max_extra
         length = min(int(np.ceil(size * self.decode.max_ratio)) + self.decode.max_extra, self._most)
-        options = (self.decode.width, length, self.decode.penalty)
+        options = (self.decode.beam_size, length, self.decode.length_penalty)
         given = source, valid, limit
         if self.placement is not None:
             here = self.placement.rows_here(num_rows)
@@ -158,15 +158,23 @@ def _search(net: Pure, options: tuple[int, int, float], placement: Placement | N
 
 
 def _search_rows(net: Pure, options: tuple[int, int, float], params: Params, source, valid, limit) -> Hypotheses:
-    width, length, penalty = options
+    beam_size, length, length_penalty = options
     memory = net.apply(params, source, source_valid=valid, method="encode")
-    context, state = net.apply(params, memory, width=width, length=length, method="start")
+    context, state = net.apply(params, memory, beam_size=beam_size, length=length, method="start")
 
     def step(tokens, state):
         return net.apply(params, tokens, state, context, method="step")
 
     return decoding.beam_search(
-        step, state, width=width, length=length, begin=BEGIN, end=END, pad=PAD, penalty=penalty, limit=limit
+        step,
+        state,
+        beam_size=beam_size,
+        length=length,
+        bos=BEGIN,
+        eos=END,
+        pad=PAD,
+        length_penalty=length_penalty,
+        limit=limit,
     )
 
 

@@ -28,7 +28,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from jaxformer.sharding import processes
+from jaxformer.multihost import processes
 
 logger = logging.getLogger(__name__)
 

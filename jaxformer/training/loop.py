@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import jax
 
-from jaxformer.sharding import processes
+from jaxformer.multihost import processes
 from jaxformer.training.recorder import NonFiniteError, Outputs, Recorder
 from jaxformer.training.state import TrainState
 from jaxformer.training.step import Step
@@ -103,7 +103,7 @@ def fit(
     Args:
       batches: from a step to the batches from that step on.
       validate: from a state to figures, `plan.metric` among them.
-      flops: the model's floating-point operations in a step on a batch, for utilisation.
+      flops: the model's floating-point operations in a step on a batch, for utilization.
       progress: of the run that is resumed.
 
     Raises:

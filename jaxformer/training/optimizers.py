@@ -1,4 +1,4 @@
-"""Optimisers from configuration, as optax gradient transformations."""
+"""Optimizers from configuration, as optax gradient transformations."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from jaxformer.training import schedules
 class OptimizerConfig:
     """Adam as Vaswani et al. 2017 (section 5.3) set it, and its schedule."""
 
-    peak: float = 7e-4
-    """Highest learning rate; the paper's is `schedules.noam_peak(width, warmup)`."""
+    learning_rate: float = 7e-4
+    """Highest learning rate; the paper's is `schedules.noam_peak(width, warmup_steps)`."""
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
     """How the rate goes on after warm-up."""
-    warmup: int = 4000
+    warmup_steps: int = 4000
     """Steps of linear warm-up."""
     decay_steps: int = 0
     """Steps after which a cosine or linear schedule has reached 0; 0 means the length of the training."""
@@ -33,7 +33,7 @@ class OptimizerConfig:
     """Added to the root of the squared average."""
     weight_decay: float = 0.0
     """Decoupled weight decay (Loshchilov and Hutter 2019), on matrices only."""
-    clip: float = 0.0
+    clip_norm: float = 0.0
     """Largest global norm of the gradient; 0 does not clip."""
 
 
@@ -50,19 +50,19 @@ def make_schedule(config: OptimizerConfig, *, steps: int) -> schedules.Schedule:
 def _schedule(config: OptimizerConfig, steps: int) -> schedules.Schedule:
     match config.schedule:
         case "inverse_sqrt":
-            return schedules.inverse_sqrt(config.peak, max(config.warmup, 1))
+            return schedules.inverse_sqrt(config.learning_rate, max(config.warmup_steps, 1))
         case "cosine":
-            return schedules.cosine(config.peak, config.warmup, config.decay_steps or steps)
+            return schedules.cosine(config.learning_rate, config.warmup_steps, config.decay_steps or steps)
         case "linear":
-            return schedules.linear(config.peak, config.warmup, config.decay_steps or steps)
+            return schedules.linear(config.learning_rate, config.warmup_steps, config.decay_steps or steps)
         case "constant":
-            return schedules.constant(config.peak, config.warmup)
+            return schedules.constant(config.learning_rate, config.warmup_steps)
     raise ValueError(f"no schedule {config.schedule!r}; there are inverse_sqrt, cosine, linear and constant")
 
 
 def make_optimizer(config: OptimizerConfig, *, steps: int) -> optax.GradientTransformation:
     """Clipping, Adam, decay and schedule in one chain."""
-    parts = [optax.clip_by_global_norm(config.clip)] if config.clip else []
+    parts = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     parts.append(optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.epsilon))
     if config.weight_decay:
         parts.append(optax.add_decayed_weights(config.weight_decay, mask=_matrices))
@@ -73,5 +73,5 @@ def make_optimizer(config: OptimizerConfig, *, steps: int) -> optax.GradientTran
 def _matrices(params):
     """True for kernels and tables, False for biases and norms, stacked or not."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: not any(str(getattr(k, "key", "")).endswith(("bias", "scale", "shift")) for k in path), params
+        lambda path, _: not any(str(getattr(k, "key", "")).endswith(("bias", "scale")) for k in path), params
     )

@@ -27,7 +27,7 @@ PEAKS = {
 class Reporter(Protocol):
     """What the training loop tells about its progress."""
 
-    def update(self, step: int, *, loss: float, tokens_per_second: float, utilisation: float | None) -> None: ...
+    def update(self, step: int, *, loss: float, tokens_per_second: float, utilization: float | None) -> None: ...
 
     def say(self, text: str) -> None: ...
 
@@ -35,7 +35,7 @@ class Reporter(Protocol):
 
 
 class Bar:
-    """A progress bar with loss, tokens/s, model FLOP utilisation and time left."""
+    """A progress bar with loss, tokens/s, model FLOP utilization and time left."""
 
     def __init__(self, console: Console, *, start: int, steps: int):
         columns = "step", "loss [b]{task.fields[loss]}[/b]", "{task.fields[rate]} tokens/s", "{task.fields[mfu]}"
@@ -46,8 +46,8 @@ class Bar:
         self._task = self._bar.add_task("", total=steps, completed=start, loss="-", rate="-", mfu="")
         self._bar.start()
 
-    def update(self, step: int, *, loss: float, tokens_per_second: float, utilisation: float | None) -> None:
-        mfu = "" if utilisation is None else f"MFU {utilisation:.0%}"
+    def update(self, step: int, *, loss: float, tokens_per_second: float, utilization: float | None) -> None:
+        mfu = "" if utilization is None else f"MFU {utilization:.0%}"
         self._bar.update(self._task, completed=step, loss=f"{loss:.3f}", rate=f"{tokens_per_second:,.0f}", mfu=mfu)
 
     def say(self, text: str) -> None:
@@ -65,13 +65,13 @@ class Lines:
         self._console, self._steps, self._seconds = console, steps, seconds
         self._start, self._began, self._last = start, time.monotonic(), 0.0
 
-    def update(self, step: int, *, loss: float, tokens_per_second: float, utilisation: float | None) -> None:
+    def update(self, step: int, *, loss: float, tokens_per_second: float, utilization: float | None) -> None:
         now = time.monotonic()
         if now - self._last < self._seconds and step < self._steps:
             return
         self._last = now
         left = (now - self._began) / max(step - self._start, 1) * (self._steps - step)
-        mfu = "" if utilisation is None else f", MFU {utilisation:.0%}"
+        mfu = "" if utilization is None else f", MFU {utilization:.0%}"
         self.say(
             f"step {step:,}/{self._steps:,}: loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s{mfu}, "
             f"{int(left // 60)}:{int(left % 60):02d} left"

@@ -112,4 +112,4 @@ class Recorder:
         if out.board:
             out.board.write(number, **{"train/loss": loss, "train/tokens_per_second": rate, **metrics})
         if out.reporter:
-            out.reporter.update(number, loss=loss, tokens_per_second=rate, utilisation=used)
+            out.reporter.update(number, loss=loss, tokens_per_second=rate, utilization=used)

@@ -1,4 +1,4 @@
-"""Data parallelism with `jax.pmap`, where every collective is written out; `make_step` under a mesh does the same."""
+"""Data parallelizm with `jax.pmap`, where every collective is written out; `make_step` under a mesh does the same."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) ->
 
     @functools.partial(jax.pmap, axis_name="devices", donate_argnums=0)
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
-        if state.average is not None:
-            raise ValueError("make_replicated_step keeps no moving average: create the state with average=False")
+        if state.ema_params is not None:
+            raise ValueError("make_replicated_step keeps no moving average: create the state with ema=False")
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         key = jax.random.fold_in(key, jax.lax.axis_index("devices"))
 

@@ -19,7 +19,7 @@ class TrainState:
     step: jax.Array  # int32 scalar: updates done
     params: Any  # float32 master weights
     optimizer: Any  # optax state
-    average: Any  # exponential moving average of the parameters, or None
+    ema_params: Any  # exponential moving average of the parameters, or None
     key: jax.Array  # the run's key, raw uint32; step i uses fold_in(key, i)
 
 
@@ -28,14 +28,14 @@ def create(
     optimizer: optax.GradientTransformation,
     key: jax.Array,
     *,
-    average: bool = False,
+    ema: bool = False,
     shardings: TrainState | None = None,
 ) -> TrainState:
     """A new state, made in one jitted function: with `shardings`, every leaf is born where it belongs.
 
     Args:
       init: key to parameters.
-      average: keep a moving average of the parameters.
+      ema: keep a moving average of the parameters.
       shardings: a TrainState of shardings, one for each leaf.
     """
 
@@ -46,7 +46,7 @@ def create(
             step=jnp.int32(0),
             params=params,
             optimizer=optimizer.init(params),
-            average=jax.tree.map(jnp.copy, params) if average else None,
+            ema_params=jax.tree.map(jnp.copy, params) if ema else None,
             key=jax.random.key_data(step_key),
         )
 
@@ -55,4 +55,4 @@ def create(
 
 def best_params(state: TrainState) -> Any:
     """The parameters to evaluate: the moving average where one is kept."""
-    return state.params if state.average is None else state.average
+    return state.params if state.ema_params is None else state.ema_params

@@ -62,19 +62,19 @@ def make_step(
                 jax.tree.map(functools.partial(jnp.where, finite), new, old)
                 for new, old in ((params, state.params), (moments, state.optimizer))
             )
-        average = state.average
-        if average is not None:
+        ema_params = state.ema_params
+        if ema_params is not None:
             # Early on a long memory would mostly remember the initial values.
             done = state.step.astype(jnp.float32)
             decay = jnp.minimum(ema_decay, (1 + done) / (10 + done))
             if nonfinite == "skip":
                 decay = jnp.where(finite, decay, 1.0)
-            average = jax.tree.map(lambda a, p: a + (1 - decay) * (p - a), average, params)
+            ema_params = jax.tree.map(lambda a, p: a + (1 - decay) * (p - a), ema_params, params)
         metrics = {**metrics, "loss_sum": total, "count": count, "gradient_norm": norm}
         metrics["finite"] = finite.astype(jnp.float32)
         if nonfinite == "skip":
             metrics["skipped"] = 1 - metrics["finite"]
-        return TrainState(state.step + 1, params, moments, average, state.key), metrics
+        return TrainState(state.step + 1, params, moments, ema_params, state.key), metrics
 
     return step
 

@@ -9,12 +9,12 @@ import time
 
 import pytest
 
+from jaxformer import demo
 from jaxformer.cli.main import main
-from jaxformer.data import grammar
 
 TINY = (
-    "--model.width 16 --model.num-heads 2 --model.hidden 32 --model.encoder-depth 1 --model.decoder-depth 1 "
-    "--data.vocab-size 400 --data.token-budget 512 --data.num-shapes 2 --data.max-length 64 --train.steps 12 "
+    "--model.d_model 16 --model.num-heads 2 --model.d_ff 32 --model.num-encoder-layers 1 --model.num-decoder-layers 1 "
+    "--data.vocab-size 400 --data.tokens-per-batch 512 --data.num-shapes 2 --data.max-length 64 --train.steps 12 "
     "--train.validate-every 6 --train.checkpoint-every 6 --train.validation-bleu 4 --train.keep-last 2"
 ).split()
 
@@ -31,7 +31,7 @@ def jaxformer(*arguments, cwd, **options):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
-    pairs = grammar.generate(700)
+    pairs = demo.generate(700)
     (folder / "my.en").write_text("".join(f"{p.english}\n" for p in pairs))
     (folder / "my.fr").write_text("".join(f"{p.french}\n" for p in pairs))
     return folder
@@ -102,7 +102,7 @@ def test_translate_evaluate_average_inspect(run):
     translated = (run / "out.txt").read_text().splitlines()
     assert [translated[0], translated[2]] == one.stdout.splitlines()
     assert translated[1] == ""
-    piped = jaxformer("translate", run, "--num-best", 3, cwd=run, input="A dog runs.\n")
+    piped = jaxformer("translate", run, "--n-best", 3, cwd=run, input="A dog runs.\n")
     scores, best = zip(*(line.split("\t") for line in piped.stdout.splitlines()), strict=True)
     assert best[0] == one.stdout.splitlines()[1]
     assert list(map(float, scores)) == sorted(map(float, scores), reverse=True)
@@ -181,5 +181,5 @@ def test_no_command_prints_help(tmp_path):
 
 def test_settings_are_explained(tmp_path):
     done = jaxformer("train", "demo", "--settings", cwd=tmp_path)
-    assert "--optimizer.warmup 200" in done.stdout
+    assert "--optimizer.warmup_steps 200" in done.stdout
     assert "Steps of linear warm-up." in done.stdout

@@ -110,12 +110,12 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path, unbuffered):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--model.width", "abc"], "Error parsing --model.width: invalid literal for int() with base 10: 'abc'"),
+        (["--model.d_model", "abc"], "Error parsing --model.d-model: invalid literal for int() with base 10: 'abc'"),
         (["--seed", "2.5"], "Error parsing --seed: invalid literal for int() with base 10: '2.5'"),
         (["--seed"], "Missing value for argument '--seed'. Expected 1 values."),
         (["stray"], "Unrecognized options: stray"),
-        (["--model.num-heads", "3"], "Error parsing model: width (512) must be divisible by num_heads (3)"),
-        (["--modle.width=3"], "unknown setting --modle.width; did you mean 'model.width'?"),
+        (["--model.num-heads", "3"], "Error parsing model: d_model (512) must be divisible by num_heads (3)"),
+        (["--modle.d_model=3"], "unknown setting --modle.d_model; did you mean 'model.d_model'?"),
     ],
 )
 def test_bad_settings_say_what_is_wrong_and_no_more(given, message):
@@ -125,9 +125,9 @@ def test_bad_settings_say_what_is_wrong_and_no_more(given, message):
 
 
 def test_settings_reach_their_fields():
-    given = ["--model.width=64", "--model.num-heads", "4", "--data.columns", "1", "0", "--train.no-tensorboard"]
+    given = ["--model.d_model=64", "--model.num-heads", "4", "--data.columns", "1", "0", "--train.no-tensorboard"]
     config = arguments.override(TranslationConfig(), given)
-    assert (config.model.width, config.model.num_heads, config.data.columns) == (64, 4, (1, 0))
+    assert (config.model.d_model, config.model.num_heads, config.data.columns) == (64, 4, (1, 0))
     assert not config.train.tensorboard
     assert config.optimizer == TranslationConfig().optimizer
 
@@ -163,7 +163,7 @@ def echo(monkeypatch):
 
 
 def test_options_may_stand_before_the_sentences(echo, capsys):
-    assert translate.main(["run", "--width", "2", "a dog", "a cat"]) == 0
+    assert translate.main(["run", "--beam-size", "2", "a dog", "a cat"]) == 0
     assert capsys.readouterr().out == "A DOG\nA CAT\n"
 
 

@@ -25,13 +25,13 @@ B, T, S, H = 2, 5, 7, 4
 VALID = np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0, 0]], bool)  # [B, S]
 
 
-def arrays(num_heads=4, num_key_heads=2, value_dim=3, seed=0, dtype=jnp.float32, batch=B):
+def arrays(num_heads=4, num_kv_heads=2, value_dim=3, seed=0, dtype=jnp.float32, batch=B):
     """Query, key, value and an upstream gradient."""
     draw = np.random.default_rng(seed).standard_normal
     shapes = (
         (batch, T, num_heads, H),
-        (batch, S, num_key_heads, H),
-        (batch, S, num_key_heads, value_dim),
+        (batch, S, num_kv_heads, H),
+        (batch, S, num_kv_heads, value_dim),
         (batch, T, num_heads, value_dim),
     )
     return tuple(jnp.asarray(draw(shape), dtype) for shape in shapes)
@@ -117,8 +117,8 @@ class AttentionContract:
     @staticmethod
     def request(name, dtype=jnp.float32):
         """Arrays, the library's options and the oracle's options of a case."""
-        (num_heads, num_key_heads, value_dim), mask, options = CASES[name]
-        given = arrays(num_heads, num_key_heads, value_dim, dtype=dtype)
+        (num_heads, num_kv_heads, value_dim), mask, options = CASES[name]
+        given = arrays(num_heads, num_kv_heads, value_dim, dtype=dtype)
         theirs = dict(options)
         if mask is not None:
             theirs["allowed"] = np.asarray(masks.as_mask(mask).dense(T, S))

@@ -9,7 +9,7 @@ def attention(query, key, value, *, allowed=None, bias=None, scale=None, score=N
     `score` is a function of the scaled logits and its derivative.
     """
     query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
-    (batch, num_queries, num_heads, dim), (_, num_keys, num_key_heads, _) = query.shape, key.shape
+    (batch, num_queries, num_heads, dim), (_, num_keys, num_kv_heads, _) = query.shape, key.shape
     full = (batch, num_heads, num_queries, num_keys)
     allowed = np.broadcast_to(True if allowed is None else np.asarray(allowed), full)
     bias = np.broadcast_to(0.0 if bias is None else np.asarray(bias, np.float64), full)
@@ -18,7 +18,7 @@ def attention(query, key, value, *, allowed=None, bias=None, scale=None, score=N
     function = (lambda x: x) if score is None else score[0]
     output, weights = np.zeros((batch, num_queries, num_heads, value.shape[-1])), np.zeros(full)
     for b, n, t in np.ndindex(batch, num_heads, num_queries):
-        shared = n * num_key_heads // num_heads
+        shared = n * num_kv_heads // num_heads
         seen = [s for s in range(num_keys) if allowed[b, n, t, s]]
         if not seen:
             continue

@@ -1,4 +1,4 @@
-"""Tokenised corpora are prepared once, whole or not at all, and batches do not depend on where reading starts."""
+"""Tokenized corpora are prepared once, whole or not at all, and batches do not depend on where reading starts."""
 
 import itertools
 import os
@@ -10,14 +10,14 @@ import time
 import numpy as np
 import pytest
 
-from jaxformer.data import grammar
+from jaxformer import demo
 from jaxformer.data.batch import Batch
+from jaxformer.data.batch_plan import make_batch_plan
 from jaxformer.data.pipeline import batches, make_batch, prepare, prepare_tokenizer
-from jaxformer.data.plan import make_plan
 from jaxformer.data.sources import Parallel
 from jaxformer.data.tokenizer import BEGIN, END, PAD, Tokenizer
 
-PAIRS = grammar.generate(600)
+PAIRS = demo.generate(600)
 CORPUS = Parallel(tuple(p.english for p in PAIRS), tuple(p.french for p in PAIRS))
 
 
@@ -28,7 +28,7 @@ def tokenizer():
 
 def test_batch_holds_the_sentences(tokenizer, tmp_path):
     tokens = prepare(CORPUS, tokenizer, tmp_path)
-    plan = make_plan(*tokens.lengths(), token_budget=512, num_shapes=2, multiple_of=4)
+    plan = make_batch_plan(*tokens.lengths(), tokens_per_batch=512, num_shapes=2, multiple_of=4)
     batch, (_, pairs, _) = make_batch(tokens, plan, 3), plan.batch(3)
     for row, pair in enumerate(pairs):
         source = batch.source[row][batch.source_valid[row]]
@@ -45,7 +45,7 @@ def test_batch_holds_the_sentences(tokenizer, tmp_path):
 
 def test_stream_starts_anywhere(tokenizer, tmp_path):
     tokens = prepare(CORPUS, tokenizer, tmp_path)
-    plan = make_plan(*tokens.lengths(), token_budget=512, num_shapes=2, multiple_of=4)
+    plan = make_batch_plan(*tokens.lengths(), tokens_per_batch=512, num_shapes=2, multiple_of=4)
     whole = list(itertools.islice(batches(tokens, plan), 12))
     later = list(itertools.islice(batches(tokens, plan, start=7), 5))
     for a, b in zip(whole[7:], later, strict=True):
@@ -100,8 +100,8 @@ def test_a_damaged_tokenizer_is_trained_anew(tmp_path, caplog):
 
 
 def test_sampled_segmentations(tokenizer, tmp_path):
-    tokens = prepare(CORPUS, tokenizer, tmp_path, variants=3)
-    plan = make_plan(*tokens.lengths(), token_budget=1024, num_shapes=1, multiple_of=1)
+    tokens = prepare(CORPUS, tokenizer, tmp_path, num_segmentations=3)
+    plan = make_batch_plan(*tokens.lengths(), tokens_per_batch=1024, num_shapes=1, multiple_of=1)
     first, again = (make_batch(tokens, plan, 0) for _ in range(2))
     assert (first.source == again.source).all()
     rows = make_batch(tokens, plan, 0), plan.batch(0)[1]
@@ -133,15 +133,15 @@ def test_killed_while_preparing(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "t.model")
     program = (
         "import pathlib, sys\n"
-        "from jaxformer.data import grammar\n"
+        "from jaxformer import demo\n"
         "from jaxformer.data.pipeline import prepare\n"
         "from jaxformer.data.sources import Parallel\n"
         "from jaxformer.data.tokenizer import Tokenizer\n"
-        "pairs = grammar.generate(600)\n"
+        "pairs = demo.generate(600)\n"
         "corpus = Parallel(tuple(p.english for p in pairs), tuple(p.french for p in pairs))\n"
         "root = pathlib.Path(sys.argv[1])\n"
         "print('go', flush=True)\n"
-        "prepare(corpus, Tokenizer.load(root / 't.model'), root / 'cache', variants=20)\n"
+        "prepare(corpus, Tokenizer.load(root / 't.model'), root / 'cache', num_segmentations=20)\n"
     )
     for delay in (0.0, 0.02, 0.05, 0.1, 0.2):
         process = subprocess.Popen(
@@ -152,6 +152,6 @@ def test_killed_while_preparing(tokenizer, tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
-    tokens = prepare(CORPUS, tokenizer, tmp_path / "cache", variants=20)
+    tokens = prepare(CORPUS, tokenizer, tmp_path / "cache", num_segmentations=20)
     for variant in (0, 19):
         assert [tokenizer.decode(tokens.source[variant][i]) for i in range(600)] == list(CORPUS.source)

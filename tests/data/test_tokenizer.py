@@ -1,14 +1,14 @@
-"""The tokeniser gives back exactly what it was given."""
+"""The tokenizer gives back exactly what it was given."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data import grammar
+from jaxformer import demo
 from jaxformer.data.tokenizer import BEGIN, END, PAD, UNKNOWN, Tokenizer
 
-LINES = [text for pair in grammar.generate(800) for text in (pair.english, pair.french)]
+LINES = [text for pair in demo.generate(800) for text in (pair.english, pair.french)]
 
 
 @pytest.fixture(scope="module")

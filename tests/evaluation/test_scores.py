@@ -15,7 +15,7 @@ REFERENCES = ["The cat sits on the mat.", "He is reading a book!", "Two dogs ran
 def test_equals_the_command(tmp_path, metric, score):
     (tmp_path / "hyp").write_text("\n".join(HYPOTHESES) + "\n")
     (tmp_path / "ref").write_text("\n".join(REFERENCES) + "\n")
-    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-m", metric, "--score-only", "--width", "2"]
+    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-m", metric, "--score-only", "--beam-size", "2"]
     printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert score(HYPOTHESES, REFERENCES).value == pytest.approx(float(printed), abs=0.005)
 

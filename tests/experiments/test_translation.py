@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from jaxformer import models
-from jaxformer.config import catalogue, from_data, resolve, to_data
+from jaxformer.config import catalog, from_data, resolve, to_data
 from jaxformer.modules import pure
 from jaxformer.tasks.corpora import load_corpora
 from jaxformer.tasks.translation_config import TranslationConfig
@@ -25,8 +25,8 @@ def _at_the_root(monkeypatch):
 
 
 def test_the_list_is_complete():
-    assert {name.removeprefix("translation/") for name, _ in catalogue()} == set(NAMES)
-    assert all(summary for _, summary in catalogue())
+    assert {name.removeprefix("translation/") for name, _ in catalog()} == set(NAMES)
+    assert all(summary for _, summary in catalog())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,9 +16,9 @@ from jaxformer import training
 
 HEARTBEAT = 10
 SETTINGS = (
-    "--model.width 16 --model.num-heads 2 --model.hidden 32 --model.encoder-depth 1 --model.decoder-depth 1 "
-    "--model.dropout 0.1 --data.vocab-size 400 --data.token-budget 512 --data.num-shapes 1 --data.max-length 32 "
-    "--optimizer.warmup 20 --train.validate-every 1000 --train.checkpoint-every 10 --train.validation-bleu 0 "
+    "--model.d_model 16 --model.num-heads 2 --model.d_ff 32 --model.num-encoder-layers 1 --model.num-decoder-layers 1 "
+    "--model.dropout 0.1 --data.vocab-size 400 --data.tokens-per-batch 512 --data.num-shapes 1 --data.max-length 32 "
+    "--optimizer.warmup_steps 20 --train.validate-every 1000 --train.checkpoint-every 10 --train.validation-bleu 0 "
     "--train.no-tensorboard"
 ).split()
 PROGRAM = [sys.executable, "-m", "jaxformer.cli.main"]

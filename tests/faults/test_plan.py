@@ -12,7 +12,7 @@ import pytest
 from jaxformer import sharding
 from jaxformer.cli.plan import main
 from jaxformer.config import resolve
-from jaxformer.tasks.planning import forecast
+from jaxformer.planning.forecast import forecast
 
 pytest.importorskip("libtpu", reason="no libtpu, which compiles for TPUs without one")
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
@@ -38,7 +38,7 @@ def planned(case, removed=""):
     """Peak, largest array sent and all that a device sends, in MiB; with something of the placement taken away."""
     name, topology, mesh, rows, length = CASES[case]
     _, config = resolve(f"{EXPERIMENTS}:{name}_en_de")
-    model = dataclasses.replace(config.model, encoder_depth=2, decoder_depth=2)
+    model = dataclasses.replace(config.model, num_encoder_layers=2, num_decoder_layers=2)
     config = dataclasses.replace(config, mesh=mesh, model=model)
     with pytest.MonkeyPatch.context() as patch:
         if removed == "under":
@@ -69,21 +69,21 @@ def test_a_lost_constraint_exceeds_the_limit(removed, limit):
 def test_slices_exchange_gradients_only():
     """Along the slow network goes a sum of as many bytes as a device holds of the parameters; of activations, none."""
     _, config = resolve(f"{EXPERIMENTS}:base_en_de")
-    model = dataclasses.replace(config.model, encoder_depth=1, decoder_depth=1)
+    model = dataclasses.replace(config.model, num_encoder_layers=1, num_decoder_layers=1)
     config = dataclasses.replace(config, mesh="slice=2,fsdp=8", model=model)
     found = forecast(config, "v5p:2x2x2", shape=(1024, 256, 256))
     across = [one for one in found.collectives if "slice" in one.axes]
     assert {one.kind for one in across} == {"all-reduce"}
     sent = sum(one.bytes * one.count for one in across)
     assert found.memory.parameters / 2 < sent < 1.05 * found.memory.parameters
-    activation = 1024 // 16 * 256 * config.model.width * 2
+    activation = 1024 // 16 * 256 * config.model.d_model * 2
     assert activation > found.memory.parameters  # one of them would be over the limit
 
 
 def test_a_step_that_does_not_fit(capsys):
     """The compiler runs out of memory: so much is missing, this would help, and nothing is known of what is sent."""
     given = ["--topology", "v5e:2x2", "--mesh", "fsdp=4", "--batch", "2048x512"]
-    small = ["--model.encoder_depth", "2", "--model.decoder_depth", "2"]
+    small = ["--model.num_encoder_layers", "2", "--model.num_decoder_layers", "2"]
     assert main([f"{EXPERIMENTS}:large_en_de", *given, *small]) == 2
     out = capsys.readouterr().out
     assert "IT DOES NOT FIT" in out

@@ -8,8 +8,8 @@ import pytest
 
 from jaxformer import sharding
 from jaxformer.config import resolve
-from jaxformer.sharding import topology
-from jaxformer.tasks.planning import forecast
+from jaxformer.planning import topology
+from jaxformer.planning.forecast import forecast
 from jaxformer.tasks.translation_model import make_model
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
@@ -24,7 +24,7 @@ def shallow(mesh):
     """Transformer-big with one and one layers."""
     _, config = resolve(f"{EXPERIMENTS}:big_en_de")
     return dataclasses.replace(
-        config, mesh=mesh, model=dataclasses.replace(config.model, encoder_depth=1, decoder_depth=1)
+        config, mesh=mesh, model=dataclasses.replace(config.model, num_encoder_layers=1, num_decoder_layers=1)
     )
 
 

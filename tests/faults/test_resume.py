@@ -17,8 +17,8 @@ from jaxformer import training
 pytestmark = pytest.mark.faults
 
 SETTINGS = (
-    "--model.width 16 --model.num-heads 2 --model.hidden 32 --model.encoder-depth 1 --model.decoder-depth 1 "
-    "--model.dropout 0.1 --data.vocab-size 400 --data.token-budget 512 --data.num-shapes 2 --train.steps 300 "
+    "--model.d_model 16 --model.num-heads 2 --model.d_ff 32 --model.num-encoder-layers 1 --model.num-decoder-layers 1 "
+    "--model.dropout 0.1 --data.vocab-size 400 --data.tokens-per-batch 512 --data.num-shapes 2 --train.steps 300 "
     "--train.validate-every 40 --train.checkpoint-every 20 --train.validation-bleu 0 --train.ema-decay 0.9"
 ).split()
 

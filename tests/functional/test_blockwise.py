@@ -58,7 +58,7 @@ def parts(request, monkeypatch):
 
 
 def part(query, key, value, *_, **options):
-    return blockwise.make_plan(make_request(query, key, value, **options), (2, 3), whole=False).part
+    return blockwise.make_batch_plan(make_request(query, key, value, **options), (2, 3), whole=False).part
 
 
 class TestParts:

@@ -47,7 +47,7 @@ def test_every_bit_is_fair():
 
 
 @pytest.mark.parametrize("distance", [1, 2, 64, 512, 4096])
-def test_neighbours_are_independent(distance):
+def test_neighbors_are_independent(distance):
     """Chi-square of the top four bits of pairs of indices: along a row, and between rows of usual widths."""
     top = bits() >> 28
     cells = np.bincount(top[:-distance] * 16 + top[distance:], minlength=256)

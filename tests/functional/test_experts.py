@@ -16,7 +16,7 @@ GATE = DRAW.standard_normal((E, D, F))
 single = lambda x: jnp.asarray(x, jnp.float32)
 
 
-def by_hand(count, *, gate=None, capacity=None, normalise=True):
+def by_hand(count, *, gate=None, capacity=None, normalize=True):
     """One token after another, in float64; first choices of all before the second ones."""
     probabilities = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
     order = np.argsort(-probabilities, axis=-1)[:, :count]
@@ -29,7 +29,7 @@ def by_hand(count, *, gate=None, capacity=None, normalise=True):
                 continue
             room[expert] -= 1
             weight = probabilities[token, expert]
-            weight /= probabilities[token, order[token]].sum() if normalise else 1
+            weight /= probabilities[token, order[token]].sum() if normalize else 1
             up = X[token] @ KERNELS["w_in"][expert]
             if gate is None:
                 hidden = np.maximum(up, 0)
@@ -40,8 +40,8 @@ def by_hand(count, *, gate=None, capacity=None, normalise=True):
     return result
 
 
-def computed(count, *, gate=None, capacity=None, normalise=True, x=X, kernels=KERNELS, logits=LOGITS):
-    routing = functional.route(single(logits), count, normalise=normalise)
+def computed(count, *, gate=None, capacity=None, normalize=True, x=X, kernels=KERNELS, logits=LOGITS):
+    routing = functional.route(single(logits), count, normalize=normalize)
     experts = functional.Experts(
         single(kernels["w_in"]), single(kernels["w_out"]), None if gate is None else single(gate)
     )
@@ -53,8 +53,8 @@ def computed(count, *, gate=None, capacity=None, normalise=True, x=X, kernels=KE
 @pytest.mark.parametrize("capacity", [None, TOKENS * E, 3, 1])
 @pytest.mark.parametrize("gate", [pytest.param(None, marks=pytest.mark.full), GATE], ids=["", "gated"])
 def test_agrees_with_a_loop_over_tokens(count, capacity, gate):
-    for normalise in (True, False):
-        options = {"gate": gate, "capacity": capacity, "normalise": normalise}
+    for normalize in (True, False):
+        options = {"gate": gate, "capacity": capacity, "normalize": normalize}
         np.testing.assert_allclose(computed(count, **options), by_hand(count, **options), atol=2e-5)
 
 

@@ -1,4 +1,4 @@
-"""Normalisation against NumPy, in both forms, and where its slope could break."""
+"""Normalization against NumPy, in both forms, and where its slope could break."""
 
 import jax
 import jax.numpy as jnp

@@ -52,7 +52,7 @@ def test_sinusoidal_of_known_positions_is_a_constant():
     assert " sin " not in program(np.arange)
 
 
-@pytest.mark.parametrize("pairs", ["halves", "neighbours"])
+@pytest.mark.parametrize("pairs", ["halves", "neighbors"])
 def test_rotary_turns_pairs(pairs):
     """Each pair is a complex number, multiplied by e^(i omega t)."""
     x = np.random.default_rng(0).standard_normal((2, 5, 3, 8))
@@ -108,7 +108,7 @@ def test_rotary_scalings():
 def test_rotary_refusals():
     with pytest.raises(ValueError, match="head dim must be even, got 3"):
         functional.rotary(jnp.zeros((1, 2, 1, 3)), jnp.arange(2))
-    with pytest.raises(ValueError, match="'halves' or 'neighbours', got 'thirds'"):
+    with pytest.raises(ValueError, match="'halves' or 'neighbors', got 'thirds'"):
         inspect.unwrap(functional.rotary)(jnp.zeros((1, 2, 1, 4)), jnp.arange(2), pairs="thirds")
 
 

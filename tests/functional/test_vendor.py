@@ -131,7 +131,7 @@ def test_explanation():
 
 
 def test_explanation_is_judged_by_float64(monkeypatch):
-    """An implementation that is off by a thousandth is seen to be; dropout and empty rows are part of the judgement."""
+    """An implementation that is off by a thousandth is seen to be; dropout and empty rows are part of the judgment."""
     wrong = api.Implementation(lambda r: api.reference.attention(r)[0] * 1.001, lambda r: None)
     monkeypatch.setitem(api.implementations, "wrong", wrong)
     query, key, value, _ = arrays()

@@ -14,7 +14,7 @@ CPU = "import jax; print('compiled', jax.jit(lambda x: x + 1)(1))"
 POD = """
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxformer.sharding import topology
+from jaxformer.planning import topology
 rows = NamedSharding(Mesh(np.array(topology.devices("{name}")), ("x",)), PartitionSpec("x"))
 x = jax.ShapeDtypeStruct((64, 64), np.float32, sharding=rows)
 jax.jit(lambda x: x @ x).lower(x).compile()

@@ -9,16 +9,30 @@ from jaxformer import models, pure
 from tests.modules.small import drawn, quick
 
 V, B, S, T = 13, 2, 6, 5
-SIZE = {"width": 8, "num_heads": 2, "hidden": 12, "encoder_depth": 2, "decoder_depth": 2}
+SIZE = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_encoder_layers": 2, "num_decoder_layers": 2}
 CONFIGS = {
     "post": models.EncoderDecoderConfig(V, V, **SIZE),
     "pre": models.EncoderDecoderConfig(
-        11, V, tie="none", arrange="pre", positions="learned", max_length=7, activation="gelu", **SIZE
+        11,
+        V,
+        tie_embeddings="none",
+        norm_position="pre",
+        positions="learned",
+        max_positions=7,
+        activation="gelu",
+        **SIZE,
     ),
     "biased": models.EncoderDecoderConfig(
-        V - 1, V, tie="decoder", positions="learned", max_length=8, attention_bias=True, activation="gelu_tanh", **SIZE
+        V - 1,
+        V,
+        tie_embeddings="decoder",
+        positions="learned",
+        max_positions=8,
+        attention_bias=True,
+        activation="gelu_tanh",
+        **SIZE,
     ),
-    "remat": models.EncoderDecoderConfig(V, V, arrange="pre", remat=True, **SIZE),
+    "remat": models.EncoderDecoderConfig(V, V, norm_position="pre", remat=True, **SIZE),
 }
 SOURCE = jnp.asarray([[3, 4, 5, 6, 7, 8], [9, 3, 8, 5, 0, 0]], jnp.int32)
 SOURCE_VALID = jnp.asarray([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]], bool)
@@ -32,7 +46,7 @@ class Small:
     def __init__(self, config):
         self.config, self.net = config, pure(models.EncoderDecoder, config)
         self.params = drawn(self.net.shapes, 0.3)
-        self.apply = quick(self.net.apply, static_argnames=("method", "width", "length", "names"))
+        self.apply = quick(self.net.apply, static_argnames=("method", "beam_size", "length", "names"))
 
     def logits(self, source=SOURCE, target=TARGET, *, params=None, **options):
         return self.apply(self.params if params is None else params, source, target, **options)

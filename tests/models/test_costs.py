@@ -18,27 +18,27 @@ def count(config):
 CHOICES = list(itertools.product(("none", "decoder", "all"), ("post", "pre"), ("sinusoidal", "learned"), (True, False)))
 
 
-@pytest.mark.parametrize(("tie", "arrange", "positions", "bias"), CHOICES)
-def test_parameters_are_counted_exactly(tie, arrange, positions, bias):
+@pytest.mark.parametrize(("tie", "norm_position", "positions", "bias"), CHOICES)
+def test_parameters_are_counted_exactly(tie, norm_position, positions, bias):
     config = models.EncoderDecoderConfig(
         23 if tie == "all" else 29,
         23,
-        width=12,
+        d_model=12,
         num_heads=3,
-        hidden=20,
-        encoder_depth=2,
-        decoder_depth=3,
-        tie=tie,
-        arrange=arrange,
+        d_ff=20,
+        num_encoder_layers=2,
+        num_decoder_layers=3,
+        tie_embeddings=tie,
+        norm_position=norm_position,
         positions=positions,
-        max_length=31,
+        max_positions=31,
         attention_bias=bias,
     )
     assert costs.encoder_decoder_parameters(config) == count(config)
 
 
 CONFIG = models.EncoderDecoderConfig(
-    400, 400, width=64, num_heads=4, hidden=192, encoder_depth=1, decoder_depth=1, dropout=0.0
+    400, 400, d_model=64, num_heads=4, d_ff=192, num_encoder_layers=1, num_decoder_layers=1, dropout=0.0
 )
 
 
@@ -57,7 +57,7 @@ def test_flops_of_the_compiled_forward_pass(lengths):
 def test_flops_grow_as_they_should():
     """Linear in depth and batch, quadratic in length through attention alone; training is three forward passes."""
     flops = costs.encoder_decoder_flops
-    deeper = dataclasses.replace(CONFIG, encoder_depth=3, decoder_depth=3)
+    deeper = dataclasses.replace(CONFIG, num_encoder_layers=3, num_decoder_layers=3)
     logits = 2 * 64 * 400 * 2 * 16
     assert flops(deeper, 2, 16, 16) - logits == 3 * (flops(CONFIG, 2, 16, 16) - logits)
     assert flops(CONFIG, 6, 16, 16) == 3 * flops(CONFIG, 2, 16, 16)

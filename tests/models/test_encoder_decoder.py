@@ -108,7 +108,7 @@ def test_an_empty_source_is_finite():
 
 @BOTH
 def test_dropout_is_a_function_of_the_key(name):
-    rates = {"dropout": 0.3, "attention_dropout": 0.2, "hidden_dropout": 0.1}
+    rates = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
     noisy = Small(dataclasses.replace(CONFIGS[name], **rates))
     one, same, other = (noisy.logits(key=jax.random.key(seed)) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, same)
@@ -116,7 +116,7 @@ def test_dropout_is_a_function_of_the_key(name):
     np.testing.assert_array_equal(noisy.logits(), model(name).logits())
 
 
-@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "hidden_dropout"])
+@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
 def test_each_dropout_rate_has_its_place(rate):
     """Each of the three rates alone changes the result: none is forgotten on the way down."""
     noisy = Small(dataclasses.replace(CONFIGS["post"], **({"dropout": 0.0} | {rate: 0.4})))
@@ -139,7 +139,7 @@ def test_bfloat16_is_close(name):
 
 def test_tied_weights_share_one_array():
     """One leaf, used for source, target and output: its gradient is the sum over the three uses."""
-    small, separate = model("post"), Small(dataclasses.replace(CONFIGS["post"], tie="none"))
+    small, separate = model("post"), Small(dataclasses.replace(CONFIGS["post"], tie_embeddings="none"))
     assert {name for name in small.params if "embedding" in name or name == "output"} == {"target_embedding"}
     shared = small.params["target_embedding"]["table"]
     split = small.params | {"output": {"kernel": shared.T}, "source_embedding": {"table": shared}}
@@ -165,7 +165,7 @@ def decode(small, tokens, source_valid):
     @quick
     def run(params, tokens):
         memory = small.net.apply(params, SOURCE, source_valid=source_valid, method="encode")
-        context, state = small.net.apply(params, memory, width=width, length=length, method="start")
+        context, state = small.net.apply(params, memory, beam_size=width, length=length, method="start")
         assert decoding.api.state_size(state) == (B, width)
         assert all(leaf.shape[0] == B for leaf in jax.tree.leaves(context.memory))  # never tiled by hypotheses
         logits = jnp.zeros((B, width, length, small.config.target_vocab_size))
@@ -208,7 +208,7 @@ def test_steps_beyond_what_was_prepared_are_nan():
     """And not, as a cache whose last position is written twice would have it, those of another sentence."""
     small = model("post")
     memory = small.apply(small.params, SOURCE, method="encode")
-    context, state = small.apply(small.params, memory, width=1, length=2, method="start")
+    context, state = small.apply(small.params, memory, beam_size=1, length=2, method="start")
     finite = []
     for _ in range(3):
         logits, state = small.apply(small.params, TARGET[:, :1], state, context, method="step")
@@ -222,9 +222,9 @@ def test_greedy_search_is_repeated_forward_passes():
     small, length = model("pre"), 5
     valid = {"source_valid": SOURCE_VALID, "target_valid": jnp.ones_like(TARGET_VALID)}
     memory = small.apply(small.params, SOURCE, source_valid=SOURCE_VALID, method="encode")
-    context, state = small.apply(small.params, memory, width=1, length=length, method="start")
+    context, state = small.apply(small.params, memory, beam_size=1, length=length, method="start")
     step = lambda tokens, state: small.net.apply(small.params, tokens, state, context, method="step")
-    found = decoding.greedy(step, state, length=length, begin=1, end=2)
+    found = decoding.greedy(step, state, length=length, bos=1, eos=2)
     prefix = np.zeros((B, length + 1), np.int32)
     prefix[:, 0] = 1
     for t in range(length):
@@ -292,17 +292,20 @@ def test_longer_than_the_learned_positions():
         small.logits(SOURCE[:1], long)
     memory = small.apply(small.params, SOURCE, source_valid=SOURCE_VALID, method="encode")
     with pytest.raises(ValueError, match=message):
-        small.apply(small.params, memory, width=1, length=8, method="start")
+        small.apply(small.params, memory, beam_size=1, length=8, method="start")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_heads": 3}, r"width \(8\) must be divisible by num_heads \(3\)"),
-        ({"source_vocab_size": 12}, r"tie='all' shares one table, so vocabularies must be equal: source 12, target 13"),
-        ({"width": 7, "num_heads": 1}, r"sinusoidal positions need an even width, got 7"),
+        ({"num_heads": 3}, r"d_model \(8\) must be divisible by num_heads \(3\)"),
+        (
+            {"source_vocab_size": 12},
+            r"tie_embeddings='all' shares one table, so vocabularies must be equal: source 12, target 13",
+        ),
+        ({"d_model": 7, "num_heads": 1}, r"sinusoidal positions need an even d_model, got 7"),
         ({"positions": "sinusodial"}, r"positions must be one of \('sinusoidal', 'learned'\), got 'sinusodial'"),
-        ({"arrange": "sandwich"}, r"arrange must be one of \('post', 'pre'\), got 'sandwich'"),
+        ({"norm_position": "sandwich"}, r"norm_position must be one of \('post', 'pre'\), got 'sandwich'"),
         ({"compute_dtype": "float16"}, r"compute_dtype must be one of \('float32', 'bfloat16'\), got 'float16'"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ({"attention_dropout": -0.1}, r"attention_dropout must be in \[0, 1\), got -0.1"),
@@ -325,7 +328,7 @@ def test_a_model_needs_vocabularies():
 @BOTH
 def test_initial_logits_are_modest(name):
     """At the start every word is about as likely as another: the loss is near log V, so training starts well."""
-    sizes = {"source_vocab_size": 300, "target_vocab_size": 300, "width": 64, "num_heads": 4, "hidden": 128}
+    sizes = {"source_vocab_size": 300, "target_vocab_size": 300, "d_model": 64, "num_heads": 4, "d_ff": 128}
     net = pure(models.EncoderDecoder, dataclasses.replace(CONFIGS[name], **sizes))
     logits = quick(lambda key: net.apply(net.init(key), SOURCE, TARGET))(jax.random.key(0))
     total, count = functional.cross_entropy(logits, jnp.roll(TARGET, -1, 1))

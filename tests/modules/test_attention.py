@@ -16,14 +16,12 @@ D, N = 8, 4
 VALID = np.array([[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]], bool)
 
 
-def self_attention(num_key_heads=4, bias=False, **options):
-    return built(lambda rngs: modules.SelfAttention(D, N, num_key_heads=num_key_heads, bias=bias, rngs=rngs, **options))
+def self_attention(num_kv_heads=4, bias=False, **options):
+    return built(lambda rngs: modules.SelfAttention(D, N, num_kv_heads=num_kv_heads, bias=bias, rngs=rngs, **options))
 
 
-def cross_attention(num_key_heads=4, bias=False, **options):
-    return built(
-        lambda rngs: modules.CrossAttention(D, N, num_key_heads=num_key_heads, bias=bias, rngs=rngs, **options)
-    )
+def cross_attention(num_kv_heads=4, bias=False, **options):
+    return built(lambda rngs: modules.CrossAttention(D, N, num_kv_heads=num_kv_heads, bias=bias, rngs=rngs, **options))
 
 
 def merge(output, params):
@@ -33,17 +31,17 @@ def merge(output, params):
     return mixed + np.asarray(params["output"].get("bias", 0.0))
 
 
-@pytest.mark.parametrize(("num_key_heads", "bias"), [(4, False), (2, True), (1, False)])
-def test_fused_projection_equals_separate_matrices(num_key_heads, bias):
+@pytest.mark.parametrize(("num_kv_heads", "bias"), [(4, False), (2, True), (1, False)])
+def test_fused_projection_equals_separate_matrices(num_kv_heads, bias):
     """One matrix product for queries, keys and values: the slices of its kernel are the separate W_Q, W_K, W_V."""
-    net, params = self_attention(num_key_heads, bias)
+    net, params = self_attention(num_kv_heads, bias)
     x = np.asarray(normal(2, 5, D), np.float64)
     kernel, offset = np.asarray(params["kernel"], np.float64), np.asarray(params.get("bias", np.zeros(1)))
     heads = lambda k, which: x @ kernel[:, k, which] + (offset[k, which] if bias else 0)
-    group = N // num_key_heads
+    group = N // num_kv_heads
     query = np.stack([heads(n // group, n % group) for n in range(N)], 2)
-    key = np.stack([heads(k, -2) for k in range(num_key_heads)], 2)
-    value = np.stack([heads(k, -1) for k in range(num_key_heads)], 2)
+    key = np.stack([heads(k, -2) for k in range(num_kv_heads)], 2)
+    value = np.stack([heads(k, -1) for k in range(num_kv_heads)], 2)
     found = net.apply(params, jnp.asarray(x, jnp.float32), method="project")
     for got, expected in zip(found, (query, key, value), strict=True):
         np.testing.assert_allclose(got, expected, atol=1e-5)
@@ -53,9 +51,9 @@ def test_fused_projection_equals_separate_matrices(num_key_heads, bias):
     np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(("num_key_heads", "bias"), [(4, True), (2, False)])
-def test_cross_attention_equals_separate_matrices(num_key_heads, bias):
-    net, params = cross_attention(num_key_heads, bias)
+@pytest.mark.parametrize(("num_kv_heads", "bias"), [(4, True), (2, False)])
+def test_cross_attention_equals_separate_matrices(num_kv_heads, bias):
+    net, params = cross_attention(num_kv_heads, bias)
     x, memory = normal(2, 3, D, seed=1), normal(2, 5, D, seed=2)
     both = np.einsum("bsd,dkch->bskch", memory, params["key_value"]) + np.asarray(params.get("key_value_bias", 0.0))
     query = np.einsum("btd,dnh->btnh", x, params["query"]) + np.asarray(params.get("query_bias", 0.0))
@@ -70,7 +68,7 @@ def test_parameters():
     """4 D^2 without biases whatever the number of heads; grouped keys are fewer; the kernel draws as Glorot says."""
     assert count(self_attention()[1]) == count(cross_attention()[1]) == 4 * D * D
     assert count(self_attention(bias=True)[1]) == count(cross_attention(bias=True)[1]) == 4 * D * D + 4 * D
-    assert count(self_attention(num_key_heads=1)[1]) == 2 * D * D + 2 * D * D // N
+    assert count(self_attention(num_kv_heads=1)[1]) == 2 * D * D + 2 * D * D // N
     fresh = built(lambda rngs: modules.SelfAttention(64, 4, rngs=rngs))[0].init(jax.random.key(0))
     limit = np.sqrt(6 / 128)
     for kernel in (fresh["kernel"], fresh["output"]["kernel"]):
@@ -81,25 +79,25 @@ def test_parameters():
 @pytest.mark.parametrize(
     ("width", "heads", "key_heads", "message"),
     [
-        (512, 7, 7, r"width \(512\) must be divisible by num_heads \(7\)"),
-        (8, 0, 1, r"width \(8\) must be divisible by num_heads \(0\)"),
-        (8, 4, 3, r"num_heads \(4\) must be divisible by num_key_heads \(3\)"),
+        (512, 7, 7, r"d_model \(512\) must be divisible by num_heads \(7\)"),
+        (8, 0, 1, r"d_model \(8\) must be divisible by num_heads \(0\)"),
+        (8, 4, 3, r"num_heads \(4\) must be divisible by num_kv_heads \(3\)"),
     ],
 )
 def test_heads_that_do_not_fit(width, heads, key_heads, message):
     with pytest.raises(ValueError, match=message):
         head_dim(width, heads, key_heads)
     with pytest.raises(ValueError, match=message):
-        modules.SelfAttention(width, heads, num_key_heads=key_heads, rngs=nnx.Rngs(0))
+        modules.SelfAttention(width, heads, num_kv_heads=key_heads, rngs=nnx.Rngs(0))
 
 
-@pytest.mark.parametrize("num_key_heads", [4, 2])
-def test_step_equals_the_rows_of_the_whole(num_key_heads):
+@pytest.mark.parametrize("num_kv_heads", [4, 2])
+def test_step_equals_the_rows_of_the_whole(num_kv_heads):
     """Folding the cached step over a sequence is causal attention, for several hypotheses at once."""
-    net, params = self_attention(num_key_heads, bias=True)
+    net, params = self_attention(num_kv_heads, bias=True)
     x = normal(2 * 3, 5, D)
     whole = net.apply(params, x, mask=masks.causal())
-    cache = empty_cache(2, 3, 5, num_key_heads, D // N, jnp.dtype("float32"))
+    cache = empty_cache(2, 3, 5, num_kv_heads, D // N, jnp.dtype("float32"))
     for t in range(5):
         row, cache = net.apply(params, x[:, t].reshape(2, 3, D), cache, jnp.int32(t), method="step")
         np.testing.assert_allclose(row.reshape(6, D), whole[:, t], atol=1e-5)
@@ -116,10 +114,10 @@ def test_dropout_needs_a_key_and_drops_weights():
 
 
 def test_tape_holds_queries_and_keys():
-    """What the tape caught, given to attention_weights, are the weights of the layer."""
+    """What the intermediates caught, given to attention_weights, are the weights of the layer."""
     net, params = self_attention()
     x, caught = normal(2, 5, D), {}
-    net.net.apply(params, x, mask=masks.causal(), tape=caught)
+    net.net.apply(params, x, mask=masks.causal(), intermediates=caught)
     query, key, value = net.apply(params, x, method="project")
     weights = functional.attention_weights(*caught["self"], mask=masks.causal())
     expected = merge(np.einsum("bnts,bsnh->btnh", weights, value), params)

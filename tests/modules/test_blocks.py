@@ -25,7 +25,7 @@ def block(arrange, cross, dropout=0.0, norm=modules.LayerNorm):
             modules.FeedForward(D, F, dropout=dropout, rngs=rngs),
             cross=modules.CrossAttention(D, N, dropout=dropout, rngs=rngs) if cross else None,
             norm=lambda: norm(D),
-            arrange=arrange,
+            arrangement=arrange,
             dropout=dropout,
         )
 
@@ -38,7 +38,7 @@ def parts(params):
     cross, _ = built(lambda rngs: modules.CrossAttention(D, N, rngs=rngs))
     feed_forward, _ = built(lambda rngs: modules.FeedForward(D, F, rngs=rngs))
     memory = lambda m: cross.apply(params["cross"], m, method="project")
-    norm = lambda name, x: functional.layer_norm(x, params[name]["scale"], params[name]["shift"])
+    norm = lambda name, x: functional.layer_norm(x, params[name]["scale"], params[name]["bias"])
     return (
         lambda x, **kw: attention.apply(params["attention"], x, **kw),
         lambda x, m, **kw: cross.apply(params["cross"], x, memory(m), **kw),
@@ -75,7 +75,7 @@ def test_sandwich_block():
         functional.sandwich_norm, cross=False, norm=lambda d: modules.NormPair(lambda: modules.LayerNorm(d))
     )
     attend, _, think, _ = parts(params)
-    norm = lambda name, part, x: functional.layer_norm(x, params[name][part]["scale"], params[name][part]["shift"])
+    norm = lambda name, part, x: functional.layer_norm(x, params[name][part]["scale"], params[name][part]["bias"])
     x = normal(2, 5, D)
     z = x + norm("attention_norm", "after", attend(norm("attention_norm", "before", x)))
     y = z + norm("feed_forward_norm", "after", think(norm("feed_forward_norm", "before", z)))

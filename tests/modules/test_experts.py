@@ -67,9 +67,9 @@ def test_in_a_stack_the_routing_can_be_collected_and_trained():
     x = normal(2, 5, D)
 
     def loss(params):
-        _, tape = net.net.apply(params, x, mask=masks.causal(), capture=True)
-        assert tape["experts"].experts.shape == (3, 2, 5, 2)
-        return jax.vmap(functional.load_balancing_loss)(tape["experts"]).sum()
+        _, intermediates = net.net.apply(params, x, mask=masks.causal(), capture=True)
+        assert intermediates["experts"].experts.shape == (3, 2, 5, 2)
+        return jax.vmap(functional.load_balancing_loss)(intermediates["experts"]).sum()
 
     value, gradient = jax.value_and_grad(loss)(params)
     assert 2.9 < value < 3 * E

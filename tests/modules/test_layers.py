@@ -1,4 +1,4 @@
-"""Linear, feed-forward, normalisation, embedding and position layers: parameters, and the function they call."""
+"""Linear, feed-forward, normalization, embedding and position layers: parameters, and the function they call."""
 
 from statistics import NormalDist
 
@@ -43,11 +43,11 @@ def test_feed_forward(activation):
 def test_norms():
     x = normal(2, 3, D)
     net, params = built(lambda rngs: modules.LayerNorm(D, epsilon=0.1))
-    expected = functional.layer_norm(x, params["scale"], params["shift"], epsilon=0.1)
+    expected = functional.layer_norm(x, params["scale"], params["bias"], epsilon=0.1)
     np.testing.assert_allclose(net.apply(params, x), expected, atol=1e-6)
     fresh = net.init(jax.random.key(0))
     assert np.asarray(fresh["scale"] == 1).all()
-    assert np.asarray(fresh["shift"] == 0).all()
+    assert np.asarray(fresh["bias"] == 0).all()
     net, params = built(lambda rngs: modules.RMSNorm(D, epsilon=0.1))
     np.testing.assert_allclose(net.apply(params, x), functional.rms_norm(x, params["scale"], epsilon=0.1), atol=1e-6)
 
@@ -73,7 +73,7 @@ def test_learned_positions():
         net.apply(params, int32([[0]]), length=5)
 
 
-def test_initialisers():
+def test_initializers():
     """Uniform and normal by their quantiles, for many keys and lengths; never infinite; keys and shapes matter."""
     draws = np.asarray(jax.vmap(lambda key: uniform(key, (64, 64)))(jax.random.split(jax.random.key(0), 16))).reshape(
         -1

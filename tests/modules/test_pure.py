@@ -14,7 +14,15 @@ from jaxformer.modules.pure import check_shapes
 from tests.modules.small import quick
 
 CONFIG = models.EncoderDecoderConfig(
-    11, 11, width=8, num_heads=2, hidden=16, encoder_depth=2, decoder_depth=3, attention_bias=True, arrange="pre"
+    11,
+    11,
+    d_model=8,
+    num_heads=2,
+    d_ff=16,
+    num_encoder_layers=2,
+    num_decoder_layers=3,
+    attention_bias=True,
+    norm_position="pre",
 )
 NET = pure(models.EncoderDecoder, CONFIG)
 
@@ -49,7 +57,7 @@ def test_equal_models_are_equal_keys():
 def test_describing_a_model_allocates_nothing():
     """Shapes and axes of a model too big for the machine (the widths of GPT-3) are there at once."""
     config = models.EncoderDecoderConfig(
-        50_000, 50_000, width=12288, num_heads=96, hidden=49152, encoder_depth=96, decoder_depth=96
+        50_000, 50_000, d_model=12288, num_heads=96, d_ff=49152, num_encoder_layers=96, num_decoder_layers=96
     )
     gc.collect()
     before = {id(x) for x in jax.live_arrays()}
@@ -92,7 +100,7 @@ def test_init_is_a_function_of_the_key():
 
 
 def test_init_under_vmap():
-    """An ensemble: the same as initialising each."""
+    """An ensemble: the same as initializing each."""
     keys = jax.random.split(jax.random.key(2), 2)
     many = quick(jax.vmap(NET.init))(keys)
     for i in range(2):

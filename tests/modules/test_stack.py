@@ -31,9 +31,9 @@ def test_scan_equals_loop(key):
     for i in range(DEPTH):
         layer = jax.tree.map(lambda leaf: leaf[i], params["layers"])  # noqa: B023
         expected = block.apply(layer, expected, mask=masks.causal(), key=keys[i])
-    got, tape = net.apply(params, x, mask=masks.causal(), key=key)
+    got, intermediates = net.apply(params, x, mask=masks.causal(), key=key)
     np.testing.assert_allclose(got, expected, atol=1e-5)
-    assert tape == {}
+    assert intermediates == {}
     if key is not None:
         assert not np.allclose(got, net.apply(params, x, mask=masks.causal())[0], atol=1e-2)
 
@@ -57,14 +57,16 @@ def test_capture_gives_every_layer():
     net, params = stack()
     x = normal(2, 5, D)
     plain, _ = net.apply(params, x, mask=masks.causal())
-    got, tape = net.apply(params, x, mask=masks.causal(), capture=True)
+    got, intermediates = net.apply(params, x, mask=masks.causal(), capture=True)
     np.testing.assert_array_equal(got, plain)
-    assert {name: tuple(a.shape for a in pair) for name, pair in tape.items()} == {"self": ((3, 2, 5, 2, 4),) * 2}
+    assert {name: tuple(a.shape for a in pair) for name, pair in intermediates.items()} == {
+        "self": ((3, 2, 5, 2, 4),) * 2
+    }
     first = jax.tree.map(lambda leaf: leaf[0], params["layers"])
-    norm = functional.layer_norm(x, first["attention_norm"]["scale"], first["attention_norm"]["shift"])
+    norm = functional.layer_norm(x, first["attention_norm"]["scale"], first["attention_norm"]["bias"])
     attention, _ = built(lambda rngs: modules.SelfAttention(D, N, rngs=rngs))
     query, _, _ = attention.apply(first["attention"], norm, method="project")
-    np.testing.assert_allclose(tape["self"][0][0], query, atol=1e-5)
+    np.testing.assert_allclose(intermediates["self"][0][0], query, atol=1e-5)
 
 
 def test_one_trace_whatever_the_depth():
@@ -85,5 +87,5 @@ def test_one_trace_whatever_the_depth():
 
 
 def test_a_stack_has_layers():
-    with pytest.raises(ValueError, match="at least one layer, got depth 0"):
+    with pytest.raises(ValueError, match="at least one layer, got num_layers 0"):
         modules.Stack(make_block, 0, rngs=nnx.Rngs(0))

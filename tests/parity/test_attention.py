@@ -168,7 +168,7 @@ def test_empty_rows():
     assert not theirs[:, 1].nan_to_num().any()
 
 
-@pytest.mark.parametrize("pairs", ["halves", "neighbours"])
+@pytest.mark.parametrize("pairs", ["halves", "neighbors"])
 @pytest.mark.parametrize("packed", [False, True])
 def test_rotary(pairs, packed):
     """Pairs of features as complex numbers, multiplied by ``torch.polar(1, omega t)``; their gradient."""

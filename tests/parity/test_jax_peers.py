@@ -109,7 +109,7 @@ def theirs_with(query, key, value, output, biases):
 @pytest.mark.parametrize("heads", [4, 2])
 def test_nnx_self_attention(heads):
     """Ours holds query, key and value heads in one kernel; the mask is padding."""
-    net, params = built(lambda rngs: modules.SelfAttention(D, N, num_key_heads=heads, bias=True, rngs=rngs))
+    net, params = built(lambda rngs: modules.SelfAttention(D, N, num_kv_heads=heads, bias=True, rngs=rngs))
     split = lambda x: (x[..., :-2, :].reshape(*x.shape[:-3], N, H), x[..., -2, :], x[..., -1, :])
     output = params["output"]
     layer = theirs_with(*split(params["kernel"]), output["kernel"], (*split(params["bias"]), output["bias"]))
@@ -124,7 +124,7 @@ def test_nnx_self_attention(heads):
 @pytest.mark.parametrize("heads", [4, 2])
 def test_nnx_cross_attention(heads):
     """Gradients of the queries' sequence and of the memory."""
-    net, params = built(lambda rngs: modules.CrossAttention(D, N, num_key_heads=heads, bias=True, rngs=rngs))
+    net, params = built(lambda rngs: modules.CrossAttention(D, N, num_kv_heads=heads, bias=True, rngs=rngs))
     split = lambda x: (x[..., 0, :], x[..., 1, :])
     output = params["output"]
     biases = params["query_bias"], *split(params["key_value_bias"]), output["bias"]

@@ -64,7 +64,7 @@ def fill_block(theirs, params, cross=False):
         fill(getattr(theirs, name).bias, params["feed_forward"][ours]["bias"])
     for name, ours in norms:
         fill(getattr(theirs, name).weight, params[ours]["scale"])
-        fill(getattr(theirs, name).bias, params[ours]["shift"])
+        fill(getattr(theirs, name).bias, params[ours]["bias"])
 
 
 def block(arrange, activation, cross=False):
@@ -74,7 +74,7 @@ def block(arrange, activation, cross=False):
             modules.FeedForward(D, F, activation=activation, rngs=rngs),
             cross=modules.CrossAttention(D, N, bias=True, rngs=rngs) if cross else None,
             norm=lambda: modules.LayerNorm(D),
-            arrange=arrange,
+            arrangement=arrange,
         )
 
     return built(make)

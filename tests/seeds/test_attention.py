@@ -244,7 +244,7 @@ def test_a22_output_and_weights_come_together():
     np.testing.assert_allclose(functional.attention_weights(lift(Q), lift(K))[0, 0], weights, atol=1e-6)
 
 
-def test_a22_labelled_map():
+def test_a22_labeled_map():
     """A T' x T map with words on both sides, as text: each row darkest where its word looks."""
     _, weights = example(X)
     lines = as_text(Map(("The", "cat", "sat"), ("Le", "chat", "dort"), np.asarray(weights))).split("\n")

@@ -12,27 +12,27 @@ from tests.models.small import SOURCE, TARGET, Small, model
 from tests.modules.small import built, count, normal
 
 
-def block(width, num_heads, arrange=functional.pre_norm, cross=False):
+def block(width, num_heads, arrangement=functional.pre_norm, cross=False):
     def make(rngs):
         return modules.Block(
             modules.SelfAttention(width, num_heads, rngs=rngs),
             modules.FeedForward(width, activation=functional.gelu, rngs=rngs),
             cross=modules.CrossAttention(width, num_heads, rngs=rngs) if cross else None,
             norm=lambda: modules.LayerNorm(width),
-            arrange=arrange,
+            arrangement=arrangement,
         )
 
     return make
 
 
 def test_b1_b2_both_orders():
-    """Post: LN(X + f(X)) leaves every token normalised; pre: X + f(LN X) leaves a sum that is not."""
+    """Post: LN(X + f(X)) leaves every token normalized; pre: X + f(LN X) leaves a sum that is not."""
     x = normal(2, 5, 8)
-    for arrange, normalised in ((functional.post_norm, True), (functional.pre_norm, False)):
+    for arrange, normalized in ((functional.post_norm, True), (functional.pre_norm, False)):
         net, params = built(block(8, 2, arrange))
-        plain = params | {"feed_forward_norm": {"scale": jnp.ones(8), "shift": jnp.zeros(8)}}
+        plain = params | {"feed_forward_norm": {"scale": jnp.ones(8), "bias": jnp.zeros(8)}}
         deviation = np.asarray(net.apply(plain, x).std(-1))
-        assert np.allclose(deviation, 1, atol=1e-3) == normalised
+        assert np.allclose(deviation, 1, atol=1e-3) == normalized
 
 
 @pytest.mark.parametrize("order", ["post", "pre"])
@@ -57,9 +57,9 @@ def test_b1_b2_z5_equations(order):
         return functional.gelu(x @ up["kernel"] + up["bias"][None, None]) @ down["kernel"] + down["bias"][None, None]
 
     def norm(x, name):
-        centred = x - x.mean(-1, keepdims=True)
-        scale, shift = (params[name][part][None, None] for part in ("scale", "shift"))
-        return scale * centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) + shift
+        centered = x - x.mean(-1, keepdims=True)
+        scale, shift = (params[name][part][None, None] for part in ("scale", "bias"))
+        return scale * centered / jnp.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5) + shift
 
     if order == "post":
         z = norm(x + attend(x), "attention_norm")
@@ -100,10 +100,10 @@ def test_b4_document_stack():
 
 
 def test_b4_z5_the_final_norm():
-    """Document 002 alone ends its stack with a LayerNorm; the pre-norm model here does: its states are normalised."""
+    """Document 002 alone ends its stack with a LayerNorm; the pre-norm model here does: its states are normalized."""
     small = model("pre")
     states = lambda params: np.asarray(small.apply(params, SOURCE, method="encode").states)
-    plain = small.params | {"encoder_norm": {"scale": jnp.ones(8), "shift": jnp.zeros(8)}}
+    plain = small.params | {"encoder_norm": {"scale": jnp.ones(8), "bias": jnp.zeros(8)}}
     np.testing.assert_allclose(states(plain).std(-1), 1, atol=1e-3)
     np.testing.assert_allclose(states(plain).mean(-1), 0, atol=1e-5)
 
@@ -242,7 +242,9 @@ def test_x4_the_future_cannot_be_seen(compare):
 def test_b13_pipeline():
     """ "The cat sat" -> ids [50, 123, 456] -> embeddings and positions -> layers -> logits over the vocabulary."""
     small = Small(
-        models.EncoderDecoderConfig(500, 500, width=8, num_heads=2, hidden=16, encoder_depth=1, decoder_depth=1)
+        models.EncoderDecoderConfig(
+            500, 500, d_model=8, num_heads=2, d_ff=16, num_encoder_layers=1, num_decoder_layers=1
+        )
     )
     ids = jnp.array([[50, 123, 456]], jnp.int32)
     table = small.params["target_embedding"]["table"]
@@ -253,7 +255,7 @@ def test_b13_pipeline():
             modules.SelfAttention(8, 2, rngs=rngs),
             modules.FeedForward(8, 16, rngs=rngs),
             norm=lambda: modules.LayerNorm(8),
-            arrange=functional.post_norm,
+            arrangement=functional.post_norm,
         ),
         None,
     )
@@ -265,7 +267,7 @@ def test_b13_pipeline():
 def test_b14_positions_survive_depth():
     """Through the residuals of twelve fresh layers: a model of one repeated word still tells its places apart."""
     config = models.EncoderDecoderConfig(
-        13, 13, width=16, num_heads=2, hidden=32, encoder_depth=12, decoder_depth=1, arrange="pre"
+        13, 13, d_model=16, num_heads=2, d_ff=32, num_encoder_layers=12, num_decoder_layers=1, norm_position="pre"
     )
     net = pure(models.EncoderDecoder, config)
     encode = jax.jit(lambda key: net.apply(net.init(key), jnp.full((1, 6), 5), method="encode").states[0])

@@ -17,8 +17,8 @@ def test_c4_projections_count_too():
     length, width = 100, 512
     multiply_adds = 4 * length * width**2 + 2 * length**2 * width
     assert multiply_adds == 115_097_600
-    one = models.EncoderDecoderConfig(1, 1, hidden=0, encoder_depth=2, decoder_depth=1)
-    two = models.EncoderDecoderConfig(1, 1, hidden=0, encoder_depth=1, decoder_depth=1)
+    one = models.EncoderDecoderConfig(1, 1, d_ff=0, num_encoder_layers=2, num_decoder_layers=1)
+    two = models.EncoderDecoderConfig(1, 1, d_ff=0, num_encoder_layers=1, num_decoder_layers=1)
     layer = costs.encoder_decoder_flops(one, 1, length, 1) - costs.encoder_decoder_flops(two, 1, length, 1)
     assert layer == 2 * multiply_adds
     assert multiply_adds > length * width**2
@@ -65,7 +65,7 @@ def test_c7_z17_the_transformer(width, hidden, stacks, table, total):
 
     12 L d^2 with L = 12 gives 37.7 M: it counts no cross-attention. Large: 176.2 + 37.9 = 214.0 M, the table's 213 M.
     """
-    config = models.EncoderDecoderConfig(37_000, 37_000, width=width, num_heads=width // 64, hidden=hidden)
+    config = models.EncoderDecoderConfig(37_000, 37_000, d_model=width, num_heads=width // 64, d_ff=hidden)
     assert 168 * width**2 / 1e6 == pytest.approx(stacks, abs=0.06)
     assert 37_000 * width / 1e6 == pytest.approx(table, abs=0.06)
     counted = costs.encoder_decoder_parameters(config)

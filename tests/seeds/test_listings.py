@@ -51,8 +51,8 @@ def test_k4_masked_demo():
     np.testing.assert_allclose(masked[3], plain[3], atol=1e-6)
 
 
-def test_x1_visualised_sentence():
-    """ "I love cats and dogs": rows nearly one-hot, since unnormalised projections defeat the scaling."""
+def test_x1_visualized_sentence():
+    """ "I love cats and dogs": rows nearly one-hot, since unnormalized projections defeat the scaling."""
     x, w_q, w_k = seeded(42, (5, 16), (16, 16), (16, 16))
     _, weights = functional.attention_head(x @ w_q, x @ w_k, x)
     expected = [[0, 0, 1, 0, 0], [1, 0, 0, 0, 0], [0.012, 0.988, 0, 0, 0], [0.990, 0.010, 0, 0, 0], [1, 0, 0, 0, 0]]

@@ -1,4 +1,4 @@
-"""CHECKLIST section N: normalisation and residuals."""
+"""CHECKLIST section N: normalization and residuals."""
 
 import functools
 
@@ -143,7 +143,7 @@ def test_n11_orders():
     np.testing.assert_allclose(functional.pre_norm(TOKEN, f, norm), TOKEN + 3 * norm(TOKEN), atol=1e-6)
 
 
-def test_n12_scale_drifts_without_normalisation():
+def test_n12_scale_drifts_without_normalization():
     """Fifty random residual layers: without norms the deviation explodes; pre-norm grows slowly, post-norm stays 1."""
     norm = lambda x: functional.layer_norm(x, jnp.ones(16))
     plain = pre = post = normal(4, 16)

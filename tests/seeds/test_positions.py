@@ -18,16 +18,16 @@ def table(length, dim):
 def test_p1_p2_raw_index_baselines():
     """P_t = t grows without end; t / (N - 1) stays in [0, 1] but its step depends on N: 1/3 at 4, 1/9 at 10."""
     for length, step in ((4, 1 / 3), (10, 1 / 9)):
-        normalised = np.arange(length) / (length - 1)
-        assert normalised[-1] == 1
-        np.testing.assert_allclose(np.diff(normalised), step)
+        normalized = np.arange(length) / (length - 1)
+        assert normalized[-1] == 1
+        np.testing.assert_allclose(np.diff(normalized), step)
     assert np.abs(table(1000, 8)).max() <= 1 + 1e-6  # what sines have over the raw index
-    np.testing.assert_array_equal(table(4, 8), table(10, 8)[:4])  # and over the normalised one
+    np.testing.assert_array_equal(table(4, 8), table(10, 8)[:4])  # and over the normalized one
 
 
 def test_p3_positions_are_added_before_the_first_block():
     """x' = x + p: a model with empty embeddings, whose learned table holds the sines, sees what the sines give."""
-    sizes = {"width": 8, "num_heads": 2, "hidden": 8, "encoder_depth": 1, "decoder_depth": 1}
+    sizes = {"d_model": 8, "num_heads": 2, "d_ff": 8, "num_encoder_layers": 1, "num_decoder_layers": 1}
     sines, learned = [
         Small(models.EncoderDecoderConfig(13, 13, positions=p, **sizes)) for p in ("sinusoidal", "learned")
     ]
@@ -101,7 +101,7 @@ def test_p9_an_offset_is_a_rotation():
 
 
 def test_p10_fast_and_slow_bands():
-    """Neighbours differ in the fast bands, far positions in slow ones; a fast band repeats, a slow one hardly moves."""
+    """Neighbors differ in the fast bands, far positions in slow ones; a fast band repeats, a slow one hardly moves."""
     found = table(200, 64)
     near, far = np.abs(found[11] - found[10]), np.abs(found[190] - found[10])
     assert near[:8].max() > 0.4

@@ -31,7 +31,7 @@ def test_t2_parallel_likelihood_is_sequential():
     logits = small.logits(SOURCE, INPUT, source_valid=SOURCE_VALID)
     total, count = functional.cross_entropy(logits, REFERENCE)
     memory = small.apply(small.params, SOURCE, source_valid=SOURCE_VALID, method="encode")
-    context, state = small.apply(small.params, memory, width=1, length=4, method="start")
+    context, state = small.apply(small.params, memory, beam_size=1, length=4, method="start")
     sequential = 0.0
     for t in range(4):
         row, state = small.apply(small.params, INPUT[:, t : t + 1], state, context, method="step")

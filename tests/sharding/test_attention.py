@@ -89,7 +89,7 @@ ELSEWHERE = """
 import functools, sys, jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxformer import axes, masks, sharding
-from jaxformer.sharding import topology
+from jaxformer.planning import topology
 
 pod, implementation = sys.argv[1:]
 grid = sharding.mesh("data=4,tensor=2", topology.devices(pod))

@@ -13,8 +13,8 @@ from jax.sharding import PartitionSpec
 
 from jaxformer import models, pure, sharding, training
 
-SIZES = {"width": 16, "num_heads": 4, "hidden": 32, "encoder_depth": 2, "decoder_depth": 2}
-CONFIG = models.EncoderDecoderConfig(64, 64, arrange="pre", dropout=0.1, **SIZES)
+SIZES = {"d_model": 16, "num_heads": 4, "d_ff": 32, "num_encoder_layers": 2, "num_decoder_layers": 2}
+CONFIG = models.EncoderDecoderConfig(64, 64, norm_position="pre", dropout=0.1, **SIZES)
 ALL_AXES = "data=2,fsdp=2,tensor=2"
 MORE = {
     "data=8": 1,

@@ -28,21 +28,27 @@ QUIET = Console(quiet=True)
 
 def config(cache, **train):
     options = {"steps": 6, "validate_every": 3, "validation_bleu": 8, "checkpoint_every": 3} | train
-    data = {"token_budget": 640, "num_shapes": 1, "max_length": 32}
+    data = {"tokens_per_batch": 640, "num_shapes": 1, "max_length": 32}
     return TranslationConfig(
         model=models.EncoderDecoderConfig(
-            width=16, num_heads=4, hidden=32, encoder_depth=1, decoder_depth=1, dropout=0.1, attention_dropout=0.1
+            d_model=16,
+            num_heads=4,
+            d_ff=32,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            dropout=0.1,
+            attention_dropout=0.1,
         ),
         data=DataConfig(corpus="grammar", vocab_size=400, cache=str(cache), **data),
-        optimizer=OptimizerConfig(peak=1e-2, warmup=2),
+        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=2),
         train=TrainConfig(tensorboard=False, **options),
-        decode=DecodeConfig(width=3, batch_size=12, max_extra=0, max_ratio=1.0),
+        decode=DecodeConfig(beam_size=3, batch_size=12, max_extra=0, max_ratio=1.0),
     )
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """Where tokens and the tokeniser are made once."""
+    """Where tokens and the tokenizer are made once."""
     return tmp_path_factory.mktemp("shared")
 
 
@@ -86,7 +92,7 @@ def test_training_validation_and_search(text, shared):
         translation.Translator(r.model.net, s.params, r.tokenizer, r.model.config.decode, r.model.placement)
         for r, s in ((run, placed), (one, last))
     )
-    for got, want in zip(*(t.candidates(sentences, num_best=2) for t in (there, here)), strict=True):
+    for got, want in zip(*(t.candidates(sentences, n_best=2) for t in (there, here)), strict=True):
         np.testing.assert_allclose(got[0].score, want[0].score, rtol=1e-4)
         if want[0].score - want[1].score > 1e-4:
             assert got[0].tokens == want[0].tokens
@@ -129,8 +135,8 @@ def test_what_a_mesh_cannot_do(shared, tmp_path):
         prepared(shared, "tensor=8").model.step()
     with pytest.raises(ValueError, match="mesh axis expert = 4 cuts nothing of this model"):
         prepared(shared, "data=2,expert=4").model.step()
-    late = dataclasses.replace(config(shared), optimizer=OptimizerConfig(schedule="cosine", warmup=6))
-    with pytest.raises(ValueError, match="warmup=6, steps=6"):
+    late = dataclasses.replace(config(shared), optimizer=OptimizerConfig(schedule="cosine", warmup_steps=6))
+    with pytest.raises(ValueError, match="warmup_steps=6, steps=6"):
         translation.train(late, tmp_path / "run", console=QUIET)
     assert not (tmp_path / "run").exists()
 
@@ -156,7 +162,7 @@ class Device:
     device_kind: str = "TPU v5"
 
 
-def test_rows_of_a_process_that_are_no_neighbours(monkeypatch):
+def test_rows_of_a_process_that_are_no_neighbors(monkeypatch):
     """On a torus a host's devices lie anywhere along a mesh axis; two of these hosts share rows along `tensor`."""
     hosts = [0, 1, 2, 3, 1, 0, 3, 2, 0, 1, 2, 3, 1, 0, 3, 2]
     devices = np.array([Device(n, host) for n, host in enumerate(hosts)])

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from jaxformer import models, sharding, training
+from jaxformer import demo, models, sharding, training
 from jaxformer.config import ConfigError
-from jaxformer.data import grammar
 from jaxformer.data.sources import DataError
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.modules import pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks import runs, translation
+from jaxformer.tasks import rundir, translation
 from jaxformer.tasks.corpora import load_corpora
 from jaxformer.tasks.translation_config import DataConfig, DecodeConfig, TrainConfig, TranslationConfig
 from jaxformer.tasks.translation_model import make_model
@@ -25,24 +24,27 @@ ALL = Placement(sharding.mesh())
 SENTENCES = ["The old man sees the house.", "", "She sings.", "Why did the old actress hide her keys?", "  "]
 
 
-def translator(width=3, **options):
-    tokenizer = Tokenizer.train([p.english for p in grammar.generate(500)], vocab_size=400)
+def translator(beam_size=3, **options):
+    tokenizer = Tokenizer.train([p.english for p in demo.generate(500)], vocab_size=400)
     config = models.EncoderDecoderConfig(
-        400, 400, width=16, num_heads=2, hidden=32, encoder_depth=1, decoder_depth=1, **options
+        400, 400, d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1, **options
     )
     net = pure(models.EncoderDecoder, config)
     return Translator(
-        net, net.init(jax.random.key(1)), tokenizer, DecodeConfig(width=width, batch_size=2, max_ratio=1.0, max_extra=5)
+        net,
+        net.init(jax.random.key(1)),
+        tokenizer,
+        DecodeConfig(beam_size=beam_size, batch_size=2, max_ratio=1.0, max_extra=5),
     )
 
 
 def test_order_and_empty_sentences():
     """Each sentence is translated as it is alone, whatever it is batched with."""
     one = translator()
-    together = one.candidates(SENTENCES, num_best=2)
+    together = one.candidates(SENTENCES, n_best=2)
     assert [c.text for c in together[1]] == ["", ""]
     for sentence, found in zip(SENTENCES, together, strict=True):
-        alone = one.candidates([sentence], num_best=2)[0]
+        alone = one.candidates([sentence], n_best=2)[0]
         assert [c.tokens for c in alone] == [c.tokens for c in found]
         np.testing.assert_allclose([c.score for c in alone], [c.score for c in found], rtol=1e-4, atol=1e-5)
 
@@ -80,9 +82,9 @@ def test_attention_rows_sum_to_one():
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match=r"num_best must be in \[1, width = 3\], got 4"):
-        translator().candidates(SENTENCES, num_best=4)
-    short = translator(positions="learned", max_length=12)
+    with pytest.raises(ValueError, match=r"n_best must be in \[1, beam_size = 3\], got 4"):
+        translator().candidates(SENTENCES, n_best=4)
+    short = translator(positions="learned", max_positions=12)
     assert len(short.translate(["She sings."])) == 1
     with pytest.raises(ValueError, match=r"sentence 2 has .* tokens, but the model has 12 positions"):
         short.translate(["She sings.", "The old man sees the house and the garden and the sea and the hills."])
@@ -91,14 +93,20 @@ def test_refusals():
 def test_scores_are_of_the_data_of_the_run(tmp_path):
     """Otherwise what is held out may have been trained on."""
     config, quiet = small(), Console(quiet=True)
-    runs.write_provenance(tmp_path, data={"train": "another", "validation": "one"})
+    rundir.write_provenance(tmp_path, data={"train": "another", "validation": "one"})
     with pytest.raises(ConfigError, match="a run on other data, by its hash: train was 'another'"):
         translation.evaluate(tmp_path, config, translator(), console=quiet)
 
 
 def small(**data):
     model = models.EncoderDecoderConfig(
-        width=16, num_heads=2, hidden=32, encoder_depth=1, decoder_depth=1, positions="learned", max_length=8
+        d_model=16,
+        num_heads=2,
+        d_ff=32,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        positions="learned",
+        max_positions=8,
     )
     return TranslationConfig(model=model, data=DataConfig(corpus="grammar", vocab_size=400, **data))
 
@@ -106,7 +114,7 @@ def small(**data):
 def test_batches_longer_than_the_positions(tmp_path):
     config = small(cache=str(tmp_path / "cache"))
     corpora = load_corpora(config.data, seed=0)
-    with pytest.raises(DataError, match=r"model\.max_length is 8"):
+    with pytest.raises(DataError, match=r"model\.max_positions is 8"):
         translation.prepare_run(config, corpora, tmp_path, ALL, console=Console(quiet=True))
 
 
@@ -116,7 +124,7 @@ def test_lengths_that_a_mesh_cannot_cut(tmp_path):
     for multiple in (1, 4):
         config = small(cache=str(tmp_path / "cache"), length_multiple=multiple)
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, max_length=256))
-        console = Console(file=io.StringIO(), width=500)
+        console = Console(file=io.StringIO(), d_model=500)
         corpora = load_corpora(config.data, seed=0)
         plan = translation.prepare_run(config, corpora, tmp_path, placement, console=console).train[1]
         said.append(console.file.getvalue())
@@ -128,7 +136,7 @@ def test_lengths_that_a_mesh_cannot_cut(tmp_path):
 
 def test_validation_leaves_out_what_the_model_cannot_number(tmp_path):
     """One long sentence, first of all, would end the training at its first validation."""
-    pairs = grammar.generate(400)
+    pairs = demo.generate(400)
     for side in ("english", "french"):
         lines = [getattr(pair, side) for pair in pairs]
         (tmp_path / side).write_text("".join(f"{line}\n" for line in lines[20:]))
@@ -154,49 +162,49 @@ def test_a_metric_that_nobody_computes(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_vocabulary_must_be_the_tokenisers(tmp_path):
+def test_vocabulary_must_be_the_tokenizers(tmp_path):
     config = small()
     config = dataclasses.replace(
         config, model=dataclasses.replace(config.model, source_vocab_size=300, target_vocab_size=300)
     )
-    with pytest.raises(ValueError, match="source_vocab_size is 300, but the tokeniser has 400"):
+    with pytest.raises(ValueError, match="source_vocab_size is 300, but the tokenizer has 400"):
         make_model(config, 400, ALL)
 
 
 def test_run_directories(tmp_path):
     config = small()
-    assert runs.check_run(tmp_path / "run", config) is False
+    assert rundir.check_run(tmp_path / "run", config) is False
     assert not (tmp_path / "run").exists()
-    runs.claim_run(tmp_path / "run", "translation", config)
-    assert runs.check_run(tmp_path / "run", config) is False  # nothing of it has happened
+    rundir.claim_run(tmp_path / "run", "translation", config)
+    assert rundir.check_run(tmp_path / "run", config) is False  # nothing of it has happened
     (tmp_path / "run" / "checkpoints").mkdir()  # as `jaxformer evaluate` leaves it, where there is nothing to evaluate
-    assert runs.check_run(tmp_path / "run", config) is False
+    assert rundir.check_run(tmp_path / "run", config) is False
     (tmp_path / "run" / "checkpoints" / "10").mkdir()
-    assert runs.check_run(tmp_path / "run", config) is True
-    assert runs.read_config(tmp_path / "run") == ("translation", config)
+    assert rundir.check_run(tmp_path / "run", config) is True
+    assert rundir.read_config(tmp_path / "run") == ("translation", config)
     with pytest.raises(ConfigError, match="seed was 0, now 1"):
-        runs.check_run(tmp_path / "run", dataclasses.replace(config, seed=1))
+        rundir.check_run(tmp_path / "run", dataclasses.replace(config, seed=1))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("years of work")
     with pytest.raises(ConfigError, match="not empty"):
-        runs.check_run(tmp_path / "other", config)
+        rundir.check_run(tmp_path / "other", config)
     assert (tmp_path / "other" / "thesis.tex").read_text() == "years of work"
     (tmp_path / "run" / "config.json").write_text('{"task": "cooking", "config": {}}')
     with pytest.raises(ConfigError, match="task 'cooking'"):
-        runs.read_config(tmp_path / "run")
+        rundir.read_config(tmp_path / "run")
     (tmp_path / "run" / "config.json").write_text('{"task": [], "config": {}}')
     with pytest.raises(ConfigError, match=r"task \[\]"):
-        runs.read_config(tmp_path / "run")
+        rundir.read_config(tmp_path / "run")
 
 
 def test_settings_put_right_are_not_another_run(tmp_path):
     """What ended for its settings, before a step, is in nobody's way: the advice of its message can be followed."""
     wrong = small(cache=str(tmp_path / "cache"))
     for config in (wrong, dataclasses.replace(wrong, data=dataclasses.replace(wrong.data, vocab_size=500))):
-        with pytest.raises(DataError, match=r"model\.max_length is 8"):
+        with pytest.raises(DataError, match=r"model\.max_positions is 8"):
             translation.train(config, tmp_path / "run", console=Console(quiet=True))
     assert Tokenizer.load(tmp_path / "run" / "tokenizer.model").vocab_size == 500
-    assert runs.read_config(tmp_path / "run")[1].data.vocab_size == 500
+    assert rundir.read_config(tmp_path / "run")[1].data.vocab_size == 500
 
 
 @pytest.mark.parametrize(
@@ -252,6 +260,6 @@ def test_a_damaged_file_of_a_run_is_named(tmp_path, text):
     for name in ("config.json", "provenance.json"):
         (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=r"cannot read .*config\.json"):
-        runs.read_config(tmp_path)
+        rundir.read_config(tmp_path)
     with pytest.raises(ConfigError, match=r"cannot read .*provenance\.json"):
-        runs.check_data(tmp_path, {"train": "abc"})
+        rundir.check_data(tmp_path, {"train": "abc"})

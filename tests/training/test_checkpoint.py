@@ -70,7 +70,7 @@ def test_average(tmp_path):
 
 
 def test_leaves_that_are_not_asked_for_are_not_read(tmp_path):
-    """Damage to the optimiser's moments is nothing to who translates; to who trains it is."""
+    """Damage to the optimizer's moments is nothing to who translates; to who trains it is."""
     states = saved(tmp_path, steps=(1,))
     whole = abstract(new_state())
     part = dataclasses.replace(whole, optimizer=jax.tree.map(lambda _: ..., whole.optimizer))

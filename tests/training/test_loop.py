@@ -125,12 +125,12 @@ def test_programs_are_counted():
 
 
 @pytest.mark.parametrize(("every", "steps"), [(4, [4, 8, 10]), (0, [10])])
-def test_reports_tokens_and_utilisation(every, steps):
+def test_reports_tokens_and_utilization(every, steps):
     seen = []
 
     class Reporter:
-        def update(self, step, *, loss, tokens_per_second, utilisation):
-            seen.append((step, tokens_per_second > 0, utilisation is not None and utilisation > 0))
+        def update(self, step, *, loss, tokens_per_second, utilization):
+            seen.append((step, tokens_per_second > 0, utilization is not None and utilization > 0))
 
         def say(self, text): ...
         def close(self): ...
@@ -284,7 +284,8 @@ from jaxformer import training
 from jaxformer.training.logging import JsonLog
 
 out, steps = sys.argv[1], 400
-optimizer = training.make_optimizer(training.OptimizerConfig(peak=0.01, warmup=10, clip=1.0), steps=steps)
+optimizer = training.OptimizerConfig(learning_rate=0.01, warmup_steps=10, clip_norm=1.0)
+optimizer = training.make_optimizer(optimizer, steps=steps)
 
 def init(key):
     return {"w": jax.random.normal(key, (40, 30))}
@@ -299,7 +300,7 @@ def batches(start):
         yield np.random.default_rng(i).normal(size=(8, 40)).astype(np.float32)
 
 with training.Checkpoints(out + "/c", keep_last=2) as checkpoints:
-    state, progress = training.create(init, optimizer, jax.random.key(0), average=True), training.Progress()
+    state, progress = training.create(init, optimizer, jax.random.key(0), ema=True), training.Progress()
     target = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
     if (found := checkpoints.restore_latest(target)) is not None:
         state, progress = found[0], training.Progress(**found[1]["progress"])
@@ -308,7 +309,7 @@ with training.Checkpoints(out + "/c", keep_last=2) as checkpoints:
     training.fit(
         training.make_step(loss, optimizer, ema_decay=0.9), state, batches, progress=progress,
         plan=training.Plan(steps, validate_every=50, checkpoint_every=20),
-        validate=lambda state: {"loss": float(jnp.square(state.average["w"]).sum())},
+        validate=lambda state: {"loss": float(jnp.square(state.ema_params["w"]).sum())},
         outputs=training.Outputs(checkpoints, log),
     )
     log.close()
@@ -343,9 +344,9 @@ def test_killed_at_random_times(tmp_path):
     assert process.returncode == 0
 
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    optimizer = training.make_optimizer(training.OptimizerConfig(clip=1.0), steps=400)
+    optimizer = training.make_optimizer(training.OptimizerConfig(clip_norm=1.0), steps=400)
     shapes = jax.eval_shape(
-        lambda: training.create(lambda key: {"w": jnp.zeros((40, 30))}, optimizer, jax.random.key(0), average=True)
+        lambda: training.create(lambda key: {"w": jnp.zeros((40, 30))}, optimizer, jax.random.key(0), ema=True)
     )
     target = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
     states = []

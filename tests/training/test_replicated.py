@@ -10,8 +10,8 @@ import pytest
 from jaxformer import models, pure, training
 from tests.sharding import test_rules
 
-SIZES = test_rules.SIZES | {"encoder_depth": 1, "decoder_depth": 1}
-CONFIG = models.EncoderDecoderConfig(64, 64, arrange="pre", dropout=0.0, **SIZES)
+SIZES = test_rules.SIZES | {"num_encoder_layers": 1, "num_decoder_layers": 1}
+CONFIG = models.EncoderDecoderConfig(64, 64, norm_position="pre", dropout=0.0, **SIZES)
 
 
 def test_ten_steps():
@@ -37,7 +37,7 @@ def test_ten_steps():
 
 def test_a_moving_average_is_refused():
     """Its initial values would stay, and be what is evaluated."""
-    state = training.create(lambda key: jnp.zeros(2), test_rules.OPTIMIZER, jax.random.key(0), average=True)
+    state = training.create(lambda key: jnp.zeros(2), test_rules.OPTIMIZER, jax.random.key(0), ema=True)
     state = jax.tree.map(lambda x: jnp.stack([x] * 8), state)
     step = training.make_replicated_step(lambda p, x, key: (p.sum(), x.sum(), {}), test_rules.OPTIMIZER)
     with pytest.raises(ValueError, match="keeps no moving average"):

@@ -9,7 +9,9 @@ import pytest
 from jaxformer import training
 from jaxformer.training import optimizers, schedules
 
-OPTIMIZER = training.make_optimizer(training.OptimizerConfig(peak=0.01, warmup=1, clip=1.0), steps=100)
+OPTIMIZER = training.make_optimizer(
+    training.OptimizerConfig(learning_rate=0.01, warmup_steps=1, clip_norm=1.0), steps=100
+)
 
 
 def init(key):
@@ -89,19 +91,19 @@ def test_nonfinite_steps_are_skipped_or_reported():
 
 def test_moving_average_follows():
     step = training.make_step(loss, OPTIMIZER, ema_decay=0.9)
-    state = new_state(average=True)
+    state = new_state(ema=True)
     expected, decay = jax.tree.map(np.asarray, state.params), None
     for number in range(5):
         state, _ = step(state, batch(number))
         decay = min(0.9, (1 + number) / (10 + number))
         expected = jax.tree.map(lambda a, p: a + (1 - decay) * (np.asarray(p) - a), expected, state.params)  # noqa: B023
-    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(state.average), strict=True):
+    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(state.ema_params), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-    assert training.best_params(state) is state.average
+    assert training.best_params(state) is state.ema_params
 
 
 def test_state_is_born_sharded():
-    """Parameters and optimiser moments alike."""
+    """Parameters and optimizer moments alike."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
     spec = lambda x: jax.sharding.PartitionSpec(*["data"] if x.ndim == 2 and x.shape[0] % 8 == 0 else [])
     wide = lambda key: {"kernel": jax.random.normal(key, (16, 3)), "bias": jnp.zeros(3)}
@@ -153,13 +155,13 @@ def test_the_state_is_reused():
 
 
 def test_a_skipped_step_leaves_the_average_alone():
-    state = new_state(average=True)
+    state = new_state(ema=True)
     step = training.make_step(loss, OPTIMIZER, nonfinite="skip", ema_decay=0.9)
     state, _ = step(state, batch(1))
-    before = jax.tree.map(np.asarray, state.average)
+    before = jax.tree.map(np.asarray, state.ema_params)
     state, metrics = step(state, batch(2, nan=True))
     assert float(metrics["skipped"]) == 1
-    assert equal(before, state.average)
+    assert equal(before, state.ema_params)
 
 
 def test_weights_below_one_are_a_mean_too():
@@ -188,13 +190,13 @@ def test_other_schedules():
         [cosine(4), cosine(9), cosine(59), cosine(109), cosine(500)], [0.5, 1.0, 0.55, 0.1, 0.1], atol=1e-6
     )
     np.testing.assert_allclose([schedules.constant(2.0, 4)(0), schedules.constant(2.0, 4)(9)], [0.5, 2.0])
-    with pytest.raises(ValueError, match="warmup=5, steps=5"):
+    with pytest.raises(ValueError, match="warmup_steps=5, steps=5"):
         schedules.cosine(1.0, 5, 5)
 
 
 def test_decay_spares_biases_and_norms():
     """By the ends of their names: cross-attention has two biases."""
-    config = training.OptimizerConfig(weight_decay=0.5, peak=1.0, warmup=1, schedule="constant")
+    config = training.OptimizerConfig(weight_decay=0.5, learning_rate=1.0, warmup_steps=1, schedule="constant")
     optimizer = optimizers.make_optimizer(config, steps=10)
     params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2), "scale": jnp.ones(2), "query_bias": jnp.ones(2)}
     with jax.numpy_dtype_promotion("standard"):

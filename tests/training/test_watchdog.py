@@ -43,4 +43,4 @@ def test_progress_keeps_it_quiet():
         for i in range(10):
             watchdog.at(f"step {i}")
             time.sleep(0.06)
-    time.sleep(0.5)  # and it is gone afterwards
+    time.sleep(0.5)  # and it is gone afterward

@@ -69,7 +69,7 @@ def attention(
     query_block = -(-num_queries // -(-num_queries // query_block))
     key_block = -(-num_keys // -(-num_keys // key_block))
     rows, columns = -num_queries % query_block, -num_keys % key_block
-    plan = make_plan(request, (query_block, key_block), whole=not rows and not columns)
+    plan = make_batch_plan(request, (query_block, key_block), whole=not rows and not columns)
     plan = dataclasses.replace(plan, dims=dims or plan.dims)
     rows_here = origin[0], request.query.shape[0]
     ranges = key_ranges(request.mask, num_queries, query_block, rows=rows_here, together=plan.part[0])
@@ -84,7 +84,7 @@ def attention(
     return _attend(plan, query, key, value, bias, varying)[:, :num_queries]
 
 
-def make_plan(request: Request, blocks: tuple[int, int], *, whole: bool) -> Plan:
+def make_batch_plan(request: Request, blocks: tuple[int, int], *, whole: bool) -> Plan:
     """The plan of a request."""
     batch, num_queries, num_heads, _ = request.query.shape
     rate = 0.0 if request.dropout is None else request.dropout.rate
@@ -95,13 +95,13 @@ def make_plan(request: Request, blocks: tuple[int, int], *, whole: bool) -> Plan
 
 def _part(request: Request) -> tuple[int, int]:
     """Rows and key heads for which a tile stays in the cache; all of them where there is more than one core to feed."""
-    batch, num_key_heads = request.query.shape[0], request.key.shape[2]
+    batch, num_kv_heads = request.query.shape[0], request.key.shape[2]
     alone = [device.platform for device in axes.devices()] == ["cpu"]
     if not alone or isinstance(request.bias, Bias):  # which may hold something for every row or head
-        return batch, num_key_heads
+        return batch, num_kv_heads
     most = lambda count, each: max(n for n in range(1, count + 1) if count % n == 0 and (n == 1 or n * each <= HEADS))
-    heads = most(num_key_heads, request.group)
-    return (most(batch, heads * request.group) if heads == num_key_heads else 1), heads
+    heads = most(num_kv_heads, request.group)
+    return (most(batch, heads * request.group) if heads == num_kv_heads else 1), heads
 
 
 def key_ranges(mask: Mask | None, num_queries: int, query_block: int, *, rows: tuple[Any, int], together: int) -> Any:

@@ -1,9 +1,9 @@
-"""Small functions that stand before or inside `attention`: soft-capped logits, normalised queries and keys, sinks.
+"""Small functions that stand before or inside `attention`: soft-capped logits, normalized queries and keys, sinks.
 
 >>> import jax.numpy as jnp
 >>> from jaxformer import functional as F
 >>> query = key = value = jnp.ones((1, 3, 2, 4))
->>> query, key = F.normalise_heads(query, key, scale=jnp.ones(4))
+>>> query, key = F.qk_norm(query, key, scale=jnp.ones(4))
 >>> key, value, mask, bias = F.with_sinks(key, value, jnp.zeros(2))
 >>> F.attention(query, key, value, mask=mask, bias=bias, score=F.soft_cap(50.0)).shape
 (1, 3, 2, 4)
@@ -49,7 +49,7 @@ def soft_cap(cap: float) -> SoftCap:
     return SoftCap(cap)
 
 
-def normalise_heads(
+def qk_norm(
     query: Float[Array, "B T N H"],
     key: Float[Array, "B S K H"],
     *,
@@ -62,7 +62,7 @@ def normalise_heads(
     Henry et al. 2020; Dehghani et al. 2023 (ViT-22B).  Logits can no longer grow without bound in training.
 
     >>> import jax.numpy as jnp, numpy as np
-    >>> query, key = normalise_heads(jnp.full((1, 1, 1, 2), 100.0), jnp.full((1, 1, 1, 2), -3.0), scale=jnp.ones(2))
+    >>> query, key = qk_norm(jnp.full((1, 1, 1, 2), 100.0), jnp.full((1, 1, 1, 2), -3.0), scale=jnp.ones(2))
     >>> print(np.asarray(query[0, 0]).round(3), np.asarray(key[0, 0]).round(3))
     [[1. 1.]] [[-1. -1.]]
     """

@@ -67,7 +67,7 @@ def attention_head(
 def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "B N T S"]]:
     """`attention_head` over heads and batch.  Holds the weights: memory O(T S)."""
     batch, num_queries, num_heads, _ = request.query.shape
-    num_keys, num_key_heads = request.key.shape[1:3]
+    num_keys, num_kv_heads = request.key.shape[1:3]
     rate = request.dropout.rate if request.dropout else 0.0
     head = functools.partial(attention_head, scale=request.scale, score=request.score, rate=rate)
     kept = None if request.dropout is None else _keep_all(request, (batch, num_heads, num_queries, num_keys))
@@ -76,10 +76,10 @@ def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "
     extras = {name: x for name, x in (("mask", mask), ("bias", bias), ("kept", kept)) if x is not None}
 
     def example(query, key, value, extras):  # query [T, N, H], key [S, K, H]; extras [N | 1, T, S]
-        grouped = query.reshape(num_queries, num_key_heads, request.group, -1)
+        grouped = query.reshape(num_queries, num_kv_heads, request.group, -1)
         per_head = {n: x.shape[0] != 1 or num_heads == 1 for n, x in extras.items()}
         split = {
-            n: x.reshape(num_key_heads, request.group, *x.shape[1:]) if per_head[n] else x[0] for n, x in extras.items()
+            n: x.reshape(num_kv_heads, request.group, *x.shape[1:]) if per_head[n] else x[0] for n, x in extras.items()
         }
         axes = {n: 0 if per_head[n] else None for n in extras}
         call = lambda q, k, v, e: head(q, k, v, **e)

@@ -131,7 +131,7 @@ def attention(
         _check_bias(request.bias, request.query, ring)
     local_queries, local_keys = request.query.shape[1], request.key.shape[1]
     blocks = ring.block(local_queries, query_block), ring.block(local_keys, key_block)
-    plan = blockwise.make_plan(request, blocks, whole=False)
+    plan = blockwise.make_batch_plan(request, blocks, whole=False)
     plan = dataclasses.replace(plan, dims=ring.dims)
     rows = ring.origin(request.query)[0], request.query.shape[0]
     ranges = jnp.asarray(_key_ranges(request.mask, ring, local_queries, blocks[0], rows))
@@ -169,31 +169,31 @@ def _varying(plan: Plan, ring: Ring, shared: Any, query: Array, key: Array, owne
 
 
 def _round(
-    ring: Ring, visit: Callable[[Any, Any, Array], tuple[Any, Any]], sums: Any, travelling: Any
+    ring: Ring, visit: Callable[[Any, Any, Array], tuple[Any, Any]], sums: Any, traveling: Any
 ) -> tuple[Any, Any]:
-    """``sums, travelling = visit(sums, travelling, owner)`` at every stop; then everything is home again."""
+    """``sums, traveling = visit(sums, traveling, owner)`` at every stop; then everything is home again."""
     rank = jax.lax.axis_index(ring.axis)
     onward = [(i, (i + 1) % ring.size) for i in range(ring.size)]
 
     def stop(carry: tuple[Any, Any], step: Array) -> tuple[tuple[Any, Any], None]:
-        sums, travelling = visit(*carry, (rank - step) % ring.size)
-        return (sums, jax.tree.map(lambda x: jax.lax.ppermute(x, ring.axis, onward), travelling)), None
+        sums, traveling = visit(*carry, (rank - step) % ring.size)
+        return (sums, jax.tree.map(lambda x: jax.lax.ppermute(x, ring.axis, onward), traveling)), None
 
-    return jax.lax.scan(stop, (sums, travelling), jnp.arange(ring.size))[0]
+    return jax.lax.scan(stop, (sums, traveling), jnp.arange(ring.size))[0]
 
 
 def _forward(plan, ring, query, key, value, bias, shared):
 
-    def visit(sums, travelling, owner):
+    def visit(sums, traveling, owner):
         output, log_weight = sums
-        varying = _varying(plan, ring, shared, query, travelling[0], owner)
-        more, log_more = blockwise.forward(plan, query, *travelling, bias, varying)
+        varying = _varying(plan, ring, shared, query, traveling[0], owner)
+        more, log_more = blockwise.forward(plan, query, *traveling, bias, varying)
         top = jnp.maximum(log_weight[..., :1], log_more[..., :1])
         # Above the higher top; an empty share is `LOW` or less, as is what two make: 1 times the 0 that both hold.
         old, new = (x[..., :1] - top + x[..., 1:] for x in (log_weight, log_more))
         rest = jnp.logaddexp(old, new)
         output = output * jnp.exp(old - rest) + more * jnp.exp(new - rest)
-        return (output, jnp.concatenate([top, rest], -1)), travelling
+        return (output, jnp.concatenate([top, rest], -1)), traveling
 
     rows = query.shape[:3]
     nothing = jnp.zeros((*rows, value.shape[-1]), jnp.float32), jnp.full((*rows, 2), blockwise.LOW, jnp.float32)
@@ -214,9 +214,9 @@ def _attend_forward(plan, ring, query, key, value, bias, shared):
 def _attend_backward(plan, ring, saved, upstream):
     query, key, value, bias, shared, output, log_weight = saved
 
-    def visit(sums, travelling, owner):
+    def visit(sums, traveling, owner):
         d_query, d_bias = sums
-        key, value, d_key, d_value = travelling
+        key, value, d_key, d_value = traveling
         varying = _varying(plan, ring, shared, query, key, owner)
         found = blockwise.backward(plan, query, key, value, bias, varying, output, log_weight, upstream)
         more, one_key, one_value, one_bias = found
@@ -228,9 +228,9 @@ def _attend_backward(plan, ring, saved, upstream):
         )
 
     zeros = lambda x: jnp.zeros(x.shape, jnp.float32)
-    travelling = (key, value, zeros(key), zeros(value))
+    traveling = (key, value, zeros(key), zeros(value))
     sums = zeros(query), blockwise.no_slopes(bias)
-    (d_query, d_bias), (_, _, d_key, d_value) = _round(ring, visit, sums, travelling)
+    (d_query, d_bias), (_, _, d_key, d_value) = _round(ring, visit, sums, traveling)
     narrow = (d.astype(x.dtype) for d, x in ((d_query, query), (d_key, key), (d_value, value)))
     return *narrow, blockwise.slopes(bias, d_bias), None
 

@@ -116,9 +116,9 @@ def here(tile: Array, origin: tuple[Any, Any], sizes: tuple[int, int]) -> Array:
     return tile
 
 
-def spread(x: Array, num_key_heads: int) -> Array:
+def spread(x: Array, num_kv_heads: int) -> Array:
     """``[b, n, ...]`` to ``[b, K or 1, G or 1, ...]``."""
-    heads = (1, 1) if x.shape[1] == 1 else (num_key_heads, x.shape[1] // num_key_heads)
+    heads = (1, 1) if x.shape[1] == 1 else (num_kv_heads, x.shape[1] // num_kv_heads)
     return x.reshape(x.shape[0], *heads, *x.shape[2:])
 
 

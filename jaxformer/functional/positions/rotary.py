@@ -28,7 +28,7 @@ def rotary(
     *,
     base: float = 10_000.0,
     scaling: Scaling | None = None,
-    pairs: Literal["halves", "neighbours"] = "halves",
+    pairs: Literal["halves", "neighbors"] = "halves",
 ) -> Float[Array, "B T N H"]:
     r"""Turns each pair of features of a query or key by an angle that grows with its position.
 
@@ -64,11 +64,11 @@ def rotary(
     if pairs == "halves":
         first, second = jnp.split(wide, 2, axis=-1)
         turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
-    elif pairs == "neighbours":
+    elif pairs == "neighbors":
         first, second = wide[..., ::2], wide[..., 1::2]
         turned = jnp.stack([first * cos - second * sin, second * cos + first * sin], -1).reshape(x.shape)
     else:
-        raise ValueError(f"pairs must be 'halves' or 'neighbours', got {pairs!r}")
+        raise ValueError(f"pairs must be 'halves' or 'neighbors', got {pairs!r}")
     return turned.astype(x.dtype)
 
 

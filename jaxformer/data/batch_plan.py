@@ -16,8 +16,8 @@ from jaxformer.data.batch import Shape
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """Batches of one corpus; make it with `make_plan`.
+class BatchPlan:
+    """Batches of one corpus; make it with `make_batch_plan`.
 
     Attributes:
       shapes: the batch shapes, shortest first.
@@ -45,7 +45,7 @@ class Plan:
         return self.shapes[bucket], self._members(epoch if self.shuffle else 0)[bucket][start : start + rows], epoch
 
     def fill(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> float:
-        """The share of an epoch's padded places that hold a token (lengths as given to `make_plan`)."""
+        """The share of an epoch's padded places that hold a token (lengths as given to `make_batch_plan`)."""
         real = sum(int(source_lengths[b].sum() + target_lengths[b].sum() + 2 * len(b)) for b in self.buckets)
         padded = sum(
             -(-len(b) // rows) * rows * (source + target)
@@ -77,19 +77,19 @@ class Plan:
         return self is other
 
 
-def make_plan(
+def make_batch_plan(
     source_lengths: np.ndarray,
     target_lengths: np.ndarray,
     *,
     seed: int = 0,
-    token_budget: int = 4096,
+    tokens_per_batch: int = 4096,
     num_shapes: int = 6,
     max_length: int = 256,
     multiple_of: int = 8,
     length_multiple: int = 1,
     shuffle: bool = True,
-) -> Plan:
-    """Plans batches of about `token_budget` padded tokens, the longer side counted, in `num_shapes` shapes.
+) -> BatchPlan:
+    """Plans batches of about `tokens_per_batch` padded tokens, the longer side counted, in `num_shapes` shapes.
 
     Args:
       source_lengths, target_lengths: tokens of each pair, END not counted.
@@ -105,31 +105,31 @@ def make_plan(
     if len(kept) == 0:
         raise ValueError(f"none of {len(longer)} pairs has at most {max_length} tokens a side")
     limits = _limits(longer[kept], num_shapes, length_multiple)
-    if multiple_of * limits[-1] > token_budget:
+    if multiple_of * limits[-1] > tokens_per_batch:
         raise ValueError(
-            f"a budget of {token_budget} tokens cannot hold {multiple_of} pairs of {limits[-1]} tokens; "
+            f"a budget of {tokens_per_batch} tokens cannot hold {multiple_of} pairs of {limits[-1]} tokens; "
             f"raise it to {multiple_of * limits[-1]} or lower max_length"
         )
     bucket_of = np.searchsorted(limits, longer[kept])
     shapes, buckets = [], []
     for bucket, limit in enumerate(limits):
-        shapes.append((num_rows(token_budget, int(limit), multiple_of), int(limit), int(limit)))
+        shapes.append((num_rows(tokens_per_batch, int(limit), multiple_of), int(limit), int(limit)))
         buckets.append(kept[bucket_of == bucket])
-    return Plan(tuple(shapes), tuple(buckets), np.flatnonzero(longer > max_length), seed, shuffle)
+    return BatchPlan(tuple(shapes), tuple(buckets), np.flatnonzero(longer > max_length), seed, shuffle)
 
 
-def num_rows(token_budget: int, length: int, multiple_of: int = 8) -> int:
+def num_rows(tokens_per_batch: int, length: int, multiple_of: int = 8) -> int:
     """Rows of a batch of sentences of this length."""
-    return max(multiple_of, token_budget // length // multiple_of * multiple_of)
+    return max(multiple_of, tokens_per_batch // length // multiple_of * multiple_of)
 
 
-def replan(plan: Plan, source_lengths: np.ndarray, target_lengths: np.ndarray) -> Plan:
+def replan(plan: BatchPlan, source_lengths: np.ndarray, target_lengths: np.ndarray) -> BatchPlan:
     """A plan in order, of another corpus, in the shapes of `plan`: validation compiles no shapes of its own."""
     longer = np.maximum(source_lengths, target_lengths) + 1
     limits = np.array([shape[1] for shape in plan.shapes])
     bucket_of = np.searchsorted(limits, longer)
     buckets = tuple(np.flatnonzero(bucket_of == bucket) for bucket in range(len(limits)))
-    return Plan(plan.shapes, buckets, np.flatnonzero(bucket_of == len(limits)), plan.seed, shuffle=False)
+    return BatchPlan(plan.shapes, buckets, np.flatnonzero(bucket_of == len(limits)), plan.seed, shuffle=False)
 
 
 def _limits(longer: np.ndarray, num_shapes: int, multiple: int) -> np.ndarray:

@@ -5,8 +5,8 @@
     run/
       config.json        the task and its resolved configuration
       provenance.json    versions, platform, hash of the data
-      tokenizer.model    the subword tokeniser
-      checkpoints/       parameters, optimiser, position in the data
+      tokenizer.model    the subword tokenizer
+      checkpoints/       parameters, optimizer, position in the data
       log.jsonl          every training step and validation, once
       curves.png         the loss curves
 """
@@ -68,7 +68,7 @@ def check_data(out: pathlib.Path, data: dict[str, str]) -> None:
 
 
 def claim_run(out: pathlib.Path, task: str, config: Any) -> None:
-    """Makes `out` the run of this configuration, by its config.json; a tokeniser left by an earlier attempt goes."""
+    """Makes `out` the run of this configuration, by its config.json; a tokenizer left by an earlier attempt goes."""
     (out / "tokenizer.model").unlink(missing_ok=True)
     saved = {"task": task, "config": to_data(config)}
     write_text(out / "config.json", json.dumps(saved, indent=2, ensure_ascii=False) + "\n")

@@ -10,14 +10,14 @@ import time
 import pytest
 import sacrebleu
 
-from jaxformer.data import grammar
-from jaxformer.data.grammar import clauses, dictionary, lexicon, phrases, questions, statements, verbs
-from jaxformer.data.grammar.phrases import Pair
+from jaxformer import demo
+from jaxformer.demo import clauses, dictionary, lexicon, phrases, questions, statements, verbs
+from jaxformer.demo.phrases import Pair
 
 
 @pytest.fixture(scope="module")
 def parts():
-    return grammar.splits()
+    return demo.splits()
 
 
 @pytest.fixture(scope="module")
@@ -27,16 +27,16 @@ def corpus(parts):
 
 def test_size_speed_and_determinism(parts):
     begin = time.process_time()
-    pairs = grammar.generate(10_000, seed=3)
+    pairs = demo.generate(10_000, seed=3)
     assert time.process_time() - begin < 5
     assert len({pair.english for pair in pairs}) == 10_000
     assert len({pair.english for pair in parts.train}) == len(parts.train) >= 20_000
-    assert grammar.generate(300) == grammar.generate(600)[:300] != grammar.generate(300, seed=1)
+    assert demo.generate(300) == demo.generate(600)[:300] != demo.generate(300, seed=1)
 
 
 def test_the_same_in_every_process():
     """Sets of strings come in another order in every process; none may reach the corpus."""
-    code = "from jaxformer.data import grammar; print([ascii(p.french) for p in grammar.generate(1000)])"
+    code = "from jaxformer import demo; print([ascii(p.french) for p in demo.generate(1000)])"
     found = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -52,7 +52,7 @@ def test_the_same_in_every_process():
 
 def test_no_test_sentence_in_training(parts):
     english, french = ({getattr(p, side) for p in parts.train} for side in ("english", "french"))
-    for part in (parts.validation, parts.seen, parts.unseen, grammar.EXAMPLES):
+    for part in (parts.validation, parts.seen, parts.unseen, demo.EXAMPLES):
         assert not english & {p.english for p in part}
         assert not french & {p.french for p in part}
     others = [{p.english for p in part} for part in (parts.validation, parts.seen, parts.unseen)]
@@ -86,7 +86,7 @@ def test_one_translation_a_sentence():
     first: dict[str, str] = {}
     again = 0
     for seed in (1, 2):
-        for pair in grammar.generate(10_000, seed=seed):
+        for pair in demo.generate(10_000, seed=seed):
             again += pair.english in first
             assert first.setdefault(pair.english, pair.french) == pair.french
     assert again > 100
@@ -94,22 +94,22 @@ def test_one_translation_a_sentence():
 
 def test_a_second_translation_is_refused(monkeypatch):
     drawn = iter([Pair("It is a test.", "C'est un test.", ""), Pair("It is a test.", "C'est un essai.", "")])
-    monkeypatch.setattr(grammar, "CONSTRUCTIONS", {lambda pick: next(drawn): 1})
+    monkeypatch.setattr(demo, "CONSTRUCTIONS", {lambda pick: next(drawn): 1})
     with pytest.raises(AssertionError, match=r"un test.*un essai"):
-        grammar.generate(2)
+        demo.generate(2)
 
 
 def test_examples_are_what_the_grammar_says():
-    known = {pair.english: pair.french for pair in grammar.generate(60_000, seed=0)}
-    assert len(grammar.EXAMPLES) == 5
-    assert all(known.get(pair.english, pair.french) == pair.french for pair in grammar.EXAMPLES)
+    known = {pair.english: pair.french for pair in demo.generate(60_000, seed=0)}
+    assert len(demo.EXAMPLES) == 5
+    assert all(known.get(pair.english, pair.french) == pair.french for pair in demo.EXAMPLES)
 
 
 def test_dictionary_is_no_translator(parts):
     for part in (parts.seen, parts.unseen):
-        found = [grammar.dictionary_baseline(pair.english) for pair in part]
+        found = [demo.dictionary_baseline(pair.english) for pair in part]
         assert 10 < sacrebleu.corpus_bleu(found, [[pair.french for pair in part]]).score < 30
-    assert grammar.dictionary_baseline("The old man sees the white houses.") == "Le vieux homme voit le blanc maisons."
+    assert demo.dictionary_baseline("The old man sees the white houses.") == "Le vieux homme voit le blanc maisons."
 
 
 def test_dictionary_knows_every_word(parts):
@@ -288,19 +288,19 @@ def drawn(maker, wanted, *, tries=40_000):
         (statements.nothing, r"He saw nobody\.", r"Il n'a vu personne\."),
         (statements.nothing, r"Nobody eats the .*", r"Personne ne mange .*"),
         (statements.birth, r"She was born in May 1962\.", r"Elle est née en mai 1962\."),
-        (grammar.ambiguous.miss, r"We miss you\.", r"Vous nous manquez\."),
-        (grammar.ambiguous.miss, r"The queen misses him\.", r"Il manque à la reine\."),
-        (grammar.ambiguous.miss, r"The \w+ missed the trains\.", r".* a raté les trains\."),
-        (grammar.ambiguous.play, r"We play the piano\.", r"Nous jouons du piano\."),
-        (grammar.ambiguous.play, r"We play chess\.", r"Nous jouons aux échecs\."),
-        (grammar.ambiguous.bank, r"I sing on the bank of the lake\.", r"Je chante sur la rive du lac\."),
-        (grammar.ambiguous.bank, r"I work at the bank\.", r"Je travaille à la banque\."),
-        (grammar.ambiguous.eat_and_drink, r"We do not drink water\.", r"Nous ne buvons pas d'eau\."),
-        (grammar.ambiguous.eat_and_drink, r"We drink water\.", r"Nous buvons de l'eau\."),
-        (grammar.ambiguous.spring, r"She sings in spring\.", r"Elle chante au printemps\."),
-        (grammar.ambiguous.spring, r"The spring of the watch is broken\.", r"Le ressort de la montre est cassé\."),
+        (demo.ambiguous.miss, r"We miss you\.", r"Vous nous manquez\."),
+        (demo.ambiguous.miss, r"The queen misses him\.", r"Il manque à la reine\."),
+        (demo.ambiguous.miss, r"The \w+ missed the trains\.", r".* a raté les trains\."),
+        (demo.ambiguous.play, r"We play the piano\.", r"Nous jouons du piano\."),
+        (demo.ambiguous.play, r"We play chess\.", r"Nous jouons aux échecs\."),
+        (demo.ambiguous.bank, r"I sing on the bank of the lake\.", r"Je chante sur la rive du lac\."),
+        (demo.ambiguous.bank, r"I work at the bank\.", r"Je travaille à la banque\."),
+        (demo.ambiguous.eat_and_drink, r"We do not drink water\.", r"Nous ne buvons pas d'eau\."),
+        (demo.ambiguous.eat_and_drink, r"We drink water\.", r"Nous buvons de l'eau\."),
+        (demo.ambiguous.spring, r"She sings in spring\.", r"Elle chante au printemps\."),
+        (demo.ambiguous.spring, r"The spring of the watch is broken\.", r"Le ressort de la montre est cassé\."),
         (
-            grammar.ambiguous.light,
+            demo.ambiguous.light,
             r"I see the red light of the \w+\.",
             r"Je vois la lumière rouge (du |de la |de l').*",
         ),

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxformer import functional, models, sharding
 from jaxformer.data.batch import Batch
-from jaxformer.sharding import hlo
+from jaxformer.planning import hlo
 from jaxformer.tasks.translation_config import TranslationConfig
 from jaxformer.tasks.translation_model import make_model
 
@@ -211,7 +211,7 @@ def test_group_adds_counts():
 
 
 ROWS, LENGTH, VOCAB = 8 * 13, 8 * 11, 960
-SHAPE = {"width": 120, "num_heads": 12, "hidden": 240, "encoder_depth": 3, "decoder_depth": 3}
+SHAPE = {"d_model": 120, "num_heads": 12, "d_ff": 240, "num_encoder_layers": 3, "num_decoder_layers": 3}
 MESHES = [pytest.param("data=4,tensor=2", marks=pytest.mark.full), "fsdp=4,tensor=2"]
 MORE = ["data=8", "fsdp=8", "data=2,fsdp=2,tensor=2", "slice=2,data=2,tensor=2", "data=2,context=2,tensor=2"]
 MORE += ["context=8", "fsdp=2,context=4"]
@@ -224,17 +224,19 @@ def test_the_step_sends_no_whole_batch(text, accumulate):
 
     And the table that source, target and output share is gathered once, and its gradient summed once.
     """
-    config = TranslationConfig(model=models.EncoderDecoderConfig(arrange="pre", compute_dtype="bfloat16", **SHAPE))
+    config = TranslationConfig(
+        model=models.EncoderDecoderConfig(norm_position="pre", compute_dtype="bfloat16", **SHAPE)
+    )
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, accumulate=accumulate))
     placement = sharding.Placement(sharding.mesh(text))
     program = compiled_step(make_model(config, VOCAB, placement), placement, ROWS * accumulate)
     assert [dims for dims in arrays_sent(program) if ROWS * LENGTH in products(dims)] == []
     sizes = placement.mesh.shape
     found = hlo.collectives(program, sizes)
-    parameter = VOCAB * SHAPE["width"] * 4
-    activation = ROWS // placement.ways * LENGTH * SHAPE["hidden"] * 4
+    parameter = VOCAB * SHAPE["d_model"] * 4
+    activation = ROWS // placement.ways * LENGTH * SHAPE["d_ff"] * 4
     activation //= sizes.get("tensor", 1) * sizes.get("context", 1)
-    assert max(parameter, activation) < ROWS * LENGTH * SHAPE["width"] * 4
+    assert max(parameter, activation) < ROWS * LENGTH * SHAPE["d_model"] * 4
     assert found[0].largest <= max(parameter, activation), found[0]
     assert found[0].largest > activation // 4  # the limit is no idle one
     table = parameter // sizes.get("tensor", 1)
@@ -261,7 +263,7 @@ def arrays_sent(program):
 
 
 def products(dims):
-    """Of neighbouring dimensions: 11 and 13, which only tokens have, tell tokens from all else."""
+    """Of neighboring dimensions: 11 and 13, which only tokens have, tell tokens from all else."""
     return {math.prod(dims[i:j]) for i in range(len(dims)) for j in range(i + 1, len(dims) + 1)}
 
 

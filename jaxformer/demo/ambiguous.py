@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from jaxformer.data.grammar import lexicon, verbs
-from jaxformer.data.grammar.conjugation import NEGATIONS, draw_negation, draw_tense, english_verb, french_verb
-from jaxformer.data.grammar.lexicon import Noun
-from jaxformer.data.grammar.phrases import (
+from jaxformer.demo import lexicon, verbs
+from jaxformer.demo.conjugation import NEGATIONS, draw_negation, draw_tense, english_verb, french_verb
+from jaxformer.demo.lexicon import Noun
+from jaxformer.demo.phrases import (
     OBJECTS,
     PRONOUNS,
     Pair,
@@ -18,8 +18,8 @@ from jaxformer.data.grammar.phrases import (
     noun_phrase,
     nouns_of,
 )
-from jaxformer.data.grammar.statements import PERSON, TENSES, draw_other, draw_place, draw_subject
-from jaxformer.data.grammar.verbs import BE
+from jaxformer.demo.statements import PERSON, TENSES, draw_other, draw_place, draw_subject
+from jaxformer.demo.verbs import BE
 
 
 def eat_and_drink(pick: random.Random) -> Pair:

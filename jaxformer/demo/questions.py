@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from jaxformer.data.grammar import verbs
-from jaxformer.data.grammar.conjugation import english_be, english_verb, french_verb, inverted, singular
-from jaxformer.data.grammar.lexicon import ADJECTIVES
-from jaxformer.data.grammar.phrases import (
+from jaxformer.demo import verbs
+from jaxformer.demo.conjugation import english_be, english_verb, french_verb, inverted, singular
+from jaxformer.demo.lexicon import ADJECTIVES
+from jaxformer.demo.phrases import (
     PRONOUNS,
     Pair,
     Phrase,
@@ -17,8 +17,8 @@ from jaxformer.data.grammar.phrases import (
     object_phrase,
     predicate,
 )
-from jaxformer.data.grammar.statements import PERSON, draw_place, draw_subject, use
-from jaxformer.data.grammar.verbs import BE, HAVE
+from jaxformer.demo.statements import PERSON, draw_place, draw_subject, use
+from jaxformer.demo.verbs import BE, HAVE
 
 WHY = (("", ()), ("", ()), ("why", ("pourquoi",)), ("when", ("quand",)))
 ASKING = [verb for verb in verbs.TRANSITIVE if not verb.state]

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from jaxformer import sharding
-from jaxformer.sharding import topology
+from jaxformer.planning import topology
 from jaxformer.training.progress import PEAKS
 
 FRACTIONS = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -74,7 +74,7 @@ def test_memory_that_jax_refuses(monkeypatch, said):
 
 
 def test_peaks_are_those_of_training():
-    """Of a chip, as utilisation is worked out while training."""
+    """Of a chip, as utilization is worked out while training."""
     names = {"v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "h100": "H100", "h200": "H200"}
     assert {kind: topology.CHIPS[kind].flops for kind in names} == {kind: PEAKS[name] for kind, name in names.items()}
 

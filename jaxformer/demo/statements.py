@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from jaxformer.data.grammar import lexicon, verbs
-from jaxformer.data.grammar.conjugation import (
+from jaxformer.demo import lexicon, verbs
+from jaxformer.demo.conjugation import (
     BARE,
     NEGATIONS,
     draw_negation,
@@ -15,8 +15,8 @@ from jaxformer.data.grammar.conjugation import (
     english_verb,
     french_verb,
 )
-from jaxformer.data.grammar.lexicon import NOUNS, Noun
-from jaxformer.data.grammar.phrases import (
+from jaxformer.demo.lexicon import NOUNS, Noun
+from jaxformer.demo.phrases import (
     OBJECTS,
     PRONOUNS,
     Pair,
@@ -30,7 +30,7 @@ from jaxformer.data.grammar.phrases import (
     object_phrase,
     predicate,
 )
-from jaxformer.data.grammar.verbs import BE, HAVE, Verb
+from jaxformer.demo.verbs import BE, HAVE, Verb
 
 TENSES = ("present", "present", "past", "past", "progressive", "future")
 PERSON = frozenset({"person"})

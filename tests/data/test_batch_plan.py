@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data.plan import make_plan, replan
+from jaxformer.data.batch_plan import make_batch_plan, replan
 
 
 def lengths(seed, count):
@@ -19,7 +19,7 @@ def lengths(seed, count):
 def test_every_pair_once_an_epoch(seed, count, num_shapes, multiple, length_multiple):
     source, target = lengths(seed, count)
     options = {"max_length": 36, "multiple_of": multiple, "length_multiple": length_multiple}
-    plan = make_plan(source, target, seed=seed, token_budget=600, num_shapes=num_shapes, **options)
+    plan = make_batch_plan(source, target, seed=seed, tokens_per_batch=600, num_shapes=num_shapes, **options)
     assert len(plan.shapes) <= num_shapes
     assert [length % length_multiple for shape in plan.shapes for length in shape[1:]] == [0, 0] * len(plan.shapes)
     for epoch in range(2):
@@ -36,27 +36,29 @@ def test_every_pair_once_an_epoch(seed, count, num_shapes, multiple, length_mult
 
 def test_a_batch_is_a_function_of_the_step():
     source, target = lengths(0, 500)
-    first, second = (make_plan(source, target, seed=3, token_budget=400, num_shapes=3) for _ in range(2))
+    first, second = (make_batch_plan(source, target, seed=3, tokens_per_batch=400, num_shapes=3) for _ in range(2))
     for step in (0, 700, 13, 0, 99):  # any order, any start
         assert first.batch(step)[1].tolist() == second.batch(step)[1].tolist()
-    other = make_plan(source, target, seed=4, token_budget=400, num_shapes=3)
+    other = make_batch_plan(source, target, seed=4, tokens_per_batch=400, num_shapes=3)
     assert any(first.batch(i)[1].tolist() != other.batch(i)[1].tolist() for i in range(5))
 
 
 def test_epochs_differ():
-    plan = make_plan(*lengths(0, 500), seed=3, token_budget=400, num_shapes=3)
+    plan = make_batch_plan(*lengths(0, 500), seed=3, tokens_per_batch=400, num_shapes=3)
     assert plan.batch(0)[1].tolist() != plan.batch(plan.steps_per_epoch)[1].tolist()
 
 
 def test_more_shapes_waste_less():
     source, target = lengths(1, 3000)
-    fills = [make_plan(source, target, num_shapes=n, token_budget=2000).fill(source, target) for n in (1, 2, 4, 8)]
+    fills = [
+        make_batch_plan(source, target, num_shapes=n, tokens_per_batch=2000).fill(source, target) for n in (1, 2, 4, 8)
+    ]
     assert fills == sorted(fills)
     assert fills[-1] > 0.8
 
 
 def test_validation_uses_the_shapes_of_training():
-    plan = make_plan(*lengths(0, 500), token_budget=400, num_shapes=3)
+    plan = make_batch_plan(*lengths(0, 500), tokens_per_batch=400, num_shapes=3)
     source, target = lengths(9, 100)
     held = replan(plan, source, target)
     assert held.shapes == plan.shapes
@@ -66,6 +68,6 @@ def test_validation_uses_the_shapes_of_training():
 
 def test_nothing_fits():
     with pytest.raises(ValueError, match="at most 5 tokens"):
-        make_plan(np.array([10]), np.array([10]), max_length=5)
+        make_batch_plan(np.array([10]), np.array([10]), max_length=5)
     with pytest.raises(ValueError, match="budget of 64 tokens"):
-        make_plan(np.array([100]), np.array([100]), token_budget=64)
+        make_batch_plan(np.array([100]), np.array([100]), tokens_per_batch=64)

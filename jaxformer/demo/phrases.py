@@ -8,8 +8,8 @@ import random
 import re
 from collections.abc import Callable, Sequence, Set
 
-from jaxformer.data.grammar.lexicon import ADJECTIVES, NOUNS, NUMBERS, Adjective, Noun, begins_with_vowel
-from jaxformer.data.grammar.verbs import Verb
+from jaxformer.demo.lexicon import ADJECTIVES, NOUNS, NUMBERS, Adjective, Noun, begins_with_vowel
+from jaxformer.demo.verbs import Verb
 
 Words = tuple[str, ...]
 

@@ -6,8 +6,8 @@ import sys
 import jax
 import pytest
 
-from jaxformer.sharding import distributed
-from jaxformer.sharding.distributed import Cluster, detect, gpus_of_task
+from jaxformer.multihost import cluster
+from jaxformer.multihost.cluster import Cluster, detect, gpus_of_task
 
 SET = {"JAX_COORDINATOR_ADDRESS": "node7:1234", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3"}
 SLURM = {
@@ -110,7 +110,7 @@ def test_a_wait_of_no_time_is_refused(only, name):
     """It once stood for the default of minutes."""
     only({**SET, name: "0"})
     with pytest.raises(ValueError, match=f"{name} is at least 1, got 0"):
-        distributed._connect(detect(os.environ))
+        cluster._connect(detect(os.environ))
 
 
 @pytest.mark.parametrize(
@@ -142,14 +142,14 @@ def test_every_gpu_of_a_node_has_one_task():
 
 
 def test_another_number_of_devices_is_refused(only):
-    assert "8 of 8 devices" in str(distributed.initialize(devices=8))
+    assert "8 of 8 devices" in str(cluster.initialize(devices=8))
     with pytest.raises(ValueError, match="expected 16 devices in all, but there are 8"):
-        distributed.initialize(devices=16)
+        cluster.initialize(devices=16)
 
 
 def test_one_process_agrees_with_itself_and_leaves_as_usual():
-    distributed.agree({"seed": "1"})
-    distributed.leave(3)  # would end this process if it had others
+    cluster.agree({"seed": "1"})
+    cluster.leave(3)  # would end this process if it had others
     assert sys.excepthook is sys.__excepthook__
     assert not jax.distributed.is_initialized()
 
@@ -158,7 +158,7 @@ def test_processes_that_differ_are_named(monkeypatch):
     """Three processes played by one: the gathered rows are what they would have sent."""
     sent = [{"seed": "1", "code": "a"}, {"seed": "2", "code": "a"}, {"seed": "1", "code": "b"}]
     monkeypatch.setattr(jax, "process_count", lambda: 3)
-    monkeypatch.setattr(distributed.socket, "gethostname", lambda: "host")
+    monkeypatch.setattr(cluster.socket, "gethostname", lambda: "host")
 
     def gathered(rows):
         rows = iter(rows)
@@ -171,15 +171,15 @@ def test_processes_that_differ_are_named(monkeypatch):
         return process_allgather
 
     def rows(sent):
-        digest = distributed._digest
+        digest = cluster._digest
         yield [name.encode().ljust(64, b"\0") for name in ("host", "b", "c")]
         yield [digest("\0".join(sorted(what))) for what in sent]
         yield [b"".join(digest(what[name]) for name in sorted(what)) for what in sent]
 
     monkeypatch.setattr(distributed.multihost_utils, "process_allgather", gathered(rows(sent)))
     with pytest.raises(ValueError, match=r"process 0 \(host\): code of process 2 \(c\); seed of process 1 \(b\)"):
-        distributed.agree(sent[0])
+        cluster.agree(sent[0])
     sent = [sent[0], sent[0], {"x": "1"}]
     monkeypatch.setattr(distributed.multihost_utils, "process_allgather", gathered(rows(sent)))
     with pytest.raises(ValueError, match=r"process 2 \(c\) know other settings"):
-        distributed.agree(sent[0])
+        cluster.agree(sent[0])

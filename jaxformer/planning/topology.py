@@ -30,7 +30,7 @@ class Chip:
     memory_rate: float
     """Of its memory, bytes/s."""
     link_rate: float
-    """What it can send to its neighbours, bytes/s: along one axis of a TPU's torus, half of it each way round; or by
+    """What it can send to its neighbors, bytes/s: along one axis of a TPU's torus, half of it each way round; or by
     NVLink, to any GPU of the host."""
     network_rate: float
     """What it can send through the slower network, bytes/s: to another slice of TPUs, or another host of GPUs."""

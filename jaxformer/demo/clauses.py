@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from jaxformer.data.grammar import verbs
-from jaxformer.data.grammar.conjugation import (
+from jaxformer.demo import verbs
+from jaxformer.demo.conjugation import (
     NEGATIONS,
     draw_negation,
     draw_tense,
@@ -13,8 +13,8 @@ from jaxformer.data.grammar.conjugation import (
     english_verb,
     french_verb,
 )
-from jaxformer.data.grammar.lexicon import ADJECTIVES, Noun
-from jaxformer.data.grammar.phrases import (
+from jaxformer.demo.lexicon import ADJECTIVES, Noun
+from jaxformer.demo.phrases import (
     OBJECTS,
     PRONOUNS,
     Pair,
@@ -26,8 +26,8 @@ from jaxformer.data.grammar.phrases import (
     object_phrase,
     predicate,
 )
-from jaxformer.data.grammar.statements import PERSON, draw_other, draw_subject, draw_third, use
-from jaxformer.data.grammar.verbs import BE, Verb
+from jaxformer.demo.statements import PERSON, draw_other, draw_subject, draw_third, use
+from jaxformer.demo.verbs import BE, Verb
 
 MOODS = [a for a in ADJECTIVES if a.kind == "mood" and "person" in a.suits]
 INTERMEDIATE = ("present", "past", "past", "progressive")

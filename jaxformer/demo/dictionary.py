@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from jaxformer.data.grammar import ambiguous, lexicon, verbs
-from jaxformer.data.grammar.phrases import POSSESSIVES
-from jaxformer.data.grammar.statements import COMPARATIVES
+from jaxformer.demo import ambiguous, lexicon, verbs
+from jaxformer.demo.phrases import POSSESSIVES
+from jaxformer.demo.statements import COMPARATIVES
 
 
 def dictionary_baseline(english: str) -> str:

@@ -12,16 +12,16 @@ import jax
 
 from jaxformer import sharding
 from jaxformer.data.batch import Shape
-from jaxformer.data.plan import num_rows
+from jaxformer.data.batch_plan import num_rows
 from jaxformer.models.costs import (
     encoder_decoder_computed_flops,
     encoder_decoder_parameters,
     encoder_decoder_training_flops,
 )
 from jaxformer.models.encoder_decoder import EncoderDecoderConfig
-from jaxformer.sharding import topology
-from jaxformer.sharding.estimate import Roofline, roofline
-from jaxformer.sharding.hlo import Collective, collectives
+from jaxformer.planning import topology
+from jaxformer.planning.hlo import Collective, collectives
+from jaxformer.planning.roofline import Roofline, roofline
 from jaxformer.sharding.mesh import num_slices
 from jaxformer.tasks.translation_config import TranslationConfig
 from jaxformer.tasks.translation_model import Model, make_model
@@ -72,7 +72,7 @@ class Forecast:
         """Padded target tokens of a step."""
         return self.batch[0] * self.batch[2]
 
-    def utilisation(self, seconds: float) -> float:
+    def utilization(self, seconds: float) -> float:
         """The share of the machine's bfloat16 peak that a step of so many seconds puts to use for the model (MFU)."""
         return self.flops / (seconds * math.prod(self.mesh.values()) * topology.parse(self.topology).chip.flops)
 
@@ -93,7 +93,7 @@ def forecast(config: TranslationConfig, name: str, *, shape: Shape | None = None
     placement = sharding.Placement(sharding.mesh(config.mesh, devices))
     model = make_model(config, config.model.target_vocab_size or config.data.vocab_size, placement)
     length = config.data.max_length + -config.data.max_length % config.data.length_multiple
-    lowered, shape = model.lower(shape or (num_rows(config.data.token_budget, length), length, length))
+    lowered, shape = model.lower(shape or (num_rows(config.data.tokens_per_batch, length), length, length))
     state, mesh = _state_bytes(model), dict(placement.mesh.shape)
     program, peak = _compiled(lowered, sum(state), devices[0].platform)
     if program is None:
@@ -154,7 +154,7 @@ def _state_bytes(model: Model) -> tuple[int, int]:
     """What a device holds of the parameters, and of the rest of the state."""
     held = lambda tree: sum(_held(leaf) for leaf in jax.tree.leaves(tree))
     state = model.abstract_state()
-    return held(state.params), held((state.optimizer, state.average))
+    return held(state.params), held((state.optimizer, state.ema_params))
 
 
 def _held(leaf: Any) -> int:
@@ -172,7 +172,7 @@ def remedies(config: TranslationConfig, found: Forecast, *, shape: Shape | None 
     if not config.model.remat:
         said.append("--model.remat True: blocks are computed again in the backward pass; up to a third more arithmetic")
     before, length = config.train.accumulate, found.batch[2]
-    wanted = shape[0] if shape else num_rows(config.data.token_budget, length)
+    wanted = shape[0] if shape else num_rows(config.data.tokens_per_batch, length)
     ways = math.prod(found.mesh.get(axis, 1) for axis in sharding.RULES["batch"])
     rows = found.batch[0] // (ways * before)  # that a device holds of one part
     needed = lambda fewer: state + memory.temporaries * fewer / rows
@@ -186,7 +186,7 @@ def remedies(config: TranslationConfig, found: Forecast, *, shape: Shape | None 
         if shape:
             said.append(f"--batch {smaller}x{length}: a smaller batch, {left}")
         elif smaller >= num_rows(0, length):  # no training without so many
-            said.append(f"--data.token_budget {smaller * length}: a smaller batch, {left}")
+            said.append(f"--data.tokens_per_batch {smaller * length}: a smaller batch, {left}")
     if not fewer or state > memory.available / 4:
         fsdp = found.mesh.get("fsdp", 1)
         said.append(

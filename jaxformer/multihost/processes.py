@@ -19,7 +19,7 @@ def first() -> bool:
 def wait(name: str) -> None:
     """Returns when every process has come to the place of this name.
 
-    >>> wait("the tokeniser is saved")
+    >>> wait("the tokenizer is saved")
     """
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)

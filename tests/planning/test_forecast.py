@@ -21,20 +21,20 @@ from jaxformer.models.costs import (
     encoder_decoder_parameters,
     encoder_decoder_training_flops,
 )
-from jaxformer.sharding import hlo, topology
-from jaxformer.sharding.estimate import Roofline
-from jaxformer.sharding.hlo import Collective
-from jaxformer.tasks import planning
-from jaxformer.tasks.planning import Forecast, Memory, forecast, remedies
+from jaxformer.planning import forecast as planning
+from jaxformer.planning import hlo, topology
+from jaxformer.planning.forecast import Forecast, Memory, forecast, remedies
+from jaxformer.planning.hlo import Collective
+from jaxformer.planning.roofline import Roofline
 from jaxformer.tasks.translation_config import DataConfig, TrainConfig, TranslationConfig
 from jaxformer.tasks.translation_model import make_model
 
 ROOT = pathlib.Path(__file__).parents[2]
-MODEL = models.EncoderDecoderConfig(width=32, num_heads=4, hidden=64, encoder_depth=2, decoder_depth=2)
+MODEL = models.EncoderDecoderConfig(d_model=32, num_heads=4, d_ff=64, num_encoder_layers=2, num_decoder_layers=2)
 CONFIG = TranslationConfig(
     mesh="fsdp=4,tensor=2",
     model=MODEL,
-    data=DataConfig(vocab_size=400, token_budget=1000, max_length=48),
+    data=DataConfig(vocab_size=400, tokens_per_batch=1000, max_length=48),
     train=TrainConfig(accumulate=3),
 )
 
@@ -60,15 +60,15 @@ def test_forecast(here):
     assert found.memory.temporaries > found.memory.parameters  # of which the gradient alone has as many
     assert found.memory.fits
     assert found.computed == encoder_decoder_computed_flops(model, *found.batch)
-    assert found.utilisation(found.estimate.compute) == pytest.approx(found.flops / found.computed)
-    assert found.utilisation(2 * found.estimate.compute) == pytest.approx(found.flops / found.computed / 2)
+    assert found.utilization(found.estimate.compute) == pytest.approx(found.flops / found.computed)
+    assert found.utilization(2 * found.estimate.compute) == pytest.approx(found.flops / found.computed / 2)
 
 
-@pytest.mark.parametrize("arrange", ["pre", pytest.param("post", marks=pytest.mark.full)])
+@pytest.mark.parametrize("norm_position", ["pre", pytest.param("post", marks=pytest.mark.full)])
 @pytest.mark.parametrize("remat", [False, True])
-def test_arithmetic_is_that_of_the_program(arrange, remat):
+def test_arithmetic_is_that_of_the_program(norm_position, remat):
     """Every product of the compiled step, on one device and as often as it runs; to the last operation."""
-    config = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, arrange=arrange, remat=remat))
+    config = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, norm_position=norm_position, remat=remat))
     model = make_model(config, 400, sharding.Placement(sharding.mesh("data=1", jax.devices()[:1])))
     lowered, shape = model.lower((6, 24, 40))
     assert encoder_decoder_computed_flops(model.net.config, *shape) == products(lowered.compile().as_text())
@@ -117,7 +117,7 @@ def test_command(here, tmp_path, capsys, options):
         assert data["batch"] == [24, 16, 16]
         assert data["fits"]
         assert data["mesh"] == {"fsdp": 4, "tensor": 2}
-        assert data["utilisation"]["serial"] <= data["utilisation"]["overlapped"] <= 1
+        assert data["utilization"]["serial"] <= data["utilization"]["overlapped"] <= 1
     else:
         assert "it fits" in said
         assert "NOT a measurement" in said
@@ -133,7 +133,7 @@ def tight(parameters, optimizer, peak, rows=96):
 
 def budget(tokens, **model):
     """CONFIG with so many tokens a batch; three parts, of which each of four devices has a piece."""
-    data = dataclasses.replace(CONFIG.data, token_budget=tokens)
+    data = dataclasses.replace(CONFIG.data, tokens_per_batch=tokens)
     return dataclasses.replace(CONFIG, data=data, model=dataclasses.replace(MODEL, **model))
 
 
@@ -145,7 +145,7 @@ def test_remedies():
     assert "40.000  peak, of the 16 that JAX takes: IT DOES NOT FIT" in text
     assert "--model.remat True" in text
     assert "--train.accumulate 12: the batch in 12 parts, about 14.5 GiB" in text
-    assert f"--data.token_budget {24 * 48}: a smaller batch, about 14.5 GiB" in text
+    assert f"--data.tokens_per_batch {24 * 48}: a smaller batch, about 14.5 GiB" in text
     assert "fsdp=8 instead of 4" in text
     assert "8        6.00  all-gather along fsdp" in text
 
@@ -196,7 +196,10 @@ def test_remedies_of_a_state_that_is_too_large():
         (["--topology", "v5e:2x4", "--batch", "12"], "--batch '12': expected ROWSxLENGTH"),
         (["--topology", "h100:2x4", "--mesh", "slice=*,fsdp=4"], "mesh 'slice=*,fsdp=4': say how many slices"),
         (["--topology", "v5e:2x4", "--mesh", "fsdp"], "expected axis=size|libtpu"),
-        (["--topology", "v5e:2x4", "--modle.width", "3"], "unknown setting --modle.width; did you mean 'model.width'?"),
+        (
+            ["--topology", "v5e:2x4", "--modle.d_model", "3"],
+            "unknown setting --modle.d_model; did you mean 'model.d_model'?",
+        ),
     ],
 )
 def test_bad_input_is_one_line(capsys, options, message):
@@ -210,9 +213,9 @@ def test_what_may_stand_before_the_configuration(capsys):
     """The mesh may; a setting that may or may not have a value is told where it belongs."""
     assert cli.main(["plan", "--mesh", "fsdp=4", "demo", "--topology", "v5x:2x4"]) == 2
     assert "unknown topology 'v5x:2x4'" in capsys.readouterr().err
-    assert cli.main(["plan", "--topology", "v5e:2x4", "--model.width", "32", "demo"]) == 2
+    assert cli.main(["plan", "--topology", "v5e:2x4", "--model.d_model", "32", "demo"]) == 2
     said = capsys.readouterr().err
-    assert said.endswith("CONFIG comes before its settings: jaxformer plan CONFIG ... --model.width ...\n")
+    assert said.endswith("CONFIG comes before its settings: jaxformer plan CONFIG ... --model.d_model ...\n")
 
 
 def test_the_scale_study_follows_from_what_the_compiler_said(monkeypatch):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from jaxformer.data.grammar import conjugation, verbs
-from jaxformer.data.grammar.phrases import PRONOUNS
+from jaxformer.demo import conjugation, verbs
+from jaxformer.demo.phrases import PRONOUNS
 
 
 def verb(infinitive):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from jaxformer.data.grammar.phrases import Phrase, Words
-from jaxformer.data.grammar.verbs import BE, HAVE, Verb
+from jaxformer.demo.phrases import Phrase, Words
+from jaxformer.demo.verbs import BE, HAVE, Verb
 
 NEGATIONS = {"not": "pas", "never": "jamais", "no longer": "plus"}
 """English word and what closes the French negation that "ne" opens."""

@@ -12,9 +12,9 @@ import functools
 import random
 import zlib
 
-from jaxformer.data.grammar import ambiguous, clauses, questions, statements
-from jaxformer.data.grammar.dictionary import dictionary_baseline as dictionary_baseline
-from jaxformer.data.grammar.phrases import Pair as Pair
+from jaxformer.demo import ambiguous, clauses, questions, statements
+from jaxformer.demo.dictionary import dictionary_baseline as dictionary_baseline
+from jaxformer.demo.phrases import Pair as Pair
 
 CONSTRUCTIONS = {  # how often each is drawn
     statements.action: 8, statements.state: 6, statements.institution: 4, statements.birth: 1, statements.motion: 4,

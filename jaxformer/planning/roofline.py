@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from jaxformer.sharding.hlo import Collective
-from jaxformer.sharding.topology import Topology
+from jaxformer.planning.hlo import Collective
+from jaxformer.planning.topology import Topology
 
 _SHARED = "all-gather", "all-reduce", "reduce-scatter"
 """Collectives whose way out of a host or slice all devices there can share."""
@@ -62,7 +62,7 @@ def roofline(
       found: the collectives of the program.
       dtype: of the matrix products' operands, "bfloat16" or "float32".
 
-    >>> from jaxformer.sharding.topology import parse
+    >>> from jaxformer.planning.topology import parse
     >>> reduced = Collective("all-reduce", 2 * 10**9, 2 * 10**9, 4, ("fsdp",), 1, "")
     >>> sheet = roofline(parse("v5p:2x2x1"), {"fsdp": 4}, flops=459e10, touched=2765e6, found=[reduced])
     >>> sheet.compute, sheet.memory, round(sheet.network, 6), sheet.bound       # 3 GB at 200 GB/s

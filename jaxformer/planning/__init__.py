@@ -1,0 +1,1 @@
+"""What a training step needs on machines that are not here: topology, collectives, roofline, forecast."""
