@@ -26,10 +26,10 @@ from jaxformer.models import EncoderDecoderConfig
 from jaxformer.models.costs import encoder_decoder_training_flops
 
 SIZES = {
-    "small-8k": {"d_model": 256, "heads": 4, "d_ff": 1024, "depth": 4, "vocab": 8000, "rows": 64},
-    "base-8k": {"d_model": 512, "heads": 8, "d_ff": 2048, "depth": 6, "vocab": 8000, "rows": 64},
-    "base-32k": {"d_model": 512, "heads": 8, "d_ff": 2048, "depth": 6, "vocab": 32000, "rows": 64},
-    "multi30k": {"d_model": 128, "heads": 4, "d_ff": 256, "depth": 4, "vocab": 6000, "rows": 144},
+    "small-8k": {"width": 256, "heads": 4, "hidden": 1024, "depth": 4, "vocab": 8000, "rows": 64},
+    "base-8k": {"width": 512, "heads": 8, "hidden": 2048, "depth": 6, "vocab": 8000, "rows": 64},
+    "base-32k": {"width": 512, "heads": 8, "hidden": 2048, "depth": 6, "vocab": 32000, "rows": 64},
+    "multi30k": {"width": 128, "heads": 4, "hidden": 256, "depth": 4, "vocab": 6000, "rows": 144},
 }
 SIDES = {
     "jaxformer": ("benchmarks.sides.ours", {}),

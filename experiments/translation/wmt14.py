@@ -81,5 +81,5 @@ def _config(size: str, target: str, model: EncoderDecoderConfig, *, steps: int) 
             keep_last=5 if size == "base" else 20,
             validation_bleu=500,
         ),
-        decode=DecodeConfig(beam_size=4, penalty=0.6, max_ratio=1.0, max_extra=50),
+        decode=DecodeConfig(beam_size=4, length_penalty=0.6, max_ratio=1.0, max_extra=50),
     )

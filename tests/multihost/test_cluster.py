@@ -166,7 +166,7 @@ def test_processes_that_differ_are_named(monkeypatch):
         def process_allgather(mine):
             found = next(rows)
             assert bytes(mine) == found[0]
-            return distributed.np.stack([distributed.np.frombuffer(row, distributed.np.uint8) for row in found])
+            return cluster.np.stack([cluster.np.frombuffer(row, cluster.np.uint8) for row in found])
 
         return process_allgather
 
@@ -176,10 +176,10 @@ def test_processes_that_differ_are_named(monkeypatch):
         yield [digest("\0".join(sorted(what))) for what in sent]
         yield [b"".join(digest(what[name]) for name in sorted(what)) for what in sent]
 
-    monkeypatch.setattr(distributed.multihost_utils, "process_allgather", gathered(rows(sent)))
+    monkeypatch.setattr(cluster.multihost_utils, "process_allgather", gathered(rows(sent)))
     with pytest.raises(ValueError, match=r"process 0 \(host\): code of process 2 \(c\); seed of process 1 \(b\)"):
         cluster.agree(sent[0])
     sent = [sent[0], sent[0], {"x": "1"}]
-    monkeypatch.setattr(distributed.multihost_utils, "process_allgather", gathered(rows(sent)))
+    monkeypatch.setattr(cluster.multihost_utils, "process_allgather", gathered(rows(sent)))
     with pytest.raises(ValueError, match=r"process 2 \(c\) know other settings"):
         cluster.agree(sent[0])

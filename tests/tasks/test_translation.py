@@ -123,7 +123,7 @@ def test_lengths_that_a_mesh_cannot_cut(tmp_path):
     placement, said = Placement(sharding.mesh("data=2,context=4")), []
     for multiple in (1, 4):
         config = small(cache=str(tmp_path / "cache"), length_multiple=multiple)
-        config = dataclasses.replace(config, model=dataclasses.replace(config.model, max_length=256))
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, max_positions=256))
         console = Console(file=io.StringIO(), d_model=500)
         corpora = load_corpora(config.data, seed=0)
         plan = translation.prepare_run(config, corpora, tmp_path, placement, console=console).train[1]
@@ -146,7 +146,7 @@ def test_validation_leaves_out_what_the_model_cannot_number(tmp_path):
     data = DataConfig(
         **names, **held, directory=str(tmp_path), cache=str(tmp_path / "cache"), vocab_size=400, held_out=5
     )
-    model = dataclasses.replace(small().model, max_length=128)
+    model = dataclasses.replace(small().model, max_positions=128)
     config = TranslationConfig(model=model, data=data, train=TrainConfig(validation_bleu=3))
     prepared = translation.prepare_run(
         config, load_corpora(data, seed=0), tmp_path, ALL, console=Console(file=io.StringIO())
