@@ -124,7 +124,7 @@ def test_lengths_that_a_mesh_cannot_cut(tmp_path):
     for multiple in (1, 4):
         config = small(cache=str(tmp_path / "cache"), length_multiple=multiple)
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, max_positions=256))
-        console = Console(file=io.StringIO(), d_model=500)
+        console = Console(file=io.StringIO(), width=500)
         corpora = load_corpora(config.data, seed=0)
         plan = translation.prepare_run(config, corpora, tmp_path, placement, console=console).train[1]
         said.append(console.file.getvalue())

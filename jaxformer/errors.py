@@ -1,0 +1,40 @@
+"""Errors that a user can act on: a command prints their one line and ends with their exit code.
+
+Any other exception that reaches the command line is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class JaxformerError(Exception):
+    """Base class of the errors for users; `exit_code` is what a command ends with."""
+
+    exit_code = 1
+
+
+class ConfigError(JaxformerError, ValueError):
+    """A setting, or a combination of settings, is wrong: trying again cannot help."""
+
+    exit_code = 2
+
+
+class DataError(JaxformerError, ValueError):
+    """The user's data is not what it should be; the message names the file and the line."""
+
+    exit_code = 2
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Returns ``"; did you mean 'x'?"`` for the nearest name, or the list of all names where none is near.
+
+    >>> did_you_mean("widht", ["width", "depth"])
+    "; did you mean 'width'?"
+    >>> did_you_mean("colour", ["width", "depth"])
+    '; there are depth, width'
+    """
+    names = sorted(names)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names)}"

@@ -1,0 +1,45 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
+    """Yields a temporary path beside `path`, which takes its place when the block ends without an error.
+
+    A symbolic link is followed, so that it stays one. What exists and is no regular file, such as ``/dev/stdout`` or a
+    named pipe, is written to and not replaced. Missing folders are made; after an error nothing is left behind.
+    """
+    path = pathlib.Path(path).resolve()
+    regular = path.is_file() or not path.exists()
+    if regular:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    folder = path.parent if regular else pathlib.Path(tempfile.gettempdir())
+    temporary = folder / f".{os.getpid()}.{path.name}"  # the suffix stays: it says the format of a picture
+    try:
+        yield temporary
+        if regular:
+            os.replace(temporary, path)
+        else:
+            with temporary.open("rb") as source, path.open("wb") as target:
+                shutil.copyfileobj(source, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes a file whole or not at all; see `replacing`."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a UTF-8 file whole or not at all; see `replacing`."""
+    write_bytes(path, text.encode())
