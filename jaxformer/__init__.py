@@ -1,6 +1,11 @@
-"""Attention you can read and trust, and a translation Transformer that trains on a laptop, a GPU or a pod.
+"""Attention you can read and trust, and Transformers that train on a laptop, a GPU or a pod.
 
     from jaxformer import functional as F, masks, modules, models, decoding, training, pure
+
+    import jaxformer
+    config = jaxformer.configure("translation", data={"source": "my.en", "target": "my.fr"})
+    jaxformer.train(config, "run")
+    translator = jaxformer.load("run")
 
 Nothing is imported before it is asked for; `functional`, `masks`, `modules` and `models` need jax and flax only.
 """
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
         data,
         decoding,
         demo,
+        errors,
         evaluation,
         functional,
         inspection,
@@ -30,17 +36,34 @@ if TYPE_CHECKING:
         training,
     )
     from jaxformer.modules.pure import pure
+    from jaxformer.tasks.registry import configure
+    from jaxformer.tasks.runner import average, evaluate, load, train
 
 __version__ = "0.1.0"
+
+_MEMBERS = {
+    "pure": "jaxformer.modules.pure",
+    "configure": "jaxformer.tasks.registry",
+    "train": "jaxformer.tasks.runner",
+    "load": "jaxformer.tasks.runner",
+    "evaluate": "jaxformer.tasks.runner",
+    "average": "jaxformer.tasks.runner",
+}
+
 __all__ = [
+    "average",
     "axes",
     "config",
+    "configure",
     "data",
     "decoding",
     "demo",
+    "errors",
+    "evaluate",
     "evaluation",
     "functional",
     "inspection",
+    "load",
     "masks",
     "models",
     "modules",
@@ -49,13 +72,14 @@ __all__ = [
     "pure",
     "sharding",
     "tasks",
+    "train",
     "training",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "pure":
-        return importlib.import_module("jaxformer.modules.pure").pure
+    if name in _MEMBERS:
+        return getattr(importlib.import_module(_MEMBERS[name]), name)
     if name in __all__:
         return importlib.import_module(f"jaxformer.{name}")
     raise AttributeError(f"module 'jaxformer' has no attribute {name!r}")

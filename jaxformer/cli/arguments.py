@@ -16,7 +16,7 @@ from typing import Any
 
 import tyro
 
-from jaxformer.config import ConfigError, nearest
+from jaxformer.errors import ConfigError, did_you_mean
 
 
 def override(config: Any, arguments: Sequence[str]) -> Any:
@@ -36,7 +36,7 @@ def override(config: Any, arguments: Sequence[str]) -> Any:
             head, _, tail = plain.rpartition(".")
             plain = f"{head}.{tail.removeprefix('no_')}" if head and plain not in known else plain
             if plain not in known:
-                raise ConfigError(f"unknown setting {name}{nearest(plain, known)}")
+                raise ConfigError(f"unknown setting {name}{did_you_mean(plain, known)}")
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):

@@ -23,15 +23,14 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN", type=local_path, help="a run directory")
     parser.add_argument("--last", type=int, default=5, help="how many checkpoints (default 5)")
-    parser.add_argument("--mesh", default="", metavar="MESH", help="device mesh; default: whole on every device")
-    known = parser.parse_args(arguments)
-    if known.last < 1:
-        parser.error(f"--last must be at least 1, got {known.last}")
+    parser.add_argument("--mesh", default="", metavar="MESH", help="device mesh; default: a copy on every device")
+    options = parser.parse_args(arguments)
+    if options.last < 1:
+        parser.error(f"--last must be at least 1, got {options.last}")
     from jaxformer.cli import runtime
-    from jaxformer.tasks.rundir import read_config
+    from jaxformer.tasks import runner
 
-    task, _ = read_config(known.run)
     runtime.start()
-    steps = runtime.task(task).average(known.run, last=known.last, mesh=known.mesh)
+    steps = runner.average(options.run, last=options.last, mesh=options.mesh)
     print(f"averaged steps {', '.join(map(str, steps))}; use it with --checkpoint average")
     return 0

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Lists configurations with the first line of their docstrings."""
+    """Lists configurations with the first lines of their docstrings."""
     parser = argparse.ArgumentParser(
         prog="jaxformer configs",
-        description="Lists the configurations below ./experiments and the built-in ones.",
+        description="Lists the built-in configurations and those below ./experiments, whose sources are not run.",
         epilog="examples:\n  jaxformer configs\n  jaxformer train multi30k:en_de --settings\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.parse_args(arguments)
-    from jaxformer.config import catalog
+    from jaxformer.tasks.registry import catalog
 
-    found = catalog()
-    width = max(len(name) for name, _ in found)
-    for name, summary in found:
-        print(f"{name:{width}}  {summary}")
+    entries = catalog()
+    longest = max(len(name) for name, _ in entries)
+    for name, summary in entries:
+        print(f"{name:{longest}}  {summary}")
     return 0

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _write_grammar(out: pathlib.Path) -> int:
     from jaxformer import demo
-    from jaxformer.tasks.rundir import write_text
+    from jaxformer.files import write_text
 
     parts = demo.splits()
     for name in ("train", "validation", "seen", "unseen"):

@@ -12,7 +12,7 @@ EXAMPLES = """examples:
   jaxformer demo
   jaxformer demo --out runs/demo --train.steps 800
 
-The trained run is an ordinary one: go on with `jaxformer translate runs/demo "..."`.
+The trained run is an ordinary one: use it with `jaxformer translate runs/demo "..."`.
 """
 
 
@@ -26,43 +26,45 @@ def main(arguments: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--out", metavar="RUN", type=local_path, default=pathlib.Path("runs/demo"))
-    known, rest = parser.parse_known_args(arguments)
+    options, rest = parser.parse_known_args(arguments)
     from jaxformer.cli import runtime
     from jaxformer.cli.arguments import override
-    from jaxformer.config import resolve
+    from jaxformer.tasks import runner
+    from jaxformer.tasks.translation.presets import demo
 
-    task, config = resolve("demo")
-    config = override(config, rest)
+    config = override(demo(), rest)
     runtime.start()
-    console = runtime.console()
-    translation = runtime.task(task)
-    result = translation.train(config, known.out, console=console)
+    result = runner.train(config, options.out, console=runtime.console())
     if result.reason in runtime.EXIT_CODES:
         return runtime.EXIT_CODES[result.reason]
-    return _show(known.out, translation)
+    return _show(options.out)
 
 
-def _show(run: pathlib.Path, translation) -> int:
+def _show(run: pathlib.Path) -> int:
     from jaxformer import demo
     from jaxformer.cli import runtime
     from jaxformer.evaluation.scores import bleu
     from jaxformer.inspection import attention_maps, plots
-    from jaxformer.tasks.corpora import load_corpora
+    from jaxformer.tasks import registry, runner
+    from jaxformer.tasks.translation import TASK, TranslationConfig, Translator
 
-    config, translator = translation.load(run)
-    corpora = load_corpora(config.data, seed=config.seed)
+    config, translator = registry.read_config(run), runner.load(run)
+    assert isinstance(config, TranslationConfig)
+    assert isinstance(translator, Translator)
     print("\nBLEU on the built-in corpus          this model   word-for-word dictionary")
-    for name, part in corpora.tests.items():
-        found = bleu(translator.translate(part.source), part.target)
+    signature = ""
+    for name, part in TASK.read(config).tests.items():
+        score = bleu(translator.translate(part.source), part.target)
         words = bleu([demo.dictionary_baseline(text) for text in part.source], part.target)
-        print(f"  {name} ({len(part):,}){'':{28 - len(name)}}{found.value:8.2f}   {words.value:8.2f}")
-    print(f"  signature: {found.signature}\n")
+        signature = score.signature
+        print(f"  {name} ({len(part):,}){'':{28 - len(name)}}{score.value:8.2f}   {words.value:8.2f}")
+    print(f"  signature: {signature}\n")
     examples = [pair.english for pair in demo.EXAMPLES]
     for english, french in zip(examples, translator.translate(examples), strict=True):
         print(f"  {english}\n    {french}")
-    found = translator.attention(examples[0])
-    layer, head = attention_maps.most_aligned(found)
-    words = attention_maps.by_word(attention_maps.select(found, layer=layer, head=head))
+    pieces = translator.attention(examples[0])
+    layer, head = attention_maps.most_aligned(pieces)
+    words = attention_maps.by_word(attention_maps.select(pieces, layer=layer, head=head))
     print(f"\nWhere head {head} of decoder layer {layer} looked, word by word:\n{attention_maps.as_text(words)}\n")
     print(f"the same as a picture:  {plots.attention_map(words, run / 'attention.png')}")
     print(f"the loss curves:        {runtime.draw_curves(run)}")

@@ -7,11 +7,11 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from jaxformer.cli.paths import local_path
+from jaxformer.cli.predictors import SETTINGS, add_run_options, load, split_settings
 
 EXAMPLES = """examples:
   jaxformer evaluate runs/demo
-  jaxformer evaluate runs/en-de --checkpoint average --beam-size 5
+  jaxformer evaluate runs/en-de --checkpoint average --decode.beam_size 5
   jaxformer evaluate runs/en-de --split validation --checkpoint last
 """
 
@@ -20,54 +20,34 @@ def main(arguments: Sequence[str]) -> int:
     """Prints the scores of a run and saves them in it."""
     parser = argparse.ArgumentParser(
         prog="jaxformer evaluate",
-        description="Translates a run's test data and prints BLEU and chrF with their signatures.",
-        epilog=EXAMPLES,
+        usage="jaxformer evaluate RUN [options] [--decode.NAME VALUE ...]",
+        description="Scores a run on its test data: translations by BLEU and chrF, text by its perplexity.",
+        epilog=SETTINGS + EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_options(parser)
-    parser.add_argument("--split", choices=("test", "validation"), default="test", help="what to translate")
-    known = parser.parse_args(arguments)
+    parser.add_argument("--split", choices=("test", "validation"), default="test", help="which data")
+    parser.add_argument("--data-dir", default="", metavar="DIR", help="where the corpora are, if they have moved")
+    rest, settings = split_settings(arguments)
+    options = parser.parse_args(rest)
     from jaxformer.cli import runtime
+    from jaxformer.config import to_data
+    from jaxformer.files import write_text
     from jaxformer.multihost import cluster, processes
-    from jaxformer.tasks.rundir import write_text
+    from jaxformer.tasks import runner
 
     cluster.initialize()
-    task, config, translator = load(known)
-    if known.data_dir:
-        config = dataclasses.replace(config, data=dataclasses.replace(config.data, directory=known.data_dir))
-    scores = runtime.task(task).evaluate(known.run, config, translator, split=known.split, console=runtime.console())
+    config, predictor = load(options, settings, "evaluate")
+    say = runtime.say(runtime.console())
+    scores = runner.evaluate(options.run, predictor, split=options.split, data_dir=options.data_dir, say=say)
     if not processes.first():
         return 0
-    for name, found in scores.items():
+    for name, corpus_scores in scores.items():
         print(name)
-        for score in found:
+        for score in corpus_scores:
             print(f"  {score}")
-    about = {name: [dataclasses.asdict(score) for score in found] for name, found in scores.items()}
-    about["decode"] = dataclasses.asdict(translator.decode) | {"checkpoint": known.checkpoint}
-    about["steps"] = list(translator.steps)
-    write_text(known.run / f"scores-{known.split}-{known.checkpoint}.json", json.dumps(about, indent=2) + "\n")
+    about = {name: [dataclasses.asdict(score) for score in corpus_scores] for name, corpus_scores in scores.items()}
+    about["settings"] = {"decode": to_data(getattr(config, "decode", None)), "checkpoint": options.checkpoint}
+    about["steps"] = list(predictor.steps)
+    write_text(options.run / f"scores-{options.split}-{options.checkpoint}.json", json.dumps(about, indent=2) + "\n")
     return 0
-
-
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Which run, which of its checkpoints, and how to search."""
-    parser.add_argument("run", metavar="RUN", type=local_path, help="a run directory")
-    parser.add_argument("--checkpoint", default="best", help="best (default), last, average, or a step")
-    parser.add_argument("--beam-size", type=int, help="beam size; 1 is greedy search")
-    parser.add_argument("--length-penalty", type=float, help="score = log-probability / length ** length_penalty")
-    parser.add_argument("--batch-size", type=int, help="sentences searched together")
-    parser.add_argument("--mesh", default="", metavar="MESH", help="device mesh; default: all share the sentences")
-    parser.add_argument("--data-dir", metavar="DIR", help="where the corpora are, if not where they were in training")
-
-
-def load(known: argparse.Namespace):
-    """The task's name, the configuration and the translator that the options ask for."""
-    from jaxformer.cli import runtime
-    from jaxformer.tasks.rundir import read_config
-
-    task, _ = read_config(known.run)
-    runtime.start()
-    config, translator = runtime.task(task).load(known.run, checkpoint=known.checkpoint, mesh=known.mesh)
-    options = {name: getattr(known, name) for name in ("beam_size", "length_penalty", "batch_size")}
-    given = {name: value for name, value in options.items() if value is not None}
-    return task, config, dataclasses.replace(translator, decode=dataclasses.replace(translator.decode, **given))

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from jaxformer.cli.paths import local_path, sentence
+from jaxformer.cli.predictors import SETTINGS, add_run_options, load, split_settings
 
 EXAMPLES = """examples:
   jaxformer inspect runs/demo --source "The agreement on the European Economic Area was signed in August 1992."
@@ -16,12 +17,10 @@ EXAMPLES = """examples:
 
 def main(arguments: Sequence[str]) -> int:
     """Draws the cross-attention between a sentence and its translation."""
-    from jaxformer.cli.evaluate import add_run_options, load
-
     parser = argparse.ArgumentParser(
         prog="jaxformer inspect",
         description="Draws which source word each target word looked at: a picture, and the same as text.",
-        epilog=EXAMPLES,
+        epilog=SETTINGS + EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_options(parser)
@@ -32,24 +31,27 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--mean", action="store_true", help="the mean of all layers and heads")
     parser.add_argument("--grid", action="store_true", help="every head of every layer in one picture")
     parser.add_argument("--out", type=local_path, help="the picture (.png, .svg or .pdf); default: RUN/attention.png")
-    known = parser.parse_args(arguments)
-    if not known.source.strip():
+    rest, settings = split_settings(arguments)
+    options = parser.parse_args(rest)
+    if not options.source.strip():
         parser.error("--source is empty")
     from jaxformer.inspection import attention_maps, plots
+    from jaxformer.tasks.translation import Translator
 
-    if known.out and known.out.suffix.lower() not in plots.SUFFIXES:
-        parser.error(f"--out {known.out}: a picture is one of {', '.join(plots.SUFFIXES)}")
-    _, _, translator = load(known)
-    found = translator.attention(known.source, known.target)
-    out = known.out or known.run / "attention.png"
-    if known.grid:
-        print(plots.head_grid(found, out))
+    if options.out and options.out.suffix.lower() not in plots.SUFFIXES:
+        parser.error(f"--out {options.out}: a picture is one of {', '.join(plots.SUFFIXES)}")
+    _, translator = load(options, settings, "inspect")
+    assert isinstance(translator, Translator)
+    pieces = translator.attention(options.source, options.target)
+    out = options.out or options.run / "attention.png"
+    if options.grid:
+        print(plots.head_grid(pieces, out))
         return 0
-    layer, head = known.layer, known.head
-    if layer is None and head is None and not known.mean:
-        layer, head = attention_maps.most_aligned(found)
+    layer, head = options.layer, options.head
+    if layer is None and head is None and not options.mean:
+        layer, head = attention_maps.most_aligned(pieces)
         print(f"decoder layer {layer}, head {head}, which aligns most words (see --layer, --head, --mean)")
-    words = attention_maps.by_word(attention_maps.select(found, layer=layer, head=head))
+    words = attention_maps.by_word(attention_maps.select(pieces, layer=layer, head=head))
     print(attention_maps.as_text(words))
     print(plots.attention_map(words, out))
     return 0

@@ -14,11 +14,14 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from jaxformer.errors import JaxformerError
+
 COMMANDS = {
-    "train": "train a model, or go on training it",
+    "train": "train a model, or resume its training",
     "plan": "compile a training step for a machine that is not here: does it fit, what does it send",
     "evaluate": "score a run on its test data",
     "translate": "translate arguments, a file, or standard input",
+    "generate": "continue a text with a language model",
     "average": "average the parameters of a run's last checkpoints",
     "inspect": "draw what cross-attention looked at",
     "configs": "list the configurations at hand",
@@ -32,6 +35,7 @@ EXAMPLES = """examples:
   jaxformer demo
   jaxformer train translation --data.source my.en --data.target my.fr --out run
   jaxformer translate run "The old man sees the house."
+  jaxformer train language_model --data.text my.txt --out lm && jaxformer generate lm "To be"
   jaxformer COMMAND --help
 """
 
@@ -42,7 +46,7 @@ def script() -> int:
     The C library reads this setting before Python begins, so the process is replaced by one that has it; whoever sets
     GLIBC_TUNABLES, be it to nothing, is left alone.
     """
-    heavy = sys.argv[1:2] and sys.argv[1] in ("demo", "train", "evaluate", "translate")
+    heavy = sys.argv[1:2] and sys.argv[1] in ("demo", "train", "evaluate", "translate", "generate")
     if heavy and sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very command
@@ -86,32 +90,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _exit_code(error: Exception) -> int | None:
-    """The code of an error that a user can act on; None for the others, which deserve their traceback."""
-    from jaxformer.config import ConfigError
-
-    if isinstance(error, ConfigError) or _missing_extra(error) or _meant_for_users(error):
+    """Returns the exit code of an error that a user can act on; None for the others, which keep their traceback."""
+    if isinstance(error, JaxformerError):
+        return error.exit_code
+    if _missing_extra(error):
         return 2
-    if code := _settings_of_jax(error):
-        return code
-    # Anything below is slow to import, and has been imported if it is the cause.
-    known = {
-        "jaxformer.data.sources": ("DataError", 2),
-        "jaxformer.data.fetch": ("FetchError", 2),
-        "jaxformer.training.checkpoint": ("CheckpointError", 1),
-        "jaxformer.training.recorder": ("NonFiniteError", 1),
-        "jaxformer.multihost.cluster": ("DistributedError", 1),
-    }
-    for module, (name, code) in known.items():
-        if module in sys.modules and isinstance(error, getattr(sys.modules[module], name)):
-            return code
-    return 1 if isinstance(error, OSError) else None
-
-
-def _meant_for_users(error: Exception) -> bool:
-    """Whether a `raise` of this package made it: those ValueErrors are messages to users, other ones are bugs."""
-    innermost = traceback.extract_tb(error.__traceback__)[-1]
-    ours = pathlib.Path(innermost.filename).is_relative_to(pathlib.Path(__file__).parents[1])
-    return isinstance(error, ValueError) and ours and (innermost.line or "").startswith("raise ")
+    return _settings_of_jax(error) or (1 if isinstance(error, OSError) else None)
 
 
 def _settings_of_jax(error: Exception) -> int | None:

@@ -1,15 +1,16 @@
-"""What commands that compute have in common: the compilation cache, the console, the task, the pictures."""
+"""Parts that commands share: the compilation cache, the processes of a run, the console, the pictures."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import importlib
 import json
 import logging
 import os
 import pathlib
 import platform
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -57,9 +58,9 @@ def console() -> Console:
     return Console(stderr=True, quiet=not processes.first())
 
 
-def task(name: str) -> Any:
-    """The module of a task."""
-    return importlib.import_module(f"jaxformer.tasks.{name}")
+def say(console: Console) -> Callable[[str], None]:
+    """Returns a function that prints one line to a console as it is."""
+    return functools.partial(console.print, highlight=False, soft_wrap=True, markup=False)
 
 
 def draw_curves(run: pathlib.Path) -> pathlib.Path:

@@ -6,17 +6,18 @@ import argparse
 from collections.abc import Sequence
 
 from jaxformer.cli.paths import local_path
-from jaxformer.config import resolve
 
 EXAMPLES = """examples:
   jaxformer train demo --out runs/demo
   jaxformer train translation --data.source my.en --data.target my.fr --out run
+  jaxformer train language_model --data.text my.txt --out run
   jaxformer train multi30k:en_de --data-dir /corpora --out runs/en-de --train.steps 8000
   jaxformer train experiments/translation/multi30k.py:de_en --out runs/de-en
   jaxformer train runs/en-de/config.json --seed 1 --out runs/en-de-1
+  jaxformer train multi30k:en_de --init-from runs/demo:last --out runs/warm
   jaxformer train translation --settings            every setting and its default
 
-Run the same command again to go on where it stopped.
+Run the same command again to resume where it stopped.
 """
 
 
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="jaxformer train",
         usage="jaxformer train CONFIG --out RUN [--field value ...]",
-        description="Trains a configuration into a run directory, or goes on with the run that is there.",
+        description="Trains a configuration into a run directory, or resumes the run that is there.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -39,25 +40,26 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--devices", type=int, metavar="N", help="stop unless there are N devices, of all hosts")
     parser.add_argument("--settings", action="store_true", help="print every setting of CONFIG and stop")
-    parser.add_argument("--no-compile-cache", action="store_true", help="compile every program anew")
-    known, rest = parser.parse_known_args(arguments)
-    task, config = resolve(known.config)
+    parser.add_argument("--no-compile-cache", action="store_true", help="compile every program again")
+    options, rest = parser.parse_known_args(arguments)
     from jaxformer.cli.arguments import override, settings_help
+    from jaxformer.tasks.registry import resolve
 
-    if known.data_dir:
-        rest = ["--data.directory", known.data_dir, *rest]
-    config = override(config, rest)
-    if known.settings:
+    if options.data_dir:
+        rest = ["--data.directory", options.data_dir, *rest]
+    config = override(resolve(options.config), rest)
+    if options.settings:
         print(settings_help(config))
         return 0
-    if known.out is None:
+    if options.out is None:
         parser.error("--out RUN is missing")
     from jaxformer.cli import runtime
     from jaxformer.multihost import processes
+    from jaxformer.tasks import runner
 
-    runtime.join(config, known.out, devices=known.devices)
-    runtime.start(compile_cache=not known.no_compile_cache)
-    result = runtime.task(task).train(config, known.out, console=runtime.console())
+    runtime.join(config, options.out, devices=options.devices)
+    runtime.start(compile_cache=not options.no_compile_cache)
+    result = runner.train(config, options.out, console=runtime.console())
     if processes.first():
-        runtime.draw_curves(known.out)
+        runtime.draw_curves(options.out)
     return runtime.EXIT_CODES.get(result.reason, 0)

@@ -4,64 +4,59 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from jaxformer.cli.paths import local_path, sentence
+from jaxformer.cli.predictors import SETTINGS, add_run_options, load, split_settings
 
 EXAMPLES = """examples:
   jaxformer translate runs/demo "The old man does not see the white house."
   jaxformer translate runs/en-de --file test.en --out test.de
-  jaxformer translate runs/en-de --n-best 3 "A dog runs."
+  jaxformer translate runs/en-de --n-best 3 --decode.beam_size 8 "A dog runs."
   echo "A dog runs." | jaxformer translate runs/en-de         line by line, as they come
 """
 
 
 def main(arguments: Sequence[str]) -> int:
     """Translates arguments, else a file, else standard input."""
-    from jaxformer.cli.evaluate import add_run_options, load
-
     parser = argparse.ArgumentParser(
         prog="jaxformer translate",
+        usage="jaxformer translate RUN [SENTENCE ...] [options] [--decode.NAME VALUE ...]",
         description="Translates sentences: arguments, a file, or standard input line by line.",
-        epilog=EXAMPLES,
+        epilog=SETTINGS + EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_options(parser)
-    parser.add_argument("sentences", nargs="*", type=sentence, metavar="SENTENCE", help="what to translate")
+    parser.add_argument("sentences", nargs="*", type=sentence, metavar="SENTENCE", help="sentences to translate")
     parser.add_argument("--file", type=pathlib.Path, help="a file of sentences, one a line")
     parser.add_argument("--out", type=local_path, help="write translations here instead of printing them")
-    parser.add_argument("--n-best", type=int, default=1, help="print so many candidates, score and text, by tabs")
-    known = parser.parse_intermixed_args(arguments)  # options may stand between the run and the sentences
-    if known.sentences and known.file:
+    parser.add_argument("--n-best", type=int, default=1, help="print the N best, score and text, separated by tabs")
+    rest, settings = split_settings(arguments)
+    options = parser.parse_intermixed_args(rest)  # options may stand between the run and the sentences
+    if options.sentences and options.file:
         parser.error("give sentences or --file, not both")
-    from jaxformer.data.sources import DataError, read_lines
+    from jaxformer.cli.lines import standard_input
+    from jaxformer.data.sources import read_lines
+    from jaxformer.files import write_text
+    from jaxformer.tasks.translation import Translator
 
-    _, _, translator = load(known)
+    _, translator = load(options, settings, "translate")
+    assert isinstance(translator, Translator)
 
-    def lines(sentences: Sequence[str], first: int = 1) -> list[str]:
-        if known.n_best == 1:
+    def translated(sentences: Sequence[str], first: int = 1) -> list[str]:
+        if options.n_best == 1:
             return translator.translate(sentences, first=first)
-        found = translator.candidates(sentences, n_best=known.n_best, first=first)
-        return [f"{c.score:.4f}\t{c.text}" for candidates in found for c in candidates]
+        candidates = translator.candidates(sentences, n_best=options.n_best, first=first)
+        return [f"{c.score:.4f}\t{c.text}" for best in candidates for c in best]
 
-    def from_standard_input() -> Iterator[str]:
-        # Bytes, because how strict text from standard input is depends on the locale.
-        for number, line in enumerate(sys.stdin.buffer, 1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                byte = error.object[error.start]
-                raise DataError(f"standard input, line {number}: not UTF-8 (byte 0x{byte:02x})") from error
-            yield from lines([text], number)
-
-    given = known.sentences or (read_lines(known.file) if known.file else None)
-    translated = from_standard_input() if given is None else lines(given)
-    if known.out:
-        from jaxformer.tasks.rundir import write_text
-
-        write_text(known.out, "".join(f"{line}\n" for line in translated))
+    sentences = options.sentences or (read_lines(options.file) if options.file else None)
+    if sentences is None:
+        lines = (line for number, text in standard_input() for line in translated([text], number))
+    else:
+        lines = translated(sentences)
+    if options.out:
+        write_text(options.out, "".join(f"{line}\n" for line in lines))
         return 0
-    for line in translated:
+    for line in lines:
         print(line, flush=True)
     return 0

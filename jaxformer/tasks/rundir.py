@@ -5,8 +5,9 @@
     run/
       config.json        the task and its resolved configuration
       provenance.json    versions, platform, hash of the data
-      tokenizer.model    the subword tokenizer
+      tokenizer.model    the vocabulary (tokenizer.json for characters)
       checkpoints/       parameters, optimizer, position in the data
+      init.json          with `init_from`: which parameters were taken from the other run, and why not the rest
       log.jsonl          every training step and validation, once
       curves.png         the loss curves
 """
@@ -15,100 +16,83 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import pathlib
 import platform
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxformer.config import ConfigError, essence, fingerprint, from_data, to_data
+from jaxformer.config import difference, essence, fingerprint, to_data
+from jaxformer.errors import ConfigError
+from jaxformer.files import write_text
 
 PACKAGES = ("jaxformer", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece", "sacrebleu")
 
 
-def write_text(path: pathlib.Path, text: str) -> None:
-    """Writes a file whole or not at all: under a temporary name, then renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+def holds_run(out: pathlib.Path) -> bool:
+    """Returns whether `out` holds a run that can be resumed; writes nothing.
 
-
-def check_run(out: pathlib.Path, config: Any) -> bool:
-    """Whether `out` holds a run of this configuration, to be resumed; writes nothing.
-
-    One that ended before its first step, for its settings did not fit its data, say, holds nothing to be resumed.
+    A run that ended before its first step, perhaps because its settings did not fit its data, cannot be.
 
     Raises:
-      ConfigError: `out` holds a run of another configuration, or files that are no run.
+      ConfigError: `out` holds files that are not a run.
     """
     if (out / "config.json").exists():
-        if not (out / "log.jsonl").exists() and not any((out / "checkpoints").glob("[0-9]*")):
-            return False  # an empty folder of checkpoints may be made by who looks for one
-        _, old = read_config(out)
-        if fingerprint(old) != fingerprint(config):
-            difference = _difference(essence(old), essence(config))
-            raise ConfigError(f"{out} holds a run of another configuration: {difference}")
-        return True
+        # An empty folder of checkpoints is made by commands that look for one.
+        return (out / "log.jsonl").exists() or any((out / "checkpoints").glob("[0-9]*"))
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is not empty and holds no config.json; choose another directory")
     return False
 
 
-def check_data(out: pathlib.Path, data: dict[str, str]) -> None:
-    """That a run to be resumed or scored was trained on this data, by hashes of its parts.
+def check_config(out: pathlib.Path, saved: Any, config: Any) -> None:
+    """Checks that a run to be resumed has this configuration, but for the settings that say where it runs.
 
     Raises:
-      ConfigError: on other data; what it had learned, and the order of its batches, would mean nothing.  Or
+      ConfigError: it has another; the first difference is named.
+    """
+    if type(saved) is not type(config) or fingerprint(saved) != fingerprint(config):
+        text = difference(essence(saved), essence(config))
+        raise ConfigError(f"{out} holds a run of another configuration: {text}")
+
+
+def check_data(out: pathlib.Path, hashes: Mapping[str, str]) -> None:
+    """Checks that a run to be resumed or scored was trained on this data, by hashes of its parts.
+
+    Raises:
+      ConfigError: it was trained on other data, so what it learned and the order of its batches would mean nothing; or
         provenance.json cannot be read.
     """
     path = out / "provenance.json"
-    before = _read_json(path).get("data", data) if path.exists() else data
-    if before != data:
-        raise ConfigError(f"{out} holds a run on other data, by its hash: {_difference(before, data)}")
+    before = read_json(path).get("data", hashes) if path.exists() else hashes
+    if before != hashes:
+        raise ConfigError(f"{out} holds a run on other data, by its hash: {difference(before, dict(hashes))}")
 
 
-def claim_run(out: pathlib.Path, task: str, config: Any) -> None:
-    """Makes `out` the run of this configuration, by its config.json; a tokenizer left by an earlier attempt goes."""
-    (out / "tokenizer.model").unlink(missing_ok=True)
+def claim(out: pathlib.Path, task: str, config: Any, vocabulary_files: Iterable[str]) -> None:
+    """Makes `out` the run of this configuration, by its config.json; a vocabulary from an earlier attempt is removed."""
+    for name in vocabulary_files:
+        (out / name).unlink(missing_ok=True)
     saved = {"task": task, "config": to_data(config)}
     write_text(out / "config.json", json.dumps(saved, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_config(run: pathlib.Path) -> tuple[str, Any]:
-    """The task's name and the configuration of a run.
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+    """Reads a JSON object.
 
     Raises:
-      ConfigError: `run` is no run, or its config.json does not fit this version.
+      ConfigError: the file cannot be read or holds something else.
     """
-    path = run / "config.json"
-    if not path.exists():
-        raise ConfigError(f"{run} is not a run: it has no config.json")
-    return read_config_file(path)
-
-
-def read_config_file(path: pathlib.Path) -> tuple[str, Any]:
-    """The task's name and the configuration in a saved config.json."""
-    from jaxformer.tasks import TASKS
-
-    saved = _read_json(path)
-    task = saved.get("task")
-    if not isinstance(task, str) or task not in TASKS:
-        raise ConfigError(f"{path} is of task {task!r}; this version knows {sorted(TASKS)}")
-    return task, from_data(TASKS[task], saved.get("config"))
-
-
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(data, dict):
         raise ConfigError(f"cannot read {path}: it holds no JSON object")
-    return found
+    return data
 
 
 def write_provenance(out: pathlib.Path, **facts: Any) -> None:
-    """Saves what a reader needs to know to run this again: versions, platform, and the given facts."""
+    """Saves what a reader needs to run this again: versions, platform, and `facts`."""
     versions = {}
     for name in PACKAGES:
         try:
@@ -117,12 +101,3 @@ def write_provenance(out: pathlib.Path, **facts: Any) -> None:
             versions[name] = "not installed"
     about = {"python": platform.python_version(), "platform": platform.platform(), "versions": versions, **facts}
     write_text(out / "provenance.json", json.dumps(about, indent=2) + "\n")
-
-
-def _difference(old: Any, new: Any, path: str = "") -> str:
-    """The first place in which two configurations differ."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in dict.fromkeys([*old, *new]):
-            if old.get(key) != new.get(key):
-                return _difference(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
-    return f"{path} was {old!r}, now {new!r}"

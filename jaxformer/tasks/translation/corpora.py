@@ -7,7 +7,7 @@ import os
 import pathlib
 
 from jaxformer.data.sources import DataError, Parallel, read_parallel, read_table, split_by_source
-from jaxformer.tasks.translation_config import DataConfig
+from jaxformer.tasks.translation.config import DataConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +17,11 @@ class Corpora:
     train: Parallel
     validation: Parallel
     tests: dict[str, Parallel]
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of what a run is trained and validated on."""
+        return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
 
 
 def load_corpora(config: DataConfig, *, seed: int) -> Corpora:

@@ -16,7 +16,7 @@ from jaxformer.data.tokenizer import BEGIN, END, PAD, Tokenizer
 from jaxformer.decoding import Hypotheses
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.translation_config import DecodeConfig
+from jaxformer.tasks.translation.config import DecodeConfig
 
 LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Padded source lengths: a program is compiled for each one that is met, and for no other."""

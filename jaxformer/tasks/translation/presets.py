@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from jaxformer.models.encoder_decoder import EncoderDecoderConfig
-from jaxformer.tasks.translation_config import DataConfig, DecodeConfig, TrainConfig, TranslationConfig
+from jaxformer.tasks.translation.config import DataConfig, DecodeConfig, TranslationConfig
+from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
 
 
@@ -22,8 +23,8 @@ def demo() -> TranslationConfig:
         ),
         data=DataConfig(corpus="grammar", vocab_size=1000, tokens_per_batch=2048, num_shapes=3, max_length=64),
         optimizer=OptimizerConfig(learning_rate=3e-3, schedule="cosine", warmup_steps=200),
-        train=TrainConfig(steps=2000, validate_every=500, checkpoint_every=500, keep_last=2, validation_bleu=200),
-        decode=DecodeConfig(beam_size=4),
+        train=TrainConfig(steps=2000, validate_every=500, checkpoint_every=500, keep_last=2),
+        decode=DecodeConfig(beam_size=4, validation_sentences=200),
     )
 
 
@@ -46,5 +47,6 @@ def translation() -> TranslationConfig:
         ),
         data=DataConfig(vocab_size=8000, tokens_per_batch=4096),
         optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=1000),
-        train=TrainConfig(steps=20_000, validate_every=500, checkpoint_every=500, patience=10, validation_bleu=200),
+        train=TrainConfig(steps=20_000, validate_every=500, checkpoint_every=500, patience=10),
+        decode=DecodeConfig(validation_sentences=200),
     )

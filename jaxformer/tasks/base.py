@@ -1,0 +1,241 @@
+"""What a task is: everything that the runner needs to know of it, and nothing that is the same for every task.
+
+A task reads a corpus, prepares batches, builds a network with its loss, and makes a predictor of trained parameters.
+The runner does the rest: run directories, meshes, checkpoints, training, validation, averaging, planning. A new task is
+one module that holds a configuration (a `TaskConfig`), these classes, and its value ``TASK``; `registry` lists its name.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import jax
+
+from jaxformer.config import PLACE, at_least
+from jaxformer.evaluation.scores import Score
+from jaxformer.modules.pure import Params, Pure
+from jaxformer.sharding import Placement
+from jaxformer.training.config import TrainConfig
+from jaxformer.training.optimizers import OptimizerConfig
+
+Say = Callable[[str], None]
+"""Takes one line for the person who watches."""
+
+Rows = Callable[[int], Any]
+"""From the number of rows of a whole batch to the indices, in order, of the rows that this process reads."""
+
+AttentionFunction = Callable[..., jax.Array]
+"""A function with the signature of `functional.attention`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """The settings that every task has; a task adds `model`, `data` and, where something is searched, `decode`."""
+
+    name: str = "run"
+    """The run's name in logs and pictures."""
+    seed: int = 0
+    """Parameters, dropout and the order of the data follow from it."""
+    init_from: str = ""
+    """Start from the parameters of another run: RUN or RUN:CHECKPOINT. Its tokenizer is used, too."""
+    mesh: str = dataclasses.field(default="", metadata=PLACE)
+    """Axes of the device mesh, such as "data=8,tensor=4"; by default all devices are `data`."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """Adam and its schedule."""
+    train: TrainConfig = TrainConfig()
+    """Steps, validation, checkpoints."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "seed")
+        if self.seed >= 2**32:  # JAX's keys would be those of a smaller seed
+            raise ValueError(f"seed must be less than 2**32, got {self.seed}")
+
+
+class Corpus(Protocol):
+    """Data as read: text, or the places of images. Reading it writes nothing."""
+
+    @property
+    def fingerprints(self) -> Mapping[str, str]:
+        """A hash of each part that training must not see changed; `train` and `validation` at least."""
+        ...
+
+
+class Vocabulary(Protocol):
+    """The meaning of a network's outputs: a tokenizer, or the names of classes. It is saved with the run."""
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of outputs."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash: equal fingerprints, equal meaning."""
+        ...
+
+
+class Predictor(Protocol):
+    """A network with trained parameters and everything needed to use it."""
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The training steps whose parameters these are; several when they were averaged."""
+        ...
+
+
+ConfigT = TypeVar("ConfigT", bound=TaskConfig)
+CorpusT = TypeVar("CorpusT", bound=Corpus)
+VocabularyT = TypeVar("VocabularyT", bound=Vocabulary)
+PredictorT = TypeVar("PredictorT", bound=Predictor)
+BatchT = TypeVar("BatchT")
+DataT = TypeVar("DataT", bound="Data[Any, Any]")
+
+
+class Data(abc.ABC, Generic[BatchT, VocabularyT]):
+    """A corpus prepared for training: batches as pure functions of their number."""
+
+    vocabulary: VocabularyT
+
+    @property
+    @abc.abstractmethod
+    def report(self) -> Sequence[str]:
+        """Lines that say what there is and what was left out."""
+
+    @property
+    @abc.abstractmethod
+    def lengths(self) -> Sequence[int]:
+        """The padded lengths of batches, for the mesh to check; empty where nothing has a length."""
+
+    @abc.abstractmethod
+    def batches(self, start: int, rows: Rows) -> Iterator[BatchT]:
+        """Yields training batches ``start, start + 1, ...`` without end, as host arrays."""
+
+    @abc.abstractmethod
+    def validation_batches(self, rows: Rows) -> Iterator[BatchT]:
+        """Yields batches that hold each validation example once."""
+
+
+class Network(abc.ABC, Generic[BatchT]):
+    """A model with its loss, and what a step on a batch costs."""
+
+    net: Pure[Any, Any]
+
+    @property
+    @abc.abstractmethod
+    def num_parameters(self) -> int:
+        """The number of parameters."""
+
+    @abc.abstractmethod
+    def loss(
+        self, params: Params, batch: BatchT, key: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+        """Returns the training loss summed over a batch, the number of its terms, and further figures."""
+
+    @abc.abstractmethod
+    def validation_loss(self, params: Params, batch: BatchT) -> tuple[jax.Array, jax.Array]:
+        """Returns the loss by which models are compared, without dropout or smoothing, as (sum, count)."""
+
+    @property
+    @abc.abstractmethod
+    def largest_batch(self) -> tuple[int, int]:
+        """Rows and length of the batch that needs most memory."""
+
+    @abc.abstractmethod
+    def abstract_batch(self, num_rows: int, length: int, rows: jax.sharding.Sharding) -> BatchT:
+        """Returns a batch of ``jax.ShapeDtypeStruct``, placed by `rows`."""
+
+    @abc.abstractmethod
+    def training_flops(self, batch: BatchT) -> float:
+        """Returns the model's floating-point operations in a training step; padded places count."""
+
+    @abc.abstractmethod
+    def computed_flops(self, batch: BatchT) -> float:
+        """Returns the operations that the devices perform, with what the backward pass computes again."""
+
+    @abc.abstractmethod
+    def num_tokens(self, batch: BatchT) -> int:
+        """Returns the number of padded places that are predicted in a batch."""
+
+
+class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
+    """A kind of experiment; see the module."""
+
+    name: ClassVar[str]
+    commands: ClassVar[tuple[str, ...]] = ()
+    """The commands of the command line that use its predictor, besides those that every task has."""
+    vocabulary_files: ClassVar[tuple[str, ...]] = ("tokenizer.model", "tokenizer.json")
+    """The names that a saved vocabulary may have in a run directory."""
+    higher_is_better: ClassVar[frozenset[str]] = frozenset()
+    """The validation figures that grow as a model improves."""
+    config: type[ConfigT]
+
+    def check(self, config: ConfigT) -> None:
+        """Refuses settings that contradict each other, before anything is read.
+
+        Raises:
+          ConfigError: with both settings.
+        """
+        del config
+
+    @abc.abstractmethod
+    def read(self, config: ConfigT) -> CorpusT:
+        """Reads or generates the corpus.
+
+        Raises:
+          DataError: files that are missing, malformed or not named.
+        """
+
+    @abc.abstractmethod
+    def prepare(self, config: ConfigT, corpus: CorpusT, run: pathlib.Path) -> Data[BatchT, VocabularyT]:
+        """Learns or loads the run's vocabulary, which it saves in `run`, and plans batches.
+
+        Raises:
+          DataError: the corpus does not fit the settings.
+        """
+
+    @abc.abstractmethod
+    def vocabulary(self, run: pathlib.Path) -> VocabularyT:
+        """Loads the vocabulary of a run."""
+
+    @abc.abstractmethod
+    def planned_vocab_size(self, config: ConfigT) -> int:
+        """Returns the vocabulary size that settings promise, for plans without data.
+
+        Raises:
+          ConfigError: they leave it open.
+        """
+
+    @abc.abstractmethod
+    def network(self, config: ConfigT, vocab_size: int, attention: AttentionFunction) -> Network[BatchT]:
+        """Builds the network; allocates nothing."""
+
+    @abc.abstractmethod
+    def predictor(
+        self,
+        config: ConfigT,
+        vocabulary: VocabularyT,
+        net: Pure[Any, Any],
+        params: Params,
+        placement: Placement,
+        steps: tuple[int, ...],
+    ) -> PredictorT:
+        """Makes the predictor of trained parameters; `placement` is the mesh whose devices share the work."""
+
+    def validation_figures(self, config: ConfigT, corpus: CorpusT, data: Any, predictor: PredictorT) -> Mapping[str, float]:
+        """Returns figures besides the loss, for each validation; none by default."""
+        del config, corpus, data, predictor
+        return {}
+
+    @abc.abstractmethod
+    def evaluate(
+        self, config: ConfigT, corpus: CorpusT, predictor: PredictorT, *, split: str, say: Say
+    ) -> dict[str, list[Score]]:
+        """Scores a split ("test" or "validation"), by the name of the corpus.
+
+        Raises:
+          DataError: there is no such data.
+        """

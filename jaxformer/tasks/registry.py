@@ -1,0 +1,207 @@
+"""The tasks by name, and the ways to name a configuration.
+
+Naming is cheap: a task is imported when it is used, and listing configurations reads sources without running them.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pathlib
+import sys
+import types
+from typing import Any
+
+from jaxformer.config import changed, from_data
+from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.tasks.base import Task, TaskConfig
+from jaxformer.tasks.rundir import read_json
+
+TASKS = {
+    "translation": "jaxformer.tasks.translation",
+    "language_model": "jaxformer.tasks.language_model",
+}
+"""The module of each task, by the name that is saved in a run's config.json. A module holds its task as ``TASK``."""
+
+BUILTIN = {
+    "demo": "jaxformer.tasks.translation.presets",
+    "translation": "jaxformer.tasks.translation.presets",
+    "language_model": "jaxformer.tasks.language_model",
+}
+"""The module of each built-in configuration, a function of this name."""
+
+AnyTask = Task[Any, Any, Any, Any, Any]
+
+
+def get(name: str) -> AnyTask:
+    """Returns the task of a name.
+
+    Raises:
+      ConfigError: there is no such task.
+    """
+    if name not in TASKS:
+        raise ConfigError(f"unknown task {name!r}{did_you_mean(name, TASKS)}")
+    return importlib.import_module(TASKS[name]).TASK
+
+
+def task_of(config: TaskConfig) -> AnyTask:
+    """Returns the task that a configuration is for.
+
+    Raises:
+      ConfigError: it is no task's configuration.
+    """
+    for name in TASKS:
+        module = sys.modules.get(TASKS[name])  # whoever made the configuration has imported its task
+        if module is not None and isinstance(config, module.TASK.config):
+            return module.TASK
+    raise ConfigError(f"{type(config).__name__} is not the configuration of a task")
+
+
+def read_config(path: pathlib.Path) -> TaskConfig:
+    """Reads the configuration in a saved config.json, or in the config.json of a run directory.
+
+    Raises:
+      ConfigError: there is none, or it does not fit this version.
+    """
+    if path.is_dir():
+        path = path / "config.json"
+    if not path.exists():
+        raise ConfigError(f"{path.parent} is not a run: it has no {path.name}")
+    saved = read_json(path)
+    name = saved.get("task")
+    if not isinstance(name, str) or name not in TASKS:
+        raise ConfigError(f"{path} is of task {name!r}; this version knows {sorted(TASKS)}")
+    return from_data(get(name).config, saved.get("config"))
+
+
+def configure(reference: str, **settings: Any) -> TaskConfig:
+    """Returns a named configuration, with some settings replaced.
+
+    Args:
+      reference: see `resolve`.
+      settings: by name; those of a part as a mapping: ``data={"source": "my.en"}, train={"steps": 500}``.
+
+    Raises:
+      ConfigError: an unknown name or setting (the nearest is named), or a value of the wrong type.
+
+    >>> configure("demo", train={"steps": 20}).train.steps
+    20
+    """
+    return changed(resolve(reference), settings)
+
+
+def resolve(reference: str) -> TaskConfig:
+    """Returns the configuration that a reference names.
+
+    A reference is, in this order: a saved ``config.json``; ``path/file.py[:function]``; a built-in name; a name below
+    ``./experiments`` such as ``translation/multi30k:en_de`` or ``multi30k:en_de``; ``package.module:function``. Without
+    a function, the file's only public one is meant. Only the named file is run.
+
+    Raises:
+      ConfigError: there is nothing of that name; the nearest name is given.
+    """
+    path, _, function = reference.partition(":")
+    if reference.endswith(".json"):
+        return read_config(pathlib.Path(reference))
+    if path.endswith(".py"):
+        return _call(_load_file(pathlib.Path(path)), function, reference)
+    if reference in BUILTIN:
+        return _call(importlib.import_module(BUILTIN[reference]), reference, reference)
+    if file := _below_experiments(path):
+        return _call(_load_file(file), function, reference)
+    if function and all(part.isidentifier() for part in path.split(".")):
+        try:
+            return _call(importlib.import_module(path), function, reference)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"no configuration {reference!r}: {error}") from error
+    raise ConfigError(f"no configuration {reference!r}{did_you_mean(reference, (name for name, _ in catalog()))}")
+
+
+def catalog() -> list[tuple[str, str]]:
+    """Returns names and summaries of the configurations at hand: the built-in ones, then those below ``./experiments``.
+
+    Sources are read and not run. A file that is not Python is listed with the reason.
+    """
+    entries = []
+    for name, module in BUILTIN.items():
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None:
+            raise ConfigError(f"{module} is not installed")
+        entries += [entry for entry in _functions(pathlib.Path(spec.origin)) if entry[0] == name]
+    root = pathlib.Path("experiments")
+    for file in sorted(root.glob("**/*.py")):
+        if file.name.startswith("_"):
+            continue
+        place = file.relative_to(root).with_suffix("").as_posix()
+        try:
+            entries += [(f"{place}:{name}", summary) for name, summary in _functions(file)]
+        except (OSError, SyntaxError, ValueError) as error:
+            reason = (str(error).splitlines() or [""])[0]
+            entries.append((place, f"cannot be read: {type(error).__name__}: {reason}"))
+    return entries
+
+
+def _functions(file: pathlib.Path) -> list[tuple[str, str]]:
+    """The public functions of a file that need no arguments, with the first lines of their docstrings."""
+    entries = []
+    for node in ast.parse(file.read_bytes(), filename=str(file)).body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            given = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
+            if given == 0 and None not in node.args.kw_defaults:
+                entries.append((node.name, ((ast.get_docstring(node) or "").splitlines() or [""])[0]))
+    return entries
+
+
+def _below_experiments(name: str) -> pathlib.Path | None:
+    root = pathlib.Path("experiments").resolve()
+    direct = (root / f"{name}.py").resolve()
+    if direct.is_relative_to(root) and direct.is_file():
+        return direct
+    if "/" in name or not name.isidentifier():
+        return None
+    return next(iter(sorted(root.glob(f"*/{name}.py"))), None)
+
+
+def _load_file(path: pathlib.Path) -> types.ModuleType:
+    if not path.is_file():
+        raise ConfigError(f"no configuration file {path}")
+    name = f"jaxformer_config_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _call(module: types.ModuleType, function: str, reference: str) -> TaskConfig:
+    public = {name: value for name, value in vars(module).items() if _is_config_function(module, name, value)}
+    if not function:
+        if len(public) != 1:
+            raise ConfigError(f"{reference} holds {', '.join(public) or 'no function'}; say which: {reference}:NAME")
+        function = next(iter(public))
+    value = getattr(module, function, None)
+    if isinstance(value, types.FunctionType) and (needed := _required(value)):
+        raise ConfigError(f"{reference}: {function} needs {', '.join(needed)}; a configuration takes no arguments")
+    if function not in public:
+        raise ConfigError(f"{reference}: no function {function!r}{did_you_mean(function, public)}")
+    config = public[function]()
+    if not isinstance(config, TaskConfig):
+        raise ConfigError(f"{reference} returned {type(config).__name__}, which is not the configuration of a task")
+    return config
+
+
+def _is_config_function(module: types.ModuleType, name: str, value: object) -> bool:
+    """Whether the module itself defines this function, and it can be called without arguments."""
+    ours = isinstance(value, types.FunctionType) and value.__module__ == module.__name__ and not name.startswith("_")
+    return ours and not _required(value)
+
+
+def _required(function: types.FunctionType) -> list[str]:
+    """The parameters that a call must give."""
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]

@@ -1,0 +1,337 @@
+"""Training, averaging, loading and scoring: everything that is the same for every task."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import shutil
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from rich.console import Console
+
+from jaxformer import sharding, training
+from jaxformer.config import changed, fingerprint
+from jaxformer.errors import ConfigError
+from jaxformer.evaluation.scores import Score
+from jaxformer.files import write_text
+from jaxformer.modules.pure import Params
+from jaxformer.multihost import cluster, processes
+from jaxformer.planning import forecast as planning
+from jaxformer.planning import topology
+from jaxformer.planning.forecast import Forecast
+from jaxformer.sharding import Placement
+from jaxformer.tasks import registry, rundir, warm_start
+from jaxformer.tasks.base import Corpus, Data, Predictor, Say, TaskConfig
+from jaxformer.tasks.registry import AnyTask
+from jaxformer.tasks.trainer import Trainer, make_trainer
+from jaxformer.training.logging import JsonLog, TensorBoard
+from jaxformer.training.progress import peak_flops, reporter
+
+Path = str | os.PathLike[str]
+
+
+def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> training.Result:
+    """Trains into the run directory `out`, or resumes the run that is there.
+
+    Of several processes each calls this with the same arguments, and the same `out` on shared storage.
+
+    Args:
+      console: where progress is shown; by default standard error.
+
+    Raises:
+      ConfigError: settings that contradict each other, the mesh, or the model; or `out` belongs to another
+        configuration, or to other data.
+      DataError: the data is not what it should be.
+      CheckpointError: a checkpoint cannot be written or read.
+      NonFiniteError: a loss or gradient was not finite.
+    """
+    out, console = pathlib.Path(out), console or Console(stderr=True, quiet=not processes.first())
+    say = _sayer(console)
+    task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
+    # Whatever can be refused is refused before `out` is claimed: a mistake leaves nothing behind.
+    training.make_schedule(config.optimizer, steps=config.train.steps)
+    task.check(config)
+    resumed = rundir.holds_run(out)
+    if resumed:
+        rundir.check_config(out, registry.read_config(out), config)
+    corpus = task.read(config)
+    _agree(out, corpus, resumed)
+    if resumed:
+        rundir.check_data(out, corpus.fingerprints)  # after agreeing, so that all processes refuse together
+    else:
+        _claim(out, task, config)
+    data = _prepare(task, config, corpus, out, placement, say)
+    trainer = make_trainer(task, config, data.vocabulary.vocab_size, placement)
+    abstract = trainer.abstract_state()
+    timeout = training.save_seconds(abstract)
+    with training.Checkpoints(out / "checkpoints", keep_last=config.train.keep_last, timeout=timeout) as checkpoints:
+        restored = checkpoints.restore_latest(abstract) if resumed else None
+        if restored is None:
+            state, progress = _first_state(task, config, trainer, out, say), training.Progress()
+        else:
+            state, progress = restored[0], training.Progress(**restored[1]["progress"])
+            say(f"resumed from step {int(state.step):,}")
+        peak, source = peak_flops()
+        say(
+            f"{trainer.network.num_parameters:,} parameters on {_described(placement)}; "
+            f"peak {peak / 1e12:.2f} TFLOP/s ({source})"
+        )
+        outputs = training.Outputs(checkpoints)
+        if processes.first():
+            done = int(state.step)
+            outputs.log = JsonLog(out / "log.jsonl", step=done)
+            outputs.board = TensorBoard(out / "tensorboard", step=done) if config.train.tensorboard else None
+            outputs.reporter = reporter(console, start=done, steps=config.train.steps)
+            outputs.peak_flops = peak
+        try:
+            result = training.fit(
+                trainer.step(),
+                state,
+                lambda start: trainer.on_devices(data.batches(start, trainer.rows)),
+                config=config.train,
+                validate=Validation(task, config, corpus, data, trainer),
+                maximize=config.train.metric in task.higher_is_better,
+                flops=trainer.network.training_flops,
+                outputs=outputs,
+                progress=progress,
+            )
+        finally:
+            for output in (outputs.log, outputs.board, outputs.reporter):
+                if output is not None:
+                    output.close()
+    say(f"{result.reason} at step {int(result.state.step):,}; {result.programs} compiled training programs")
+    return result
+
+
+def _agree(out: pathlib.Path, corpus: Corpus, resumed: bool) -> None:
+    """Has all processes look at data and run directory before one of them writes."""
+    hashes = {f"{part} data": text for part, text in corpus.fingerprints.items()}
+    cluster.agree({**hashes, f"a run in {out}": str(resumed)})
+
+
+def _claim(out: pathlib.Path, task: AnyTask, config: TaskConfig) -> None:
+    """Makes `out` the run of this configuration; with `init_from`, it starts with the other run's vocabulary."""
+    if processes.first():
+        rundir.claim(out, task.name, config, task.vocabulary_files)
+        if config.init_from:
+            source, _ = _split_init(config.init_from)
+            for name in task.vocabulary_files:
+                if (source / name).exists():
+                    shutil.copyfile(source / name, out / name)
+
+
+def _prepare(
+    task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Path, placement: Placement, say: Say
+) -> Data[Any, Any]:
+    """Has the task prepare its data, says what there is, and saves where it all came from."""
+    began = time.perf_counter()
+    data = task.prepare(config, corpus, out)
+    for line in data.report:
+        say(line)
+    say(f"data prepared in {time.perf_counter() - began:.1f} s")
+    ways = placement.length_ways
+    if uncut := [length for length in data.lengths if length % ways]:
+        say(
+            f"outside attention, batches of lengths {', '.join(map(str, uncut))} are not sharded, because {ways} does "
+            f"not divide them; with --data.length-multiple {ways} it does"
+        )
+    if processes.first():
+        rundir.write_provenance(
+            out, config=fingerprint(config), data=dict(corpus.fingerprints), tokenizer=data.vocabulary.fingerprint
+        )
+    return data
+
+
+def _first_state(
+    task: AnyTask, config: TaskConfig, trainer: Trainer, out: pathlib.Path, say: Say
+) -> training.TrainState:
+    """The state before the first step, with the parameters of another run where the configuration says so."""
+    state = trainer.new_state()
+    if not config.init_from:
+        return state
+    source, checkpoint = _split_init(config.init_from)
+    params, _ = _load_params(source, checkpoint, trainer.config.mesh)
+    params, about = warm_start.merge(state.params, params)
+    if not about.taken:
+        raise ConfigError(f"init_from {config.init_from}: no parameter fits; {about.report()[1].strip()}")
+    for line in (f"starting from {config.init_from}:", *about.report()):
+        say(line)
+    if processes.first():
+        write_text(out / "init.json", json.dumps(dataclasses.asdict(about), indent=2) + "\n")
+    ema = None if state.ema_params is None else jax.tree.map(jax.numpy.copy, params)
+    return dataclasses.replace(state, params=params, ema_params=ema)
+
+
+def _split_init(text: str) -> tuple[pathlib.Path, str]:
+    """The run and the checkpoint of ``RUN[:CHECKPOINT]``."""
+    run, _, checkpoint = text.partition(":")
+    return pathlib.Path(run), checkpoint or "best"
+
+
+class Validation:
+    """The validation loss of a state, and the further figures of its task."""
+
+    def __init__(self, task: AnyTask, config: TaskConfig, corpus: Corpus, data: Data[Any, Any], trainer: Trainer):
+        self._task, self._config, self._corpus, self._data, self._trainer = task, config, corpus, data, trainer
+        placement = trainer.placement
+        self._loss = jax.jit(placement.under(trainer.network.validation_loss), out_shardings=placement.whole)
+
+    def __call__(self, state: training.TrainState) -> Mapping[str, float]:
+        params, trainer = training.best_params(state), self._trainer
+        total = count = 0.0
+        for batch in trainer.on_devices(self._data.validation_batches(trainer.rows)):
+            batch_total, batch_count = jax.device_get(self._loss(params, batch))
+            total, count = total + float(batch_total), count + float(batch_count)
+        predictor = self._task.predictor(
+            self._config, self._data.vocabulary, trainer.network.net, params, trainer.placement, (int(state.step),)
+        )
+        more = self._task.validation_figures(self._config, self._corpus, self._data, predictor)
+        return {"loss": total / count, **more}
+
+
+def load(
+    run: Path, *, checkpoint: str = "best", mesh: str = "", decode: Mapping[str, object] | None = None
+) -> Predictor:
+    """Returns the predictor of a run, whichever its task is: a `Translator`, a `TextGenerator`, ...
+
+    Args:
+      checkpoint: "best" (lowest validation score), "last", "average" (see `average`), or a step.
+      mesh: the devices that share the work; by default each holds a copy of the parameters.
+      decode: settings of the configuration's `decode` that replace those of training.
+
+    Raises:
+      ConfigError: `run` is not a run, or has no such checkpoint or setting.
+      CheckpointError: it has no checkpoint yet, or a damaged one.
+    """
+    run = pathlib.Path(run)
+    config = registry.read_config(run)
+    if decode:
+        if not hasattr(config, "decode"):
+            raise ConfigError(f"{run} has no settings named decode: a {registry.task_of(config).name} searches nothing")
+        config = changed(config, {"decode": decode})
+    return predictor(run, config, checkpoint=checkpoint, mesh=mesh)
+
+
+def predictor(run: pathlib.Path, config: TaskConfig, *, checkpoint: str = "best", mesh: str = "") -> Predictor:
+    """Returns the predictor of a run under a configuration that differs from the saved one in `decode` at most."""
+    task = registry.task_of(config)
+    vocabulary = task.vocabulary(run)
+    trainer = make_trainer(task, config, vocabulary.vocab_size, Placement(sharding.mesh(mesh)))
+    params, steps = _restore(run, trainer, checkpoint)
+    return task.predictor(config, vocabulary, trainer.network.net, params, trainer.placement, steps)
+
+
+def _load_params(run: pathlib.Path, checkpoint: str, mesh: str) -> tuple[Params, tuple[int, ...]]:
+    """The parameters of a run, and their steps."""
+    config = registry.read_config(run)
+    task = registry.task_of(config)
+    size = task.vocabulary(run).vocab_size
+    return _restore(run, make_trainer(task, config, size, Placement(sharding.mesh(mesh))), checkpoint)
+
+
+def _restore(run: pathlib.Path, trainer: Trainer, checkpoint: str) -> tuple[Params, tuple[int, ...]]:
+    abstract = trainer.abstract_state()
+    if checkpoint == "average":
+        with training.Checkpoints(run / "average") as saved:
+            restored = saved.restore_latest(abstract.params)
+        if restored is None:
+            raise training.CheckpointError(f"{run} has no averaged parameters; run `jaxformer average {run}` first")
+        return restored[0], tuple(restored[1].get("averaged", ()))
+    with training.Checkpoints(run / "checkpoints", keep_last=trainer.config.train.keep_last) as saved:
+        state, _ = saved.restore(_choose(saved, checkpoint), _without_moments(abstract))
+    return training.best_params(state), (int(state.step),)
+
+
+def _choose(saved: training.Checkpoints, checkpoint: str) -> int:
+    steps = saved.steps()
+    if not steps:
+        raise training.CheckpointError(f"no checkpoint in {saved.directory} yet")
+    if checkpoint == "last":
+        return steps[-1]
+    if checkpoint == "best":
+        best = saved.best_step()
+        return steps[-1] if best is None else best
+    if checkpoint.isdecimal() and int(checkpoint) in steps:
+        return int(checkpoint)
+    raise ConfigError(f"no checkpoint {checkpoint!r}; there are best, last, average and steps {steps}")
+
+
+def _without_moments(state: training.TrainState) -> training.TrainState:
+    """The shapes of a state without the optimizer's: two thirds of a checkpoint that need not be read."""
+    return dataclasses.replace(state, optimizer=jax.tree.map(lambda _: ..., state.optimizer))
+
+
+def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
+    """Averages the parameters of the last checkpoints (Vaswani et al. 2017, 6.1) into ``run/average``.
+
+    Returns the steps that were averaged.
+    """
+    run = pathlib.Path(run)
+    config = registry.read_config(run)
+    task = registry.task_of(config)
+    trainer = make_trainer(task, config, task.vocabulary(run).vocab_size, Placement(sharding.mesh(mesh)))
+    with training.Checkpoints(run / "checkpoints", keep_last=config.train.keep_last) as saved:
+        steps = saved.steps()[-last:]
+        params = saved.average(_without_moments(trainer.abstract_state()), steps)
+    with training.Checkpoints(run / "average", keep_last=1, timeout=training.save_seconds(params)) as target:
+        for old in target.steps():
+            target.delete(old)
+        target.save(steps[-1], params, {"averaged": steps})
+    return steps
+
+
+def evaluate(
+    run: Path, predictor: Predictor | None = None, *, split: str = "test", data_dir: str = "", say: Say | None = None
+) -> dict[str, list[Score]]:
+    """Scores a run on a split of its data, by the name of the corpus.
+
+    Args:
+      predictor: of `load`; by default that of the best checkpoint.
+      data_dir: where the corpora are, if not where they were in training.
+
+    Raises:
+      ConfigError: the run was trained on other data, from which it may have learned what is held out of this.
+      DataError: the data is not what it should be.
+    """
+    run = pathlib.Path(run)
+    config = registry.read_config(run)
+    if data_dir:
+        config = changed(config, {"data": {"directory": data_dir}})
+    task = registry.task_of(config)
+    corpus = task.read(config)
+    rundir.check_data(run, corpus.fingerprints)
+    return task.evaluate(config, corpus, predictor or load(run), split=split, say=say or print)
+
+
+def plan(config: TaskConfig, name: str, *, shape: tuple[int, int] | None = None) -> Forecast:
+    """Compiles the training step of a configuration, on its mesh, for a topology of devices that are not here.
+
+    Args:
+      name: such as "v5p:4x4x8"; a mesh that begins ``slice=2`` has two of them. Or "h100:16x8", all hosts counted.
+      shape: rows and length of the batch; by default the batch that needs most memory.
+
+    Raises:
+      ConfigError: an unknown topology, a mesh that does not fit it or the model, or no compiler for it.
+    """
+    task = registry.task_of(config)
+    devices = topology.devices(name, slices=sharding.num_slices(config.mesh))
+    placement = Placement(sharding.mesh(config.mesh, devices))
+    trainer = make_trainer(task, config, task.planned_vocab_size(config), placement)
+    lowered, batch = trainer.lower(*(shape or trainer.network.largest_batch))
+    return planning.forecast(name, workload(trainer, lowered, batch))
+
+
+def _described(placement: Placement) -> str:
+    """Returns text such as ``"8 devices (data=4,tensor=2)"``."""
+    sizes = ",".join(f"{name}={size}" for name, size in placement.mesh.shape.items())
+    return "1 device" if placement.mesh.size == 1 else f"{placement.mesh.size} devices ({sizes})"
+
+
+def _sayer(console: Console) -> Say:
+    return functools.partial(console.print, highlight=False, soft_wrap=True, markup=False)

@@ -1,0 +1,129 @@
+"""A network on a mesh: the state and the step that are trained, planned and restored, the same for every task."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any, Generic
+
+import jax
+import numpy as np
+import optax
+
+from jaxformer import functional, sharding, targets, training
+from jaxformer.errors import ConfigError
+from jaxformer.modules.pure import Params
+from jaxformer.sharding import Placement
+from jaxformer.tasks.base import AttentionFunction, BatchT, Network, Task, TaskConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer(Generic[BatchT]):
+    """A network, its optimizer, and where they lie; allocates nothing."""
+
+    config: TaskConfig
+    network: Network[BatchT]
+    placement: Placement
+
+    @functools.cached_property
+    def optimizer(self) -> optax.GradientTransformation:
+        """Adam and its schedule."""
+        return training.make_optimizer(self.config.optimizer, steps=self.config.train.steps)
+
+    @functools.cached_property
+    def params_shardings(self) -> Params:
+        """The shardings of the parameters.
+
+        Raises:
+          ConfigError: the mesh cuts a dimension that it does not divide, with the parameter's name; or it has an axis
+            that cuts nothing, along which all devices would do the same.
+        """
+        net, mesh = self.network.net, self.placement.mesh
+        shardings = self.placement.params(net.shapes, net.axes)
+        activations = sharding.spec(("batch", "length"), self.placement.rules, mesh)
+        entries = [entry for spec in (activations, *(x.spec for x in jax.tree.leaves(shardings))) for entry in spec]
+        used = {axis for entry in entries if entry for axis in ((entry,) if isinstance(entry, str) else entry)}
+        for axis, size in mesh.shape.items():
+            if size > 1 and axis not in used:
+                raise ConfigError(f"mesh axis {axis} = {size} cuts nothing of this model")
+        return shardings
+
+    @functools.cached_property
+    def shardings(self) -> training.TrainState:
+        """The sharding of every leaf of the training state."""
+        return self.placement.state(self._create, self.params_shardings, self.optimizer)
+
+    def new_state(self) -> training.TrainState:
+        """Returns the state before the first step, every leaf born where it belongs."""
+        return self._create(shardings=self.shardings)
+
+    def abstract_state(self) -> training.TrainState:
+        """Returns shapes, dtypes and placement of the state: what a restored one must match."""
+        place = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+        return jax.tree.map(place, jax.eval_shape(self._create), self.shardings)
+
+    def step(self) -> training.step.Step:
+        """Returns the compiled training step."""
+        train = self.config.train
+        return training.make_step(
+            self.placement.under(self.network.loss),
+            self.optimizer,
+            accumulate=train.accumulate,
+            nonfinite="skip" if train.nonfinite == "skip" else "abort",
+            ema_decay=train.ema_decay,
+            shardings=self.shardings,
+        )
+
+    def lower(self, num_rows: int, length: int) -> tuple[jax.stages.Lowered, BatchT]:
+        """Lowers the training step for the devices of the mesh, which need not be here.
+
+        Returns the batch it is for, too, with its rows filled up as in training.
+        """
+        num_rows += -num_rows % (self.placement.ways * self.config.train.accumulate)
+        batch = self.network.abstract_batch(num_rows, length, self.placement.rows)
+        with targets.compiling_for(self.placement.mesh.devices.flatten().tolist()):
+            return self.step().lower(self.abstract_state(), batch), batch
+
+    def rows(self, num_rows: int) -> np.ndarray:
+        """Returns the indices of the rows of a batch that this process reads."""
+        return self.placement.rows_here(num_rows, parts=self.config.train.accumulate)
+
+    def on_devices(self, stream: Iterator[BatchT]) -> Iterator[BatchT]:
+        """Yields batches on the devices, one ahead of the one in use."""
+        waiting = None
+        for batch in stream:
+            ready, waiting = waiting, self.placement.assemble(batch)
+            if ready is not None:
+                yield ready
+        if waiting is not None:
+            yield waiting
+
+    def _create(self, **options: Any) -> training.TrainState:
+        key, ema = jax.random.key(self.config.seed), self.config.train.ema_decay > 0
+        return training.create(self.network.net.init, self.optimizer, key, ema=ema, **options)
+
+
+def make_trainer(
+    task: Task[Any, Any, BatchT, Any, Any], config: TaskConfig, vocab_size: int, placement: Placement
+) -> Trainer[BatchT]:
+    """Builds the trainer of a configuration, for a vocabulary.
+
+    Raises:
+      ConfigError: the settings make no model.
+    """
+    try:
+        network = task.network(config, vocab_size, attention_on(placement))
+        network.net.shapes  # noqa: B018 - builds the model abstractly: what it refuses, it refuses here
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from error
+    return Trainer(config, network, placement)
+
+
+def attention_on(placement: Placement) -> AttentionFunction:
+    """Returns the attention function for a mesh: each device computes its rows and heads."""
+    if placement.mesh.size == 1:
+        return functional.attention
+    return sharding.sharded_attention(placement.mesh, rules=placement.rules)

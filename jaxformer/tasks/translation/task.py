@@ -1,0 +1,221 @@
+"""The translation task: its batches, its network with the loss, and its scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import models
+from jaxformer.data.batch import Batch
+from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, num_rows, replan
+from jaxformer.data.pipeline import Tokens, batches, prepare, prepare_tokenizer
+from jaxformer.data.sources import Parallel
+from jaxformer.data.tokenizer import Tokenizer, load_tokenizer
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.evaluation.scores import Score, bleu, chrf, moses_bleu
+from jaxformer.models import costs
+from jaxformer.modules.pure import Params, Pure, pure
+from jaxformer.multihost import processes
+from jaxformer.sharding import Placement
+from jaxformer.tasks.base import AttentionFunction, Data, Network, Rows, Say, Task
+from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
+from jaxformer.tasks.translation.corpora import Corpora, load_corpora
+from jaxformer.tasks.translation.translator import Translator
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationData(Data[Batch, Tokenizer]):
+    """Tokenized pairs and their batch plans."""
+
+    corpora: Corpora
+    vocabulary: Tokenizer
+    train: tuple[Tokens, BatchPlan]
+    validation: tuple[Tokens, BatchPlan]
+
+    @property
+    def report(self) -> Sequence[str]:
+        tokens, plan = self.train
+        shapes = ", ".join(f"{rows}x{length}" for rows, length, _ in plan.shapes)
+        return (
+            f"training data: {self.corpora.train.report()}; validation: {self.corpora.validation.report()}",
+            f"{self.vocabulary.vocab_size:,} pieces; {plan.steps_per_epoch:,} batches an epoch in shapes {shapes}, "
+            f"{plan.fill(*tokens.lengths()):.0%} full; {len(plan.skipped):,} pairs too long, "
+            f"{len(self.validation[1].skipped):,} of validation",
+        )
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        return [length for _, length, _ in self.train[1].shapes]
+
+    def batches(self, start: int, rows: Rows) -> Iterator[Batch]:
+        return batches(*self.train, start=start, rows=rows)
+
+    def validation_batches(self, rows: Rows) -> Iterator[Batch]:
+        return batches(*self.validation, stop=self.validation[1].steps_per_epoch, rows=rows)
+
+    def validation_pairs(self, number: int) -> Parallel:
+        """Returns the first validation pairs that are as short as training's: the model may not number longer ones."""
+        held, plan = self.corpora.validation, self.validation[1]
+        chosen = np.setdiff1d(np.arange(len(held)), plan.skipped)[:number]
+        return Parallel(tuple(held.source[i] for i in chosen), tuple(held.target[i] for i in chosen))
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationNetwork(Network[Batch]):
+    """An encoder-decoder with label-smoothed cross entropy of the next target token."""
+
+    net: Pure[models.EncoderDecoder, models.EncoderDecoderConfig]
+    objective: LossConfig
+    largest_batch: tuple[int, int]
+
+    @property
+    def num_parameters(self) -> int:
+        return costs.encoder_decoder_parameters(self.net.config)
+
+    def loss(self, params: Params, batch: Batch, key: jax.Array | None):
+        smoothing, z_loss = self.objective.label_smoothing, self.objective.z_loss
+        return *self._cross_entropy(params, batch, key, smoothing=smoothing, z_loss=z_loss), {}
+
+    def validation_loss(self, params: Params, batch: Batch):
+        return self._cross_entropy(params, batch, None)
+
+    def _cross_entropy(self, params: Params, batch: Batch, key: jax.Array | None, **options: float):
+        return self.net.bind(params).cross_entropy(
+            batch.source,
+            batch.target,
+            batch.labels,
+            source_valid=batch.source_valid,
+            target_valid=batch.target_valid,
+            key=key,
+            **options,
+        )
+
+    def abstract_batch(self, num_rows: int, length: int, rows: jax.sharding.Sharding) -> Batch:
+        tokens = jax.ShapeDtypeStruct((num_rows, length), jnp.int32, sharding=rows)
+        valid = jax.ShapeDtypeStruct((num_rows, length), jnp.bool_, sharding=rows)
+        return Batch(tokens, valid, tokens, tokens, valid)
+
+    def training_flops(self, batch: Batch) -> float:
+        return costs.encoder_decoder_training_flops(self.net.config, *batch.source.shape, batch.target.shape[1])
+
+    def computed_flops(self, batch: Batch) -> float:
+        return costs.encoder_decoder_computed_flops(self.net.config, *batch.source.shape, batch.target.shape[1])
+
+    def num_tokens(self, batch: Batch) -> int:
+        return batch.target.shape[0] * batch.target.shape[1]
+
+
+class Translation(Task[TranslationConfig, Corpora, Batch, Tokenizer, Translator]):
+    """Translation between two languages."""
+
+    name = "translation"
+    commands = ("translate", "inspect")
+    config = TranslationConfig
+    higher_is_better = frozenset({"bleu"})
+
+    def check(self, config: TranslationConfig) -> None:
+        if config.train.metric == "bleu" and not config.decode.validation_sentences:
+            raise ConfigError("train.metric is bleu, but decode.validation_sentences is 0: nothing is translated")
+
+    def read(self, config: TranslationConfig) -> Corpora:
+        return load_corpora(config.data, seed=config.seed)
+
+    def prepare(self, config: TranslationConfig, corpus: Corpora, run: pathlib.Path) -> TranslationData:
+        data, tokenizer = config.data, self._tokenizer(config, corpus, run)
+        tokens = prepare(
+            corpus.train,
+            tokenizer,
+            data.cache,
+            num_segmentations=data.num_segmentations,
+            alpha=data.segmentation_alpha,
+            seed=config.seed,
+        )
+        plan = make_batch_plan(
+            *tokens.lengths(),
+            seed=config.seed,
+            tokens_per_batch=data.tokens_per_batch,
+            num_shapes=data.num_shapes,
+            max_length=data.max_length,
+            length_multiple=data.length_multiple,
+        )
+        longest, model = max(length for _, length, _ in plan.shapes), config.model
+        if model.positions == "learned" and longest > model.max_positions:
+            raise DataError(
+                f"batches hold sentences of up to {longest} tokens, but model.max_positions is {model.max_positions}; "
+                f"lower data.max_length to {model.max_positions} or raise model.max_positions"
+            )
+        held = prepare(corpus.validation, tokenizer, data.cache)
+        validation = replan(plan, *held.lengths())
+        if validation.steps_per_epoch == 0:
+            raise DataError("no validation pair is as short as the longest training pair")
+        return TranslationData(corpus, tokenizer, (tokens, plan), (held, validation))
+
+    def _tokenizer(self, config: TranslationConfig, corpus: Corpora, run: pathlib.Path) -> Tokenizer:
+        """The run's tokenizer: the saved one, else one trained on both sides of the training data."""
+        path, data = run / "tokenizer.model", config.data
+        if processes.first() and not path.exists():
+            prepare_tokenizer(corpus.train, data.cache, vocab_size=data.vocab_size, kind=data.tokenizer).save(path)
+        processes.wait("the tokenizer is saved")
+        return load_tokenizer(path)
+
+    def vocabulary(self, run: pathlib.Path) -> Tokenizer:
+        return load_tokenizer(run / "tokenizer.model")
+
+    def planned_vocab_size(self, config: TranslationConfig) -> int:
+        return config.model.target_vocab_size or config.data.vocab_size
+
+    def network(self, config: TranslationConfig, vocab_size: int, attention: AttentionFunction) -> TranslationNetwork:
+        for name in ("source_vocab_size", "target_vocab_size"):
+            if (size := getattr(config.model, name)) not in (0, vocab_size):
+                raise DataError(f"model.{name} is {size}, but the tokenizer has {vocab_size} pieces")
+        shape = dataclasses.replace(config.model, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
+        net = pure(functools.partial(models.EncoderDecoder, attention=attention), shape)
+        data = config.data
+        length = data.max_length + -data.max_length % data.length_multiple
+        return TranslationNetwork(net, config.loss, (num_rows(data.tokens_per_batch, length), length))
+
+    def predictor(
+        self,
+        config: TranslationConfig,
+        vocabulary: Tokenizer,
+        net: Pure[Any, Any],
+        params: Params,
+        placement: Placement,
+        steps: tuple[int, ...],
+    ) -> Translator:
+        return Translator(net, params, vocabulary, config.decode, placement, steps)
+
+    def validation_figures(
+        self, config: TranslationConfig, corpus: Corpora, data: TranslationData, predictor: Translator
+    ) -> Mapping[str, float]:
+        if not config.decode.validation_sentences:
+            return {}
+        pairs = data.validation_pairs(config.decode.validation_sentences)
+        greedy = dataclasses.replace(predictor, decode=dataclasses.replace(config.decode, beam_size=1))
+        return {"bleu": bleu(greedy.translate(pairs.source), pairs.target).value}
+
+    def evaluate(
+        self, config: TranslationConfig, corpus: Corpora, predictor: Translator, *, split: str, say: Say
+    ) -> dict[str, list[Score]]:
+        parts = {"validation": corpus.validation} if split == "validation" else corpus.tests
+        if not all(map(len, parts.values())):
+            raise DataError(f"no {split} data: the run's data.held_out is 0, and it names no files for them")
+        scores = {}
+        for name, part in parts.items():
+            began = time.perf_counter()
+            translations = predictor.translate(part.source)
+            say(f"{name}: {len(part):,} sentences translated in {time.perf_counter() - began:.1f} s")
+            moses = moses_bleu(translations, part.target, language=config.data.target_language)
+            scores[name] = [bleu(translations, part.target), chrf(translations, part.target), moses]
+        return scores
+
+
+TASK = Translation()

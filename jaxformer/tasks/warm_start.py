@@ -1,0 +1,59 @@
+"""Warm starts: the parameters of one run as the beginning of another, as far as they fit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+
+from jaxformer.modules.pure import Params
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmStart:
+    """Which parameters were taken from another run, and why the rest were not; names are paths."""
+
+    taken: tuple[str, ...]
+    new: Mapping[str, str]
+    """Parameters that keep their initial values, with the reason."""
+    unused: tuple[str, ...]
+    """Parameters of the other run that have no place here."""
+
+    def report(self) -> list[str]:
+        """Returns lines for the person who watches: counts first, then each parameter that was not taken."""
+        lines = [f"{len(self.taken)} parameters taken, {len(self.new)} new, {len(self.unused)} of the other run unused"]
+        lines += [f"  new: {name} ({reason})" for name, reason in self.new.items()]
+        return lines + [f"  unused: {name}" for name in self.unused]
+
+
+def merge(initial: Params, source: Params) -> tuple[Params, WarmStart]:
+    """Replaces each initial parameter by the one of the same path and shape in `source`.
+
+    >>> params, about = merge({"a": jax.numpy.zeros(2), "b": jax.numpy.zeros(3)}, {"a": jax.numpy.ones(2)})
+    >>> params["a"].tolist(), about.taken, dict(about.new)
+    ([1.0, 1.0], ('a',), {'b': 'the other run has none'})
+    """
+    there = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(source)}
+    taken: list[str] = []
+    new: dict[str, str] = {}
+
+    def choose(path: tuple, leaf: jax.Array) -> jax.Array:
+        name = _name(path)
+        other = there.get(name)
+        if other is None:
+            new[name] = "the other run has none"
+        elif other.shape != leaf.shape:
+            new[name] = f"its shape is {list(leaf.shape)}, in the other run {list(other.shape)}"
+        else:
+            taken.append(name)
+            return jax.device_put(other.astype(leaf.dtype), leaf.sharding)
+        return leaf
+
+    params = jax.tree_util.tree_map_with_path(choose, initial)
+    names = {_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(initial)}
+    return params, WarmStart(tuple(taken), new, tuple(sorted(there.keys() - names)))
+
+
+def _name(path: tuple) -> str:
+    return "/".join(str(getattr(key, "key", key)) for key in path)
