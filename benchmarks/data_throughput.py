@@ -16,7 +16,7 @@ from jaxformer.config import resolve
 from jaxformer.data.batch_plan import make_batch_plan
 from jaxformer.data.pipeline import batches, prepare
 from jaxformer.data.tokenizer import Tokenizer
-from jaxformer.tasks.corpora import load_corpora
+from jaxformer.tasks.translation.corpora import load_corpora
 
 
 def main() -> None:

@@ -7,8 +7,10 @@ Norms stand before the sublayers, which learns much faster here: 23 validation B
 post-norm, which needs a lower rate, has 3.
 """
 
+from jaxformer.training.config import TrainConfig
+
 from jaxformer.models import EncoderDecoderConfig
-from jaxformer.tasks.translation_config import DataConfig, DecodeConfig, TrainConfig, TranslationConfig
+from jaxformer.tasks.translation import DataConfig, DecodeConfig, TranslationConfig
 from jaxformer.training.optimizers import OptimizerConfig
 
 
@@ -54,8 +56,6 @@ def _config(source: str, target: str) -> TranslationConfig:
             max_length=128,
         ),
         optimizer=OptimizerConfig(learning_rate=5e-3, warmup_steps=1000, cooldown=0.5),
-        train=TrainConfig(
-            steps=8000, validate_every=300, checkpoint_every=150, keep_last=10, patience=10, validation_bleu=200
-        ),
-        decode=DecodeConfig(beam_size=5),
+        train=TrainConfig(steps=8000, validate_every=300, checkpoint_every=150, keep_last=10, patience=10),
+        decode=DecodeConfig(validation_sentences=200, beam_size=5),
     )

@@ -4,8 +4,10 @@ The table is not split, and neighboring lines repeat an English sentence; valida
 sentence, so none of their English stands in training.
 """
 
+from jaxformer.training.config import TrainConfig
+
 from jaxformer.models import EncoderDecoderConfig
-from jaxformer.tasks.translation_config import DataConfig, DecodeConfig, TrainConfig, TranslationConfig
+from jaxformer.tasks.translation import DataConfig, DecodeConfig, TranslationConfig
 from jaxformer.training.optimizers import OptimizerConfig
 
 
@@ -42,8 +44,6 @@ def _config(table: str, target: str) -> TranslationConfig:
             max_length=96,
         ),
         optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=2000),
-        train=TrainConfig(
-            steps=20_000, validate_every=500, checkpoint_every=500, keep_last=5, patience=8, validation_bleu=300
-        ),
-        decode=DecodeConfig(beam_size=4),
+        train=TrainConfig(steps=20_000, validate_every=500, checkpoint_every=500, keep_last=5, patience=8),
+        decode=DecodeConfig(validation_sentences=300, beam_size=4),
     )

@@ -8,8 +8,10 @@ The training text (4.5 million pairs en-de, 36 million en-fr) is not fetched: pl
 One step holds about 25,000 source and 25,000 target tokens, as theirs; times are theirs, on 8 P100 GPUs.
 """
 
+from jaxformer.training.config import TrainConfig
+
 from jaxformer.models import EncoderDecoderConfig
-from jaxformer.tasks.translation_config import DataConfig, DecodeConfig, TrainConfig, TranslationConfig
+from jaxformer.tasks.translation import DataConfig, DecodeConfig, TranslationConfig
 from jaxformer.training.optimizers import OptimizerConfig
 from jaxformer.training.schedules import noam_peak
 
@@ -75,11 +77,7 @@ def _config(size: str, target: str, model: EncoderDecoderConfig, *, steps: int) 
         ),
         optimizer=OptimizerConfig(learning_rate=noam_peak(model.d_model, 4000), warmup_steps=4000),
         train=TrainConfig(
-            steps=steps,
-            validate_every=2000,
-            checkpoint_every=1500,
-            keep_last=5 if size == "base" else 20,
-            validation_bleu=500,
+            steps=steps, validate_every=2000, checkpoint_every=1500, keep_last=5 if size == "base" else 20
         ),
-        decode=DecodeConfig(beam_size=4, length_penalty=0.6, max_ratio=1.0, max_extra=50),
+        decode=DecodeConfig(validation_sentences=500, beam_size=4, length_penalty=0.6, max_ratio=1.0, max_extra=50),
     )

@@ -54,7 +54,9 @@ def load(options: argparse.Namespace, settings: Sequence[str], command: str) -> 
     task = registry.task_of(config)
     if command != "evaluate" and command not in task.commands:
         others = ", ".join(("evaluate", *task.commands))
-        raise ConfigError(f"{options.run} is a run of {task.name}, which `{command}` cannot use; its commands are {others}")
+        raise ConfigError(
+            f"{options.run} is a run of {task.name}, which `{command}` cannot use; its commands are {others}"
+        )
     config = override(config, settings)
     runtime.start()
     return config, runner.predictor(options.run, config, checkpoint=options.checkpoint, mesh=options.mesh)

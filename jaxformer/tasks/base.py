@@ -225,7 +225,9 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
     ) -> PredictorT:
         """Makes the predictor of trained parameters; `placement` is the mesh whose devices share the work."""
 
-    def validation_figures(self, config: ConfigT, corpus: CorpusT, data: Any, predictor: PredictorT) -> Mapping[str, float]:
+    def validation_figures(
+        self, config: ConfigT, corpus: CorpusT, data: Any, predictor: PredictorT
+    ) -> Mapping[str, float]:
         """Returns figures besides the loss, for each validation; none by default."""
         del config, corpus, data, predictor
         return {}

@@ -19,7 +19,7 @@ from jaxformer.data.sources import DataError
 from jaxformer.functional.positions.learned import check_positions
 from jaxformer.inspection.attention_maps import Map, as_text
 from jaxformer.tasks import BUILTIN
-from jaxformer.tasks.translation_config import TranslationConfig
+from jaxformer.tasks.translation import TranslationConfig
 
 
 def outcome(monkeypatch, capsys, command):

@@ -9,8 +9,8 @@ import pytest
 from jaxformer import models
 from jaxformer.config import catalog, from_data, resolve, to_data
 from jaxformer.modules import pure
-from jaxformer.tasks.corpora import load_corpora
-from jaxformer.tasks.translation_config import TranslationConfig
+from jaxformer.tasks.translation import TranslationConfig
+from jaxformer.tasks.translation.corpora import load_corpora
 
 ROOT = pathlib.Path(__file__).parents[2]
 NAMES = (

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import jax
 import pytest
+from jaxformer.tasks.translation_model import make_model
+from jaxformer.training.config import TrainConfig
 
 from benchmarks import scaling
 from jaxformer import models, sharding
@@ -26,8 +28,7 @@ from jaxformer.planning import hlo, topology
 from jaxformer.planning.forecast import Forecast, Memory, forecast, remedies
 from jaxformer.planning.hlo import Collective
 from jaxformer.planning.roofline import Roofline
-from jaxformer.tasks.translation_config import DataConfig, TrainConfig, TranslationConfig
-from jaxformer.tasks.translation_model import make_model
+from jaxformer.tasks.translation import DataConfig, TranslationConfig
 
 ROOT = pathlib.Path(__file__).parents[2]
 MODEL = models.EncoderDecoderConfig(d_model=32, num_heads=4, d_ff=64, num_encoder_layers=2, num_decoder_layers=2)

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from jaxformer.tasks.translation_model import make_model
 
 from jaxformer import functional, models, sharding
 from jaxformer.data.batch import Batch
 from jaxformer.planning import hlo
-from jaxformer.tasks.translation_config import TranslationConfig
-from jaxformer.tasks.translation_model import make_model
+from jaxformer.tasks.translation import TranslationConfig
 
 GRID = {"data": 4, "tensor": 2}
 HERE = PartitionSpec("data", "tensor")

@@ -8,14 +8,16 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
+from jaxformer.training.config import TrainConfig
 from rich.console import Console
 
 from jaxformer import models, sharding
-from jaxformer.data.pipeline import batches
 from jaxformer.sharding import Placement
-from jaxformer.tasks import translation
-from jaxformer.tasks.corpora import load_corpora
-from jaxformer.tasks.translation_config import DataConfig, DecodeConfig, TrainConfig, TranslationConfig
+from jaxformer.tasks import runner
+from jaxformer.tasks.trainer import Trainer, make_trainer
+from jaxformer.tasks.translation import TASK, DataConfig, DecodeConfig, TranslationConfig, Translator
+from jaxformer.tasks.translation.corpora import Corpora
+from jaxformer.tasks.translation.task import TranslationData
 from jaxformer.training.logging import read_log
 from jaxformer.training.optimizers import OptimizerConfig
 
@@ -27,7 +29,7 @@ QUIET = Console(quiet=True)
 
 
 def config(cache, **train):
-    options = {"steps": 6, "validate_every": 3, "validation_bleu": 8, "checkpoint_every": 3} | train
+    options = {"steps": 6, "validate_every": 3, "checkpoint_every": 3} | train
     data = {"tokens_per_batch": 640, "num_shapes": 1, "max_length": 32}
     return TranslationConfig(
         model=models.EncoderDecoderConfig(
@@ -42,7 +44,7 @@ def config(cache, **train):
         data=DataConfig(corpus="grammar", vocab_size=400, cache=str(cache), **data),
         optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=2),
         train=TrainConfig(tensorboard=False, **options),
-        decode=DecodeConfig(beam_size=3, batch_size=12, max_extra=0, max_ratio=1.0),
+        decode=DecodeConfig(beam_size=3, batch_size=12, max_extra=0, max_ratio=1.0, validation_sentences=8),
     )
 
 
@@ -52,20 +54,34 @@ def shared(tmp_path_factory):
     return tmp_path_factory.mktemp("shared")
 
 
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """Everything that training needs."""
+
+    corpora: Corpora
+    data: TranslationData
+    trainer: Trainer
+
+
+def validation(run):
+    return runner.Validation(TASK, run.trainer.config, run.corpora, run.data, run.trainer)
+
+
 def prepared(shared, text, **train):
     devices = jax.devices() if text else jax.devices()[:1]
     chosen = config(shared, **train)
     placement = Placement(sharding.mesh(text, devices))
-    corpora = load_corpora(chosen.data, seed=0)
-    return translation.prepare_run(chosen, corpora, shared, placement, console=QUIET)
+    corpora = TASK.read(chosen)
+    data = TASK.prepare(chosen, corpora, shared)
+    return Prepared(corpora, data, make_trainer(TASK, chosen, data.vocabulary.vocab_size, placement))
 
 
 def trained(run, steps=6):
     """Losses of some steps, and the state after them."""
-    model, (tokens, plan) = run.model, run.train
-    state, step, losses = model.new_state(), model.step(), []
-    for batch in itertools.islice(batches(tokens, plan, rows=model.rows), steps):
-        state, metrics = step(state, model.placement.assemble(batch))
+    trainer = run.trainer
+    state, step, losses = trainer.new_state(), trainer.step(), []
+    for batch in itertools.islice(trainer.on_devices(run.data.batches(0, trainer.rows)), steps):
+        state, metrics = step(state, batch)
         losses.append(float(metrics["loss_sum"] / metrics["count"]))
     return losses, state
 
@@ -84,12 +100,12 @@ def test_training_validation_and_search(text, shared):
     losses, state = trained(run)
     np.testing.assert_allclose(losses[0], expected[0], rtol=1e-6)
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
-    placed = dataclasses.replace(state, params=jax.device_put(last.params, run.model.params_shardings))
-    figures, wanted = (translation.Validation(r.model.config, r)(s) for r, s in ((run, placed), (one, last)))
+    placed = dataclasses.replace(state, params=jax.device_put(last.params, run.trainer.params_shardings))
+    figures, wanted = (validation(r)(s) for r, s in ((run, placed), (one, last)))
     np.testing.assert_allclose(figures["loss"], wanted["loss"], rtol=1e-6)
     sentences = one.corpora.validation.source[:12]
     there, here = (
-        translation.Translator(r.model.net, s.params, r.tokenizer, r.model.config.decode, r.model.placement)
+        Translator(r.trainer.network.net, s.params, r.data.vocabulary, r.trainer.config.decode, r.trainer.placement)
         for r, s in ((run, placed), (one, last))
     )
     for got, want in zip(*(t.candidates(sentences, n_best=2) for t in (there, here)), strict=True):
@@ -104,18 +120,18 @@ def test_any_number_of_rows(accumulate, shared):
     """Filled up to what devices and parts divide; what is filled up weighs nothing."""
     _, expected, _ = alone(shared, accumulate=accumulate)
     run = prepared(shared, "data=4,fsdp=2", accumulate=accumulate)
-    np.testing.assert_array_equal(run.model.rows(40), np.arange(48))
+    np.testing.assert_array_equal(run.trainer.rows(40), np.arange(48))
     np.testing.assert_allclose(trained(run)[0], expected, rtol=1e-5)
 
 
 @pytest.mark.full
 def test_another_mesh_goes_on(shared, tmp_path):
     """A third of a run on each of three meshes: the same batches, the same losses, one log."""
-    whole = translation.train(config(shared, steps=3), tmp_path / "whole", console=QUIET)
+    whole = runner.train(config(shared, steps=3), tmp_path / "whole", console=QUIET)
     reasons = []
     for mesh in ("data=4,tensor=2", "fsdp=8", "fsdp=4,tensor=2"):
         cut = dataclasses.replace(config(shared, steps=3, minutes=1e-9), mesh=mesh)
-        result = translation.train(cut, tmp_path / "cut", console=QUIET)
+        result = runner.train(cut, tmp_path / "cut", console=QUIET)
         reasons.append(result.reason)
     assert reasons == ["time", "time", "done"]
     want, got = (
@@ -129,15 +145,15 @@ def test_another_mesh_goes_on(shared, tmp_path):
 
 def test_what_a_mesh_cannot_do(shared, tmp_path):
     with pytest.raises(ValueError, match="data 3 = 3 devices, but there are 8"):
-        translation.train(dataclasses.replace(config(shared), mesh="data=3"), tmp_path / "run", console=QUIET)
+        runner.train(dataclasses.replace(config(shared), mesh="data=3"), tmp_path / "run", console=QUIET)
     assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match=r"params.*\(heads\) cannot be cut along tensor = 8"):
-        prepared(shared, "tensor=8").model.step()
+        prepared(shared, "tensor=8").trainer.step()
     with pytest.raises(ValueError, match="mesh axis expert = 4 cuts nothing of this model"):
-        prepared(shared, "data=2,expert=4").model.step()
+        prepared(shared, "data=2,expert=4").trainer.step()
     late = dataclasses.replace(config(shared), optimizer=OptimizerConfig(schedule="cosine", warmup_steps=6))
     with pytest.raises(ValueError, match="warmup_steps=6, steps=6"):
-        translation.train(late, tmp_path / "run", console=QUIET)
+        runner.train(late, tmp_path / "run", console=QUIET)
     assert not (tmp_path / "run").exists()
 
 

@@ -1,0 +1,176 @@
+"""The contract of a task: a task passes by a subclass that gives a tiny configuration and what it must refuse.
+
+What is slow, kills and ahead-of-time plans, is in tests/faults.
+"""
+
+import dataclasses
+import io
+import itertools
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+import jaxformer
+from jaxformer.config import changed
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.sharding import Placement, mesh
+from jaxformer.tasks import registry, runner
+from jaxformer.tasks.trainer import make_trainer
+
+
+def quiet():
+    return Console(file=io.StringIO())
+
+
+def log_of(run):
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+def leaves(tree):
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+class TaskContract:
+    """Subclasses set `task` and define the fixture `config`, of 6 steps with a checkpoint every 2, and `moved_data`."""
+
+    task = ""
+    """The name of the task."""
+    refused = ()
+    """Settings, as nested mappings, with what the error must say."""
+
+    @pytest.fixture(scope="class")
+    def config(self, tmp_path_factory):
+        """A tiny configuration on one device, whose data stays where it is."""
+        raise NotImplementedError
+
+    def change_training_data(self, config):
+        """Returns the configuration for data of which the training part is other than in `config`."""
+        raise NotImplementedError
+
+    @pytest.fixture(scope="class")
+    def run(self, config, tmp_path_factory):
+        out = tmp_path_factory.mktemp("run") / "whole"
+        result = jaxformer.train(config, out, console=quiet())
+        assert (result.reason, int(result.state.step)) == ("done", 6)
+        return out
+
+    def trainer(self, config, run, text="data=1"):
+        task = registry.get(self.task)
+        number = math.prod(int(part.partition("=")[2]) for part in text.split(","))
+        placement = Placement(mesh(text, jax.devices()[:number]))
+        return make_trainer(task, config, task.vocabulary(run).vocab_size, placement)
+
+    def test_the_run_says_what_it_is(self, config, run):
+        assert registry.task_of(config).name == self.task
+        assert registry.read_config(run) == config
+        log = log_of(run)
+        assert [entry["step"] for entry in log if "loss" in entry] == [1, 2, 3, 4, 5, 6]
+        assert all(math.isfinite(entry["loss"]) for entry in log if "loss" in entry)
+        assert any("validation_loss" in entry for entry in log)
+
+    def test_resumed_bit_for_bit(self, config, run, tmp_path, monkeypatch):
+        """A run that dies between checkpoints ends like one that never did: same log, same parameters."""
+        out = tmp_path / "killed"
+
+        class Dead(BaseException):
+            pass
+
+        with monkeypatch.context() as patch:
+            fit = runner.training.fit
+
+            def dying(step, state, batches, **options):
+                def some(start):
+                    yield from itertools.islice(batches(start), 5 - start)
+                    raise Dead
+
+                return fit(step, state, some, **options)
+
+            patch.setattr(runner.training, "fit", dying)
+            with pytest.raises(Dead):
+                jaxformer.train(config, out, console=quiet())
+        jaxformer.train(config, out, console=quiet())
+        assert log_of(out) == log_of(run)
+        abstract = self.trainer(config, run).abstract_state()
+        with (
+            runner.training.Checkpoints(run / "checkpoints") as a,
+            runner.training.Checkpoints(out / "checkpoints") as b,
+        ):
+            first, second = a.restore(6, abstract)[0], b.restore(6, abstract)[0]
+        assert all(map(np.array_equal, leaves(first), leaves(second)))
+
+    @pytest.mark.parametrize("text", ["data=2,fsdp=2,tensor=2"])
+    def test_eight_devices_are_like_one(self, config, run, text):
+        """The first loss to 1e-6, three steps to 1e-5, from the same parameters and batches."""
+        losses = []
+        for axes in ("data=1", text):
+            trainer = self.trainer(config, run, axes)
+            task = registry.get(self.task)
+            data = task.prepare(config, task.read(config), run)
+            state, step, history = trainer.new_state(), trainer.step(), []
+            for batch in itertools.islice(trainer.on_devices(data.batches(0, trainer.rows)), 3):
+                state, metrics = step(state, batch)
+                history.append(float(metrics["loss_sum"] / metrics["count"]))
+            losses.append(history)
+        np.testing.assert_allclose(losses[1][0], losses[0][0], rtol=1e-6)
+        np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+    def test_the_step_can_be_planned(self, config, run):
+        """The step compiles from shapes alone, and its costs are counted."""
+        trainer = self.trainer(config, run, "fsdp=2,tensor=2")
+        lowered, batch = trainer.lower(*trainer.network.largest_batch)
+        rows = jax.tree.leaves(batch)[0].shape[0]
+        assert rows % trainer.placement.ways == 0
+        assert lowered.compile().memory_analysis() is not None
+        assert trainer.network.computed_flops(batch) >= trainer.network.training_flops(batch) > 0
+        counted = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(trainer.network.net.shapes))
+        assert trainer.network.num_parameters == counted
+
+    def test_what_is_refused(self, config, tmp_path):
+        """A mistake is one error of ours, and leaves no run behind."""
+        for number, (settings, message) in enumerate(self.refused):
+            out = tmp_path / str(number)
+            with pytest.raises((ConfigError, DataError), match=message):
+                jaxformer.train(changed(config, settings), out, console=quiet())
+            assert not (out / "log.jsonl").exists()
+
+    def test_another_configuration_is_refused(self, config, run):
+        with pytest.raises(ConfigError, match="another configuration: seed was"):
+            jaxformer.train(dataclasses.replace(config, seed=config.seed + 1), run, console=quiet())
+
+    def test_other_data_is_refused(self, config, run):
+        """Neither resumed nor scored: what is held out now may have been learned from."""
+        with pytest.MonkeyPatch.context() as patch:
+            self.change_training_data(config, patch)
+            with pytest.raises(ConfigError, match="other data"):
+                jaxformer.train(config, run, console=quiet())
+            with pytest.raises(ConfigError, match="other data"):
+                jaxformer.evaluate(run, object(), split="validation")
+
+    def test_scored_averaged_and_loaded(self, config, run):
+        """The predictor of any checkpoint is loaded by one call, from a string or a path."""
+        assert jaxformer.load(str(run), checkpoint="2").steps == (2,)
+        assert jaxformer.average(run, last=2) == [4, 6]
+        predictor = jaxformer.load(run, checkpoint="average")
+        assert predictor.steps == (4, 6)
+        scores = jaxformer.evaluate(run, predictor, split="validation", say=lambda text: None)
+        assert all(math.isfinite(score.value) for part in scores.values() for score in part)
+        with pytest.raises(ConfigError, match="no checkpoint 'bets'"):
+            jaxformer.load(run, checkpoint="bets")
+
+    def test_warm_start(self, config, run, tmp_path):
+        """With `init_from`, every parameter is the other run's; a part of another shape is new, and listed."""
+        out, text = tmp_path / "warm", io.StringIO()
+        short = changed(config, {"init_from": f"{run}:4", "train": {"steps": 1}, "seed": config.seed + 7})
+        jaxformer.train(short, out, console=Console(file=text, width=500))
+        about = json.loads((out / "init.json").read_text())
+        trainer = self.trainer(config, run)
+        assert len(about["taken"]) == len(jax.tree.leaves(trainer.network.net.shapes))
+        assert (about["new"], about["unused"]) == ({}, [])
+        assert f"{len(about['taken'])} parameters taken, 0 new, 0" in text.getvalue()
+        first = next(entry["loss"] for entry in log_of(out))
+        fifth = next(entry["loss"] for entry in log_of(run) if entry["step"] == 5)
+        assert first < 1.1 * fifth < 1.1 * log_of(run)[0]["loss"]

@@ -1,0 +1,123 @@
+"""Names of tasks and configurations: every way of naming one, and what naming does not run."""
+
+import json
+
+import pytest
+
+from jaxformer.config import to_data
+from jaxformer.errors import ConfigError
+from jaxformer.tasks import registry
+from jaxformer.tasks.translation import TranslationConfig
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    text = (
+        '"""Experiments."""\n'
+        "from jaxformer.tasks.translation import TranslationConfig\n"
+        "def small():\n    '''A small one.'''\n    return TranslationConfig(name='small')\n"
+        "def large():\n    return TranslationConfig(name='large')\n"
+        "def _hidden():\n    return None\n"
+    )
+    (tmp_path / "experiments" / "translation").mkdir(parents=True)
+    (tmp_path / "experiments" / "translation" / "mine.py").write_text(text)
+    (tmp_path / "one.py").write_text(text.split("def large")[0])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["mine:small", "translation/mine:small", "experiments/translation/mine.py:small", "one.py", "one.py:small"],
+)
+def test_ways_to_name_a_configuration(folder, reference):
+    config = registry.resolve(reference)
+    assert (registry.task_of(config).name, config.name) == ("translation", "small")
+
+
+def test_saved_and_built_in(folder):
+    (folder / "config.json").write_text(
+        json.dumps({"task": "translation", "config": to_data(TranslationConfig(name="saved"))})
+    )
+    assert registry.resolve("config.json").name == "saved"
+    assert registry.resolve("demo").name == "demo"
+    assert registry.resolve("jaxformer.tasks.translation.presets:demo").name == "demo"
+    assert ("translation/mine:small", "A small one.") in registry.catalog()
+
+
+def test_listing_runs_nothing(folder):
+    """A file is read, not run; one that is not Python is listed with the reason, and does not hide the others."""
+    (folder / "experiments" / "runs.py").write_text(
+        "import sys; sys.exit(3)\ndef one():\n    'One.'\ndef two(x): 'Two.'\ndef three(x=1, *, y): 'Three.'\n"
+    )
+    (folder / "experiments" / "broken.py").write_text("def")
+    (folder / "experiments" / "binary.py").write_bytes(b"\0\xff")
+    entries = dict(registry.catalog())
+    assert entries["runs:one"] == "One."
+    assert not {"runs:two", "runs:three"} & set(entries)
+    assert entries["broken"].startswith("cannot be read: SyntaxError: ")
+    assert entries["binary"].startswith("cannot be read: ")
+    assert entries["translation/mine:small"] == "A small one."
+
+
+def test_only_the_named_file_is_run(folder):
+    """Neither a mistyped name nor a built-in one runs what lies below ./experiments."""
+    for name in ("trap", "demo"):
+        (folder / "experiments" / "translation" / f"{name}.py").write_text("raise SystemExit('run')\ndef one(): ...\n")
+    assert registry.resolve("demo").name == "demo"
+    with pytest.raises(ConfigError, match="no configuration 'dmeo'"):
+        registry.resolve("dmeo")
+    with pytest.raises(SystemExit, match="run"):
+        registry.resolve("trap:one")
+
+
+def test_a_function_that_needs_arguments_is_no_configuration(folder):
+    with (folder / "one.py").open("a") as file:
+        file.write("def scaled(factor, *rest, bias=1, **more):\n    return None\n")
+    assert registry.resolve("one.py").name == "small"
+    with pytest.raises(ConfigError, match="scaled needs factor; a configuration takes no arguments"):
+        registry.resolve("one.py:scaled")
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("dmeo", "did you mean 'demo'"),
+        ("mine:smal", "did you mean 'small'"),
+        ("mine", "holds small, large; say which"),
+        ("nowhere.py:f", "no configuration file nowhere.py"),
+        ("mine:_hidden", "no function '_hidden'"),
+        ("../one:small", "no configuration"),
+        ("no.such.module:f", "No module named 'no'"),
+        ("nowhere.json", "cannot read nowhere.json"),
+    ],
+)
+def test_names_that_lead_nowhere(folder, reference, message):
+    with pytest.raises(ConfigError, match=message):
+        registry.resolve(reference)
+
+
+def test_configure_changes_settings(folder):
+    config = registry.configure("one.py", seed=4, train={"steps": 7})
+    assert (config.name, config.seed, config.train.steps) == ("small", 4, 7)
+
+
+def test_what_returns_no_configuration_is_refused(folder):
+    (folder / "other.py").write_text("def f():\n    return 3\n")
+    with pytest.raises(ConfigError, match="returned int, which is not the configuration of a task"):
+        registry.resolve("other.py")
+    with pytest.raises(ConfigError, match="unknown task 'translatoin'; did you mean 'translation'"):
+        registry.get("translatoin")
+
+
+@pytest.mark.parametrize("name", registry.TASKS)
+def test_every_task_is_there(name):
+    task = registry.get(name)
+    assert task.name == name
+    assert registry.task_of(task.config()) is task
+
+
+@pytest.mark.parametrize("name", registry.BUILTIN)
+def test_every_built_in_configuration_is_there(folder, name):
+    assert registry.resolve(name)
+    assert dict(registry.catalog())[name]

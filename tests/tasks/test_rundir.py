@@ -1,0 +1,61 @@
+"""Run directories: nothing is overwritten, and what is resumed is what was begun."""
+
+import dataclasses
+
+import pytest
+
+from jaxformer.errors import ConfigError
+from jaxformer.tasks import registry, rundir
+from tests.tasks.small import small
+
+
+def test_run_directories(tmp_path):
+    config, run = small(), tmp_path / "run"
+    assert rundir.holds_run(run) is False
+    assert not run.exists()
+    rundir.claim(run, "translation", config, ())
+    assert rundir.holds_run(run) is False  # nothing of it has happened
+    (run / "checkpoints").mkdir()  # as `jaxformer evaluate` leaves it, where there is nothing to evaluate
+    assert rundir.holds_run(run) is False
+    (run / "checkpoints" / "10").mkdir()
+    assert rundir.holds_run(run) is True
+    assert registry.read_config(run) == config
+    rundir.check_config(run, config, dataclasses.replace(config, mesh="data=8"))
+    with pytest.raises(ConfigError, match="seed was 0, now 1"):
+        rundir.check_config(run, config, dataclasses.replace(config, seed=1))
+
+
+def test_files_that_are_no_run_are_left_alone(tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("years of work")
+    with pytest.raises(ConfigError, match="not empty"):
+        rundir.holds_run(tmp_path / "other")
+    assert (tmp_path / "other" / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"task": "cooking", "config": {}}', "task 'cooking'"),
+        ('{"task": [], "config": {}}', r"task \[\]"),
+        ("[1]", "no JSON object"),
+        ("{", "cannot read"),
+        ("[" * 100_000, "cannot read"),
+    ],
+)
+def test_a_config_that_cannot_be_read(tmp_path, text, message):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        registry.read_config(tmp_path)
+
+
+def test_a_vocabulary_of_an_earlier_attempt_is_removed(tmp_path):
+    (tmp_path / "tokenizer.model").write_text("old")
+    rundir.claim(tmp_path, "translation", small(), ("tokenizer.model", "tokenizer.json"))
+    assert not (tmp_path / "tokenizer.model").exists()
+
+
+def test_damaged_provenance_is_one_error(tmp_path):
+    (tmp_path / "provenance.json").write_text("{")
+    with pytest.raises(ConfigError, match="cannot read"):
+        rundir.check_data(tmp_path, {"train": "a"})

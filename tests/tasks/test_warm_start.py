@@ -1,0 +1,34 @@
+"""Warm starts take what fits, and say why the rest does not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.tasks import warm_start
+
+
+def test_only_equal_shapes_of_equal_names_are_taken():
+    initial = {"a": {"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)}, "new": jnp.full(4, 7.0)}
+    source = {"a": {"w": np.ones((2, 3), np.float16), "b": np.ones(5)}, "old": np.ones(1)}
+    params, about = warm_start.merge(initial, source)
+    assert params["a"]["w"].tolist() == [[1.0] * 3] * 2
+    assert params["a"]["w"].dtype == jnp.float32
+    assert params["a"]["b"].tolist() == [0.0] * 3
+    assert params["new"].tolist() == [7.0] * 4
+    assert about.taken == ("a/w",)
+    assert about.new == {"a/b": "its shape is [3], in the other run [5]", "new": "the other run has none"}
+    assert about.unused == ("old",)
+    assert about.report() == [
+        "1 parameters taken, 2 new, 1 of the other run unused",
+        "  new: a/b (its shape is [3], in the other run [5])",
+        "  new: new (the other run has none)",
+        "  unused: old",
+    ]
+
+
+def test_parameters_stay_where_they_were_placed():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    params, _ = warm_start.merge({"w": jax.device_put(jnp.zeros(16), place)}, {"w": jnp.arange(16.0)})
+    assert params["w"].sharding == place
+    assert params["w"].tolist() == list(range(16))

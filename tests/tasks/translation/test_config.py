@@ -1,0 +1,26 @@
+"""Settings without a meaning are refused where they are made."""
+
+import pytest
+from jaxformer.training.config import TrainConfig
+
+from jaxformer.tasks.translation import DataConfig, DecodeConfig, LossConfig, TranslationConfig
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (TrainConfig, {"keep_last": 0}, "keep_last must be at least 1, got 0"),
+        (TrainConfig, {"accumulate": 0}, "accumulate must be at least 1"),
+        (TrainConfig, {"minutes": float("nan")}, "minutes must be at least 0, got nan"),
+        (TrainConfig, {"ema_decay": 1.0}, "ema_decay must be less than 1"),
+        (DataConfig, {"num_shapes": 0}, "num_shapes must be at least 1"),
+        (DataConfig, {"columns": (0, -3)}, "columns must be at least 0"),
+        (TranslationConfig, {"seed": -1}, "seed must be at least 0, got -1"),
+        (TranslationConfig, {"seed": 2**32}, r"seed must be less than 2\*\*32"),
+        (LossConfig, {"label_smoothing": 1.0}, "label_smoothing must be less than 1"),
+        (DecodeConfig, {"max_extra": -1}, "max_extra must be at least 0"),
+    ],
+)
+def test_settings_that_mean_nothing(kind, settings, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**settings)

@@ -1,0 +1,120 @@
+"""The translation task: its contract, and what is its own."""
+
+import dataclasses
+
+import pytest
+from jaxformer.training.config import TrainConfig
+
+import jaxformer
+from jaxformer import demo, models, sharding
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.sharding import Placement
+from jaxformer.tasks import runner
+from jaxformer.tasks.trainer import make_trainer
+from jaxformer.tasks.translation import TASK, DataConfig, DecodeConfig, TranslationConfig
+from jaxformer.training.optimizers import OptimizerConfig
+from tests.contracts.task import TaskContract, quiet
+from tests.tasks.small import small
+
+ALL = Placement(sharding.mesh())
+
+
+class TestContract(TaskContract):
+    task = "translation"
+    refused = (
+        ({"data": {"corpus": "files"}}, "no training data: give --data.source"),
+        ({"data": {"max_length": 3}}, "none of .* pairs has at most 3 tokens"),
+        ({"train": {"metric": "bleu"}, "decode": {"validation_sentences": 0}}, "validation_sentences is 0"),
+        ({"model": {"source_vocab_size": 300, "target_vocab_size": 300}}, "tokenizer has 400"),
+        ({"mesh": "data=3"}, "3 devices, but there are 8"),
+    )
+
+    @pytest.fixture(scope="class")
+    def config(self, tmp_path_factory):
+        return tiny(tmp_path_factory.mktemp("cache"))
+
+    def change_training_data(self, config, patch):
+        pairs = demo.splits()
+        patch.setattr(demo, "splits", lambda: dataclasses.replace(pairs, train=pairs.train[1:]))
+
+
+def tiny(cache, **changes):
+    data = {"tokens_per_batch": 640, "num_shapes": 1, "max_length": 32}
+    return TranslationConfig(
+        mesh="data=8",
+        model=models.EncoderDecoderConfig(
+            d_model=16, num_heads=4, d_ff=32, num_encoder_layers=1, num_decoder_layers=1, dropout=0.1
+        ),
+        data=DataConfig(corpus="grammar", vocab_size=400, cache=str(cache), **data),
+        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=2),
+        train=TrainConfig(steps=6, validate_every=3, checkpoint_every=2, tensorboard=False),
+        decode=DecodeConfig(beam_size=2, batch_size=64, max_extra=0, max_ratio=1.0, validation_sentences=8),
+        **changes,
+    )
+
+
+def test_batches_longer_than_the_positions(tmp_path):
+    config = small(cache=str(tmp_path / "cache"))
+    with pytest.raises(DataError, match=r"model\.max_positions is 8"):
+        TASK.prepare(config, TASK.read(config), tmp_path)
+
+
+def test_lengths_that_a_mesh_cannot_cut(tmp_path):
+    """They are not cut, which is said, with what would cut them."""
+    placement, said = Placement(sharding.mesh("data=2,context=4")), []
+    for multiple in (1, 4):
+        config = small(cache=str(tmp_path / "cache"), length_multiple=multiple)
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, max_positions=256))
+        lines = []
+        data = runner._prepare(TASK, config, TASK.read(config), tmp_path, placement, lines.append)
+        said.append("\n".join(lines))
+        odd = [length for length in data.lengths if length % 4]
+        assert bool(odd) is (multiple == 1)
+        assert all(f"{length}" in said[-1] for length in odd)
+    assert ["--data.length-multiple 4" in text for text in said] == [True, False]
+
+
+def test_validation_leaves_out_what_the_model_cannot_number(tmp_path):
+    """One long sentence, first of all, would end the training at its first validation."""
+    pairs = demo.generate(400)
+    for side in ("english", "french"):
+        lines = [getattr(pair, side) for pair in pairs]
+        (tmp_path / side).write_text("".join(f"{line}\n" for line in lines[20:]))
+        (tmp_path / f"held.{side}").write_text("".join(f"{line}\n" for line in [" ".join(lines[:20]), *lines[:20]]))
+    names = {"source": "english", "target": "french"}
+    held = {f"validation_{name}": f"held.{side}" for name, side in names.items()}
+    data = DataConfig(
+        **names, **held, directory=str(tmp_path), cache=str(tmp_path / "cache"), vocab_size=400, held_out=5
+    )
+    model = dataclasses.replace(small().model, max_positions=128)
+    config = TranslationConfig(model=model, data=data, decode=DecodeConfig(validation_sentences=3))
+    corpora = TASK.read(config)
+    prepared = TASK.prepare(config, corpora, tmp_path)
+    assert prepared.validation[1].skipped.tolist() == [0]
+    trainer = make_trainer(TASK, config, prepared.vocabulary.vocab_size, ALL)
+    validation = runner.Validation(TASK, config, corpora, prepared, trainer)
+    assert 0 <= validation(trainer.new_state())["bleu"] < 100
+
+
+def test_a_metric_that_nobody_computes(tmp_path):
+    config = TranslationConfig(train=TrainConfig(metric="bleu"))
+    with pytest.raises(ConfigError, match="validation_sentences is 0"):
+        jaxformer.train(config, tmp_path / "run", console=quiet())
+    assert not (tmp_path / "run").exists()
+
+
+def test_vocabulary_must_be_the_tokenizers(tmp_path):
+    config = small()
+    config = dataclasses.replace(
+        config, model=dataclasses.replace(config.model, source_vocab_size=300, target_vocab_size=300)
+    )
+    with pytest.raises(ValueError, match="source_vocab_size is 300, but the tokenizer has 400"):
+        make_trainer(TASK, config, 400, ALL)
+
+
+def test_no_test_data(tmp_path):
+    (tmp_path / "a").write_text("one\n")
+    data = DataConfig(source="a", target="a", validation_source="a", validation_target="a", held_out=0)
+    config = TranslationConfig(data=dataclasses.replace(data, directory=str(tmp_path)))
+    with pytest.raises(DataError, match=r"no test data: the run's data\.held_out is 0"):
+        TASK.evaluate(config, TASK.read(config), object(), split="test", say=print)
