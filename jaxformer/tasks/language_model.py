@@ -1,0 +1,346 @@
+"""Language modeling: from any text to a model that continues texts, with the decoder-only Transformer."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import decoding, models
+from jaxformer.config import PLACE, at_least
+from jaxformer.data.pipeline import batches, prepare_tokenizer
+from jaxformer.data.sources import locate
+from jaxformer.data.text import Text, read_text, split_text
+from jaxformer.data.tokenizer import Tokenizer, load_tokenizer
+from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, prepare_text
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.evaluation.scores import Score, perplexity
+from jaxformer.models import costs
+from jaxformer.modules.pure import Params, Pure, pure
+from jaxformer.multihost import processes
+from jaxformer.sharding import Placement
+from jaxformer.tasks.base import AttentionFunction, Data, Network, Rows, Say, Task, TaskConfig
+from jaxformer.training.config import TrainConfig
+from jaxformer.training.optimizers import OptimizerConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """The text, its tokens, and the windows that are trained on."""
+
+    text: str = ""
+    """The training text, UTF-8; several files are separated by commas and read as one text."""
+    validation: str = ""
+    """A text to validate on; without one, `held_out` of the training text is set aside."""
+    held_out: float = 0.1
+    """The last part of the text, set aside for validation where no file is named."""
+    tokenizer: Literal["characters", "unigram", "bpe"] = "characters"
+    """The tokens: single characters, or subwords by sentencepiece."""
+    vocab_size: int = 1000
+    """Subword pieces; characters are as many as the text has."""
+    length: int = 256
+    """Tokens of a window: the context that the model learns from."""
+    batch_size: int = 32
+    """Windows a batch."""
+    directory: str = dataclasses.field(default="", metadata=PLACE)
+    """Relative paths start here; default: the working directory, and for files that are not in it the environment's
+    JAXFORMER_DATA."""
+    cache: str = dataclasses.field(default=".cache/jaxformer", metadata=PLACE)
+    """The folder of tokenized texts, by hash."""
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "length", "batch_size", "vocab_size")
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeConfig:
+    """The way texts are continued."""
+
+    max_tokens: int = 200
+    """Tokens to add to a prompt."""
+    temperature: float = 0.8
+    """Logits are divided by it before a token is drawn; 0 takes the most probable token."""
+    seed: int = 0
+    """Draws are a function of the seed, the prompt's number and the token's place."""
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "max_tokens")
+        at_least(0, self, "temperature", "seed")
+        if not math.isfinite(self.temperature):
+            raise ValueError(f"temperature must be finite, got {self.temperature}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageModelingConfig(TaskConfig):
+    """A whole language modeling experiment."""
+
+    name: str = "language model"
+    """The run's name in logs and pictures."""
+    model: models.LanguageModelConfig = models.LanguageModelConfig()
+    """The network; a vocabulary size of 0 is the tokenizer's."""
+    data: DataConfig = DataConfig()
+    """Text and windows."""
+    decode: DecodeConfig = DecodeConfig()
+    """Generation."""
+
+
+def language_model() -> LanguageModelingConfig:
+    """A language model of your own text, by characters, at a size that a laptop trains: give --data.text."""
+    return LanguageModelingConfig(
+        model=models.LanguageModelConfig(
+            d_model=128, num_heads=4, d_ff=512, num_layers=4, max_positions=256, dropout=0.1
+        ),
+        data=DataConfig(length=128, batch_size=32),
+        optimizer=OptimizerConfig(
+            learning_rate=2e-3, schedule="cosine", warmup_steps=100, b2=0.99, epsilon=1e-8, weight_decay=0.1, clip_norm=1.0
+        ),
+        train=TrainConfig(steps=3000, validate_every=500, checkpoint_every=500, keep_last=2),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TextCorpus:
+    """A text for training and one for validation."""
+
+    train: Text
+    validation: Text
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of both."""
+        return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
+
+
+@dataclasses.dataclass(frozen=True)
+class TextData(Data[TextBatch, Tokenizer]):
+    """Windows of the tokenized texts."""
+
+    corpus: TextCorpus
+    vocabulary: Tokenizer
+    train: RandomWindows
+    validation: OrderedWindows
+
+    @property
+    def report(self) -> Sequence[str]:
+        return (
+            f"training text: {self.corpus.train.report()}, {self.train.stream.num_labels:,} tokens; "
+            f"validation: {self.validation.stream.num_labels:,} tokens",
+            f"{self.vocabulary.vocab_size:,} kinds of token; batches of {self.train.batch_size} windows of "
+            f"{self.train.length} tokens, {self.train.steps_per_epoch:,} as many as the text",
+        )
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        return (self.train.length,)
+
+    def batches(self, start: int, rows: Rows) -> Iterator[TextBatch]:
+        return batches(functools.partial(self.train.batch, rows=rows), start=start)
+
+    def validation_batches(self, rows: Rows) -> Iterator[TextBatch]:
+        return batches(functools.partial(self.validation.batch, rows=rows), stop=self.validation.steps_per_epoch)
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModelNetwork(Network[TextBatch]):
+    """A decoder-only Transformer with the cross entropy of the next token."""
+
+    net: Pure[models.LanguageModel, models.LanguageModelConfig]
+    largest_batch: tuple[int, int]
+
+    @property
+    def num_parameters(self) -> int:
+        return costs.language_model_parameters(self.net.config)
+
+    def loss(self, params: Params, batch: TextBatch, key: jax.Array | None):
+        return *self._cross_entropy(params, batch, key), {}
+
+    def validation_loss(self, params: Params, batch: TextBatch):
+        return self._cross_entropy(params, batch, None)
+
+    def _cross_entropy(self, params: Params, batch: TextBatch, key: jax.Array | None):
+        return self.net.bind(params).cross_entropy(batch.tokens, batch.labels, valid=batch.valid, key=key)
+
+    def abstract_batch(self, num_rows: int, length: int, rows: jax.sharding.Sharding) -> TextBatch:
+        tokens = jax.ShapeDtypeStruct((num_rows, length), jnp.int32, sharding=rows)
+        return TextBatch(tokens, tokens, jax.ShapeDtypeStruct((num_rows, length), jnp.bool_, sharding=rows))
+
+    def training_flops(self, batch: TextBatch) -> float:
+        return costs.language_model_training_flops(self.net.config, *batch.tokens.shape)
+
+    def computed_flops(self, batch: TextBatch) -> float:
+        return costs.language_model_computed_flops(self.net.config, *batch.tokens.shape)
+
+    def num_tokens(self, batch: TextBatch) -> int:
+        return math.prod(batch.tokens.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class TextGenerator:
+    """A language model, its parameters and its tokenizer."""
+
+    net: Pure[models.LanguageModel, models.LanguageModelConfig]
+    params: Params
+    tokenizer: Tokenizer
+    decode: DecodeConfig
+    window: int
+    """The tokens that the model was trained to see at once."""
+    steps: tuple[int, ...] = ()
+    """The training steps whose parameters these are."""
+
+    def generate(self, prompts: Sequence[str]) -> list[str]:
+        """Returns each prompt with its continuation, at most `decode.max_tokens` tokens long.
+
+        A text longer than the window goes on from its last half: what lies further back is forgotten.
+
+        Raises:
+          DataError: a prompt holds characters that the vocabulary does not have.
+        """
+        ids = [self._encode(prompt) for prompt in prompts]
+        ends = [len(prompt_ids) + self.decode.max_tokens for prompt_ids in ids]
+        rounds = 0
+        while growing := [i for i, end in enumerate(ends) if len(ids[i]) < end]:
+            contexts = [ids[i][-self._kept(len(ids[i])) :] for i in growing]
+            for i, more in zip(growing, self._continue(contexts, growing, rounds), strict=True):
+                ids[i] = [*ids[i], *more][: ends[i]]
+            rounds += 1
+        # The prompt as it was given; an empty one began with a line break that is not its own.
+        return [self.tokenizer.decode(text)[0 if prompt else 1 :] for prompt, text in zip(prompts, ids, strict=True)]
+
+    def _encode(self, prompt: str) -> list[int]:
+        ids = self.tokenizer.encode([prompt or "\n"])[0].tolist()
+        if self.tokenizer.special.unk in ids:
+            unknown = sorted({c for c in prompt if self.tokenizer.special.unk in self.tokenizer.encode([c])[0]})
+            raise DataError(f"the model's vocabulary has no {', '.join(map(repr, unknown))}")
+        return ids
+
+    def _kept(self, length: int) -> int:
+        """The tokens of a text that are read again: all while they fit, else the last half of a window."""
+        return length if length < self.window else max(self.window // 2, 1)
+
+    def _continue(self, contexts: list[list[int]], indices: list[int], rounds: int) -> list[list[int]]:
+        """New tokens of each context, up to the end of the window."""
+        pad = self.tokenizer.special.pad
+        prefix = np.full((1 << (len(contexts) - 1).bit_length(), self.window), pad, np.int32)
+        lengths = np.ones(len(prefix), np.int32)
+        for row, context in enumerate(contexts):
+            prefix[row, : len(context)], lengths[row] = context, len(context)
+        key = jax.random.fold_in(jax.random.key(self.decode.seed), rounds)
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(np.resize(indices, len(prefix))))
+        forbidden = tuple(sorted(self.tokenizer.special.ids))
+        tokens = _generate(self.net, self.decode.temperature, forbidden, pad, self.params, prefix, lengths, keys)
+        return [row[length:].tolist() for row, length in zip(np.asarray(tokens), lengths, strict=True)][: len(contexts)]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _generate(net, temperature: float, forbidden: tuple[int, ...], pad: int, params: Params, prefix, lengths, keys):
+    """Tokens ``[B, window]``: the prefixes, continued."""
+    batch, window = prefix.shape
+    model = net.bind(params)
+    context, state = model.start(batch_size=batch, beam_size=1, length=window)
+    search = {"max_length": window, "bos": None, "eos": None, "pad": pad, "prefix": prefix, "prefix_lengths": lengths}
+    transforms = [decoding.forbid(forbidden)]
+    step = lambda tokens, state: model.step(tokens, state, context)
+    if temperature == 0:
+        result = decoding.greedy(step, state, transforms=transforms, **search)
+    else:
+        transforms.append(decoding.temperature(temperature))
+        result = decoding.sample(step, state, key=keys, transforms=transforms, **search)
+    return result.tokens[:, 0]
+
+
+class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, TextBatch, Tokenizer, TextGenerator]):
+    """Prediction of the next token of a text."""
+
+    name = "language_model"
+    commands = ("generate",)
+    default_split = "validation"
+    config = LanguageModelingConfig
+
+    def check(self, config: LanguageModelingConfig) -> None:
+        if config.model.positions == "learned" and config.data.length > config.model.max_positions:
+            raise ConfigError(
+                f"data.length is {config.data.length}, but model.max_positions is {config.model.max_positions}"
+            )
+
+    def read(self, config: LanguageModelingConfig) -> TextCorpus:
+        data = config.data
+        if not data.text:
+            raise DataError("no text: give --data.text FILE")
+        files = lambda names: [locate(name.strip(), data.directory) for name in names.split(",")]
+        text = read_text(*files(data.text))
+        if data.validation:
+            return TextCorpus(text, read_text(*files(data.validation)))
+        return TextCorpus(*split_text(text, held_out=data.held_out))
+
+    def prepare(self, config: LanguageModelingConfig, corpus: TextCorpus, run: pathlib.Path) -> TextData:
+        data, path = config.data, run / self._file(config)
+        if processes.first() and not path.exists():
+            prepare_tokenizer(corpus.train, data.cache, kind=data.tokenizer, vocab_size=data.vocab_size).save(path)
+        processes.wait("the tokenizer is saved")
+        tokenizer = load_tokenizer(path)
+        train, validation = (
+            prepare_text(text, tokenizer, data.cache) for text in (corpus.train, corpus.validation)
+        )
+        return TextData(
+            corpus,
+            tokenizer,
+            RandomWindows(train, data.length, data.batch_size, config.seed),
+            OrderedWindows(validation, data.length, data.batch_size),
+        )
+
+    def _file(self, config: LanguageModelingConfig) -> str:
+        return "tokenizer.json" if config.data.tokenizer == "characters" else "tokenizer.model"
+
+    def vocabulary(self, run: pathlib.Path) -> Tokenizer:
+        name = next((name for name in self.vocabulary_files if (run / name).exists()), self.vocabulary_files[0])
+        return load_tokenizer(run / name)
+
+    def planned_vocab_size(self, config: LanguageModelingConfig) -> int:
+        if config.model.vocab_size:
+            return config.model.vocab_size
+        if config.data.tokenizer == "characters":
+            raise ConfigError("the number of characters is not known without the text: give --model.vocab_size N")
+        return config.data.vocab_size
+
+    def network(
+        self, config: LanguageModelingConfig, vocab_size: int, attention: AttentionFunction
+    ) -> LanguageModelNetwork:
+        if config.model.vocab_size not in (0, vocab_size):
+            raise DataError(f"model.vocab_size is {config.model.vocab_size}, but the tokenizer has {vocab_size}")
+        shape = dataclasses.replace(config.model, vocab_size=vocab_size)
+        net = pure(functools.partial(models.LanguageModel, attention=attention), shape)
+        return LanguageModelNetwork(net, (config.data.batch_size, config.data.length))
+
+    def predictor(
+        self,
+        config: LanguageModelingConfig,
+        vocabulary: Tokenizer,
+        net: Pure[Any, Any],
+        params: Params,
+        placement: Placement,
+        steps: tuple[int, ...],
+    ) -> TextGenerator:
+        return TextGenerator(net, params, vocabulary, config.decode, config.data.length, steps)
+
+    def evaluate(
+        self, config: LanguageModelingConfig, corpus: TextCorpus, predictor: TextGenerator, *, split: str, say: Say
+    ) -> dict[str, list[Score]]:
+        if split != "validation":
+            raise DataError(f"a language model has no {split} data: use --split validation")
+        stream = prepare_text(corpus.validation, predictor.tokenizer, config.data.cache)
+        windows = OrderedWindows(stream, config.data.length, config.data.batch_size)
+        loss = jax.jit(LanguageModelNetwork(predictor.net, (0, 0)).validation_loss)
+        sums = [jax.device_get(loss(predictor.params, windows.batch(i))) for i in range(windows.steps_per_epoch)]
+        total, count = (float(sum(column)) for column in zip(*sums, strict=True))
+        say(f"held-out text: {int(count):,} tokens, {len(corpus.validation):,} characters")
+        return {"held-out text": perplexity(total, count, characters=len(corpus.validation))}
+
+
+TASK = LanguageModeling()
