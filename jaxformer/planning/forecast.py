@@ -206,7 +206,9 @@ def remedies(
     memory, hints = forecast.memory, list[str]()
     state = memory.parameters + memory.optimizer
     if not remat:
-        hints.append("--model.remat True: blocks are computed again in the backward pass; up to a third more arithmetic")
+        hints.append(
+            "--model.remat True: blocks are computed again in the backward pass; up to a third more arithmetic"
+        )
     ways = math.prod(forecast.mesh.get(axis, 1) for axis in sharding.RULES["batch"])
     held = forecast.batch[0] // (ways * accumulate)  # rows of one part on a device
     needed = lambda rows: state + memory.temporaries * rows / held

@@ -66,7 +66,7 @@ class Topology:
 
     @property
     def joined(self) -> int | None:
-        """The number of consecutive devices that the fast links join: the GPUs of a host, or None for a slice of TPUs."""
+        """The number of consecutive devices that fast links join: the GPUs of a host, or None for a slice of TPUs."""
         return self.shape[-1] if self.chip.gpu else None
 
     @property
@@ -85,7 +85,9 @@ def _memory_fraction() -> float:
     name, deprecated = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
     values = {variable: os.environ[variable] for variable in (name, deprecated) if os.environ.get(variable)}
     if len(values) == 2:
-        raise ConfigError(f"both {name} and {deprecated} are set, which JAX refuses; the second is deprecated: unset it")
+        raise ConfigError(
+            f"both {name} and {deprecated} are set, which JAX refuses; the second is deprecated: unset it"
+        )
     for variable, text in values.items():
         with contextlib.suppress(ValueError):
             if 0 < float(text) < math.inf:
@@ -143,6 +145,7 @@ def mesh(name: str, text: str) -> Mesh:
     Raises:
       ConfigError: an unknown topology, a mesh that does not fit it, or no compiler for it.
     """
+    parse(name)  # an unknown topology is reported before a mesh that is wrong
     return sharding.mesh(text, devices(name, slices=num_slices(text)))
 
 
@@ -162,15 +165,15 @@ def _tpus(topology: Topology, slices: int) -> Sequence[jax.Device]:
             return topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices
     except jax.errors.JaxRuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"libtpu has no topology {name!r} ({reason}){_nearest(topology.kind, shape)}"
-        ) from error
+        raise ConfigError(f"libtpu has no topology {name!r} ({reason}){_nearest(topology.kind, shape)}") from error
 
 
 def _gpus(topology: Topology) -> Sequence[jax.Device]:
     if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         wanted = f"jax[cuda12]=={jax.__version__}"
-        raise ConfigError(f"compiling for {topology.kind} needs 5 GB of CUDA wheels, but no GPU: pip install '{wanted}'")
+        raise ConfigError(
+            f"compiling for {topology.kind} needs 5 GB of CUDA wheels, but no GPU: pip install '{wanted}'"
+        )
     from jax.experimental import topologies
 
     hosts, gpus = topology.shape
