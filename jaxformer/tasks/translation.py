@@ -54,7 +54,8 @@ def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> 
       DataError: the data is not what it should be.
       CheckpointError: a checkpoint cannot be written or read.
     """
-    times, placement = _times(config), Placement(sharding.mesh(config.mesh))
+    _check_metric(config)
+    placement = Placement(sharding.mesh(config.mesh))
     training.make_schedule(config.optimizer, steps=config.train.steps)  # refused before `out` is claimed
     resumed = rundir.check_run(out, config)
     corpora = load_corpora(config.data, seed=config.seed)  # before `out` is claimed: wrong data leaves nothing behind
@@ -94,7 +95,8 @@ def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> 
                 step,
                 state,
                 lambda start: _on_devices(model, batches(tokens, plan, start=start, rows=model.rows)),
-                plan=times,
+                config=config.train,
+                maximize=config.train.metric == "bleu",
                 validate=Validation(config, prepared),
                 flops=functools.partial(_flops, model.net.config),
                 outputs=outputs,
@@ -323,20 +325,6 @@ def _described(placement: Placement) -> str:
     return "1 device" if placement.mesh.size == 1 else f"{placement.mesh.size} devices ({sizes})"
 
 
-def _times(config: TranslationConfig) -> training.Plan:
-    train = config.train
-    if train.metric == "bleu" and not train.validation_bleu:
+def _check_metric(config: TranslationConfig) -> None:
+    if config.train.metric == "bleu" and not config.train.validation_bleu:
         raise ConfigError("train.metric is bleu, but train.validation_bleu is 0: no sentences are translated")
-    return training.Plan(
-        steps=train.steps,
-        validate_every=train.validate_every,
-        checkpoint_every=train.checkpoint_every,
-        log_every=train.log_every,
-        patience=train.patience,
-        metric=train.metric,
-        higher_is_better=train.metric == "bleu",
-        rollbacks=3 if train.nonfinite == "rollback" else 0,
-        stall_minutes=train.stall_minutes,
-        minutes=train.minutes,
-        checkpoint_minutes=train.checkpoint_minutes,
-    )

@@ -7,6 +7,7 @@ from typing import Literal
 
 from jaxformer.config import PLACE
 from jaxformer.models.encoder_decoder import EncoderDecoderConfig
+from jaxformer.training import config as training
 from jaxformer.training.optimizers import OptimizerConfig
 
 
@@ -81,53 +82,23 @@ class DataConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig:
-    """How long to train, and what to keep."""
+class TrainConfig(training.TrainConfig):
+    """How long to train, and what to keep, with what translation adds."""
 
-    steps: int = 100_000
-    """Parameter updates."""
+    metric: Literal["loss", "bleu"] = "loss"
+    """The validation figure by which checkpoints are better or worse; "bleu" needs validation_bleu."""
     label_smoothing: float = 0.1
     """Weight of the uniform distribution in the training targets."""
     z_loss: float = 0.0
     """Weight of the squared log-partition function."""
-    accumulate: int = 1
-    """Microbatches an update: a batch is cut in this many parts, one after another."""
-    ema_decay: float = 0.0
-    """Decay of an exponential moving average of the parameters; 0 keeps none."""
-    validate_every: int = 1000
-    """Steps between validations."""
     validation_bleu: int = 0
     """Validation sentences to translate greedily for BLEU at each validation; 0 for none."""
-    metric: Literal["loss", "bleu"] = "loss"
-    """The validation figure by which checkpoints are better or worse; "bleu" needs validation_bleu."""
-    patience: int = 0
-    """Validations without a better one before training stops; 0 never stops early."""
-    minutes: float = 0.0
-    """Wall-clock time after which to save and stop, to be gone on with by the same command; 0 for no limit."""
-    checkpoint_every: int = 1000
-    """Steps between checkpoints."""
-    checkpoint_minutes: float = 0.0
-    """Wall-clock time between checkpoints, besides those of checkpoint_every; 0 for none."""
-    keep_last: int = 5
-    """Checkpoints kept besides the best one."""
-    log_every: int = 10
-    """Steps between lines of the progress bar and TensorBoard; the JSON log holds every step."""
-    nonfinite: Literal["abort", "skip", "rollback"] = "abort"
-    """What to do when a loss or gradient is not finite: end; leave the update out; go back to the last checkpoint and
-    leave the batch out, at most three times in a row."""
-    stall_minutes: float = 0.0
-    """Time without progress after which a process says where it is stuck, with all stacks, and ends; 0 for no limit.
-    Longer than the first step, with its compilation, and than a whole validation."""
-    tensorboard: bool = True
-    """Write TensorBoard events."""
 
     def __post_init__(self) -> None:
-        _at_least(1, self, "steps", "accumulate", "keep_last")
-        _at_least(0, self, "label_smoothing", "z_loss", "ema_decay", "validate_every", "validation_bleu", "patience")
-        _at_least(0, self, "minutes", "checkpoint_every", "checkpoint_minutes", "log_every", "stall_minutes")
-        for name in ("label_smoothing", "ema_decay"):
-            if getattr(self, name) >= 1:
-                raise ValueError(f"{name} must be less than 1, got {getattr(self, name)}")
+        super().__post_init__()
+        _at_least(0, self, "label_smoothing", "z_loss", "validation_bleu")
+        if self.label_smoothing >= 1:
+            raise ValueError(f"label_smoothing must be less than 1, got {self.label_smoothing}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,11 @@ import optax
 
 from jaxformer import axes, models, sharding, training
 from jaxformer.data.batch import Batch, Shape
+from jaxformer.data.batch_plan import num_rows as rows_of_budget
 from jaxformer.data.sources import DataError
+from jaxformer.models import costs
 from jaxformer.modules.pure import Params, Pure, pure
+from jaxformer.planning.forecast import Costs, Workload
 from jaxformer.sharding import Placement
 from jaxformer.tasks.translation_config import TranslationConfig
 
@@ -131,3 +134,39 @@ def loss(net: Pure, smoothing: float, z_loss: float, params: Params, batch: Batc
         method="cross_entropy",
     )
     return total, count, {}
+
+
+def longest_batch(config: TranslationConfig) -> Shape:
+    """The shape of the batch of the longest sentences."""
+    data = config.data
+    length = data.max_length + -data.max_length % data.length_multiple
+    return rows_of_budget(data.tokens_per_batch, length), length, length
+
+
+def step_costs(network: models.EncoderDecoderConfig, shape: Shape) -> Costs:
+    """The size and arithmetic of a training step on a batch of this shape."""
+    num_rows, source, target = shape
+    return Costs(
+        batch=shape,
+        description=f"{num_rows} x {source} source and {num_rows} x {target} target tokens",
+        tokens=num_rows * target,
+        parameters=costs.encoder_decoder_parameters(network),
+        flops=costs.encoder_decoder_training_flops(network, *shape),
+        computed_flops=costs.encoder_decoder_computed_flops(network, *shape),
+        compute_dtype=network.compute_dtype,
+    )
+
+
+def workload(config: TranslationConfig, mesh: jax.sharding.Mesh, *, shape: Shape | None = None) -> Workload:
+    """The training step of a configuration on a mesh, for `planning.forecast`; default batch: the longest sentences."""
+    model = make_model(config, config.model.target_vocab_size or config.data.vocab_size, Placement(mesh))
+    lowered, shape = model.lower(shape or longest_batch(config))
+    return Workload(lowered, model.abstract_state(), step_costs(model.net.config, shape))
+
+
+def smaller_batch(config: TranslationConfig, num_rows: int, *, shape: Shape | None = None) -> str:
+    """The option that makes a batch of so many rows; empty where training would refuse it."""
+    length = (shape or longest_batch(config))[2]
+    if shape:
+        return f"--batch {num_rows}x{length}"
+    return f"--data.tokens_per_batch {num_rows * length}" if num_rows >= rows_of_budget(0, length) else ""
