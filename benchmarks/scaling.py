@@ -77,10 +77,13 @@ def planned(model: str, topology: str, mesh: str, rows: int, length: int) -> dic
     jax.config.update("jax_platforms", "cpu")
     from jaxformer.cli.plan import as_data
     from jaxformer.config import resolve
+    from jaxformer.planning import topology as machines
     from jaxformer.planning.forecast import forecast
+    from jaxformer.tasks.translation_model import workload
 
     _, config = resolve(f"wmt14:{model}_en_de")
-    found = forecast(dataclasses.replace(config, mesh=mesh), topology, shape=(rows, length, length))
+    grid = machines.mesh(topology, mesh)
+    found = forecast(workload(config, grid, shape=(rows, length, length)), topology, grid)
     sent: dict[str, float] = {}
     for one in found.collectives:
         name = f"{one.kind} along {','.join(one.axes)}"
@@ -94,14 +97,15 @@ def planned(model: str, topology: str, mesh: str, rows: int, length: int) -> dic
 def forecasted(plan: dict[str, Any]) -> Forecast:
     """The forecast of a plan in the file, with one collective for all of a kind and mesh axes."""
     from jaxformer.config import resolve
-    from jaxformer.planning.forecast import Memory, concluded
+    from jaxformer.planning.forecast import Memory, conclude
+    from jaxformer.tasks.translation_model import step_costs
 
     _, config = resolve(f"wmt14:{plan['case'][0]}_en_de")
     vocabulary = dict.fromkeys(("source_vocab_size", "target_vocab_size"), config.data.vocab_size)
     network, mesh = dataclasses.replace(config.model, **vocabulary), plan["mesh"]
     found = [_collective(*name.split(" along "), sent, mesh) for name, sent in plan["collectives"].items()]
     memory = Memory(**plan["memory"])
-    return concluded(network, plan["topology"], mesh, tuple(plan["batch"]), memory, found or None)
+    return conclude(step_costs(network, tuple(plan["batch"])), plan["topology"], mesh, memory, found or None)
 
 
 def _collective(kind: str, along: str, sent: float, mesh: dict[str, int]) -> Collective:

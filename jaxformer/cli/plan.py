@@ -56,14 +56,36 @@ def main(arguments: Sequence[str]) -> int:
     from rich.console import Console
 
     jax.config.update("jax_platforms", "cpu")  # were there a TPU, nothing here would touch it
-    from jaxformer.planning.forecast import forecast, remedies
+    from jaxformer.planning import topology
+    from jaxformer.planning.forecast import forecast
 
     shape = _shape(known.batch)
+    mesh = topology.mesh(known.topology, config.mesh)
     with Console(stderr=True).status(f"compiling the training step for {known.topology}: a minute or two"):
-        found = forecast(config, known.topology, shape=shape)
-    said = [] if found.memory.fits else remedies(config, found, shape=shape)
+        found = forecast(_translation().workload(config, mesh, shape=shape), known.topology, mesh)
+    said = [] if found.memory.fits else hints(config, found, shape=shape)
     print(json.dumps(as_data(found, said)) if known.json else report(config.name, found, said))
     return 0 if found.memory.fits else 2
+
+
+def _translation() -> Any:
+    from jaxformer.tasks import translation_model
+
+    return translation_model
+
+
+def hints(config: Any, found: Forecast, *, shape: tuple[int, int, int] | None = None) -> list[str]:
+    """What would make the step of a configuration fit."""
+    from jaxformer.planning.forecast import remedies
+
+    model = _translation()
+    return remedies(
+        found,
+        num_rows=(shape or model.longest_batch(config))[0],
+        accumulate=config.train.accumulate,
+        remat=config.model.remat,
+        smaller_batch=lambda num_rows: model.smaller_batch(config, num_rows, shape=shape),
+    )
 
 
 def _shape(text: str | None) -> tuple[int, int, int] | None:
@@ -91,11 +113,10 @@ def report(name: str, found: Forecast, said: Sequence[str], *, rows: int = 12) -
 
     devices = math.prod(found.mesh.values())
     mesh = ",".join(f"{axis}={size}" for axis, size in found.mesh.items())
-    batch, source, target = found.batch
     memory = found.memory
     lines = [
         f"{name}: {found.parameters:,} parameters; {found.topology}, {devices} devices, mesh {mesh}",
-        f"a batch of {batch} x {source} source and {batch} x {target} target tokens, padding counted",
+        f"a batch of {found.description}, padding counted",
         "",
         "memory of a device, GiB",
         f"  {memory.parameters / GIB:9.3f}  parameters",

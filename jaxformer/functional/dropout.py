@@ -35,19 +35,23 @@ def site(key: jax.Array | None, name: str) -> jax.Array | None:
     return None if key is None else jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 
-def hashed_bits(key: jax.Array, index: UInt32[Array, ...]) -> UInt32[Array, ...]:
-    """32 random bits for each index: two rounds of a multiply-xorshift mixer, a word of the key before each.
+def mix32(bits: UInt32[Array, "*dims"]) -> UInt32[Array, "*dims"]:
+    """Returns a hash of each element, a permutation of the 32-bit integers: a multiply-xorshift mixer.
 
-    The mixer's constants are those of Chris Wellons's search for low-bias 32-bit hashes ("lowbias32").
+    Its constants are those of Chris Wellons's search for low-bias 32-bit hashes ("lowbias32").
     """
+    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
+    bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
+    return bits ^ (bits >> 16)
+
+
+def hashed_bits(key: jax.Array, index: UInt32[Array, ...]) -> UInt32[Array, ...]:
+    """32 random bits for each index: two rounds of the mixer `mix32`, a word of the key before each."""
     words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     # The mixer maps 0 to 0; the constant keeps index 0 away from it under the all-zero key of jax.random.key(0).
     bits = index * jnp.uint32(0x9E3779B1) + jnp.uint32(0x85EBCA6B)
     for word in words.reshape(-1):
-        bits = bits ^ word
-        bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
-        bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
-        bits = bits ^ (bits >> 16)
+        bits = mix32(bits ^ word)
     return bits
 
 

@@ -1,30 +1,56 @@
-"""What a training step will need and send on a machine that is not here: the step that is trained, compiled for it."""
+"""A forecast of one training step on target hardware: the step that is trained, compiled ahead of time for it.
+
+A task describes its step as a `Workload`; nothing here knows the task.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
+from jax.sharding import Mesh
 
 from jaxformer import sharding
-from jaxformer.data.batch import Shape
-from jaxformer.data.batch_plan import num_rows
-from jaxformer.models.costs import (
-    encoder_decoder_computed_flops,
-    encoder_decoder_parameters,
-    encoder_decoder_training_flops,
-)
-from jaxformer.models.encoder_decoder import EncoderDecoderConfig
 from jaxformer.planning import topology
 from jaxformer.planning.hlo import Collective, collectives
 from jaxformer.planning.roofline import Roofline, roofline
-from jaxformer.sharding.mesh import num_slices
-from jaxformer.tasks.translation_config import TranslationConfig
-from jaxformer.tasks.translation_model import Model, make_model
+from jaxformer.training.state import TrainState
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """The size of one training step of a task; a task computes it without any device."""
+
+    batch: tuple[int, ...]
+    """The shape of the padded batch: its rows, then the lengths that the task has."""
+    description: str
+    """The batch in words, such as "512 x 256 source and 512 x 256 target tokens"."""
+    tokens: int
+    """Tokens of the batch that throughput counts, padding included."""
+    parameters: int
+    """The number of parameters."""
+    flops: float
+    """Floating-point operations of the model in a step, all devices together."""
+    computed_flops: float
+    """The same with those that the backward pass computes again."""
+    compute_dtype: str
+    """The type of the matrix products' operands, "bfloat16" or "float32"."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """One training step of a task, lowered for the devices of a mesh, which need not be here."""
+
+    lowered: jax.stages.Lowered
+    """The training step, lowered for the batch of `costs`."""
+    state: TrainState
+    """The abstract state of the step: ``jax.ShapeDtypeStruct`` with shardings."""
+    costs: Costs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,98 +61,105 @@ class Memory:
     optimizer: int
     """Moments, and the moving average where one is kept."""
     peak: int
-    """At the worst moment, everything counted; of a program that does not fit, as far as the compiler says."""
+    """Everything at the worst moment; of a program that does not fit, as far as the compiler says."""
     available: int
-    """What JAX will take of it."""
+    """The part of the device's memory that JAX will take."""
 
     @property
     def temporaries(self) -> int:
-        """Activations, gradients, what is gathered for a while, and the program itself."""
+        """Activations, gradients, arrays that are gathered for a while, and the program itself."""
         return self.peak - self.parameters - self.optimizer
 
     @property
     def fits(self) -> bool:
-        """Whether the peak is within what there is."""
+        """True if the peak is within the available memory."""
         return self.peak <= self.available
 
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """What the compiler says of one training step, and an estimate of its time."""
+    """The compiler's figures of one training step, and an estimate of its time."""
 
     topology: str
     mesh: dict[str, int]
-    batch: Shape
+    batch: tuple[int, ...]
+    description: str
+    tokens: int
     parameters: int
     flops: float
-    """Of the model, a step, all devices; without what the backward pass computes again."""
+    """Those of the model in a step, all devices together; without those that the backward pass computes again."""
     computed: float
-    """What the devices compute for it, by `encoder_decoder_computed_flops`."""
+    """The operations that the devices compute for it."""
     memory: Memory
     collectives: tuple[Collective, ...]
-    """Those of one device; none are known of a program that does not fit."""
+    """Those of one device; empty for a program that does not fit, whose collectives are unknown."""
     estimate: Roofline | None
 
-    @property
-    def tokens(self) -> int:
-        """Padded target tokens of a step."""
-        return self.batch[0] * self.batch[2]
-
     def utilization(self, seconds: float) -> float:
-        """The share of the machine's bfloat16 peak that a step of so many seconds puts to use for the model (MFU)."""
-        return self.flops / (seconds * math.prod(self.mesh.values()) * topology.parse(self.topology).chip.flops)
+        """Returns the share of the machine's bfloat16 peak that the model uses in a step of so many seconds (MFU)."""
+        peak = topology.parse(self.topology).chip.bfloat16_flops
+        return self.flops / (seconds * math.prod(self.mesh.values()) * peak)
 
 
-def forecast(config: TranslationConfig, name: str, *, shape: Shape | None = None) -> Forecast:
-    """Compiles the training step of a configuration, on its mesh, for a topology.
+def forecast(workload: Workload, name: str, mesh: Mesh) -> Forecast:
+    """Compiles a training step for a topology.
 
     Args:
-      name: such as "v5p:4x4x8"; a mesh that begins ``slice=2`` has two of them.  Or "h100:16x8", all hosts counted.
-      shape: rows, source and target length of the batch; by default those of the longest sentences.
+      workload: lowered for the devices of `mesh`.
+      name: the topology, such as "v5p:4x4x8"; a mesh that begins ``slice=2`` has two of them. Of GPUs all hosts are
+        counted, such as "h100:16x8".
+      mesh: that of the workload, from `topology.mesh`.
 
     Raises:
-      ValueError: an unknown topology, a mesh that does not fit it or the model, or no compiler for it.
+      ConfigError: an unknown topology.
     """
-    machine = topology.parse(name)
-    available = machine.available
-    devices = topology.devices(name, slices=num_slices(config.mesh))
-    placement = sharding.Placement(sharding.mesh(config.mesh, devices))
-    model = make_model(config, config.model.target_vocab_size or config.data.vocab_size, placement)
-    length = config.data.max_length + -config.data.max_length % config.data.length_multiple
-    lowered, shape = model.lower(shape or (num_rows(config.data.tokens_per_batch, length), length, length))
-    state, mesh = _state_bytes(model), dict(placement.mesh.shape)
-    program, peak = _compiled(lowered, sum(state), devices[0].platform)
+    available = topology.parse(name).available
+    held = _held(workload.state.params), _held((workload.state.optimizer, workload.state.ema_params))
+    program, peak = _compiled(workload.lowered, sum(held), mesh.devices.flat[0].platform)
+    sizes = dict(mesh.shape)
     if program is None:
-        peak = max(peak, available + 1)  # the compiler keeps some for itself, and has refused
-    found = None if program is None else collectives(program.as_text(), mesh)
-    return concluded(model.net.config, name, mesh, shape, Memory(*state, peak, available), found)
+        peak = max(peak, available + 1)  # the compiler keeps some memory for itself, and has refused
+    sent = None if program is None else collectives(program.as_text() or "", sizes)
+    return conclude(workload.costs, name, sizes, Memory(*held, peak, available), sent)
 
 
-def concluded(
-    network: EncoderDecoderConfig,
-    name: str,
-    mesh: dict[str, int],
-    shape: Shape,
-    memory: Memory,
-    found: Sequence[Collective] | None,
+def conclude(
+    costs: Costs, name: str, mesh: dict[str, int], memory: Memory, sent: Sequence[Collective] | None
 ) -> Forecast:
-    """The forecast that follows from a program's memory and collectives; these are None where it does not fit."""
-    size, estimate = encoder_decoder_parameters(network), None
-    flops, computed = encoder_decoder_training_flops(network, *shape), encoder_decoder_computed_flops(network, *shape)
-    if found is not None:
+    """Returns the forecast that follows from a program's memory and collectives.
+
+    Args:
+      name: the topology.
+      mesh: the sizes of the mesh's axes, in order.
+      sent: the collectives; None for a program that does not fit.
+    """
+    estimate = None
+    if sent is not None:
         estimate = roofline(
             topology.parse(name),
             mesh,
-            flops=computed / math.prod(mesh.values()),
-            touched=2 * memory.peak,  # whatever lies in memory at the worst moment was written once, and is read once
-            found=found,
-            dtype=network.compute_dtype,
+            flops=costs.computed_flops / math.prod(mesh.values()),
+            touched=2 * memory.peak,  # everything in memory at the worst moment was written once, and is read once
+            collectives=sent,
+            dtype=costs.compute_dtype,
         )
-    return Forecast(name, mesh, shape, size, flops, computed, memory, tuple(found or ()), estimate)
+    return Forecast(
+        name,
+        mesh,
+        costs.batch,
+        costs.description,
+        costs.tokens,
+        costs.parameters,
+        costs.flops,
+        costs.computed_flops,
+        memory,
+        tuple(sent or ()),
+        estimate,
+    )
 
 
 def _compiled(lowered: jax.stages.Lowered, state: int, platform: str) -> tuple[jax.stages.Compiled | None, int]:
-    """The program and the peak of its memory; no program where it does not fit beside a state of so many bytes.
+    """Returns the program and the peak of its memory; None where it does not fit beside a state of so many bytes.
 
     The compiler for TPUs lets temporaries overlap, and fits their peak into the memory; their sum may be twice that.
     Elsewhere all of them are one buffer, which a CPU's peak leaves out.
@@ -137,59 +170,59 @@ def _compiled(lowered: jax.stages.Lowered, state: int, platform: str) -> tuple[j
         size = r"([\d.]+)([KMGT])"
         used = re.search(rf"Used {size} of [\d.]+[KMGT] hbm", str(error))
         more = re.search(rf"required for HLO temporaries \({size}\) exceeds available HBM", str(error))
-        said = used or more
-        if "RESOURCE_EXHAUSTED" not in str(error) or not said:
+        match = used or more
+        if "RESOURCE_EXHAUSTED" not in str(error) or not match:
             raise
-        needed = int(float(said[1]) * 2 ** {"K": 10, "M": 20, "G": 30, "T": 40}[said[2]])
+        needed = int(float(match[1]) * 2 ** {"K": 10, "M": 20, "G": 30, "T": 40}[match[2]])
         return None, needed if used else needed + state
-    about = program.memory_analysis()
-    peak = about.peak_memory_in_bytes
+    analysis = program.memory_analysis()
+    if analysis is None:
+        raise NotImplementedError(f"the compiler for {platform} does not say how much memory a program takes")
+    peak = analysis.peak_memory_in_bytes
     if platform != "tpu":
-        held = about.argument_size_in_bytes + about.output_size_in_bytes - about.alias_size_in_bytes
-        peak = max(peak, held + about.temp_size_in_bytes)
-    return program, peak + about.generated_code_size_in_bytes
+        kept = analysis.argument_size_in_bytes + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+        peak = max(peak, kept + analysis.temp_size_in_bytes)
+    return program, peak + analysis.generated_code_size_in_bytes
 
 
-def _state_bytes(model: Model) -> tuple[int, int]:
-    """What a device holds of the parameters, and of the rest of the state."""
-    held = lambda tree: sum(_held(leaf) for leaf in jax.tree.leaves(tree))
-    state = model.abstract_state()
-    return held(state.params), held((state.optimizer, state.ema_params))
+def _held(tree: object) -> int:
+    """Returns the bytes that one device holds of a tree of shapes with shardings."""
+    shards = [(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(tree)]
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shards)
 
 
-def _held(leaf: Any) -> int:
-    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-
-
-def remedies(config: TranslationConfig, found: Forecast, *, shape: Shape | None = None) -> list[str]:
-    """What would make a step fit, with the arithmetic of each: `fsdp` shrinks the state, a smaller batch the rest.
+def remedies(
+    forecast: Forecast, *, num_rows: int, accumulate: int, remat: bool, smaller_batch: Callable[[int], str]
+) -> list[str]:
+    """Returns what would make a step fit, with the arithmetic of each: `fsdp` shrinks the state, fewer rows the rest.
 
     Args:
-      shape: the one that `forecast` was given; without one the batch follows from the token budget.
+      num_rows: rows of the batch before they are filled up for the mesh.
+      accumulate: parts into which the batch is cut now.
+      remat: True if blocks are computed again in the backward pass already, or cannot be.
+      smaller_batch: function from a number of rows to the task's option for a batch of so many, such as
+        ``"--data.tokens_per_batch 1152"``; an empty text where training would refuse it.
     """
-    memory, said, gib = found.memory, [], 2**30
+    memory, hints = forecast.memory, list[str]()
     state = memory.parameters + memory.optimizer
-    if not config.model.remat:
-        said.append("--model.remat True: blocks are computed again in the backward pass; up to a third more arithmetic")
-    before, length = config.train.accumulate, found.batch[2]
-    wanted = shape[0] if shape else num_rows(config.data.tokens_per_batch, length)
-    ways = math.prod(found.mesh.get(axis, 1) for axis in sharding.RULES["batch"])
-    rows = found.batch[0] // (ways * before)  # that a device holds of one part
-    needed = lambda fewer: state + memory.temporaries * fewer / rows
-    fewer = next((fewer for fewer in range(rows - 1, 0, -1) if needed(fewer) <= memory.available), 0)
-    if fewer:
-        parts = -(-wanted // (ways * fewer))
-        fewer = -(-wanted // (ways * parts))  # of parts that are all alike
-        left = f"about {needed(fewer) / gib:.1f} GiB if all else shrinks so"
-        said.append(f"--train.accumulate {parts}: the batch in {parts} parts, {left}")
-        smaller = ways * before * fewer
-        if shape:
-            said.append(f"--batch {smaller}x{length}: a smaller batch, {left}")
-        elif smaller >= num_rows(0, length):  # no training without so many
-            said.append(f"--data.tokens_per_batch {smaller * length}: a smaller batch, {left}")
-    if not fewer or state > memory.available / 4:
-        fsdp = found.mesh.get("fsdp", 1)
-        said.append(
-            f"fsdp={2 * fsdp} instead of {fsdp} in the mesh: half of the state's {state / gib:.1f} GiB a device"
+    if not remat:
+        hints.append(
+            "--model.remat True: blocks are computed again in the backward pass; up to a third more arithmetic"
         )
-    return said
+    ways = math.prod(forecast.mesh.get(axis, 1) for axis in sharding.RULES["batch"])
+    held = forecast.batch[0] // (ways * accumulate)  # rows of one part on a device
+    needed = lambda rows: state + memory.temporaries * rows / held
+    fewer = next((rows for rows in range(held - 1, 0, -1) if needed(rows) <= memory.available), 0)
+    if fewer:
+        parts = -(-num_rows // (ways * fewer))
+        fewer = -(-num_rows // (ways * parts))  # parts of equal size
+        result = f"about {needed(fewer) / GIB:.1f} GiB if everything else shrinks in proportion"
+        hints.append(f"--train.accumulate {parts}: the batch in {parts} parts, {result}")
+        if option := smaller_batch(ways * accumulate * fewer):
+            hints.append(f"{option}: a smaller batch, {result}")
+    if not fewer or state > memory.available / 4:
+        fsdp = forecast.mesh.get("fsdp", 1)
+        hints.append(
+            f"fsdp={2 * fsdp} instead of {fsdp} in the mesh: half of the state's {state / GIB:.1f} GiB a device"
+        )
+    return hints

@@ -1,9 +1,9 @@
-"""Training: state, step, loop, checkpoints, logs.  Knows no task."""
+"""Training: state, step, loop, checkpoints and logs; it knows no task."""
 
 from jaxformer.training.checkpoint import CheckpointError as CheckpointError
 from jaxformer.training.checkpoint import Checkpoints as Checkpoints
 from jaxformer.training.checkpoint import save_seconds as save_seconds
-from jaxformer.training.loop import Plan as Plan
+from jaxformer.training.config import TrainConfig as TrainConfig
 from jaxformer.training.loop import Progress as Progress
 from jaxformer.training.loop import Result as Result
 from jaxformer.training.loop import fit as fit

@@ -1,18 +1,16 @@
 """Checkpoints that are complete, checked and few.
 
-Orbax writes them, asynchronously and atomically.  What it does not do is notice a flipped bit, so every leaf
-carries a 64-bit checksum of its bits, computed on the devices that hold it, saved in the same commit and computed
-again after restoring, on whatever mesh.  A step that does not check out is passed over for the one before.
+Orbax writes them, asynchronously and atomically. It does not notice a flipped bit, so every leaf has a 64-bit
+checksum of its bits, computed on the devices that hold it, saved in the same commit and computed again after
+restoring, on any mesh. A step with a mismatch is passed over, and the step before is used.
 
-Processes read each its part, alone, and say how it went before they go on together: what only one of them finds
-damaged would otherwise leave the others waiting for it.
+Each process reads its part alone, and all of them exchange the outcome before they continue together: otherwise damage
+that only one of them finds would leave the others waiting for it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import logging
 import math
 import os
@@ -26,15 +24,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from etils import epath  # the paths of Orbax
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
+from jaxformer.errors import JaxformerError
 from jaxformer.multihost import processes
+from jaxformer.training.checksums import checksums, is_intact, signed
 
 logger = logging.getLogger(__name__)
 
 
-class CheckpointError(RuntimeError):
-    """No usable checkpoint, or one that cannot be written."""
+class CheckpointError(JaxformerError, RuntimeError):
+    """There is no usable checkpoint, or one cannot be written."""
 
 
 class Checkpoints:
@@ -45,8 +46,8 @@ class Checkpoints:
     Args:
       directory: made if missing.
       keep_last: steps kept, besides the best one.
-      timeout: seconds after which a save that does not end is an error, for a disk that fills up under it would hang
-        the run; of the order of `save_seconds`.
+      timeout: seconds after which a save that does not end is an error, since a disk that fills up during a save
+        would hang the run; of the order of `save_seconds`.
 
     Raises:
       CheckpointError: the directory cannot be made or read.
@@ -73,16 +74,16 @@ class Checkpoints:
         self.close()
 
     def steps(self) -> list[int]:
-        """The steps there are, in order."""
+        """Returns the saved steps, in order."""
         return sorted(self._manager.all_steps())
 
     def best_step(self) -> int | None:
-        """The step with the lowest score among those kept, or None."""
+        """Returns the step with the lowest score among those kept, or None."""
         scored = {step: score for step in self.steps() if (score := self._score(step)) is not None}
         return min(scored, key=lambda step: (scored[step], step)) if scored else None
 
     def _score(self, step: int) -> float | None:
-        """The score of a step; None where it has none, or cannot be read."""
+        """Returns the score of a step; None where it has none, or cannot be read."""
         if step not in self._scores:
             try:
                 self._scores[step] = self._about(step).get("score")
@@ -92,20 +93,21 @@ class Checkpoints:
         return self._scores[step]
 
     def _about(self, step: int) -> dict[str, Any]:
-        """What was saved with the state; like `_read` past Orbax's manager, which would wait for other processes."""
-        about = ocp.JsonCheckpointHandler().restore(self.directory / str(step) / "about")
-        _check_signature(about)
-        return about
+        """Returns the metadata of a step, without Orbax's manager, which would wait for other processes."""
+        about = ocp.JsonCheckpointHandler().restore(epath.Path(self.directory / str(step) / "about"))
+        if not is_intact(about):
+            raise CheckpointError("damaged: wrong digest of the metadata")
+        return dict(about)
 
     def _read(self, step: int, target: Any) -> tuple[Any, dict[str, Any]]:
-        """The state and `about` of a step as this process reads them, without a word to the others.
+        """Returns the state and metadata of a step as this process reads them, without telling the others.
 
         Raises:
-          Exception: almost any, of a damaged file.
+          Exception: almost any, where a file is damaged.
         """
         if step not in self.steps():
             raise CheckpointError(f"it does not exist; there are {self.steps()}")
-        about, path = self._about(step), self.directory / str(step) / "state"
+        about, path = self._about(step), epath.Path(self.directory / str(step) / "state")
         _check_kind(self._manager.item_metadata(step)["state"], target)
         items = ocp.args.PyTreeRestore(item=target, restore_args=jax.tree.map(_how_to_read, target))
         return ocp.PyTreeCheckpointHandler().restore(path, args=items), about
@@ -115,41 +117,41 @@ class Checkpoints:
         self._manager.delete(step)
 
     def save(self, step: int, state: Any, about: Mapping[str, Any], *, score: float | None = None) -> None:
-        """Starts to save `state` and the JSON-able `about`; waits first for an earlier save.
+        """Starts to save `state` and the JSON-able metadata `about`; waits first for an earlier save.
 
         Args:
           score: lower is better; the step with the lowest is kept.
 
         Raises:
-          CheckpointError: this or the earlier save failed: no space, no permission, no end.
+          CheckpointError: this or the earlier save failed: no space, no permission, or a timeout.
         """
-        obstacle = self._obstacle(state)  # for which Orbax would wait until its timeout
+        obstacle = self._obstacle(state)  # Orbax would wait for its timeout
         if not processes.everywhere(not obstacle):
             raise CheckpointError(f"cannot save step {step}: {obstacle or 'another process cannot write it'}")
         score = score if score is not None and math.isfinite(score) else None
-        about = _sign({"step": step, "score": score, "checksums": _listed(checksums(state)), **about})
+        about = signed({"step": step, "score": score, "checksums": _listed(checksums(state)), **about})
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
         self._scores[step] = score
         try:
             self._remove_leftovers()
             self._manager.save(step, args=items, force=True)
-        except Exception as error:  # Orbax and tensorstore raise many types for one cause
+        except Exception as error:  # Orbax and tensorstore raise many types of error for one cause
             raise CheckpointError(f"cannot save step {step} in {self.directory}: {_first_line(error)}") from error
 
     def _obstacle(self, state: Any) -> str:
-        """Why `state` cannot be written now, or nothing."""
+        """Returns the reason why `state` cannot be written now, or an empty text."""
         if not os.access(self.directory, os.W_OK):
             return f"{self.directory} is read-only or missing"
         free, needed = shutil.disk_usage(self.directory).free, _bytes(state)
         if free < needed:
-            return f"{self.directory} has {free / 2**20:,.1f} MiB free, and it takes {needed / 2**20:,.1f}"
+            return f"{self.directory} has {free / 2**20:,.1f} MiB free, and the save takes {needed / 2**20:,.1f}"
         return ""
 
     def wait(self) -> None:
         """Returns when nothing is being saved.
 
         Raises:
-          CheckpointError: the save under way failed.
+          CheckpointError: the save in progress failed.
         """
         try:
             self._manager.wait_until_finished()
@@ -157,14 +159,14 @@ class Checkpoints:
             raise CheckpointError(f"cannot save in {self.directory}: {_first_line(error)}") from error
 
     def close(self) -> None:
-        """Waits, then frees the threads."""
+        """Waits for the last save, then frees the threads."""
         try:
             self.wait()
         finally:
             self._manager.close()
 
     def restore(self, step: int, target: Any) -> tuple[Any, dict[str, Any]]:
-        """The state and `about` of one step, checked; to be called by all processes, of which all succeed or none.
+        """Returns the state and metadata of one step, checked. All processes call it, and all succeed or none.
 
         Args:
           target: a state of ``jax.ShapeDtypeStruct``, with shardings to place it on a mesh; leaves that are ``...`` are
@@ -175,17 +177,17 @@ class Checkpoints:
         """
         _hush()
         self.wait()
-        where, found, problem = f"step {step} in {self.directory}", None, ""
+        where, restored, problem = f"step {step} in {self.directory}", None, ""
         try:
-            found = self._read(step, target)
+            restored = self._read(step, target)
         except CheckpointError as error:
             problem = f"{where}: {error}"
         except Exception as error:  # a damaged file shows as almost any exception
             problem = f"{where} cannot be read: {_first_line(error)}"
             logger.debug("%s", where, exc_info=True)
-        if not processes.everywhere(found is not None) or found is None:
+        if not processes.everywhere(restored is not None) or restored is None:
             raise CheckpointError(problem or f"{where} cannot be read by another process")
-        state, about = found
+        state, about = restored
         sums, saved = _listed(checksums(state)), about["checksums"]
         expected = sums.keys() | saved.keys() - _left_out(target)
         if wrong := sorted(path for path in expected if sums.get(path) != saved.get(path)):
@@ -193,30 +195,30 @@ class Checkpoints:
         return state, about
 
     def restore_latest(self, target: Any) -> tuple[Any, dict[str, Any]] | None:
-        """The newest step that is sound, with a warning for each that is not; None where there is none at all.
+        """Restores the newest sound step, with a warning for each newer one; returns None where there is no step.
 
-        Steps that were passed over are set aside as ``damaged-STEP``, out of the way of the steps to come.  Where no
-        step is sound nothing is touched: the fault may be the reader's.
+        Steps that were passed over are renamed to ``damaged-STEP``, out of the way of later steps. Where no step is
+        sound, nothing is renamed: the fault may be the reader's.
 
         Raises:
-          CheckpointError: there are steps, and none is sound; the message is that of the newest.
+          CheckpointError: there are steps, and none of them is sound; the message is that of the newest.
         """
         steps, errors = self.steps(), dict[int, str]()
         for step in reversed(steps):
             try:
-                found = self.restore(step, target)
+                restored = self.restore(step, target)
             except CheckpointError as error:
                 errors[step] = str(error)
                 logger.warning("%s; trying the step before", error)
             else:
                 self._set_aside(errors)
-                return found
+                return restored
         if steps:
             raise CheckpointError(f"none of the steps {steps} can be restored; {errors[steps[-1]]}")
         return None
 
     def _set_aside(self, steps: Mapping[int, object]) -> None:
-        """Renames steps that are not sound, once a sound one is found."""
+        """Renames damaged steps, once a sound one is found."""
         if not steps:
             return
         for step in steps:
@@ -230,14 +232,14 @@ class Checkpoints:
         self._manager.reload()
 
     def _remove_leftovers(self) -> None:
-        """Removes what a killed process was saving; once, and never while only reading."""
+        """Removes what a killed process was saving; only once, and never while only reading."""
         if not self._tidy and processes.first():
             for path in self.directory.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
                 shutil.rmtree(path)
         self._tidy = True
 
     def average(self, target: Any, steps: Sequence[int], pick: Any = lambda state: state.params) -> Any:
-        """The mean, in float32, of what `pick` takes from the states of these steps (their parameters)."""
+        """Returns the float32 mean of what `pick` takes from the states of these steps, by default their parameters."""
         if not steps:
             raise CheckpointError(f"no steps to average in {self.directory}; there are {self.steps()}")
         total = None
@@ -248,7 +250,7 @@ class Checkpoints:
 
 
 def save_seconds(state: Any) -> int:
-    """How long a save of `state`, or of its ``jax.ShapeDtypeStruct``, may take: a minute, and 20 MB/s if one must.
+    """Returns how many seconds a save of `state`, or of its shapes, may take: a minute, and 20 MB/s on top.
 
     >>> save_seconds({"w": jax.ShapeDtypeStruct((500, 1_000_000), jnp.float32)})
     160
@@ -262,30 +264,19 @@ def _bytes(state: Any) -> int:
 
 @dataclasses.dataclass
 class _LastAndBest(preservation_policy.PreservationPolicy):
-    """The last steps and the best one.
+    """Keeps the last steps and the best one.
 
-    Not by Orbax's own metrics: it reads those of all steps at once, so that one damaged file would bar all of them.
+    Orbax's own metrics are not used: it reads those of all steps at once, so one damaged file would block all of them.
     """
 
     last: int
     best: Callable[[], int | None]
 
     def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
-        """One answer for each step, oldest first."""
+        """Returns one answer for each step, oldest first."""
         del context
         best, old = self.best(), len(checkpoints) - self.last
-        return [number >= old or found.step == best for number, found in enumerate(checkpoints)]
-
-
-def checksums(tree: Any) -> dict[str, jax.Array]:
-    """For each leaf, 64 bits as two uint32: its bits times a hash of their index, summed with wrap-around.
-
-    The order of the sum does not matter, so any mesh computes the same; a single flipped bit always shows, since
-    the factors are odd.
-    """
-    # One small program for each kind of leaf compiles much faster than one for the whole tree.
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path): _checksum(leaf) for path, leaf in leaves if leaf is not ...}
+        return [number >= old or checkpoint.step == best for number, checkpoint in enumerate(checkpoints)]
 
 
 def _left_out(target: Any) -> set[str]:
@@ -295,59 +286,16 @@ def _left_out(target: Any) -> set[str]:
 def _how_to_read(leaf: Any) -> ocp.RestoreArgs:
     if leaf is ...:
         return ocp.RestoreArgs()
-    place = leaf.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    return ocp.ArrayRestoreArgs(sharding=place, global_shape=leaf.shape, dtype=leaf.dtype)
-
-
-@jax.jit
-def _checksum(leaf: jax.Array) -> jax.Array:
-    bits = _words(leaf)
-    index, stride = jnp.zeros(bits.shape, jnp.uint32), 1
-    for dim in reversed(range(bits.ndim)):  # not a flat iota reshaped, which a mesh would hold whole on every device
-        index += jax.lax.broadcasted_iota(jnp.uint32, bits.shape, dim) * jnp.uint32(stride % 2**32)
-        stride *= bits.shape[dim]
-    lanes = [
-        jnp.sum(bits * (_mix(index + jnp.uint32(salt)) | jnp.uint32(1)), dtype=jnp.uint32) for salt in (0, 0x51ED270B)
-    ]
-    return jnp.stack(lanes)
-
-
-def _words(leaf: jax.Array) -> jax.Array:
-    """The leaf's bits, one uint32 an element."""
-    if leaf.dtype == bool:
-        return leaf.astype(jnp.uint32)
-    unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[leaf.dtype.itemsize]
-    return jax.lax.bitcast_convert_type(leaf, unsigned).astype(jnp.uint32)
-
-
-def _mix(x: jax.Array) -> jax.Array:
-    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
-    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
-    return x ^ (x >> 16)
+    sharding = leaf.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=leaf.shape, dtype=leaf.dtype)
 
 
 def _listed(sums: Mapping[str, jax.Array]) -> dict[str, list[int]]:
     return {path: value.tolist() for path, value in jax.device_get(dict(sums)).items()}
 
 
-def _sign(about: Mapping[str, Any]) -> dict[str, Any]:
-    """`about` as JSON gives it back, with a digest of itself: a flipped bit in it would go unnoticed otherwise."""
-    plain = json.loads(json.dumps(about))
-    return {**plain, "digest": _digest(plain)}
-
-
-def _check_signature(about: Mapping[str, Any]) -> None:
-    signed = about.get("digest")
-    if signed is not None and signed != _digest({name: value for name, value in about.items() if name != "digest"}):
-        raise CheckpointError("damaged: wrong digest of what is known about it")
-
-
-def _digest(about: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-
-
 def _check_kind(saved: Any, target: Any) -> None:
-    """Paths, shapes and dtypes: Orbax would cast a dtype without a word."""
+    """Checks paths, shapes and dtypes: Orbax would cast a dtype without a warning."""
     got, want = ({_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(x)} for x in (saved, target))
     for path in sorted(got.keys() | want.keys()):
         there, here = _kind(got.get(path)), _kind(want.get(path))
@@ -360,26 +308,26 @@ def _kind(leaf: Any) -> Any:
 
 
 def _path(path: Any) -> str:
-    """A path without the difference between attributes, keys and indices, which saving forgets."""
+    """Returns a path without the difference between attributes, keys and indices, which saving forgets."""
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
 
 def _hush() -> None:
-    """From now on, the reads that a failed one leaves under way end without a traceback each.
+    """Silences the tracebacks of the reads that a failed read leaves in progress.
 
-    Orbax closes its event loop with them in it; what becomes of them is printed by the interpreter, at any time later.
+    Orbax closes its event loop with them in it; the interpreter prints how they ended at some later time.
     """
     before = sys.unraisablehook
     if getattr(before, "passes_over_reads", False):
         return
 
-    def hook(found: sys.UnraisableHookArgs, /) -> None:
-        late = found.object is None and str(found.exc_value) == "Event loop is closed"
-        code = getattr(found.object, "cr_code", None)
+    def hook(unraisable: sys.UnraisableHookArgs, /) -> None:
+        late = unraisable.object is None and str(unraisable.exc_value) == "Event loop is closed"
+        code = getattr(unraisable.object, "cr_code", None)
         if late or (code is not None and "orbax" in pathlib.Path(code.co_filename).parts):
-            logger.debug("left over from a failed read: %s", found.exc_value)
+            logger.debug("left over from a failed read: %s", unraisable.exc_value)
         else:
-            before(found)
+            before(unraisable)
 
     hook.passes_over_reads = True  # pyright: ignore[reportFunctionMemberAccess]
     sys.unraisablehook = hook

@@ -1,4 +1,4 @@
-"""Logs of a run: every step once, as JSON lines; some of them for TensorBoard."""
+"""Logs of a run: every step once as JSON lines, and some steps for TensorBoard."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import os
 import pathlib
 from typing import Any
 
+from jaxformer import files
+
 
 class JsonLog:
-    """One JSON object a line.  Opened at a step, it first forgets what an earlier process wrote after that step.
+    """A log with one JSON object a line. Opening it at a step removes what an earlier process wrote after that step.
 
     Args:
       path: the file; made if missing.
-      step: the step that training goes on from; later lines, and a line cut short by a crash, are removed.
+      step: the step from which training continues; later lines, and a line cut short by a crash, are removed.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, step: int = 0):
@@ -25,13 +27,11 @@ class JsonLog:
     def _open(self, step: int) -> None:
         if self._path.exists():
             kept = [json.dumps(entry) for entry in read_log(self._path) if entry["step"] <= step]
-            temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-            temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-            os.replace(temporary, self._path)
+            files.write_text(self._path, "".join(f"{line}\n" for line in kept))
         self._file = self._path.open("a", encoding="utf-8")
 
     def rewind(self, step: int) -> None:
-        """Forgets what was written after this step."""
+        """Removes the lines after this step."""
         self._file.close()
         self._open(step)
 
@@ -53,7 +53,7 @@ class JsonLog:
 
 
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The lines of a log, without those that a crash cut short or garbled."""
+    """Returns the lines of a log, without those that a crash cut short or garbled."""
     entries = []
     for line in pathlib.Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
         try:
@@ -84,9 +84,9 @@ class TensorBoard:
             self._writer.add_scalar(name, value, step)
 
     def flush(self) -> None:
-        """Writes what is left; tensorboardX would hold it back for two minutes."""
+        """Writes what is buffered; tensorboardX would hold it back for two minutes."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Writes what is left, and closes."""
+        """Writes what is buffered, and closes."""
         self._writer.close()

@@ -8,7 +8,10 @@ from typing import Literal
 import jax
 import optax
 
+from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.training import schedules
+
+SCHEDULES = "inverse_sqrt", "cosine", "linear", "constant"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,15 +19,15 @@ class OptimizerConfig:
     """Adam as Vaswani et al. 2017 (section 5.3) set it, and its schedule."""
 
     learning_rate: float = 7e-4
-    """Highest learning rate; the paper's is `schedules.noam_peak(width, warmup_steps)`."""
+    """Highest learning rate; the paper's is `schedules.noam_peak(d_model, warmup_steps)`."""
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
-    """How the rate goes on after warm-up."""
+    """Shape of the learning rate after warm-up."""
     warmup_steps: int = 4000
     """Steps of linear warm-up."""
     decay_steps: int = 0
     """Steps after which a cosine or linear schedule has reached 0; 0 means the length of the training."""
     cooldown: float = 0.0
-    """Last part of the training, in [0, 1], over which the rate of any schedule falls to 0 in a straight line."""
+    """Last fraction of the training, in [0, 1], over which the rate of any schedule falls to 0 in a straight line."""
     b1: float = 0.9
     """Decay of the gradient's average."""
     b2: float = 0.98
@@ -38,10 +41,10 @@ class OptimizerConfig:
 
 
 def make_schedule(config: OptimizerConfig, *, steps: int) -> schedules.Schedule:
-    """The learning rate of a training of `steps` updates.
+    """Returns the learning rate of a training of `steps` updates.
 
     Raises:
-      ValueError: there is no such schedule, or its warm-up is not shorter than its decay.
+      ConfigError: the schedule is unknown, or its warm-up is not shorter than its decay.
     """
     rate = _schedule(config, steps)
     return schedules.cooldown(rate, steps, round(steps * config.cooldown)) if config.cooldown else rate
@@ -57,11 +60,11 @@ def _schedule(config: OptimizerConfig, steps: int) -> schedules.Schedule:
             return schedules.linear(config.learning_rate, config.warmup_steps, config.decay_steps or steps)
         case "constant":
             return schedules.constant(config.learning_rate, config.warmup_steps)
-    raise ValueError(f"no schedule {config.schedule!r}; there are inverse_sqrt, cosine, linear and constant")
+    raise ConfigError(f"no schedule {config.schedule!r}{did_you_mean(config.schedule, SCHEDULES)}")
 
 
 def make_optimizer(config: OptimizerConfig, *, steps: int) -> optax.GradientTransformation:
-    """Clipping, Adam, decay and schedule in one chain."""
+    """Returns clipping, Adam, weight decay and schedule in one chain."""
     parts = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     parts.append(optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.epsilon))
     if config.weight_decay:
@@ -70,8 +73,8 @@ def make_optimizer(config: OptimizerConfig, *, steps: int) -> optax.GradientTran
     return optax.chain(*parts)
 
 
-def _matrices(params):
-    """True for kernels and tables, False for biases and norms, stacked or not."""
+def _matrices(params: optax.Params) -> optax.Params:
+    """Returns True for kernels and tables, False for biases and norms, stacked or not."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: not any(str(getattr(k, "key", "")).endswith(("bias", "scale")) for k in path), params
     )

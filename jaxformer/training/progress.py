@@ -1,4 +1,4 @@
-"""What a person sees while training: a bar in a terminal, a line now and then elsewhere."""
+"""The progress that a person sees: a bar in a terminal, elsewhere a line now and then."""
 
 from __future__ import annotations
 
@@ -10,22 +10,11 @@ import jax.numpy as jnp
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-PEAKS = {
-    "H100 PCIe": 756e12,
-    "H100": 989e12,
-    "H200": 989e12,
-    "A100": 312e12,
-    "V100": 125e12,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5": 459e12,
-    "TPU v6 lite": 918e12,
-}
-"""Dense bf16 matrix peaks by device kind, in FLOP/s, from the makers' data sheets."""
+from jaxformer import hardware
 
 
 class Reporter(Protocol):
-    """What the training loop tells about its progress."""
+    """A sink for the progress of the training loop."""
 
     def update(self, step: int, *, loss: float, tokens_per_second: float, utilization: float | None) -> None: ...
 
@@ -59,7 +48,7 @@ class Bar:
 
 
 class Lines:
-    """A plain line at most every `seconds`: for files, pipes and schedulers."""
+    """Plain lines at most every `seconds`, as files, pipes and schedulers need them."""
 
     def __init__(self, console: Console, *, start: int, steps: int, seconds: float = 10.0):
         self._console, self._steps, self._seconds = console, steps, seconds
@@ -85,17 +74,17 @@ class Lines:
 
 
 def reporter(console: Console, *, start: int, steps: int) -> Reporter:
-    """A bar where there is a terminal to draw it on, else lines."""
+    """Returns a bar where there is a terminal to draw it on, else lines."""
     return (Bar if console.is_terminal else Lines)(console, start=start, steps=steps)
 
 
 def peak_flops() -> tuple[float, str]:
-    """Matrix FLOP/s of all devices, and where the figure is from: a data sheet, or a product timed here and now."""
+    """Returns the matrix FLOP/s of all devices, and its source: a data sheet, or a product timed here and now."""
     devices = jax.devices()
     kind = devices[0].device_kind
-    for name, peak in PEAKS.items():
-        if name in kind:
-            return peak * len(devices), f"{kind} data sheet, bf16"
+    chip = hardware.by_device_kind(kind)
+    if chip is not None:
+        return chip.bfloat16_flops * len(devices), f"{kind} data sheet, bf16"
     size = 1024
     x = jax.random.normal(jax.random.key(0), (size, size))
     product = jax.jit(jnp.matmul)
@@ -105,6 +94,6 @@ def peak_flops() -> tuple[float, str]:
         began = time.perf_counter()
         product(x, x).block_until_ready()
         best = min(best, time.perf_counter() - began)
-    # Processors share their cores among however many devices JAX makes of them; accelerators do not.
+    # The devices that JAX makes of a processor share its cores; those of accelerators share nothing.
     count = 1 if devices[0].platform == "cpu" else len(devices)
     return 2 * size**3 / best * count, f"float32 product of {size} x {size} timed on this machine"

@@ -1,4 +1,4 @@
-"""What a training step amounted to, for logs and screen."""
+"""The results of training steps, for logs and screen."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Mapping
 
 import jax
 
+from jaxformer.errors import JaxformerError
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.logging import JsonLog, TensorBoard
 from jaxformer.training.progress import Reporter
 from jaxformer.training.step import Metrics
 
 
-class NonFiniteError(ArithmeticError):
+class NonFiniteError(JaxformerError, ArithmeticError):
     """The loss or a gradient is not finite; the message names the step, and the batch by its number in the plan."""
 
     def __init__(self, step: int, batch: int, loss: float):
@@ -24,7 +25,7 @@ class NonFiniteError(ArithmeticError):
 
 @dataclasses.dataclass
 class Outputs:
-    """Where results go; any of them may be missing."""
+    """The outputs of a training; any of them may be missing."""
 
     checkpoints: Checkpoints | None = None
     log: JsonLog | None = None
@@ -46,12 +47,12 @@ class Recorder:
         self._since, self._loss, self._tokens, self._flops = time.perf_counter(), 0.0, 0.0, 0.0
 
     def dispatched(self, number: int, batch: int, metrics: Metrics, flops: float) -> None:
-        """Takes over the metrics of a step on a batch of the plan, and records those of the step before."""
+        """Takes the metrics of a step on a batch of the batch plan, and records those of the step before."""
         self.catch_up()
         self._waiting = (number, batch, metrics, flops)
 
     def catch_up(self) -> None:
-        """Records what is waiting, and makes sure a kill would not lose it."""
+        """Records the metrics that are waiting, and makes sure that a kill would not lose them."""
         if self._waiting is None:
             return
         number, batch, metrics, flops = self._waiting
@@ -60,15 +61,17 @@ class Recorder:
         if self._outputs.log:
             self._outputs.log.flush()
 
-    def forget(self, step: int) -> None:
-        """Goes back to the end of a step: what was logged after it is taken back."""
+    def went_back(self, number: int, error: NonFiniteError) -> None:
+        """Goes back to the end of a step: removes what was logged after it, and reports the error."""
         self._waiting = None
         if self._outputs.log:
-            self._outputs.log.rewind(step)
+            self._outputs.log.rewind(number)
         self._new_window()
+        if self._outputs.reporter:
+            self._outputs.reporter.say(f"{error}; back to step {number:,}, without that batch")
 
     def settle(self) -> None:
-        """Catches up, and hands over what is held back: a kill after a checkpoint must not lose what led to it."""
+        """Catches up, and flushes TensorBoard: a kill after a checkpoint must not lose the steps that led to it."""
         self.catch_up()
         if self._outputs.board:
             self._outputs.board.flush()

@@ -1,4 +1,4 @@
-"""Data parallelizm with `jax.pmap`, where every collective is written out; `make_step` under a mesh does the same."""
+"""Data parallelism with `jax.pmap`, where every collective is written out; `make_step` on a mesh does the same."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import jax
 import optax
 
 from jaxformer.training.state import TrainState
-from jaxformer.training.step import Loss, Metrics, Step
+from jaxformer.training.step import Loss, Metrics, Step, mean_gradient
 
 
 def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) -> Step:
-    """A ``step(state, batch) -> (state, metrics)`` over all local devices, as `make_step` makes one for a mesh.
+    """Returns a ``step(state, batch) -> (state, metrics)`` over all local devices; `make_step` makes one for a mesh.
 
-    The state is there once for each device and the batch cut, both along a new first dimension:
-    ``jax.tree.map(lambda x: jnp.stack([x] * n), state)`` and ``x.reshape(n, -1, *x.shape[1:])``.  Each device draws
-    dropout of its own; without dropout the numbers are those of `make_step`.
+    Along a new first dimension, the state is replicated and the batch is cut:
+    ``jax.tree.map(lambda x: jnp.stack([x] * n), state)`` and ``x.reshape(n, -1, *x.shape[1:])``. Each device draws
+    its own dropout; without dropout the numbers are those of `make_step`.
 
     Raises:
-      ValueError: a state with a moving average, which only `make_step` keeps.
+      ValueError: when called, a state with a moving average, which only `make_step` keeps.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.training.state import create
@@ -44,9 +44,9 @@ def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) ->
             return total, (count, metrics)
 
         (total, (count, metrics)), gradient = jax.value_and_grad(value, has_aux=True)(state.params)
-        # Sums over all devices, and only then the mean: their shares of a batch may hold different numbers of tokens.
+        # The mean follows the sums over all devices: their shares of a batch may hold different numbers of tokens.
         total, count, metrics, gradient = jax.lax.psum((total, count, metrics, gradient), "devices")
-        gradient = jax.tree.map(lambda g: g / jax.numpy.maximum(count, 1), gradient)
+        gradient = mean_gradient(gradient, count)
         with jax.numpy_dtype_promotion("standard"):  # optax mixes float32 with its integer step count
             updates, moments = optimizer.update(gradient, state.optimizer, state.params)
             params = optax.apply_updates(state.params, updates)

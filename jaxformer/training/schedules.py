@@ -6,13 +6,16 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
-Schedule = Callable[[jax.Array | int], jax.Array]
-"""Step, counted from 0 for the first update, to learning rate."""
+from jaxformer.errors import ConfigError
+
+Schedule = Callable[[ArrayLike], jax.Array]
+"""A function from a step, 0 for the first update, to its learning rate."""
 
 
 def inverse_sqrt(peak: float, warmup_steps: int) -> Schedule:
-    r"""Linear warm-up to `peak`, then decay with the square root of the step (Vaswani et al. 2017, eq. 3).
+    r"""Returns linear warm-up to `peak`, then decay with the square root of the step (Vaswani et al. 2017, eq. 3).
 
     .. math:: lr(t) = peak \cdot \min(t / w, \sqrt{w / t}), \quad t = step + 1
 
@@ -20,9 +23,9 @@ def inverse_sqrt(peak: float, warmup_steps: int) -> Schedule:
     [0.25, 1.0, 0.5]
     """
     if warmup_steps < 1:
-        raise ValueError(f"inverse_sqrt needs a warm-up of at least one step, got {warmup_steps}")
+        raise ConfigError(f"warmup_steps of inverse_sqrt must be at least 1, got {warmup_steps}")
 
-    def rate(step):
+    def rate(step: ArrayLike) -> jax.Array:
         t = jnp.asarray(step, jnp.float32) + 1
         return peak * jnp.minimum(t / warmup_steps, jnp.sqrt(warmup_steps / t))
 
@@ -30,18 +33,18 @@ def inverse_sqrt(peak: float, warmup_steps: int) -> Schedule:
 
 
 def noam_peak(d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
-    """The peak of the paper's schedule, ``factor * (d_model * warmup_steps) ** -0.5``: 7e-4 at D = 512, 4,000 steps."""
+    """Returns the paper's peak, ``factor * (d_model * warmup_steps) ** -0.5``: 7e-4 at D = 512 and 4,000 steps."""
     return factor * (d_model * warmup_steps) ** -0.5
 
 
 def cosine(peak: float, warmup_steps: int, steps: int, *, end: float = 0.0) -> Schedule:
-    """Linear warm-up to `peak`, then half a cosine down to `end` at `steps` (Loshchilov and Hutter 2017)."""
+    """Returns linear warm-up to `peak`, then half a cosine down to `end` at `steps` (Loshchilov and Hutter 2017)."""
     if steps <= warmup_steps:
-        raise ValueError(
-            f"cosine decays between warm-up and the last step, got warmup_steps={warmup_steps}, steps={steps}"
+        raise ConfigError(
+            f"steps of cosine must be more than warmup_steps, got warmup_steps={warmup_steps}, steps={steps}"
         )
 
-    def rate(step):
+    def rate(step: ArrayLike) -> jax.Array:
         t = jnp.asarray(step, jnp.float32) + 1
         progress = jnp.clip((t - warmup_steps) / (steps - warmup_steps), 0, 1)
         decayed = end + (peak - end) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
@@ -51,17 +54,17 @@ def cosine(peak: float, warmup_steps: int, steps: int, *, end: float = 0.0) -> S
 
 
 def linear(peak: float, warmup_steps: int, steps: int, *, end: float = 0.0) -> Schedule:
-    """Linear warm-up to `peak`, then a straight line down to `end` at `steps` (Devlin et al. 2019, appendix A.2).
+    """Returns linear warm-up to `peak`, then a straight line to `end` at `steps` (Devlin et al. 2019, appendix A.2).
 
     >>> [round(float(linear(1.0, 2, 6)(step)), 3) for step in (0, 1, 3, 5, 9)]
     [0.5, 1.0, 0.5, 0.0, 0.0]
     """
     if steps <= warmup_steps:
-        raise ValueError(
-            f"linear decays between warm-up and the last step, got warmup_steps={warmup_steps}, steps={steps}"
+        raise ConfigError(
+            f"steps of linear must be more than warmup_steps, got warmup_steps={warmup_steps}, steps={steps}"
         )
 
-    def rate(step):
+    def rate(step: ArrayLike) -> jax.Array:
         t = jnp.asarray(step, jnp.float32) + 1
         progress = jnp.clip((t - warmup_steps) / (steps - warmup_steps), 0, 1)
         return jnp.where(t < warmup_steps, peak * t / max(warmup_steps, 1), peak + (end - peak) * progress)
@@ -70,9 +73,9 @@ def linear(peak: float, warmup_steps: int, steps: int, *, end: float = 0.0) -> S
 
 
 def constant(peak: float, warmup_steps: int = 0) -> Schedule:
-    """Linear warm-up to `peak`, then `peak`."""
+    """Returns linear warm-up to `peak`, then `peak`."""
 
-    def rate(step):
+    def rate(step: ArrayLike) -> jax.Array:
         t = jnp.asarray(step, jnp.float32) + 1
         return peak * jnp.minimum(1.0, t / max(warmup_steps, 1))
 
@@ -80,17 +83,17 @@ def constant(peak: float, warmup_steps: int = 0) -> Schedule:
 
 
 def cooldown(schedule: Schedule, steps: int, last: int) -> Schedule:
-    """`schedule`, with its last `last` of `steps` steps scaled in a straight line to 0 (Hägele et al. 2024).
+    """Returns `schedule` with the last `last` of `steps` steps scaled in a straight line to 0 (Hägele et al. 2024).
 
-    Up to there the training is the one of `schedule`: a run can be cooled down from any of its checkpoints.
+    Before them the training is that of `schedule`: a run can be cooled down from any of its checkpoints.
 
     >>> [round(float(cooldown(constant(1.0), 8, 4)(step)), 3) for step in (0, 4, 5, 7, 9)]
     [1.0, 1.0, 0.75, 0.25, 0.0]
     """
     if not 0 < last <= steps:
-        raise ValueError(f"a cooldown lasts between 1 and all {steps} steps of the training, got {last}")
+        raise ConfigError(f"cooldown must last between 1 and all {steps} steps of the training, got {last}")
 
-    def rate(step):
+    def rate(step: ArrayLike) -> jax.Array:
         left = steps - jnp.asarray(step, jnp.float32)
         return schedule(step) * jnp.clip(left / last, 0, 1)
 

@@ -1,4 +1,4 @@
-"""What training carries from step to step."""
+"""The state of a training, carried from step to step."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def create(
     ema: bool = False,
     shardings: TrainState | None = None,
 ) -> TrainState:
-    """A new state, made in one jitted function: with `shardings`, every leaf is born where it belongs.
+    """Returns a new state, made in one jitted function: with `shardings`, every leaf is born where it belongs.
 
     Args:
-      init: key to parameters.
+      init: function from a key to parameters.
       ema: keep a moving average of the parameters.
       shardings: a TrainState of shardings, one for each leaf.
     """
@@ -54,5 +54,5 @@ def create(
 
 
 def best_params(state: TrainState) -> Any:
-    """The parameters to evaluate: the moving average where one is kept."""
+    """Returns the parameters to evaluate: the moving average where one is kept."""
     return state.params if state.ema_params is None else state.ema_params

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxformer.errors import ConfigError
 from jaxformer.training.state import TrainState
 
 Metrics = dict[str, jax.Array]
@@ -27,22 +28,21 @@ def make_step(
     ema_decay: float = 0.0,
     shardings: TrainState | None = None,
 ) -> Step:
-    """A jitted ``step(state, batch) -> (state, metrics)`` that reuses the memory of the state it is given.
+    """Returns a jitted ``step(state, batch) -> (state, metrics)`` that reuses the memory of the state it is given.
 
-    The gradient is that of ``sum / count`` over the whole batch.  Metrics: loss_sum, count, gradient_norm, finite
+    The gradient is that of ``sum / count`` over the whole batch. Metrics: loss_sum, count, gradient_norm, finite
     (1 or 0), and those of the loss.
 
     Args:
-      accumulate: number of parts the batch is cut into along its first dimension, one after another; the update is
-        the same as with 1, in less memory.
-      nonfinite: with "skip", a gradient that is not finite changes nothing but the step count, which moves on to the
-        next batch; with "abort" the
-        caller sees ``finite == 0`` and stops.
+      accumulate: number of parts into which the batch is cut along its first dimension; they run one after another. The
+        update is the same as with 1, in less memory.
+      nonfinite: with "skip", a gradient that is not finite changes only the step count, so that the next batch follows;
+        with "abort" the caller sees ``finite == 0`` and stops.
       ema_decay: decay of the moving average, when the state keeps one.
       shardings: a TrainState of shardings, as `create` takes it: the new state lies where the old one did.
 
     Raises:
-      ValueError: a batch whose first dimension is no multiple of `accumulate`.
+      ConfigError: when called, a batch whose first dimension is not a multiple of `accumulate`.
     """
 
     @functools.partial(
@@ -51,7 +51,7 @@ def make_step(
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         total, count, metrics, gradient = _summed_gradient(loss, state.params, batch, key, accumulate)
-        gradient = jax.tree.map(lambda g: g / jnp.where(count > 0, count, 1.0), gradient)
+        gradient = mean_gradient(gradient, count)
         norm = optax.tree.norm(gradient)
         finite = jnp.isfinite(norm) & jnp.isfinite(total)
         with jax.numpy_dtype_promotion("standard"):  # optax mixes float32 with its integer step count
@@ -65,8 +65,8 @@ def make_step(
         ema_params = state.ema_params
         if ema_params is not None:
             # Early on a long memory would mostly remember the initial values.
-            done = state.step.astype(jnp.float32)
-            decay = jnp.minimum(ema_decay, (1 + done) / (10 + done))
+            updates_done = state.step.astype(jnp.float32)
+            decay = jnp.minimum(ema_decay, (1 + updates_done) / (10 + updates_done))
             if nonfinite == "skip":
                 decay = jnp.where(finite, decay, 1.0)
             ema_params = jax.tree.map(lambda a, p: a + (1 - decay) * (p - a), ema_params, params)
@@ -79,8 +79,13 @@ def make_step(
     return step
 
 
+def mean_gradient(gradient: Any, count: jax.Array) -> Any:
+    """Divides the gradient of a sum by its positive count; a count of 0, as of a batch of padding, divides by 1."""
+    return jax.tree.map(lambda g: g / jnp.where(count > 0, count, 1.0), gradient)
+
+
 def _summed_gradient(loss: Loss, params: Any, batch: Any, key: jax.Array, accumulate: int):
-    """Sum, count, metrics and gradient of the sum over the whole batch."""
+    """Returns the sum, the count, the metrics and the gradient of the sum over the whole batch."""
 
     def value(params, part, key):
         total, count, metrics = loss(params, part, key)
@@ -90,9 +95,9 @@ def _summed_gradient(loss: Loss, params: Any, batch: Any, key: jax.Array, accumu
     if accumulate == 1:
         (total, (count, metrics)), grads = gradient(params, batch, key)
         return total, count, metrics, grads
-    rows = {x.shape[0] for x in jax.tree.leaves(batch)}
-    if any(size % accumulate for size in rows):
-        raise ValueError(f"accumulate={accumulate} does not divide the batch's first dimension {sorted(rows)}")
+    sizes = {x.shape[0] for x in jax.tree.leaves(batch)}
+    if any(size % accumulate for size in sizes):
+        raise ConfigError(f"accumulate={accumulate} does not divide the batch's first dimension {sorted(sizes)}")
     # Part i takes every accumulate-th row: on a mesh each device keeps the rows it has.
     parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, accumulate, *x.shape[1:]), 1, 0), batch)
     keys = jax.random.split(key, accumulate)

@@ -1,4 +1,4 @@
-"""Ends a process that is alive and gets nowhere, which no heartbeat notices, and says where it was."""
+"""Ends a process that is alive and makes no progress, which no heartbeat notices, and says where it was."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import time
 import jax
 
 EXIT_CODE = 70
-"""Of a stuck process: a crash, to be tried again."""
+"""The exit code of a stuck process: a crash, to be tried again."""
 
 GRACE = 15.0
-"""Seconds."""
+"""Seconds that a process waits longer where all processes wait together."""
 
 
 class Watchdog:
-    """A context in which `at` has to be called again within `seconds`; 0 is for ever.
+    """A context in which `at` must be called again within `seconds`; 0 sets no limit.
 
-    When it is not, the host and the process are named, with what it was doing, the stacks of all threads are printed,
-    and the process ends with `EXIT_CODE`: of a job of many, the one waiting for a batch is the one to look at, for the
-    others wait for it in the step.
+    Otherwise the watchdog names the host, the process and what it was doing, prints the stacks of all threads, and ends
+    the process with `EXIT_CODE`. In a job of many processes, the one that waits for a batch is the one to look at,
+    since the others wait for it in the step.
 
     >>> with Watchdog(60) as watchdog:
     ...     watchdog.at("in step 1")
@@ -34,10 +34,10 @@ class Watchdog:
         self._where, self._since, self._limit = "starting", time.monotonic(), seconds
 
     def at(self, where: str, *, together: bool = False) -> None:
-        """Takes note of progress, and of what comes next.
+        """Takes note of progress, and of the next action.
 
         Args:
-          together: all processes do it together, so one that is stuck elsewhere gets time to say so first.
+          together: all processes do it together, so a process that is stuck elsewhere gets time to say so first.
         """
         more = GRACE if together and jax.process_count() > 1 else 0.0
         self._where, self._since, self._limit = where, time.monotonic(), self._seconds + more
@@ -57,5 +57,5 @@ class Watchdog:
             idle = time.monotonic() - self._since
             if idle > self._limit:
                 print(f"{process} is stuck: {self._where} for {idle:.0f} s; its stacks:", file=sys.stderr, flush=True)
-                faulthandler.dump_traceback(file=sys.__stderr__, all_threads=True)
-                os._exit(EXIT_CODE)  # nothing less ends a process whose main thread does not listen
+                faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr, all_threads=True)
+                os._exit(EXIT_CODE)  # a softer end would need the main thread, which does not respond

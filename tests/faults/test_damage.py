@@ -7,9 +7,7 @@ import pytest
 
 from jaxformer import training
 from tests.faults.hosts import report
-from tests.training.test_checkpoint import saved
-from tests.training.test_loop import abstract
-from tests.training.test_step import equal, new_state
+from tests.training.small import abstract, equal, new_state, saved
 
 pytestmark = pytest.mark.faults
 

@@ -1,6 +1,5 @@
 """Topologies by name, whether or not a compiler for them is installed."""
 
-import dataclasses
 import importlib.util
 import re
 
@@ -8,7 +7,6 @@ import pytest
 
 from jaxformer import sharding
 from jaxformer.planning import topology
-from jaxformer.training.progress import PEAKS
 
 FRACTIONS = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
@@ -71,33 +69,6 @@ def test_memory_that_jax_refuses(monkeypatch, said):
     with pytest.raises(ValueError, match="which JAX refuses" if said == ".9 .9" else "expected a positive number"):
         _ = topology.parse("h100:1x1").available
     assert topology.parse("v5e:1x1").available == 16 * 2**30
-
-
-def test_peaks_are_those_of_training():
-    """Of a chip, as utilization is worked out while training."""
-    names = {"v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "h100": "H100", "h200": "H200"}
-    assert {kind: topology.CHIPS[kind].flops for kind in names} == {kind: PEAKS[name] for kind, name in names.items()}
-
-
-@dataclasses.dataclass(frozen=True)
-class Device:
-    """What `mesh` reads of one."""
-
-    id: int
-    platform: str
-    slice_index: int
-    device_kind: str = ""
-
-
-def test_hosts_of_gpus_need_no_axis():
-    """JAX gives each host of GPUs a slice of its own; of TPUs a slice is another thing, and must be said."""
-    gpus = [Device(n, "gpu", n // 8) for n in range(32)]
-    for text in ("fsdp=8,data=4", "slice=4,fsdp=8", ""):
-        grid = sharding.mesh(text, gpus)
-        assert [device.id for device in grid.devices.flatten()] == list(range(32))
-    tpus = [Device(n, "tpu", n // 8) for n in range(32)]
-    with pytest.raises(ValueError, match="the devices are 4 slices: the mesh must begin slice=4"):
-        sharding.mesh("fsdp=8,data=4", tpus)
 
 
 def test_gpus():

@@ -2,19 +2,16 @@
 
 import dataclasses
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from jax.sharding import PartitionSpec
 
-from jaxformer import models, pure, sharding, training
+from jaxformer import models, pure, sharding
+from tests.sharding.small import CONFIG, SIZES, assert_ten_steps, batch, expected, loss, network, placed, ten
 
-SIZES = {"d_model": 16, "num_heads": 4, "d_ff": 32, "num_encoder_layers": 2, "num_decoder_layers": 2}
-CONFIG = models.EncoderDecoderConfig(64, 64, norm_position="pre", dropout=0.1, **SIZES)
 ALL_AXES = "data=2,fsdp=2,tensor=2"
 MORE = {
     "data=8": 1,
@@ -26,71 +23,6 @@ MORE = {
 }
 """And how many devices share the parameters; biases of hidden units are cut by `tensor` alone."""
 MESHES = [ALL_AXES, *(pytest.param(text, marks=pytest.mark.full) for text in MORE)]
-OPTIMIZER = optax.adam(1e-2)
-
-
-@functools.cache
-def batch():
-    draw = np.random.default_rng(0)
-    return {name: jnp.asarray(draw.integers(3, 64, (16, 12)), jnp.int32) for name in ("source", "target", "labels")}
-
-
-def loss(net, params, batch, key):
-    total, count = net.apply(
-        params,
-        batch["source"],
-        batch["target"],
-        batch["labels"],
-        source_valid=batch["source"] < 60,
-        target_valid=batch["labels"] < 60,
-        key=key,
-        method="cross_entropy",
-    )
-    return total, count, {}
-
-
-def network(placement, config=CONFIG):
-    """As a task makes it: each device attends with its rows and heads, round a ring where lengths are cut."""
-    attention = sharding.sharded_attention(placement.mesh)
-    return pure(functools.partial(models.EncoderDecoder, attention=attention), config)
-
-
-def placed(text, config=CONFIG, **options):
-    """State and step on this mesh, and the batch there."""
-    placement = sharding.Placement(sharding.mesh(text))
-    net = network(placement, config)
-    make = functools.partial(training.create, net.init, OPTIMIZER, jax.random.key(0))
-    where = placement.state(make, placement.params(net.shapes, net.axes), OPTIMIZER)
-    within = placement.under(functools.partial(loss, net))
-    step = training.make_step(within, OPTIMIZER, shardings=where, **options)
-    return make(shardings=where), step, placement.assemble(batch())
-
-
-def alone(config=CONFIG, **options):
-    net = pure(models.EncoderDecoder, config)
-    state = training.create(net.init, OPTIMIZER, jax.random.key(0))
-    return state, training.make_step(functools.partial(loss, net), OPTIMIZER, **options)
-
-
-def ten(state, step, given):
-    losses = []
-    for _ in range(10):
-        state, metrics = step(state, given)
-        losses.append(float(metrics["loss_sum"] / metrics["count"]))
-    return losses, state
-
-
-@functools.cache
-def expected(**options):
-    return ten(*alone(**options), batch())
-
-
-def assert_ten_steps(found, want, last):
-    losses, final = found
-    np.testing.assert_allclose(losses[0], want[0], rtol=1e-6)
-    np.testing.assert_allclose(losses, want, rtol=1e-5)
-    for got, leaf in zip(jax.tree.leaves(final.params), jax.tree.leaves(last.params), strict=True):
-        np.testing.assert_allclose(got, leaf, atol=2e-4)
 
 
 @pytest.mark.full
@@ -176,41 +108,3 @@ def test_a_dimension_that_cannot_be_cut_is_named():
     net = pure(models.EncoderDecoder, config)
     with pytest.raises(ValueError, match=r"params\['.*\(heads\) cannot be cut along tensor = 8"):
         sharding.shardings_like(net.shapes, net.axes, sharding.RULES, sharding.mesh("tensor=8"))
-
-
-@pytest.mark.parametrize(
-    ("text", "shape"),
-    [
-        ("", {"data": 8}),
-        ("tensor=2,data=*", {"data": 4, "tensor": 2}),
-        (" fsdp = 8 ", {"fsdp": 8}),
-        ("context=2,tensor=2,data=2", {"data": 2, "context": 2, "tensor": 2}),
-    ],
-)
-def test_mesh(text, shape):
-    """In one order, outermost first, whatever the order of the words."""
-    found = sharding.mesh(text)
-    assert dict(found.shape) == shape
-    assert list(found.shape) == list(shape)
-    assert len(set(found.devices.flat)) == 8
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("data=4", "data 4 = 4 devices, but there are 8"),
-        ("data=4,tensor=4", "data 4 x tensor 4 = 16 devices, but there are 8"),
-        ("tenser=8", "no axis 'tenser'; did you mean 'tensor'?"),
-        ("data", "expected axis=size, such as data=8,tensor=4, got 'data'"),
-        ("data=2,data=4", "'data' twice"),
-        ("data=0", "'data' must be at least 1, got 0"),
-        ("data=*,tensor=*", "only one size may be *, got data and tensor"),
-        ("data=3,tensor=*", "8 devices cannot be shared out by 3"),
-        ("data=" + 5000 * "9", "expected axis=size"),
-        ("data=٨", "expected axis=size, such as data=8,tensor=4, got 'data=٨'"),
-        ("a;touch x", "expected axis=size, such as data=8,tensor=4, got 'a;touch x'"),
-    ],
-)
-def test_mesh_refusals(text, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        sharding.mesh(text)

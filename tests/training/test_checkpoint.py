@@ -16,22 +16,17 @@ import numpy as np
 import pytest
 
 from jaxformer import training
-from jaxformer.training.checkpoint import checksums
-from tests.training.test_loop import abstract
-from tests.training.test_step import OPTIMIZER, batch, equal, loss, new_state
-
-
-def saved(folder, steps=(1, 2, 3)):
-    states = {}
-    with training.Checkpoints(folder) as checkpoints:
-        for step in steps:
-            states[step] = dataclasses.replace(new_state(), step=jnp.int32(step))
-            states[step] = dataclasses.replace(
-                states[step],
-                params=jax.tree.map(lambda x: x + step, states[step].params),  # noqa: B023
-            )
-            checkpoints.save(step, states[step], {"note": f"step {step}"})
-    return states
+from tests.training.small import (
+    OPTIMIZER,
+    abstract,
+    batch,
+    data_files,
+    equal,
+    flip,
+    loss,
+    new_state,
+    saved,
+)
 
 
 def test_comes_back(tmp_path):
@@ -91,40 +86,6 @@ def test_leaves_that_are_not_asked_for_are_not_read(tmp_path):
             checkpoints.restore(1, other)
 
 
-def test_checksums_notice_every_flipped_bit():
-    random = np.random.default_rng(0)
-    tree = {
-        "a": jnp.asarray(random.normal(size=(7, 5)), jnp.float32),
-        "b": jnp.arange(6, dtype=jnp.bfloat16),
-        "c": jnp.array([True, False]),
-    }
-    before = jax.device_get(checksums(tree))
-    for _ in range(60):
-        index, bit = random.integers(35), random.integers(32)
-        raw = np.asarray(tree["a"]).copy().reshape(-1).view(np.uint32)
-        raw[index] ^= np.uint32(1 << bit)
-        after = jax.device_get(checksums({**tree, "a": jnp.asarray(raw.view(np.float32).reshape(7, 5))}))
-        assert (after["['a']"] != before["['a']"]).any()
-        assert (after["['b']"] == before["['b']"]).all()
-
-
-def test_checksums_do_not_depend_on_the_mesh():
-    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("x", "y"))
-    tree = {"a": jax.random.normal(jax.random.key(0), (8, 16))}
-    split = jax.device_put(tree, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x", "y")))
-    assert (jax.device_get(checksums(tree))["['a']"] == jax.device_get(checksums(split))["['a']"]).all()
-
-
-def flip(path, where):
-    data = bytearray(path.read_bytes())
-    data[int(len(data) * where)] ^= 0x10
-    path.write_bytes(data)
-
-
-def data_files(step):
-    return [p for p in (step / "state").rglob("*") if p.is_file() and "/d/" in str(p)]
-
-
 @pytest.mark.parametrize("damage", ["flip", "truncate", "delete", "empty step"])
 def test_damage_falls_back_to_the_step_before(tmp_path, damage, caplog):
     states = saved(tmp_path)
@@ -155,7 +116,7 @@ READER = """
 import gc, sys
 import tests.conftest
 from jaxformer import training
-from tests.training.test_checkpoint import abstract, new_state
+from tests.training.small import abstract, new_state
 class Broken:
     def __del__(self):
         raise ValueError("of ours")

@@ -1,10 +1,9 @@
 """The loop: what it logs, when it validates, saves and stops, and that stopping in between changes nothing."""
 
+import contextlib
 import itertools
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -15,23 +14,9 @@ import numpy as np
 import pytest
 
 from jaxformer import training
+from jaxformer.errors import ConfigError
 from jaxformer.training.logging import JsonLog, read_log
-from tests.training.test_step import OPTIMIZER, batch, equal, loss, new_state
-
-STEP = training.make_step(loss, OPTIMIZER)
-
-
-def stream(start):
-    return (batch(number) for number in itertools.count(start))
-
-
-def abstract(state):
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
-
-
-def fit(state, steps, **options):
-    plan = training.Plan(steps, **options.pop("plan", {}))
-    return training.fit(STEP, state, options.pop("batches", stream), plan=plan, **options)
+from tests.training.small import OPTIMIZER, STEP, abstract, batch, equal, fit, loss, new_state, settings, stream
 
 
 def test_resumed_run_is_the_same_run(tmp_path):
@@ -43,25 +28,10 @@ def test_resumed_run_is_the_same_run(tmp_path):
             restored = checkpoints.restore_latest(abstract(new_state()))
             state = new_state() if restored is None else restored[0]
             out = training.Outputs(checkpoints, JsonLog(log, step=int(state.step)))
-            result = fit(state, steps, outputs=out, plan={"checkpoint_every": 5})
+            result = fit(state, steps, outputs=out, config={"checkpoint_every": 5})
             out.log.close()
     assert equal(whole, result.state)
     assert [entry["step"] for entry in read_log(log)] == list(range(1, 21))
-
-
-def test_log_forgets_what_was_not_saved(tmp_path):
-    """A process killed after step 9, whose last checkpoint is step 5: the next one writes 6 to 9 again, once."""
-    path = tmp_path / "log.jsonl"
-    log = JsonLog(path)
-    for step in range(1, 10):
-        log.write(step, loss=float(step))
-    log.close()
-    path.write_text(path.read_text() + '{"step": 10, "lo')
-    log = JsonLog(path, step=5)
-    log.write(6, loss=0.5)
-    log.close()
-    assert [entry["step"] for entry in read_log(path)] == [1, 2, 3, 4, 5, 6]
-    assert read_log(path)[-1]["loss"] == 0.5
 
 
 def test_patience_and_best(tmp_path):
@@ -72,7 +42,7 @@ def test_patience_and_best(tmp_path):
             60,
             validate=lambda state: {"loss": next(scores)},
             outputs=training.Outputs(checkpoints),
-            plan={"validate_every": 5, "checkpoint_every": 5, "patience": 3},
+            config={"validate_every": 5, "checkpoint_every": 5, "patience": 3},
         )
         assert (result.reason, int(result.state.step)) == ("patience", 25)
         assert (result.progress.best_score, result.progress.best_step) == (2.0, 10)
@@ -82,23 +52,6 @@ def test_patience_and_best(tmp_path):
         assert checkpoints.best_step() == 10
         _, about = checkpoints.restore(25, abstract(new_state()))
         assert about["progress"]["validations_since_best"] == 3
-
-
-@pytest.mark.parametrize(("number", "reason"), [(signal.SIGTERM, "terminated"), (signal.SIGINT, "interrupted")])
-def test_signals_save_and_stop(tmp_path, number, reason):
-    def batches(start):
-        for i, one in enumerate(stream(start)):
-            if i == 4:
-                os.kill(os.getpid(), number)
-            yield one
-
-    with training.Checkpoints(tmp_path) as checkpoints:
-        result = fit(
-            new_state(), 50, batches=batches, outputs=training.Outputs(checkpoints), plan={"checkpoint_every": 100}
-        )
-        assert (result.reason, int(result.state.step)) == (reason, 5)
-        assert checkpoints.steps() == [5]
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_nonfinite_names_the_step():
@@ -114,54 +67,33 @@ def test_a_resumed_run_compiles_once(tmp_path):
         fit(new_state(), 3, outputs=training.Outputs(checkpoints))
         state, _ = checkpoints.restore_latest(abstract(new_state()))
         step = training.make_step(loss, OPTIMIZER)
-        assert training.fit(step, state, stream, plan=training.Plan(6)).programs == 1
+        assert training.fit(step, state, stream, config=settings(6)).programs == 1
 
 
 def test_programs_are_counted():
     step = training.make_step(loss, OPTIMIZER)
     shapes = lambda start: (batch(number, rows=8 if number % 2 else 4) for number in itertools.count(start))
-    result = training.fit(step, new_state(), shapes, plan=training.Plan(6))
+    result = training.fit(step, new_state(), shapes, config=settings(6))
     assert result.programs == 2
-
-
-@pytest.mark.parametrize(("every", "steps"), [(4, [4, 8, 10]), (0, [10])])
-def test_reports_tokens_and_utilization(every, steps):
-    seen = []
-
-    class Reporter:
-        def update(self, step, *, loss, tokens_per_second, utilization):
-            seen.append((step, tokens_per_second > 0, utilization is not None and utilization > 0))
-
-        def say(self, text): ...
-        def close(self): ...
-
-    fit(
-        new_state(),
-        10,
-        flops=lambda b: 1e6,
-        outputs=training.Outputs(reporter=Reporter(), peak_flops=1e12),
-        plan={"log_every": every},
-    )
-    assert seen == [(step, True, True) for step in steps]
 
 
 def test_a_run_out_of_patience_stays_so():
     """Started again, it does not train on."""
     progress = training.Progress(best_score=1.0, best_step=5, validations_since_best=3)
-    result = fit(new_state(), 60, plan={"validate_every": 5, "patience": 3}, progress=progress)
+    result = fit(new_state(), 60, config={"validate_every": 5, "patience": 3}, progress=progress)
     assert (result.reason, int(result.state.step)) == ("patience", 0)
 
 
 def test_a_metric_that_grows(tmp_path):
     figures = iter([{"bleu": 10.0, "loss": 1.0}, {"bleu": 30.0, "loss": 2.0}, {"bleu": 20.0, "loss": 0.5}])
-    plan = {"validate_every": 2, "checkpoint_every": 2, "metric": "bleu", "higher_is_better": True}
+    config = {"validate_every": 2, "checkpoint_every": 2, "metric": "bleu"}
     with training.Checkpoints(tmp_path, keep_last=1) as checkpoints:
         out = training.Outputs(checkpoints)
-        result = fit(new_state(), 6, validate=lambda state: next(figures), outputs=out, plan=plan)
+        result = fit(new_state(), 6, validate=lambda state: next(figures), maximize=True, outputs=out, config=config)
         assert (result.progress.best_score, result.progress.best_step) == (-30.0, 4)
         assert (checkpoints.best_step(), checkpoints.steps()) == (4, [4, 6])
-    with pytest.raises(ValueError, match=r"\['loss'\].*'bleu'"):
-        fit(new_state(), 2, validate=lambda state: {"loss": 1.0}, plan=plan)
+    with pytest.raises(ConfigError, match=r"one of the validation's figures \['accuracy', 'loss'\], got 'bleu'"):
+        fit(new_state(), 4, validate=lambda state: {"loss": 1.0, "accuracy": 0.5}, config=config)
 
 
 def test_the_best_is_saved_even_between_checkpoints(tmp_path):
@@ -172,7 +104,7 @@ def test_the_best_is_saved_even_between_checkpoints(tmp_path):
             9,
             validate=lambda state: {"loss": next(scores)},
             outputs=training.Outputs(checkpoints),
-            plan={"validate_every": 3, "checkpoint_every": 100},
+            config={"validate_every": 3, "checkpoint_every": 100},
         )
         assert checkpoints.best_step() == 6
         assert checkpoints.restore(6, abstract(new_state()))[1]["progress"]["best_score"] == 1.0
@@ -191,90 +123,65 @@ def test_minutes(tmp_path):
             yield one
 
     with training.Checkpoints(tmp_path, keep_last=99) as checkpoints:
-        plan = {"minutes": 0.3 / 60, "checkpoint_minutes": 0.1 / 60}
-        result = fit(new_state(), 10_000, batches=slow, outputs=training.Outputs(checkpoints), plan=plan)
+        config = {"minutes": 0.3 / 60, "checkpoint_minutes": 0.1 / 60}
+        result = fit(new_state(), 10_000, batches=slow, outputs=training.Outputs(checkpoints), config=config)
         assert result.reason == "time"
         assert checkpoints.steps()[-1] == int(result.state.step)
         assert 2 <= len(checkpoints.steps()) <= 4
 
 
 def test_batches_that_end_early():
-    with pytest.raises(ValueError, match="ended before step 4; the plan has 9"):
+    with pytest.raises(ValueError, match="ended before step 4; training has 9"):
         fit(new_state(), 9, batches=lambda start: itertools.islice(stream(start), 3))
 
 
-def test_a_second_ctrl_c_does_not_wait():
-    before = signal.getsignal(signal.SIGINT)
-
-    def batches(start):
-        for i, one in enumerate(stream(start)):
-            if i == 3:
-                os.kill(os.getpid(), signal.SIGINT)
-                os.kill(os.getpid(), signal.SIGINT)
-            yield one
-
-    with pytest.raises(KeyboardInterrupt):
-        fit(new_state(), 50, batches=batches)
-    assert signal.getsignal(signal.SIGINT) is before
+# A batch that is not finite, left out after going back: the run is the one that never had it.
 
 
-def test_a_signal_during_the_last_save_does_not_cut_it_short(tmp_path):
-    class Slow(training.Checkpoints):
-        def wait(self):
-            os.kill(os.getpid(), signal.SIGTERM)
-            super().wait()
-
-    with training.Checkpoints(tmp_path):
-        checkpoints = Slow(tmp_path)
-        assert fit(new_state(), 3, outputs=training.Outputs(checkpoints)).reason == "done"
-        assert checkpoints.steps() == [3]
+def with_bad(bad):
+    """Batch 0, 1, ... of a plan, of which some are not finite."""
+    return lambda start: (batch(number, nan=number in bad) for number in itertools.count(start))
 
 
-def test_skipped_steps_are_counted_and_said(tmp_path):
-    said = []
-
-    class Reporter:
-        def update(self, step, **figures): ...
-        def say(self, text):
-            said.append(text)
-
-        def close(self): ...
-
-    step = training.make_step(loss, OPTIMIZER, nonfinite="skip")
-    bad = lambda start: (batch(number, nan=number in (2, 4)) for number in itertools.count(start))
-    log = JsonLog(tmp_path / "log.jsonl")
-    out = training.Outputs(log=log, reporter=Reporter())
-    result = training.fit(step, new_state(), bad, plan=training.Plan(6), outputs=out)
-    log.close()
-    assert result.skipped == 2
-    assert said == ["step 3: not finite, skipped (1 so far)", "step 5: not finite, skipped (2 so far)"]
-    assert [entry["loss"] is None for entry in read_log(tmp_path / "log.jsonl")] == [s in (3, 5) for s in range(1, 7)]
+def without(bad):
+    good = [number for number in range(40) if number not in bad]
+    return lambda start: (batch(number) for number in good[start:])
 
 
-def test_a_garbled_line_costs_that_line(tmp_path):
-    path = tmp_path / "log.jsonl"
-    path.write_bytes(b'{"step": 1, "loss": 0.1}\n\0\0\xff\n[]\n{"step": 3, "loss": 0.3}\n{"step": 4, "lo')
-    JsonLog(path, step=3).close()
-    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 3]
+def fit_in(folder, batches, steps=20, nonfinite="rollback", state=None, progress=None):
+    with training.Checkpoints(folder / "checkpoints") as checkpoints:
+        state = new_state() if state is None else state
+        config = settings(steps, checkpoint_every=4, nonfinite=nonfinite)
+        with contextlib.closing(JsonLog(folder / "log.jsonl", step=int(state.step))) as log:
+            out = training.Outputs(checkpoints, log)
+            return training.fit(STEP, state, batches, config=config, outputs=out, progress=progress)
 
 
-def test_metrics_are_read_one_step_late():
-    """Those of step n when step n + 1 is with the device: the device never waits for the host."""
-    events = []
+@pytest.mark.parametrize("bad", [{5}, {4, 5}, {6, 13}, {17, 18}], ids=str)
+def test_the_run_is_the_one_without_these_batches(bad, tmp_path):
+    """Two in one stretch between checkpoints, one in each of two, and at the end; the log holds every step once."""
+    found, want = fit_in(tmp_path / "a", with_bad(bad)), fit_in(tmp_path / "b", without(bad))
+    assert equal(found.state, want.state)
+    assert found.progress.left_out == sorted(bad)
+    logs = [read_log(tmp_path / name / "log.jsonl") for name in "ab"]
+    assert logs[0] == logs[1]
+    assert [row["step"] for row in logs[0]] == list(range(1, 21))
 
-    class Log:
-        def write(self, step, **values):
-            events.append(("read", step))
 
-        def flush(self): ...
+def test_a_resumed_run_leaves_them_out_too(tmp_path):
+    half = fit_in(tmp_path / "a", with_bad({5}), steps=12)
+    found = fit_in(tmp_path / "a", with_bad({5}), state=half.state, progress=half.progress)
+    assert equal(found.state, fit_in(tmp_path / "b", without({5})).state)
 
-    def watched(state, one):
-        events.append(("dispatched", int(one["number"])))
-        return STEP(state, one["batch"])
 
-    numbered = lambda start: ({"number": n + 1, "batch": b} for n, b in enumerate(stream(start), start))
-    training.fit(watched, new_state(), numbered, plan=training.Plan(3), outputs=training.Outputs(log=Log()))
-    assert events == [("dispatched", 1), ("dispatched", 2), ("read", 1), ("dispatched", 3), ("read", 2), ("read", 3)]
+def test_what_does_not_pass_is_an_error(tmp_path):
+    """Four in a row are more than three; and there is nothing to go back to before the first checkpoint."""
+    with pytest.raises(training.NonFiniteError, match="step 6, batch 8: "):
+        fit_in(tmp_path / "a", with_bad({5, 6, 7, 8}))
+    with pytest.raises(training.NonFiniteError, match="step 3, batch 2: "):
+        fit_in(tmp_path / "b", with_bad({2}))
+    with pytest.raises(training.NonFiniteError, match="step 6, batch 5: "):
+        fit_in(tmp_path / "c", with_bad({5}), nonfinite="abort")
 
 
 PROGRAM = """
@@ -308,7 +215,7 @@ with training.Checkpoints(out + "/c", keep_last=2) as checkpoints:
     print("started", flush=True)
     training.fit(
         training.make_step(loss, optimizer, ema_decay=0.9), state, batches, progress=progress,
-        plan=training.Plan(steps, validate_every=50, checkpoint_every=20),
+        config=training.TrainConfig(steps, validate_every=50, checkpoint_every=20),
         validate=lambda state: {"loss": float(jnp.square(state.ema_params["w"]).sum())},
         outputs=training.Outputs(checkpoints, log),
     )

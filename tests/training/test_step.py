@@ -1,51 +1,12 @@
 """One update: its gradient, accumulation, guards and bookkeeping, on a model of two arrays."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 from jaxformer import training
-from jaxformer.training import optimizers, schedules
-
-OPTIMIZER = training.make_optimizer(
-    training.OptimizerConfig(learning_rate=0.01, warmup_steps=1, clip_norm=1.0), steps=100
-)
-
-
-def init(key):
-    return {"kernel": jax.random.normal(key, (4, 3)), "bias": jnp.zeros(3)}
-
-
-def loss(params, batch, key):
-    noise = 0.0 if key is None else 0.1 * jax.random.normal(key, (3,))
-    error = batch["x"] @ params["kernel"] + (params["bias"] + noise)[None] - batch["y"]
-    return (
-        (jnp.square(error).sum(-1) * batch["weight"]).sum(),
-        batch["weight"].sum(),
-        {"seen": jnp.float32(batch["x"].shape[0])},
-    )
-
-
-def batch(seed, rows=8, nan=False):
-    random = np.random.default_rng(seed)
-    x = random.normal(size=(rows, 4)).astype(np.float32)
-    if nan:
-        x[0, 0] = np.nan
-    return {
-        "x": x,
-        "y": random.normal(size=(rows, 3)).astype(np.float32),
-        "weight": np.arange(1.0, rows + 1, dtype=np.float32),
-    }
-
-
-def new_state(**options):
-    return training.create(init, OPTIMIZER, jax.random.key(0), **options)
-
-
-def equal(a, b):
-    return jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), a, b))
+from tests.training.small import OPTIMIZER, batch, equal, init, loss, new_state
 
 
 def test_gradient_is_that_of_the_mean():
@@ -102,30 +63,6 @@ def test_moving_average_follows():
     assert training.best_params(state) is state.ema_params
 
 
-def test_state_is_born_sharded():
-    """Parameters and optimizer moments alike."""
-    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
-    spec = lambda x: jax.sharding.PartitionSpec(*["data"] if x.ndim == 2 and x.shape[0] % 8 == 0 else [])
-    wide = lambda key: {"kernel": jax.random.normal(key, (16, 3)), "bias": jnp.zeros(3)}
-    shapes = jax.eval_shape(lambda: training.create(wide, OPTIMIZER, jax.random.key(0)))
-    shardings = jax.tree.map(lambda x: jax.sharding.NamedSharding(mesh, spec(x)), shapes)
-    state = training.create(wide, OPTIMIZER, jax.random.key(0), shardings=shardings)
-    for leaf, sharding in zip(jax.tree.leaves(state), jax.tree.leaves(shardings), strict=True):
-        assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
-    assert (
-        sum(len(leaf.sharding.device_set) == 8 and not leaf.is_fully_replicated for leaf in jax.tree.leaves(state)) == 3
-    )
-
-
-def test_t_inverse_square_root_schedule():
-    """T (Vaswani et al. 2017, eq. 3): d ** -.5 * min(t ** -.5, t * w ** -1.5), here with t counted from 1."""
-    peak = schedules.noam_peak(512, 4000)
-    np.testing.assert_allclose(peak, 6.987712e-4, rtol=1e-5)
-    rate = schedules.inverse_sqrt(peak, 4000)
-    for t in (1, 100, 4000, 16_000, 100_000):
-        np.testing.assert_allclose(rate(t - 1), 512**-0.5 * min(t**-0.5, t * 4000**-1.5), rtol=1e-5)
-
-
 def test_sharded_state_stays_where_it_is():
     """Born on eight devices, trained there in one program, with the numbers of one device."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
@@ -172,36 +109,3 @@ def test_weights_below_one_are_a_mean_too():
     empty = {**batch(1), "weight": np.zeros(8, np.float32)}
     _, metrics = training.make_step(loss, OPTIMIZER)(new_state(), empty)
     assert (float(metrics["gradient_norm"]), float(metrics["finite"])) == (0, 1)
-
-
-def test_unknown_schedule():
-    with pytest.raises(ValueError, match="no schedule 'cosin'"):
-        training.make_optimizer(training.OptimizerConfig(schedule="cosin"), steps=10)
-
-
-def test_other_schedules():
-    np.testing.assert_allclose(
-        [schedules.linear(1.0, 10, 110, end=0.1)(step) for step in (4, 9, 59, 109, 500)],
-        [0.5, 1.0, 0.55, 0.1, 0.1],
-        atol=1e-6,
-    )
-    cosine = schedules.cosine(1.0, 10, 110, end=0.1)
-    np.testing.assert_allclose(
-        [cosine(4), cosine(9), cosine(59), cosine(109), cosine(500)], [0.5, 1.0, 0.55, 0.1, 0.1], atol=1e-6
-    )
-    np.testing.assert_allclose([schedules.constant(2.0, 4)(0), schedules.constant(2.0, 4)(9)], [0.5, 2.0])
-    with pytest.raises(ValueError, match="warmup_steps=5, steps=5"):
-        schedules.cosine(1.0, 5, 5)
-
-
-def test_decay_spares_biases_and_norms():
-    """By the ends of their names: cross-attention has two biases."""
-    config = training.OptimizerConfig(weight_decay=0.5, learning_rate=1.0, warmup_steps=1, schedule="constant")
-    optimizer = optimizers.make_optimizer(config, steps=10)
-    params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2), "scale": jnp.ones(2), "query_bias": jnp.ones(2)}
-    with jax.numpy_dtype_promotion("standard"):
-        updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
-    assert float(updates["kernel"][0, 0]) == pytest.approx(-0.5)
-    assert not updates["bias"].any()
-    assert not updates["scale"].any()
-    assert not updates["query_bias"].any()

@@ -13,7 +13,7 @@ from jaxformer.training.watchdog import EXIT_CODE, Watchdog
 PROGRAM = """
     import itertools, time
     from jaxformer import training
-    from tests.training.test_step import OPTIMIZER, batch, loss, new_state
+    from tests.training.small import STEP, batch, new_state
 
     def a_slow_disk():
         time.sleep(100)
@@ -24,7 +24,7 @@ PROGRAM = """
                 a_slow_disk()
             yield batch(number)
 
-    training.fit(training.make_step(loss, OPTIMIZER), new_state(), stream, plan=training.Plan(9, stall_minutes=0.1))
+    training.fit(STEP, new_state(), stream, config=training.TrainConfig(9, stall_minutes=0.1))
 """
 
 

@@ -1,0 +1,80 @@
+"""Data sheets of accelerators: the one table behind utilization in training and behind plans for target hardware."""
+
+from __future__ import annotations
+
+import dataclasses
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """The data sheet of one accelerator, per device as JAX sees it; bytes and seconds."""
+
+    device_kinds: tuple[str, ...]
+    """Parts of JAX's ``device_kind`` that this chip is recognized by."""
+    memory: float
+    """Bytes of its memory (HBM)."""
+    bfloat16_flops: float
+    """Dense bfloat16 matrix peak, FLOP/s; of a V100, which has no bfloat16, that of float16."""
+    float32_flops: float
+    """Peak of float32 matrices at JAX's default precision, FLOP/s. On a TPU that is one pass in bfloat16, so the same;
+    on GPUs since the A100 it is TF32, half as fast (`jax.lax.Precision`)."""
+    memory_bandwidth: float
+    """Bandwidth of its memory, bytes/s."""
+    link_bandwidth: float
+    """Bytes/s that it can send to its neighbors: along one axis of a TPU's torus, half of it each way round; or by
+    NVLink, to any GPU of the host."""
+    network_bandwidth: float
+    """Bytes/s that it can send through the slower network: to another slice of TPUs, or another host of GPUs."""
+    cuda_name: str = ""
+    """CUDA's name for it; empty for a TPU."""
+
+    @property
+    def gpu(self) -> bool:
+        """True for a GPU, False for a TPU."""
+        return bool(self.cuda_name)
+
+
+# TPUs, per chip: docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x}, read in 2026. The interconnect there counts all
+# ports and both directions; a ring along one axis sends through two ports, so total / ports. v4's page gives no
+# interconnect: 6 links of 50 GB/s each way are from Jouppi et al. 2023, table 4, and its network is taken to be v5p's.
+# A TPU7x chip is two devices. GPUs: NVIDIA's data sheets of the SXM modules (H100 PCIe apart), and of the DGX
+# systems for the network, per GPU; NVLink's figures, such as 900 GB/s, count both directions.
+CHIPS = {
+    "v4": Chip(("TPU v4",), 32 * GIB, 275e12, 275e12, 1200e9, 600e9 / 6, 50e9 / 8),
+    "v5e": Chip(("TPU v5 lite", "TPU v5e"), 16 * GIB, 197e12, 197e12, 819e9, 400e9 / 4, 25e9 / 8),
+    "v5p": Chip(("TPU v5", "TPU v5p"), 95 * GIB, 459e12, 459e12, 2765e9, 1200e9 / 6, 50e9 / 8),
+    "v6e": Chip(("TPU v6 lite", "TPU v6e"), 32 * GIB, 918e12, 918e12, 1638e9, 800e9 / 4, 100e9 / 8),
+    "tpu7x": Chip(("TPU7x",), 96 * GIB, 2307e12 / 2, 2307e12 / 2, 7380e9 / 2, 1200e9 / 6 / 2, 100e9 / 8 / 2),
+    "v100": Chip(("V100",), 16 * GIB, 125e12, 15.7e12, 900e9, 300e9 / 2, 50e9 / 8, "Tesla V100-SXM2-16GB"),
+    "a100": Chip(("A100",), 80 * GIB, 312e12, 156e12, 2039e9, 600e9 / 2, 200e9 / 8, "NVIDIA A100-SXM4-80GB"),
+    "h100-pcie": Chip(("H100 PCIe",), 80 * GIB, 756e12, 378e12, 2039e9, 600e9 / 2, 400e9 / 8, "NVIDIA H100 PCIe"),
+    "h100": Chip(("H100",), 84_929_347_584, 989e12, 494.7e12, 3352e9, 900e9 / 2, 400e9 / 8, "NVIDIA H100 80GB HBM3"),
+    "h200": Chip(("H200",), 150_754_820_096, 989e12, 494.7e12, 4800e9, 900e9 / 2, 400e9 / 8, "NVIDIA H200"),
+    "b200": Chip(("B200",), 180e9, 2250e12, 1125e12, 8000e9, 1800e9 / 2, 400e9 / 8, "NVIDIA B200"),
+}
+"""Chips by their usual names."""
+OTHER_NAMES = {"v5litepod": "v5e"}
+"""Names of the same chips in a cloud's commands."""
+
+
+def canonical(name: str) -> str:
+    """Returns the name of a chip in `CHIPS`; a name that is not known stays as it is.
+
+    >>> canonical("v5litepod")
+    'v5e'
+    """
+    return OTHER_NAMES.get(name, name)
+
+
+def by_device_kind(kind: str) -> Chip | None:
+    """Returns the chip of a ``jax.Device.device_kind``, or None for one that is not in the table.
+
+    The longest part that matches decides: "TPU v5 lite" is not a "TPU v5".
+
+    >>> by_device_kind("NVIDIA H100 80GB HBM3") == CHIPS["h100"], by_device_kind("cpu")
+    (True, None)
+    """
+    matches = [(len(part), name) for name, chip in CHIPS.items() for part in chip.device_kinds if part in kind]
+    return CHIPS[max(matches)[1]] if matches else None

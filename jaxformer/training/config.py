@@ -1,0 +1,73 @@
+"""The settings of a training that every task has."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from jaxformer.errors import ConfigError
+
+
+def check_at_least(config: object, least: float, *names: str) -> None:
+    """Checks that these settings of a configuration are at least `least`.
+
+    Raises:
+      ConfigError: one of them is smaller, or not a number.
+
+    >>> check_at_least(TrainConfig(steps=10), 1, "steps", "accumulate")
+    """
+    for name in names:
+        if not getattr(config, name) >= least:  # NaN is refused, too
+            raise ConfigError(f"{name} must be at least {least}, got {getattr(config, name)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """How long to train, and what to keep.
+
+    Where there are checkpoints, one is also written at the last step, at a best validation, and when training is asked
+    to stop.
+    """
+
+    steps: int = 100_000
+    """Parameter updates."""
+    accumulate: int = 1
+    """Microbatches an update: a batch is cut into this many parts, which run one after another."""
+    ema_decay: float = 0.0
+    """Decay of an exponential moving average of the parameters; 0 keeps none."""
+    validate_every: int = 1000
+    """Steps between validations; 0 never validates."""
+    metric: str = "loss"
+    """The validation figure by which checkpoints are better or worse."""
+    patience: int = 0
+    """Validations without a better one before training stops; 0 never stops early."""
+    minutes: float = 0.0
+    """Wall-clock time after which to save and stop; the same command resumes the run. 0 for no limit."""
+    checkpoint_every: int = 1000
+    """Steps between checkpoints; 0 for none at fixed steps."""
+    checkpoint_minutes: float = 0.0
+    """Wall-clock time between checkpoints, besides those of checkpoint_every; 0 for none."""
+    keep_last: int = 5
+    """Checkpoints kept besides the best one."""
+    log_every: int = 10
+    """Steps between lines of the progress bar and TensorBoard; the JSON log holds every step. 0 for the last one."""
+    nonfinite: Literal["abort", "skip", "rollback"] = "abort"
+    """Reaction to a loss or gradient that is not finite: end; leave the update out; go back to the last checkpoint and
+    leave the batch out, at most three times in a row."""
+    stall_minutes: float = 0.0
+    """Time without progress after which a process says where it is stuck, with all stacks, and ends; 0 for no limit.
+    It must be longer than the first step, with its compilation, and than a whole validation."""
+    tensorboard: bool = True
+    """Write TensorBoard events."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "steps", "accumulate", "keep_last")
+        check_at_least(self, 0, "ema_decay", "validate_every", "patience", "minutes", "checkpoint_every")
+        check_at_least(self, 0, "checkpoint_minutes", "log_every", "stall_minutes")
+        if self.ema_decay >= 1:
+            raise ConfigError(f"ema_decay must be less than 1, got {self.ema_decay}")
+
+    @property
+    def rollbacks(self) -> int:
+        """The number of times in a row that training goes back to a checkpoint."""
+        return 3 if self.nonfinite == "rollback" else 0

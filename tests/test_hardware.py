@@ -1,0 +1,47 @@
+"""Data sheets: the chip of each device kind that JAX reports."""
+
+import pytest
+
+from jaxformer import hardware
+
+# Device kinds as JAX reports them, with the dense bfloat16 peak of the maker's data sheet, TFLOP/s.
+PEAKS = {
+    "NVIDIA H100 PCIe": 756,
+    "NVIDIA H100 80GB HBM3": 989,
+    "NVIDIA H200": 989,
+    "NVIDIA A100-SXM4-80GB": 312,
+    "NVIDIA A100-SXM4-40GB": 312,
+    "Tesla V100-SXM2-16GB": 125,
+    "NVIDIA B200": 2250,
+    "TPU v4": 275,
+    "TPU v5 lite": 197,
+    "TPU v5e": 197,
+    "TPU v5": 459,
+    "TPU v5p": 459,
+    "TPU v6 lite": 918,
+    "TPU v6e": 918,
+    "TPU7x": 1153.5,
+}
+
+
+@pytest.mark.parametrize(("kind", "peak"), PEAKS.items())
+def test_peaks(kind, peak):
+    chip = hardware.by_device_kind(kind)
+    assert chip.bfloat16_flops == peak * 1e12
+    assert chip.gpu == kind.startswith(("NVIDIA", "Tesla"))
+
+
+@pytest.mark.parametrize("kind", ["cpu", "", "NVIDIA GeForce RTX 3090", "TPU v3"])
+def test_other_kinds_are_unknown(kind):
+    assert hardware.by_device_kind(kind) is None
+
+
+def test_names():
+    assert hardware.canonical("v5litepod") == "v5e"
+    assert hardware.canonical("v5q") == "v5q"
+    for name, chip in hardware.CHIPS.items():
+        assert hardware.canonical(name) == name
+        assert chip.float32_flops <= chip.bfloat16_flops
+        assert chip.network_bandwidth < chip.link_bandwidth < chip.memory_bandwidth < chip.bfloat16_flops
+        if chip.gpu:
+            assert hardware.by_device_kind(chip.cuda_name) is chip

@@ -1,0 +1,36 @@
+"""Settings of a training that mean nothing are refused, with their name and value."""
+
+import math
+import re
+
+import pytest
+
+from jaxformer.errors import ConfigError
+from jaxformer.training import TrainConfig
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"accumulate": 0}, "accumulate must be at least 1, got 0"),
+        ({"keep_last": 0}, "keep_last must be at least 1, got 0"),
+        ({"ema_decay": 1.0}, "ema_decay must be less than 1, got 1.0"),
+        ({"ema_decay": -0.1}, "ema_decay must be at least 0, got -0.1"),
+        ({"minutes": math.nan}, "minutes must be at least 0, got nan"),
+        ({"patience": -1}, "patience must be at least 0, got -1"),
+        ({"validate_every": -1}, "validate_every must be at least 0, got -1"),
+        ({"checkpoint_every": -1}, "checkpoint_every must be at least 0, got -1"),
+        ({"checkpoint_minutes": -1.0}, "checkpoint_minutes must be at least 0, got -1.0"),
+        ({"log_every": -1}, "log_every must be at least 0, got -1"),
+        ({"stall_minutes": -1.0}, "stall_minutes must be at least 0, got -1.0"),
+    ],
+)
+def test_refusals(settings, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        TrainConfig(**settings)
+
+
+def test_rollbacks():
+    """Three in a row, where they are asked for."""
+    assert [TrainConfig(nonfinite=kind).rollbacks for kind in ("abort", "skip", "rollback")] == [0, 0, 3]

@@ -1,0 +1,47 @@
+"""Logs of a run, and what a crash may do to them."""
+
+import json
+
+from jaxformer.training.logging import JsonLog, read_log
+
+
+def test_log_forgets_what_was_not_saved(tmp_path):
+    """A process killed after step 9, whose last checkpoint is step 5: the next one writes 6 to 9 again, once."""
+    path = tmp_path / "log.jsonl"
+    log = JsonLog(path)
+    for step in range(1, 10):
+        log.write(step, loss=float(step))
+    log.close()
+    path.write_text(path.read_text() + '{"step": 10, "lo')
+    log = JsonLog(path, step=5)
+    log.write(6, loss=0.5)
+    log.close()
+    assert [entry["step"] for entry in read_log(path)] == [1, 2, 3, 4, 5, 6]
+    assert read_log(path)[-1]["loss"] == 0.5
+
+
+def test_a_garbled_line_costs_that_line(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"step": 1, "loss": 0.1}\n\0\0\xff\n[]\n{"step": 3, "loss": 0.3}\n{"step": 4, "lo')
+    JsonLog(path, step=3).close()
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 3]
+
+
+def test_what_is_not_a_number_becomes_null(tmp_path):
+    """JSON has no NaN and no infinity."""
+    log = JsonLog(tmp_path / "folder" / "log.jsonl")
+    log.write(1, loss=float("nan"), rate=float("inf"), count=2)
+    log.close()
+    assert read_log(tmp_path / "folder" / "log.jsonl") == [{"step": 1, "loss": None, "rate": None, "count": 2}]
+
+
+def test_rewind(tmp_path):
+    """The file is written whole: nothing is left beside it."""
+    log = JsonLog(tmp_path / "log.jsonl")
+    for step in (1, 2, 3):
+        log.write(step, loss=float(step))
+    log.rewind(1)
+    log.write(2, loss=0.5)
+    log.close()
+    assert [entry["loss"] for entry in read_log(tmp_path / "log.jsonl")] == [1.0, 0.5]
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]

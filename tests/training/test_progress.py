@@ -1,0 +1,53 @@
+"""What a person sees of a training, and the peak that utilization is a share of."""
+
+import io
+import types
+
+import jax
+from rich.console import Console
+
+from jaxformer.training import progress
+
+
+def console(**options):
+    return Console(file=io.StringIO(), width=200, **options)
+
+
+def test_lines_now_and_then():
+    """At most one every so many seconds, and the last one always."""
+    out = console()
+    lines = progress.Lines(out, start=0, steps=3, seconds=1000.0)
+    for step in (1, 2, 3):
+        lines.update(step, loss=2.5, tokens_per_second=12_345.6, utilization=None if step < 3 else 0.5)
+    lines.say("validated")
+    lines.close()
+    said = out.file.getvalue().splitlines()
+    assert said[-1] == "validated"
+    assert said[-2] == "step 3/3: loss 2.500, 12,346 tokens/s, MFU 50%, 0:00 left"
+    assert len(said) <= 3
+
+
+def test_a_bar_where_there_is_a_terminal():
+    assert isinstance(progress.reporter(console(), start=0, steps=2), progress.Lines)
+    out = console(force_terminal=True)
+    bar = progress.reporter(out, start=0, steps=2)
+    assert isinstance(bar, progress.Bar)
+    bar.update(2, loss=1.25, tokens_per_second=1000.0, utilization=0.25)
+    bar.say("above the bar")
+    bar.close()
+    assert "above the bar" in out.file.getvalue()
+    assert "1.250" in out.file.getvalue()
+    assert "MFU 25%" in out.file.getvalue()
+
+
+def test_peak_of_a_data_sheet(monkeypatch):
+    """That of all devices."""
+    monkeypatch.setattr(jax, "devices", lambda: [types.SimpleNamespace(device_kind="TPU v5 lite", platform="tpu")] * 4)
+    assert progress.peak_flops() == (4 * 197e12, "TPU v5 lite data sheet, bf16")
+
+
+def test_peak_that_is_measured():
+    """Devices of one processor share its cores: one product counts once."""
+    peak, source = progress.peak_flops()
+    assert peak > 1e8
+    assert source == "float32 product of 1024 x 1024 timed on this machine"

@@ -1,0 +1,44 @@
+"""A new training state."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import training
+from tests.training.small import OPTIMIZER, equal, init, new_state
+
+
+def test_state_is_born_sharded():
+    """Parameters and optimizer moments alike."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+    spec = lambda x: jax.sharding.PartitionSpec(*["data"] if x.ndim == 2 and x.shape[0] % 8 == 0 else [])
+    wide = lambda key: {"kernel": jax.random.normal(key, (16, 3)), "bias": jnp.zeros(3)}
+    shapes = jax.eval_shape(lambda: training.create(wide, OPTIMIZER, jax.random.key(0)))
+    shardings = jax.tree.map(lambda x: jax.sharding.NamedSharding(mesh, spec(x)), shapes)
+    state = training.create(wide, OPTIMIZER, jax.random.key(0), shardings=shardings)
+    for leaf, sharding in zip(jax.tree.leaves(state), jax.tree.leaves(shardings), strict=True):
+        assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+    assert (
+        sum(len(leaf.sharding.device_set) == 8 and not leaf.is_fully_replicated for leaf in jax.tree.leaves(state)) == 3
+    )
+
+
+def test_a_state_follows_from_its_key():
+    """The parameters and the run's key are drawn from two halves of the key; nothing else is random."""
+    state, again = new_state(), new_state()
+    assert equal(state, again)
+    init_key, step_key = jax.random.split(jax.random.key(0))
+    assert equal(state.params, init(init_key))
+    assert equal(state.key, jax.random.key_data(step_key))
+    assert not equal(state.params, training.create(init, OPTIMIZER, jax.random.key(1)).params)
+    assert int(state.step) == 0
+
+
+def test_best_params_are_the_average_where_one_is_kept():
+    """It begins as a copy of the parameters, in memory of its own."""
+    plain, averaged = new_state(), new_state(ema=True)
+    assert training.best_params(plain) is plain.params
+    assert training.best_params(averaged) is averaged.ema_params
+    assert equal(averaged.params, averaged.ema_params)
+    kernels = averaged.params["kernel"], averaged.ema_params["kernel"]
+    assert kernels[0].unsafe_buffer_pointer() != kernels[1].unsafe_buffer_pointer()
