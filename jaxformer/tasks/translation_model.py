@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxformer import axes, models, sharding, training
+from jaxformer import models, sharding, targets, training
 from jaxformer.data.batch import Batch, Shape
 from jaxformer.data.sources import DataError
 from jaxformer.modules.pure import Params, Pure, pure
@@ -86,7 +86,7 @@ class Model:
         source, target = (num_rows, source_length), (num_rows, target_length)
         tokens = place(target, jnp.int32)
         batch = Batch(place(source, jnp.int32), place(source, jnp.bool_), tokens, tokens, place(target, jnp.bool_))
-        with axes.compiling_for(self.placement.mesh.devices.flatten().tolist()):
+        with targets.compiling_for(self.placement.mesh.devices.flatten().tolist()):
             return self.step().lower(self.abstract_state(), batch), (num_rows, source_length, target_length)
 
     def rows(self, num_rows: int) -> np.ndarray:
