@@ -15,7 +15,7 @@ def test_constrain_is_the_identity():
 
 
 def test_constrain_counts_the_names():
-    with pytest.raises(ValueError, match=r"got 1 axis names \('batch',\) for an array of shape \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"got \('batch',\) for shape \(2, 3\)"):
         axes.constrain(jnp.ones((2, 3)), "batch")
 
 

@@ -61,5 +61,3 @@ from jaxformer.functional.residual import post_norm as post_norm
 from jaxformer.functional.residual import pre_norm as pre_norm
 from jaxformer.functional.residual import residual as residual
 from jaxformer.functional.residual import sandwich_norm as sandwich_norm
-from jaxformer.functional.tables import lookup as lookup
-from jaxformer.functional.tables import table_copies as table_copies

@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxformer import functional, masks
+from jaxformer import functional, masks, sharding
 from jaxformer.axes import constrain
 from jaxformer.functional.cache import KeyValueCache, empty_cache
 from jaxformer.functional.dropout import site
@@ -229,7 +229,7 @@ class EncoderDecoder(nnx.Module):
         memory, _ = self._encode(source, source_valid, site(key, "encoder"), capture=False, shared=shared)
         x, _ = self._decode(target, memory, target_valid, site(key, "decoder"), capture=False, shared=shared)
         table = copies if self.output is None else self.output.kernel[...].T
-        return functional.linear_cross_entropy(
+        return sharding.linear_cross_entropy(
             self._final(x), table, labels, where=target_valid, smoothing=smoothing, z_loss=z_loss
         )
 

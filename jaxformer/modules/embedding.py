@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 from jaxformer import functional
 from jaxformer.functional.positions import check_positions
 from jaxformer.modules.initializers import normal
+from jaxformer.sharding import tables
 
 
 class Embedding(nnx.Module):
@@ -35,12 +36,12 @@ class Embedding(nnx.Module):
         """
         if copies is None:
             copies = self.copies(tokens.shape[0], dtype=dtype)
-        x = functional.lookup(copies, tokens).astype(dtype)
+        x = tables.lookup(copies, tokens).astype(dtype)
         return x * jnp.asarray(x.shape[-1] ** 0.5, dtype)
 
     def copies(self, rows: int, length: int = 1, *, dtype: jnp.dtype) -> Float[Array, "G C V D"]:
-        """`functional.table_copies` of the table: given to all uses of a step, its gradient is summed once."""
-        return functional.table_copies(self.table[...], rows=rows, length=length, dtype=dtype)
+        """Returns `sharding.table_copies` of the table; the gradient is summed once if all uses of a step share them."""
+        return tables.table_copies(self.table[...], rows=rows, length=length, dtype=dtype)
 
     def logits(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
         """``x table^T``, in float32."""

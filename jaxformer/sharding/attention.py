@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxformer import axes, masks
+from jaxformer import masks, targets
 from jaxformer.functional.attention import api, blockwise, ring
 from jaxformer.functional.attention.base import Request, make_request
 from jaxformer.functional.bias import Bias
@@ -54,7 +54,7 @@ def sharded_attention(
         if ways(length, mesh) > 1 and query.shape[1] > 1:  # a step of decoding has nothing to cut
             return ring_attention(mesh, length, batch=rows, heads=own)(query, key, value, **options)
         request = make_request(query, key, value, **options)
-        with axes.compiling_for(axes.devices()[:1]):  # each computes its own, as one alone would
+        with targets.compiling_for(targets.devices()[:1]):  # each computes its own, as one alone would
             name = implementation or api.choose(request)
         if mesh.size == 1 or name in BY_ITSELF:
             return api.attention(query, key, value, **options, implementation=name)

@@ -8,6 +8,7 @@ an activation, whose batch is cut there already.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -108,9 +109,22 @@ def under(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
     def wrap(function: F) -> F:
         @functools.wraps(function)
         def placed(*args: Any, **kwargs: Any) -> Any:
-            with axes.placing(place, lambda names: math.prod(ways(cut, mesh) for cut in spec(names, rules, mesh))):
-                return function(*args, **kwargs)
+            token = _active.set((rules, mesh))
+            try:
+                with axes.placing(place):
+                    return function(*args, **kwargs)
+            finally:
+                _active.reset(token)
 
         return placed  # type: ignore[return-value]
 
     return wrap
+
+
+def num_shards(*names: AxisName) -> int:
+    """Returns the number of devices over which the rules of `under` shard an array of these dimensions, 1 without."""
+    active = _active.get()
+    return 1 if active is None else math.prod(ways(cut, active[1]) for cut in spec(names, *active))
+
+
+_active: contextvars.ContextVar[tuple[Rules, Mesh] | None] = contextvars.ContextVar("rules", default=None)

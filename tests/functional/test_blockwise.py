@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import axes, functional, masks
+from jaxformer import functional, masks, targets
 from jaxformer.functional.attention import blockwise, reference
 from jaxformer.functional.attention.base import make_request
 from jaxformer.functional.attention.blockwise import attention
@@ -52,7 +52,7 @@ class TestBiasesInSmallBlocks(InSmallBlocks, BiasContract):
 @pytest.fixture(params=first([1, 2, 4], 2), ids=lambda heads: f"{heads} at a time")
 def parts(request, monkeypatch):
     """A class as on a CPU with one device, which works on so many heads at a time; new, for programs are kept by it."""
-    monkeypatch.setattr(axes, "devices", lambda: jax.devices()[:1])
+    monkeypatch.setattr(targets, "devices", lambda: jax.devices()[:1])
     monkeypatch.setattr(blockwise, "HEADS", request.param)
     return type("Parts", (TestSmallBlocks,), {})()
 
@@ -69,7 +69,7 @@ class TestParts:
         monkeypatch.setattr(blockwise, "HEADS", 4)
         given = lambda batch, heads, key_heads: [jnp.ones((batch, 3, n, 4)) for n in (heads, key_heads, key_heads)]
         assert part(*given(6, 8, 8)) == (6, 8)  # eight devices
-        monkeypatch.setattr(axes, "devices", lambda: jax.devices()[:1])
+        monkeypatch.setattr(targets, "devices", lambda: jax.devices()[:1])
         assert [part(*given(6, 8, k)) for k in (8, 4, 2, 1)] == [(1, 4), (1, 2), (1, 1), (1, 1)]
         assert [part(*given(6, n, n)) for n in (6, 4, 2, 1)] == [(1, 3), (1, 4), (2, 2), (3, 1)]
         assert part(*given(6, 8, 8), bias=functional.alibi(8)) == (6, 8)
@@ -201,7 +201,7 @@ def test_a_batch_visits_what_any_of_its_rows_needs():
 
 def test_parts_have_bounds_of_their_own(monkeypatch):
     """Row by row, as on a CPU with one device."""
-    monkeypatch.setattr(axes, "devices", lambda: jax.devices()[:1])
+    monkeypatch.setattr(targets, "devices", lambda: jax.devices()[:1])
     monkeypatch.setattr(blockwise, "HEADS", 1)
     mask = masks.lengths([8, 40, 0])
     assert sorted(visited(mask, 64, batch=3)) == sorted((i, j) for i in range(8) for j in [0, *range(5)])

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxformer.tasks.translation_model import make_model
 
-from jaxformer import functional, models, sharding
+from jaxformer import models, sharding
 from jaxformer.data.batch import Batch
 from jaxformer.planning import hlo
 from jaxformer.tasks.translation import TranslationConfig
@@ -276,7 +276,7 @@ def test_the_loss_sends_its_table_once(text):
     )
     x = place((ROWS, LENGTH, 64), jnp.float32, "batch", "length", "model")
     table, labels = place((VOCAB, 64), jnp.float32, "vocab", "model"), place((ROWS, LENGTH), jnp.int32, "batch", None)
-    loss = lambda x, table, labels: functional.linear_cross_entropy(x, table, labels, chunk=2 * ROWS)[0]
+    loss = lambda x, table, labels: sharding.linear_cross_entropy(x, table, labels, chunk=2 * ROWS)[0]
     gradient = jax.jit(jax.value_and_grad(sharding.under(sharding.RULES, mesh)(loss), (0, 1)))
     found = hlo.collectives(gradient.lower(x, table, labels).compile().as_text(), mesh.shape)
     assert max(one.count for one in found) == LENGTH // 2

@@ -88,7 +88,7 @@ def test_nothing_is_gathered(implementation):
 ELSEWHERE = """
 import functools, sys, jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxformer import axes, masks, sharding
+from jaxformer import masks, sharding, targets
 from jaxformer.planning import topology
 
 pod, implementation = sys.argv[1:]
@@ -101,7 +101,7 @@ def pulled(*given):
     output, pull = jax.vjp(attend, *given)
     return output, *pull(output)
 
-with axes.compiling_for(grid.devices.flatten().tolist()):
+with targets.compiling_for(grid.devices.flatten().tolist()):
     print(jax.jit(pulled).lower(*given).compile().as_text())
 """
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Bool, Float
 
-from jaxformer import axes
+from jaxformer import targets
 from jaxformer.functional.attention import blockwise, reference
 from jaxformer.functional.attention.base import Request, Score, make_request
 from jaxformer.functional.attention.vendor import jax_nn, splash, tokamax
@@ -101,5 +101,5 @@ def choose(request: Request) -> str:
         return "cudnn"
     if implementations["splash"].refuse(request) is None and splash.worthwhile(request):
         return "splash"
-    long = LONG_ON_CPU if axes.devices()[0].platform == "cpu" else LONG
+    long = LONG_ON_CPU if targets.devices()[0].platform == "cpu" else LONG
     return "blockwise" if request.query.shape[1] * request.key.shape[1] >= long else "reference"

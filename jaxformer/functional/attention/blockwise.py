@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxformer import axes
+from jaxformer import targets
 from jaxformer.functional.attention.base import Request
 from jaxformer.functional.attention.tiles import (
     Plan,
@@ -96,7 +96,7 @@ def make_batch_plan(request: Request, blocks: tuple[int, int], *, whole: bool) -
 def _part(request: Request) -> tuple[int, int]:
     """Rows and key heads for which a tile stays in the cache; all of them where there is more than one core to feed."""
     batch, num_kv_heads = request.query.shape[0], request.key.shape[2]
-    alone = [device.platform for device in axes.devices()] == ["cpu"]
+    alone = [device.platform for device in targets.devices()] == ["cpu"]
     if not alone or isinstance(request.bias, Bias):  # which may hold something for every row or head
         return batch, num_kv_heads
     most = lambda count, each: max(n for n in range(1, count + 1) if count % n == 0 and (n == 1 or n * each <= HEADS))

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxformer import axes
+from jaxformer import targets
 from jaxformer.functional.attention.base import Request
 from jaxformer.functional.bias import Bias, whole
 from jaxformer.masks import Band
@@ -37,7 +37,7 @@ def refuse_call(request: Request) -> str | None:
 
 def refuse_cudnn(request: Request) -> str | None:
     """Why cuDNN cannot do this here."""
-    device = axes.devices()[0]
+    device = targets.devices()[0]
     if device.platform != "gpu" or "NVIDIA" not in device.device_kind:
         return f"it needs an NVIDIA GPU, and this is {device.platform} ({device.device_kind})"
     if request.query.dtype not in (jnp.bfloat16, jnp.float16):

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxformer import axes
+from jaxformer import targets
 from jaxformer.functional.attention.base import Request
 from jaxformer.functional.attention.compose import SoftCap
 from jaxformer.masks import And, Band, Lengths, Mask, Padding, Segments
@@ -34,7 +34,7 @@ PLACE = "jax.experimental.pallas.ops.tpu.splash_attention"
 
 def refuse(request: Request) -> str | None:
     """Why splash attention cannot do this here; None where it can."""
-    device = axes.devices()[0]
+    device = targets.devices()[0]
     if device.platform != "tpu" or device.device_kind in ("TPU v2", "TPU v3"):
         return f"it needs a TPU from v4 on, and this is {device.platform} ({device.device_kind})"
     try:
@@ -85,7 +85,7 @@ def worthwhile(request: Request) -> bool:
     A Pallas kernel cannot be partitioned; on several devices it belongs inside ``jax.shard_map``.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    alone = len(axes.devices()) == 1 or (not mesh.empty and set(mesh.manual_axes) == set(mesh.axis_names))
+    alone = len(targets.devices()) == 1 or (not mesh.empty and set(mesh.manual_axes) == set(mesh.axis_names))
     return alone and request.query.shape[1] >= LANES
 
 

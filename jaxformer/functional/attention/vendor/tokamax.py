@@ -7,7 +7,7 @@ import importlib.util
 
 from jaxtyping import Array, Float
 
-from jaxformer import axes
+from jaxformer import targets
 from jaxformer.functional.attention.base import Request
 from jaxformer.functional.attention.compose import SoftCap
 from jaxformer.functional.attention.vendor import jax_nn
@@ -17,7 +17,7 @@ def refuse(request: Request) -> str | None:
     """Why tokamax cannot do this here; None where it can."""
     if importlib.util.find_spec("tokamax") is None:
         return "tokamax is not installed"
-    device = axes.devices()[0]
+    device = targets.devices()[0]
     if device.platform == "cpu":
         return f"it needs a GPU or a TPU, and this is cpu ({device.device_kind})"
     return refuse_anywhere(request)

@@ -1,0 +1,108 @@
+"""A table of vectors that a batch looks up and is scored by, with one copy for each group of devices."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxformer import functional
+from jaxformer.axes import constrain
+from jaxformer.functional.losses import logits_per_chunk
+from jaxformer.sharding.rules import num_shards
+
+
+def table_copies(
+    table: Float[Array, "V D"], *, rows: int, length: int = 1, dtype: jnp.dtype
+) -> Float[Array, "G C V D"]:
+    """Returns a copy of a table for each of G groups of a batch's rows and each of C parts of its length.
+
+    G and C are the numbers of devices over which the active rules shard the batch and the length. Each device uses
+    its own copy, so the gradients of all uses are added where they arise and are summed over devices once. Otherwise
+    the gradient of a table that source, target and output share would be sent three times in a step.
+
+    Args:
+      rows: the number of rows of the batch; there is one group if the devices do not divide it.
+      length: the length of the sequences, or a common divisor of the lengths of several uses; there is one part if
+        the devices do not divide it.
+      dtype: the dtype in which the copies are used. Their values are rounded to it, so that less is sent; the copies
+        and their gradients are float32.
+
+    >>> table_copies(jnp.ones((5, 2)), rows=4, dtype=jnp.dtype("bfloat16")).shape
+    (1, 1, 5, 2)
+    """
+    groups, parts = num_shards("batch"), num_shards("length")
+    counts = groups if rows % groups == 0 else 1, parts if length % parts == 0 else 1
+    return _copies(counts, dtype, table.astype(jnp.float32))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _copies(counts: tuple[int, int], dtype: jnp.dtype, table: Array) -> Array:
+    gathered = constrain(table.astype(dtype), "vocab", None).astype(table.dtype)
+    return constrain(jnp.broadcast_to(gathered, (*counts, *table.shape)), "batch", "length", "vocab", None)
+
+
+def _copies_forward(counts, dtype, table):
+    return _copies(counts, dtype, table), None
+
+
+def _copies_backward(counts, dtype, _, d_copies):
+    # The sum is placed like the table, not like its copies: each device needs no more than its shard.
+    d_copies = constrain(d_copies, "batch", "length", "vocab", None)
+    return (constrain(d_copies.sum((0, 1)), "vocab", "model"),)
+
+
+_copies.defvjp(_copies_forward, _copies_backward)
+
+
+def lookup(copies: Float[Array, "G C V D"], tokens: Int[Array, "B ..."]) -> Float[Array, "B ... D"]:
+    """Returns ``table[tokens]``; each group of rows and part of their length reads its own copy.
+
+    Token ids must be below V.
+
+    Args:
+      copies: the result of `table_copies` for this number of rows, and for a length that divides that of `tokens`.
+
+    >>> copies = table_copies(jnp.eye(3), rows=2, dtype=jnp.dtype("float32"))
+    >>> lookup(copies, jnp.array([[2], [0]])).tolist()
+    [[[0.0, 0.0, 1.0]], [[1.0, 0.0, 0.0]]]
+    """
+    groups, parts = copies.shape[:2]
+    grouped = tokens.reshape(groups, tokens.shape[0] // groups, parts, -1)
+    of_part = jax.vmap(lambda table, tokens: table[tokens], in_axes=(0, 1), out_axes=1)
+    return jax.vmap(of_part)(copies, grouped).reshape(*tokens.shape, -1)
+
+
+def linear_cross_entropy(
+    x: Float[Array, "B T D"],
+    table: Float[Array, "V D"] | Float[Array, "G C V D"],
+    labels: Int[Array, "B T"],
+    *,
+    where: Bool[Array, "B T"] | None = None,
+    smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    chunk: int | None = None,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """`functional.linear_cross_entropy` on a mesh: the table and its gradient are sent once, not once a chunk.
+
+    Args:
+      table: the output projection, with a row for each label, or the `table_copies` that all its uses share.
+      where, smoothing, z_loss: see `functional.linear_cross_entropy`.
+      chunk: the number of positions at a time, over the batch of all devices; by default as many as fit each device.
+
+    Raises:
+      ValueError: see `functional.linear_cross_entropy`.
+
+    >>> total, count = linear_cross_entropy(jnp.ones((1, 3, 2)), jnp.zeros((4, 2)), jnp.array([[0, 1, 2]]))
+    >>> round(float(total / count), 4), int(count)       # log 4
+    (1.3863, 3)
+    """
+    if table.ndim == 2:
+        table = table_copies(table, rows=x.shape[0], length=x.shape[1], dtype=x.dtype)
+    if chunk is None:
+        chunk = logits_per_chunk() * num_shards("batch", "length", "vocab") // table.shape[2]
+    return functional.linear_cross_entropy(
+        x, table, labels, where=where, smoothing=smoothing, z_loss=z_loss, chunk=chunk
+    )
