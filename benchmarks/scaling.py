@@ -75,11 +75,12 @@ def planned(model: str, topology: str, mesh: str, rows: int, length: int) -> dic
     import jax
 
     jax.config.update("jax_platforms", "cpu")
+    from jaxformer.tasks.translation_model import workload
+
     from jaxformer.cli.plan import as_data
     from jaxformer.config import resolve
     from jaxformer.planning import topology as machines
     from jaxformer.planning.forecast import forecast
-    from jaxformer.tasks.translation_model import workload
 
     _, config = resolve(f"wmt14:{model}_en_de")
     grid = machines.mesh(topology, mesh)
@@ -96,9 +97,10 @@ def planned(model: str, topology: str, mesh: str, rows: int, length: int) -> dic
 
 def forecasted(plan: dict[str, Any]) -> Forecast:
     """The forecast of a plan in the file, with one collective for all of a kind and mesh axes."""
+    from jaxformer.tasks.translation_model import step_costs
+
     from jaxformer.config import resolve
     from jaxformer.planning.forecast import Memory, conclude
-    from jaxformer.tasks.translation_model import step_costs
 
     _, config = resolve(f"wmt14:{plan['case'][0]}_en_de")
     vocabulary = dict.fromkeys(("source_vocab_size", "target_vocab_size"), config.data.vocab_size)

@@ -7,10 +7,9 @@ Norms stand before the sublayers, which learns much faster here: 23 validation B
 post-norm, which needs a lower rate, has 3.
 """
 
-from jaxformer.training.config import TrainConfig
-
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.tasks.translation import DataConfig, DecodeConfig, TranslationConfig
+from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
 
 

@@ -4,10 +4,9 @@ The table is not split, and neighboring lines repeat an English sentence; valida
 sentence, so none of their English stands in training.
 """
 
-from jaxformer.training.config import TrainConfig
-
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.tasks.translation import DataConfig, DecodeConfig, TranslationConfig
+from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
 
 

@@ -8,10 +8,9 @@ The training text (4.5 million pairs en-de, 36 million en-fr) is not fetched: pl
 One step holds about 25,000 source and 25,000 target tokens, as theirs; times are theirs, on 8 P100 GPUs.
 """
 
-from jaxformer.training.config import TrainConfig
-
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.tasks.translation import DataConfig, DecodeConfig, TranslationConfig
+from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
 from jaxformer.training.schedules import noam_peak
 

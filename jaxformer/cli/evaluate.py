@@ -26,7 +26,9 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_options(parser)
-    parser.add_argument("--split", choices=("test", "validation"), default="test", help="which data")
+    parser.add_argument(
+        "--split", choices=("test", "validation"), help="which data; default: test, or what the task holds out"
+    )
     parser.add_argument("--data-dir", default="", metavar="DIR", help="where the corpora are, if they have moved")
     rest, settings = split_settings(arguments)
     options = parser.parse_args(rest)
@@ -34,12 +36,13 @@ def main(arguments: Sequence[str]) -> int:
     from jaxformer.config import to_data
     from jaxformer.files import write_text
     from jaxformer.multihost import cluster, processes
-    from jaxformer.tasks import runner
+    from jaxformer.tasks import registry, runner
 
     cluster.initialize()
     config, predictor = load(options, settings, "evaluate")
+    split = options.split or registry.task_of(config).default_split
     say = runtime.say(runtime.console())
-    scores = runner.evaluate(options.run, predictor, split=options.split, data_dir=options.data_dir, say=say)
+    scores = runner.evaluate(options.run, predictor, split=split, data_dir=options.data_dir, say=say)
     if not processes.first():
         return 0
     for name, corpus_scores in scores.items():
@@ -49,5 +52,5 @@ def main(arguments: Sequence[str]) -> int:
     about = {name: [dataclasses.asdict(score) for score in corpus_scores] for name, corpus_scores in scores.items()}
     about["settings"] = {"decode": to_data(getattr(config, "decode", None)), "checkpoint": options.checkpoint}
     about["steps"] = list(predictor.steps)
-    write_text(options.run / f"scores-{options.split}-{options.checkpoint}.json", json.dumps(about, indent=2) + "\n")
+    write_text(options.run / f"scores-{split}-{options.checkpoint}.json", json.dumps(about, indent=2) + "\n")
     return 0

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxformer.config import ConfigError, resolve
+from jaxformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from jaxformer.planning.forecast import Forecast
@@ -42,59 +42,35 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--batch", metavar="ROWSxLENGTH", help="default: the batch of the longest sentences")
     parser.add_argument("--mesh", help="axes and sizes, such as fsdp=32,tensor=4; default: CONFIG's")
     parser.add_argument("--json", action="store_true", help="everything, on standard output")
-    known, rest = parser.parse_known_args(arguments)
-    # Before CONFIG is known nobody can tell whether what follows a setting is its value, or CONFIG.
-    if rest and arguments.index(rest[0]) < arguments.index(known.config):
+    options, rest = parser.parse_known_args(arguments)
+    # Before CONFIG is known, the word after a setting could be its value or CONFIG.
+    if rest and arguments.index(rest[0]) < arguments.index(options.config):
         raise ConfigError(f"CONFIG comes before its settings: jaxformer plan CONFIG ... {rest[0]} ...")
-    task, config = resolve(known.config)
-    if task != "translation":
-        raise ConfigError(f"{known.config} is of the task {task!r}; only translation can be planned")
     from jaxformer.cli.arguments import override
+    from jaxformer.tasks.registry import resolve
 
-    config = override(config, rest if known.mesh is None else [*rest, "--mesh", known.mesh])
+    mesh = [] if options.mesh is None else ["--mesh", options.mesh]
+    config = override(resolve(options.config), [*rest, *mesh])
     import jax
     from rich.console import Console
 
-    jax.config.update("jax_platforms", "cpu")  # were there a TPU, nothing here would touch it
-    from jaxformer.planning import topology
-    from jaxformer.planning.forecast import forecast
+    jax.config.update("jax_platforms", "cpu")  # a TPU that is here must not be touched
+    from jaxformer.tasks import runner
 
-    shape = _shape(known.batch)
-    mesh = topology.mesh(known.topology, config.mesh)
-    with Console(stderr=True).status(f"compiling the training step for {known.topology}: a minute or two"):
-        found = forecast(_translation().workload(config, mesh, shape=shape), known.topology, mesh)
-    said = [] if found.memory.fits else hints(config, found, shape=shape)
-    print(json.dumps(as_data(found, said)) if known.json else report(config.name, found, said))
-    return 0 if found.memory.fits else 2
+    shape = _shape(options.batch)
+    with Console(stderr=True).status(f"compiling the training step for {options.topology}: a minute or two"):
+        forecast, hints = runner.plan(config, options.topology, shape=shape)
+    print(json.dumps(as_data(forecast, hints)) if options.json else report(config.name, forecast, hints))
+    return 0 if forecast.memory.fits else 2
 
 
-def _translation() -> Any:
-    from jaxformer.tasks import translation_model
-
-    return translation_model
-
-
-def hints(config: Any, found: Forecast, *, shape: tuple[int, int, int] | None = None) -> list[str]:
-    """What would make the step of a configuration fit."""
-    from jaxformer.planning.forecast import remedies
-
-    model = _translation()
-    return remedies(
-        found,
-        num_rows=(shape or model.longest_batch(config))[0],
-        accumulate=config.train.accumulate,
-        remat=config.model.remat,
-        smaller_batch=lambda num_rows: model.smaller_batch(config, num_rows, shape=shape),
-    )
-
-
-def _shape(text: str | None) -> tuple[int, int, int] | None:
+def _shape(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
-    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
-    if not found:
-        raise ConfigError(f"--batch {text!r}: expected ROWSxLENGTH, such as 512x256")
-    return int(found[1]), int(found[2]), int(found[2])
+    match = re.fullmatch(r"([1-9]\d{0,8})x([1-9]\d{0,8})", text)
+    if not match:
+        raise ConfigError(f"--batch must be ROWSxLENGTH, such as 512x256, got {text!r}")
+    return int(match[1]), int(match[2])
 
 
 def as_data(found: Forecast, said: Sequence[str]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 A task reads a corpus, prepares batches, builds a network with its loss, and makes a predictor of trained parameters.
 The runner does the rest: run directories, meshes, checkpoints, training, validation, averaging, planning. A new task is
-one module that holds a configuration (a `TaskConfig`), these classes, and its value ``TASK``; `registry` lists its name.
+one module with a configuration (a `TaskConfig`), these classes, and the value ``TASK``; `registry` lists its name.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import jax
 from jaxformer.config import PLACE, at_least
 from jaxformer.evaluation.scores import Score
 from jaxformer.modules.pure import Params, Pure
+from jaxformer.planning.forecast import Costs
 from jaxformer.sharding import Placement
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
@@ -148,6 +149,11 @@ class Network(abc.ABC, Generic[BatchT]):
     def abstract_batch(self, num_rows: int, length: int, rows: jax.sharding.Sharding) -> BatchT:
         """Returns a batch of ``jax.ShapeDtypeStruct``, placed by `rows`."""
 
+    @property
+    @abc.abstractmethod
+    def compute_dtype(self) -> str:
+        """The dtype of the matrix products' operands."""
+
     @abc.abstractmethod
     def training_flops(self, batch: BatchT) -> float:
         """Returns the model's floating-point operations in a training step; padded places count."""
@@ -157,8 +163,25 @@ class Network(abc.ABC, Generic[BatchT]):
         """Returns the operations that the devices perform, with what the backward pass computes again."""
 
     @abc.abstractmethod
-    def num_tokens(self, batch: BatchT) -> int:
-        """Returns the number of padded places that are predicted in a batch."""
+    def shape(self, batch: BatchT) -> tuple[int, ...]:
+        """Returns the rows of a batch, then its lengths; the last is that of what is predicted."""
+
+    @abc.abstractmethod
+    def describe(self, batch: BatchT) -> str:
+        """Returns the size of a batch in words, such as "64 x 128 tokens"."""
+
+    def costs(self, batch: BatchT) -> Costs:
+        """Returns the size and arithmetic of a training step on a batch."""
+        shape = self.shape(batch)
+        return Costs(
+            batch=shape,
+            description=self.describe(batch),
+            tokens=shape[0] * shape[-1],
+            parameters=self.num_parameters,
+            flops=self.training_flops(batch),
+            computed_flops=self.computed_flops(batch),
+            compute_dtype=self.compute_dtype,
+        )
 
 
 class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
@@ -171,6 +194,8 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
     """The names that a saved vocabulary may have in a run directory."""
     higher_is_better: ClassVar[frozenset[str]] = frozenset()
     """The validation figures that grow as a model improves."""
+    default_split: ClassVar[str] = "test"
+    """The split that is scored when none is named."""
     config: type[ConfigT]
 
     def check(self, config: ConfigT) -> None:
@@ -208,6 +233,10 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
         Raises:
           ConfigError: they leave it open.
         """
+
+    @abc.abstractmethod
+    def smaller_batch(self, config: ConfigT, num_rows: int) -> str:
+        """Returns the option for batches of so many rows; empty where training would refuse them."""
 
     @abc.abstractmethod
     def network(self, config: ConfigT, vocab_size: int, attention: AttentionFunction) -> Network[BatchT]:

@@ -99,7 +99,13 @@ def language_model() -> LanguageModelingConfig:
         ),
         data=DataConfig(length=128, batch_size=32),
         optimizer=OptimizerConfig(
-            learning_rate=2e-3, schedule="cosine", warmup_steps=100, b2=0.99, epsilon=1e-8, weight_decay=0.1, clip_norm=1.0
+            learning_rate=2e-3,
+            schedule="cosine",
+            warmup_steps=100,
+            b2=0.99,
+            epsilon=1e-8,
+            weight_decay=0.1,
+            clip_norm=1.0,
         ),
         train=TrainConfig(steps=3000, validate_every=500, checkpoint_every=500, keep_last=2),
     )
@@ -177,8 +183,15 @@ class LanguageModelNetwork(Network[TextBatch]):
     def computed_flops(self, batch: TextBatch) -> float:
         return costs.language_model_computed_flops(self.net.config, *batch.tokens.shape)
 
-    def num_tokens(self, batch: TextBatch) -> int:
-        return math.prod(batch.tokens.shape)
+    @property
+    def compute_dtype(self) -> str:
+        return self.net.config.compute_dtype
+
+    def shape(self, batch: TextBatch) -> tuple[int, ...]:
+        return batch.tokens.shape
+
+    def describe(self, batch: TextBatch) -> str:
+        return "{} x {} tokens".format(*batch.tokens.shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,9 +298,7 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, TextBatch, Token
             prepare_tokenizer(corpus.train, data.cache, kind=data.tokenizer, vocab_size=data.vocab_size).save(path)
         processes.wait("the tokenizer is saved")
         tokenizer = load_tokenizer(path)
-        train, validation = (
-            prepare_text(text, tokenizer, data.cache) for text in (corpus.train, corpus.validation)
-        )
+        train, validation = (prepare_text(text, tokenizer, data.cache) for text in (corpus.train, corpus.validation))
         return TextData(
             corpus,
             tokenizer,
@@ -308,6 +319,9 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, TextBatch, Token
         if config.data.tokenizer == "characters":
             raise ConfigError("the number of characters is not known without the text: give --model.vocab_size N")
         return config.data.vocab_size
+
+    def smaller_batch(self, config: LanguageModelingConfig, num_rows: int) -> str:
+        return f"--data.batch_size {num_rows}"
 
     def network(
         self, config: LanguageModelingConfig, vocab_size: int, attention: AttentionFunction

@@ -287,13 +287,19 @@ def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
 
 
 def evaluate(
-    run: Path, predictor: Predictor | None = None, *, split: str = "test", data_dir: str = "", say: Say | None = None
+    run: Path,
+    predictor: Predictor | None = None,
+    *,
+    split: str = "",
+    data_dir: Path = "",
+    say: Say | None = None,
 ) -> dict[str, list[Score]]:
     """Scores a run on a split of its data, by the name of the corpus.
 
     Args:
       predictor: of `load`; by default that of the best checkpoint.
-      data_dir: where the corpora are, if not where they were in training.
+      split: "test" or "validation"; by default the one that the task's users report.
+      data_dir: the folder of the corpora, if it has moved since training.
 
     Raises:
       ConfigError: the run was trained on other data, from which it may have learned what is held out of this.
@@ -306,11 +312,13 @@ def evaluate(
     task = registry.task_of(config)
     corpus = task.read(config)
     rundir.check_data(run, corpus.fingerprints)
-    return task.evaluate(config, corpus, predictor or load(run), split=split, say=say or print)
+    return task.evaluate(config, corpus, predictor or load(run), split=split or task.default_split, say=say or print)
 
 
-def plan(config: TaskConfig, name: str, *, shape: tuple[int, int] | None = None) -> Forecast:
+def plan(config: TaskConfig, name: str, *, shape: tuple[int, int] | None = None) -> tuple[Forecast, list[str]]:
     """Compiles the training step of a configuration, on its mesh, for a topology of devices that are not here.
+
+    Returns the forecast, and what would make the step fit where it does not.
 
     Args:
       name: such as "v5p:4x4x8"; a mesh that begins ``slice=2`` has two of them. Or "h100:16x8", all hosts counted.
@@ -319,12 +327,28 @@ def plan(config: TaskConfig, name: str, *, shape: tuple[int, int] | None = None)
     Raises:
       ConfigError: an unknown topology, a mesh that does not fit it or the model, or no compiler for it.
     """
+    mesh = topology.mesh(name, config.mesh)
     task = registry.task_of(config)
-    devices = topology.devices(name, slices=sharding.num_slices(config.mesh))
-    placement = Placement(sharding.mesh(config.mesh, devices))
-    trainer = make_trainer(task, config, task.planned_vocab_size(config), placement)
-    lowered, batch = trainer.lower(*(shape or trainer.network.largest_batch))
-    return planning.forecast(name, workload(trainer, lowered, batch))
+    trainer = make_trainer(task, config, task.planned_vocab_size(config), Placement(mesh))
+    num_rows, length = shape or trainer.network.largest_batch
+    lowered, batch = trainer.lower(num_rows, length)
+    forecast = planning.forecast(
+        planning.Workload(lowered, trainer.abstract_state(), trainer.network.costs(batch)), name, mesh
+    )
+    if forecast.memory.fits:
+        return forecast, []
+    remat = getattr(trainer.network.net.config, "remat", True)
+
+    def smaller_batch(rows: int) -> str:
+        return f"--batch {rows}x{length}" if shape else task.smaller_batch(config, rows)
+
+    return forecast, planning.remedies(
+        forecast,
+        num_rows=num_rows,
+        accumulate=config.train.accumulate,
+        remat=remat,
+        smaller_batch=smaller_batch,
+    )
 
 
 def _described(placement: Placement) -> str:

@@ -15,7 +15,8 @@ import numpy as np
 
 from jaxformer import models
 from jaxformer.data.batch import Batch
-from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, num_rows, replan
+from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, replan
+from jaxformer.data.batch_plan import num_rows as rows_of_budget
 from jaxformer.data.pipeline import Tokens, batches, prepare, prepare_tokenizer
 from jaxformer.data.sources import Parallel
 from jaxformer.data.tokenizer import Tokenizer, load_tokenizer
@@ -109,8 +110,16 @@ class TranslationNetwork(Network[Batch]):
     def computed_flops(self, batch: Batch) -> float:
         return costs.encoder_decoder_computed_flops(self.net.config, *batch.source.shape, batch.target.shape[1])
 
-    def num_tokens(self, batch: Batch) -> int:
-        return batch.target.shape[0] * batch.target.shape[1]
+    @property
+    def compute_dtype(self) -> str:
+        return self.net.config.compute_dtype
+
+    def shape(self, batch: Batch) -> tuple[int, ...]:
+        return *batch.source.shape, batch.target.shape[1]
+
+    def describe(self, batch: Batch) -> str:
+        num_rows, source, target = self.shape(batch)
+        return f"{num_rows} x {source} source and {num_rows} x {target} target tokens"
 
 
 class Translation(Task[TranslationConfig, Corpora, Batch, Tokenizer, Translator]):
@@ -172,15 +181,18 @@ class Translation(Task[TranslationConfig, Corpora, Batch, Tokenizer, Translator]
     def planned_vocab_size(self, config: TranslationConfig) -> int:
         return config.model.target_vocab_size or config.data.vocab_size
 
+    def smaller_batch(self, config: TranslationConfig, num_rows: int) -> str:
+        length = _longest(config)
+        return f"--data.tokens_per_batch {num_rows * length}" if num_rows >= rows_of_budget(0, length) else ""
+
     def network(self, config: TranslationConfig, vocab_size: int, attention: AttentionFunction) -> TranslationNetwork:
         for name in ("source_vocab_size", "target_vocab_size"):
             if (size := getattr(config.model, name)) not in (0, vocab_size):
                 raise DataError(f"model.{name} is {size}, but the tokenizer has {vocab_size} pieces")
         shape = dataclasses.replace(config.model, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
         net = pure(functools.partial(models.EncoderDecoder, attention=attention), shape)
-        data = config.data
-        length = data.max_length + -data.max_length % data.length_multiple
-        return TranslationNetwork(net, config.loss, (num_rows(data.tokens_per_batch, length), length))
+        length = _longest(config)
+        return TranslationNetwork(net, config.loss, (rows_of_budget(config.data.tokens_per_batch, length), length))
 
     def predictor(
         self,
@@ -216,6 +228,11 @@ class Translation(Task[TranslationConfig, Corpora, Batch, Tokenizer, Translator]
             moses = moses_bleu(translations, part.target, language=config.data.target_language)
             scores[name] = [bleu(translations, part.target), chrf(translations, part.target), moses]
         return scores
+
+
+def _longest(config: TranslationConfig) -> int:
+    """The padded length of the longest sentences."""
+    return config.data.max_length + -config.data.max_length % config.data.length_multiple
 
 
 TASK = Translation()

@@ -1,9 +1,9 @@
 """Settings without a meaning are refused where they are made."""
 
 import pytest
-from jaxformer.training.config import TrainConfig
 
 from jaxformer.tasks.translation import DataConfig, DecodeConfig, LossConfig, TranslationConfig
+from jaxformer.training.config import TrainConfig
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import dataclasses
 
 import pytest
-from jaxformer.training.config import TrainConfig
 
 import jaxformer
 from jaxformer import demo, models, sharding
@@ -12,6 +11,7 @@ from jaxformer.sharding import Placement
 from jaxformer.tasks import runner
 from jaxformer.tasks.trainer import make_trainer
 from jaxformer.tasks.translation import TASK, DataConfig, DecodeConfig, TranslationConfig
+from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
 from tests.contracts.task import TaskContract, quiet
 from tests.tasks.small import small
