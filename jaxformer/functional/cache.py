@@ -15,10 +15,10 @@ class KeyValueCache(NamedTuple):
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.functional.cache import empty_cache, write
-    >>> cache = empty_cache(batch=1, beam_size=1, length=3, heads=1, dim=1, dtype=jnp.float32)
-    >>> cache = write(cache, jnp.full((1, 1, 1, 1), 5.0), jnp.full((1, 1, 1, 1), 7.0), jnp.int32(1))
-    >>> cache.key.ravel().tolist(), cache.value.ravel().tolist()
-    ([0.0, 5.0, 0.0], [0.0, 7.0, 0.0])
+    >>> cache = empty_cache(batch=1, beam_size=2, length=3, heads=1, dim=1, dtype=jnp.float32)
+    >>> cache = write(cache, jnp.full((1, 2, 1, 1), 5.0), jnp.full((1, 2, 1, 1), 7.0), jnp.array([[1, 0]]))
+    >>> cache.key[0, :, :, 0, 0].tolist(), cache.value[0, :, :, 0, 0].tolist()
+    ([[0.0, 5.0, 0.0], [5.0, 0.0, 0.0]], [[0.0, 7.0, 0.0], [7.0, 0.0, 0.0]])
     """
 
     key: jax.Array  # [B, K, T, N, H]
@@ -26,7 +26,7 @@ class KeyValueCache(NamedTuple):
 
 
 def empty_cache(batch: int, beam_size: int, length: int, heads: int, dim: int, dtype: DTypeLike) -> KeyValueCache:
-    """A cache of zeros for `length` positions."""
+    """A cache of zeros with room for `length` positions."""
     zeros = jnp.zeros((batch, beam_size, length, heads, dim), dtype)
     return KeyValueCache(zeros, zeros)
 
@@ -35,11 +35,16 @@ def write(
     cache: KeyValueCache,
     key: Float[Array, "B K N H"],
     value: Float[Array, "B K N J"],
-    position: Int[Array, ""],
+    position: Int[Array, "B K"],
 ) -> KeyValueCache:
-    """The cache with one position set.  All hypotheses stand at the same position, so this is one slice update.
+    """The cache with one position set, which each hypothesis has for itself.
 
     `position` must be below the length of the cache: JAX would take the last position for one beyond.
     """
-    at = lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new.astype(old.dtype), position, 2)
-    return KeyValueCache(at(cache.key, key), at(cache.value, value))
+
+    def set_row(cached: Array, new: Array, position: Array) -> Array:
+        return jax.lax.dynamic_update_index_in_dim(cached, new.astype(cached.dtype), position, 0)
+
+    # One scatter with batch dimensions, which stays in place and stays on its device where B is sharded.
+    set_rows = jax.vmap(jax.vmap(set_row))
+    return KeyValueCache(set_rows(cache.key, key, position), set_rows(cache.value, value, position))

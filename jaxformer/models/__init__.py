@@ -1,8 +1,13 @@
 """Whole networks."""
 
 from jaxformer.models import costs as costs
-from jaxformer.models.encoder_decoder import Context as Context
-from jaxformer.models.encoder_decoder import DecoderState as DecoderState
+from jaxformer.models.decoder import Context as Context
+from jaxformer.models.decoder import Decoder as Decoder
+from jaxformer.models.decoder import DecoderState as DecoderState
+from jaxformer.models.encoder import Encoder as Encoder
+from jaxformer.models.encoder import Memory as Memory
 from jaxformer.models.encoder_decoder import EncoderDecoder as EncoderDecoder
 from jaxformer.models.encoder_decoder import EncoderDecoderConfig as EncoderDecoderConfig
-from jaxformer.models.encoder_decoder import Memory as Memory
+from jaxformer.models.language_model import LanguageModel as LanguageModel
+from jaxformer.models.language_model import LanguageModelConfig as LanguageModelConfig
+from jaxformer.models.transformer import TransformerConfig as TransformerConfig

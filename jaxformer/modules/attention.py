@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from jaxformer import functional, masks
 from jaxformer.axes import constrain
-from jaxformer.functional.cache import KeyValueCache, write
+from jaxformer.functional.cache import KeyValueCache, empty_cache, write
 from jaxformer.modules.initializers import xavier_uniform
 
 Intermediates = dict[str, Any]
-"""What layers leave for those who look: queries and keys under "self" and "cross", a routing under "experts"."""
+"""What layers record when asked to: queries and keys under "self" and "cross", a routing under "experts"."""
+
+AttentionFunction = Callable[..., Array]
+"""A function with the signature of `functional.attention`: ``query, key, value, *, mask, dropout``."""
 
 
 class KeyValue(NamedTuple):
-    """What cross-attention attends to: the memory's keys and values."""
+    """The keys and values of a memory, to which cross-attention attends."""
 
     key: jax.Array  # [B, S, K, H]
     value: jax.Array  # [B, S, K, H]
@@ -29,7 +34,7 @@ def head_dim(d_model: int, num_heads: int, num_kv_heads: int) -> int:
     """``d_model / num_heads``, after checking that heads fit.
 
     Raises:
-      ValueError: `d_model` is no multiple of `num_heads`, or `num_heads` none of `num_kv_heads`.
+      ValueError: `d_model` is not a multiple of `num_heads`, or `num_heads` not one of `num_kv_heads`.
     """
     if num_heads < 1 or d_model % num_heads:
         raise ValueError(f"d_model ({d_model}) must be divisible by num_heads ({num_heads})")
@@ -39,7 +44,7 @@ def head_dim(d_model: int, num_heads: int, num_kv_heads: int) -> int:
 
 
 class Output(nnx.Module):
-    """The output projection ``W^O``, from heads back to the d_model of the model."""
+    """The output projection ``W^O``, from the heads back to the dimension of the model."""
 
     def __init__(self, num_heads: int, dim: int, d_model: int, *, bias: bool, rngs: nnx.Rngs):
         kernel = xavier_uniform(rngs.params(), (num_heads, dim, d_model), fan_in=num_heads * dim, fan_out=d_model)
@@ -56,7 +61,7 @@ class SelfAttention(nnx.Module):
     """Multi-head self-attention (Vaswani et al. 2017, 3.2.2) with one fused projection.
 
     The kernel ``[D, K, G + 2, H]`` holds, for each of K key heads, its G query heads, its key and its value: one
-    matrix product makes all three, and a mesh may split it over heads without cutting through any of them.
+    matrix product makes all three, and a mesh can split it over heads without cutting through any of them.
     """
 
     def __init__(
@@ -67,7 +72,7 @@ class SelfAttention(nnx.Module):
         num_kv_heads: int | None = None,
         bias: bool = False,
         dropout: float = 0.0,
-        attention: Any = functional.attention,
+        attention: AttentionFunction = functional.attention,
         rngs: nnx.Rngs,
     ):
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -90,7 +95,7 @@ class SelfAttention(nnx.Module):
         query, keys, values = jax.lax.split(fused, (kernel.shape[2] - 2, 1, 1), axis=3)
         query = query.reshape(*x.shape[:2], -1, kernel.shape[-1])
         names = ("batch", "length", "heads", "head_dim")
-        return tuple(constrain(h, *names) for h in (query, keys.squeeze(3), values.squeeze(3)))
+        return constrain(query, *names), constrain(keys.squeeze(3), *names), constrain(values.squeeze(3), *names)
 
     def __call__(
         self,
@@ -106,16 +111,21 @@ class SelfAttention(nnx.Module):
         dropout = None if key is None else functional.Dropout(self.dropout, key)
         return self.output(self.attention(query, keys, values, mask=mask, dropout=dropout))
 
+    def empty_cache(self, batch_size: int, beam_size: int, length: int, dtype: DTypeLike) -> KeyValueCache:
+        """A cache of this layer's keys and values with room for `length` positions."""
+        _, num_kv_heads, _, dim = self.kernel.shape
+        return empty_cache(batch_size, beam_size, length, num_kv_heads, dim, dtype)
+
     def step(
-        self, x: Float[Array, "B K D"], cache: KeyValueCache, position: Int[Array, ""]
+        self, x: Float[Array, "B K D"], cache: KeyValueCache, position: Int[Array, "B K"]
     ) -> tuple[Float[Array, "B K D"], KeyValueCache]:
-        """One position of K hypotheses a sentence, each against its own past."""
+        """One position of K hypotheses a sentence, each at a position of its own and against its own past."""
         query, keys, values = self.project(x)
         cache = write(cache, keys, values, position)
-        rows = x.shape[0] * x.shape[1]
-        past = masks.lengths(jnp.full(rows, position + 1))
-        query = query.reshape(rows, 1, *query.shape[2:])
-        keys, values = (c.reshape(rows, *c.shape[2:]) for c in cache)
+        num_hypotheses = x.shape[0] * x.shape[1]
+        past = masks.lengths(position.reshape(num_hypotheses) + 1)
+        query = query.reshape(num_hypotheses, 1, *query.shape[2:])
+        keys, values = (c.reshape(num_hypotheses, *c.shape[2:]) for c in cache)
         mixed = self.attention(query, keys, values, mask=past)
         return self.output(mixed.reshape(*x.shape[:2], *mixed.shape[2:])), cache
 
@@ -134,7 +144,7 @@ class CrossAttention(nnx.Module):
         num_kv_heads: int | None = None,
         bias: bool = False,
         dropout: float = 0.0,
-        attention: Any = functional.attention,
+        attention: AttentionFunction = functional.attention,
         rngs: nnx.Rngs,
     ):
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads

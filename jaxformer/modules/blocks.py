@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from jaxformer import functional, masks
@@ -17,11 +19,13 @@ from jaxformer.modules.attention import CrossAttention, Intermediates, KeyValue,
 from jaxformer.modules.experts import MixtureOfExperts
 from jaxformer.modules.feed_forward import FeedForward, GatedFeedForward
 
+MemoryT = TypeVar("MemoryT")
+
 
 class Block(nnx.Module):
-    """Self-attention, cross-attention where `cross` is given, feed-forward; each in ``arrangement(x, sublayer, norm)``.
+    """Self-attention, cross-attention if `cross` is given, feed-forward; each in ``arrangement(x, sublayer, norm)``.
 
-    `norm` makes what the arrangement wants to have: a norm, or for `functional.sandwich_norm` a `NormPair`.
+    `norm` makes the norm that the arrangement takes, which for `functional.sandwich_norm` is a `NormPair`.
     Without a mask it is an encoder block; with `masks.causal` a decoder-only block; with `cross` too, the decoder
     block of an encoder-decoder.
     """
@@ -52,26 +56,39 @@ class Block(nnx.Module):
         key: jax.Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
-        def attend(y: Array) -> Array:
-            return self._drop(
-                self.attention(y, mask=mask, key=site(key, "weights"), intermediates=intermediates), key, "attention"
-            )
+        def self_attention(y: Array) -> Array:
+            y = self.attention(y, mask=mask, key=site(key, "weights"), intermediates=intermediates)
+            return self._drop(y, key, "attention")
 
-        def look(y: Array) -> Array:
-            found = self.cross.project(memory)
-            out = self.cross(y, found, mask=memory_mask, key=site(key, "cross weights"), intermediates=intermediates)
-            return self._drop(out, key, "cross")
+        def feed_forward(y: Array) -> Array:
+            y = self.feed_forward(y, key=site(key, "hidden"), intermediates=intermediates)
+            return self._drop(y, key, "feed forward")
 
-        def think(y: Array) -> Array:
-            return self._drop(
-                self.feed_forward(y, key=site(key, "hidden"), intermediates=intermediates), key, "feed forward"
-            )
+        x = self.arrangement(x, self_attention, self.attention_norm)
+        if (cross := self.cross) is not None:
 
-        x = self.arrangement(x, attend, self.attention_norm)
-        if self.cross is not None:
-            x = self.arrangement(x, look, self.cross_norm)
-        x = self.arrangement(x, think, self.feed_forward_norm)
+            def cross_attention(y: Array) -> Array:
+                projected = cross.project(_needed(memory))
+                site_key = site(key, "cross weights")
+                y = cross(y, projected, mask=memory_mask, key=site_key, intermediates=intermediates)
+                return self._drop(y, key, "cross")
+
+            x = self.arrangement(x, cross_attention, self.cross_norm)
+        x = self.arrangement(x, feed_forward, self.feed_forward_norm)
         return constrain(x, "batch", "length", "model")
+
+    def start(
+        self,
+        memory: Float[Array, "B S D"] | None = None,
+        *,
+        batch_size: int,
+        beam_size: int,
+        length: int,
+        dtype: DTypeLike,
+    ) -> tuple[KeyValue | None, KeyValueCache]:
+        """The memory's keys and values, None without cross-attention, and an empty cache: what `step` needs."""
+        cache = self.attention.empty_cache(batch_size, beam_size, length, dtype)
+        return (None if self.cross is None else self.cross.project(_needed(memory))), cache
 
     def step(
         self,
@@ -79,23 +96,28 @@ class Block(nnx.Module):
         cache: KeyValueCache,
         memory: KeyValue | None,
         *,
-        position: Int[Array, ""],
+        position: Int[Array, "B K"],
         memory_mask: masks.Mask | None = None,
     ) -> tuple[Float[Array, "B K D"], KeyValueCache]:
-        """One position of K hypotheses: equal to that row of the whole forward pass."""
-        grown: list[KeyValueCache] = []
+        """One position of K hypotheses, which equals that row of the whole forward pass."""
+        caches = [cache]
 
-        def attend(y: Array) -> Array:
-            y, new = self.attention.step(y, cache, position)
-            grown.append(new)
+        def self_attention(y: Array) -> Array:
+            y, caches[0] = self.attention.step(y, cache, position)
             return y
 
-        x = self.arrangement(x, attend, self.attention_norm)
-        if self.cross is not None:
-            # The hypotheses of a sentence stand where a sequence's queries would: one memory serves them all.
-            x = self.arrangement(x, lambda y: self.cross(y, memory, mask=memory_mask), self.cross_norm)
+        x = self.arrangement(x, self_attention, self.attention_norm)
+        if (cross := self.cross) is not None:
+            # The hypotheses of a sentence stand where the queries of a sequence would: one memory serves them all.
+            x = self.arrangement(x, lambda y: cross(y, _needed(memory), mask=memory_mask), self.cross_norm)
         x = self.arrangement(x, self.feed_forward, self.feed_forward_norm)
-        return x, grown[0]
+        return x, caches[0]
 
     def _drop(self, y: Array, key: jax.Array | None, name: str) -> Array:
         return functional.dropout(y, rate=self.dropout, key=site(key, name))
+
+
+def _needed(memory: MemoryT | None) -> MemoryT:
+    if memory is None:
+        raise ValueError("a block with cross-attention needs a memory, got None")
+    return memory

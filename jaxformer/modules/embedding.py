@@ -1,12 +1,15 @@
-"""Token embeddings, which may also be the output projection, and position tables."""
+"""Token embeddings, which may also be the output projection, position tables, and the sum of both."""
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxformer import functional
+from jaxformer.axes import constrain
 from jaxformer.functional.positions import check_positions
 from jaxformer.modules.initializers import normal
 from jaxformer.sharding import tables
@@ -29,10 +32,10 @@ class Embedding(nnx.Module):
         dtype: jnp.dtype = jnp.dtype("float32"),
         copies: Float[Array, "G C V D"] | None = None,
     ) -> Float[Array, "B ... D"]:
-        """``sqrt(D) table[tokens]``, in `dtype`.  Token ids must be below the vocabulary size.
+        """``sqrt(D) table[tokens]``, in `dtype`. Token ids must be below the vocabulary size.
 
         Args:
-          copies: those of `copies`, where several uses share them; None makes some.
+          copies: the result of `copies`, where several uses share it; None makes new ones.
         """
         if copies is None:
             copies = self.copies(tokens.shape[0], dtype=dtype)
@@ -61,3 +64,61 @@ class LearnedPositions(nnx.Module):
         table = self.table[...]
         check_positions(length, table.shape[0])
         return functional.learned(table, positions)
+
+
+class Embeddings(nnx.Module):
+    """The input of a stack: token vectors plus position vectors, with dropout.
+
+    Positions are sinusoidal unless a table of learned ones is given.
+    """
+
+    def __init__(
+        self, tokens: Embedding, positions: LearnedPositions | None = None, *, dropout: float = 0.0, dtype: str
+    ):
+        self.tokens, self.positions = tokens, positions
+        self.dropout = dropout
+        self.dtype = jnp.dtype(dtype)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        *,
+        key: jax.Array | None = None,
+        copies: Float[Array, "G C V D"] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """The vectors of whole sequences.
+
+        Args:
+          copies: see `Embedding`.
+        """
+        length = tokens.shape[1]
+        # A constant, unless it would make the program large.
+        array_module = np if length * self.d_model <= 1 << 20 else jnp
+        x = self._sum(tokens, array_module.arange(length)[None], length, copies)
+        return functional.dropout(x, rate=self.dropout, key=key)
+
+    def step(self, tokens: Int[Array, "B K"], positions: Int[Array, "B K"], *, length: int) -> Float[Array, "B K D"]:
+        """The vectors of one token of each hypothesis at its position, below the static `length`."""
+        return self._sum(tokens, positions, length, None)
+
+    def check_length(self, length: int) -> None:
+        """Refuses more positions than a learned table has.
+
+        Raises:
+          ValueError: naming both lengths.
+        """
+        if self.positions is not None:
+            check_positions(length, self.positions.table.shape[0])
+
+    @property
+    def d_model(self) -> int:
+        """D, the dimension of the vectors."""
+        return self.tokens.table.shape[1]
+
+    def _sum(self, tokens: Array, positions: Array | np.ndarray, length: int, copies: Array | None) -> Array:
+        if self.positions is None:
+            offset = functional.sinusoidal(positions, dim=self.d_model)
+        else:
+            offset = self.positions(jnp.asarray(positions), length=length)
+        x = self.tokens(tokens, dtype=self.dtype, copies=copies) + offset.astype(self.dtype)
+        return constrain(x, "batch", "length", "model")

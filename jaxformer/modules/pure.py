@@ -1,7 +1,7 @@
 """The hinge between modules and functions: a module class and its configuration as functions over a plain dict.
 
-Everything outside `modules` and `models` sees parameters as one nested dict of arrays.  Flax NNX is used to hold
-and name parameters, never to transform: ``jax.jit``, ``jax.grad``, ``jax.vmap`` and ``jax.lax.scan`` apply.
+Everything outside `modules` and `models` sees parameters as one nested dict of arrays. Flax NNX holds and names
+parameters and never transforms: ``jax.jit``, ``jax.grad``, ``jax.vmap`` and ``jax.lax.scan`` apply.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import jax
 from flax import nnx
@@ -18,25 +18,44 @@ Params = dict[str, Any]
 """A nested dict of arrays."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Pure:
-    """A model as pure functions.  Hashable, allocates nothing; see `pure`."""
+class Model(Protocol):
+    """A module that can be called."""
 
-    model: Callable[..., nnx.Module]
-    config: Hashable
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+ModelT = TypeVar("ModelT", bound=Model)
+ConfigT = TypeVar("ConfigT", bound=Hashable)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pure(Generic[ModelT, ConfigT]):
+    """A model as pure functions. Hashable, allocates nothing; see `pure`."""
+
+    model: Callable[..., ModelT]
+    config: ConfigT
 
     def init(self, key: jax.Array) -> Params:
-        """New parameters.  Jit it with ``out_shardings`` and they are born sharded."""
+        """New parameters. Jit it with ``out_shardings`` and they are born sharded."""
         return nnx.to_pure_dict(self._split(key)[1])
 
-    def apply(self, params: Params, *args: Any, method: str = "__call__", **kwargs: Any) -> Any:
-        """Calls a method of the model with these parameters.
+    def bind(self, params: Params) -> ModelT:
+        """The model with these parameters, whose methods are then called as usual.
+
+        It costs nothing while a function is traced. Bind inside the function that is transformed, so that the
+        parameters are among its arguments::
+
+            jax.jit(lambda params, source: net.bind(params).encode(source))
 
         Raises:
-          ValueError: parameters that are not this model's, with the path, the got and the expected shape.
+          ValueError: parameters that do not belong to this model, with the path, the got and the expected shape.
         """
         check_shapes(params, self.shapes)
-        return getattr(nnx.merge(self._abstract[0], params), method)(*args, **kwargs)
+        return nnx.merge(self._abstract[0], params)
+
+    def apply(self, params: Params, *args: Any, **kwargs: Any) -> Any:
+        """Calls the model with these parameters: ``bind(params)(*args, **kwargs)``."""
+        return self.bind(params)(*args, **kwargs)
 
     @property
     def shapes(self) -> Params:
@@ -48,31 +67,36 @@ class Pure:
         """The logical axis names of each parameter (see `jaxformer.axes`); stacked layers come first."""
         return self._abstract[2]
 
-    def _split(self, key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
+    def _split(self, key: jax.Array) -> tuple[nnx.GraphDef[ModelT], nnx.State]:
         return nnx.split(self.model(self.config, rngs=nnx.Rngs(params=key)), nnx.Param)
 
     @functools.cached_property
-    def _abstract(self) -> tuple[nnx.GraphDef, Params, Params]:
-        found: list[Any] = []
+    def _abstract(self) -> tuple[nnx.GraphDef[ModelT], Params, Params]:
+        graphs: list[nnx.GraphDef[ModelT]] = []
+        names: list[Params] = []
 
         def build() -> Params:
             graph, state = self._split(jax.random.key(0))
-            found.extend([graph, jax.tree.map(_names, state, is_leaf=lambda x: isinstance(x, nnx.Variable))])
+            graphs.append(graph)
+            names.append(nnx.to_pure_dict(jax.tree.map(_names, state, is_leaf=lambda x: isinstance(x, nnx.Variable))))
             return nnx.to_pure_dict(state)
 
         shapes = jax.eval_shape(build)
-        return found[0], shapes, nnx.to_pure_dict(found[1])
+        return graphs[0], shapes, names[0]
 
 
-def pure(model: Callable[..., nnx.Module], config: Hashable) -> Pure:
+def pure(model: Callable[..., ModelT], config: ConfigT) -> Pure[ModelT, ConfigT]:
     """A module class ``model(config, *, rngs)`` as functions over a plain nested dict of arrays.
 
     >>> from jaxformer import models
     >>> config = models.EncoderDecoderConfig(100, 100, d_model=16, num_heads=2, d_ff=32)
     >>> net = pure(models.EncoderDecoder, config)
     >>> params = net.init(jax.random.key(0))
-    >>> net.apply(params, jax.numpy.ones((1, 5), int), jax.numpy.ones((1, 3), int)).shape
+    >>> source, target = jax.numpy.ones((1, 5), int), jax.numpy.ones((1, 3), int)
+    >>> net.apply(params, source, target).shape
     (1, 3, 100)
+    >>> net.bind(params).encode(source).states.shape
+    (1, 5, 16)
     """
     return Pure(model, config)
 
@@ -93,7 +117,7 @@ def check_shapes(params: Params, expected: Params) -> None:
             )
 
 
-def _names(variable: nnx.Variable) -> Any:
+def _names(variable: nnx.Variable) -> nnx.Variable:
     """The variable with its axis names in place of its value; layers stacked in front are named too."""
     names = variable.get_metadata("axes")
     stacked = variable[...].ndim - len(names)

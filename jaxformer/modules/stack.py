@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic
 
 import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxformer.modules.attention import Intermediates
-from jaxformer.modules.pure import Params
+from jaxformer.modules.pure import ModelT, Params
 
 
-class Stack(nnx.Module):
+class Stack(nnx.Module, Generic[ModelT]):
     """`num_layers` blocks made by ``make_block(rngs)``.
 
-    One traced block serves them all: compile time does not grow with num_layers, and the loop measured faster than
-    unrolled layers on CPU.  The backward pass recomputes what lies between matrix products and, with `remat`, each
+    One traced block serves them all: compile time does not grow with `num_layers`, and the loop measured faster than
+    unrolled layers on CPU. The backward pass recomputes what lies between matrix products and, with `remat`, each
     block from its input.
     """
 
-    def __init__(self, make_block: Callable[[nnx.Rngs], nnx.Module], num_layers: int, *, remat: bool = False, rngs):
+    def __init__(
+        self, make_block: Callable[[nnx.Rngs], ModelT], num_layers: int, *, remat: bool = False, rngs: nnx.Rngs
+    ):
         if num_layers < 1:
             raise ValueError(f"a stack needs at least one layer, got num_layers {num_layers}")
-        graphs: list[nnx.GraphDef] = []
+        graphs: list[nnx.GraphDef[ModelT]] = []
 
         def build(key: jax.Array) -> Params:
             graph, state = nnx.split(make_block(nnx.Rngs(params=key)), nnx.Param)
@@ -40,10 +42,10 @@ class Stack(nnx.Module):
     def __call__(
         self, x: Float[Array, "B T D"], *args: Any, key: jax.Array | None = None, capture: bool = False, **shared: Any
     ) -> tuple[Float[Array, "B T D"], Intermediates]:
-        """Applies the blocks in turn; `args` and `shared` go to each, `key` is split among them.
+        """Applies the blocks in turn; `args` and `shared` go to each, and `key` is split among them.
 
-        Returns the result and, with `capture`, the intermediates of every layer: ``{name: (queries, keys)}``, each
-        ``[L, B, T, N, H]``; else an empty dict.
+        Returns the result and, with `capture`, the intermediates of every layer, ``{name: (queries, keys)}``, each
+        ``[L, B, T, N, H]``; without it an empty dict.
         """
         graph, stacked = nnx.split(self.layers, nnx.Param)
 
@@ -54,17 +56,17 @@ class Stack(nnx.Module):
             return x, intermediates or {}
 
         keys = None if key is None else jax.random.split(key, self.num_layers)
-        # Only matrix products are kept for the backward pass: what lies between them is sooner computed again than
-        # read back, on CPU by a tenth.  In a scan nothing can be merged with another iteration, hence no guard.
+        # Only matrix products are kept for the backward pass: what lies between them is computed again sooner than
+        # read back, on CPU by a tenth. In a scan nothing can be merged with another iteration, so no guard is needed.
         policy = None if self.remat else jax.checkpoint_policies.dots_with_no_batch_dims_saveable
         body = jax.checkpoint(body, prevent_cse=False, policy=policy)
         return jax.lax.scan(body, x, (nnx.to_pure_dict(stacked), keys))
 
     def unstacked(self) -> tuple[Params, ...]:
-        """Each block's own parameters, for loops in which they must lie ready (see `block`)."""
+        """The parameters of each block, for loops that need them ready before they begin (see `block`)."""
         stacked = nnx.to_pure_dict(nnx.state(self.layers, nnx.Param))
         return tuple(jax.tree.map(operator.itemgetter(i), stacked) for i in range(self.num_layers))
 
-    def block(self, params: Params) -> Any:
-        """The block with these parameters of its own."""
+    def block(self, params: Params) -> ModelT:
+        """The block with these parameters."""
         return nnx.merge(nnx.graphdef(self.layers), params)
