@@ -69,7 +69,7 @@ def check_data(out: pathlib.Path, hashes: Mapping[str, str]) -> None:
 
 
 def claim(out: pathlib.Path, task: str, config: Any, vocabulary_files: Iterable[str]) -> None:
-    """Makes `out` the run of this configuration, by its config.json; a vocabulary from an earlier attempt is removed."""
+    """Makes `out` the run of this configuration, by its config.json; removes the vocabulary of an earlier attempt."""
     for name in vocabulary_files:
         (out / name).unlink(missing_ok=True)
     saved = {"task": task, "config": to_data(config)}
