@@ -280,10 +280,11 @@ def _start(
 ) -> History:
     """Every sentence's prefix and then `pad`, the same for all hypotheses."""
     batch = shape[0]
-    if prefix is None:
-        if bos is None or prefix_lengths is not None:
-            raise ConfigError("a prefix is missing: " + ("bos is None" if bos is None else "there are prefix_lengths"))
-        prefix = jnp.zeros((batch, 0), jnp.int32)
+    if prefix is None and prefix_lengths is not None:
+        raise ConfigError("prefix_lengths were given without a prefix")
+    prefix = jnp.zeros((batch, 0), jnp.int32) if prefix is None else prefix
+    if bos is None and prefix.shape[1] == 0:
+        raise ConfigError("without bos, the first token must come from a prefix; got none")
     if prefix.shape[0] != batch or prefix.shape[1] > max_length:
         raise ConfigError(f"prefix must be [B = {batch}, at most max_length = {max_length}], got {prefix.shape}")
     size = prefix.shape[1]
