@@ -1,81 +1,126 @@
-"""The step protocol: what search needs to know of a model, which is one function.
+"""The contract between a search and a model, and the result of every search.
 
-``step(tokens, state) -> (logits, state)`` takes the last token of each of K hypotheses of B sentences, ``int32
-[B, K]``, and gives the logits of the next, ``[B, K, V]``.  Whatever differs between hypotheses is in `state`, whose
-every leaf begins ``[B, K, ...]``, so that hypotheses are reordered by one gather; whatever does not (the encoder's
-output, its keys and values) is closed over.
+A model is one function, ``step(tokens, state) -> (scores, state)``. It takes the last token of each of K hypotheses of
+B sentences, ``int32 [B, K]``, and returns the scores of every possible next token, ``[B, K, V]``: logits, or
+log-probabilities. What differs between hypotheses lives in the state, positions included: a row of a state knows how
+many tokens it has seen. What never changes (the encoder's output, its keys and values) is closed over by `step`.
+
+A search never looks inside a state. It asks a state for its `shape` and calls `reorder` and `take`, so a state may hold
+what the hypotheses of a sentence share.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Int
 
-State = TypeVar("State")
+from jaxformer.errors import ConfigError
+
+T = TypeVar("T")
 
 
-class Step(Protocol[State]):
-    """One step of a model, for search."""
+class State(Protocol):
+    """What a model keeps between steps: a pytree with the same structure and dtypes before and after a step."""
 
-    def __call__(self, tokens: jax.Array, state: State, /) -> tuple[jax.Array, State]: ...
+    @property
+    def shape(self) -> tuple[int, int]:
+        """B sentences and K hypotheses of each."""
+        ...
+
+    def reorder(self, parents: jax.Array, /) -> Self:
+        """Replaces hypothesis k of sentence b with its hypothesis ``parents[b, k]``; `parents` is ``int32 [B, K]``."""
+        ...
+
+    def take(self, sentences: jax.Array, /) -> Self:
+        """Selects sentences by index, ``int32 [B2]``, with all their hypotheses."""
+        ...
+
+
+S = TypeVar("S", bound=State)
+
+
+class Step(Protocol[S]):
+    """One step of a model: last tokens ``[B, K]`` and state to scores ``[B, K, V]`` and state."""
+
+    def __call__(self, tokens: jax.Array, state: S, /) -> tuple[jax.Array, S]: ...
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TreeState(Generic[T]):
+    """A state that is any pytree in which every leaf begins ``[B, K, ...]``; `step` reads and replaces its `tree`.
+
+    >>> import jax.numpy as jnp
+    >>> state = TreeState({"position": jnp.array([[3, 4]])})
+    >>> state.shape, state.reorder(jnp.array([[1, 1]])).tree["position"].tolist()
+    ((1, 2), [[4, 4]])
+    """
+
+    tree: T
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """B and K.
+
+        Raises:
+          ValueError: The leaves do not all begin with the same two dimensions.
+        """
+        shapes = {leaf.shape[:2] for leaf in jax.tree.leaves(self.tree)}
+        if len(shapes) != 1 or len(next(iter(shapes))) != 2:
+            raise ValueError(f"every leaf of a TreeState must begin [B, K, ...], got leading dims {sorted(shapes)}")
+        return next(iter(shapes))
+
+    def reorder(self, parents: jax.Array, /) -> TreeState[T]:
+        """Replaces hypothesis k of sentence b with its hypothesis ``parents[b, k]``."""
+        return TreeState(gather(self.tree, parents))
+
+    def take(self, sentences: jax.Array, /) -> TreeState[T]:
+        """Selects sentences by index, with all their hypotheses."""
+        return TreeState(jax.tree.map(lambda leaf: leaf[sentences], self.tree))
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Hypotheses:
-    """Decoded sequences, best first: K of each of B sentences."""
+    """Decoded sequences, best first: K of each of B sentences.
+
+    Tokens of a prefix stand first and count in `lengths`; their log-probabilities are not part of anything here.
+    """
 
     tokens: jax.Array  # int32 [B, K, T]: without bos, with eos where it was reached, then pad
-    lengths: jax.Array  # int32 [B, K]: tokens, end included
-    log_probs: jax.Array  # float32 [B, K]: sum over the tokens
+    lengths: jax.Array  # int32 [B, K]: tokens, eos included
+    log_probs: jax.Array  # float32 [B, K]: sum over the chosen tokens
     scores: jax.Array  # float32 [B, K]: what ranks them
+    token_log_probs: jax.Array  # float32 [B, K, T]: of each chosen token; 0 for a prefix and for pad
 
 
-def state_size(state: Any) -> tuple[int, int]:
-    """B and K, from the leaves of a state.
-
-    Raises:
-      ValueError: a leaf does not begin with the same two dimensions as the others.
-    """
-    sizes = {leaf.shape[:2] for leaf in jax.tree.leaves(state)}
-    if len(sizes) != 1 or len(next(iter(sizes))) != 2:
-        raise ValueError(f"every leaf of a decoding state begins [B, K, ...]; got leading dims {sorted(sizes)}")
-    return next(iter(sizes))
+def gather(tree: T, indices: Int[Array, "B K2"]) -> T:
+    """Selects hypotheses of each sentence, in every leaf ``[B, K, ...]`` of a pytree."""
+    sentences = jnp.arange(indices.shape[0])[:, None]
+    return jax.tree.map(lambda leaf: leaf[sentences, indices], tree)
 
 
-def reorder(tree: Any, parents: Int[Array, "B K"]) -> Any:
-    """Each hypothesis replaced by the one it grew from."""
-    rows = jnp.arange(parents.shape[0])[:, None]
-    return jax.tree.map(lambda leaf: leaf[rows, parents], tree)
-
-
-def forbidden(*, bos: int, eos: int, pad: int) -> tuple[int, ...]:
-    """The tokens never to be chosen: `pad`, and `bos` where it does not also end a sequence, as BART's does.
+def check_state(state: State) -> tuple[int, int]:
+    """Returns the B and K of a state.
 
     Raises:
-      ValueError: `pad` is `eos`, which could then never be chosen.
+      ValueError: The object is not a state.
     """
-    if pad == eos:
-        raise ValueError(f"pad and end must be two tokens, got {pad} for both")
-    return (pad,) if bos == eos else (pad, bos)
+    missing = [name for name in ("shape", "reorder", "take") if not hasattr(state, name)]
+    if missing:
+        raise ValueError(
+            f"a decoding state must have shape, reorder and take; {type(state).__name__} lacks {', '.join(missing)}. "
+            "Wrap a pytree in which every leaf begins [B, K, ...] in decoding.TreeState"
+        )
+    return state.shape
 
 
-def next_log_probs(
-    logits: Float[Array, "B K V"], *, eos: int, forbid: tuple[int, ...], force_end: Bool[Array, " B"]
-) -> Float[Array, "B K V"]:
-    """Log-probabilities, float32; minus infinity for tokens never to be chosen, and for all but `eos` where forced."""
-    logits = logits.astype(jnp.float32)
-    token = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
-    allowed = (token == eos) | ~force_end[:, None, None]
-    for never in forbid:
-        allowed &= token != never
-    return jnp.where(allowed, logits - jax.nn.logsumexp(logits, axis=-1, keepdims=True), -jnp.inf)
-
-
-def limits(limit: Int[Array, " B"] | None, length: int, batch: int) -> Int[Array, " B"]:
-    """The most tokens of each sentence, end included: at most `length`, at least one."""
-    return jnp.full(batch, length) if limit is None else jnp.clip(jnp.asarray(limit), 1, length)
+def limits(max_lengths: Int[Array, " B"] | None, max_length: int, batch: int) -> Int[Array, " B"]:
+    """The most tokens of each sentence, eos included: at most `max_length`, at least one."""
+    if max_length < 1:
+        raise ConfigError(f"max_length must be at least 1, got {max_length}")
+    return jnp.full(batch, max_length) if max_lengths is None else jnp.clip(jnp.asarray(max_lengths), 1, max_length)

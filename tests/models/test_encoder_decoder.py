@@ -166,7 +166,7 @@ def decode(small, tokens, source_valid):
     def run(params, tokens):
         memory = small.net.apply(params, SOURCE, source_valid=source_valid, method="encode")
         context, state = small.net.apply(params, memory, beam_size=width, length=length, method="start")
-        assert decoding.api.state_size(state) == (B, width)
+        assert decoding.TreeState(state).shape == (B, width)
         assert all(leaf.shape[0] == B for leaf in jax.tree.leaves(context.memory))  # never tiled by hypotheses
         logits = jnp.zeros((B, width, length, small.config.target_vocab_size))
 
@@ -223,8 +223,12 @@ def test_greedy_search_is_repeated_forward_passes():
     valid = {"source_valid": SOURCE_VALID, "target_valid": jnp.ones_like(TARGET_VALID)}
     memory = small.apply(small.params, SOURCE, source_valid=SOURCE_VALID, method="encode")
     context, state = small.apply(small.params, memory, beam_size=1, length=length, method="start")
-    step = lambda tokens, state: small.net.apply(small.params, tokens, state, context, method="step")
-    found = decoding.greedy(step, state, length=length, bos=1, eos=2)
+
+    def step(tokens, state):
+        logits, tree = small.net.apply(small.params, tokens, state.tree, context, method="step")
+        return logits, decoding.TreeState(tree)
+
+    found = decoding.greedy(step, decoding.TreeState(state), max_length=length, bos=1, eos=2)
     prefix = np.zeros((B, length + 1), np.int32)
     prefix[:, 0] = 1
     for t in range(length):

@@ -35,15 +35,15 @@ def _words(tokens):
 
 def test_d3_toy_beam():
     """D3: B = 2 keeps "I am a student": .6 * .9 * .7 * .8 = .3024, log -1.1960."""
-    state = jnp.zeros((1, 2), jnp.int32)
-    found = decoding.beam_search(_step, state, beam_size=2, length=6, bos=1, eos=2, length_penalty=0.0)
+    state = decoding.TreeState(jnp.zeros((1, 2), jnp.int32))
+    found = decoding.beam_search(_step, state, beam_size=2, max_length=6, bos=1, eos=2, length_penalty=0.0)
     assert _words(found.tokens[0, 0]) == ["I", "am", "a", "student"]
     np.testing.assert_allclose(found.log_probs[0, 0], -1.1960, atol=5e-4)
 
 
 def test_d3_greedy_takes_the_same_path():
     """D3, W: in the document's example greedy search finds the same, so it does not show that a beam can recover."""
-    found = decoding.greedy(_step, jnp.zeros((1, 1), jnp.int32), length=6, bos=1, eos=2)
+    found = decoding.greedy(_step, decoding.TreeState(jnp.zeros((1, 1), jnp.int32)), max_length=6, bos=1, eos=2)
     assert _words(found.tokens[0, 0]) == ["I", "am", "a", "student"]
 
 
@@ -59,9 +59,16 @@ def test_d3_a_case_where_greedy_loses():
     def step(tokens, state):
         return jnp.asarray(table)[tokens], state
 
-    greedy = decoding.greedy(step, jnp.zeros((1, 1)), length=3, bos=1, eos=2)
+    greedy = decoding.greedy(step, decoding.TreeState(jnp.zeros((1, 1))), max_length=3, bos=1, eos=2)
     beam = decoding.beam_search(
-        step, jnp.zeros((1, 2)), beam_size=2, length=3, bos=1, eos=2, length_penalty=0.0, exact_stop=True
+        step,
+        decoding.TreeState(jnp.zeros((1, 2))),
+        beam_size=2,
+        max_length=3,
+        bos=1,
+        eos=2,
+        length_penalty=0.0,
+        exact_stop=True,
     )
     assert np.asarray(beam.tokens[0, 0]).tolist() == [4, 2, 0]
     assert float(beam.log_probs[0, 0]) > float(greedy.log_probs[0, 0])
@@ -78,7 +85,7 @@ def test_d4_length_normalization():
 
 def test_d6_stops_at_end():
     """D6: nothing follows the end token but padding."""
-    found = decoding.greedy(_step, jnp.zeros((1, 1), jnp.int32), length=9, bos=1, eos=2)
+    found = decoding.greedy(_step, decoding.TreeState(jnp.zeros((1, 1), jnp.int32)), max_length=9, bos=1, eos=2)
     length = int(found.lengths[0, 0])
     assert int(found.tokens[0, 0, length - 1]) == ID["</s>"]
     assert not np.asarray(found.tokens[0, 0, length:]).any()

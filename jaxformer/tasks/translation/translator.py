@@ -163,18 +163,19 @@ def _search_rows(net: Pure, options: tuple[int, int, float], params: Params, sou
     context, state = net.apply(params, memory, beam_size=beam_size, length=length, method="start")
 
     def step(tokens, state):
-        return net.apply(params, tokens, state, context, method="step")
+        logits, tree = net.apply(params, tokens, state.tree, context, method="step")
+        return logits, decoding.TreeState(tree)
 
     return decoding.beam_search(
         step,
-        state,
+        decoding.TreeState(state),
         beam_size=beam_size,
-        length=length,
+        max_length=length,
         bos=BEGIN,
         eos=END,
         pad=PAD,
         length_penalty=length_penalty,
-        limit=limit,
+        max_lengths=limit,
     )
 
 

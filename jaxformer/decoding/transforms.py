@@ -1,0 +1,264 @@
+"""Rules that change the scores of the next token: masks, filters and temperatures, which chain.
+
+A transform is called with scores ``[B, K, V]`` and a history and returns scores. Its attribute `normalized` says where
+it acts. False: on the step's own scores, before log-softmax, so that the probabilities of a step still add up to 1, as
+in CTranslate2. True: on log-probabilities, after log-softmax, so that what it removes is lost, as in Hugging Face. Any
+callable with that attribute is a transform; those here are frozen dataclasses and pytrees.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxformer.errors import ConfigError
+
+Scores: TypeAlias = Float[Array, "B K V"]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class History:
+    """The sequences so far, of K hypotheses of B sentences.
+
+    `sentences` is the row of each sentence in the batch that the search was given: an array with one entry per
+    sentence is indexed by it, since a search may drop the rows of finished sentences.
+    """
+
+    tokens: jax.Array  # int32 [B, K, T]: a prefix included, bos not; only the first `lengths` count
+    lengths: jax.Array  # int32 [B, K]
+    sentences: jax.Array  # int32 [B]
+
+
+class Transform(Protocol):
+    """A function of scores and history; `normalized` says whether it takes log-probabilities or the step's scores."""
+
+    @property
+    def normalized(self) -> bool: ...
+
+    def __call__(self, scores: jax.Array, history: History, /) -> jax.Array: ...
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """The log-probabilities of next tokens after several transforms; see `chain`."""
+
+    transforms: tuple[Transform, ...]
+
+    def __call__(self, scores: Scores, history: History) -> Scores:
+        scores = scores.astype(jnp.float32)
+        for transform in self.transforms:
+            scores = scores if transform.normalized else transform(scores, history)
+        scores = scores - jax.nn.logsumexp(scores, axis=-1, keepdims=True)
+        for transform in self.transforms:
+            scores = transform(scores, history) if transform.normalized else scores
+        return scores
+
+
+def chain(*transforms: Transform) -> Chain:
+    """Returns the function from scores and history to float32 log-probabilities that a search applies at each step.
+
+    Transforms that act before normalization come first, in their order; then log-softmax; then the others, in theirs.
+
+    >>> import jax.numpy as jnp
+    >>> history = History(jnp.zeros((1, 1, 1), jnp.int32), jnp.zeros((1, 1), jnp.int32), jnp.zeros(1, jnp.int32))
+    >>> scores = jnp.log(jnp.array([[[0.5, 0.25, 0.25]]]))
+    >>> jnp.exp(chain(forbid([2], normalized=True))(scores, history)).round(3).tolist()
+    [[[0.5, 0.25, 0.0]]]
+    >>> jnp.exp(chain(forbid([0], normalized=False))(scores, history)).round(3).tolist()
+    [[[0.0, 0.5, 0.5]]]
+    """
+    return Chain(transforms)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Temperature:
+    value: float | jax.Array
+    normalized = False
+
+    def __call__(self, scores: Scores, history: History) -> Scores:
+        return scores / self.value
+
+
+def temperature(value: float) -> Transform:
+    """Divides the scores by `value`: below 1 sharpens the distribution, above 1 flattens it.
+
+    Raises:
+      ConfigError: `value` is not positive and finite.
+
+    >>> import jax.numpy as jnp
+    >>> temperature(0.5)(jnp.array([[[1.0, 3.0]]]), None).tolist()
+    [[[2.0, 6.0]]]
+    """
+    if not 0 < value < float("inf"):
+        raise ConfigError(f"temperature must be positive and finite, got {value}")
+    return _Temperature(value)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _TopK:
+    count: int = dataclasses.field(metadata={"static": True})
+    normalized = False
+
+    def __call__(self, scores: Scores, history: History) -> Scores:
+        lowest = jax.lax.top_k(scores, min(self.count, scores.shape[-1]))[0][..., -1:]
+        return jnp.where(scores < lowest, -jnp.inf, scores)
+
+
+def top_k(count: int) -> Transform:
+    """Keeps the `count` highest scores, and those equal to the lowest of them (Fan et al. 2018).
+
+    Raises:
+      ConfigError: `count` is below 1.
+
+    >>> import jax.numpy as jnp
+    >>> top_k(2)(jnp.array([[[1.0, 3.0, 2.0]]]), None).tolist()
+    [[[-inf, 3.0, 2.0]]]
+    """
+    if count < 1:
+        raise ConfigError(f"top_k must be at least 1, got {count}")
+    return _TopK(count)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _TopP:
+    mass: float | jax.Array
+    normalized = False
+
+    def __call__(self, scores: Scores, history: History) -> Scores:
+        ordered = jnp.sort(scores, axis=-1, descending=True)
+        probs = jax.nn.softmax(ordered, axis=-1)
+        above = jnp.cumsum(probs, axis=-1) - probs  # the mass of the tokens that rank above; rounded, so 1 is apart
+        kept = (above < self.mass) | (jnp.asarray(self.mass) >= 1)
+        lowest = jnp.where(kept, ordered, jnp.inf).min(-1, keepdims=True)
+        return jnp.where(scores < lowest, -jnp.inf, scores)
+
+
+def top_p(mass: float) -> Transform:
+    """Keeps the fewest most probable tokens that hold at least `mass` together, and ties with the last of them.
+
+    Nucleus sampling: Holtzman et al. 2020, "The curious case of neural text degeneration".
+
+    Raises:
+      ConfigError: `mass` is not in (0, 1].
+
+    >>> import jax.numpy as jnp
+    >>> jnp.exp(top_p(0.6)(jnp.log(jnp.array([[[0.5, 0.2, 0.3]]])), None)).round(3).tolist()
+    [[[0.5, 0.0, 0.30000001192092896]]]
+    """
+    if not 0 < mass <= 1:
+        raise ConfigError(f"top_p must be in (0, 1], got {mass}")
+    return _TopP(mass)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Forbid:
+    tokens: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+    normalized: bool = dataclasses.field(metadata={"static": True})
+
+    def __call__(self, scores: Scores, history: History) -> Scores:
+        mask = np.isin(np.arange(scores.shape[-1]), self.tokens)
+        return jnp.where(mask[None, None], -jnp.inf, scores)
+
+
+def forbid(tokens: Sequence[int], *, normalized: bool = True) -> Transform:
+    """Never chooses any of `tokens`.
+
+    Args:
+      tokens: Ids; static.
+      normalized: Whether their probability is lost, as with Hugging Face's `bad_words_ids`, or goes to the other
+        tokens, as with CTranslate2's `suppress_sequences`.
+
+    Raises:
+      ConfigError: An id is negative.
+
+    >>> import jax.numpy as jnp
+    >>> forbid([0, 2])(jnp.array([[[-1.0, -3.0, -2.0]]]), None).tolist()
+    [[[-inf, -3.0, -inf]]]
+    """
+    if any(token < 0 for token in tokens):
+        raise ConfigError(f"forbidden tokens must not be negative, got {sorted(tokens)}")
+    return _Forbid(tuple(tokens), normalized)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _MinLength:
+    lengths: int | jax.Array
+    eos: int = dataclasses.field(metadata={"static": True})
+    normalized: bool = dataclasses.field(metadata={"static": True})
+
+    def __call__(self, scores: Scores, history: History) -> Scores:
+        early = history.lengths + 1 < _per_sentence(self.lengths, history)
+        return jnp.where(early[..., None] & _is_token(self.eos, scores), -jnp.inf, scores)
+
+
+def min_length(lengths: int | Int[Array, " B"], *, eos: int, normalized: bool = True) -> Transform:
+    """Forbids `eos` until a sequence with it has at least `lengths` tokens, a prefix included.
+
+    Hugging Face's ``min_length=n`` is n here, its ``min_new_tokens=n`` is n + 1; CTranslate2's
+    ``min_decoding_length=n`` is n + 1 with ``normalized=False``. A search that reaches its maximum earlier has no token
+    left to choose: its log-probability is minus infinity.
+
+    Args:
+      lengths: For all sentences, or for each.
+      normalized: See `forbid`.
+
+    >>> import jax.numpy as jnp
+    >>> history = History(jnp.zeros((1, 2, 3), jnp.int32), jnp.array([[1, 2]]), jnp.arange(1))
+    >>> min_length(3, eos=0)(jnp.array([[[-1.0, -3.0], [-1.0, -3.0]]]), history).tolist()
+    [[[-inf, -3.0], [-1.0, -3.0]]]
+    """
+    return _MinLength(lengths, eos, normalized)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ForceEnd:
+    """Leaves only `eos`, with its own log-probability, where it is the last token that `max_lengths` allow."""
+
+    max_lengths: jax.Array  # int32 [B]
+    eos: int = dataclasses.field(metadata={"static": True})
+    normalized = True
+
+    def __call__(self, scores: Scores, history: History) -> Scores:
+        last = history.lengths + 1 >= _per_sentence(self.max_lengths, history)
+        return jnp.where(last[..., None] & ~_is_token(self.eos, scores), -jnp.inf, scores)
+
+
+def well_formed(
+    transforms: Sequence[Transform], *, bos: int | None, eos: int | None, pad: int, max_lengths: Int[Array, " B"]
+) -> tuple[Transform, ...]:
+    """Appends the rules of every search: `pad` and `bos` are never chosen, and `eos` comes at the limit.
+
+    A `bos` that also ends a sequence, as BART's does, may be chosen.
+
+    Raises:
+      ConfigError: `pad` is `eos`, which could then never be chosen.
+    """
+    if pad == eos:
+        raise ConfigError(f"pad and eos must be two tokens, got {pad} for both")
+    never = tuple(token for token in (pad, bos) if token is not None and token != eos)
+    end = () if eos is None else (ForceEnd(max_lengths, eos),)
+    return (*transforms, _Forbid(never, normalized=True), *end)
+
+
+def _per_sentence(value: int | jax.Array, history: History) -> jax.Array:
+    """One number, or one per sentence of the whole batch, as ``[1, 1]`` or ``[B, 1]``."""
+    value = jnp.asarray(value)
+    return value[None, None] if value.ndim == 0 else value[history.sentences][:, None]
+
+
+def _is_token(token: int, scores: Scores) -> jax.Array:
+    return (np.arange(scores.shape[-1]) == token)[None, None]

@@ -1,0 +1,303 @@
+"""One loop over steps, and the three ways to choose its tokens that need no beam: greedy, sampled and forced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxformer.decoding.api import Hypotheses, S, Step, check_state, limits
+from jaxformer.decoding.transforms import History, Transform, chain, well_formed
+from jaxformer.errors import ConfigError
+from jaxformer.functional.dropout import hashed_bits
+
+
+class Choose(Protocol):
+    """Picks the next token of each hypothesis, ``int [B, K]``, from log-probabilities ``[B, K, V]`` and a history."""
+
+    def __call__(self, log_probs: jax.Array, history: History, /) -> jax.Array: ...
+
+
+class _Progress(NamedTuple, Generic[S]):
+    number: jax.Array  # int32: places of `tokens` that are filled
+    last: jax.Array  # int32 [B, K]: the token that the next step takes
+    state: S
+    done: jax.Array  # Bool [B, K]
+    tokens: jax.Array  # int32 [B, K, T]
+    lengths: jax.Array  # int32 [B, K]
+    log_probs: jax.Array  # float32 [B, K]
+    token_log_probs: jax.Array  # float32 [B, K, T]
+
+
+def unroll(
+    step: Step[S],
+    state: S,
+    choose: Choose,
+    start: History,
+    *,
+    bos: int | None,
+    eos: int | None,
+    max_lengths: Int[Array, "B K"],
+    pad: int = 0,
+    transforms: Sequence[Transform] = (),
+) -> Hypotheses:
+    """Extends each hypothesis by itself until `eos` is chosen or its limit is reached, by one ``while_loop``.
+
+    Args:
+      step, state: See `jaxformer.decoding.api`.
+      choose: Sees the log-probabilities after all transforms.
+      start: The forced tokens of each hypothesis, ``lengths`` of them and then `pad`, in a buffer of T places.
+      bos: The token before the first; None where the first forced token is the one to begin with.
+      eos: None where no token ends a sequence.
+      max_lengths: The most tokens of each hypothesis, forced ones included; at most T.
+      transforms: See `jaxformer.decoding.transforms`; nothing else is forbidden or forced here.
+
+    Returns:
+      Hypotheses ``[B, K]`` with ``scores == log_probs``; forced tokens have no part in log-probabilities.
+    """
+    length = start.tokens.shape[2]
+    next_log_probs = chain(*transforms)
+
+    def advance(progress: _Progress[S]) -> _Progress[S]:
+        number, last, state, done, tokens, lengths, log_probs, token_log_probs = progress
+        scores, state = step(last, state)
+        history = History(tokens, lengths, start.sentences)
+        choices = next_log_probs(scores, history)
+        chosen = choose(choices, history).astype(jnp.int32)
+        forced = number < start.lengths
+        gained = jnp.take_along_axis(choices, chosen[..., None], axis=-1)[..., 0]
+        gained = jnp.where(done | forced, 0.0, gained)
+        chosen = jnp.where(forced, tokens[:, :, number], jnp.where(done, pad, chosen))
+        ends = jnp.zeros_like(done) if eos is None else (chosen == eos) & ~forced
+        return _Progress(
+            number=number + 1,
+            last=chosen,
+            state=state,
+            done=done | ends | (number + 1 >= max_lengths),
+            tokens=jax.lax.dynamic_update_index_in_dim(tokens, chosen, number, 2),
+            lengths=jnp.where(done, lengths, number + 1),
+            log_probs=log_probs + gained,
+            token_log_probs=jax.lax.dynamic_update_index_in_dim(token_log_probs, gained, number, 2),
+        )
+
+    number = jnp.int32(0 if bos is not None else 1)
+    progress = _Progress(
+        number=number,
+        last=start.tokens[:, :, 0] if bos is None else jnp.full(start.lengths.shape, bos, jnp.int32),
+        state=state,
+        done=number >= max_lengths,
+        tokens=start.tokens,
+        lengths=jnp.minimum(number, max_lengths),
+        log_probs=jnp.zeros(start.lengths.shape),
+        token_log_probs=jnp.zeros(start.tokens.shape),
+    )
+    progress = jax.lax.while_loop(lambda p: (p.number < length) & ~p.done.all(), advance, progress)
+    log_probs = progress.log_probs
+    return Hypotheses(progress.tokens, progress.lengths, log_probs, log_probs, progress.token_log_probs)
+
+
+def greedy(
+    step: Step[S],
+    state: S,
+    *,
+    max_length: int,
+    bos: int | None,
+    eos: int | None,
+    pad: int = 0,
+    max_lengths: Int[Array, " B"] | None = None,
+    prefix: Int[Array, "B P"] | None = None,
+    prefix_lengths: Int[Array, " B"] | None = None,
+    transforms: Sequence[Transform] = (),
+) -> Hypotheses:
+    """Takes the most probable token at every step, for each hypothesis by itself.
+
+    Args:
+      step, state: See `jaxformer.decoding.api`.
+      max_length: The most tokens, `eos` and prefix included; static.
+      bos: The token before the first, never chosen unless it is `eos`; None where the prefix begins the sequence,
+        which then has at least one token.
+      eos: Ends a sequence, and must be the last token at the limit; None where no token does.
+      pad: Fills what follows the end; never chosen.
+      max_lengths: The most tokens of each sentence, at most `max_length`.
+      prefix: Tokens that come first, whatever their probability. They stand in `tokens` and count in `lengths` and
+        limits, but have no part in log-probabilities. A sentence whose prefix fills its limit gets no other token.
+      prefix_lengths: The tokens of each prefix; all P by default.
+      transforms: See `jaxformer.decoding.transforms`.
+
+    Returns:
+      Hypotheses ``[B, K]`` with ``scores == log_probs``.
+
+    Raises:
+      ConfigError: `pad` is `eos`; a prefix is longer than `max_length`, or missing where there is no `bos`.
+
+    >>> import jax.numpy as jnp
+    >>> from jaxformer.decoding import TreeState
+    >>> count_up = lambda tokens, state: (jnp.eye(8)[tokens + 1], state)  # the next number is the most probable
+    >>> greedy(count_up, TreeState(jnp.zeros((1, 1))), max_length=6, bos=3, eos=7).tokens.tolist()
+    [[[4, 5, 6, 7, 0, 0]]]
+    """
+    start = _start(check_state(state), max_length, bos=bos, pad=pad, prefix=prefix, prefix_lengths=prefix_lengths)
+    most = jnp.maximum(limits(max_lengths, max_length, start.lengths.shape[0]), start.lengths[:, 0])
+    return unroll(
+        step,
+        state,
+        lambda log_probs, history: log_probs.argmax(-1),
+        start,
+        bos=bos,
+        eos=eos,
+        pad=pad,
+        max_lengths=jnp.broadcast_to(most[:, None], start.lengths.shape),
+        transforms=well_formed(transforms, bos=bos, eos=eos, pad=pad, max_lengths=most),
+    )
+
+
+def sample(
+    step: Step[S],
+    state: S,
+    *,
+    key: jax.Array,
+    max_length: int,
+    bos: int | None,
+    eos: int | None,
+    pad: int = 0,
+    max_lengths: Int[Array, " B"] | None = None,
+    prefix: Int[Array, "B P"] | None = None,
+    prefix_lengths: Int[Array, " B"] | None = None,
+    transforms: Sequence[Transform] = (),
+) -> Hypotheses:
+    """Draws every token from the model's distribution after the transforms, for each hypothesis by itself.
+
+    The random bits of a token are a function of the sentence's key, the hypothesis and the token's place, so they do
+    not depend on the other sentences, their number or padding. Hypotheses are not sorted by score.
+
+    Args:
+      key: One ``jax.random.key``, into which the sentence's row in the batch is folded; or one per sentence, ``[B]``,
+        such as ``jax.vmap(jax.random.fold_in, (None, 0))(key, indices)`` for the sentences of a corpus.
+      step, state, max_length, bos, eos, pad, max_lengths, prefix, prefix_lengths, transforms: See `greedy`.
+
+    Returns:
+      Hypotheses ``[B, K]`` with ``scores == log_probs``, of the distribution after the transforms.
+
+    Raises:
+      ConfigError: See `greedy`.
+      ValueError: `key` is neither one key nor one per sentence.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from jaxformer.decoding import TreeState, top_k
+    >>> count_up = lambda tokens, state: (jnp.eye(8)[tokens + 1], state)
+    >>> options = {"max_length": 6, "bos": 3, "eos": 7, "transforms": (top_k(1),)}
+    >>> sample(count_up, TreeState(jnp.zeros((1, 1))), key=jax.random.key(0), **options).tokens.tolist()
+    [[[4, 5, 6, 7, 0, 0]]]
+    """
+    shape = check_state(state)
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.shape not in ((), shape[:1]):
+        raise ValueError(f"key must be one jax.random.key, or {shape[0]}, one per sentence; got {key.dtype}{key.shape}")
+    fold_in_each = jax.vmap(jax.random.fold_in)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(shape[0])) if key.ndim == 0 else key
+    keys = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))(keys, jnp.arange(shape[1]))
+
+    def choose(log_probs: jax.Array, history: History) -> jax.Array:
+        of_step = jax.vmap(fold_in_each)(keys[history.sentences], history.lengths)
+        noise = jax.vmap(jax.vmap(lambda key: _gumbel(key, log_probs.shape[-1])))(of_step)
+        return (log_probs + noise).argmax(-1)
+
+    start = _start(shape, max_length, bos=bos, pad=pad, prefix=prefix, prefix_lengths=prefix_lengths)
+    most = jnp.maximum(limits(max_lengths, max_length, shape[0]), start.lengths[:, 0])
+    return unroll(
+        step,
+        state,
+        choose,
+        start,
+        bos=bos,
+        eos=eos,
+        pad=pad,
+        max_lengths=jnp.broadcast_to(most[:, None], shape),
+        transforms=well_formed(transforms, bos=bos, eos=eos, pad=pad, max_lengths=most),
+    )
+
+
+def forced(
+    step: Step[S],
+    state: S,
+    tokens: Int[Array, "B K T"],
+    lengths: Int[Array, "B K"],
+    *,
+    bos: int | None,
+    pad: int = 0,
+    prefix_lengths: Int[Array, " B"] | None = None,
+    transforms: Sequence[Transform] = (),
+) -> Hypotheses:
+    """The log-probabilities of given sequences, in sum and per token.
+
+    With the transforms of a search they are those that the search returned with these sequences.
+
+    Args:
+      step, state: See `jaxformer.decoding.api`.
+      tokens: Without `bos`; `eos` counts like any other token.
+      lengths: The tokens of each sequence, at most T; the others are ignored.
+      bos: The token before the first; None where the first token of each sequence is only read and not scored.
+      prefix_lengths: The first tokens of each sentence's sequences that are not scored; 0 by default.
+      transforms: See `jaxformer.decoding.transforms`.
+
+    Raises:
+      ValueError: `tokens` have another B or K than the state.
+
+    >>> import jax.numpy as jnp
+    >>> from jaxformer.decoding import TreeState
+    >>> fair_coin = lambda tokens, state: (jnp.zeros((*tokens.shape, 2)), state)
+    >>> result = forced(fair_coin, TreeState(jnp.zeros((1, 1))), jnp.array([[[1, 0, 1]]]), jnp.array([[2]]), bos=0)
+    >>> jnp.exp(result.token_log_probs).tolist(), jnp.exp(result.log_probs).tolist()
+    ([[[0.5, 0.5, 1.0]]], [[0.25]])
+    """
+    shape = check_state(state)
+    if tokens.shape[:2] != shape or lengths.shape != shape:
+        raise ValueError(f"tokens and lengths must begin {shape} as the state, got {tokens.shape} and {lengths.shape}")
+    first = 0 if bos is not None else 1
+    unscored = jnp.full(shape[:1], first) if prefix_lengths is None else jnp.maximum(prefix_lengths, first)
+    place = jnp.arange(tokens.shape[2])[None, None]
+    lengths = jnp.minimum(lengths, tokens.shape[2])
+    tokens = jnp.where(place < lengths[..., None], tokens, pad).astype(jnp.int32)
+
+    def choose(log_probs: jax.Array, history: History) -> jax.Array:
+        index = jnp.minimum(history.lengths, tokens.shape[2] - 1)[..., None]
+        return jnp.take_along_axis(tokens[history.sentences], index, axis=-1)[..., 0]
+
+    start = History(tokens, jnp.broadcast_to(unscored[:, None], shape), jnp.arange(shape[0]))
+    return unroll(step, state, choose, start, bos=bos, eos=None, pad=pad, max_lengths=lengths, transforms=transforms)
+
+
+def _start(
+    shape: tuple[int, int],
+    max_length: int,
+    *,
+    bos: int | None,
+    pad: int,
+    prefix: Int[Array, "B P"] | None,
+    prefix_lengths: Int[Array, " B"] | None,
+) -> History:
+    """Every sentence's prefix and then `pad`, the same for all hypotheses."""
+    batch = shape[0]
+    if prefix is None and prefix_lengths is not None:
+        raise ConfigError("prefix_lengths were given without a prefix")
+    prefix = jnp.zeros((batch, 0), jnp.int32) if prefix is None else prefix
+    if bos is None and prefix.shape[1] == 0:
+        raise ConfigError("without bos, the first token must come from a prefix; got none")
+    if prefix.shape[0] != batch or prefix.shape[1] > max_length:
+        raise ConfigError(f"prefix must be [B = {batch}, at most max_length = {max_length}], got {prefix.shape}")
+    size = prefix.shape[1]
+    lengths = jnp.full(batch, size) if prefix_lengths is None else jnp.clip(jnp.asarray(prefix_lengths), 0, size)
+    lengths = lengths if bos is not None else jnp.maximum(lengths, 1)
+    forced = jnp.arange(size)[None] < lengths[:, None]
+    tokens = jnp.full((batch, max_length), pad, jnp.int32).at[:, :size].set(jnp.where(forced, prefix, pad))
+    tokens = jnp.broadcast_to(tokens[:, None], (*shape, max_length))
+    return History(tokens, jnp.broadcast_to(lengths[:, None], shape), jnp.arange(batch))
+
+
+def _gumbel(key: jax.Array, size: int) -> Float[Array, " V"]:
+    """Gumbel noise: the argmax of log-probabilities plus it is a draw. The same bits under every vmap and mesh."""
+    bits = hashed_bits(key, jnp.arange(size, dtype=jnp.uint32))
+    uniform = ((bits >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2**-23)  # never 0 or 1
+    return -jnp.log(-jnp.log(uniform))

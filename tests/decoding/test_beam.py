@@ -1,0 +1,246 @@
+"""Beam search against enumeration, on models small enough to enumerate."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import decoding
+from tests.decoding.toys import (
+    BEGIN,
+    END,
+    LENGTH,
+    PAD,
+    VOCAB,
+    as_tuples,
+    enumerate_all,
+    markov,
+    plain,
+    start,
+)
+
+
+def search(step, state, beam_size, **options):
+    options = {"max_length": LENGTH, "bos": BEGIN, "eos": END, **options}
+    return decoding.beam_search(step, state, beam_size=beam_size, **options)
+
+
+def padded(step):
+    """The same model with 40 more tokens that have no probability, for beams as wide as the vocabulary."""
+
+    def wrapped(tokens, state):
+        logits, state = step(tokens, state)
+        return jnp.pad(logits, ((0, 0), (0, 0), (0, 40)), constant_values=-1e9), state
+
+    return wrapped
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_wide_beam_is_exhaustive_search(seed, length_penalty):
+    """D2: with a beam that holds every prefix the result is the best of all sequences.
+
+    27 prefixes are live before the last step; the vocabulary must be larger than the beam, so its logits are padded.
+    """
+    step, table = markov(seed)
+    beam_size = 28
+    result = search(padded(step), start(beam_size), beam_size, length_penalty=length_penalty, exact_stop=True)
+    for sentence in range(2):
+        expected = enumerate_all(table, sentence, length_penalty=length_penalty)[:5]
+        assert as_tuples(result, sentence)[:5] == [tokens for _, tokens in expected]
+        np.testing.assert_allclose(result.scores[sentence, :5], [score for score, _ in expected], rtol=1e-5)
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_transforms_are_exhaustive_search_among_what_they_leave(normalized):
+    """A forbidden token and a minimum length; before normalization the table itself is changed alike."""
+    step, table = markov(2)
+    rules = (decoding.forbid([3], normalized=normalized), decoding.min_length(3, eos=END, normalized=normalized))
+    if not normalized:
+        table = table.copy()
+        table[..., 3] = -1e9
+        table[:, :2, :, END] = -1e9
+    result = search(padded(step), start(28), 28, exact_stop=True, transforms=rules)
+    for sentence in range(2):
+        every = enumerate_all(table, sentence, length_penalty=1.0)
+        expected = [pair for pair in every if 3 not in pair[1] and len(pair[1]) >= 3][:5]
+        assert as_tuples(result, sentence)[:5] == [tokens for _, tokens in expected]
+        np.testing.assert_allclose(result.scores[sentence, :5], [score for score, _ in expected], rtol=1e-5)
+
+
+def test_width_one_is_greedy():
+    """D2: B = 1 equals greedy search."""
+    for seed in range(8):
+        step, _ = markov(seed)
+        greedy = decoding.greedy(step, start(1), max_length=LENGTH, bos=BEGIN, eos=END)
+        beam = search(step, start(1), 1, length_penalty=0.7)
+        np.testing.assert_array_equal(greedy.tokens, beam.tokens)
+        np.testing.assert_allclose(greedy.log_probs, beam.log_probs, rtol=1e-5)
+        np.testing.assert_allclose(greedy.token_log_probs, beam.token_log_probs, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rules", [(), (decoding.temperature(2.0), decoding.forbid([4]))], ids=["plain", "rules"])
+def test_log_probs_are_those_of_forced_scoring(rules):
+    """For every hypothesis of the n best, in sum and per token; what is not there has score minus infinity."""
+    step, _ = markov(8)
+    result = search(step, start(4), 4, length_penalty=0.6, transforms=rules)
+    again = decoding.forced(step, start(4), result.tokens, result.lengths, bos=BEGIN, transforms=rules)
+    assert np.isfinite(np.asarray(result.scores)).all()
+    np.testing.assert_allclose(again.log_probs, result.log_probs, rtol=1e-6)
+    np.testing.assert_allclose(again.token_log_probs, result.token_log_probs, rtol=1e-6)
+    np.testing.assert_allclose(result.scores, result.log_probs / result.lengths.astype(jnp.float32) ** 0.6, rtol=1e-6)
+
+
+def test_sentence_does_not_depend_on_its_batch():
+    """A sentence decoded beside another gives what it gives alone, with its own limit."""
+    step, _ = markov(5)
+    together = search(step, start(3), 3, max_lengths=jnp.array([2, 4]))
+    for sentence, limit in ((0, 2), (1, 4)):
+        alone = search(step, start(3).take(jnp.array([sentence])), 3, max_lengths=jnp.array([limit]))
+        np.testing.assert_array_equal(together.tokens[sentence], alone.tokens[0])
+        np.testing.assert_array_equal(together.scores[sentence], alone.scores[0])
+        assert int(together.lengths[sentence].max()) <= limit
+
+
+def test_n_best_is_sorted_and_distinct():
+    step, _ = markov(6)
+    result = search(step, start(4), 4)
+    assert (np.diff(np.asarray(result.scores), axis=1) <= 0).all()
+    assert all(len(set(as_tuples(result, sentence))) == 4 for sentence in range(2))
+
+
+def test_pad_and_begin_are_never_chosen():
+    @plain
+    def tempting(tokens, state):
+        logits = jnp.zeros((*tokens.shape, VOCAB)).at[..., jnp.array([PAD, BEGIN])].set(50.0)
+        return logits, state
+
+    for result in (
+        decoding.greedy(tempting, start(1), max_length=3, bos=BEGIN, eos=END),
+        search(tempting, start(2), 2, max_length=3),
+    ):
+        inside = np.arange(3) < np.asarray(result.lengths)[..., None]
+        assert not np.isin(np.asarray(result.tokens)[inside], [PAD, BEGIN]).any()
+
+
+class SharedState:
+    """A state with one leaf [B, ...] that a sentence's hypotheses share: every token that they chose, step by step.
+
+    The hypotheses find their own past in it by the parents that `ancestry` remembers.
+    """
+
+    def __init__(self, chosen, ancestry, number):
+        self.chosen, self.ancestry, self.number = chosen, ancestry, number
+
+    @property
+    def shape(self):
+        return self.ancestry.shape[:2]
+
+    def reorder(self, parents):
+        ancestry = jnp.take_along_axis(self.ancestry, parents[..., None], axis=1)
+        return SharedState(self.chosen, ancestry, self.number)
+
+    def take(self, sentences):
+        return SharedState(self.chosen[sentences], self.ancestry[sentences], self.number)
+
+
+jax.tree_util.register_pytree_node(
+    SharedState, lambda s: ((s.chosen, s.ancestry, s.number), None), lambda _, leaves: SharedState(*leaves)
+)
+
+
+def test_a_state_may_hold_what_hypotheses_share():
+    """The whole past decides the next token; it is the same from a leaf per hypothesis and from a shared one."""
+    table = jnp.asarray(np.random.default_rng(9).normal(size=(VOCAB,) * 4) * 1.5, jnp.float32)
+    beam_size, batch, length = 3, 2, 5
+
+    def scores(first, total, last):
+        return table[first, total % VOCAB, last]
+
+    @plain
+    def own(tokens, past):
+        first, total = jnp.where(past["number"] == 1, tokens, past["first"]), past["total"] + tokens
+        return scores(first, total, tokens), {"first": first, "number": past["number"] + 1, "total": total}
+
+    def shared(tokens, state):
+        number = state.number
+        chosen = state.chosen.at[:, number].set(tokens)  # [B, T, K]
+        own_place = jnp.broadcast_to(jnp.arange(beam_size)[None], tokens.shape)
+        ancestry = state.ancestry.at[:, :, number].set(own_place)  # [B, K, T]: whose token is mine at each step
+        past = jnp.take_along_axis(chosen.swapaxes(1, 2), ancestry, axis=1)  # [B, K, T]
+        written = jnp.arange(length)[None, None] <= number
+        total = jnp.where(written, past, 0).sum(-1)
+        first = jnp.where(number >= 1, past[:, :, 1], 0)
+        return scores(first, total, tokens), SharedState(chosen, ancestry, number + 1)
+
+    zeros = jnp.zeros((batch, beam_size), jnp.int32)
+    options = {"max_length": length, "length_penalty": 0.6, "exact_stop": True}
+    tree = decoding.TreeState({"first": zeros, "number": zeros, "total": zeros})
+    expected = search(own, tree, beam_size, **options)
+    empty = SharedState(
+        jnp.zeros((batch, length, beam_size), jnp.int32), jnp.zeros((batch, beam_size, length), jnp.int32), jnp.int32(0)
+    )
+    result = search(shared, empty, beam_size, **options)
+    np.testing.assert_array_equal(result.tokens, expected.tokens)
+    np.testing.assert_array_equal(result.scores, expected.scores)
+    assert len(set(as_tuples(result, 0))) == beam_size
+
+
+def test_one_program_for_equal_shapes():
+    step, _ = markov(7)
+    traces = []
+
+    @jax.jit
+    def run(state):
+        traces.append(None)
+        return search(step, state, 2)
+
+    run(start(2))
+    run(jax.tree.map(lambda leaf: leaf + 0, start(2)))
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam_size": 3}, "holds 2 hypotheses"),
+        ({"beam_size": 2, "length_penalty": -1.0}, "at least 0"),
+        ({"beam_size": 2, "length_penalty": float("nan")}, "at least 0"),
+        ({"beam_size": 6}, "below the vocabulary"),
+        ({"beam_size": 2, "max_length": 0}, "max_length must be at least 1, got 0"),
+    ],
+)
+def test_bad_requests(options, message):
+    step, _ = markov(0)
+    state = start(6 if options["beam_size"] == 6 else 2)
+    with pytest.raises(ValueError, match=message):
+        search(step, state, **options)
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam"])
+def test_a_sequence_may_begin_with_what_ends_it(method):
+    """As BART's do: the result is what another bos token with the same row gives."""
+    step, table = markov(4)
+    table[:, :, BEGIN] = table[:, :, END]  # so that both begin alike
+
+    def result(bos):
+        # Never chosen in either search, so that both choose among the same tokens.
+        barred = lambda tokens, state: (lambda x, s: (x.at[..., BEGIN].set(-1e9), s))(*step(tokens, state))
+        if method == "greedy":
+            return decoding.greedy(barred, start(1), max_length=LENGTH, bos=bos, eos=END)
+        return search(barred, start(3), 3, bos=bos)
+
+    same, other = result(END), result(BEGIN)
+    np.testing.assert_array_equal(same.tokens, other.tokens)
+    np.testing.assert_allclose(same.scores, other.scores, rtol=1e-5)
+    assert np.isfinite(np.asarray(same.scores)).all()
+
+
+def test_an_end_that_pads_is_refused():
+    step, _ = markov(0)
+    for run in (
+        lambda: decoding.greedy(step, start(1), max_length=LENGTH, bos=BEGIN, eos=END, pad=END),
+        lambda: search(step, start(2), 2, pad=END),
+    ):
+        with pytest.raises(ValueError, match="pad and eos must be two tokens, got 2"):
+            run()

@@ -1,0 +1,200 @@
+"""Each transform against direct computation, with the meaning that Hugging Face and CTranslate2 give it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import decoding
+from jaxformer.decoding.transforms import ForceEnd, well_formed
+
+B, K, V, T = 2, 3, 11, 5
+SCORES = np.random.default_rng(0).normal(size=(B, K, V)).astype(np.float32) * 2
+LENGTHS = np.array([[0, 1, 2], [3, 4, 1]], np.int32)
+HISTORY = decoding.History(jnp.zeros((B, K, T), jnp.int32), jnp.asarray(LENGTHS), jnp.arange(B))
+SWAPPED = dataclasses.replace(HISTORY, sentences=jnp.array([1, 0]))
+
+
+def apply(transform, scores=SCORES, history=HISTORY):
+    """By the transform itself and under jit, where its arrays are traced; both must agree."""
+    result = np.asarray(transform(jnp.asarray(scores), history))
+    traced = np.asarray(jax.jit(lambda t, s, h: t(s, h))(transform, jnp.asarray(scores), history))
+    np.testing.assert_array_equal(result, traced)
+    return result
+
+
+def softmax(scores):
+    exp = np.exp(scores - scores.max(-1, keepdims=True), dtype=np.float64)
+    return exp / exp.sum(-1, keepdims=True)
+
+
+def test_temperature_divides():
+    transform = decoding.temperature(0.25)
+    assert not transform.normalized
+    np.testing.assert_allclose(apply(transform), SCORES / 0.25)
+
+
+@pytest.mark.parametrize("count", [1, 4, V, V + 5])
+def test_top_k(count):
+    """As many as asked for, the highest, unchanged; a count above the vocabulary's size keeps all."""
+    transform = decoding.top_k(count)
+    assert not transform.normalized
+    result = apply(transform)
+    for row, kept in zip(SCORES.reshape(-1, V), result.reshape(-1, V), strict=True):
+        best = set(np.argsort(-row)[:count].tolist())
+        assert set(np.flatnonzero(np.isfinite(kept)).tolist()) == best
+        np.testing.assert_array_equal(kept[list(best)], row[list(best)])
+
+
+def test_top_k_keeps_ties():
+    """As Hugging Face does: only what is below the k-th goes."""
+    scores = np.array([[[1.0, 3.0, 3.0, 3.0, 2.0]]], np.float32)
+    assert apply(decoding.top_k(2), scores).tolist() == [[[-np.inf, 3.0, 3.0, 3.0, -np.inf]]]
+
+
+@pytest.mark.parametrize("mass", [1e-6, 0.3, 0.6, 0.9, 0.999])
+def test_top_p(mass):
+    """The smallest set of the most probable tokens with at least that mass; never empty."""
+    transform = decoding.top_p(mass)
+    assert not transform.normalized
+    result = apply(transform)
+    for row, kept in zip(SCORES.reshape(-1, V), result.reshape(-1, V), strict=True):
+        order = np.argsort(-row)
+        number = int(np.searchsorted(np.cumsum(softmax(row)[order]), mass)) + 1
+        assert set(np.flatnonzero(np.isfinite(kept)).tolist()) == set(order[:number].tolist())
+        np.testing.assert_array_equal(kept[order[:number]], row[order[:number]])
+
+
+def test_top_p_of_one_keeps_everything():
+    """Also a tail so light that the rounded sum is 1 before it."""
+    scores = np.concatenate([SCORES, np.full((B, K, 4), -80.0, np.float32)], -1)
+    np.testing.assert_array_equal(apply(decoding.top_p(1.0), scores), scores)
+
+
+def test_top_p_after_top_k_sees_what_is_left():
+    """Filters chain: 0.5 and 0.3 of 1 are 0.625 and 0.375 after the third is gone."""
+    scores = np.log(np.array([[[0.5, 0.3, 0.2]]], np.float32))
+    both = apply(decoding.top_p(0.62), apply(decoding.top_k(2), scores))
+    assert np.isfinite(both).tolist() == [[[True, False, False]]]
+    assert np.isfinite(apply(decoding.top_p(0.62), scores)).tolist() == [[[True, True, False]]]
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_forbid(normalized):
+    transform = decoding.forbid([2, 7], normalized=normalized)
+    assert transform.normalized is normalized
+    expected = SCORES.copy()
+    expected[..., [2, 7]] = -np.inf
+    np.testing.assert_array_equal(apply(transform), expected)
+
+
+def test_min_length_of_all_and_of_each():
+    """Ended sequences have at least that many tokens with eos, as Hugging Face's min_length counts."""
+    for lengths, needed, history in (
+        (3, [[3], [3]], HISTORY),
+        (jnp.array([2, 5]), [[2], [5]], HISTORY),
+        (jnp.array([2, 5]), [[5], [2]], SWAPPED),
+    ):
+        expected = SCORES.copy()
+        expected[..., 4][np.array(needed) > LENGTHS + 1] = -np.inf
+        np.testing.assert_array_equal(apply(decoding.min_length(lengths, eos=4), history=history), expected)
+    assert decoding.min_length(3, eos=4).normalized
+    assert not decoding.min_length(3, eos=4, normalized=False).normalized
+
+
+@pytest.mark.parametrize("history", [HISTORY, SWAPPED], ids=["in order", "swapped"])
+def test_force_end_leaves_only_eos_at_the_limit_of_each_sentence(history):
+    limits = np.array([2, 4])
+    expected = SCORES.copy()
+    at_limit = limits[np.asarray(history.sentences)][:, None] <= LENGTHS + 1
+    expected[at_limit[..., None] & (np.arange(V) != 4)] = -np.inf
+    result = apply(ForceEnd(jnp.asarray(limits), 4), history=history)
+    np.testing.assert_array_equal(result, expected)
+    assert (result[..., 4] == SCORES[..., 4]).all()  # at its own log-probability
+
+
+def test_bans_before_normalization_share_the_mass_and_later_ones_lose_it():
+    """CTranslate2 and Hugging Face, in this order; without transforms it is log-softmax."""
+    probs = softmax(SCORES)
+    kept = np.ones(V, bool)
+    kept[[2, 7]] = False
+    shared = decoding.chain(decoding.forbid([2, 7], normalized=False))(jnp.asarray(SCORES), HISTORY)
+    lost = decoding.chain(decoding.forbid([2, 7]))(jnp.asarray(SCORES), HISTORY)
+    np.testing.assert_allclose(np.exp(shared), probs * kept / (probs * kept).sum(-1, keepdims=True), rtol=1e-5)
+    np.testing.assert_allclose(np.exp(lost), probs * kept, rtol=1e-5)
+    np.testing.assert_allclose(decoding.chain()(jnp.asarray(SCORES), HISTORY), np.log(probs), rtol=1e-5, atol=1e-6)
+
+
+def test_chain_keeps_the_order_within_each_kind():
+    """Whatever the order in which the kinds are mixed."""
+    calls = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Noted:
+        name: str
+        normalized: bool
+
+        def __call__(self, scores, history):
+            calls.append((self.name, bool(jnp.allclose(jnp.exp(scores).sum(-1), 1, atol=1e-5))))
+            return scores
+
+    decoding.chain(Noted("a", True), Noted("b", False), Noted("c", True), Noted("d", False))(
+        jnp.asarray(SCORES), HISTORY
+    )
+    assert calls == [("b", False), ("d", False), ("a", True), ("c", True)]
+
+
+def test_chain_computes_in_float32():
+    scores = jnp.asarray(SCORES, jnp.bfloat16)
+    result = decoding.chain(decoding.temperature(0.5))(scores, HISTORY)
+    assert result.dtype == jnp.float32
+    np.testing.assert_allclose(np.exp(result).sum(-1), 1, rtol=1e-5)
+
+
+def test_transforms_are_static_or_traced_arguments():
+    """Equal settings are equal keys of a compilation cache; another temperature or mass is no new program."""
+    assert hash(decoding.forbid([1, 2])) == hash(decoding.forbid([1, 2]))
+    assert decoding.top_k(3) == decoding.top_k(3) != decoding.top_k(4)
+    traces = []
+
+    @jax.jit
+    def run(transforms, scores):
+        traces.append(None)
+        return decoding.chain(*transforms)(scores, HISTORY)
+
+    for value, mass in ((0.5, 0.9), (2.0, 0.3)):
+        result = run((decoding.temperature(value), decoding.top_p(mass)), jnp.asarray(SCORES))
+        np.testing.assert_allclose(np.exp(result).sum(-1), 1, rtol=1e-5)
+    assert len(traces) == 1
+
+
+def test_well_formed_sequences():
+    """Pad and bos never, unless bos is eos; eos at the limit, unless there is none."""
+    limits = jnp.array([2, 9])
+    rules = lambda **ids: well_formed((), max_lengths=limits, **ids)
+    finite = lambda **ids: np.isfinite(np.asarray(decoding.chain(*rules(**ids))(jnp.asarray(SCORES), HISTORY)))
+    result = finite(bos=1, eos=2, pad=0)
+    assert result[0, 0].tolist() == [False, False, *[True] * (V - 2)]
+    assert result[0, 1].tolist() == [False, False, True, *[False] * (V - 3)]
+    assert result[1].sum() == 3 * (V - 2)
+    assert finite(bos=2, eos=2, pad=0)[1].sum() == 3 * (V - 1)
+    assert finite(bos=None, eos=None, pad=-1).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: decoding.temperature(0.0), "temperature must be positive and finite, got 0.0"),
+        (lambda: decoding.temperature(float("nan")), "temperature must be positive and finite, got nan"),
+        (lambda: decoding.temperature(float("inf")), "temperature must be positive and finite, got inf"),
+        (lambda: decoding.top_k(0), "top_k must be at least 1, got 0"),
+        (lambda: decoding.top_p(0.0), r"top_p must be in \(0, 1\], got 0.0"),
+        (lambda: decoding.top_p(1.5), r"top_p must be in \(0, 1\], got 1.5"),
+        (lambda: decoding.forbid([3, -1]), r"must not be negative, got \[-1, 3\]"),
+    ],
+)
+def test_bad_settings(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

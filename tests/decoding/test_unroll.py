@@ -1,0 +1,333 @@
+"""Greedy, sampled and forced decoding: one loop, three ways to choose."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import decoding
+from tests.decoding.toys import (
+    BEGIN,
+    END,
+    LENGTH,
+    PAD,
+    VOCAB,
+    as_tuples,
+    log_softmax,
+    markov,
+    plain,
+    start,
+    total_log_prob,
+)
+
+IDS = {"bos": BEGIN, "eos": END}
+
+
+def test_greedy_takes_the_best_token_each_time():
+    """D1."""
+    step, table = markov(3)
+    result = decoding.greedy(step, start(1), max_length=LENGTH, **IDS)
+    last, expected = BEGIN, []
+    for number in range(LENGTH):
+        logits = table[0, min(number, 2), last].copy()
+        logits[[PAD, BEGIN]] = -np.inf
+        last = END if number == LENGTH - 1 else int(logits.argmax())
+        expected.append(last)
+        if last == END:
+            break
+    assert as_tuples(result, 0)[0] == tuple(expected)
+    np.testing.assert_allclose(result.log_probs[0, 0], total_log_prob(table, 0, expected), rtol=1e-5)
+
+
+def test_log_probs_are_per_token_and_in_sum():
+    """Each by the table; zero after the end."""
+    step, table = markov(1)
+    result = decoding.greedy(step, start(1), max_length=LENGTH, **IDS)
+    for sentence in range(2):
+        tokens = as_tuples(result, sentence)[0]
+        for number in range(LENGTH):
+            expected = total_log_prob(table, sentence, tokens[: number + 1]) - total_log_prob(
+                table, sentence, tokens[:number]
+            )
+            np.testing.assert_allclose(result.token_log_probs[sentence, 0, number], expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(result.token_log_probs.sum(-1), result.log_probs, rtol=1e-6)
+
+
+def test_the_loop_ends_with_the_last_sentence():
+    """And not with the buffer: steps are counted where they run."""
+    steps = []
+
+    @plain
+    def ends_at_two(tokens, state):
+        jax.debug.callback(lambda: steps.append(None))
+        logits = jnp.zeros((*tokens.shape, VOCAB)).at[..., 3].set(1.0)
+        return jnp.where((state == 1)[..., None], logits.at[..., END].set(2.0), logits), state + 1
+
+    state = decoding.TreeState(jnp.zeros((2, 1), jnp.int32))
+    result = decoding.greedy(ends_at_two, state, max_length=50, **IDS)
+    jax.effects_barrier()
+    assert len(steps) == 2
+    assert result.lengths.tolist() == [[2], [2]]
+
+
+def test_no_end_runs_to_each_limit():
+    """Nothing is forced there, and what is eos elsewhere is a token like any other."""
+    step, _ = markov(2)
+    limits = jnp.array([2, 4])
+    result = decoding.greedy(step, start(1), max_length=5, max_lengths=limits, bos=BEGIN, eos=None)
+    assert result.lengths.tolist() == [[2], [4]]
+    assert result.tokens[:, 0, 4].tolist() == [PAD, PAD]
+    forbidden = decoding.greedy(
+        step, start(1), max_length=5, max_lengths=limits, bos=BEGIN, eos=None, transforms=(decoding.forbid([END]),)
+    )
+    assert END not in np.asarray(forbidden.tokens)
+
+
+def continued(table, sentence, prefix, *, limit):
+    """Greedy search by hand after forced tokens: all tokens, and the log-probability of those that were chosen."""
+    log_probs = log_softmax(table)
+    tokens, total, last = [], 0.0, BEGIN
+    for number in range(limit):
+        row = log_probs[sentence, min(number, table.shape[1] - 1), last].copy()
+        row[[PAD, BEGIN]] = -np.inf
+        if number < len(prefix):
+            last = prefix[number]
+        else:
+            last = END if number == limit - 1 else int(row.argmax())
+            total += row[last]
+        tokens.append(last)
+        if last == END and number >= len(prefix):
+            break
+    return tuple(tokens), total
+
+
+def test_prefixes_of_different_lengths():
+    """Each sentence goes on after its own; forced tokens count in lengths and limits and not in log-probabilities."""
+    step, table = markov(5, batch=3, steps=6)
+    prefix = np.array([[3, 4, END], [5, 0, 0], [0, 0, 0]])  # an eos inside a prefix ends nothing
+    lengths = np.array([3, 1, 0])
+    result = decoding.greedy(
+        step,
+        start(2, batch=3),
+        max_length=6,
+        prefix=jnp.asarray(prefix),
+        prefix_lengths=jnp.asarray(lengths),
+        **IDS,
+    )
+    for sentence in range(3):
+        forced = prefix[sentence, : lengths[sentence]].tolist()
+        tokens, total = continued(table, sentence, forced, limit=6)
+        assert as_tuples(result, sentence) == [tokens] * 2
+        np.testing.assert_allclose(result.log_probs[sentence], total, rtol=1e-5, atol=1e-6)
+        assert not np.asarray(result.token_log_probs[sentence, :, : lengths[sentence]]).any()
+    assert as_tuples(result, 0)[0][:3] == (3, 4, END)
+    assert int(result.lengths[0, 0]) > 3
+
+
+def test_a_sentence_with_a_prefix_does_not_depend_on_its_batch():
+    step, _ = markov(6, batch=3)
+    prefix, lengths = jnp.array([[3, 4], [5, 0], [0, 0]]), jnp.array([2, 1, 0])
+    options = {"max_length": 6, **IDS}
+    together = decoding.greedy(step, start(1, batch=3), prefix=prefix, prefix_lengths=lengths, **options)
+    for sentence, length in enumerate(lengths.tolist()):
+        own = {"prefix": prefix[sentence : sentence + 1, :length]} if length else {}
+        alone = decoding.greedy(step, start(1, sentences=[sentence]), **own, **options)
+        for name in ("tokens", "lengths", "log_probs", "token_log_probs"):
+            np.testing.assert_array_equal(getattr(together, name)[sentence], getattr(alone, name)[0])
+
+
+def test_the_prefix_may_stand_for_bos():
+    """A first token that is only read: the same as that token as bos, one place later."""
+    step, _ = markov(7)
+    options = {"eos": END, "transforms": (decoding.forbid([BEGIN]),)}
+    prefix = jnp.array([[BEGIN, 4], [BEGIN, 5]])
+    result = decoding.greedy(step, start(1), max_length=6, bos=None, prefix=prefix, **options)
+    other = decoding.greedy(step, start(1), max_length=5, bos=BEGIN, prefix=prefix[:, 1:], **options)
+    np.testing.assert_array_equal(result.tokens[..., 1:], other.tokens)
+    np.testing.assert_array_equal(result.tokens[..., 0], BEGIN)
+    np.testing.assert_array_equal(result.lengths, other.lengths + 1)
+    np.testing.assert_array_equal(result.log_probs, other.log_probs)
+
+
+def test_a_prefix_that_fills_its_limit_stays_alone():
+    step, _ = markov(7)
+    prefix = jnp.array([[3, 4, 5], [3, 4, 5]])
+    result = decoding.greedy(step, start(1), max_length=5, max_lengths=jnp.array([2, 4]), prefix=prefix, **IDS)
+    assert as_tuples(result, 0) == [(3, 4, 5)]
+    assert as_tuples(result, 1) == [(3, 4, 5, END)]
+    assert float(result.log_probs[0, 0]) == 0
+
+
+def test_history_holds_what_was_chosen():
+    """A transform that forbids to repeat: it sees the prefix and every chosen token, and nothing else."""
+
+    class NoRepeat:
+        normalized = True
+
+        def __call__(self, scores, history):
+            inside = jnp.arange(history.tokens.shape[2])[None, None] < history.lengths[..., None]
+            seen = jax.nn.one_hot(jnp.where(inside, history.tokens, -1), scores.shape[-1]).sum(2) > 0
+            return jnp.where(seen, -jnp.inf, scores)
+
+    @plain
+    def stubborn(tokens, state):
+        return jnp.broadcast_to(jnp.arange(VOCAB, dtype=jnp.float32), (*tokens.shape, VOCAB)), state
+
+    state = decoding.TreeState(jnp.zeros((2, 1)))
+    options = {"max_length": 4, "prefix": jnp.array([[4], [5]]), "prefix_lengths": jnp.array([1, 0]), **IDS}
+    result = decoding.greedy(stubborn, state, transforms=(NoRepeat(),), **options)
+    assert result.tokens[:, 0].tolist() == [[4, 5, 3, END], [5, 4, 3, END]]
+
+
+def test_samples_do_not_depend_on_the_batch():
+    """Sentences with their keys, alone or together, in another order or beside longer ones: the same draws."""
+    step, _ = markov(8, batch=4)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(3), jnp.arange(4))
+    options = {"max_length": 8, **IDS}
+    together = decoding.sample(step, start(3, batch=4), key=jax.random.key(3), **options)
+    assert len({as_tuples(together, s)[k] for s in range(4) for k in range(3)}) > 6
+    for sentences in ([2], [3, 0], [1, 1]):
+        some = decoding.sample(step, start(3, sentences=sentences), key=keys[jnp.array(sentences)], **options)
+        for row, sentence in enumerate(sentences):
+            for name in ("tokens", "lengths", "log_probs", "token_log_probs"):
+                np.testing.assert_array_equal(getattr(some, name)[row], getattr(together, name)[sentence])
+
+
+def test_samples_under_one_hypothesis_or_many():
+    """A hypothesis draws what it draws beside others; those of one sentence differ."""
+    step, _ = markov(8)
+    draw = lambda number, key: decoding.sample(step, start(number), key=key, max_length=8, **IDS)
+    many, one = draw(6, jax.random.key(0)), draw(1, jax.random.key(0))
+    np.testing.assert_array_equal(many.tokens[:, :1], one.tokens)
+    assert len(set(as_tuples(many, 0))) > 1
+    assert as_tuples(draw(6, jax.random.key(1)), 0) != as_tuples(many, 0)
+
+
+def test_samples_follow_the_distribution():
+    """First and second tokens of 4,000 hypotheses: within five standard errors of the table, at a temperature."""
+    step, table = markov(9)
+    count, temperature = 4000, 1.7
+    rules = (decoding.temperature(temperature),)
+    result = decoding.sample(
+        step, start(count), key=jax.random.key(5), max_length=3, bos=BEGIN, eos=None, pad=-1, transforms=rules
+    )
+    # bos is never chosen, and what is left shares its mass.
+    probs = np.exp(log_softmax(table / temperature))
+    probs[..., BEGIN] = 0
+    probs /= probs.sum(-1, keepdims=True)
+    for sentence in range(2):
+        tokens = np.asarray(result.tokens[sentence])
+        first = np.bincount(tokens[:, 0], minlength=VOCAB)
+        expected = probs[sentence, 0, BEGIN]
+        assert (np.abs(first - count * expected) <= 5 * np.sqrt(count * expected * (1 - expected))).all()
+        common = int(first.argmax())
+        second = np.bincount(tokens[tokens[:, 0] == common, 1], minlength=VOCAB)
+        expected, number = probs[sentence, 1, common], first[common]
+        assert (np.abs(second - number * expected) <= 5 * np.sqrt(number * expected * (1 - expected))).all()
+
+
+def test_sampling_from_one_token_is_greedy():
+    step, _ = markov(4)
+    greedy = decoding.greedy(step, start(2), max_length=LENGTH, **IDS)
+    rules = (decoding.forbid([PAD, BEGIN], normalized=False), decoding.top_k(1))
+    sampled = decoding.sample(step, start(2), key=jax.random.key(0), max_length=LENGTH, transforms=rules, **IDS)
+    inside = np.arange(LENGTH - 1) < np.asarray(greedy.lengths)[..., None]  # the last place is END in both
+    np.testing.assert_array_equal(np.where(inside, sampled.tokens[..., :-1], 0), greedy.tokens[..., :-1])
+
+
+def test_samples_continue_a_prefix():
+    step, _ = markov(4)
+    prefix = jnp.array([[3, 4], [5, 3]])
+    result = decoding.sample(step, start(4), key=jax.random.key(0), max_length=7, prefix=prefix, **IDS)
+    np.testing.assert_array_equal(result.tokens[:, :, :2], jnp.broadcast_to(prefix[:, None], (2, 4, 2)))
+    again = decoding.forced(step, start(4), result.tokens, result.lengths, bos=BEGIN, prefix_lengths=jnp.array([2, 2]))
+    np.testing.assert_allclose(again.token_log_probs, result.token_log_probs, rtol=1e-6)
+
+
+def test_forced_scores_are_sums_over_the_table():
+    """Of any tokens, pad and bos among them, and of every length down to none."""
+    step, table = markov(0, steps=5)
+    tokens = np.random.default_rng(1).integers(0, VOCAB, (2, 3, 5))
+    lengths = np.array([[5, 3, 1], [0, 2, 4]])
+    result = decoding.forced(step, start(3), jnp.asarray(tokens), jnp.asarray(lengths), bos=BEGIN)
+    unscored = decoding.forced(
+        step, start(3), jnp.asarray(tokens), jnp.asarray(lengths), bos=BEGIN, prefix_lengths=jnp.array([1, 2])
+    )
+    read_only = decoding.forced(step, start(3), jnp.asarray(tokens), jnp.asarray(lengths), bos=None)
+    for sentence in range(2):
+        for k in range(3):
+            given = tokens[sentence, k, : lengths[sentence, k]].tolist()
+            total = total_log_prob(table, sentence, given)
+            np.testing.assert_allclose(result.log_probs[sentence, k], total, rtol=1e-5)
+            np.testing.assert_allclose(result.token_log_probs[sentence, k].sum(), total, rtol=1e-5)
+            assert as_tuples(result, sentence)[k] == tuple(given)
+            head = total_log_prob(table, sentence, given[: sentence + 1])
+            np.testing.assert_allclose(unscored.log_probs[sentence, k], total - head, rtol=1e-4, atol=1e-5)
+            if given:
+                rest = total_log_prob(table, sentence, given[1:], before=given[0])
+                np.testing.assert_allclose(read_only.log_probs[sentence, k], rest, rtol=1e-5, atol=1e-6)
+    assert not np.asarray(result.tokens[1, 0]).any()
+
+
+def test_forced_scoring_returns_what_greedy_search_did():
+    step, _ = markov(2)
+    rules = (decoding.temperature(0.5), decoding.min_length(3, eos=END))
+    found = decoding.greedy(step, start(1), max_length=LENGTH, transforms=rules, **IDS)
+    again = decoding.forced(step, start(1), found.tokens, found.lengths, bos=BEGIN, transforms=rules)
+    for name in ("tokens", "lengths", "log_probs", "token_log_probs"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
+    assert int(found.lengths.min()) >= 3
+
+
+def test_unroll_with_a_choice_of_ones_own():
+    """The second best token at each step; it sees the rules' result, and nothing else is forbidden or forced."""
+    step, table = markov(6)
+    buffer = decoding.History(jnp.zeros((2, 1, 3), jnp.int32), jnp.zeros((2, 1), jnp.int32), jnp.arange(2))
+    second = lambda log_probs, history: jax.lax.top_k(log_probs, 2)[1][..., 1]
+    result = decoding.unroll(step, start(1), second, buffer, bos=BEGIN, eos=None, max_lengths=jnp.full((2, 1), 3))
+    last = BEGIN
+    for number in range(3):
+        last = int(np.argsort(-table[0, number, last])[1])
+        assert int(result.tokens[0, 0, number]) == last
+
+
+def test_one_program_for_every_prefix_key_and_limit():
+    step, _ = markov(7)
+    traces = []
+
+    @jax.jit
+    def run(key, prefix, prefix_lengths, max_lengths):
+        traces.append(None)
+        options = {"prefix": prefix, "prefix_lengths": prefix_lengths, "max_lengths": max_lengths, **IDS}
+        return decoding.sample(step, start(2), key=key, max_length=6, **options)
+
+    for seed, lengths in ((0, [2, 0]), (1, [0, 1])):
+        result = run(jax.random.key(seed), jnp.array([[3, 4], [4, 3]]), jnp.array(lengths), jnp.array([6, 5]))
+        assert (np.asarray(result.lengths) <= [[6], [5]]).all()
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prefix": jnp.zeros((2, 5), jnp.int32)}, r"at most max_length = 4\], got \(2, 5\)"),
+        ({"prefix": jnp.zeros((3, 2), jnp.int32)}, r"\[B = 2, .* got \(3, 2\)"),
+        ({"prefix_lengths": jnp.array([1, 1])}, "prefix_lengths were given without a prefix"),
+        ({"bos": None}, "without bos, the first token must come from a prefix"),
+        ({"bos": None, "prefix": jnp.zeros((2, 0), jnp.int32)}, "without bos, the first token must come from a prefix"),
+        ({"max_length": 0}, "max_length must be at least 1, got 0"),
+    ],
+)
+def test_bad_prefixes_and_limits(options, message):
+    step, _ = markov(0)
+    with pytest.raises(ValueError, match=message):
+        decoding.greedy(step, start(1), **{"max_length": LENGTH, **IDS, **options})
+
+
+def test_bad_keys_and_sequences():
+    step, _ = markov(0)
+    for key in (jax.random.split(jax.random.key(0), 3), jnp.zeros(2, jnp.uint32)):
+        with pytest.raises(ValueError, match=r"one jax\.random\.key, or 2, one per sentence"):
+            decoding.sample(step, start(1), key=key, max_length=2, **IDS)
+    with pytest.raises(ValueError, match=r"must begin \(2, 1\) as the state"):
+        decoding.forced(step, start(1), jnp.zeros((2, 3, 4), jnp.int32), jnp.zeros((2, 3), jnp.int32), bos=BEGIN)

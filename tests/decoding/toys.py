@@ -1,0 +1,69 @@
+"""Models small enough to enumerate, and the numpy references of their searches."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import decoding
+
+PAD, BEGIN, END, VOCAB, LENGTH = 0, 1, 2, 6, 4
+
+
+def plain(step):
+    """A step over a bare pytree, as a step over a `TreeState`."""
+
+    def wrapped(tokens, state):
+        scores, tree = step(tokens, state.tree)
+        return scores, decoding.TreeState(tree)
+
+    return wrapped
+
+
+def markov(seed, *, steps=3, batch=2):
+    """A model whose logits depend on the step, the last token and the sentence."""
+    table = np.random.default_rng(seed).normal(size=(batch, steps, VOCAB, VOCAB)).astype(np.float32) * 1.5
+
+    @plain
+    def step(tokens, state):
+        logits = jnp.asarray(table)[state["sentence"], jnp.minimum(state["step"], steps - 1), tokens]
+        return logits, {**state, "step": state["step"] + 1}
+
+    return step, table
+
+
+def start(beam_size, batch=2, sentences=None):
+    """The state of `markov` before the first token."""
+    sentences = jnp.arange(batch, dtype=jnp.int32) if sentences is None else jnp.asarray(sentences, jnp.int32)
+    sentence = jnp.broadcast_to(sentences[:, None], (sentences.shape[0], beam_size))
+    return decoding.TreeState({"sentence": sentence, "step": jnp.zeros_like(sentence)})
+
+
+def log_softmax(table):
+    table = table.astype(np.float64)
+    return table - np.log(np.exp(table).sum(-1, keepdims=True))
+
+
+def total_log_prob(table, sentence, tokens, before=BEGIN):
+    """The log-probability of `tokens` after `before` at step 0, by direct summation."""
+    log_probs = log_softmax(table)
+    pairs = enumerate(zip((before, *tokens), tokens, strict=False))
+    return sum(log_probs[sentence, min(i, table.shape[1] - 1), b, t] for i, (b, t) in pairs)
+
+
+def enumerate_all(table, sentence, *, length_penalty, limit=LENGTH):
+    """Every sequence that ends, with its score, best first; the last place must be END."""
+    sequences = []
+    for length in range(1, limit + 1):
+        for body in itertools.product([t for t in range(VOCAB) if t not in (PAD, BEGIN, END)], repeat=length - 1):
+            tokens = (*body, END)
+            sequences.append((total_log_prob(table, sentence, tokens) / length**length_penalty, tokens))
+    return sorted(sequences, reverse=True)
+
+
+def as_tuples(hypotheses, sentence):
+    """The tokens of each hypothesis of a sentence, without padding."""
+    return [
+        tuple(np.asarray(hypotheses.tokens[sentence, k, : hypotheses.lengths[sentence, k]]).tolist())
+        for k in range(hypotheses.tokens.shape[1])
+    ]
