@@ -6,7 +6,8 @@ import dataclasses
 import os
 import pathlib
 
-from jaxformer.data.sources import DataError, Parallel, read_parallel, read_table, split_by_source
+from jaxformer.data.sources import Parallel, read_parallel, read_table, split_by_source
+from jaxformer.errors import DataError
 from jaxformer.tasks.translation_config import DataConfig
 
 
