@@ -35,7 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     known = parser.parse_intermixed_args(arguments)  # options may stand between the run and the sentences
     if known.sentences and known.file:
         parser.error("give sentences or --file, not both")
-    from jaxformer.data.sources import DataError, read_lines
+    from jaxformer.data.sources import read_lines
+    from jaxformer.errors import DataError
 
     _, _, translator = load(known)
 

@@ -16,9 +16,9 @@ from jaxformer import models, sharding, training
 from jaxformer.config import ConfigError, fingerprint
 from jaxformer.data.batch import Batch
 from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, replan
-from jaxformer.data.pipeline import Tokens, batches, prepare, prepare_tokenizer
-from jaxformer.data.sources import DataError
-from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.data.pipeline import Tokens, batches, make_batch, prepare, prepare_tokenizer
+from jaxformer.data.tokenizer import Tokenizer, load_tokenizer
+from jaxformer.errors import DataError
 from jaxformer.evaluation.scores import Score, bleu, chrf, moses_bleu
 from jaxformer.models.costs import encoder_decoder_training_flops
 from jaxformer.multihost import cluster, processes
@@ -93,7 +93,9 @@ def train(config: TranslationConfig, out: pathlib.Path, *, console: Console) -> 
             result = training.fit(
                 step,
                 state,
-                lambda start: _on_devices(model, batches(tokens, plan, start=start, rows=model.rows)),
+                lambda start: _on_devices(
+                    model, batches(functools.partial(make_batch, tokens, plan, rows=model.rows), start=start)
+                ),
                 plan=times,
                 validate=Validation(config, prepared),
                 flops=functools.partial(_flops, model.net.config),
@@ -175,7 +177,7 @@ def run_tokenizer(config: DataConfig, corpora: Corpora, out: pathlib.Path) -> To
     if processes.first() and not path.exists():
         prepare_tokenizer(corpora.train, config.cache, vocab_size=config.vocab_size, kind=config.tokenizer).save(path)
     processes.wait("the tokenizer is saved")
-    return Tokenizer.load(path)
+    return load_tokenizer(path)
 
 
 class Validation:
@@ -194,7 +196,8 @@ class Validation:
         params = training.best_params(state)
         model, (tokens, plan) = self._prepared.model, self._prepared.validation
         total = count = 0.0
-        for batch in _on_devices(model, batches(tokens, plan, stop=plan.steps_per_epoch, rows=model.rows)):
+        make = functools.partial(make_batch, tokens, plan, rows=model.rows)
+        for batch in _on_devices(model, batches(make, stop=plan.steps_per_epoch)):
             part_total, part_count, _ = jax.device_get(self._loss(params, batch, None))
             total, count = total + float(part_total), count + float(part_count)
         figures = {"loss": total / count}
@@ -251,7 +254,7 @@ def average(run: pathlib.Path, *, last: int, mesh: str = "") -> list[int]:
 def _saved(run: pathlib.Path, mesh: str = "") -> tuple[TranslationConfig, Tokenizer, Model]:
     """What a run was made of, on the devices there are now."""
     _, config = rundir.read_config(run)
-    tokenizer = Tokenizer.load(run / "tokenizer.model")
+    tokenizer = load_tokenizer(run / "tokenizer.model")
     return config, tokenizer, make_model(config, tokenizer.vocab_size, Placement(sharding.mesh(mesh)))
 
 

@@ -13,7 +13,7 @@ import optax
 
 from jaxformer import axes, models, sharding, training
 from jaxformer.data.batch import Batch, Shape
-from jaxformer.data.sources import DataError
+from jaxformer.errors import DataError
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks.translation_config import TranslationConfig

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import decoding, functional
-from jaxformer.data.tokenizer import BEGIN, END, PAD, Tokenizer
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.decoding import Hypotheses
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
@@ -20,6 +21,9 @@ from jaxformer.tasks.translation_config import DecodeConfig
 
 LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Padded source lengths: a program is compiled for each one that is met, and for no other."""
+
+Options = tuple[int, int, float, SpecialTokens]
+"""Beam size, length, length penalty, special tokens."""
 
 _BREAKS = str.maketrans(dict.fromkeys("\0\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029", " "))
 """Characters that end a line or a column, which a model that writes bytes can write too."""
@@ -80,7 +84,7 @@ class Translator:
         """
         if not 1 <= n_best <= self.decode.beam_size:
             raise ValueError(f"n_best must be in [1, beam_size = {self.decode.beam_size}], got {n_best}")
-        tokens = [np.append(ids, END) for ids in self.tokenizer.encode(list(sentences))]
+        tokens = [np.append(ids, self.tokenizer.special.eos) for ids in self.tokenizer.encode(list(sentences))]
         self._check_lengths(tokens, first)
         found: list[list[Candidate]] = [[Candidate("", 0.0, ())] * n_best for _ in sentences]
         # Equal lengths side by side waste least on padding; sorting is stable, so the result is reproducible.
@@ -97,8 +101,9 @@ class Translator:
     def attention(self, source: str, target: str | None = None) -> AttentionMap:
         """The cross-attention between a sentence and a translation of it (by default this model's own)."""
         target = self.translate([source])[0] if target is None else target
-        rows, columns = (np.append(self.tokenizer.encode([text])[0], END) for text in (target, source))
-        given = np.append(BEGIN, rows[:-1])
+        special = self.tokenizer.special
+        rows, columns = (np.append(ids, special.eos) for ids in self.tokenizer.encode([target, source]))
+        given = np.append(np.int32(special.bos), rows[:-1])
         weights = _cross_attention(self.net, self.params, jnp.asarray(columns)[None], jnp.asarray(given)[None])
         pieces = [(*self.tokenizer.pieces(ids[:-1]), "</s>") for ids in (columns, rows)]
         return AttentionMap(*pieces, np.asarray(weights))
@@ -128,13 +133,13 @@ class Translator:
         size = min(next((step for step in LADDER if step >= longest), longest), self._most)
         num_rows = min(self._together, 1 << (len(sources) - 1).bit_length())
         num_rows += -num_rows % self._ways
-        source = np.full((num_rows, size), PAD, np.int32)
-        for row, ids in zip(source, sources, strict=False):
-            row[: len(ids)] = ids
-        valid = source != PAD
+        source = np.full((num_rows, size), self.tokenizer.special.pad, np.int32)
+        valid = np.zeros(source.shape, bool)
+        for row, ids in enumerate(sources):
+            source[row, : len(ids)], valid[row, : len(ids)] = ids, True
         limit = np.ceil(valid.sum(1) * self.decode.max_ratio).astype(np.int32) + self.decode.max_extra
         length = min(int(np.ceil(size * self.decode.max_ratio)) + self.decode.max_extra, self._most)
-        options = (self.decode.beam_size, length, self.decode.length_penalty)
+        options = (self.decode.beam_size, length, self.decode.length_penalty, self.tokenizer.special)
         given = source, valid, limit
         if self.placement is not None:
             here = self.placement.rows_here(num_rows)
@@ -143,13 +148,13 @@ class Translator:
 
     def _candidate(self, hypotheses: Hypotheses, row: int, rank: int) -> Candidate:
         ids = hypotheses.tokens[row, rank, : hypotheses.lengths[row, rank]]
-        ids = ids[ids != END]
+        ids = ids[ids != self.tokenizer.special.eos]
         text = self.tokenizer.decode(ids).translate(_BREAKS)
         return Candidate(text, float(hypotheses.scores[row, rank]), tuple(ids.tolist()))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _search(net: Pure, options: tuple[int, int, float], placement: Placement | None, params: Params, *given):
+def _search(net: Pure, options: Options, placement: Placement | None, params: Params, *given):
     """The hypotheses, whole on every device; each searches for its rows."""
     search = functools.partial(_search_rows, net, options)
     if placement is None:
@@ -157,8 +162,8 @@ def _search(net: Pure, options: tuple[int, int, float], placement: Placement | N
     return jax.lax.with_sharding_constraint(placement.under(search)(params, *given), placement.whole)
 
 
-def _search_rows(net: Pure, options: tuple[int, int, float], params: Params, source, valid, limit) -> Hypotheses:
-    beam_size, length, length_penalty = options
+def _search_rows(net: Pure, options: Options, params: Params, source, valid, limit) -> Hypotheses:
+    beam_size, length, length_penalty, special = options
     memory = net.apply(params, source, source_valid=valid, method="encode")
     context, state = net.apply(params, memory, beam_size=beam_size, length=length, method="start")
 
@@ -170,9 +175,9 @@ def _search_rows(net: Pure, options: tuple[int, int, float], params: Params, sou
         state,
         beam_size=beam_size,
         length=length,
-        bos=BEGIN,
-        eos=END,
-        pad=PAD,
+        bos=special.bos,
+        eos=special.eos,
+        pad=special.pad,
         length_penalty=length_penalty,
         limit=limit,
     )

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, PartitionSpec
 from rich.console import Console
 
 from jaxformer import models, sharding
-from jaxformer.data.pipeline import batches
+from jaxformer.data.pipeline import batches, make_batch
 from jaxformer.sharding import Placement
 from jaxformer.tasks import translation
 from jaxformer.tasks.corpora import load_corpora
@@ -64,7 +64,7 @@ def trained(run, steps=6):
     """Losses of some steps, and the state after them."""
     model, (tokens, plan) = run.model, run.train
     state, step, losses = model.new_state(), model.step(), []
-    for batch in itertools.islice(batches(tokens, plan, rows=model.rows), steps):
+    for batch in itertools.islice(batches(functools.partial(make_batch, tokens, plan, rows=model.rows)), steps):
         state, metrics = step(state, model.placement.assemble(batch))
         losses.append(float(metrics["loss_sum"] / metrics["count"]))
     return losses, state

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from jaxformer import demo, models, sharding, training
 from jaxformer.config import ConfigError
-from jaxformer.data.sources import DataError
-from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.data.tokenizer import SubwordTokenizer, load_tokenizer
+from jaxformer.errors import DataError
 from jaxformer.modules import pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks import rundir, translation
@@ -25,7 +25,7 @@ SENTENCES = ["The old man sees the house.", "", "She sings.", "Why did the old a
 
 
 def translator(beam_size=3, **options):
-    tokenizer = Tokenizer.train([p.english for p in demo.generate(500)], vocab_size=400)
+    tokenizer = SubwordTokenizer.train([p.english for p in demo.generate(500)], vocab_size=400)
     config = models.EncoderDecoderConfig(
         400, 400, d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1, **options
     )
@@ -51,7 +51,7 @@ def test_order_and_empty_sentences():
 
 def test_a_translation_is_one_line(monkeypatch):
     """Bytes can spell what ends a line or a column, and a sentence of spaces has no translation."""
-    monkeypatch.setattr(Tokenizer, "decode", lambda self, ids: "a\nb\r\tc\0d\u2028e\x85f")
+    monkeypatch.setattr(SubwordTokenizer, "decode", lambda self, ids: "a\nb\r\tc\0d\u2028e\x85f")
     assert translator().translate(["She sings.", " \u3000"]) == ["a b  c d e f", ""]
 
 
@@ -203,7 +203,7 @@ def test_settings_put_right_are_not_another_run(tmp_path):
     for config in (wrong, dataclasses.replace(wrong, data=dataclasses.replace(wrong.data, vocab_size=500))):
         with pytest.raises(DataError, match=r"model\.max_positions is 8"):
             translation.train(config, tmp_path / "run", console=Console(quiet=True))
-    assert Tokenizer.load(tmp_path / "run" / "tokenizer.model").vocab_size == 500
+    assert load_tokenizer(tmp_path / "run" / "tokenizer.model").vocab_size == 500
     assert rundir.read_config(tmp_path / "run")[1].data.vocab_size == 500
 
 
