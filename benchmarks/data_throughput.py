@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import tempfile
 import time
 
-from jaxformer.config import resolve
 from jaxformer.data.batch_plan import make_batch_plan
-from jaxformer.data.pipeline import batches, prepare
-from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.data.pipeline import batches, make_batch, prepare
+from jaxformer.data.tokenizer import SubwordTokenizer
+from jaxformer.tasks.registry import resolve
 from jaxformer.tasks.translation.corpora import load_corpora
 
 
@@ -25,10 +26,10 @@ def main() -> None:
     parser.add_argument("--data-dir", default="")
     parser.add_argument("--batches", type=int, default=500)
     known = parser.parse_args()
-    _, config = resolve(known.config)
+    config = resolve(known.config)
     data = dataclasses.replace(config.data, directory=known.data_dir)
     corpus = load_corpora(data, seed=0).train
-    tokenizer = Tokenizer.train((*corpus.source, *corpus.target), vocab_size=data.vocab_size, kind=data.tokenizer)
+    tokenizer = SubwordTokenizer.train(corpus.lines(), vocab_size=data.vocab_size, kind=data.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         for name in ("tokenized and saved", "read again"):
             began = time.perf_counter()
@@ -42,7 +43,7 @@ def main() -> None:
         )
         pairs = target = 0
         began = time.perf_counter()
-        for batch in itertools.islice(batches(tokens, plan), known.batches):
+        for batch in itertools.islice(batches(functools.partial(make_batch, tokens, plan)), known.batches):
             pairs += int(batch.source_valid[:, 0].sum())
             target += int(batch.target_valid.sum())
         seconds = time.perf_counter() - began

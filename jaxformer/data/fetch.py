@@ -15,12 +15,17 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 
+from jaxformer.errors import JaxformerError
+from jaxformer.files import write_bytes
+
 LARGEST = 1 << 30
 """Bytes after which a download is given up: no corpus here is near it."""
 
 
-class FetchError(RuntimeError):
-    """A corpus could not be had, or is not what it should be."""
+class FetchError(JaxformerError):
+    """A corpus could not be downloaded, or it is not the expected one."""
+
+    exit_code = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +134,7 @@ def fetch(
             raise FetchError(f"{file.path} would leave {root}")
         if not (path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256):
             say(f"fetching {file.url}")
-            _save(path, _checked(file, _unpack(file, _download(file.url, timeout))))
+            write_bytes(path, _checked(file, _unpack(file, _download(file.url, timeout))))
         paths.append(path)
     return paths
 
@@ -167,10 +172,3 @@ def _checked(file: File, data: bytes) -> bytes:
     if found != file.sha256:
         raise FetchError(f"{file.url} has sha256 {found}, expected {file.sha256}")
     return data
-
-
-def _save(path: pathlib.Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)

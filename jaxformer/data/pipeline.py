@@ -1,18 +1,14 @@
-"""From sentences to a stream of batches: tokenized once, kept as memory-mapped arrays, gathered batch by batch."""
+"""From sentence pairs to a stream of batches: tokenized once, then gathered batch by batch, ahead of time."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.metadata
-import json
 import logging
 import os
 import pathlib
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import grain
 import numpy as np
@@ -20,39 +16,27 @@ import numpy as np
 from jaxformer.data.batch import Batch
 from jaxformer.data.batch_plan import BatchPlan
 from jaxformer.data.sources import Parallel
-from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.text import Text
+from jaxformer.data.token_cache import Ragged, cached_sequences
+from jaxformer.data.tokenizer import CharacterTokenizer, SubwordTokenizer, Tokenizer, load_tokenizer
+from jaxformer.errors import ConfigError
 
 logger = logging.getLogger(__name__)
+
+B = TypeVar("B")
 
 Rows = Callable[[int], np.ndarray]
 """From the number of rows of a planned batch to the indices, in order, of those to make; beyond it they are empty."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Ragged:
-    """Token sequences end to end: sequence i is ``tokens[offsets[i]:offsets[i + 1]]``."""
-
-    tokens: np.ndarray
-    offsets: np.ndarray
-
-    def __getitem__(self, i: int) -> np.ndarray:
-        return self.tokens[self.offsets[i] : self.offsets[i + 1]]
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each sequence."""
-        return np.diff(self.offsets)
-
-
-@dataclasses.dataclass(frozen=True)
 class Tokens:
-    """A tokenized corpus: for each of `num_segmentations` segmentations, the source and target of every pair."""
+    """A tokenized corpus: the source and target of every pair, in one or more segmentations; and its special tokens."""
 
     source: tuple[Ragged, ...]
     target: tuple[Ragged, ...]
+    special: SpecialTokens
 
     def __len__(self) -> int:
         return len(self.source[0])
@@ -69,23 +53,31 @@ class Tokens:
 
 
 def prepare_tokenizer(
-    corpus: Parallel, cache: str | os.PathLike[str], *, vocab_size: int, kind: Literal["unigram", "bpe"]
+    text: Parallel | Text,
+    cache: str | os.PathLike[str],
+    *,
+    kind: Literal["unigram", "bpe", "characters"],
+    vocab_size: int = 0,
 ) -> Tokenizer:
-    """A tokenizer trained on both sides of the corpus, read from `cache` where an earlier call left it undamaged.
+    """A tokenizer trained on all lines of a text, read from `cache` where an earlier call left it undamaged.
+
+    Args:
+      vocab_size: token ids of a subword tokenizer; a vocabulary of characters has as many as the text has.
 
     Raises:
-      ValueError: the corpus cannot fill the vocabulary.
+      ValueError: the text cannot fill the vocabulary.
     """
+    if kind == "characters":
+        return CharacterTokenizer.train(text.lines())  # as fast as reading it
     version = importlib.metadata.version("sentencepiece")
-    path = pathlib.Path(cache) / f"{corpus.fingerprint}-{kind}-{vocab_size}-{version}.model"
+    path = pathlib.Path(cache) / f"{text.fingerprint}-{kind}-{vocab_size}-{version}.model"
     if path.exists():
         try:
-            return Tokenizer.load(path)
+            return load_tokenizer(path)
         except ValueError as error:
-            logger.warning("%s; training it anew", error)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Tokenizer.train((*corpus.source, *corpus.target), vocab_size=vocab_size, kind=kind).save(path)
-    return Tokenizer.load(path)
+            logger.warning("%s; training it again", error)
+    SubwordTokenizer.train(text.lines(), vocab_size=vocab_size, kind=kind).save(path)
+    return load_tokenizer(path)
 
 
 def prepare(
@@ -97,124 +89,80 @@ def prepare(
     alpha: float = 0.2,
     seed: int = 0,
 ) -> Tokens:
-    """The corpus as tokens, read from `cache` where an earlier call left them.
-
-    The folder's name is a hash of the text, the tokenizer and the options.  It appears by one rename when it is
-    whole, so a process that dies here, or another that prepares the same, does no harm.  One that is damaged all the
-    same is made anew, with a warning.
+    """The corpus as tokens, read from `cache` where an earlier call left them; see `cached_sequences`.
 
     Args:
       num_segmentations: segmentations a sentence; the first is the best one, the others are sampled.
+
+    Raises:
+      ConfigError: several segmentations were asked of a tokenizer that knows only one.
     """
+    if num_segmentations > 1 and not isinstance(tokenizer, SubwordTokenizer):
+        raise ConfigError(f"num_segmentations must be 1 for characters, got {num_segmentations}")
+
+    def make(name: str) -> list[np.ndarray]:
+        side, variant = name.split("-")
+        sentences = corpus.source if side == "source" else corpus.target
+        if variant == "0" or not isinstance(tokenizer, SubwordTokenizer):
+            return tokenizer.encode(sentences)
+        return tokenizer.sample(sentences, seed=int(variant) * 2 + (side == "target") + seed * 1009, alpha=alpha)
+
+    names = [f"{side}-{variant}" for side in ("source", "target") for variant in range(num_segmentations)]
     key = f"{corpus.fingerprint}-{tokenizer.fingerprint}" + (
         f"-{num_segmentations}-{alpha}-{seed}" if num_segmentations > 1 else ""
     )
-    folder = pathlib.Path(cache) / key
-    if folder.exists():
-        try:
-            return _read(folder, {"pairs": len(corpus), "num_segmentations": num_segmentations})
-        except (FileNotFoundError, EOFError, ValueError) as error:
-            logger.warning("%s is damaged (%s); making it anew", folder, error)
-            _remove(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{key}.", dir=folder.parent))
-    for side, text in (("source", corpus.source), ("target", corpus.target)):
-        for variant in range(num_segmentations):
-            one = variant * 2 + (side == "target") + seed * 1009
-            ids = tokenizer.sample(text, seed=one, alpha=alpha) if variant else tokenizer.encode(text)
-            dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
-            flat = np.concatenate(ids) if ids else np.zeros(0)
-            np.save(temporary / f"{side}-{variant}.npy", flat.astype(dtype))
-            offsets = np.concatenate([[0], np.cumsum([len(i) for i in ids])]).astype(np.int64)
-            np.save(temporary / f"{side}-{variant}-offsets.npy", offsets)
-    about = {"pairs": len(corpus), "num_segmentations": num_segmentations}
-    (temporary / "about.json").write_text(json.dumps(about))
-    try:
-        temporary.rename(folder)
-    except OSError:  # another process was first; its arrays are the same
-        shutil.rmtree(temporary)
-        if not folder.exists():
-            raise
-    return _read(folder, about)
-
-
-def _read(folder: pathlib.Path, about: dict[str, int]) -> Tokens:
-    """The arrays of a folder, as long as `about` and they themselves say.
-
-    Raises:
-      FileNotFoundError, EOFError, ValueError: it is damaged.
-    """
-    if (found := json.loads((folder / "about.json").read_text())) != about:
-        raise ValueError(f"about.json says {found}, expected {about}")
-
-    def load(side: str, variant: int) -> Ragged:
-        tokens = np.load(folder / f"{side}-{variant}.npy", mmap_mode="r")
-        offsets = np.load(folder / f"{side}-{variant}-offsets.npy")
-        if len(offsets) != about["pairs"] + 1 or offsets[-1] != len(tokens):
-            raise ValueError(f"{side}-{variant}.npy has {len(tokens)} tokens, which are not those of its offsets")
-        return Ragged(tokens, offsets)
-
-    source, target = (tuple(load(side, i) for i in range(about["num_segmentations"])) for side in ("source", "target"))
-    return Tokens(source, target)
-
-
-def _remove(folder: pathlib.Path) -> None:
-    """By a rename first, so that no other process meets half of it, or finds its name taken."""
-    aside = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    with contextlib.suppress(FileNotFoundError):  # another process was first
-        folder.rename(aside)
-    shutil.rmtree(aside)
+    arrays = cached_sequences(
+        pathlib.Path(cache) / key,
+        names,
+        make,
+        num_sequences=len(corpus),
+        vocab_size=tokenizer.vocab_size,
+        about={"pairs": len(corpus), "num_segmentations": num_segmentations},
+    )
+    source, target = (tuple(arrays[f"{s}-{v}"] for v in range(num_segmentations)) for s in ("source", "target"))
+    return Tokens(source, target, tokenizer.special)
 
 
 def make_batch(tokens: Tokens, plan: BatchPlan, step: int, *, rows: Rows | None = None) -> Batch:
     """Batch number `step` of the plan: a pure function of its arguments.
 
-    With several segmentations, each pair's is drawn afresh in every epoch.
+    With several segmentations, each epoch draws a new one for each pair.
 
     Args:
       rows: those to make; all by default.
     """
     shape, pairs, epoch = plan.batch(step)
     if tokens.num_segmentations == 1:
-        chosen = np.zeros((2, len(pairs)), np.int64)
+        variants = np.zeros((2, len(pairs)), np.int64)
     else:
         random = np.random.default_rng((plan.seed, epoch, step, 2))
-        chosen = random.integers(tokens.num_segmentations, size=(2, len(pairs)))
+        variants = random.integers(tokens.num_segmentations, size=(2, len(pairs)))
     wanted = rows(shape[0]) if rows else np.arange(shape[0])
-    there = wanted[wanted < len(pairs)]
-    chosen, pairs = chosen[:, there], pairs[there]
-    sources = [tokens.source[v][i] for v, i in zip(chosen[0], pairs, strict=True)]
-    targets = [tokens.target[v][i] for v, i in zip(chosen[1], pairs, strict=True)]
-    return Batch.from_tokens(sources, targets, (len(wanted), *shape[1:]))
+    filled = wanted[wanted < len(pairs)]
+    variants, pairs = variants[:, filled], pairs[filled]
+    sources = [tokens.source[v][i] for v, i in zip(variants[0], pairs, strict=True)]
+    targets = [tokens.target[v][i] for v, i in zip(variants[1], pairs, strict=True)]
+    return Batch.from_tokens(sources, targets, (len(wanted), *shape[1:]), tokens.special)
 
 
-class _Steps(grain.sources.RandomAccessDataSource):
+class _Steps(grain.sources.RandomAccessDataSource, Generic[B]):
     """Batch numbers ``start, start + 1, ...`` as a data source: Grain reads any of them at random."""
 
-    def __init__(self, make: Callable[[int], Batch], start: int, stop: int):
+    def __init__(self, make: Callable[[int], B], start: int, stop: int):
         self.make, self.start, self.stop = make, start, stop
 
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def __getitem__(self, index: int) -> Batch:
+    def __getitem__(self, index: int) -> B:
         return self.make(self.start + index)
 
     def __repr__(self) -> str:
         return f"batches {self.start} to {self.stop}"
 
 
-def batches(
-    tokens: Tokens,
-    plan: BatchPlan,
-    *,
-    start: int = 0,
-    stop: int | None = None,
-    rows: Rows | None = None,
-    read_ahead: int = 16,
-) -> Iterator[Batch]:
-    """Batches ``start, start + 1, ...`` of the plan, made ahead of time by Grain's threads; endless without `stop`."""
+def batches(make: Callable[[int], B], *, start: int = 0, stop: int | None = None, read_ahead: int = 16) -> Iterator[B]:
+    """Batches ``make(start), make(start + 1), ...``, made ahead of time by Grain's threads; endless without `stop`."""
     stop = 2**62 if stop is None else stop
-    source = _Steps(lambda step: make_batch(tokens, plan, step, rows=rows), start, stop)
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=read_ahead)
-    return iter(grain.MapDataset.source(source).to_iter_dataset(options))
+    return iter(grain.MapDataset.source(_Steps(make, start, stop)).to_iter_dataset(options))

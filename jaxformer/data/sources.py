@@ -9,9 +9,7 @@ import os
 import pathlib
 from collections.abc import Sequence
 
-
-class DataError(ValueError):
-    """The user's data is not what it should be; the message names the file and the line."""
+from jaxformer.errors import DataError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +28,14 @@ class Parallel:
     def fingerprint(self) -> str:
         """A hash of every sentence in order."""
         digest = hashlib.sha256()
-        for text in (*self.source, *self.target):
+        for text in self.lines():
             digest.update(text.encode())
             digest.update(b"\n")
         return digest.hexdigest()[:16]
+
+    def lines(self) -> tuple[str, ...]:
+        """All sentences: every source, then every target."""
+        return (*self.source, *self.target)
 
     def report(self) -> str:
         """One line: how many pairs there are, and which lines were skipped, by which rule."""
@@ -43,6 +45,18 @@ class Parallel:
         if self.overlong:
             skipped.append(f"{len(self.overlong)} overlong (line {_some(self.overlong)})")
         return f"{len(self):,} pairs" + (f"; skipped {' and '.join(skipped)}" if skipped else "")
+
+
+def locate(name: str, directory: str = "") -> pathlib.Path:
+    """Returns the file that a setting names: in the working directory, or below `directory`.
+
+    Without `directory`, a file that is not in the working directory is looked for below the environment's
+    JAXFORMER_DATA.
+    """
+    path = pathlib.Path(name).expanduser()
+    if path.is_absolute() or (not directory and path.exists()):
+        return path
+    return pathlib.Path(directory or os.environ.get("JAXFORMER_DATA", "")) / path
 
 
 def read_parallel(
@@ -85,6 +99,16 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     Raises:
       DataError: the file is missing or unreadable, or a line is not UTF-8.
     """
+    lines = read_utf8(path).split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def read_utf8(path: str | os.PathLike[str]) -> str:
+    """The text of a UTF-8 file, without a byte order mark, every line end as ``"\\n"``.
+
+    Raises:
+      DataError: the file is missing or unreadable, or a line is not UTF-8.
+    """
     try:
         data = pathlib.Path(path).read_bytes()
     except OSError as error:
@@ -94,8 +118,7 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1  # its own bytes: without the byte order mark
         raise DataError(f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x})") from error
-    lines = text.replace("\r\n", "\n").split("\n")
-    return lines[:-1] if lines[-1] == "" else lines
+    return text.replace("\r\n", "\n")
 
 
 def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> list[Parallel]:

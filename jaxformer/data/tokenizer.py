@@ -1,34 +1,82 @@
-"""A subword tokenizer over both languages, trained with sentencepiece, that gives back exactly what it was given."""
+"""Tokenizers that give back exactly what they were given: subwords, by sentencepiece, and single characters."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
+import json
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import sentencepiece
 
-PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
-"""Token ids with a fixed meaning in every vocabulary of this library."""
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.errors import DataError
+from jaxformer.files import write_bytes
 
 _SPACE = "\u2581"  # sentencepiece writes a space as this character, so a literal one needs an escape
 _ESCAPE = "\ue000"
+_DEFAULT = SpecialTokens()
 
 
-class Tokenizer:
-    """Text to token ids and back, without loss: ``decode(encode(text)) == text``.
+class Tokenizer(Protocol):
+    """Text to token ids and back."""
 
-    Nothing is normalized, and characters outside the vocabulary become bytes.  The exceptions are line breaks and
-    NUL, which no sentence holds, and the private-use character U+E000, which stands for a literal U+2581.
+    @property
+    def vocab_size(self) -> int:
+        """The number of token ids, special ones included; a model's vocabulary must be this size."""
+        ...
+
+    @property
+    def special(self) -> SpecialTokens:
+        """The special tokens of this vocabulary."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash: equal tokenizers, equal tokens."""
+        ...
+
+    def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
+        """The token ids of each line, int32, without `bos` and `eos`."""
+        ...
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token ids; special tokens are silent."""
+        ...
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The piece of each token, a space shown as U+2581."""
+        ...
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a file that `load_tokenizer` reads, whole or not at all."""
+        ...
+
+
+class SubwordTokenizer:
+    """A vocabulary of subwords, trained with sentencepiece; without loss: ``decode(encode([text])[0]) == text``.
+
+    Nothing is normalized, and characters outside the vocabulary become bytes.  A line break is such a character, so it
+    is one token and no piece spans two lines.  The one exception is the private-use character U+E000, which stands for
+    a literal U+2581.
+
+    Raises:
+      ValueError: the model has no token for one of `SpecialTokens`.
+      RuntimeError: `model` is not a sentencepiece model.
     """
 
     def __init__(self, model: bytes):
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        processor = self._processor
+        self._special = SpecialTokens(
+            pad=processor.pad_id(), bos=processor.bos_id(), eos=processor.eos_id(), unk=processor.unk_id()
+        )
 
     @classmethod
     def train(
@@ -38,8 +86,9 @@ class Tokenizer:
         vocab_size: int,
         kind: Literal["unigram", "bpe"] = "unigram",
         character_coverage: float = 1.0,
-    ) -> Tokenizer:
-        """Learns a vocabulary of `vocab_size` pieces, 256 bytes and 4 special tokens among them.
+        special: SpecialTokens = _DEFAULT,
+    ) -> SubwordTokenizer:
+        """Learns a vocabulary of `vocab_size` pieces, including 256 bytes and the 4 special tokens.
 
         Unigram: Kudo 2018; BPE: Sennrich et al. 2016.  One thread, so equal lines give equal bytes.
 
@@ -49,7 +98,7 @@ class Tokenizer:
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(_escape(line) for line in lines),
+                sentence_iterator=(_escape(part) for line in lines for part in line.split("\n")),
                 model_writer=model,
                 vocab_size=vocab_size,
                 model_type=kind,
@@ -58,10 +107,10 @@ class Tokenizer:
                 byte_fallback=True,
                 add_dummy_prefix=False,
                 remove_extra_whitespaces=False,
-                pad_id=PAD,
-                bos_id=BEGIN,
-                eos_id=END,
-                unk_id=UNKNOWN,
+                pad_id=special.pad,
+                bos_id=special.bos,
+                eos_id=special.eos,
+                unk_id=special.unk,
                 num_threads=1,
                 minloglevel=2,
             )
@@ -69,32 +118,19 @@ class Tokenizer:
             raise ValueError(f"cannot train a vocabulary of {vocab_size} pieces on this corpus: {error}") from error
         return cls(model.getvalue())
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
-        """Reads a tokenizer that `save` wrote.
-
-        Raises:
-          ValueError: the file is damaged.
-        """
-        model = pathlib.Path(path).read_bytes()
-        try:
-            if not model:  # which sentencepiece takes for a tokenizer without pieces
-                raise RuntimeError("it is empty")
-            return cls(model)
-        except RuntimeError as error:
-            raise ValueError(f"{path} is damaged: it holds no tokenizer") from error
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model, whole or not at all."""
-        path = pathlib.Path(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_bytes(self._model)
-        os.replace(temporary, path)
+        write_bytes(path, self._model)
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids; a model's vocabulary must be this size."""
+        """The number of token ids; a model's vocabulary must be this size."""
         return self._processor.vocab_size()
+
+    @property
+    def special(self) -> SpecialTokens:
+        """The special tokens of the sentencepiece model."""
+        return self._special
 
     @property
     def fingerprint(self) -> str:
@@ -102,7 +138,7 @@ class Tokenizer:
         return hashlib.sha256(self._model).hexdigest()[:16]
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
-        """The token ids of each line, int32, without BEGIN and END."""
+        """The token ids of each line, int32, without `bos` and `eos`."""
         return [np.asarray(ids, np.int32) for ids in self._processor.encode([_escape(line) for line in lines])]
 
     def sample(self, lines: Sequence[str], *, seed: int, alpha: float = 0.2) -> list[np.ndarray]:
@@ -116,11 +152,129 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids; special tokens are silent."""
-        return _unescape(self._processor.decode([int(i) for i in ids if i > UNKNOWN]))
+        silent = self._special.ids
+        return _unescape(self._processor.decode([int(token) for token in ids if token not in silent]))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The piece of each token, a space shown as U+2581."""
-        return [self._processor.id_to_piece(int(i)) for i in ids]
+        return [self._processor.id_to_piece(int(token)) for token in ids]
+
+
+class CharacterTokenizer:
+    """One token for each character of a training text; other characters become `unk`.
+
+    The ids that the special tokens leave free go to the characters in order.  Decoding is exact for characters of the
+    vocabulary, line breaks among them.
+
+    >>> tokenizer = CharacterTokenizer("abc")
+    >>> tokenizer.encode(["cab!"])[0].tolist(), tokenizer.decode([6, 4, 5, 2])
+    ([6, 4, 5, 3], 'cab')
+
+    Raises:
+      ValueError: `characters` are not sorted and distinct, or the special tokens are not distinct ids below
+        `vocab_size`.
+    """
+
+    def __init__(self, characters: str, special: SpecialTokens = _DEFAULT):
+        if list(characters) != sorted(set(characters)):
+            raise ValueError("the characters of a vocabulary must be sorted and distinct")
+        self._characters, self._special = characters, special
+        if len(special.ids) != 4 or max(special.ids) >= self.vocab_size:
+            raise ValueError(f"special tokens must be distinct ids below {self.vocab_size}, got {special}")
+        free = (token for token in range(self.vocab_size) if token not in special.ids)
+        self._id_of = dict(zip(characters, free, strict=True))
+        self._text_of = {token: character for character, token in self._id_of.items()}
+
+    @classmethod
+    def train(cls, lines: Iterable[str], *, special: SpecialTokens = _DEFAULT) -> CharacterTokenizer:
+        """Takes the characters of the lines as the vocabulary.
+
+        Raises:
+          ValueError: the lines hold no character.
+        """
+        characters: set[str] = set()
+        characters.update(*lines)
+        if not characters:
+            raise ValueError("cannot make a vocabulary of characters from a text without characters")
+        return cls("".join(sorted(characters)), special)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the characters and the special tokens as JSON, whole or not at all."""
+        content = self._content() | {"fingerprint": self.fingerprint}
+        write_bytes(path, json.dumps(content, indent=1).encode())
+
+    @classmethod
+    def from_json(cls, data: bytes) -> CharacterTokenizer:
+        """Reads what `save` wrote.
+
+        Raises:
+          ValueError: the data is damaged.
+        """
+        content = json.loads(data)
+        try:
+            special = SpecialTokens(**content["special"])
+            tokenizer, fingerprint = cls(content["characters"], special), content["fingerprint"]
+        except (KeyError, TypeError) as error:
+            raise ValueError("it holds no tokenizer of characters") from error
+        if tokenizer.fingerprint != fingerprint:
+            raise ValueError(f"its content hashes to {tokenizer.fingerprint}, not to its fingerprint {fingerprint}")
+        return tokenizer
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of characters and special tokens."""
+        return len(self._characters) + 4
+
+    @property
+    def special(self) -> SpecialTokens:
+        """The special tokens."""
+        return self._special
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the characters and the special tokens."""
+        return hashlib.sha256(json.dumps(self._content()).encode()).hexdigest()[:16]
+
+    def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
+        """The token ids of each line, int32, without `bos` and `eos`."""
+        id_of, unk = self._id_of, self._special.unk
+        return [np.fromiter((id_of.get(character, unk) for character in line), np.int32, len(line)) for line in lines]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token ids; special tokens are silent."""
+        silent = self._special.ids
+        return "".join(self._text_of[int(token)] for token in ids if int(token) not in silent)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The character of each token, a space shown as U+2581; special tokens by their names, such as ``<eos>``."""
+        names = {token: f"<{name}>" for name, token in dataclasses.asdict(self._special).items()}
+        shown = self._text_of | names
+        return [shown[int(token)].replace(" ", _SPACE) for token in ids]
+
+    def _content(self) -> dict[str, str | dict[str, int]]:
+        return {"characters": self._characters, "special": dataclasses.asdict(self._special)}
+
+
+def load_tokenizer(path: str | os.PathLike[str]) -> SubwordTokenizer | CharacterTokenizer:
+    """Reads a tokenizer of either kind that `save` wrote.
+
+    Raises:
+      DataError: the file is missing, unreadable or damaged.
+    """
+    try:
+        data = pathlib.Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        if data.startswith(b"{"):
+            return CharacterTokenizer.from_json(data)
+        if not data:  # sentencepiece would take this for a tokenizer without pieces
+            raise ValueError("it is empty")
+        return SubwordTokenizer(data)
+    except ValueError as error:
+        raise DataError(f"{path} is damaged: {error}") from error
+    except RuntimeError as error:
+        raise DataError(f"{path} is damaged: it holds no tokenizer") from error
 
 
 def _escape(line: str) -> str:

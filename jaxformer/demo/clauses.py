@@ -177,9 +177,10 @@ def know(pick: random.Random) -> Pair:
     negation = "not" if pick.random() < 0.3 else ""
     closed = NEGATIONS.get(negation)
     if which == 0:
-        object_ = noun_phrase(pick, pick.choice(nouns_of(PERSON)), adjectives=pick.choice((0, 1)))
+        noun = pick.choice(nouns_of(PERSON))
+        object_ = noun_phrase(pick, noun, adjectives=pick.choice((0, 1)))
         if object_.english[0] in ("a", "an", "some"):
-            object_ = noun_phrase(pick, object_.noun, determiner="this")  # pyright: ignore[reportArgumentType]
+            object_ = noun_phrase(pick, noun, determiner="this")
         verb, english, french = verbs.KNOW_PERSON, object_.english, object_.french
     else:
         noun = pick.choice(nouns_of(PERSON if which == 1 else {"keep"}))

@@ -11,7 +11,7 @@ from jaxformer.demo.statements import COMPARATIVES
 
 def dictionary_baseline(english: str) -> str:
     """The sentence word for word through a dictionary of base forms: what translation is without grammar."""
-    words = re.findall(r"\w+|[^\w\s]", english)
+    words: list[str] = re.findall(r"\w+|[^\w\s]", english)
     text = " ".join(WORDS.get(word.lower(), word) for word in words)
     text = re.sub(r" ([.,])", r"\1", text)
     return text[:1].upper() + text[1:]

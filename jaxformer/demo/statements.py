@@ -302,15 +302,15 @@ def dative(pick: random.Random) -> Pair:
     negation = draw_negation(pick, verb, tense, 0.2)
     object_ = noun_phrase(pick, noun, adjectives=pick.choice((0, 0, 1)), negated=bool(negation))
     said = english_verb(verb, subject, tense, negation)
-    group = {"negation": NEGATIONS.get(negation)}
+    closed = NEGATIONS.get(negation)
     if pick.random() < 0.5:
         other = noun_phrase(pick, pick.choice(nouns_of(PERSON)), adjectives=pick.choice((0, 0, 1)))
         return make_pair("dative", (*subject.english, *said, *object_.english, "to", *other.english),
-                         (*subject.french, *french_verb(verb, subject, tense, **group), *object_.french, "à", *other.french),
+                         (*subject.french, *french_verb(verb, subject, tense, negation=closed), *object_.french, "à", *other.french),
                          subject, object_, other, marks=use(verb, noun))  # fmt: skip
     english, _, lui = OBJECTS[draw_other(pick, subject)]
     return make_pair("dative", (*subject.english, *said, english, *object_.english),
-                     (*subject.french, *french_verb(verb, subject, tense, clitic=(lui,), **group), *object_.french),
+                     (*subject.french, *french_verb(verb, subject, tense, clitic=(lui,), negation=closed), *object_.french),
                      subject, object_, marks=use(verb, noun))  # fmt: skip
 
 

@@ -28,13 +28,13 @@ def _verb(english: str, infinitive: str, irregular: str = "", *, subject: str = 
     base, third, past, participle, ing = (part.replace("_", " ") for part in english.split("/"))
     if irregular:
         present, done, future, imperfect = irregular.split(";")
-        forms = tuple(present.split())
+        je, il, nous, vous, ils = present.split()
     else:
         stem = infinitive[:-2]
         soft = stem + "e" if stem.endswith("g") else stem
-        forms = (stem + "e", stem + "e", soft + "ons", stem + "ez", stem + "ent")
+        je, il, nous, vous, ils = stem + "e", stem + "e", soft + "ons", stem + "ez", stem + "ent"
         done, future, imperfect = stem + "é", infinitive, soft
-    return Verb((base, third, past, participle, ing), infinitive, forms, done, future, imperfect,  # pyright: ignore
+    return Verb((base, third, past, participle, ing), infinitive, (je, il, nous, vous, ils), done, future, imperfect,
                 frozenset(subject.split(",")), frozenset(object_.split(",")), lasting, state, etre)  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from jaxformer.cli import arguments, main, translate
 from jaxformer.config import ConfigError
-from jaxformer.data.sources import DataError
+from jaxformer.errors import DataError
 from jaxformer.functional.positions.learned import check_positions
 from jaxformer.inspection.attention_maps import Map, as_text
 from jaxformer.tasks import BUILTIN

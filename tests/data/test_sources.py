@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from jaxformer.data.sources import DataError, Parallel, read_parallel, read_table, split_by_source
+from jaxformer.data.sources import Parallel, read_parallel, read_table, split_by_source
+from jaxformer.errors import DataError
 
 
 def write(path, data):

@@ -6,35 +6,45 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer import demo
-from jaxformer.data.tokenizer import BEGIN, END, PAD, UNKNOWN, Tokenizer
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.tokenizer import CharacterTokenizer, SubwordTokenizer, load_tokenizer
+from jaxformer.errors import DataError
 
 LINES = [text for pair in demo.generate(800) for text in (pair.english, pair.french)]
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.train(LINES, vocab_size=500)
+    return SubwordTokenizer.train(LINES, vocab_size=500)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.text(st.characters(exclude_characters="\n\r\0\ue000", exclude_categories=["Cs"])))
+@given(st.text(st.characters(exclude_characters="\ue000", exclude_categories=["Cs"])))
 def test_any_text_comes_back(text):
     tokenizer = test_any_text_comes_back.tokenizer
     ids = tokenizer.encode([text])[0]
     assert tokenizer.decode(ids) == text
-    assert not np.isin(ids, [PAD, BEGIN, END, UNKNOWN]).any()
+    assert not np.isin(ids, list(tokenizer.special.ids)).any()
 
 
-test_any_text_comes_back.tokenizer = Tokenizer.train(LINES, vocab_size=400)
+test_any_text_comes_back.tokenizer = SubwordTokenizer.train(LINES, vocab_size=400)
 
 
-@pytest.mark.parametrize("text", ["", "  two  spaces ", "<s> </s> <pad>", "\u2581literal\u2581", "日本 🎉", "\ttab"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "  two  spaces ", "<s> </s> <pad>", "\u2581literal\u2581", "日本 🎉", "\ttab"],
+)
 def test_awkward_text_comes_back(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode([text])[0]) == text
 
 
+@pytest.mark.parametrize("text", ["\n", "\n\n", "a\n", "\na", "a\n\n\r\nb\n", "a\0b", "\u2581\n\u2581"])
+def test_line_breaks_come_back(tokenizer, text):
+    assert tokenizer.decode(tokenizer.encode([text])[0]) == text
+
+
 def test_training_is_deterministic(tokenizer):
-    assert Tokenizer.train(LINES, vocab_size=500).fingerprint == tokenizer.fingerprint
+    assert SubwordTokenizer.train(LINES, vocab_size=500).fingerprint == tokenizer.fingerprint
 
 
 def test_samples_differ_and_come_back(tokenizer):
@@ -46,7 +56,7 @@ def test_samples_differ_and_come_back(tokenizer):
 
 def test_save_and_load(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "t.model")
-    loaded = Tokenizer.load(tmp_path / "t.model")
+    loaded = load_tokenizer(tmp_path / "t.model")
     assert loaded.fingerprint == tokenizer.fingerprint
     assert loaded.vocab_size == 500
     assert [p.name for p in tmp_path.iterdir()] == ["t.model"]
@@ -54,7 +64,7 @@ def test_save_and_load(tokenizer, tmp_path):
 
 def test_corpus_too_small():
     with pytest.raises(ValueError, match="9000 pieces"):
-        Tokenizer.train(LINES, vocab_size=9000)
+        SubwordTokenizer.train(LINES, vocab_size=9000)
 
 
 @pytest.mark.full
@@ -65,7 +75,7 @@ def test_all_of_multi30k_comes_back(data_directory):
         for language in ("en", "de", "fr")
         for line in (data_directory / "multi30k" / f"{part}.{language}").read_text(encoding="utf-8").split("\n")
     ]
-    tokenizer = Tokenizer.train(lines, vocab_size=8000)
+    tokenizer = SubwordTokenizer.train(lines, vocab_size=8000)
     assert [tokenizer.decode(ids) for ids in tokenizer.encode(lines)] == lines
 
 
@@ -73,4 +83,100 @@ def test_all_of_multi30k_comes_back(data_directory):
 def test_a_damaged_file_is_named(tmp_path, data):
     (tmp_path / "tokenizer.model").write_bytes(data)
     with pytest.raises(ValueError, match=r"tokenizer\.model is damaged"):
-        Tokenizer.load(tmp_path / "tokenizer.model")
+        load_tokenizer(tmp_path / "tokenizer.model")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"cannot read .*nowhere"):
+        load_tokenizer(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_lines_are_independent(kind):
+    """A line break is one token of its own: a text has the tokens of its lines, whether trained on lines or not."""
+    tokenizer = SubwordTokenizer.train(LINES, vocab_size=400, kind=kind)
+    text = "".join(f"{line}\n" for line in LINES[:50])
+    expected = [token for line in tokenizer.encode(LINES[:50]) for token in (*line, tokenizer.encode(["\n"])[0][0])]
+    assert tokenizer.encode([text])[0].tolist() == expected
+    assert tokenizer.decode(expected) == text
+    joined = SubwordTokenizer.train(["\n".join(LINES), "\n"], vocab_size=400, kind=kind)
+    assert joined.fingerprint == tokenizer.fingerprint
+
+
+def test_special_tokens_travel_with_the_file(tmp_path):
+    special = SpecialTokens(pad=1, bos=0, eos=2, unk=3)
+    ours = SubwordTokenizer.train(LINES, vocab_size=400), SubwordTokenizer.train(LINES, vocab_size=400, special=special)
+    for number, tokenizer in enumerate(ours):
+        tokenizer.save(tmp_path / f"{number}.model")
+        loaded = load_tokenizer(tmp_path / f"{number}.model")
+        assert loaded.special == tokenizer.special
+        ids = loaded.encode(LINES[:1])[0]
+        assert loaded.decode([loaded.special.bos, *ids, loaded.special.eos, loaded.special.pad]) == LINES[0]
+    assert ours[0].special == SpecialTokens(0, 1, 2, 3)
+    assert ours[0].fingerprint != ours[1].fingerprint
+    assert ours[0].pieces([0, 1, 2, 3]) == ["<pad>", "<s>", "</s>", "<unk>"]
+    assert ours[1].pieces([0, 1, 2, 3]) == ["<s>", "<pad>", "</s>", "<unk>"]
+
+
+def test_characters_come_back():
+    tokenizer = CharacterTokenizer.train(["The cat\n", "sat.\r\n"])
+    assert tokenizer.vocab_size == 4 + len(set("The cat\nsat.\r\n"))
+    for text in ("", "Thecat\n\n", "\r\n sat", "a"):
+        ids = tokenizer.encode([text])[0]
+        assert ids.dtype == np.int32
+        assert len(ids) == len(text)
+        assert tokenizer.decode(ids) == text
+        assert not np.isin(ids, list(tokenizer.special.ids)).any()
+    assert tokenizer.encode(["sXt"])[0][1] == tokenizer.special.unk
+    assert tokenizer.decode(tokenizer.encode(["sXt"])[0]) == "st"
+    assert tokenizer.pieces([*tokenizer.encode(["a t\n"])[0], 0, 2]) == ["a", "\u2581", "t", "\n", "<pad>", "<eos>"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.permutations(range(5)))
+def test_any_characters_and_any_special_tokens(text, ids):
+    special = SpecialTokens(*ids[:4])
+    tokenizer = CharacterTokenizer.train([text, "ab"], special=special)
+    assert tokenizer.decode(tokenizer.encode([text])[0]) == text
+    assert special.ids | set(tokenizer.encode([text + "ab"])[0].tolist()) == set(range(tokenizer.vocab_size))
+
+
+def test_characters_are_saved(tmp_path):
+    tokenizer = CharacterTokenizer.train(LINES, special=SpecialTokens(pad=7, bos=0, eos=1, unk=2))
+    tokenizer.save(tmp_path / "t.model")
+    loaded = load_tokenizer(tmp_path / "t.model")
+    assert isinstance(loaded, CharacterTokenizer)
+    assert (loaded.fingerprint, loaded.special) == (tokenizer.fingerprint, tokenizer.special)
+    assert loaded.decode(loaded.encode(LINES[:1])[0]) == LINES[0]
+    assert [p.name for p in tmp_path.iterdir()] == ["t.model"]
+    assert CharacterTokenizer.train(LINES).fingerprint != tokenizer.fingerprint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data[:-9],
+        lambda data: data.replace(b'"pad": 0', b'"pad": 9'),
+        lambda data: data.replace(b'"pad": 0', b'"pad": 1'),
+        lambda data: data.replace(b'"pad": 0', b'"pad": -1'),
+        lambda data: data.replace(b'"characters": "abc"', b'"characters": "abd"'),
+        lambda data: data.replace(b'"characters": "abc"', b'"characters": "cba"'),
+        lambda data: data.replace(b'"characters": "abc"', b'"characters": 5'),
+        lambda data: data.replace(b'"special"', b'"sp\xffcial"'),
+        lambda data: data.replace(b'"fingerprint"', b'"footprint"'),
+    ],
+)
+def test_damaged_characters_are_refused(tmp_path, change):
+    path = tmp_path / "tokenizer.model"
+    CharacterTokenizer("abc").save(path)
+    assert change(path.read_bytes()) != path.read_bytes()
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(DataError, match=r"tokenizer\.model is damaged"):
+        load_tokenizer(path)
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="text without characters"):
+        CharacterTokenizer.train([""])
+    with pytest.raises(ValueError, match="distinct ids below 7"):
+        CharacterTokenizer("abc", SpecialTokens(pad=7))

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
-from jaxformer.training.config import TrainConfig
 from rich.console import Console
 
 from jaxformer import models, sharding
@@ -18,6 +17,7 @@ from jaxformer.tasks.trainer import Trainer, make_trainer
 from jaxformer.tasks.translation import TASK, DataConfig, DecodeConfig, TranslationConfig, Translator
 from jaxformer.tasks.translation.corpora import Corpora
 from jaxformer.tasks.translation.task import TranslationData
+from jaxformer.training.config import TrainConfig
 from jaxformer.training.logging import read_log
 from jaxformer.training.optimizers import OptimizerConfig
 

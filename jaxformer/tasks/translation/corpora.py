@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import pathlib
 
-from jaxformer.data.sources import DataError, Parallel, read_parallel, read_table, split_by_source
+from jaxformer import demo
+from jaxformer.data.sources import Parallel, locate, read_parallel, read_table, split_by_source
+from jaxformer.errors import DataError
 from jaxformer.tasks.translation.config import DataConfig
 
 
@@ -54,22 +54,13 @@ def load_corpora(config: DataConfig, *, seed: int) -> Corpora:
     return Corpora(train, given["validation"], {"test": given["test"]})
 
 
-def locate(config: DataConfig, name: str) -> pathlib.Path:
-    """The file that a setting names: as it stands, or below the data directory."""
-    path = pathlib.Path(name).expanduser()
-    base = config.directory or os.environ.get("JAXFORMER_DATA", "")
-    return path if path.is_absolute() or (not config.directory and path.exists()) else pathlib.Path(base) / path
-
-
 def _read(config: DataConfig, source: str, target: str) -> Parallel:
     if target:
-        return read_parallel(locate(config, source), locate(config, target))
-    return read_table(locate(config, source), columns=config.columns)
+        return read_parallel(locate(source, config.directory), locate(target, config.directory))
+    return read_table(locate(source, config.directory), columns=config.columns)
 
 
 def _grammar() -> Corpora:
-    from jaxformer import demo
-
     parts = demo.splits()
     pairs = {name: _parallel(getattr(parts, name)) for name in ("train", "validation", "seen", "unseen")}
     tests = {"unseen sentences": pairs["seen"], "unseen combinations": pairs["unseen"]}

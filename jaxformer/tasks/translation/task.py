@@ -17,7 +17,7 @@ from jaxformer import models
 from jaxformer.data.batch import Batch
 from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, replan
 from jaxformer.data.batch_plan import num_rows as rows_of_budget
-from jaxformer.data.pipeline import Tokens, batches, prepare, prepare_tokenizer
+from jaxformer.data.pipeline import Tokens, batches, make_batch, prepare, prepare_tokenizer
 from jaxformer.data.sources import Parallel
 from jaxformer.data.tokenizer import Tokenizer, load_tokenizer
 from jaxformer.errors import ConfigError, DataError
@@ -57,10 +57,12 @@ class TranslationData(Data[Batch, Tokenizer]):
         return [length for _, length, _ in self.train[1].shapes]
 
     def batches(self, start: int, rows: Rows) -> Iterator[Batch]:
-        return batches(*self.train, start=start, rows=rows)
+        tokens, plan = self.train
+        return batches(lambda step: make_batch(tokens, plan, step, rows=rows), start=start)
 
     def validation_batches(self, rows: Rows) -> Iterator[Batch]:
-        return batches(*self.validation, stop=self.validation[1].steps_per_epoch, rows=rows)
+        tokens, plan = self.validation
+        return batches(lambda step: make_batch(tokens, plan, step, rows=rows), stop=plan.steps_per_epoch)
 
     def validation_pairs(self, number: int) -> Parallel:
         """Returns the first validation pairs that are as short as training's: the model may not number longer ones."""

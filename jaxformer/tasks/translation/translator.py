@@ -1,4 +1,4 @@
-"""From text to text: a trained translation model, its tokenizer and its search."""
+"""A trained translation model with its tokenizer and its search: text in, text out."""
 
 from __future__ import annotations
 
@@ -6,23 +6,37 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer import decoding, functional
-from jaxformer.data.tokenizer import BEGIN, END, PAD, Tokenizer
+from jaxformer import decoding, functional, models
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.decoding import Hypotheses
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks.translation.config import DecodeConfig
 
 LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-"""Padded source lengths: a program is compiled for each one that is met, and for no other."""
+"""Padded source lengths: one program is compiled for each that occurs."""
 
 _BREAKS = str.maketrans(dict.fromkeys("\0\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029", " "))
-"""Characters that end a line or a column, which a model that writes bytes can write too."""
+"""Characters that end a line or a column. A model that writes bytes can write them."""
+
+Net = Pure[models.EncoderDecoder, models.EncoderDecoderConfig]
+
+
+class SearchOptions(NamedTuple):
+    """The static part of a search: a program is compiled for each value."""
+
+    beam_size: int
+    max_length: int
+    length_penalty: float
+    special: SpecialTokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +50,7 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionMap:
-    """Which source piece each target piece looked at: weights ``[L, N, T, S]``, rows summing to 1."""
+    """The attention of target pieces to source pieces: weights ``[L, N, T, S]``, rows summing to 1."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
@@ -45,21 +59,24 @@ class AttentionMap:
 
 @dataclasses.dataclass(frozen=True)
 class Translator:
-    """A model and its parameters, with everything needed to go from sentences to sentences."""
+    """A model and its parameters, with everything needed to translate sentences."""
 
-    net: Pure
+    net: Net
     params: Params
     tokenizer: Tokenizer
     decode: DecodeConfig = DecodeConfig()
     placement: Placement | None = None
-    """The mesh whose devices share the sentences; None is the one device."""
+    """The mesh whose devices share the sentences; None means one device."""
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are; several when they were averaged."""
 
     def translate(
         self, sentences: Sequence[str], *, first: int = 1, progress: Callable[[int], None] | None = None
     ) -> list[str]:
-        """The best translation of each sentence, in order; one of nothing but spaces is empty."""
+        """Returns the best translation of each sentence, in order; a sentence of nothing but spaces has an empty one.
+
+        See `candidates` for the arguments and errors.
+        """
         return [best[0].text for best in self.candidates(sentences, first=first, progress=progress)]
 
     def candidates(
@@ -70,116 +87,120 @@ class Translator:
         first: int = 1,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Candidate]]:
-        """The `n_best` translations of each sentence, best first.
+        """Returns the `n_best` translations of each sentence, best first.
 
         Args:
-          first: what errors number the first sentence.
+          first: the number of the first sentence in error messages.
           progress: called with the number of sentences done after each batch.
+
         Raises:
-          ValueError: `n_best` beyond the beam size; a sentence longer than the model's positions.
+          ConfigError: `n_best` is larger than the beam.
+          DataError: a sentence is longer than the model's positions.
         """
         if not 1 <= n_best <= self.decode.beam_size:
-            raise ValueError(f"n_best must be in [1, beam_size = {self.decode.beam_size}], got {n_best}")
-        tokens = [np.append(ids, END) for ids in self.tokenizer.encode(list(sentences))]
+            raise ConfigError(f"n_best must be in [1, beam_size = {self.decode.beam_size}], got {n_best}")
+        eos = self.tokenizer.special.eos
+        tokens = [np.append(ids, eos) for ids in self.tokenizer.encode(list(sentences))]
         self._check_lengths(tokens, first)
-        found: list[list[Candidate]] = [[Candidate("", 0.0, ())] * n_best for _ in sentences]
-        # Equal lengths side by side waste least on padding; sorting is stable, so the result is reproducible.
+        results: list[list[Candidate]] = [[Candidate("", 0.0, ())] * n_best for _ in sentences]
+        # Sentences of similar length waste least on padding; sorting is stable, so the result is reproducible.
         order = sorted((i for i, text in enumerate(sentences) if text.strip()), key=lambda i: len(tokens[i]))
-        for start in range(0, len(order), self._together):
-            chosen = order[start : start + self._together]
-            hypotheses = self._search([tokens[i] for i in chosen])
-            for row, i in enumerate(chosen):
-                found[i] = [self._candidate(hypotheses, row, rank) for rank in range(n_best)]
+        for start in range(0, len(order), self._batch_size):
+            indices = order[start : start + self._batch_size]
+            hypotheses = self._search([tokens[i] for i in indices])
+            for row, i in enumerate(indices):
+                results[i] = [self._candidate(hypotheses, row, rank) for rank in range(n_best)]
             if progress is not None:
-                progress(len(chosen))
-        return found
+                progress(len(indices))
+        return results
 
     def attention(self, source: str, target: str | None = None) -> AttentionMap:
-        """The cross-attention between a sentence and a translation of it (by default this model's own)."""
+        """Returns the cross-attention between a sentence and a translation of it, by default this model's own."""
         target = self.translate([source])[0] if target is None else target
-        rows, columns = (np.append(self.tokenizer.encode([text])[0], END) for text in (target, source))
-        given = np.append(BEGIN, rows[:-1])
-        weights = _cross_attention(self.net, self.params, jnp.asarray(columns)[None], jnp.asarray(given)[None])
-        pieces = [(*self.tokenizer.pieces(ids[:-1]), "</s>") for ids in (columns, rows)]
-        return AttentionMap(*pieces, np.asarray(weights))
+        bos, eos = self.tokenizer.special.bos, self.tokenizer.special.eos
+        labels, columns = (np.append(self.tokenizer.encode([text])[0], eos) for text in (target, source))
+        inputs = np.append(bos, labels[:-1])
+        weights = _cross_attention(self.net, self.params, jnp.asarray(columns)[None], jnp.asarray(inputs)[None])
+        source_pieces, target_pieces = ((*self.tokenizer.pieces(ids[:-1]), "</s>") for ids in (columns, labels))
+        return AttentionMap(source_pieces, target_pieces, np.asarray(weights))
 
     def _check_lengths(self, tokens: list[np.ndarray], first: int) -> None:
         for number, ids in enumerate(tokens, first):
-            if len(ids) > self._most:
-                raise ValueError(f"sentence {number} has {len(ids)} tokens, but the model has {self._most} positions")
+            if len(ids) > self._max_positions:
+                raise DataError(
+                    f"sentence {number} has {len(ids)} tokens, but the model has {self._max_positions} positions"
+                )
 
     @property
-    def _most(self) -> int:
+    def _max_positions(self) -> int:
         """The longest sequence that the model can number; sinusoidal positions have no end."""
-        model = self.net.config
-        return model.max_positions if model.positions == "learned" else sys.maxsize
+        config = self.net.config
+        return config.max_positions if config.positions == "learned" else sys.maxsize
 
     @property
     def _ways(self) -> int:
         return 1 if self.placement is None else self.placement.ways
 
     @property
-    def _together(self) -> int:
-        """Sentences searched together: with more devices than `batch_size`, one for each."""
+    def _batch_size(self) -> int:
+        """Sentences searched together: where there are more devices than `batch_size`, one for each."""
         return self.decode.batch_size + -self.decode.batch_size % self._ways
 
     def _search(self, sources: list[np.ndarray]) -> Hypotheses:
         longest = max(len(ids) for ids in sources)
-        size = min(next((step for step in LADDER if step >= longest), longest), self._most)
-        num_rows = min(self._together, 1 << (len(sources) - 1).bit_length())
+        size = min(next((step for step in LADDER if step >= longest), longest), self._max_positions)
+        num_rows = min(self._batch_size, 1 << (len(sources) - 1).bit_length())
         num_rows += -num_rows % self._ways
-        source = np.full((num_rows, size), PAD, np.int32)
-        for row, ids in zip(source, sources, strict=False):
-            row[: len(ids)] = ids
-        valid = source != PAD
-        limit = np.ceil(valid.sum(1) * self.decode.max_ratio).astype(np.int32) + self.decode.max_extra
-        length = min(int(np.ceil(size * self.decode.max_ratio)) + self.decode.max_extra, self._most)
-        options = (self.decode.beam_size, length, self.decode.length_penalty)
-        given = source, valid, limit
+        source = np.full((num_rows, size), self.tokenizer.special.pad, np.int32)
+        valid = np.zeros(source.shape, bool)
+        for row, ids in enumerate(sources):
+            source[row, : len(ids)], valid[row, : len(ids)] = ids, True
+        ratio, extra = self.decode.max_ratio, self.decode.max_extra
+        max_lengths = np.ceil(valid.sum(1) * ratio).astype(np.int32) + extra
+        max_length = min(int(np.ceil(size * ratio)) + extra, self._max_positions)
+        arrays = source, valid, max_lengths
         if self.placement is not None:
             here = self.placement.rows_here(num_rows)
-            given = self.placement.assemble(tuple(x[here] for x in given))
-        return jax.device_get(_search(self.net, options, self.placement, self.params, *given))
+            arrays = self.placement.assemble(tuple(x[here] for x in arrays))
+        options = SearchOptions(self.decode.beam_size, max_length, self.decode.length_penalty, self.tokenizer.special)
+        return jax.device_get(_search(self.net, options, self.placement, self.params, *arrays))
 
     def _candidate(self, hypotheses: Hypotheses, row: int, rank: int) -> Candidate:
         ids = hypotheses.tokens[row, rank, : hypotheses.lengths[row, rank]]
-        ids = ids[ids != END]
+        ids = ids[ids != self.tokenizer.special.eos]
         text = self.tokenizer.decode(ids).translate(_BREAKS)
         return Candidate(text, float(hypotheses.scores[row, rank]), tuple(ids.tolist()))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _search(net: Pure, options: tuple[int, int, float], placement: Placement | None, params: Params, *given):
-    """The hypotheses, whole on every device; each searches for its rows."""
+def _search(
+    net: Net, options: SearchOptions, placement: Placement | None, params: Params, *arrays: jax.Array
+) -> Hypotheses:
+    """The hypotheses, replicated on every device; each device searches for its rows."""
     search = functools.partial(_search_rows, net, options)
     if placement is None:
-        return search(params, *given)
-    return jax.lax.with_sharding_constraint(placement.under(search)(params, *given), placement.whole)
+        return search(params, *arrays)
+    return jax.lax.with_sharding_constraint(placement.under(search)(params, *arrays), placement.whole)
 
 
-def _search_rows(net: Pure, options: tuple[int, int, float], params: Params, source, valid, limit) -> Hypotheses:
-    beam_size, length, length_penalty = options
-    memory = net.apply(params, source, source_valid=valid, method="encode")
-    context, state = net.apply(params, memory, beam_size=beam_size, length=length, method="start")
-
-    def step(tokens, state):
-        logits, tree = net.apply(params, tokens, state.tree, context, method="step")
-        return logits, decoding.TreeState(tree)
-
+def _search_rows(net: Net, options: SearchOptions, params: Params, source: Any, valid: Any, max_lengths: Any):
+    model = net.bind(params)
+    memory = model.encode(source, source_valid=valid)
+    context, state = model.start(memory, beam_size=options.beam_size, length=options.max_length)
     return decoding.beam_search(
-        step,
-        decoding.TreeState(state),
-        beam_size=beam_size,
-        max_length=length,
-        bos=BEGIN,
-        eos=END,
-        pad=PAD,
-        length_penalty=length_penalty,
-        max_lengths=limit,
+        lambda tokens, state: model.step(tokens, state, context),
+        state,
+        beam_size=options.beam_size,
+        max_length=options.max_length,
+        bos=options.special.bos,
+        eos=options.special.eos,
+        pad=options.special.pad,
+        length_penalty=options.length_penalty,
+        max_lengths=max_lengths,
     )
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _cross_attention(net: Pure, params: Params, source, target) -> jax.Array:
-    query, key = net.apply(params, source, target, ("decoder.cross",), method="captured")["decoder.cross"]
+def _cross_attention(net: Net, params: Params, source: jax.Array, target: jax.Array) -> jax.Array:
+    query, key = net.bind(params).captured(source, target, ("decoder.cross",))["decoder.cross"]
     return jax.vmap(functional.attention_weights)(query, key)[:, 0]

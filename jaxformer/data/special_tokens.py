@@ -1,0 +1,35 @@
+"""The token ids with a fixed meaning, which each tokenizer chooses for itself."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class SpecialTokens:
+    """The ids of padding, beginning of sequence, end of sequence and unknown text in one vocabulary.
+
+    They belong to a tokenizer and are saved with it; the defaults are those of a vocabulary trained here.  Two of them
+    may be one id, as in vocabularies whose decoders begin with `pad`.
+
+    >>> SpecialTokens(pad=1, bos=0)
+    SpecialTokens(pad=1, bos=0, eos=2, unk=3)
+
+    Raises:
+      ValueError: an id is negative.
+    """
+
+    pad: int = 0
+    bos: int = 1
+    eos: int = 2
+    unk: int = 3
+
+    def __post_init__(self) -> None:
+        for name, token in dataclasses.asdict(self).items():
+            if token < 0:
+                raise ValueError(f"{name} must be a token id, got {token}")
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """All of them, as a set."""
+        return frozenset((self.pad, self.bos, self.eos, self.unk))

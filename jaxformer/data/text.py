@@ -1,0 +1,92 @@
+"""Running text for a language model: read from plain files, and split into training and held-out text."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import io
+import os
+from collections.abc import Iterator
+
+from jaxformer.data.sources import read_utf8
+from jaxformer.errors import ConfigError, DataError
+
+LONGEST = 1000
+"""Characters after which `Text.lines` cuts a line; sentencepiece does not train on lines of more than 4,192 bytes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """A text with all its line breaks."""
+
+    characters: str
+
+    def __len__(self) -> int:
+        return len(self.characters)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A hash of every character."""
+        return hashlib.sha256(self.characters.encode()).hexdigest()[:16]
+
+    def lines(self) -> list[str]:
+        """The text in pieces that join to it: cut after each line break, and inside lines longer than `LONGEST`.
+
+        >>> Text("To be,\\nor not").lines()
+        ['To be,\\n', 'or not']
+        """
+        return [part for line in io.StringIO(self.characters, newline="\n") for part in _cut(line)]
+
+    def report(self) -> str:
+        """One line: the size of the text."""
+        return f"{len(self):,} characters"
+
+
+def read_text(*paths: str | os.PathLike[str]) -> Text:
+    """Reads one or several UTF-8 files as one text, in order.
+
+    Windows line ends become ``"\\n"``.  A file that does not end with a line break gets one if another file follows.
+
+    Raises:
+      DataError: a file is missing, unreadable, without text, or not UTF-8 (file and line named); no file was named.
+    """
+    if not paths:
+        raise DataError("no text: name at least one file")
+    parts = []
+    for path in paths:
+        if parts and not parts[-1].endswith("\n"):
+            parts.append("\n")
+        parts.append(read_utf8(path))
+        if not parts[-1].strip():
+            raise DataError(f"{path} holds no text")
+    return Text("".join(parts))
+
+
+def split_text(text: Text, *, held_out: float = 0.1) -> tuple[Text, Text]:
+    """Splits the last part of a text off: the training text, and the held-out text of a share `held_out`.
+
+    Characters are counted, so 0.1 gives the public split of tinyshakespeare (1,003,854 and 111,540 characters).
+
+    Raises:
+      ConfigError: `held_out` is not between 0 and 1.
+      DataError: the text is too short, so that a part would be empty.
+    """
+    if not 0 < held_out < 1:
+        raise ConfigError(f"held_out must be more than 0 and less than 1, got {held_out}")
+    size = int(len(text) * (1 - held_out))
+    if not 0 < size < len(text):
+        raise DataError(f"cannot hold out {held_out:.0%} of a text of {len(text)} characters; give a longer text")
+    return Text(text.characters[:size]), Text(text.characters[size:])
+
+
+def _cut(line: str) -> Iterator[str]:
+    """Parts of at most `LONGEST` characters, cut before a space where there is one."""
+    start = 0
+    while len(line) - start > LONGEST:
+        space = line.rfind(" ", start + 1, start + LONGEST + 1)
+        stop = space if space > 0 else start + LONGEST
+        yield line[start:stop]
+        start = stop
+    if start < len(line):
+        yield line[start:]

@@ -1,0 +1,37 @@
+"""Padding is decided where a batch is made, with the tokenizer's special tokens."""
+
+import numpy as np
+import pytest
+
+from jaxformer.data.batch import Batch, pad
+from jaxformer.data.special_tokens import SpecialTokens
+
+SPECIAL = SpecialTokens()
+
+
+def test_too_long_for_the_shape():
+    with pytest.raises(ValueError, match="6 tokens, eos included, does not fit length 5"):
+        Batch.from_tokens([np.arange(4, 9)], [np.arange(4, 6)], (1, 5, 5), SPECIAL)
+
+
+def test_more_pairs_than_rows():
+    with pytest.raises(ValueError, match="2 sources and 2 targets do not fit 1 rows"):
+        Batch.from_tokens([np.arange(4, 6)] * 2, [np.arange(4, 6)] * 2, (1, 5, 5), SPECIAL)
+
+
+def test_every_array():
+    special = SpecialTokens(pad=9, bos=7, eos=8, unk=0)
+    batch = Batch.from_tokens([np.array([1, 2])], [np.array([3])], (2, 4, 3), special)
+    np.testing.assert_array_equal(batch.source, [[1, 2, 8, 9], [9] * 4])
+    np.testing.assert_array_equal(batch.source_valid, [[True, True, True, False], [False] * 4])
+    np.testing.assert_array_equal(batch.target, [[7, 3, 9], [9] * 3])
+    np.testing.assert_array_equal(batch.labels, [[3, 8, 9], [9] * 3])
+    np.testing.assert_array_equal(batch.target_valid, [[True, True, False], [False] * 3])
+    assert {array.dtype for array in (batch.source, batch.target, batch.labels)} == {np.dtype(np.int32)}
+
+
+def test_tokens_equal_to_padding_stay_valid():
+    """Only masks speak: the id of padding may stand in a sentence."""
+    tokens, valid = pad([np.array([0, 5])], (1, 4), SPECIAL)
+    np.testing.assert_array_equal(tokens, [[0, 5, 2, 0]])
+    np.testing.assert_array_equal(valid, [[True, True, True, False]])

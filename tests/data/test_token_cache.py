@@ -1,0 +1,102 @@
+"""Tokenized corpora are kept whole or not at all, and rebuilt when they are damaged."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from jaxformer.data.pipeline import prepare
+from jaxformer.data.sources import Parallel
+from jaxformer.data.token_cache import Ragged, cached_sequences
+from jaxformer.data.tokenizer import SubwordTokenizer
+from tests.data.small import CORPUS
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return SubwordTokenizer.train(CORPUS.lines(), vocab_size=400)
+
+
+def test_sequences_end_to_end(tmp_path):
+    sequences = {"a": [np.array([1, 2]), np.array([], int), np.array([3])], "b": [np.array([70_000])] * 3}
+    asked = []
+
+    def make(name):
+        asked.append(name)
+        return sequences[name]
+
+    for _ in range(2):
+        arrays = cached_sequences(
+            tmp_path / "key", ["a", "b"], make, num_sequences=3, vocab_size=70_001, about={"lines": 3}
+        )
+        assert all(isinstance(array, Ragged) for array in arrays.values())
+        for name, expected in sequences.items():
+            assert [arrays[name][i].tolist() for i in range(3)] == [tokens.tolist() for tokens in expected]
+        assert arrays["a"].lengths.tolist() == [2, 0, 1]
+    assert asked == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["about.json", "source-0.npy", "target-0-offsets.npy"])
+@pytest.mark.parametrize("change", [lambda data: b"", lambda data: data[:-60], lambda data: b"noise" * 99, None])
+def test_a_damaged_cache_is_rebuilt(tokenizer, tmp_path, caplog, name, change):
+    corpus = Parallel(CORPUS.source[:9], CORPUS.target[:9])
+    before = prepare(corpus, tokenizer, tmp_path)
+    (folder,) = tmp_path.iterdir()
+    file = folder / name
+    expected = file.read_bytes()
+    file.unlink() if change is None else file.write_bytes(change(expected))
+    after = prepare(corpus, tokenizer, tmp_path)
+    assert "is damaged" in caplog.text
+    assert file.read_bytes() == expected
+    assert list(tmp_path.iterdir()) == [folder]
+    np.testing.assert_array_equal(after.target[0].tokens, before.target[0].tokens)
+
+
+def test_arrays_that_do_not_belong_together_are_rebuilt(tokenizer, tmp_path, caplog):
+    tokens = prepare(CORPUS, tokenizer, tmp_path).source[0].tokens
+    (folder,) = tmp_path.iterdir()
+    np.save(folder / "source-0.npy", np.array(tokens[:-1]))
+    assert len(prepare(CORPUS, tokenizer, tmp_path).source[0].tokens) == len(tokens)
+    assert "which are not those of its offsets" in caplog.text
+
+
+def test_prepared_once(tokenizer, tmp_path):
+    prepare(CORPUS, tokenizer, tmp_path)
+    (folder,) = tmp_path.iterdir()
+    before = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
+    prepare(CORPUS, tokenizer, tmp_path)
+    assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == before
+
+
+@pytest.mark.faults
+def test_killed_while_preparing(tokenizer, tmp_path):
+    """A SIGKILL at any time leaves no half corpus: the next call makes or finds a whole one."""
+    tokenizer.save(tmp_path / "t.model")
+    program = (
+        "import pathlib, sys\n"
+        "from jaxformer import demo\n"
+        "from jaxformer.data.pipeline import prepare\n"
+        "from jaxformer.data.sources import Parallel\n"
+        "from jaxformer.data.tokenizer import load_tokenizer\n"
+        "pairs = demo.generate(600)\n"
+        "corpus = Parallel(tuple(p.english for p in pairs), tuple(p.french for p in pairs))\n"
+        "root = pathlib.Path(sys.argv[1])\n"
+        "print('go', flush=True)\n"
+        "prepare(corpus, load_tokenizer(root / 't.model'), root / 'cache', num_segmentations=20)\n"
+    )
+    for delay in (0.0, 0.02, 0.05, 0.1, 0.2):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, env=os.environ
+        )
+        process.stdout.readline()
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    tokens = prepare(CORPUS, tokenizer, tmp_path / "cache", num_segmentations=20)
+    for variant in (0, 19):
+        assert [tokenizer.decode(tokens.source[variant][i]) for i in range(600)] == list(CORPUS.source)
