@@ -124,6 +124,8 @@ class Network(abc.ABC, Generic[BatchT]):
     """A model with its loss, and what a step on a batch costs."""
 
     net: Pure[Any, Any]
+    largest_batch: tuple[int, int]
+    """Rows and length of the batch that needs most memory."""
 
     @property
     @abc.abstractmethod
@@ -139,11 +141,6 @@ class Network(abc.ABC, Generic[BatchT]):
     @abc.abstractmethod
     def validation_loss(self, params: Params, batch: BatchT) -> tuple[jax.Array, jax.Array]:
         """Returns the loss by which models are compared, without dropout or smoothing, as (sum, count)."""
-
-    @property
-    @abc.abstractmethod
-    def largest_batch(self) -> tuple[int, int]:
-        """Rows and length of the batch that needs most memory."""
 
     @abc.abstractmethod
     def abstract_batch(self, num_rows: int, length: int, rows: jax.sharding.Sharding) -> BatchT:
