@@ -1,1 +1,1 @@
-"""Scores of translations against references."""
+"""Scores: translations against references, language models on held-out text."""

@@ -1,29 +1,32 @@
-"""Translation scores, each with the signature that says how it was computed."""
+"""Scores of translations and of language models, each with the signature that says how it was computed."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import sacrebleu
 import sacremoses
 
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A figure, its name, and the recipe behind it."""
+    """A figure, its name, the recipe behind it, and the decimals to print."""
 
     name: str
     value: float
     signature: str
+    decimals: int = 2
 
     def __str__(self) -> str:
-        return f"{self.name} {self.value:.2f}  [{self.signature}]"
+        return f"{self.name} {self.value:.{self.decimals}f}  [{self.signature}]"
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
-    """sacrebleu's BLEU with 13a tokenization (Post 2018): comparable with the figures that print its signature."""
+    """Computes sacrebleu's BLEU with 13a tokenization (Post 2018); comparable with figures of the same signature."""
     _check(hypotheses, references)
     metric = sacrebleu.BLEU(lowercase=lowercase)
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
@@ -31,7 +34,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """sacrebleu's chrF2 (Popovic 2015)."""
+    """Computes sacrebleu's chrF2 (Popovic 2015)."""
     _check(hypotheses, references)
     metric = sacrebleu.CHRF()
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
@@ -39,7 +42,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
 
 def moses_bleu(hypotheses: Sequence[str], references: Sequence[str], *, language: str) -> Score:
-    """BLEU of lower-cased, Moses-tokenized text: what Multi30k papers print.  Not comparable with `bleu`.
+    """Computes BLEU of lower-cased, Moses-tokenized text, as Multi30k papers print it; not comparable with `bleu`.
 
     Args:
       language: two-letter code, chooses the tokenizer's rules.
@@ -52,8 +55,56 @@ def moses_bleu(hypotheses: Sequence[str], references: Sequence[str], *, language
     return Score("BLEU (lower-cased Moses)", value, recipe)
 
 
+def nats_per_token(total: float, count: float) -> Score:
+    """The mean cross entropy of a language model, from the sum of ``-log p`` over tokens and their number.
+
+    >>> str(nats_per_token(30.0, 20))
+    'nats per token 1.5000  [-log p, mean of 20 tokens]'
+
+    Raises:
+      ValueError: `count` is not positive.
+    """
+    _check_count(count)
+    return Score("nats per token", total / count, f"-log p, mean of {count:,.0f} tokens", decimals=4)
+
+
+def perplexity(total: float, count: float) -> Score:
+    """The perplexity ``exp(total / count)`` of a language model; comparable only between equal tokenizers.
+
+    Args:
+      total: the sum of ``-log p`` over tokens, in nats.
+      count: the number of tokens.
+
+    Raises:
+      ValueError: `count` is not positive.
+    """
+    _check_count(count)
+    with np.errstate(over="ignore"):  # an untrained model may well reach infinity
+        value = float(np.exp(np.float64(total / count)))
+    return Score("perplexity", value, f"exp of -log p, mean of {count:,.0f} tokens")
+
+
+def bits_per_character(total: float, num_characters: float) -> Score:
+    """The bits a language model needs for a character: comparable between tokenizers of the same text.
+
+    Args:
+      total: the sum of ``-log p`` over all tokens of the text, in nats.
+
+    Raises:
+      ValueError: `num_characters` is not positive.
+    """
+    _check_count(num_characters)
+    value = total / num_characters / math.log(2)
+    return Score("bits per character", value, f"-log2 p, mean of {num_characters:,.0f} characters", decimals=4)
+
+
+def _check_count(count: float) -> None:
+    if not count > 0:
+        raise ValueError(f"a mean needs at least one token or character, got {count}")
+
+
 def _moses(text: str, *, tokenizer: sacremoses.MosesTokenizer) -> str:
-    return tokenizer.tokenize(text.lower(), return_str=True, escape=False)
+    return " ".join(tokenizer.tokenize(text.lower(), escape=False))
 
 
 def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:

@@ -1,1 +1,1 @@
-"""Seeing what a model did: attention maps as arrays and text, pictures, loss curves."""
+"""Attention maps as arrays and text, and pictures of them and of loss curves."""

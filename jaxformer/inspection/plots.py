@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import matplotlib
 
@@ -13,19 +11,23 @@ matplotlib.use("Agg")  # pictures are files: no window, no display
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.text import Text
 
+from jaxformer.files import replacing
 from jaxformer.inspection.attention_maps import Map, PieceMap, by_word, select
 
 SUFFIXES = (".png", ".svg", ".pdf")
-"""What a picture's file may be."""
+"""The suffixes of picture files."""
 INK, QUIET, ACCENT, SCORE, GRID = "#1f2933", "#9aa5b1", "#c2410c", "#0f766e", "#d9dee4"
 
 
 def attention_map(found: Map, path: pathlib.Path, *, title: str | None = None) -> pathlib.Path:
-    """A map with the source's words across and the target's down; each row's strongest place is marked.
+    """Draws a map with the source's words across and the target's down; each row's strongest weight is marked.
 
-    Written as PNG, SVG or PDF, as the suffix says.  Colors reach to the largest weight there is.
+    The suffix chooses PNG, SVG or PDF.  Colors reach to the largest weight.
     """
     rows, columns = found.weights.shape
     figure, axes = plt.subplots(figsize=(2.2 + 0.42 * columns, 1.6 + 0.36 * rows), layout="constrained")
@@ -45,7 +47,7 @@ def attention_map(found: Map, path: pathlib.Path, *, title: str | None = None) -
 
 
 def head_grid(found: PieceMap, path: pathlib.Path, *, title: str | None = None) -> pathlib.Path:
-    """Every head of every layer as a small map between words: layers down, heads across, one scale of colors."""
+    """Draws every head of every layer as a small map between words: layers down, heads across, one scale of colors."""
     layers, heads = found.weights.shape[:2]
     words = [[by_word(select(found, layer=layer, head=head)) for head in range(heads)] for layer in range(layers)]
     rows, columns = words[0][0].weights.shape
@@ -67,38 +69,55 @@ def head_grid(found: PieceMap, path: pathlib.Path, *, title: str | None = None) 
     return _save(figure, path)
 
 
-def loss_curves(log: Iterable[Mapping[str, Any]], path: pathlib.Path, *, title: str = "") -> pathlib.Path:
-    """Training objective and validation loss over steps, and validation BLEU where the log has it."""
+def loss_curves(log: Iterable[Mapping[str, object]], path: pathlib.Path, *, title: str = "") -> pathlib.Path:
+    """Training objective and validation loss over steps; and the first other validation figure, on an axis of its own.
+
+    Args:
+      log: entries with a "step" and some of "loss", "validation_loss" and "validation_..." (any other figure).
+    """
     entries = list(log)
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     steps, losses = _series(entries, "loss")
-    axes.plot(steps, losses, color=GRID, linewidth=0.8)
-    axes.plot(steps, _smooth(losses), color=INK, linewidth=1.5, label="training objective, running mean")
-    axes.plot(*_series(entries, "validation_loss"), color=ACCENT, marker="o", markersize=3, label="validation loss")
+    if len(steps):
+        axes.plot(steps, losses, color=GRID, linewidth=0.8)
+        axes.plot(steps, _smooth(losses), color=INK, linewidth=1.5, label="training objective, running mean")
+    validated, validation = _series(entries, "validation_loss")
+    if len(validated):
+        axes.plot(validated, validation, color=ACCENT, marker="o", markersize=3, label="validation loss")
     axes.set_xlabel("step", color=INK)
-    axes.set_ylabel("nats a token", color=INK)
+    axes.set_ylabel("nats per token", color=INK)
     axes.set_ylim(0, None)
     axes.grid(axis="y", color=GRID, linewidth=0.5)
-    scored, bleu = _series(entries, "validation_bleu")
-    if len(scored):
-        right = axes.twinx()
-        right.plot(scored, bleu, color=SCORE, linestyle="--", marker="o", markersize=3)
-        right.set_ylabel("BLEU", color=SCORE)
-        right.set_ylim(0, 100)
-        right.tick_params(length=0, colors=SCORE)
-        right.spines[:].set_visible(False)
-        axes.plot([], [], color=SCORE, linestyle="--", marker="o", markersize=3, label="validation BLEU")
+    if name := _other_figure(entries):
+        _right_axis(axes, *_series(entries, name), name=name.removeprefix("validation_"))
     axes.tick_params(length=0, colors=INK)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(QUIET)
-    if len(entries):
+    if axes.get_legend_handles_labels()[0] or name:
         figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
     axes.set_title(title, color=INK, size=11)
     return _save(figure, path)
 
 
-def _cells(axes: Any, weights: np.ndarray, *, top: float) -> Any:
-    """Weights as squares with thin lines between them."""
+def _other_figure(entries: Iterable[Mapping[str, object]]) -> str | None:
+    """The first validation figure with a value, besides the loss."""
+    names = (name for entry in entries for name, value in entry.items() if value is not None)
+    return next((name for name in names if name.startswith("validation_") and name != "validation_loss"), None)
+
+
+def _right_axis(left: Axes, steps: np.ndarray, values: np.ndarray, *, name: str) -> None:
+    """Draws a figure on the right-hand axis, from 0 up unless it is negative somewhere."""
+    axes = left.twinx()
+    axes.plot(steps, values, color=SCORE, linestyle="--", marker="o", markersize=3, label=f"validation {name}")
+    axes.set_ylabel(name, color=SCORE)
+    if values.min() >= 0:
+        axes.set_ylim(0, None)
+    axes.tick_params(length=0, colors=SCORE)
+    axes.spines[:].set_visible(False)
+
+
+def _cells(axes: Axes, weights: np.ndarray, *, top: float) -> AxesImage:
+    """Draws weights as squares with thin lines between them."""
     image = axes.imshow(weights, cmap="Blues", vmin=0, vmax=top, aspect="auto")
     for axis, size in ((axes.set_yticks, weights.shape[0]), (axes.set_xticks, weights.shape[1])):
         axis(np.arange(size + 1) - 0.5, minor=True)
@@ -113,13 +132,14 @@ def _ceiling(weights: np.ndarray) -> float:
     return min(1.0, max(0.1, float(np.ceil(weights.max() * 10 - 1e-9)) / 10))
 
 
-def _series(entries: list[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
-    pairs = [(entry["step"], entry[name]) for entry in entries if entry.get(name) is not None]
-    return tuple(np.array(pairs, float).reshape(-1, 2).T)
+def _series(entries: Iterable[Mapping[str, object]], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The steps and values of the entries that have a value."""
+    chosen = [entry for entry in entries if entry.get(name) is not None]
+    return np.array([entry["step"] for entry in chosen], float), np.array([entry[name] for entry in chosen], float)
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:
-    """The mean over a window around each place, a fiftieth of the run wide and cut off at its ends."""
+    """The mean over a window around each value, a fiftieth of the run wide and cut off at its ends."""
     size = len(values)
     here, half = np.arange(size), size // 100
     start, stop = np.maximum(here - half, 0), np.minimum(here + half + 1, size)
@@ -127,13 +147,12 @@ def _smooth(values: np.ndarray) -> np.ndarray:
     return (total[stop] - total[start]) / (stop - start)
 
 
-def _save(figure: Any, path: pathlib.Path) -> pathlib.Path:
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
+def _save(figure: Figure, path: pathlib.Path) -> pathlib.Path:
+    """Writes the picture whole or not at all, in the format of the suffix."""
     for text in figure.findobj(Text):
-        text.set_parse_math(False)  # words and names may hold a "$"
-    figure.savefig(temporary, dpi=160)
+        if isinstance(text, Text):
+            text.set_parse_math(False)  # words and names may hold a "$"
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=160)
     plt.close(figure)
-    os.replace(temporary, path)
     return path

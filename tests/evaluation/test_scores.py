@@ -1,11 +1,13 @@
 """Scores equal those of sacrebleu's own command, and say how they were computed."""
 
+import dataclasses
+import math
 import subprocess
 import sys
 
 import pytest
 
-from jaxformer.evaluation.scores import bleu, chrf, moses_bleu
+from jaxformer.evaluation.scores import Score, bits_per_character, bleu, chrf, moses_bleu, nats_per_token, perplexity
 
 HYPOTHESES = ["The cat sat on the mat.", "He's reading a book!", "Two dogs ran across the green field , quickly."]
 REFERENCES = ["The cat sits on the mat.", "He is reading a book!", "Two dogs ran over the green field, quickly."]
@@ -15,7 +17,7 @@ REFERENCES = ["The cat sits on the mat.", "He is reading a book!", "Two dogs ran
 def test_equals_the_command(tmp_path, metric, score):
     (tmp_path / "hyp").write_text("\n".join(HYPOTHESES) + "\n")
     (tmp_path / "ref").write_text("\n".join(REFERENCES) + "\n")
-    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-m", metric, "--score-only", "--beam-size", "2"]
+    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-m", metric, "--score-only", "--width", "2"]
     printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert score(HYPOTHESES, REFERENCES).value == pytest.approx(float(printed), abs=0.005)
 
@@ -48,3 +50,23 @@ def test_refusals():
         bleu(HYPOTHESES[:2], REFERENCES)
     with pytest.raises(ValueError, match="at least one sentence"):
         chrf([], [])
+
+
+def test_scores_of_a_language_model():
+    """A uniform model over V tokens has perplexity V; bits per character do not depend on the tokenizer."""
+    total, count = 50 * math.log(8), 50
+    assert perplexity(total, count).value == pytest.approx(8)
+    assert nats_per_token(total, count).value == pytest.approx(math.log(8))
+    assert bits_per_character(total, 150).value == pytest.approx(1)
+    assert str(perplexity(total, count)) == "perplexity 8.00  [exp of -log p, mean of 50 tokens]"
+    assert str(nats_per_token(total, count)).startswith("nats per token 2.0794  [")
+    assert perplexity(1e6, 1).value == math.inf
+    assert math.isnan(perplexity(math.nan, 1).value)
+    for score in (perplexity, nats_per_token, bits_per_character):
+        with pytest.raises(ValueError, match="at least one token or character, got 0"):
+            score(1.0, 0)
+
+
+def test_a_score_is_plain_data():
+    assert dataclasses.asdict(Score("BLEU", 12.345, "by hand"))["value"] == 12.345
+    assert str(Score("BLEU", 12.345, "by hand")) == "BLEU 12.35  [by hand]"

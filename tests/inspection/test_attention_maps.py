@@ -1,6 +1,5 @@
 """Attention maps: pieces become words without losing any attention."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -9,18 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.inspection.attention_maps import Map, as_text, by_word, entropy, most_aligned, select
-
-
-@dataclasses.dataclass(frozen=True)
-class Pieces:
-    source: tuple[str, ...]
-    target: tuple[str, ...]
-    weights: np.ndarray
-
-
-def rows(seed, *shape):
-    weights = np.random.default_rng(seed).random(shape)
-    return weights / weights.sum(-1, keepdims=True)
+from tests.inspection.small import Pieces, rows
 
 
 def test_words_and_punctuation():

@@ -5,7 +5,7 @@ import pytest
 
 from jaxformer.inspection import plots
 from jaxformer.inspection.attention_maps import Map
-from tests.inspection.test_attention_maps import Pieces, rows
+from tests.inspection.small import Pieces, rows
 
 MAP = Map(("The", "white", "house", "&"), ("La", "maison", "blanche"), rows(0, 3, 4))
 HEADS = Pieces(("▁The", "▁white", "▁house"), ("▁La", "▁maison"), rows(0, 2, 3, 2, 3))
@@ -76,3 +76,40 @@ def test_smoothing_keeps_straight_lines_away_from_the_ends(size):
     inner = slice(size // 100, size - size // 100)
     np.testing.assert_allclose(smooth[inner], values[inner])
     assert (np.diff(smooth) > 0).all()
+
+
+def labels(figure):
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("perplexity", [9.0, 4.0]), ("accuracy", [0.1, 0.7]), ("gain", [-2.0, 1.0])]
+)
+def test_any_validation_figure_has_the_right_axis(tmp_path, figures, name, values):
+    log = [{"step": 1, "loss": 3.0}] + [
+        {"step": step, "validation_loss": 2.0, f"validation_{name}": value, "validation_other": 1e6}
+        for step, value in zip((5, 9), values, strict=True)
+    ]
+    plots.loss_curves(log, tmp_path / "curves.png")
+    _, right = figures[0].axes
+    assert right.get_ylabel() == name
+    np.testing.assert_array_equal(right.lines[0].get_ydata(), values)
+    bottom, top = right.get_ylim()
+    assert bottom <= min(values) <= max(values) < top < max(values) + 0.2 * (max(values) - min(0, *values))
+    assert bottom == 0 or min(values) < 0
+    assert labels(figures[0]) == ["training objective, running mean", "validation loss", f"validation {name}"]
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        ([], []),
+        (LOG[:3], ["training objective, running mean"]),
+        ([{"step": 1, "validation_loss": 1.0}], ["validation loss"]),
+        ([{"step": 1, "validation_loss": None, "validation_bleu": None}], []),
+        (LOG, ["training objective, running mean", "validation loss", "validation bleu"]),
+    ],
+)
+def test_a_legend_names_only_lines(tmp_path, figures, log, expected):
+    plots.loss_curves(log, tmp_path / "curves.svg")
+    assert labels(figures[0]) == expected

@@ -1,0 +1,15 @@
+"""The built-in corpus, made once."""
+
+import pytest
+
+from jaxformer import demo
+
+
+@pytest.fixture(scope="session")
+def parts():
+    return demo.splits()
+
+
+@pytest.fixture(scope="session")
+def corpus(parts):
+    return (*parts.train, *parts.validation, *parts.seen, *parts.unseen)
