@@ -21,7 +21,7 @@ from jaxformer.data.text import Text, read_text, split_text
 from jaxformer.data.tokenizer import Tokenizer, load_tokenizer
 from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, prepare_text
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.evaluation.scores import Score, perplexity
+from jaxformer.evaluation.scores import Score, bits_per_character, nats_per_token, perplexity
 from jaxformer.models import costs
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.multihost import processes
@@ -354,7 +354,8 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, TextBatch, Token
         sums = [jax.device_get(loss(predictor.params, windows.batch(i))) for i in range(windows.steps_per_epoch)]
         total, count = (float(sum(column)) for column in zip(*sums, strict=True))
         say(f"held-out text: {int(count):,} tokens, {len(corpus.validation):,} characters")
-        return {"held-out text": perplexity(total, count, characters=len(corpus.validation))}
+        scores = [nats_per_token(total, count), perplexity(total, count)]
+        return {"held-out text": [*scores, bits_per_character(total, len(corpus.validation))]}
 
 
 TASK = LanguageModeling()

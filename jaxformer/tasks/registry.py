@@ -66,10 +66,10 @@ def read_config(path: pathlib.Path) -> TaskConfig:
     Raises:
       ConfigError: there is none, or it does not fit this version.
     """
-    if path.is_dir():
+    if path.suffix != ".json":
         path = path / "config.json"
-    if not path.exists():
-        raise ConfigError(f"{path.parent} is not a run: it has no {path.name}")
+        if not path.exists():
+            raise ConfigError(f"{path.parent} is not a run: it has no config.json")
     saved = read_json(path)
     name = saved.get("task")
     if not isinstance(name, str) or name not in TASKS:
