@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import jax
 from flax import nnx
@@ -18,6 +18,7 @@ Params = dict[str, Any]
 """A nested dict of arrays."""
 
 
+@runtime_checkable
 class Model(Protocol):
     """A module that can be called."""
 

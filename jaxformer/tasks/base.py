@@ -189,8 +189,8 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
     """The commands of the command line that use its predictor, besides those that every task has."""
     vocabulary_files: ClassVar[tuple[str, ...]] = ("tokenizer.model", "tokenizer.json")
     """The names that a saved vocabulary may have in a run directory."""
-    higher_is_better: ClassVar[frozenset[str]] = frozenset()
-    """The validation figures that grow as a model improves."""
+    figures: ClassVar[Mapping[str, bool]] = {}
+    """The validation figures besides the loss; True where a figure grows as a model improves."""
     default_split: ClassVar[str] = "test"
     """The split that is scored when none is named."""
     config: type[ConfigT]

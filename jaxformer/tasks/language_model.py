@@ -30,6 +30,9 @@ from jaxformer.tasks.base import AttentionFunction, Data, Network, Rows, Say, Ta
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
 
+VOCAB_MULTIPLE = 8
+"""A vocabulary of characters has any size: the model's is filled up to a multiple of this."""
+
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
@@ -246,7 +249,8 @@ class TextGenerator:
             prefix[row, : len(context)], lengths[row] = context, len(context)
         key = jax.random.fold_in(jax.random.key(self.decode.seed), rounds)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(np.resize(indices, len(prefix))))
-        forbidden = tuple(sorted(self.tokenizer.special.ids))
+        unused = range(self.tokenizer.vocab_size, self.net.config.vocab_size)
+        forbidden = (*sorted(self.tokenizer.special.ids), *unused)
         tokens = _generate(self.net, self.decode.temperature, forbidden, pad, self.params, prefix, lengths, keys)
         return [row[length:].tolist() for row, length in zip(np.asarray(tokens), lengths, strict=True)][: len(contexts)]
 
@@ -328,7 +332,8 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, TextBatch, Token
     ) -> LanguageModelNetwork:
         if config.model.vocab_size not in (0, vocab_size):
             raise DataError(f"model.vocab_size is {config.model.vocab_size}, but the tokenizer has {vocab_size}")
-        shape = dataclasses.replace(config.model, vocab_size=vocab_size)
+        # Filled up with tokens that never occur, so that a mesh can divide the table.
+        shape = dataclasses.replace(config.model, vocab_size=vocab_size + -vocab_size % VOCAB_MULTIPLE)
         net = pure(functools.partial(models.LanguageModel, attention=attention), shape)
         return LanguageModelNetwork(net, (config.data.batch_size, config.data.length))
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from jaxformer import sharding, training
 from jaxformer.config import changed, fingerprint
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.evaluation.scores import Score
 from jaxformer.files import write_text
 from jaxformer.modules.pure import Params
@@ -56,6 +56,10 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
     # Whatever can be refused is refused before `out` is claimed: a mistake leaves nothing behind.
     training.make_schedule(config.optimizer, steps=config.train.steps)
+    if config.train.metric not in ("loss", *task.figures):
+        raise ConfigError(
+            f"unknown train.metric {config.train.metric!r}{did_you_mean(config.train.metric, ('loss', *task.figures))}"
+        )
     task.check(config)
     resumed = rundir.holds_run(out)
     if resumed:
@@ -96,7 +100,7 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
                 lambda start: trainer.on_devices(data.batches(start, trainer.rows)),
                 config=config.train,
                 validate=Validation(task, config, corpus, data, trainer),
-                maximize=config.train.metric in task.higher_is_better,
+                maximize=task.figures.get(config.train.metric, False),
                 flops=trainer.network.training_flops,
                 outputs=outputs,
                 progress=progress,

@@ -43,7 +43,8 @@ class TaskContract:
     """Settings, as nested mappings, with what the error must say."""
 
     @pytest.fixture(scope="class")
-    def config(self, tmp_path_factory):
+    @classmethod
+    def config(cls, tmp_path_factory):
         """A tiny configuration on one device, whose data stays where it is."""
         raise NotImplementedError
 
@@ -52,7 +53,8 @@ class TaskContract:
         raise NotImplementedError
 
     @pytest.fixture(scope="class")
-    def run(self, config, tmp_path_factory):
+    @classmethod
+    def run(cls, config, tmp_path_factory):
         out = tmp_path_factory.mktemp("run") / "whole"
         result = jaxformer.train(config, out, console=quiet())
         assert (result.reason, int(result.state.step)) == ("done", 6)

@@ -7,7 +7,7 @@ import functools
 import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -130,7 +130,7 @@ class Translation(Task[TranslationConfig, Corpora, Batch, Tokenizer, Translator]
     name = "translation"
     commands = ("translate", "inspect")
     config = TranslationConfig
-    higher_is_better = frozenset({"bleu"})
+    figures: ClassVar[Mapping[str, bool]] = {"bleu": True}
 
     def check(self, config: TranslationConfig) -> None:
         if config.train.metric == "bleu" and not config.decode.validation_sentences:

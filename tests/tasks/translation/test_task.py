@@ -30,7 +30,8 @@ class TestContract(TaskContract):
     )
 
     @pytest.fixture(scope="class")
-    def config(self, tmp_path_factory):
+    @classmethod
+    def config(cls, tmp_path_factory):
         return tiny(tmp_path_factory.mktemp("cache"))
 
     def change_training_data(self, config, patch):
