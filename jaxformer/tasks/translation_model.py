@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,15 @@ from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks.translation_config import TranslationConfig
 
+Net: TypeAlias = Pure[models.EncoderDecoder, models.EncoderDecoderConfig]
+
 
 @dataclasses.dataclass(frozen=True)
 class Model:
     """A network, its optimizer, and where they lie; allocates nothing."""
 
     config: TranslationConfig
-    net: Pure
+    net: Net
     placement: Placement
 
     @functools.cached_property
@@ -116,10 +118,9 @@ def make_model(config: TranslationConfig, vocab_size: int, placement: Placement)
     return Model(config, pure(network, shape), placement)
 
 
-def loss(net: Pure, smoothing: float, z_loss: float, params: Params, batch: Batch, key: jax.Array | None):
+def loss(net: Net, smoothing: float, z_loss: float, params: Params, batch: Batch, key: jax.Array | None):
     """The sum of the loss over the target tokens of a batch, their number, and no other figures."""
-    total, count = net.apply(
-        params,
+    total, count = net.bind(params).cross_entropy(
         batch.source,
         batch.target,
         batch.labels,
@@ -128,6 +129,5 @@ def loss(net: Pure, smoothing: float, z_loss: float, params: Params, batch: Batc
         smoothing=smoothing,
         z_loss=z_loss,
         key=key,
-        method="cross_entropy",
     )
     return total, count, {}

@@ -14,9 +14,10 @@ import numpy as np
 from jaxformer import decoding, functional
 from jaxformer.data.tokenizer import BEGIN, END, PAD, Tokenizer
 from jaxformer.decoding import Hypotheses
-from jaxformer.modules.pure import Params, Pure
+from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
 from jaxformer.tasks.translation_config import DecodeConfig
+from jaxformer.tasks.translation_model import Net
 
 LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Padded source lengths: a program is compiled for each one that is met, and for no other."""
@@ -47,7 +48,7 @@ class AttentionMap:
 class Translator:
     """A model and its parameters, with everything needed to go from sentences to sentences."""
 
-    net: Pure
+    net: Net
     params: Params
     tokenizer: Tokenizer
     decode: DecodeConfig = DecodeConfig()
@@ -149,7 +150,7 @@ class Translator:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _search(net: Pure, options: tuple[int, int, float], placement: Placement | None, params: Params, *given):
+def _search(net: Net, options: tuple[int, int, float], placement: Placement | None, params: Params, *given):
     """The hypotheses, whole on every device; each searches for its rows."""
     search = functools.partial(_search_rows, net, options)
     if placement is None:
@@ -157,13 +158,14 @@ def _search(net: Pure, options: tuple[int, int, float], placement: Placement | N
     return jax.lax.with_sharding_constraint(placement.under(search)(params, *given), placement.whole)
 
 
-def _search_rows(net: Pure, options: tuple[int, int, float], params: Params, source, valid, limit) -> Hypotheses:
+def _search_rows(net: Net, options: tuple[int, int, float], params: Params, source, valid, limit) -> Hypotheses:
     beam_size, length, length_penalty = options
-    memory = net.apply(params, source, source_valid=valid, method="encode")
-    context, state = net.apply(params, memory, beam_size=beam_size, length=length, method="start")
+    model = net.bind(params)
+    memory = model.encode(source, source_valid=valid)
+    context, state = model.start(memory, beam_size=beam_size, length=length)
 
     def step(tokens, state):
-        return net.apply(params, tokens, state, context, method="step")
+        return model.step(tokens, state, context)
 
     return decoding.beam_search(
         step,
@@ -179,6 +181,6 @@ def _search_rows(net: Pure, options: tuple[int, int, float], params: Params, sou
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _cross_attention(net: Pure, params: Params, source, target) -> jax.Array:
-    query, key = net.apply(params, source, target, ("decoder.cross",), method="captured")["decoder.cross"]
+def _cross_attention(net: Net, params: Params, source, target) -> jax.Array:
+    query, key = net.bind(params).captured(source, target, ("decoder.cross",))["decoder.cross"]
     return jax.vmap(functional.attention_weights)(query, key)[:, 0]

@@ -234,7 +234,8 @@ def test_the_scale_study_follows_from_what_the_compiler_said(monkeypatch):
         ("fsdp=4", "mesh 'fsdp=4' has fsdp 4 = 4 devices, but there are 8"),
         (
             "tensor=8",
-            "params['decoder']['layers']['attention']['kernel'] of shape [2, 32, 4, 3, 8]: dimension 2 (heads)",
+            "params['decoder']['stack']['layers']['attention']['kernel'] of shape "
+            "[2, 32, 4, 3, 8]: dimension 2 (heads)",
         ),
     ],
 )

@@ -36,15 +36,13 @@ def batch():
 
 
 def loss(net, params, batch, key):
-    total, count = net.apply(
-        params,
+    total, count = net.bind(params).cross_entropy(
         batch["source"],
         batch["target"],
         batch["labels"],
         source_valid=batch["source"] < 60,
         target_valid=batch["labels"] < 60,
         key=key,
-        method="cross_entropy",
     )
     return total, count, {}
 
@@ -156,7 +154,7 @@ def test_two_tables_two_placements():
     params = net.init(jax.random.key(0))
     found = []
     for rules in (sharding.RULES, {"batch": ("tensor",)}):
-        encode = lambda p, s: net.apply(p, s, method="encode").states
+        encode = lambda p, s: net.bind(p).encode(s).states
         states = jax.jit(sharding.under(rules, grid)(encode))(params, batch()["source"])
         found.append(states.sharding.spec)
     assert found[0][0] == "data"
