@@ -44,8 +44,7 @@ def build(spec):
 
 
 def _loss(net, params, batch, key):
-    total, count = net.apply(
-        params,
+    total, count = net.bind(params).cross_entropy(
         batch["source"],
         batch["target"],
         batch["labels"],
@@ -53,7 +52,6 @@ def _loss(net, params, batch, key):
         target_valid=batch["labels"] != PAD,
         smoothing=0.1,
         key=key,
-        method="cross_entropy",
     )
     return total, count, {}
 

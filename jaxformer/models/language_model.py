@@ -23,11 +23,11 @@ from jaxformer.models.transformer import (
 from jaxformer.modules import AttentionFunction, Embedding, Embeddings
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageModelConfig(TransformerConfig):
     """The shape of a language model; the defaults are GPT-2's choices (Radford et al. 2019) at a small size."""
 
-    vocab_size: int = 0
+    vocab_size: int = dataclasses.field(default=0, kw_only=False)
     """Token ids; 0 stands for the tokenizer's, to be filled in before the model is built."""
     num_layers: int = 6
     """Blocks."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, TypeVar
 
 import jax
 from flax import nnx
@@ -17,15 +17,7 @@ from flax import nnx
 Params = dict[str, Any]
 """A nested dict of arrays."""
 
-
-@runtime_checkable
-class Model(Protocol):
-    """A module that can be called."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
-
-
-ModelT = TypeVar("ModelT", bound=Model)
+ModelT = TypeVar("ModelT", bound=Callable[..., Any])
 ConfigT = TypeVar("ConfigT", bound=Hashable)
 
 

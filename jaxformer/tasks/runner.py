@@ -113,6 +113,12 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
     return result
 
 
+def _check_metric(task: AnyTask, metric: str) -> None:
+    names = ("loss", *task.figures)
+    if metric not in names:
+        raise ConfigError(f"unknown train.metric {metric!r}{did_you_mean(metric, names)}")
+
+
 def _agree(out: pathlib.Path, corpus: Corpus, resumed: bool) -> None:
     """Has all processes look at data and run directory before one of them writes."""
     hashes = {f"{part} data": text for part, text in corpus.fingerprints.items()}

@@ -1,4 +1,4 @@
-"""Small encoder-decoders that between them meet every option, and one batch."""
+"""Small models that between them meet every option, and one batch."""
 
 import functools
 
@@ -34,6 +34,20 @@ CONFIGS = {
     ),
     "remat": models.EncoderDecoderConfig(V, V, norm_position="pre", remat=True, **SIZE),
 }
+LANGUAGE_SIZE = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_layers": 3, "max_positions": 7}
+LANGUAGE_CONFIGS = {
+    "tied": models.LanguageModelConfig(V, **LANGUAGE_SIZE),
+    "untied": models.LanguageModelConfig(
+        V,
+        tie_embeddings=False,
+        norm_position="post",
+        positions="sinusoidal",
+        activation="relu",
+        attention_bias=True,
+        remat=True,
+        **LANGUAGE_SIZE,
+    ),
+}
 SOURCE = jnp.asarray([[3, 4, 5, 6, 7, 8], [9, 3, 8, 5, 0, 0]], jnp.int32)
 SOURCE_VALID = jnp.asarray([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]], bool)
 TARGET = jnp.asarray([[1, 2, 9, 10, 0], [1, 10, 2, 9, 0]], jnp.int32)  # no word of example 0's source
@@ -43,10 +57,15 @@ TARGET_VALID = jnp.asarray([[1, 1, 1, 1, 0], [1, 1, 1, 1, 0]], bool)
 class Small:
     """A model, parameters, and its methods jitted."""
 
-    def __init__(self, config):
-        self.config, self.net = config, pure(models.EncoderDecoder, config)
+    def __init__(self, config, network=models.EncoderDecoder):
+        self.config, self.net = config, pure(network, config)
         self.params = drawn(self.net.shapes, 0.3)
-        self.apply = quick(self.net.apply, static_argnames=("method", "beam_size", "length", "names"))
+        self.apply = quick(self.net.apply)
+        self.call = quick(self._call, static_argnums=0, static_argnames=("batch_size", "beam_size", "length", "names"))
+
+    def _call(self, method, params, *args, **kwargs):
+        """A method of the model's class, with these parameters."""
+        return method(self.net.bind(params), *args, **kwargs)
 
     def logits(self, source=SOURCE, target=TARGET, *, params=None, **options):
         return self.apply(self.params if params is None else params, source, target, **options)
@@ -57,6 +76,29 @@ def model(name):
     return Small(CONFIGS[name])
 
 
+@functools.cache
+def language_model(name):
+    return Small(LANGUAGE_CONFIGS[name], models.LanguageModel)
+
+
 def different(a, b):
     """Where two arrays differ at all, over the last dimension."""
     return (np.asarray(a) != np.asarray(b)).any(-1)
+
+
+def entry(params, path):
+    """The part of nested parameters at a path such as "encoder.norm", or None."""
+    for name in path.split("."):
+        if name not in params:
+            return None
+        params = params[name]
+    return params
+
+
+def replaced(params, values):
+    """Nested parameters with the parts at these paths replaced."""
+    result = dict(params)
+    for path, value in values.items():
+        name, _, rest = path.partition(".")
+        result[name] = replaced(result.get(name, {}), {rest: value}) if rest else value
+    return result

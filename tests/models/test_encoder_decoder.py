@@ -1,6 +1,5 @@
 """Properties of the encoder-decoder, each for several arrangements, ties and position schemes."""
 
-import copy
 import dataclasses
 import functools
 
@@ -11,7 +10,22 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxformer import decoding, functional, masks, models, pure
-from tests.models.small import CONFIGS, SOURCE, SOURCE_VALID, TARGET, TARGET_VALID, B, S, Small, T, V, different, model
+from tests.models.small import (
+    CONFIGS,
+    SOURCE,
+    SOURCE_VALID,
+    TARGET,
+    TARGET_VALID,
+    B,
+    S,
+    Small,
+    T,
+    V,
+    different,
+    entry,
+    model,
+    replaced,
+)
 from tests.modules.small import quick
 from tests.selection import first
 
@@ -20,6 +34,8 @@ MOST = pytest.mark.parametrize("name", first(CONFIGS, "post", "pre"))
 """These two have both arrangements and kinds of positions, one table and three."""
 SLOW = pytest.mark.parametrize("name", first(CONFIGS, "post"))
 """Gradients of the whole: ten seconds to compile."""
+SOURCE_TABLE, TARGET_TABLE = "encoder.embeddings.tokens.table", "decoder.embeddings.tokens.table"
+OUTPUT = "decoder.output.kernel"
 
 
 @SLOW
@@ -29,13 +45,13 @@ def test_causality_by_gradients(name):
     Tokens are told apart by their rows of the embedding; the logit is of a word that occurs nowhere.
     """
     small, unused = model(name), V - 2
-    names = [name for name in ("target_embedding", "source_embedding") if name in small.params]
+    names = [name for name in (TARGET_TABLE, SOURCE_TABLE) if entry(small.params, name) is not None]
 
     def logit(tables):
-        params = small.params | {name: {"table": table} for name, table in tables.items()}
+        params = replaced(small.params, tables)
         return small.net.apply(params, SOURCE[:1], TARGET[:1])[0, :, unused]
 
-    jacobians = quick(jax.jacrev(logit))({name: small.params[name]["table"] for name in names})
+    jacobians = quick(jax.jacrev(logit))({name: entry(small.params, name) for name in names})
     moves = np.abs(np.asarray(jacobians[names[0]])).sum(-1)[:, np.asarray(TARGET[0])]  # [T, T]
     np.testing.assert_array_equal(moves > 0, np.tri(T, dtype=bool))
     from_source = np.abs(np.asarray(jacobians[names[-1]])).sum(-1)[:, np.asarray(SOURCE[0])]  # [T, S]
@@ -70,10 +86,10 @@ def test_how_much_padding_does_not_matter(name):
 def test_permutation_equivariance_without_positions(name):
     """With an empty position table the encoder cannot tell order, and neither can the decoder the source's."""
     small = model(name)
-    blind = dict(small.params)
-    blind["source_positions"] = jax.tree.map(jnp.zeros_like, blind["source_positions"])
+    positions = "encoder.embeddings.positions"
+    blind = replaced(small.params, {positions: jax.tree.map(jnp.zeros_like, entry(small.params, positions))})
     order = np.array([3, 0, 5, 1, 4, 2])
-    encode = functools.partial(small.apply, method="encode")
+    encode = functools.partial(small.call, models.EncoderDecoder.encode)
     plain, moved = encode(blind, SOURCE).states, encode(blind, SOURCE[:, order]).states
     np.testing.assert_allclose(moved, plain[:, order], atol=1e-5)
     np.testing.assert_allclose(small.logits(SOURCE[:, order], params=blind), small.logits(params=blind), atol=2e-5)
@@ -140,22 +156,24 @@ def test_bfloat16_is_close(name):
 def test_tied_weights_share_one_array():
     """One leaf, used for source, target and output: its gradient is the sum over the three uses."""
     small, separate = model("post"), Small(dataclasses.replace(CONFIGS["post"], tie_embeddings="none"))
-    assert {name for name in small.params if "embedding" in name or name == "output"} == {"target_embedding"}
-    shared = small.params["target_embedding"]["table"]
-    split = small.params | {"output": {"kernel": shared.T}, "source_embedding": {"table": shared}}
+    assert {name for name in (SOURCE_TABLE, TARGET_TABLE, OUTPUT) if entry(small.params, name) is not None} == {
+        TARGET_TABLE
+    }
+    shared = entry(small.params, TARGET_TABLE)
+    split = replaced(small.params, {OUTPUT: shared.T, SOURCE_TABLE: shared})
     np.testing.assert_allclose(separate.logits(params=split), small.logits(), atol=1e-5)
     slope = lambda net, params: quick(jax.grad(lambda p: jnp.sum(net.apply(p, SOURCE, TARGET) ** 2)))(params)
     one, many = slope(small.net, small.params), slope(separate.net, split)
-    total = sum(many[name]["table"] for name in ("source_embedding", "target_embedding")) + many["output"]["kernel"].T
-    np.testing.assert_allclose(one["target_embedding"]["table"], total, rtol=1e-3, atol=1e-3)
+    total = sum(entry(many, name) for name in (SOURCE_TABLE, TARGET_TABLE)) + entry(many, OUTPUT).T
+    np.testing.assert_allclose(entry(one, TARGET_TABLE), total, rtol=1e-3, atol=1e-3)
 
 
 def test_two_and_no_tied_weights():
     """Target and output share in one, nothing in the other."""
     small = model("biased")
-    assert {"source_embedding", "target_embedding"} < small.params.keys()
-    assert "output" not in small.params
-    assert {"source_embedding", "target_embedding", "output"} < model("pre").params.keys()
+    present = lambda params: [entry(params, name) is not None for name in (SOURCE_TABLE, TARGET_TABLE, OUTPUT)]
+    assert present(small.params) == [True, True, False]
+    assert present(model("pre").params) == [True, True, True]
 
 
 def decode(small, tokens, source_valid):
@@ -164,15 +182,16 @@ def decode(small, tokens, source_valid):
 
     @quick
     def run(params, tokens):
-        memory = small.net.apply(params, SOURCE, source_valid=source_valid, method="encode")
-        context, state = small.net.apply(params, memory, beam_size=width, length=length, method="start")
-        assert decoding.TreeState(state).shape == (B, width)
+        bound = small.net.bind(params)
+        memory = bound.encode(SOURCE, source_valid=source_valid)
+        context, state = bound.start(memory, beam_size=width, length=length)
+        assert state.position.shape == (B, width)
         assert all(leaf.shape[0] == B for leaf in jax.tree.leaves(context.memory))  # never tiled by hypotheses
         logits = jnp.zeros((B, width, length, small.config.target_vocab_size))
 
         def body(carry):
             t, state, logits = carry
-            row, state = small.net.apply(params, tokens[:, :, t], state, context, method="step")
+            row, state = bound.step(tokens[:, :, t], state, context)
             return t + 1, state, logits.at[:, :, t].set(row)
 
         return jax.lax.while_loop(lambda carry: carry[0] < length, body, (0, state, logits))[2]
@@ -207,11 +226,11 @@ def test_steps_in_bfloat16():
 def test_steps_beyond_what_was_prepared_are_nan():
     """And not, as a cache whose last position is written twice would have it, those of another sentence."""
     small = model("post")
-    memory = small.apply(small.params, SOURCE, method="encode")
-    context, state = small.apply(small.params, memory, beam_size=1, length=2, method="start")
+    memory = small.call(models.EncoderDecoder.encode, small.params, SOURCE)
+    context, state = small.call(models.EncoderDecoder.start, small.params, memory, beam_size=1, length=2)
     finite = []
     for _ in range(3):
-        logits, state = small.apply(small.params, TARGET[:, :1], state, context, method="step")
+        logits, state = small.call(models.EncoderDecoder.step, small.params, TARGET[:, :1], state, context)
         finite.append(bool(jnp.isfinite(logits).all()))
     assert finite == [True, True, False]
     assert jnp.isnan(logits).all()
@@ -221,14 +240,10 @@ def test_greedy_search_is_repeated_forward_passes():
     """The loop with a cache finds what recomputing every prefix finds."""
     small, length = model("pre"), 5
     valid = {"source_valid": SOURCE_VALID, "target_valid": jnp.ones_like(TARGET_VALID)}
-    memory = small.apply(small.params, SOURCE, source_valid=SOURCE_VALID, method="encode")
-    context, state = small.apply(small.params, memory, beam_size=1, length=length, method="start")
-
-    def step(tokens, state):
-        logits, tree = small.net.apply(small.params, tokens, state.tree, context, method="step")
-        return logits, decoding.TreeState(tree)
-
-    found = decoding.greedy(step, decoding.TreeState(state), max_length=length, bos=1, eos=2)
+    memory = small.call(models.EncoderDecoder.encode, small.params, SOURCE, source_valid=SOURCE_VALID)
+    context, state = small.call(models.EncoderDecoder.start, small.params, memory, beam_size=1, length=length)
+    step = lambda tokens, state: small.net.bind(small.params).step(tokens, state, context)
+    found = decoding.greedy(step, state, max_length=length, bos=1, eos=2)
     prefix = np.zeros((B, length + 1), np.int32)
     prefix[:, 0] = 1
     for t in range(length):
@@ -245,7 +260,9 @@ def test_captured_attention():
     """Queries and keys of every layer; as weights they are causal where they must be and skip the padding."""
     small = model("pre")
     names = ("encoder.self", "decoder.self", "decoder.cross")
-    found = small.logits(names=names, method="captured", source_valid=SOURCE_VALID)
+    found = small.call(
+        models.EncoderDecoder.captured, small.params, SOURCE, TARGET, names=names, source_valid=SOURCE_VALID
+    )
     shapes = {name: tuple(x.shape for x in pair) for name, pair in found.items()}
     assert shapes == {
         "encoder.self": ((2, B, S, 2, 4), (2, B, S, 2, 4)),
@@ -258,7 +275,7 @@ def test_captured_attention():
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
     assert not np.asarray(weights[1, :, :, 4:]).any()
     with pytest.raises(ValueError, match=r"unknown attention names \['decoder.slef'\]; there are \['decoder.cross'"):
-        small.logits(names=("decoder.slef",), method="captured")
+        small.call(models.EncoderDecoder.captured, small.params, SOURCE, TARGET, names=("decoder.slef",))
 
 
 def test_the_same_logits_with_the_batch_over_eight_devices():
@@ -294,34 +311,15 @@ def test_longer_than_the_learned_positions():
         small.logits(long, TARGET[:1])
     with pytest.raises(ValueError, match=message):
         small.logits(SOURCE[:1], long)
-    memory = small.apply(small.params, SOURCE, source_valid=SOURCE_VALID, method="encode")
+    memory = small.call(models.EncoderDecoder.encode, small.params, SOURCE, source_valid=SOURCE_VALID)
     with pytest.raises(ValueError, match=message):
-        small.apply(small.params, memory, beam_size=1, length=8, method="start")
+        small.call(models.EncoderDecoder.start, small.params, memory, beam_size=1, length=8)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"num_heads": 3}, r"d_model \(8\) must be divisible by num_heads \(3\)"),
-        (
-            {"source_vocab_size": 12},
-            r"tie_embeddings='all' shares one table, so vocabularies must be equal: source 12, target 13",
-        ),
-        ({"d_model": 7, "num_heads": 1}, r"sinusoidal positions need an even d_model, got 7"),
-        ({"positions": "sinusodial"}, r"positions must be one of \('sinusoidal', 'learned'\), got 'sinusodial'"),
-        ({"norm_position": "sandwich"}, r"norm_position must be one of \('post', 'pre'\), got 'sandwich'"),
-        ({"compute_dtype": "float16"}, r"compute_dtype must be one of \('float32', 'bfloat16'\), got 'float16'"),
-        ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
-        ({"attention_dropout": -0.1}, r"attention_dropout must be in \[0, 1\), got -0.1"),
-    ],
-)
-def test_configurations_that_make_no_model(change, message):
-    """Checked where it is made, not at the first use; the type hook of the tests would be there before it."""
-    config = copy.copy(CONFIGS["post"])
-    for name, value in change.items():
-        object.__setattr__(config, name, value)
+def test_one_table_needs_one_vocabulary():
+    message = r"tie_embeddings='all' shares one table, so vocabularies must be equal: source 12, target 13"
     with pytest.raises(ValueError, match=message):
-        config.__post_init__()
+        dataclasses.replace(CONFIGS["post"], source_vocab_size=12)
 
 
 def test_a_model_needs_vocabularies():
@@ -351,7 +349,7 @@ def test_cross_entropy_is_that_of_the_logits(name):
         return functional.cross_entropy(logits, labels, where=both["target_valid"], smoothing=0.1)
 
     def fused(params):
-        return small.net.apply(params, SOURCE, TARGET, labels, smoothing=0.1, method="cross_entropy", **both)
+        return small.net.bind(params).cross_entropy(SOURCE, TARGET, labels, smoothing=0.1, **both)
 
     found = [quick(jax.value_and_grad(loss, has_aux=True))(small.params) for loss in (whole, fused)]
     for a, b in zip(*map(jax.tree.leaves, found), strict=True):

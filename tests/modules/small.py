@@ -17,12 +17,18 @@ quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_l
 
 
 class Built:
-    """``make(rngs)`` as pure functions, `apply` jitted."""
+    """``make(rngs)`` as pure functions; `apply` and `call` are jitted."""
 
     def __init__(self, make):
         self.net = pure(lambda config, rngs: make(rngs), None)
         self.shapes, self.init = self.net.shapes, quick(self.net.init)
-        self.apply = quick(self.net.apply, static_argnames=("method", "capture", "length", "dtype"))
+        static = ("capture", "length", "dtype")
+        self.apply = quick(self.net.apply, static_argnames=static)
+        self.call = quick(self._call, static_argnums=0, static_argnames=static)
+
+    def _call(self, method, params, *args, **kwargs):
+        """A method of the module's class, with these parameters."""
+        return method(self.net.bind(params), *args, **kwargs)
 
 
 def built(make):

@@ -42,7 +42,7 @@ def test_fused_projection_equals_separate_matrices(num_kv_heads, bias):
     query = np.stack([heads(n // group, n % group) for n in range(N)], 2)
     key = np.stack([heads(k, -2) for k in range(num_kv_heads)], 2)
     value = np.stack([heads(k, -1) for k in range(num_kv_heads)], 2)
-    found = net.apply(params, jnp.asarray(x, jnp.float32), method="project")
+    found = net.call(modules.SelfAttention.project, params, jnp.asarray(x, jnp.float32))
     for got, expected in zip(found, (query, key, value), strict=True):
         np.testing.assert_allclose(got, expected, atol=1e-5)
     allowed = np.asarray((masks.causal() & masks.padding(VALID)).dense(5, 5))
@@ -59,8 +59,8 @@ def test_cross_attention_equals_separate_matrices(num_kv_heads, bias):
     query = np.einsum("btd,dnh->btnh", x, params["query"]) + np.asarray(params.get("query_bias", 0.0))
     allowed = VALID[:, None, None]
     expected = merge(numpy_attention.attention(query, both[..., 0, :], both[..., 1, :], allowed=allowed)[0], params)
-    found = net.apply(params, memory, method="project")
-    got = net.apply(params, x, found, mask=masks.padding(VALID))
+    memory = net.call(modules.CrossAttention.project, params, memory)
+    got = net.apply(params, x, memory, mask=masks.padding(VALID))
     np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
@@ -99,7 +99,7 @@ def test_step_equals_the_rows_of_the_whole(num_kv_heads):
     whole = net.apply(params, x, mask=masks.causal())
     cache = empty_cache(2, 3, 5, num_kv_heads, D // N, jnp.dtype("float32"))
     for t in range(5):
-        row, cache = net.apply(params, x[:, t].reshape(2, 3, D), cache, jnp.int32(t), method="step")
+        row, cache = net.call(modules.SelfAttention.step, params, x[:, t].reshape(2, 3, D), cache, jnp.full((2, 3), t))
         np.testing.assert_allclose(row.reshape(6, D), whole[:, t], atol=1e-5)
 
 
@@ -118,7 +118,7 @@ def test_tape_holds_queries_and_keys():
     net, params = self_attention()
     x, caught = normal(2, 5, D), {}
     net.net.apply(params, x, mask=masks.causal(), intermediates=caught)
-    query, key, value = net.apply(params, x, method="project")
+    query, key, value = net.call(modules.SelfAttention.project, params, x)
     weights = functional.attention_weights(*caught["self"], mask=masks.causal())
     expected = merge(np.einsum("bnts,bsnh->btnh", weights, value), params)
     np.testing.assert_allclose(net.apply(params, x, mask=masks.causal()), expected, atol=1e-5)

@@ -37,7 +37,7 @@ def parts(params):
     attention, _ = built(lambda rngs: modules.SelfAttention(D, N, rngs=rngs))
     cross, _ = built(lambda rngs: modules.CrossAttention(D, N, rngs=rngs))
     feed_forward, _ = built(lambda rngs: modules.FeedForward(D, F, rngs=rngs))
-    memory = lambda m: cross.apply(params["cross"], m, method="project")
+    memory = lambda m: cross.call(modules.CrossAttention.project, params["cross"], m)
     norm = lambda name, x: functional.layer_norm(x, params[name]["scale"], params[name]["bias"])
     return (
         lambda x, **kw: attention.apply(params["attention"], x, **kw),
@@ -136,12 +136,12 @@ def test_step_equals_the_rows_of_the_whole(arrange, cross):
     whole = net.apply(params, x, repeated, mask=masks.causal(), memory_mask=repeated_mask)
     keys = None
     if cross:
-        keys = built(lambda rngs: modules.CrossAttention(D, N, rngs=rngs))[0].apply(
-            params["cross"], memory, method="project"
+        keys = built(lambda rngs: modules.CrossAttention(D, N, rngs=rngs))[0].call(
+            modules.CrossAttention.project, params["cross"], memory
         )
     cache = empty_cache(2, width, length, N, D // N, jnp.dtype("float32"))
 
     for t in range(length):
-        now = {"position": jnp.int32(t), "memory_mask": padding}
-        row, cache = net.apply(params, x[:, t].reshape(2, width, D), cache, keys, method="step", **now)
+        now = {"position": jnp.full((2, width), t), "memory_mask": padding}
+        row, cache = net.call(modules.Block.step, params, x[:, t].reshape(2, width, D), cache, keys, **now)
         np.testing.assert_allclose(row.reshape(-1, D), whole[:, t], atol=2e-5)

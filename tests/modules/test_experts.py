@@ -83,7 +83,7 @@ def test_cached_step_equals_the_whole():
     whole = net.apply(params, x, mask=masks.causal())
     cache = empty_cache(2, 1, 4, 2, D // 2, jnp.float32)
     for t in range(4):
-        row, cache = net.apply(params, x[:, t : t + 1], cache, None, method="step", position=jnp.int32(t))
+        row, cache = net.call(modules.Block.step, params, x[:, t : t + 1], cache, None, position=jnp.full((2, 1), t))
         np.testing.assert_allclose(row[:, 0], whole[:, t], atol=2e-5)
 
 

@@ -60,8 +60,8 @@ def test_embedding():
     np.testing.assert_allclose(net.apply(params, tokens), np.sqrt(D) * table[tokens], rtol=1e-6)
     assert net.apply(params, tokens, dtype=jnp.dtype("bfloat16")).dtype == jnp.bfloat16
     x = normal(2, 3, D)
-    np.testing.assert_allclose(net.apply(params, x, method="logits"), x @ table.T, atol=1e-5)
-    assert net.apply(params, x.astype(jnp.bfloat16), method="logits").dtype == jnp.float32
+    np.testing.assert_allclose(net.call(modules.Embedding.logits, params, x), x @ table.T, atol=1e-5)
+    assert net.call(modules.Embedding.logits, params, x.astype(jnp.bfloat16)).dtype == jnp.float32
     fresh = built(lambda rngs: modules.Embedding(400, 64, rngs=rngs))[0].init(jax.random.key(0))["table"]
     np.testing.assert_allclose(np.std(fresh), 1 / 8, rtol=0.02)  # so that embedded tokens have unit variance
 

@@ -64,7 +64,7 @@ def test_describing_a_model_allocates_nothing():
     net = pure(models.EncoderDecoder, config)
     shapes, axes = net.shapes, net.axes
     assert sum(x.size for x in jax.tree.leaves(shapes)) > 3e11
-    assert axes["encoder"]["layers"]["attention"]["kernel"][0] == "layers"
+    assert axes["encoder"]["stack"]["layers"]["attention"]["kernel"][0] == "layers"
     assert sum(x.nbytes for x in jax.live_arrays() if id(x) not in before) < 1e4
 
 
@@ -93,10 +93,10 @@ def test_every_dimension_has_a_name():
 def test_init_is_a_function_of_the_key():
     again, other = (quick(NET.init)(jax.random.key(seed)) for seed in (0, 1))
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), params(), again))
-    kernels = lambda tree: tree["encoder"]["layers"]["attention"]["kernel"]
+    kernels = lambda tree: tree["encoder"]["stack"]["layers"]["attention"]["kernel"]
     assert not (kernels(params()) == kernels(other)).any()
     assert not (kernels(params())[0] == kernels(params())[1]).any()  # layers are drawn apart
-    assert not (kernels(params())[:2] == params()["decoder"]["layers"]["attention"]["kernel"][:2]).any()
+    assert not (kernels(params())[:2] == params()["decoder"]["stack"]["layers"]["attention"]["kernel"][:2]).any()
 
 
 def test_init_under_vmap():
@@ -115,19 +115,19 @@ def test_parameters_are_born_sharded():
     shardings = jax.tree.map(place, NET.axes, is_leaf=lambda x: isinstance(x, tuple))
     born = quick(NET.init, out_shardings=shardings)(jax.random.key(0))
     assert jax.tree.all(jax.tree.map(lambda x, s: x.sharding == s, born, shardings))
-    table = born["target_embedding"]["table"]
+    table = born["decoder"]["embeddings"]["tokens"]["table"]
     assert {s.data.shape for s in table.addressable_shards} == {(11, 1)}
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), born, params())
 
 
 def test_apply_refuses_what_is_not_this_model():
     wrong = jax.tree.map(lambda x: x, params())
-    wrong["decoder"]["layers"]["feed_forward"]["up"]["kernel"] = jnp.ones((3, 8, 17))
+    wrong["decoder"]["stack"]["layers"]["feed_forward"]["up"]["kernel"] = jnp.ones((3, 8, 17))
     tokens = jnp.ones((1, 2), jnp.int32)
-    path = r"params\['decoder'\]\['layers'\]\['feed_forward'\]\['up'\]\['kernel'\]"
+    path = r"params\['decoder'\]\['stack'\]\['layers'\]\['feed_forward'\]\['up'\]\['kernel'\]"
     with pytest.raises(ValueError, match=path + r" has shape \(3, 8, 17\), the model has \(3, 8, 16\)"):
         NET.apply(wrong, tokens, tokens)
-    del wrong["decoder"]["layers"]["feed_forward"]["up"]["kernel"]
+    del wrong["decoder"]["stack"]["layers"]["feed_forward"]["up"]["kernel"]
     with pytest.raises(ValueError, match=path + r" has shape nothing, the model has \(3, 8, 16\)"):
         NET.apply(wrong, tokens, tokens)
     with pytest.raises(ValueError, match=r"params\['extra'\] has shape \(2,\), the model has nothing"):

@@ -65,7 +65,7 @@ def test_capture_gives_every_layer():
     first = jax.tree.map(lambda leaf: leaf[0], params["layers"])
     norm = functional.layer_norm(x, first["attention_norm"]["scale"], first["attention_norm"]["bias"])
     attention, _ = built(lambda rngs: modules.SelfAttention(D, N, rngs=rngs))
-    query, _, _ = attention.apply(first["attention"], norm, method="project")
+    query, _, _ = attention.call(modules.SelfAttention.project, first["attention"], norm)
     np.testing.assert_allclose(intermediates["self"][0][0], query, atol=1e-5)
 
 

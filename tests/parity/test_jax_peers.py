@@ -129,9 +129,7 @@ def test_nnx_cross_attention(heads):
     output = params["output"]
     biases = params["query_bias"], *split(params["key_value_bias"]), output["bias"]
     layer = theirs_with(params["query"], *split(params["key_value"]), output["kernel"], biases)
-    ours = lambda x, memory: net.net.apply(
-        params, x, net.net.apply(params, memory, method="project"), mask=masks.padding(VALID)
-    )
+    ours = lambda x, memory: net.net.apply(params, x, net.net.bind(params).project(memory), mask=masks.padding(VALID))
     theirs = lambda x, memory: layer(x, memory, mask=jnp.broadcast_to(jnp.asarray(VALID)[:, None, None], (B, 1, T, S)))
     agree(ours, theirs, normal(B, T, D), normal(B, S, D, seed=1), tolerance=3e-4)
 

@@ -119,7 +119,7 @@ def test_multihead_attention():
     expected, weights = theirs(given, given, given, key_padding_mask=torch.tensor(~VALID))
     expected.square().sum().backward()
     close(net.apply(params, jnp.asarray(x), mask=masks.padding(VALID)), expected)
-    query, key, _ = net.apply(params, jnp.asarray(x), method="project")
+    query, key, _ = net.call(modules.SelfAttention.project, params, jnp.asarray(x))
     ours = functional.attention_weights(query, key, mask=masks.padding(VALID))
     close(ours.mean(1), weights)  # theirs are averaged over heads
     loss = lambda p, x: jnp.sum(net.net.apply(p, x, mask=masks.padding(VALID)) ** 2)

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import jax
 import pytest
 from jaxformer.tasks.translation_model import make_model
-from jaxformer.training.config import TrainConfig
 
 from benchmarks import scaling
 from jaxformer import models, sharding
@@ -29,6 +28,7 @@ from jaxformer.planning.forecast import Forecast, Memory, forecast, remedies
 from jaxformer.planning.hlo import Collective
 from jaxformer.planning.roofline import Roofline
 from jaxformer.tasks.translation import DataConfig, TranslationConfig
+from jaxformer.training.config import TrainConfig
 
 ROOT = pathlib.Path(__file__).parents[2]
 MODEL = models.EncoderDecoderConfig(d_model=32, num_heads=4, d_ff=64, num_encoder_layers=2, num_decoder_layers=2)
@@ -235,7 +235,8 @@ def test_the_scale_study_follows_from_what_the_compiler_said(monkeypatch):
         ("fsdp=4", "mesh 'fsdp=4' has fsdp 4 = 4 devices, but there are 8"),
         (
             "tensor=8",
-            "params['decoder']['layers']['attention']['kernel'] of shape [2, 32, 4, 3, 8]: dimension 2 (heads)",
+            "params['decoder']['stack']['layers']['attention']['kernel'] of shape "
+            "[2, 32, 4, 3, 8]: dimension 2 (heads)",
         ),
     ],
 )

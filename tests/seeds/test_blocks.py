@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks, models, modules, pure
-from tests.models.small import SOURCE, TARGET, Small, model
+from tests.models.small import SOURCE, TARGET, Small, model, replaced
 from tests.modules.small import built, count, normal
 
 
@@ -95,15 +95,16 @@ def test_b4_document_stack():
     stack = pure(lambda config, rngs: modules.Stack(block(64, 4), 4, rngs=rngs), None)
     norm = pure(lambda config, rngs: modules.LayerNorm(64), None)
     assert count(stack.shapes) + count(norm.shapes) == 199_040
-    assert set(model("pre").params) > {"encoder_norm", "decoder_norm"}  # pre-norm models have the final norm
-    assert not set(model("post").params) & {"encoder_norm", "decoder_norm"}
+    for stack in ("encoder", "decoder"):
+        assert "norm" in model("pre").params[stack]  # pre-norm models have the final norm
+        assert "norm" not in model("post").params[stack]
 
 
 def test_b4_z5_the_final_norm():
     """Document 002 alone ends its stack with a LayerNorm; the pre-norm model here does: its states are normalized."""
     small = model("pre")
-    states = lambda params: np.asarray(small.apply(params, SOURCE, method="encode").states)
-    plain = small.params | {"encoder_norm": {"scale": jnp.ones(8), "bias": jnp.zeros(8)}}
+    states = lambda params: np.asarray(small.call(models.EncoderDecoder.encode, params, SOURCE).states)
+    plain = replaced(small.params, {"encoder.norm": {"scale": jnp.ones(8), "bias": jnp.zeros(8)}})
     np.testing.assert_allclose(states(plain).std(-1), 1, atol=1e-3)
     np.testing.assert_allclose(states(plain).mean(-1), 0, atol=1e-5)
 
@@ -210,7 +211,7 @@ def test_b12_heads_for_tasks():
 
     def both(tokens):
         states, _ = net.apply(params, words.apply(table, tokens), mask=masks.causal())
-        return words.apply(table, states, method="logits"), classes.apply(head, states[:, 3])
+        return words.call(modules.Embedding.logits, table, states), classes.apply(head, states[:, 3])
 
     (logits, label), (padded, same), (moved, other) = (
         both(t) for t in (tokens, tokens.at[0, 4].set(9), tokens.at[0, 3].set(9))
@@ -247,9 +248,9 @@ def test_b13_pipeline():
         )
     )
     ids = jnp.array([[50, 123, 456]], jnp.int32)
-    table = small.params["target_embedding"]["table"]
+    table = small.params["decoder"]["embeddings"]["tokens"]["table"]
     embedded = table[ids[0]] * 8**0.5 + functional.sinusoidal(jnp.arange(3), dim=8)
-    layer = jax.tree.map(lambda leaf: leaf[0], small.params["encoder"]["layers"])
+    layer = jax.tree.map(lambda leaf: leaf[0], small.params["encoder"]["stack"]["layers"])
     single = pure(
         lambda config, rngs: modules.Block(
             modules.SelfAttention(8, 2, rngs=rngs),
@@ -259,7 +260,7 @@ def test_b13_pipeline():
         ),
         None,
     )
-    memory = small.apply(small.params, ids, method="encode")
+    memory = small.call(models.EncoderDecoder.encode, small.params, ids)
     np.testing.assert_allclose(memory.states, single.apply(layer, embedded[None]), atol=1e-5)
     assert small.logits(ids, ids).shape == (1, 3, 500)
 
@@ -270,7 +271,7 @@ def test_b14_positions_survive_depth():
         13, 13, d_model=16, num_heads=2, d_ff=32, num_encoder_layers=12, num_decoder_layers=1, norm_position="pre"
     )
     net = pure(models.EncoderDecoder, config)
-    encode = jax.jit(lambda key: net.apply(net.init(key), jnp.full((1, 6), 5), method="encode").states[0])
+    encode = jax.jit(lambda key: net.bind(net.init(key)).encode(jnp.full((1, 6), 5)).states[0])
     states = np.asarray(encode(jax.random.key(0)))
     distance = np.linalg.norm(states[:, None] - states[None], axis=-1)[~np.eye(6, dtype=bool)]
     assert distance.min() > 0.1
@@ -281,7 +282,7 @@ def test_b15_bank_depends_on_its_company():
     small = model("post")
     river, deposit, bank = 3, 4, 5
     contexts = jnp.array([[river, 6, bank, 7, 8, 9], [deposit, 6, bank, 7, 8, 9]], jnp.int32)
-    embedded = small.params["target_embedding"]["table"][contexts[:, 2]]
+    embedded = small.params["decoder"]["embeddings"]["tokens"]["table"][contexts[:, 2]]
     np.testing.assert_array_equal(embedded[0], embedded[1])
-    states = small.apply(small.params, contexts, method="encode").states[:, 2]
+    states = small.call(models.EncoderDecoder.encode, small.params, contexts).states[:, 2]
     assert np.abs(np.asarray(states[0] - states[1])).max() > 1e-2

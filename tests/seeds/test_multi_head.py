@@ -18,7 +18,7 @@ def test_m1_heads_are_attended_apart_and_concatenated():
     """Each head of d / h on its own, then concatenation and W^O [d, d]."""
     net, params = layer(8, 2)
     x = normal(1, 5, 8)
-    query, key, value = net.apply(params, x, method="project")
+    query, key, value = net.call(modules.SelfAttention.project, params, x)
     heads = [functional.attention_head(query[0, :, n], key[0, :, n], value[0, :, n])[0] for n in range(2)]
     expected = jnp.concatenate(heads, -1) @ params["output"]["kernel"].reshape(8, 8)
     np.testing.assert_allclose(net.apply(params, x)[0], expected, atol=1e-5)
@@ -46,7 +46,7 @@ def test_m4_x7_stacked_matrices():
     net, params = layer(8, 2)
     kernel, x = params["kernel"], normal(2, 5, 8)
     assert kernel.shape == (8, 2, 3, 4)
-    for which, stacked in enumerate(net.apply(params, x, method="project")):
+    for which, stacked in enumerate(net.call(modules.SelfAttention.project, params, x)):
         matrix = kernel[:, :, which].reshape(8, 8)  # W of shape (D, h d_head)
         np.testing.assert_allclose(stacked.reshape(2, 5, 8), x @ matrix, atol=1e-5)
         for head in range(2):
@@ -59,7 +59,7 @@ def test_m5_divisibility_and_shapes():
         head_dim(10, 3, 3)
     net, params = layer(8, 2)
     x = normal(1, 5, 8)
-    assert net.apply(params, x, method="project")[0].shape == (1, 5, 2, 4)
+    assert net.call(modules.SelfAttention.project, params, x)[0].shape == (1, 5, 2, 4)
     assert net.apply(params, x).shape == (1, 5, 8)
     assert not any("bias" in jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params))
 
@@ -73,7 +73,7 @@ def test_m6_the_built_in_has_biases():
     net, params = layer(8, 2, bias=True)
     assert count(params) == 288
     x = normal(1, 5, 8)
-    query, key, _ = net.apply(params, x, method="project")
+    query, key, _ = net.call(modules.SelfAttention.project, params, x)
     weights = functional.attention_weights(query, key).mean(1)
     assert (net.apply(params, x).shape, weights.shape) == ((1, 5, 8), (1, 5, 5))
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
@@ -92,7 +92,7 @@ def test_m8_one_head_with_identity_output():
     net, params = layer(8, 1)
     params = params | {"output": {"kernel": jnp.eye(8)[None]}}
     x = normal(1, 5, 8)
-    query, key, value = (h[0, :, 0] for h in net.apply(params, x, method="project"))
+    query, key, value = (h[0, :, 0] for h in net.call(modules.SelfAttention.project, params, x))
     np.testing.assert_allclose(net.apply(params, x)[0], functional.attention_head(query, key, value)[0], atol=1e-5)
     query, key, value = (normal(1, 5, 3, 4, seed=i) for i in range(3))
     plain = functional.attention(query, key, value)
@@ -113,12 +113,12 @@ def test_m9_roles_of_heads():
     kernel = jnp.zeros((8, 4, 3, 2))  # of each head: query, key, value
     for head, (one, other) in enumerate(roles):
         kernel = kernel.at[at[one], head, 0, 0].set(5).at[at[other], head, 1, 0].set(5)
-    query, key, _ = net.apply(params | {"kernel": kernel}, x, method="project")
+    query, key, _ = net.call(modules.SelfAttention.project, params | {"kernel": kernel}, x)
     weight, place = functional.top_alignments(query, key, 1)
     for head, (one, other) in enumerate(roles):
         assert words[int(place[0, head, at[one], 0])] == other
         assert float(weight[0, head, at[one], 0]) > 0.49  # "the" is there twice
-    query, key, _ = net.apply(params | {"kernel": 0 * kernel}, x, method="project")
+    query, key, _ = net.call(modules.SelfAttention.project, params | {"kernel": 0 * kernel}, x)
     np.testing.assert_allclose(functional.attention_entropy(query, key), np.log(7), rtol=1e-5)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from jaxformer import functional, models, modules
 from jaxformer.functional.positions import check_positions
-from tests.models.small import SOURCE, Small
+from tests.models.small import SOURCE, Small, replaced
 from tests.modules.small import built, count, normal
 
 
@@ -31,9 +31,10 @@ def test_p3_positions_are_added_before_the_first_block():
     sines, learned = [
         Small(models.EncoderDecoderConfig(13, 13, positions=p, **sizes)) for p in ("sinusoidal", "learned")
     ]
-    params = learned.params | {"source_positions": {"table": jnp.asarray(table(512, 8), jnp.float32)}}
-    encode = lambda small, p: small.apply(p, SOURCE, method="encode").states
-    shared = {name: params[name] for name in sines.params}
+    params = replaced(learned.params, {"encoder.embeddings.positions.table": jnp.asarray(table(512, 8), jnp.float32)})
+    encode = lambda small, p: small.call(models.EncoderDecoder.encode, p, SOURCE).states
+    shared = {"encoder": {"stack": params["encoder"]["stack"]}, "decoder": dict(params["decoder"])}
+    shared["decoder"]["embeddings"] = {"tokens": params["decoder"]["embeddings"]["tokens"]}
     np.testing.assert_allclose(encode(learned, params), encode(sines, shared), atol=1e-5)
 
 

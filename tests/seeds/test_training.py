@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer import functional, masks
+from jaxformer import functional, masks, models
 from tests.models.small import SOURCE, SOURCE_VALID, model
 from tests.modules.small import normal
 
@@ -30,11 +30,11 @@ def test_t2_parallel_likelihood_is_sequential():
     small = model("post")
     logits = small.logits(SOURCE, INPUT, source_valid=SOURCE_VALID)
     total, count = functional.cross_entropy(logits, REFERENCE)
-    memory = small.apply(small.params, SOURCE, source_valid=SOURCE_VALID, method="encode")
-    context, state = small.apply(small.params, memory, beam_size=1, length=4, method="start")
+    memory = small.call(models.EncoderDecoder.encode, small.params, SOURCE, source_valid=SOURCE_VALID)
+    context, state = small.call(models.EncoderDecoder.start, small.params, memory, beam_size=1, length=4)
     sequential = 0.0
     for t in range(4):
-        row, state = small.apply(small.params, INPUT[:, t : t + 1], state, context, method="step")
+        row, state = small.call(models.EncoderDecoder.step, small.params, INPUT[:, t : t + 1], state, context)
         log_p = np.asarray(jax.nn.log_softmax(row[:, 0]), np.float64)
         sequential -= log_p[np.arange(2), np.asarray(REFERENCE[:, t])].sum()
     assert int(count) == 8

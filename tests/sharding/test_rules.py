@@ -88,7 +88,7 @@ def test_two_tables_two_placements():
     params = net.init(jax.random.key(0))
     found = []
     for rules in (sharding.RULES, {"batch": ("tensor",)}):
-        encode = lambda p, s: net.apply(p, s, method="encode").states
+        encode = lambda p, s: net.bind(p).encode(s).states
         states = jax.jit(sharding.under(rules, grid)(encode))(params, batch()["source"])
         found.append(states.sharding.spec)
     assert found[0][0] == "data"

@@ -131,7 +131,7 @@ def test_t7_the_loss_of_training_without_the_mask(tmp_path):
 
 def test_a_plan_needs_the_size_of_the_vocabulary():
     config = LanguageModelingConfig()
-    with pytest.raises(ConfigError, match="give --model.vocab_size N"):
+    with pytest.raises(ConfigError, match=r"give --model\.vocab_size N"):
         TASK.planned_vocab_size(config)
     assert TASK.planned_vocab_size(changed(config, {"model": {"vocab_size": 80}})) == 80
     assert TASK.planned_vocab_size(changed(config, {"data": {"tokenizer": "bpe", "vocab_size": 500}})) == 500

@@ -1,0 +1,130 @@
+"""The decoding state: hypotheses at positions of their own, reordered, and sentences that leave the batch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import models, pure
+from tests.models.small import SOURCE, SOURCE_VALID, B, T, V, language_model, model
+from tests.modules.small import int32
+
+K = 3
+
+
+class Stepper:
+    """A small model of either kind, which starts, steps and scores whole sequences ``[B, K, T]``."""
+
+    def __init__(self, kind, name):
+        self.kind, self.small = kind, (model if kind is models.EncoderDecoder else language_model)(name)
+
+    def start(self):
+        if self.kind is models.LanguageModel:
+            return self.call("start", batch_size=B, beam_size=K, length=T)
+        memory = self.call("encode", SOURCE, source_valid=SOURCE_VALID)
+        return self.call("start", memory, beam_size=K, length=T)
+
+    def steps(self, tokens, context, state):
+        """The logits of each of `tokens` ``[B, K, T]`` in turn, and the state after them."""
+        rows = []
+        for t in range(tokens.shape[2]):
+            row, state = self.call("step", int32(tokens[:, :, t]), state, context)
+            rows.append(np.asarray(row))
+        return np.stack(rows, 2), state
+
+    def whole(self, tokens, sentences=None):
+        """Teacher-forced logits ``[B, K, T, V]``; of these sentences' sources."""
+        flat = int32(tokens).reshape(-1, tokens.shape[2])
+        if self.kind is models.LanguageModel:
+            logits = self.small.apply(self.small.params, flat)
+        else:
+            rows = np.repeat(np.arange(B) if sentences is None else sentences, K)
+            logits = self.small.apply(self.small.params, SOURCE[rows], flat, source_valid=SOURCE_VALID[rows])
+        return np.asarray(logits).reshape(*tokens.shape, V)
+
+    def call(self, method, *args, **kwargs):
+        return self.small.call(getattr(self.kind, method), self.small.params, *args, **kwargs)
+
+
+@pytest.fixture(
+    params=[
+        (models.EncoderDecoder, "post"),
+        (models.EncoderDecoder, "pre"),
+        (models.LanguageModel, "tied"),
+        (models.LanguageModel, "untied"),
+    ],
+    ids=lambda param: f"{param[0].__name__} {param[1]}",
+)
+def stepper(request):
+    return Stepper(*request.param)
+
+
+@pytest.fixture
+def tokens():
+    return np.random.default_rng(0).integers(0, V, (B, K, T))
+
+
+def test_hypotheses_at_positions_of_their_own(stepper, tokens):
+    """Prefixes of 0 to 3 tokens in one batch: each next row is that of the whole pass."""
+    context, state = stepper.start()
+    lengths = np.array([[0, 1, 3], [2, 3, 0]])
+    prefix = np.where(np.arange(3) < lengths[..., None], tokens[:, :, :3], V - 1)  # filled up with another word
+    _, state = stepper.steps(prefix, context, state)
+    np.testing.assert_array_equal(state.position, np.full((B, K), 3))
+    state = state._replace(position=int32(lengths))
+    columns = lengths[..., None] + np.arange(2)
+    got, state = stepper.steps(np.take_along_axis(tokens, columns, 2), context, state)
+    expected = np.take_along_axis(stepper.whole(tokens), columns[..., None], 2)
+    np.testing.assert_allclose(got, expected, atol=3e-5)
+    np.testing.assert_array_equal(state.position, lengths + 2)
+
+
+def test_only_hypotheses_beyond_the_end_are_nan(stepper, tokens):
+    context, state = stepper.start()
+    state = state._replace(position=int32([[0, T, 1], [T - 1, 0, T + 2]]))
+    got, _ = stepper.steps(tokens[:, :, :1], context, state)
+    beyond = np.array([[False, True, False], [False, False, True]])
+    np.testing.assert_array_equal(np.isnan(got).any((2, 3)), beyond)
+    np.testing.assert_array_equal(np.isnan(got).all((2, 3)), beyond)
+
+
+def test_reorder_is_running_again(stepper, tokens):
+    """Hypotheses that grew from others, at different positions: as if they had been so from the beginning."""
+    context, state = stepper.start()
+    lengths, parents = np.array([[3, 2, 1], [1, 3, 2]]), np.array([[2, 0, 0], [1, 1, 2]])
+    _, state = stepper.steps(tokens[:, :, :3], context, state)
+    state = state._replace(position=int32(lengths)).reorder(int32(parents))
+    np.testing.assert_array_equal(state.position, np.take_along_axis(lengths, parents, 1))
+    grown, counts = np.take_along_axis(tokens, parents[..., None], 1), np.take_along_axis(lengths, parents, 1)
+    grown[..., -1] = tokens[..., -1]  # the next word is each one's own
+    np.put_along_axis(grown, counts[..., None], tokens[..., -1:], 2)
+    got, _ = stepper.steps(np.take_along_axis(grown, counts[..., None], 2), context, state)
+    expected = np.take_along_axis(stepper.whole(grown), counts[..., None, None], 2)
+    np.testing.assert_allclose(got, expected, atol=3e-5)
+
+
+@pytest.mark.parametrize("sentences", [[1], [1, 0, 1]])
+def test_take_is_running_again(stepper, tokens, sentences):
+    """Some sentences, in any order, go on as if the others had never been there."""
+    context, state = stepper.start()
+    _, state = stepper.steps(tokens[:, :, :3], context, state)
+    state, context = state.take(int32(sentences)), context.take(int32(sentences))
+    assert state.position.shape == (len(sentences), K)
+    assert {leaf.shape[0] for leaf in jax.tree.leaves((state, context.memory, context.valid))} == {len(sentences)}
+    got, _ = stepper.steps(tokens[sentences][:, :, 3:], context, state)
+    expected = stepper.whole(tokens[sentences], sentences)[:, :, 3:]
+    np.testing.assert_allclose(got, expected, atol=3e-5)
+
+
+def test_states_stay_in_their_programs(stepper, tokens):
+    """Reordering and taking are traced like any other function of arrays."""
+    _, state = stepper.start()
+    moved = jax.jit(lambda state: state.reorder(jnp.zeros((B, K), jnp.int32)).take(jnp.arange(1)))(state)
+    assert isinstance(moved, models.DecoderState)
+    assert moved.caches[0].key.shape == (1, *state.caches[0].key.shape[1:])
+
+
+def test_cross_attention_needs_a_memory():
+    net = pure(models.EncoderDecoder, model("post").config)
+    with pytest.raises(ValueError, match="cross-attention needs a memory, got None"):
+        jax.eval_shape(lambda params: net.bind(params).decoder(SOURCE), net.shapes)

@@ -1,0 +1,33 @@
+"""The encoder by itself: what it hands on, and what it shows when asked."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import models
+from tests.models.small import SOURCE, SOURCE_VALID, B, S, model
+
+
+def test_memory_has_states_and_a_mask():
+    small = model("pre")
+    memory = small.net.bind(small.params).encoder(SOURCE, valid=SOURCE_VALID)
+    assert isinstance(memory, models.Memory)
+    assert memory.states.shape == (B, S, 8)
+    np.testing.assert_array_equal(memory.mask.dense(1, S)[:, 0, 0], SOURCE_VALID)
+    assert models.Memory(memory.states, None).mask is None
+
+
+def test_captured_is_beside_the_same_memory():
+    small = model("pre")
+    encoder = small.net.bind(small.params).encoder
+    memory, intermediates = encoder.captured(SOURCE, valid=SOURCE_VALID)
+    np.testing.assert_array_equal(memory.states, encoder(SOURCE, valid=SOURCE_VALID).states)
+    assert {name: [x.shape for x in pair] for name, pair in intermediates.items()} == {"self": [(2, B, S, 2, 4)] * 2}
+
+
+def test_every_token_sees_every_real_one():
+    """A later token changes earlier states; a padded one changes no real state."""
+    small = model("post")
+    encode = lambda tokens: np.asarray(small.net.bind(small.params).encoder(tokens, valid=SOURCE_VALID).states)
+    plain = encode(SOURCE)
+    assert (plain[1, :4] != encode(SOURCE.at[1, 3].set(2))[1, :4]).any(-1).all()
+    np.testing.assert_array_equal(plain[1, :4], encode(jnp.where(SOURCE_VALID, SOURCE, 7))[1, :4])
