@@ -56,10 +56,7 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
     # Whatever can be refused is refused before `out` is claimed: a mistake leaves nothing behind.
     training.make_schedule(config.optimizer, steps=config.train.steps)
-    if config.train.metric not in ("loss", *task.figures):
-        raise ConfigError(
-            f"unknown train.metric {config.train.metric!r}{did_you_mean(config.train.metric, ('loss', *task.figures))}"
-        )
+    _check_metric(task, config.train.metric)
     task.check(config)
     resumed = rundir.holds_run(out)
     if resumed:

@@ -21,15 +21,13 @@ def batch():
 
 
 def loss(net, params, batch, key):
-    total, count = net.apply(
-        params,
+    total, count = net.bind(params).cross_entropy(
         batch["source"],
         batch["target"],
         batch["labels"],
         source_valid=batch["source"] < 60,
         target_valid=batch["labels"] < 60,
         key=key,
-        method="cross_entropy",
     )
     return total, count, {}
 
