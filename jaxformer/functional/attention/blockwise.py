@@ -159,8 +159,8 @@ class Saved(NamedTuple):
     value: Array
     bias: Any
     varying: Varying
-    output: Array  # [B, T, N, J]; this and the next are results of `forward` over all keys,
-    log_weight: Array  # [B, T, N, 2]; of which `key` and `value` may be a shard
+    output: Array  # [B, T, N, J]; this and the next are results of `forward` over all keys, also if
+    log_weight: Array  # [B, T, N, 2]; `key` and `value` are a shard of them
 
 
 def backward(tiling: Tiling, saved: Saved, upstream: Float[Array, "B T N J"]) -> tuple[Array, Array, Array, Any]:

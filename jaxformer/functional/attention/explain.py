@@ -32,11 +32,11 @@ class Explanation:
     """The largest difference from float64 of each implementation that accepts; None if there were only shapes."""
 
     def __str__(self) -> str:
-        rows = [
+        lines = [
             (name, "worst error " + f"{error:.1e}" if error is not None else "") for name, error in self.errors.items()
         ]
-        rows += [(name, f"refuses: {reason}") for name, reason in self.refused.items()]
-        return "\n".join(f"{'->' if name == self.chosen else '  '} {name:12} {text}".rstrip() for name, text in rows)
+        lines += [(name, f"refuses: {reason}") for name, reason in self.refused.items()]
+        return "\n".join(f"{'->' if name == self.chosen else '  '} {name:12} {text}".rstrip() for name, text in lines)
 
 
 def explain_attention(

@@ -198,8 +198,8 @@ def _forward(tiling, ring, query, key, value, bias, shared):
         output = output * jnp.exp(old - rest) + new_output * jnp.exp(new - rest)
         return (output, jnp.concatenate([top, rest], -1)), traveling
 
-    rows = query.shape[:3]
-    initial = jnp.zeros((*rows, value.shape[-1]), jnp.float32), jnp.full((*rows, 2), blockwise.LOW, jnp.float32)
+    dims = query.shape[:3]
+    initial = jnp.zeros((*dims, value.shape[-1]), jnp.float32), jnp.full((*dims, 2), blockwise.LOW, jnp.float32)
     return _round(ring, visit, initial, (key, value))[0]
 
 

@@ -155,7 +155,7 @@ def tile_at(
     if not tiling.unpadded:
         allowed = ((query_index < num_queries)[:, None] & (key_index < num_keys)[None])[None, None]
         query_index, key_index = jnp.minimum(query_index, num_queries - 1), jnp.minimum(key_index, num_keys - 1)
-    # A mask may cover all rows and heads, of which this tile is a part.
+    # A mask may cover all rows and heads, and this tile is a part of them.
     sizes = query.shape[0], query.shape[1] * query.shape[2]
     origin = (
         varying.origin[0] + location.batch_start,
