@@ -1,4 +1,4 @@
-"""Arrays in, arrays out: attention, positions, normalization, feed-forward, dropout, losses.  No state."""
+"""Pure functions of arrays: attention, positions, normalization, feed-forward, experts, dropout, losses."""
 
 from jaxformer.functional.attention import Explanation as Explanation
 from jaxformer.functional.attention import LinearState as LinearState

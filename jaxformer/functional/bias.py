@@ -1,7 +1,8 @@
-"""Attention biases: values that say, tile by tile, what is added to the logits.
+"""Attention biases: objects that compute, tile by tile, the term added to the logits.
 
-Like a mask, a bias is no ``[T, S]`` array: an implementation asks for the tile that it is at, so a bias of positions
-costs no memory that grows with the square of the length, and its learned tables get their gradients tile by tile.
+Like a mask, a bias is not a ``[T, S]`` array. An implementation asks for the tile it is working on, so a bias of
+positions needs no memory that grows with the square of the length, and its learned tables get their gradients tile by
+tile.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from jaxtyping import Array, Float
 
 
 class Bias:
-    """What is added to the scaled logits.  Combine with ``+``.
+    """A term added to the scaled logits. Biases combine with ``+``.
 
-    A new kind is a subclass that defines `tile`; register it as a pytree (``jax.tree_util.register_dataclass``) whose
-    leaves are what is learned.
+    To add a new kind, write a subclass that defines `tile`, and register it as a pytree
+    (``jax.tree_util.register_dataclass``) whose leaves are the learned arrays.
 
     >>> import jax.numpy as jnp
     >>> class Ahead(Bias):
@@ -28,16 +29,16 @@ class Bias:
     """
 
     def tile(self, query: Array, query_index: Array, key_index: Array) -> Array:
-        """The bias at these absolute positions, ``float [b, n, t, s]``, b in {1, B}, n in {1, N}.
+        """Returns the bias at these absolute positions, ``float [b, n, t, s]`` with b in {1, B} and n in {1, N}.
 
         Args:
           query: the queries at `query_index`, ``[B, N, t, H]``, already multiplied by the scale of the logits.
-          query_index, key_index: ``int [t]``, ``int [s]``, each consecutive but for repetitions of the last.
+          query_index, key_index: ``int [t]`` and ``int [s]``, each consecutive except that the last may repeat.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define tile")
 
     def at(self, offset: int | jax.Array) -> Bias:
-        """The same bias for queries that begin at position `offset`, as in decoding with a cache."""
+        """Returns the same bias with query positions that start at `offset`, as in decoding with a cache."""
         return Shifted(self, jnp.asarray(offset, jnp.int32))
 
     def __add__(self, other: Bias) -> Bias:
@@ -47,7 +48,7 @@ class Bias:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Sum(Bias):
-    """Two biases, added."""
+    """The sum of two biases."""
 
     left: Bias
     right: Bias
@@ -59,7 +60,7 @@ class Sum(Bias):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Shifted(Bias):
-    """A bias whose queries begin at `offset`."""
+    """A bias whose query positions start at `offset`."""
 
     bias: Bias
     offset: jax.Array
@@ -68,14 +69,14 @@ class Shifted(Bias):
         return self.bias.tile(query, query_index + self.offset, key_index)
 
 
-def whole(
+def dense_bias(
     bias: Bias | Array, query: Float[Array, "B T N H"], num_keys: int, scale: float, rows: Array | None = None
 ) -> Float[Array, "b n t s"]:
-    """The bias of `rows` (default: all queries) against every key, as an array."""
+    """Returns the bias of the queries at `rows` (all by default) and of every key, as an array."""
     rows = jnp.arange(query.shape[1]) if rows is None else rows
     if not isinstance(bias, Bias):
         return bias if bias.shape[2] == 1 else bias[:, :, rows]
     scaled = query.transpose(0, 2, 1, 3)[:, :, rows].astype(jnp.float32) * scale
-    # Row by row, for chosen rows need not be consecutive.
-    one = lambda row, index: bias.tile(row[:, :, None], index[None], jnp.arange(num_keys))[:, :, 0]
-    return jax.vmap(one, (2, 0), 2)(scaled, rows)
+    # Each row is computed by itself because the chosen rows need not be consecutive.
+    row_bias = lambda row, index: bias.tile(row[:, :, None], index[None], jnp.arange(num_keys))[:, :, 0]
+    return jax.vmap(row_bias, (2, 0), 2)(scaled, rows)

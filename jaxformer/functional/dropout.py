@@ -1,8 +1,8 @@
 """Dropout whose bits are a pure function of a key and an index.
 
-One integer hash of the element's absolute index, with the key folded in.  The bits are the same under every mesh,
-``vmap`` and attention implementation; a tiled kernel recomputes any tile in its backward pass; and the hash fuses
-into the surrounding arithmetic, where ``jax.random.bernoulli`` costs a pass of its own.
+The bits are one integer hash of the element's absolute index, with the key folded in. They are the same under every
+mesh, ``vmap`` and attention implementation, a tiled kernel recomputes any tile in its backward pass, and the hash
+fuses into the surrounding arithmetic, where ``jax.random.bernoulli`` costs a separate pass.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, UInt32
 
 
 class Dropout(NamedTuple):
-    """What attention needs to drop weights: the probability of dropping, and a key.
+    """The dropout of attention weights: the probability of dropping a weight, and a key.
 
     >>> import jax, jax.numpy as jnp
     >>> from jaxformer import functional as F
@@ -31,14 +31,17 @@ class Dropout(NamedTuple):
 
 
 def site(key: jax.Array | None, name: str) -> jax.Array | None:
-    """The key of one named place: `key` with a stable hash of `name` folded in; None stays None."""
+    """Returns the key of a named site: `key` with a stable hash of `name` folded in, or None if `key` is None."""
     return None if key is None else jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 
 def mix32(bits: UInt32[Array, "*dims"]) -> UInt32[Array, "*dims"]:
-    """Returns a hash of each element, a permutation of the 32-bit integers: a multiply-xorshift mixer.
+    """Returns a hash of each 32-bit word: a one-to-one multiply-xorshift mixer that maps 0 to 0.
 
-    Its constants are those of Chris Wellons's search for low-bias 32-bit hashes ("lowbias32").
+    The constants are those of Chris Wellons's search for low-bias 32-bit hashes ("lowbias32").
+
+    >>> mix32(jnp.arange(3, dtype=jnp.uint32)).tolist()
+    [0, 1753845952, 3507691905]
     """
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
     bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
@@ -46,7 +49,7 @@ def mix32(bits: UInt32[Array, "*dims"]) -> UInt32[Array, "*dims"]:
 
 
 def hashed_bits(key: jax.Array, index: UInt32[Array, ...]) -> UInt32[Array, ...]:
-    """32 random bits for each index: two rounds of the mixer `mix32`, a word of the key before each."""
+    """Returns 32 random bits for each index: one round of `mix32` for each word of the key."""
     words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     # The mixer maps 0 to 0; the constant keeps index 0 away from it under the all-zero key of jax.random.key(0).
     bits = index * jnp.uint32(0x9E3779B1) + jnp.uint32(0x85EBCA6B)
@@ -56,12 +59,12 @@ def hashed_bits(key: jax.Array, index: UInt32[Array, ...]) -> UInt32[Array, ...]
 
 
 def keep(key: jax.Array, rate: float, index: UInt32[Array, ...]) -> Bool[Array, ...]:
-    """True, with probability ``1 - rate``, at each index."""
+    """Returns True, with probability ``1 - rate``, at each index."""
     return hashed_bits(key, index) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
 
 
 def flat_index(dims: tuple[int, ...], indices: tuple[Array, ...]) -> UInt32[Array, ...]:
-    """The row-major index, modulo 2**32, of an element of an array of shape `dims`; `indices` broadcast."""
+    """Returns the row-major index, modulo 2**32, of an element of an array of shape `dims`; `indices` broadcast."""
     flat = jnp.uint32(0)
     for size, index in zip(dims, indices, strict=True):
         flat = flat * jnp.uint32(size % 2**32) + index.astype(jnp.uint32)
@@ -69,7 +72,7 @@ def flat_index(dims: tuple[int, ...], indices: tuple[Array, ...]) -> UInt32[Arra
 
 
 def every_index(dims: tuple[int, ...]) -> UInt32[Array, "*dims"]:
-    """The `flat_index` of every element of an array of shape `dims`."""
+    """Returns the `flat_index` of every element of an array of shape `dims`."""
     return flat_index(dims, tuple(jax.lax.broadcasted_iota(jnp.uint32, dims, dim) for dim in range(len(dims))))
 
 

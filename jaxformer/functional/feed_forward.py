@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 Activation = Callable[[jax.Array], jax.Array]
+"""An elementwise nonlinearity."""
 
 
 def relu(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
-    """``max(0, x)``; the gradient at 0 is 0.
+    """Returns ``max(0, x)``; the gradient at 0 is 0.
 
     >>> import jax.numpy as jnp
     >>> relu(jnp.array([2., -1., 0., -3., 5.])).tolist()
@@ -22,7 +23,7 @@ def relu(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
 
 
 def gelu(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
-    """``x Phi(x)``, Phi the normal distribution function, exact (Hendrycks and Gimpel 2016).
+    """Returns ``x Phi(x)`` with the exact normal distribution function Phi (Hendrycks and Gimpel 2016).
 
     >>> [round(y, 4) for y in gelu(jnp.array([-1.0, 1.0, 3.0])).tolist()]
     [-0.1587, 0.8413, 2.996]
@@ -31,7 +32,7 @@ def gelu(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
 
 
 def gelu_tanh(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
-    """`gelu` with Phi approximated through tanh, as GPT-2 and BERT's first code used.
+    """Returns `gelu` with Phi approximated by tanh, as in GPT-2 and in the first code of BERT.
 
     >>> [round(y, 4) for y in gelu_tanh(jnp.array([-1.0, 1.0, 3.0])).tolist()]
     [-0.1588, 0.8412, 2.9964]
@@ -48,9 +49,9 @@ def feed_forward(
     *,
     activation: Activation = relu,
 ) -> Float[Array, "*batch E"]:
-    """The same two linear maps with a nonlinearity between, at every position (Vaswani et al. 2017, eq. 2).
+    """Returns ``activation(x w_in + b_in) w_out + b_out`` (Vaswani et al. 2017, eq. 2).
 
-    ``activation(x w_in + b_in) w_out + b_out``.  Row i of the result depends on row i of `x` alone.
+    The network is the same at every position: row i of the result depends on row i of `x` alone.
 
     >>> feed_forward(jnp.array([[1.0, -2.0]]), jnp.eye(2), jnp.ones(2), jnp.ones((2, 1)), None).tolist()
     [[2.0]]
@@ -66,7 +67,7 @@ def gated_feed_forward(
     *,
     activation: Activation = jax.nn.silu,
 ) -> Float[Array, "*batch E"]:
-    """``(activation(x w_gate) * x w_in) w_out``: GLU (sigmoid), GEGLU (gelu), SwiGLU (silu); Shazeer 2020.
+    """Returns ``(activation(x w_gate) * x w_in) w_out``: GLU (sigmoid), GEGLU (gelu), SwiGLU (silu); Shazeer 2020.
 
     >>> x, gate = jnp.array([[3.0, 2.0]]), jnp.array([[1.0, 0.0], [0.0, -1.0]])
     >>> gated_feed_forward(x, gate, jnp.eye(2), jnp.ones((2, 1)), activation=relu).tolist()  # 3 * 3 + 0 * 2
@@ -78,7 +79,7 @@ def gated_feed_forward(
 def linear(
     x: Float[Array, "*batch D"], kernel: Float[Array, "D F"], bias: Float[Array, " F"] | None
 ) -> Float[Array, "*batch F"]:
-    """``x kernel + bias``; parameters are cast to the dtype of `x`, sums are taken in float32.
+    """Returns ``x kernel + bias``; parameters are cast to the dtype of `x`, and sums are computed in float32.
 
     >>> linear(jnp.array([[1.0, 2.0]]), jnp.array([[3.0], [4.0]]), jnp.array([5.0])).tolist()
     [[16.0]]

@@ -1,4 +1,4 @@
-"""Layer normalization, in both published forms, and its root-mean-square relative.  Statistics are float32."""
+"""Layer normalization in both published forms, and root-mean-square normalization. Statistics are float32."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ def layer_norm(
 ) -> Float[Array, "*batch D"]:
     r"""Gives each token zero mean and unit deviation over its features, then scales and shifts (Ba et al. 2016).
 
-    ``form="variance"``:  :math:`\gamma (x-\mu) / \sqrt{\sigma^2+\epsilon} + \beta`, what libraries compute;
-    ``form="deviation"``: :math:`\gamma (x-\mu) / (\sigma+\epsilon) + \beta`, also found in print.
-    They differ where the deviation is of the size of epsilon.  The variance is the biased one (divided by D).
+    ``form="variance"`` is :math:`\gamma (x-\mu) / \sqrt{\sigma^2+\epsilon} + \beta`, which libraries compute.
+    ``form="deviation"`` is :math:`\gamma (x-\mu) / (\sigma+\epsilon) + \beta`, which is also published.
+    They differ if the deviation is about as small as epsilon. The variance is the biased one (divided by D).
 
     Raises:
-      ValueError: another `form`.
+      ValueError: `form` is unknown.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> print(np.asarray(layer_norm(jnp.array([1.2, .6, -.2, .1]), jnp.ones(4))).round(2))
     [ 1.46  0.33 -1.18 -0.61]
     """
-    wide = x.astype(jnp.float32)
-    centered = wide - wide.mean(-1, keepdims=True)
+    features = x.astype(jnp.float32)
+    centered = features - features.mean(-1, keepdims=True)
     variance = jnp.square(centered).mean(-1, keepdims=True)
     if form == "variance":
-        normal = centered * jax.lax.rsqrt(variance + epsilon)
+        normalized = centered * jax.lax.rsqrt(variance + epsilon)
     elif form == "deviation":
-        # The square root has no finite slope at 0, where a constant token sits.
+        # The square root has no finite gradient at 0, the variance of a constant token.
         safe = jnp.where(variance == 0, 1.0, variance)
-        normal = centered / (jnp.where(variance == 0, 0.0, jnp.sqrt(safe)) + epsilon)
+        normalized = centered / (jnp.where(variance == 0, 0.0, jnp.sqrt(safe)) + epsilon)
     else:
         raise ValueError(f"form must be 'variance' or 'deviation', got {form!r}")
-    return _affine(normal, scale, bias).astype(x.dtype)
+    return _affine(normalized, scale, bias).astype(x.dtype)
 
 
 def rms_norm(
@@ -55,12 +55,12 @@ def rms_norm(
     >>> print(np.asarray(rms_norm(jnp.array([3., 4., 0., 0.]), jnp.ones(4))).round(2))
     [1.2 1.6 0.  0. ]
     """
-    wide = x.astype(jnp.float32)
-    normal = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + epsilon)
-    return _affine(normal, scale, None).astype(x.dtype)
+    features = x.astype(jnp.float32)
+    normalized = features * jax.lax.rsqrt(jnp.square(features).mean(-1, keepdims=True) + epsilon)
+    return _affine(normalized, scale, None).astype(x.dtype)
 
 
-def _affine(normal: Array, scale: Array, bias: Array | None) -> Array:
-    lead = (1,) * (normal.ndim - 1)
-    scaled = normal * scale.astype(jnp.float32).reshape(*lead, -1)
-    return scaled if bias is None else scaled + bias.astype(jnp.float32).reshape(*lead, -1)
+def _affine(normalized: Array, scale: Array, bias: Array | None) -> Array:
+    leading = (1,) * (normalized.ndim - 1)
+    scaled = normalized * scale.astype(jnp.float32).reshape(*leading, -1)
+    return scaled if bias is None else scaled + bias.astype(jnp.float32).reshape(*leading, -1)

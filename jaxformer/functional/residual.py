@@ -1,4 +1,4 @@
-"""Where the normalization stands around a residual connection, one short function an arrangement."""
+"""Arrangements of normalization around a residual connection, one short function for each."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import Any, NamedTuple
 import jax
 
 Sublayer = Callable[[jax.Array], jax.Array]
+"""A sublayer or a normalization, without its parameters."""
+
 Arrangement = Callable[[jax.Array, Sublayer, Any], jax.Array]
-"""Of an input, a sublayer and its norm; for `sandwich_norm`, its two norms."""
+"""A function of an input, a sublayer and its norm (two norms for `sandwich_norm`)."""
 
 
 def residual(x: jax.Array, sublayer: Sublayer) -> jax.Array:
-    """``x + sublayer(x)`` (He et al. 2016): the Jacobian is ``I + d sublayer / dx``, so gradients have a free path.
+    """Returns ``x + sublayer(x)`` (He et al. 2016).
+
+    The Jacobian is ``I + d sublayer / dx``, so gradients have a direct path.
 
     >>> import jax.numpy as jnp
     >>> residual(jnp.array(2.0), lambda x: 10 * x).item()
@@ -24,7 +28,9 @@ def residual(x: jax.Array, sublayer: Sublayer) -> jax.Array:
 
 
 def pre_norm(x: jax.Array, sublayer: Sublayer, norm: Sublayer) -> jax.Array:
-    """``x + sublayer(norm(x))``: the skip path stays clean, deep stacks train; needs one more norm at the end.
+    """Returns ``x + sublayer(norm(x))``.
+
+    The skip path has no norm, so deep stacks train; the stack needs one more norm at its end.
 
     >>> import jax.numpy as jnp
     >>> pre_norm(jnp.array(4.0), lambda x: 10 * x, lambda x: x / 4).item()  # 4 + 10 (4 / 4)
@@ -34,7 +40,7 @@ def pre_norm(x: jax.Array, sublayer: Sublayer, norm: Sublayer) -> jax.Array:
 
 
 def post_norm(x: jax.Array, sublayer: Sublayer, norm: Sublayer) -> jax.Array:
-    """``norm(x + sublayer(x))``: the arrangement of Vaswani et al. 2017.
+    """Returns ``norm(x + sublayer(x))``, the arrangement of Vaswani et al. 2017.
 
     >>> import jax.numpy as jnp
     >>> post_norm(jnp.array(4.0), lambda x: 10 * x, lambda x: x / 4).item()  # (4 + 10 4) / 4
@@ -44,7 +50,7 @@ def post_norm(x: jax.Array, sublayer: Sublayer, norm: Sublayer) -> jax.Array:
 
 
 def sandwich_norm(x: jax.Array, sublayer: Sublayer, norms: Iterable[Sublayer]) -> jax.Array:
-    """``x + after(sublayer(before(x)))``: what a sublayer adds is bounded too (Ding et al. 2021; Gemma 2).
+    """Returns ``x + after(sublayer(before(x)))``, which also bounds a sublayer's output (Ding et al. 2021; Gemma 2).
 
     >>> import jax.numpy as jnp
     >>> sandwich_norm(jnp.array(4.0), lambda x: 10 * x, (lambda x: x / 4, lambda x: x / 5)).item()  # 4 + 10 (4 / 4) / 5
@@ -55,9 +61,10 @@ def sandwich_norm(x: jax.Array, sublayer: Sublayer, norms: Iterable[Sublayer]) -
 
 
 def deep_norm(alpha: float) -> Arrangement:
-    """``norm(alpha x + sublayer(x))``, post-norm that trains at depth 1,000 (Wang et al. 2022, "DeepNet").
+    """Returns the arrangement ``norm(alpha x + sublayer(x))``, a post-norm that trains at a depth of 1,000 layers.
 
-    `deep_norm_gains` has the paper's `alpha`, and the gain for the initial values it belongs to.
+    Wang et al. 2022, "DeepNet: scaling Transformers to 1,000 layers". `deep_norm_gains` returns the paper's `alpha` and
+    the gain for the initial values that belongs to it.
 
     >>> import jax.numpy as jnp
     >>> deep_norm(3.0)(jnp.array(4.0), lambda x: 10 * x, lambda x: x / 4).item()  # (3 4 + 10 4) / 4
@@ -71,17 +78,22 @@ def _deep_norm(x: jax.Array, sublayer: Sublayer, norm: Sublayer, *, alpha: float
 
 
 class Gains(NamedTuple):
-    """Of `deep_norm`: the skip path's factor, and the gain of the initial value, output and feed-forward kernels."""
+    """The constants of `deep_norm`: the factor of the skip path, and the gain of initial kernels.
+
+    The gain `beta` applies to the value, output and feed-forward kernels.
+    """
 
     alpha: float
     beta: float
 
 
 def deep_norm_gains(num_encoder_layers: int, num_decoder_layers: int) -> tuple[Gains, Gains]:
-    """The encoder's and the decoder's; 0 layers of one means a model of the other alone (Wang et al. 2022, table 2).
+    """Returns the gains of the encoder and of the decoder (Wang et al. 2022, table 2).
+
+    A depth of 0 for one of them means a model that consists of the other.
 
     Raises:
-      ValueError: a depth below 0, or no layers at all.
+      ValueError: a depth is below 0, or both are 0.
 
     >>> encoder, decoder = deep_norm_gains(6, 6)
     >>> [round(x, 3) for x in (*encoder, *decoder)]
@@ -89,10 +101,9 @@ def deep_norm_gains(num_encoder_layers: int, num_decoder_layers: int) -> tuple[G
     """
     n, m = num_encoder_layers, num_decoder_layers
     if n < 0 or m < 0 or n + m == 0:
-        raise ValueError(f"deep_norm_gains needs layers, got {n} and {m}")
+        raise ValueError(f"the numbers of layers must be at least 0 and not both 0, got {n} and {m}")
     if n and m:
-        return Gains(0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)), Gains(
-            (3 * m) ** (1 / 4), (12 * m) ** (-1 / 4)
-        )
-    alone = Gains((2 * (n or m)) ** (1 / 4), (8 * (n or m)) ** (-1 / 4))
-    return alone, alone
+        encoder = Gains(0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16))
+        return encoder, Gains((3 * m) ** (1 / 4), (12 * m) ** (-1 / 4))
+    single = Gains((2 * (n or m)) ** (1 / 4), (8 * (n or m)) ** (-1 / 4))
+    return single, single

@@ -1,4 +1,4 @@
-"""What every mask can be asked, how masks combine, and the mask that is an array."""
+"""The interface of a mask, its combinations, and masks from arrays."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from jax.typing import ArrayLike
 
 UNBOUNDED = sys.maxsize
-"""`Mask.key_range` stops here when nothing rules out later keys."""
+"""The stop of a `Mask.key_range` that rules out no later keys."""
 
 
 class Mask:
-    """Which queries may attend to which keys.  Combine with ``&``, ``|`` and ``~``.
+    """A mask of pairs of queries and keys. Masks combine with ``&``, ``|`` and ``~``.
 
-    A new kind of mask is a subclass that defines `tile`, and `key_range` where it can rule keys out; register it
-    as a pytree (``jax.tree_util.register_dataclass``) so that it passes through ``jit``, ``scan`` and ``grad``.
+    To add a new kind, write a subclass that defines `tile`, and `key_range` if it can rule out keys. Register it as a
+    pytree (``jax.tree_util.register_dataclass``) so that it passes through ``jit``, ``scan`` and ``grad``.
 
     >>> from jaxformer.masks import causal, window
     >>> (causal() & ~window(0)).dense(3, 3)[0, 0].astype(int).tolist()
@@ -27,25 +27,26 @@ class Mask:
     """
 
     __array_ufunc__ = None
-    """Makes ``array & mask`` ask the mask, not loop over the elements of a NumPy array."""
+    """Lets ``array & mask`` call the mask's operator instead of a loop over the elements of a NumPy array."""
 
     def tile(self, query_index: jax.Array, key_index: jax.Array) -> jax.Array:
-        """The mask at these absolute positions: ``int [t], int [s] -> Bool [b, n, t, s]``, b in {1, B}, n in {1, N}.
+        """Returns the mask at these absolute positions.
 
-        Where all queries are alike, t may be 1.
+        The types are ``int [t], int [s] -> Bool [b, n, t, s]`` with b in {1, B} and n in {1, N}. If all queries are
+        alike, t may be 1.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define tile")
 
     def key_range(self, query_start: int, query_stop: int) -> tuple[int, int]:
-        """A static range that holds every key which queries ``[query_start, query_stop)`` may attend to."""
+        """Returns a static range of all keys that queries ``[query_start, query_stop)`` may attend to."""
         del query_start, query_stop
         return 0, UNBOUNDED
 
     def live_ranges(self, query_start: np.ndarray, query_stop: np.ndarray) -> tuple[jax.Array, jax.Array] | None:
-        """What the data rule out: of blocks of queries, a range per example that holds every key they may attend to.
+        """Returns, for blocks of queries, data-dependent ranges of all keys that they may attend to.
 
-        ``int [q], int [q] -> int32 [q or 1, b], int32 [q or 1, b]``, from and up to, b in {1, B}; None where the data
-        say nothing.  What `key_range` says need not be said again.
+        The types are ``int [q], int [q] -> int32 [q or 1, b], int32 [q or 1, b]`` (start and stop) with b in {1, B}.
+        The result is None if the data rule out nothing. It need not repeat the limits of `key_range`.
 
         >>> from jaxformer.masks import padding
         >>> [x.tolist() for x in padding([[False, True, True, False]]).live_ranges(np.array([0]), np.array([4]))]
@@ -55,37 +56,37 @@ class Mask:
         return None
 
     def ranges(self, query_start: np.ndarray, query_stop: np.ndarray) -> tuple[Any, Any]:
-        """What `key_range` and `live_ranges` leave of the keys, shaped like the latter.
+        """Returns the intersection of `key_range` and `live_ranges`, with the shapes of the latter.
 
-        Arrays of NumPy, ``int32 [q, 1]``, where the data say nothing.
+        The result is a pair of NumPy arrays, ``int32 [q, 1]``, if the data rule out nothing.
 
         >>> from jaxformer.masks import lengths, window
         >>> [x.tolist() for x in (window(1) & lengths([6])).ranges(np.array([0, 4]), np.array([4, 8]))]
         [[[0], [3]], [[4], [6]]]
         """
-        known = [self.key_range(int(start), int(stop)) for start, stop in zip(query_start, query_stop, strict=True)]
-        known = np.clip(known, 0, np.iinfo(np.int32).max).astype(np.int32).T[..., None]
+        static = [self.key_range(int(start), int(stop)) for start, stop in zip(query_start, query_stop, strict=True)]
+        first, last = np.clip(static, 0, np.iinfo(np.int32).max).astype(np.int32).T[..., None]
         live = self.live_ranges(query_start, query_stop)
         if live is None:
-            return known[0], known[1]
-        return jnp.maximum(known[0], live[0]), jnp.minimum(known[1], live[1])
+            return first, last
+        return jnp.maximum(first, live[0]), jnp.minimum(last, live[1])
 
     def check(self, num_queries: int, num_keys: int) -> None:
-        """Refuses lengths the mask was not made for; a gather clamps, so `tile` would not notice.
+        """Checks that the mask covers these lengths; a gather clamps indices, so `tile` cannot check them.
 
         Raises:
-          ValueError: with the lengths covered and the lengths expected.
+          ValueError: the mask covers other lengths; the message has the got and the expected lengths.
         """
         del num_queries, num_keys
 
     def dense(self, num_queries: int, num_keys: int) -> jax.Array:
-        """The whole mask, ``Bool [b, n, T, S]``, after `check`."""
+        """Returns the full mask, ``Bool [b, n, T, S]``, after `check`."""
         self.check(num_queries, num_keys)
         tile = self.tile(jnp.arange(num_queries), jnp.arange(num_keys))
         return jnp.broadcast_to(tile, (*tile.shape[:2], num_queries, num_keys))
 
     def additive(self, num_queries: int, num_keys: int, dtype: jax.typing.DTypeLike = jnp.float32) -> jax.Array:
-        """The additive view: 0 where a query may attend, minus infinity elsewhere; ``[b, n, T, S]``."""
+        """Returns the additive mask ``[b, n, T, S]``: 0 if a query may attend, minus infinity otherwise."""
         return jnp.where(self.dense(num_queries, num_keys), 0, -jnp.inf).astype(dtype)
 
     def __and__(self, other: Mask | ArrayLike) -> Mask:
@@ -107,7 +108,7 @@ class Mask:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class And(Mask):
-    """A pair that both masks allow."""
+    """Allows the pairs that both masks allow."""
 
     left: Mask
     right: Mask
@@ -133,7 +134,7 @@ class And(Mask):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Or(Mask):
-    """A pair that either mask allows; the range is the hull of both."""
+    """Allows the pairs that either mask allows; the range is the hull of both."""
 
     left: Mask
     right: Mask
@@ -159,7 +160,7 @@ class Or(Mask):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Not(Mask):
-    """A pair that the mask forbids.  Gives up skipping: the complement of a range is no range."""
+    """Allows the pairs that the mask forbids. It skips no blocks, because the complement of a range is not a range."""
 
     mask: Mask
 
@@ -173,7 +174,7 @@ class Not(Mask):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Dense(Mask):
-    """Any array, ``Bool [b, n, T, S]``."""
+    """Allows the pairs that are True in an array, ``Bool [b, n, T, S]``."""
 
     array: jax.Array
 
@@ -189,32 +190,32 @@ class Dense(Mask):
 
 
 def dense(array: ArrayLike) -> Mask:
-    """Any Boolean array, ``[T, S]``, ``[B, T, S]`` or ``[B, N, T, S]`` (1 broadcasts), True = attend.
+    """Returns the mask of a Boolean array ``[T, S]``, ``[B, T, S]`` or ``[B, N, T, S]`` (1 broadcasts), True = attend.
 
     >>> dense([[True, False]]).dense(2, 2)[0, 0].astype(int).tolist()
     [[1, 0], [1, 0]]
     """
     array = jnp.asarray(array)
     if array.dtype != bool or array.ndim not in (2, 3, 4):
-        raise ValueError(f"expected a Boolean mask of rank 2, 3 or 4, got {array.dtype} {list(array.shape)}")
+        raise ValueError(f"mask must be Boolean of rank 2, 3 or 4, got {array.dtype} {list(array.shape)}")
     shape = {2: (1, 1), 3: (array.shape[0], 1), 4: array.shape[:2]}[array.ndim]
     return Dense(array.reshape(*shape, *array.shape[-2:]))
 
 
 def from_torch(array: ArrayLike) -> Mask:
-    """A mask in the polarity of ``torch.nn.MultiheadAttention``, where True means *masked out*.
+    """Returns a mask from one of ``torch.nn.MultiheadAttention``, where True means *masked out*.
 
     >>> from_torch([[False, True]]).dense(1, 2)[0, 0].astype(int).tolist()
     [[1, 0]]
     """
     array = jnp.asarray(array)
     if array.dtype != bool:
-        raise ValueError(f"expected a Boolean mask, got {array.dtype}; additive masks: dense(array == 0)")
+        raise ValueError(f"mask must be Boolean, got {array.dtype}; use dense(array == 0) for an additive mask")
     return dense(~array)
 
 
 def as_mask(mask: Mask | ArrayLike) -> Mask:
-    """A mask from a mask or from a Boolean array (see `dense`).
+    """Returns a mask unchanged, or the mask of a Boolean array (see `dense`).
 
     >>> from jaxformer.masks import causal
     >>> as_mask([[True, False]]).dense(1, 2)[0, 0].astype(int).tolist(), as_mask(causal()) == causal()

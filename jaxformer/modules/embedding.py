@@ -43,7 +43,7 @@ class Embedding(nnx.Module):
         return x * jnp.asarray(x.shape[-1] ** 0.5, dtype)
 
     def copies(self, rows: int, length: int = 1, *, dtype: jnp.dtype) -> Float[Array, "G C V D"]:
-        """Returns `sharding.table_copies` of the table; the uses of a step that share them sum its gradient once."""
+        """Returns `sharding.table_copies` of the table; if all uses of a step share it, its gradient is summed once."""
         return tables.table_copies(self.table[...], rows=rows, length=length, dtype=dtype)
 
     def logits(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:

@@ -1,11 +1,11 @@
-"""What every implementation of attention must do.
+"""The contract that every implementation of attention keeps.
 
 A new implementation is tested by a subclass::
 
     class TestBlockwise(AttentionContract):
         implementation = "blockwise"
 
-An implementation that refuses a request overrides that test and asserts the refusal.
+If an implementation refuses a request, its class overrides the test and asserts the refusal of its ``check_`` method.
 """
 
 import functools
@@ -131,6 +131,9 @@ class AttentionContract:
 
     @pytest.mark.parametrize("name", CASES)
     def test_agrees_with_numpy(self, name):
+        self.check_agrees_with_numpy(name)
+
+    def check_agrees_with_numpy(self, name):
         """Output and all four gradients, against an independent float64 implementation."""
         given, ours, theirs = self.request(name)
         output, found = self.gradients(*given, **ours)
@@ -145,6 +148,9 @@ class AttentionContract:
 
     @pytest.mark.parametrize("name", ["grouped", "mask [B, N, T, S]", "dropout, bias"])
     def test_bfloat16(self, name):
+        self.check_bfloat16(name)
+
+    def check_bfloat16(self, name):
         """bfloat16 in, bfloat16 out, softmax in float32: within two roundings of the exact result."""
         given, ours, theirs = self.request(name, jnp.bfloat16)
         output, found = self.gradients(*given, **ours)
@@ -167,6 +173,9 @@ class AttentionContract:
         np.testing.assert_allclose(output, expected, atol=1e-4)
 
     def test_minus_infinite_bias(self):
+        self.check_minus_infinite_bias()
+
+    def check_minus_infinite_bias(self):
         """An additive mask: pairs at minus infinity weigh 0, rows of it are empty, gradients stay finite."""
         allowed = coin(B, 4, T, S)
         given = arrays()
@@ -179,6 +188,9 @@ class AttentionContract:
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("fill", FILLS)
     def test_a_empty_query_rows(self, fill, dtype):
+        self.check_a_empty_query_rows(fill, dtype)
+
+    def check_a_empty_query_rows(self, fill, dtype):
         """(a): such a query gets output 0, weights 0, gradient 0, whatever it holds; the others do not notice."""
         allowed = np.ones((B, 4, T, S), bool)
         allowed[0, :, 1], allowed[1, 2, 3] = False, False
@@ -197,6 +209,9 @@ class AttentionContract:
     @pytest.mark.parametrize("fill", FILLS)
     @pytest.mark.parametrize("with_bias", [False, True], ids=["", "bias"])
     def test_b_unseen_keys_are_inert(self, fill, dtype, with_bias):
+        self.check_b_unseen_keys_are_inert(fill, dtype, with_bias)
+
+    def check_b_unseen_keys_are_inert(self, fill, dtype, with_bias):
         """(b): what an unseen key and value hold changes no bit of anything, and their own gradient is 0."""
         mask = masks.padding(VALID) & masks.causal(S - T)
         options = {"bias": bias(1, 4, T, S)} if with_bias else {}
@@ -214,6 +229,9 @@ class AttentionContract:
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_c_masked_weights_are_exactly_zero(self, dtype):
+        self.check_c_masked_weights_are_exactly_zero(dtype)
+
+    def check_c_masked_weights_are_exactly_zero(self, dtype):
         """(c): not small, zero; also where the masked logit is by far the largest."""
         query, key, value, upstream = arrays(dtype=dtype)
         allowed = coin(B, 4, T, S)
@@ -227,6 +245,9 @@ class AttentionContract:
         assert not np.asarray(found[2][:, 3]).any()
 
     def test_nan_upstream_stays_out_of_empty_rows(self):
+        self.check_nan_upstream_stays_out_of_empty_rows()
+
+    def check_nan_upstream_stays_out_of_empty_rows(self):
         """Where a query sees nothing, even a NaN that other queries see leaves output 0 and query gradient 0."""
         allowed = np.ones((1, 1, T, S), bool)
         allowed[..., 2, :] = False
@@ -271,6 +292,9 @@ class AttentionContract:
             np.testing.assert_allclose(got, want, atol=4 * self.tolerance, rtol=0)
 
     def test_no_keys(self):
+        self.check_no_keys()
+
+    def check_no_keys(self):
         """Attention over nothing is 0."""
         query, key, value, _ = arrays()
         assert not np.asarray(self.attend(query, key[:, :0], value[:, :0])).any()
@@ -282,13 +306,13 @@ class AttentionContract:
     BAD = (
         ({"query": (T, 4, H)}, "query must be [batch, length, heads, dim], got shape [5, 4, 4]"),
         ({"key": (B, S, 2, H + 1)}, "head dims must be equal, got 4 and 5"),
-        ({"key": (B + 1, S, 2, H)}, "batch sizes differ: query 2, key 3, value 2"),
+        ({"key": (B + 1, S, 2, H)}, "batch sizes must be equal, got query 2, key 3 and value 2"),
         ({"value": (B, S + 1, 2, 3)}, "(7, 2) and (8, 2)"),
         ({"value": (B, S, 4, 3)}, "(7, 2) and (7, 4)"),
         ({"key": (B, S, 3, H), "value": (B, S, 3, 3)}, "multiple of key heads, got 4 and 3"),
         ({"mask": (T, S + 1)}, "[5, 8], but queries and keys have [5, 7]"),
-        ({"mask": (3, T, S)}, "mask of shape [3, 1, 5, 7] does not broadcast to [B, N, T, S] = [2, 4, 5, 7]"),
-        ({"bias": (1, 3, T, S)}, "bias of shape [1, 3, 5, 7] does not broadcast to [B, N, T, S] = [2, 4, 5, 7]"),
+        ({"mask": (3, T, S)}, "mask must broadcast to [B, N, T, S] = [2, 4, 5, 7], got shape [3, 1, 5, 7]"),
+        ({"bias": (1, 3, T, S)}, "bias must broadcast to [B, N, T, S] = [2, 4, 5, 7], got shape [1, 3, 5, 7]"),
     )
 
     @pytest.mark.parametrize(("changed", "message"), BAD)

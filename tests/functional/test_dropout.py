@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxformer import functional
-from jaxformer.functional.dropout import flat_index, hashed_bits, keep, site
+from jaxformer.functional.dropout import flat_index, hashed_bits, keep, mix32, site
 from tests.contracts import numpy_attention
 
 COUNT = 1 << 18
@@ -158,3 +158,11 @@ def test_tiny_rates_are_not_rounded_away():
     assert bool(keep(jax.random.key(0), 0.0, jnp.uint32(3)))
     threshold_one = np.asarray(keep(jax.random.key(0), 1 - 1e-12, jnp.arange(1000, dtype=jnp.uint32)))
     assert not threshold_one.any()
+
+
+def test_mix32_is_one_to_one():
+    """Different words have different hashes, and about half of the bits of two neighbors differ."""
+    hashes = np.asarray(mix32(jnp.arange(1 << 16, dtype=jnp.uint32)))
+    assert hashes[0] == 0
+    assert len(np.unique(hashes)) == len(hashes)
+    assert 15.5 < np.bitwise_count(hashes[1:] ^ hashes[:-1]).mean() < 16.5

@@ -59,5 +59,5 @@ def test_deep_norm_keeps_the_input_at_depth():
 
 
 def test_deep_norm_refuses_no_layers():
-    with pytest.raises(ValueError, match="needs layers, got 0 and 0"):
+    with pytest.raises(ValueError, match="not both 0, got 0 and 0"):
         functional.deep_norm_gains(0, 0)

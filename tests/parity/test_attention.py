@@ -10,7 +10,7 @@ import pytest
 
 from jaxformer import functional, masks
 from tests.modules.small import quick
-from tests.parity.test_torch import array, close, leaf
+from tests.parity.tensors import array, close, leaf
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 pytestmark = pytest.mark.parity

@@ -1,5 +1,7 @@
-"""The real tokamax behind our contract, on CPU, where its choice is plain XLA; `tests/functional/test_tokamax.py` for
-what it is told.  It needs Python 3.12 and is no dependency of ours: pip install tokamax.
+"""The real tokamax keeps the contract on CPU, where it chooses plain XLA.
+
+`tests/functional/attention/vendor/test_tokamax.py` has the tests of its arguments. tokamax needs Python 3.12 and is not
+a dependency of this library: pip install tokamax.
 """
 
 import jax
@@ -38,18 +40,18 @@ class TestTokamax(AttentionContract, BiasContract):
     @pytest.mark.parametrize("name", CASES)
     def test_agrees_with_numpy(self, name):
         if name not in DROPS:
-            return super().test_agrees_with_numpy(name)
-        with refused("it cannot drop weights by our hash"):
-            super().test_agrees_with_numpy(name)
+            return self.check_agrees_with_numpy(name)
+        with refused("it cannot drop weights by the hash of this library"):
+            self.check_agrees_with_numpy(name)
         return None
 
     @pytest.mark.parametrize("name", ["grouped", "mask [B, N, T, S]"])
     def test_bfloat16(self, name):
-        super().test_bfloat16(name)
+        self.check_bfloat16(name)
 
     def test_no_keys(self):
         with refused("it needs at least one query and one key"):
-            super().test_no_keys()
+            self.check_no_keys()
 
 
 @pytest.mark.parametrize("mask", [masks.causal(), masks.window(2)])

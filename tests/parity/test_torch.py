@@ -7,25 +7,13 @@ import pytest
 
 from jaxformer import functional, masks, modules
 from tests.modules.small import built, drawn
+from tests.parity.tensors import array, close, leaf
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 pytestmark = pytest.mark.parity
 
 D, N, F, B, T, S = 16, 4, 24, 2, 5, 7
 VALID = np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0, 0]], bool)
-
-
-def array(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def leaf(x):
-    return torch.tensor(np.asarray(x), requires_grad=True)
-
-
-def close(ours, theirs, tolerance=3e-5):
-    theirs = theirs.detach().numpy() if isinstance(theirs, torch.Tensor) else theirs
-    np.testing.assert_allclose(ours, theirs, atol=tolerance, rtol=1e-4)
 
 
 def fill(parameter, value):

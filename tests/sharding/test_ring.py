@@ -187,7 +187,7 @@ def blocks_visited(order, length=4096, size=8, block=64):
     total = np.zeros(size, int)
     for rank in range(size):
         for owner in range(size):
-            starts = np.asarray(around.places(owner, local))[::block]
+            starts = np.asarray(around.positions(owner, local))[::block]
             bounds = ring.blockwise.key_bounds(ranges[rank], starts, block)
             total[rank] += (bounds[:, 1] - bounds[:, 0]).sum()
     return total
@@ -222,7 +222,7 @@ def test_as_a_module_s_attention():
         (lambda q: split(mesh(context=2, data=4), batch="data")(q, q, q), "batch = 2 cannot be cut along 'data' = 4"),
         (lambda q: split(mesh(context=2, tensor=4), heads="tensor")(q, q, q), "key heads = 2 cannot be cut"),
         (lambda q: split(mesh(context=4), zigzag=True)(q, q, q), "lengths that 8 divides, got (12, 12)"),
-        (lambda q: functional.zigzag(q, 4), "needs a length that 2 x 4 divides, got 12"),
+        (lambda q: functional.zigzag(q, 4), "the length must be a multiple of 8, got 12"),
         (lambda q: split(mesh(context=4))(q, q, q, bias=jnp.ones((1, 1, 12, 12))), "not a T x S array"),
     ],
 )

@@ -12,7 +12,7 @@ from jaxformer.functional.attention.base import masked_softmax
 from jaxformer.masks import Mask, as_mask
 
 Similarity = Callable[[jax.Array, jax.Array], jax.Array]
-"""From the queries ``[T, D]`` and keys ``[S, E]`` of one example to logits ``[T, S]``."""
+"""A function of the queries ``[T, D]`` and keys ``[S, E]`` of one example that returns logits ``[T, S]``."""
 
 
 def general_attention(
@@ -23,14 +23,14 @@ def general_attention(
     *,
     mask: Mask | Bool[Array, ...] | None = None,
 ) -> tuple[Float[Array, "B T J"], Float[Array, "B T S"]]:
-    r"""The general attention layer: any similarity, softmax over the keys, weighted sum; output and weights.
+    r"""Computes attention with any similarity: a softmax over the keys, then a weighted sum; output and weights.
 
     .. math:: e_{ts} = sim(q_t, k_s), \quad a_t = \mathrm{softmax}(e_t), \quad y_t = \sum_s a_{ts} v_s
 
-    `mask` is one for all heads, and keeps the contract of `jaxformer.masks`.
+    `mask` has no heads. The result keeps the contract of `jaxformer.masks`.
 
     Raises:
-      ValueError: lengths that do not fit, with the got and the expected value.
+      ValueError: batch sizes or lengths do not fit; the message has the got and the expected value.
 
     >>> import jax.numpy as jnp
     >>> x = jnp.eye(2)[None]
@@ -48,9 +48,9 @@ def general_attention(
     if mask is not None:
         allowed = as_mask(mask).dense(num_queries, num_keys)
         if allowed.shape[0] not in (1, batch) or allowed.shape[1] != 1:
-            raise ValueError(f"mask of shape {list(allowed.shape)} does not broadcast to [{batch}, 1, T, S]")
+            raise ValueError(f"mask must broadcast to [{batch}, 1, T, S], got shape {list(allowed.shape)}")
         allowed = jnp.broadcast_to(allowed[:, 0], (batch, num_queries, num_keys))
-        # As in `attention_head`: a weight of 0 does not silence a NaN.
+        # As in `attention_head`, because a weight of 0 times NaN is NaN.
         query = jnp.where(allowed.any(2)[..., None], query, 0)
         key, value = (jnp.where(allowed.any(1)[..., None], x, 0) for x in (key, value))
     logits = jax.vmap(similarity)(query, key).astype(jnp.float32)
@@ -71,10 +71,10 @@ def additive_attention(
     v: Float[Array, " A"],
     mask: Mask | Bool[Array, ...] | None = None,
 ) -> tuple[Float[Array, "B T J"], Float[Array, "B T S"]]:
-    r"""Bahdanau attention: :math:`e_{ts} = v^\top \tanh(W q_t + U k_s)` (Bahdanau et al. 2015, A.1.2).
+    r"""Computes Bahdanau attention: :math:`e_{ts} = v^\top \tanh(W q_t + U k_s)` (Bahdanau et al. 2015, A.1.2).
 
-    In an encoder-decoder q is the decoder's state and k the encoder's, and k is also the value.  Each key is projected
-    once, not once a query; the tanh is of ``[T, S, A]``.
+    In an encoder-decoder q is the decoder's state, k the encoder's, and k is also the value. Each key is projected
+    once, not once for each query; the argument of tanh is ``[T, S, A]``.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> query, key, one = jnp.zeros((1, 1, 1)), jnp.array([[[0.], [9.]]]), jnp.ones((1, 1))
@@ -84,8 +84,8 @@ def additive_attention(
     """
 
     def similarity(query: Array, key: Array) -> Array:
-        both = jnp.tanh((query @ w_query)[:, None] + (key @ w_key)[None])
-        return jnp.einsum("tsa,a->ts", both, v, preferred_element_type=jnp.float32)
+        hidden = jnp.tanh((query @ w_query)[:, None] + (key @ w_key)[None])
+        return jnp.einsum("tsa,a->ts", hidden, v, preferred_element_type=jnp.float32)
 
     return general_attention(query, key, value, similarity, mask=mask)
 
@@ -98,7 +98,7 @@ def multiplicative_attention(
     w: Float[Array, "D E"],
     mask: Mask | Bool[Array, ...] | None = None,
 ) -> tuple[Float[Array, "B T J"], Float[Array, "B T S"]]:
-    r"""Luong's "general" attention: :math:`e_{ts} = q_t^\top W k_s` (Luong et al. 2015, 3.1).
+    r"""Computes Luong's "general" attention: :math:`e_{ts} = q_t^\top W k_s` (Luong et al. 2015, 3.1).
 
     >>> import jax.numpy as jnp, numpy as np
     >>> query, key = jnp.array([[[1., 5.]]]), jnp.log(jnp.array([[[1.], [3.]]]))

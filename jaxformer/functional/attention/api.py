@@ -1,4 +1,4 @@
-"""The attention call: checks the request, then chooses who computes it."""
+"""The attention call: it checks the request, then chooses an implementation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Implementation(NamedTuple):
 
     run: Callable[[Request], Array]
     refuse: Callable[[Request], str | None]
-    """Why it cannot do this here, or None where it can."""
+    """Returns the reason why it cannot compute a request on the target devices, or None if it can."""
 
 
 implementations: dict[str, Implementation] = {
@@ -47,59 +47,62 @@ def attention(
     dropout: Dropout | None = None,
     implementation: str | None = None,
 ) -> Float[Array, "B T N J"]:
-    r"""Multi-head scaled dot-product attention, :math:`\mathrm{softmax}(QK^\top/\sqrt H + \mathrm{bias})V` per head.
+    r"""Computes multi-head scaled dot-product attention.
 
-    `attention_head` is the definition; this call lifts it over heads and batch.  With fewer key heads than query
-    heads (N a multiple of K), consecutive query heads share one: grouped-query attention (Ainslie et al. 2023),
-    multi-query at K = 1 (Shazeer 2019).
+    .. math:: \mathrm{softmax}(QK^\top/\sqrt H + \mathrm{bias})V \quad \text{for each head}
+
+    `attention_head` is the definition; this call lifts it over heads and batch. With fewer key heads than query
+    heads (N a multiple of K), consecutive query heads share a key head: grouped-query attention (Ainslie et al. 2023),
+    or multi-query attention at K = 1 (Shazeer 2019).
 
     Args:
-      mask: who may attend to whom, True = attend: a `Mask`, or a Boolean array for `masks.dense`.
-      bias: added to the scaled logits: an array, each dimension 1 or that of [B, N, T, S], or a `Bias` such as
-        `alibi`, `t5_bias` or `relative_keys`, which needs no such array.
-      scale: factor of the logits, ``H ** -0.5`` by default; one that is learned, or traced, multiplies the queries.
-      score: an elementwise function of the scaled logits, before bias and mask, such as `soft_cap`; hashable.
+      mask: the keys that each query may attend to, True = attend: a `Mask`, or a Boolean array for `masks.dense`.
+      bias: a term added to the scaled logits: an array, whose dimensions are 1 or those of [B, N, T, S], or a `Bias`
+        such as `alibi`, `t5_bias` or `relative_keys`, which needs no such array.
+      scale: the factor of the logits, ``H ** -0.5`` by default; a learned or traced scale multiplies the queries.
+      score: an elementwise function of the scaled logits, applied before bias and mask, such as `soft_cap`; hashable.
       dropout: rate and key for dropping attention weights.
-      implementation: "reference", "blockwise", "xla" (that of `jax.nn`), "cudnn", "splash" (on TPU), "tokamax" (where
-        it is installed), or None to choose; see `explain_attention`.
+      implementation: "reference", "blockwise", "xla" (that of `jax.nn`), "cudnn", "splash" (on TPU), "tokamax" (if it
+        is installed), or None to choose; see `explain_attention`.
 
     Raises:
-      ValueError: shapes that do not fit, with the got and the expected value; an unknown implementation, or one that
-        cannot do this, with the reason.
+      ValueError: shapes do not fit (the message has the got and the expected value), the implementation is unknown,
+        or it cannot compute this request (the message has the reason).
 
     >>> import jax.numpy as jnp
     >>> from jaxformer import masks
     >>> query, key = jnp.zeros((1, 2, 4, 8)), jnp.zeros((1, 2, 1, 8))  # four heads share a key
     >>> value = jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1)
-    >>> attention(query, key, value, mask=masks.causal())[0, :, 0].tolist()  # keys all alike: the mean so far
+    >>> attention(query, key, value, mask=masks.causal())[0, :, 0].tolist()  # equal keys: the mean so far
     [[1.0], [2.0]]
     """
     request = make_request(query, key, value, mask=mask, bias=bias, scale=scale, score=score, dropout=dropout)
     name = choose(request) if implementation is None else implementation
     if name not in implementations:
-        raise ValueError(f"unknown attention implementation {name!r}; there are {sorted(implementations)}")
+        raise ValueError(f"implementation must be one of {sorted(implementations)}, got {name!r}")
     if reason := implementations[name].refuse(request):
         raise ValueError(f"attention implementation {name!r} cannot do this: {reason}")
     return implementations[name].run(request)
 
 
 LONG = 1 << 21
-"""Pairs of positions (T S) from which attention goes block by block on an accelerator, when nobody chooses."""
+"""The number of pairs of positions (T S) from which an accelerator uses "blockwise" by default."""
 
 LONG_ON_CPU = 1 << 16
-"""The same on a CPU, where blocks that stay in a cache win from about 256 by 256 positions on.
+"""The same number for a CPU, where blocks that stay in a cache are faster from about 256 by 256 positions.
 
-On two cores, 8 x 8, 32 x 4 and 64 x 8 sequences x heads of 64, without a mask, causal, padded, and a quarter as many
-queries as keys, they take of the time of "reference", forward and with the gradient: 0.3 to 1.4 and 0.7 to 1.3 at 128
-by 128, 0.4 to 0.6 and 0.4 to 1.0 at 256, 0.2 to 0.7 and 0.3 to 0.8 at 384, 0.3 to 0.6 and 0.3 to 1.1 from 512 to 1,024.
+Measured on two cores, relative to the time of "reference", forward and with the gradient: 0.3 to 1.4 and 0.7 to 1.3 at
+128 by 128 positions, 0.4 to 0.6 and 0.4 to 1.0 at 256, 0.2 to 0.7 and 0.3 to 0.8 at 384, 0.3 to 0.6 and 0.3 to 1.1 from
+512 to 1,024. The measurements cover 8 x 8, 32 x 4 and 64 x 8 sequences x heads of 64, without a mask, causal, padded,
+and with a quarter as many queries as keys.
 """
 
 
 def choose(request: Request) -> str:
-    """Who computes it when nobody says: cuDNN or splash attention where they can, else by length."""
+    """Returns the default implementation: cuDNN or splash attention if they accept the request, else by length."""
     if implementations["cudnn"].refuse(request) is None:
         return "cudnn"
-    if implementations["splash"].refuse(request) is None and splash.worthwhile(request):
+    if implementations["splash"].refuse(request) is None and splash.is_worthwhile(request):
         return "splash"
     long = LONG_ON_CPU if targets.devices()[0].platform == "cpu" else LONG
     return "blockwise" if request.query.shape[1] * request.key.shape[1] >= long else "reference"

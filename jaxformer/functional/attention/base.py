@@ -1,4 +1,4 @@
-"""What every attention implementation shares: the request, its checks, and the masked softmax."""
+"""The parts that all attention implementations share: the request, its checks, and the masked softmax."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxformer.functional.bias import Bias, whole
+from jaxformer.functional.bias import Bias, dense_bias
 from jaxformer.functional.dropout import Dropout, flat_index, keep
 from jaxformer.masks import Mask, as_mask
 
 Score = Callable[[jax.Array], jax.Array]
-"""An elementwise function of the scaled logits, before bias and mask: `soft_cap`, or one of your own."""
+"""An elementwise function of the scaled logits, applied before bias and mask, such as `soft_cap`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """One call of attention, checked.  `group` query heads share each key head: ``N = K * group``."""
+    """One checked call of attention. `group` query heads share each key head: ``N = K * group``."""
 
-    query: Any  # [B, T, N, H]; like the others an Array, or a ShapeDtypeStruct where somebody only asks
+    query: Any  # [B, T, N, H]; this and the next two are Arrays, or ShapeDtypeStructs in a question about shapes
     key: Any  # [B, S, K, H]
     value: Any  # [B, S, K, J]
     mask: Mask | None
@@ -40,20 +41,10 @@ def make_request(query, key, value, *, mask=None, bias=None, scale=None, score=N
     """Checks shapes once, at trace time, for every implementation.
 
     Raises:
-      ValueError: a rank, a head count, a head dim or a length that does not fit, with the got and expected value.
+      ValueError: a rank, head count, head dim or length does not fit; the message has the got and the expected value.
     """
-    for name, array in (("query", query), ("key", key), ("value", value)):
-        if array.ndim != 4:
-            raise ValueError(f"{name} must be [batch, length, heads, dim], got shape {list(array.shape)}")
+    _check_shapes(query, key, value)
     batch, num_queries, num_heads, head_dim = query.shape
-    if key.shape[0] != batch or value.shape[0] != batch:
-        raise ValueError(f"batch sizes differ: query {batch}, key {key.shape[0]}, value {value.shape[0]}")
-    if key.shape[3] != head_dim:
-        raise ValueError(f"query and key head dims must be equal, got {head_dim} and {key.shape[3]}")
-    if key.shape[1:3] != value.shape[1:3]:
-        raise ValueError(f"key and value must agree in [length, heads], got {key.shape[1:3]} and {value.shape[1:3]}")
-    if key.shape[2] == 0 or num_heads % key.shape[2]:
-        raise ValueError(f"query heads must be a multiple of key heads, got {num_heads} and {key.shape[2]}")
     if mask is not None:
         mask = as_mask(mask)
         covered = jax.eval_shape(lambda m: m.dense(num_queries, key.shape[1]), mask).shape
@@ -62,31 +53,46 @@ def make_request(query, key, value, *, mask=None, bias=None, scale=None, score=N
         covered = (
             bias
             if not isinstance(bias, Bias)
-            else jax.eval_shape(lambda b, q: whole(b, q, key.shape[1], 1.0), bias, query)
+            else jax.eval_shape(lambda b, q: dense_bias(b, q, key.shape[1], 1.0), bias, query)
         )
         _check_covers("bias", covered.shape, (batch, num_heads, num_queries, key.shape[1]))
     if dropout is not None and not 0 <= dropout.rate < 1:
         raise ValueError(f"dropout rate must be in [0, 1), got {dropout.rate}")
     if dropout is not None and dropout.rate == 0:
         dropout = None
-    if isinstance(scale, jax.core.Tracer):  # known only when the program runs, and what is static must be known now
+    if isinstance(scale, jax.core.Tracer):  # its value is unknown now, and implementations need a static scale
         if scale.ndim != 0:
             raise ValueError(f"scale must be one number, got shape {list(scale.shape)}")
-        wide = jnp.promote_types(query.dtype, jnp.float32)
-        query, scale = (query.astype(wide) * scale.astype(wide)).astype(query.dtype), 1.0
+        compute_dtype = jnp.promote_types(query.dtype, jnp.float32)
+        query, scale = (query.astype(compute_dtype) * scale.astype(compute_dtype)).astype(query.dtype), 1.0
     scale = head_dim**-0.5 if scale is None else float(scale)
     return Request(query, key, value, mask, bias, scale, score, dropout)
 
 
+def _check_shapes(query, key, value) -> None:
+    for name, array in (("query", query), ("key", key), ("value", value)):
+        if array.ndim != 4:
+            raise ValueError(f"{name} must be [batch, length, heads, dim], got shape {list(array.shape)}")
+    batch, _, num_heads, head_dim = query.shape
+    if key.shape[0] != batch or value.shape[0] != batch:
+        raise ValueError(f"batch sizes must be equal, got query {batch}, key {key.shape[0]} and value {value.shape[0]}")
+    if key.shape[3] != head_dim:
+        raise ValueError(f"query and key head dims must be equal, got {head_dim} and {key.shape[3]}")
+    if key.shape[1:3] != value.shape[1:3]:
+        raise ValueError(f"key and value must agree in [length, heads], got {key.shape[1:3]} and {value.shape[1:3]}")
+    if key.shape[2] == 0 or num_heads % key.shape[2]:
+        raise ValueError(f"query heads must be a multiple of key heads, got {num_heads} and {key.shape[2]}")
+
+
 def _check_covers(name: str, got: tuple[int, ...], expected: tuple[int, ...]) -> None:
     if len(got) != 4 or any(g not in (1, e) for g, e in zip(got, expected, strict=True)):
-        raise ValueError(f"{name} of shape {list(got)} does not broadcast to [B, N, T, S] = {list(expected)}")
+        raise ValueError(f"{name} must broadcast to [B, N, T, S] = {list(expected)}, got shape {list(got)}")
 
 
 def masked_softmax(logits: Float[Array, "*rows S"], mask: Bool[Array, "*rows S"] | None) -> Float[Array, "*rows S"]:
-    """Softmax over the keys that the mask allows: exactly 0 elsewhere, and 0 throughout an empty row.
+    """Returns the softmax over the keys that the mask allows: exactly 0 elsewhere, and 0 throughout an empty row.
 
-    The fill is finite on purpose: minus infinity minus minus infinity is NaN, forward and backward.
+    The fill value is finite because minus infinity minus minus infinity is NaN, forward and backward.
 
     >>> masked_softmax(jnp.zeros((2, 3)), jnp.array([[True, True, False], [False, False, False]])).tolist()
     [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
@@ -107,13 +113,18 @@ def _softmax(logits: Array, mask: Array | None) -> Array:
 
 
 @_softmax.defjvp
-def _softmax_slope(given, slopes):
-    """From the weights alone: without it the backward pass would keep the logits and the exponentials too."""
-    weights, slope = _softmax(*given), slopes[0]
-    slope = slope if given[1] is None else jnp.where(given[1], slope, 0.0)
-    return weights, weights * (slope - (weights * slope).sum(-1, keepdims=True))
+def _softmax_jvp(primals, tangents):
+    """Needs only the weights; the default rule would keep the logits and the exponentials for the backward pass too."""
+    weights, tangent = _softmax(*primals), tangents[0]
+    tangent = tangent if primals[1] is None else jnp.where(primals[1], tangent, 0.0)
+    return weights, weights * (tangent - (weights * tangent).sum(-1, keepdims=True))
 
 
 def keep_tile(dropout: Dropout, dims: tuple[int, int, int, int], indices: tuple[Array, ...]) -> Bool[Array, ...]:
-    """Which weights dropout keeps in a tile: `indices` (b, n, t, s) broadcast, `dims` are the whole [B, N, T, S]."""
+    """Returns True for each weight of a tile that dropout keeps.
+
+    Args:
+      dims: the full [B, N, T, S].
+      indices: the absolute indices of the tile in each dimension, which broadcast.
+    """
     return keep(dropout.key, dropout.rate, flat_index(dims, indices))

@@ -1,4 +1,4 @@
-"""Small functions that stand before or inside `attention`: soft-capped logits, normalized queries and keys, sinks.
+"""Small functions applied before or inside `attention`: soft-capped logits, normalized queries and keys, sinks.
 
 >>> import jax.numpy as jnp
 >>> from jaxformer import functional as F
@@ -26,7 +26,7 @@ _static = {"static": True}
 
 @dataclasses.dataclass(frozen=True)
 class SoftCap:
-    """What `soft_cap` returns; equal caps are equal, so a program is compiled once."""
+    """The result of `soft_cap`; equal caps are equal objects, so a program is compiled once."""
 
     cap: float
 
@@ -35,17 +35,19 @@ class SoftCap:
 
 
 def soft_cap(cap: float) -> SoftCap:
-    """``cap tanh(x / cap)``, for the `score` of `attention`: logits within the cap (Bello et al. 2016; Gemma 2).
+    """Returns ``x -> cap tanh(x / cap)`` for the `score` of `attention` (Bello et al. 2016; Gemma 2).
+
+    The logits stay between -cap and cap.
 
     Raises:
-      ValueError: a cap that is not above 0.
+      ValueError: the cap is not above 0.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> print(np.asarray(soft_cap(50.0)(jnp.array([-1e4, 1.0, 1e4]))).round(2))
     [-50.   1.  50.]
     """
     if cap <= 0:
-        raise ValueError(f"soft_cap needs a positive cap, got {cap}")
+        raise ValueError(f"cap must be above 0, got {cap}")
     return SoftCap(cap)
 
 
@@ -57,18 +59,20 @@ def qk_norm(
     key_scale: Float[Array, " H"] | None = None,
     epsilon: float = 1e-6,
 ) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"]]:
-    """QK-norm: queries and keys divided by their root mean square, head by head, then scaled.
+    """Divides the queries and keys of each head by their root mean square, then scales them (QK-norm).
 
-    Henry et al. 2020; Dehghani et al. 2023 (ViT-22B).  Logits can no longer grow without bound in training.
+    Henry et al. 2020; Dehghani et al. 2023 (ViT-22B). The logits can no longer grow without bound in training.
+
+    Args:
+      scale: the scale of the queries, and of the keys if there is no `key_scale`.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> query, key = qk_norm(jnp.full((1, 1, 1, 2), 100.0), jnp.full((1, 1, 1, 2), -3.0), scale=jnp.ones(2))
     >>> print(np.asarray(query[0, 0]).round(3), np.asarray(key[0, 0]).round(3))
     [[1. 1.]] [[-1. -1.]]
     """
-    return rms_norm(query, scale, epsilon=epsilon), rms_norm(
-        key, scale if key_scale is None else key_scale, epsilon=epsilon
-    )
+    key_scale = scale if key_scale is None else key_scale
+    return rms_norm(query, scale, epsilon=epsilon), rms_norm(key, key_scale, epsilon=epsilon)
 
 
 def with_sinks(
@@ -79,10 +83,14 @@ def with_sinks(
     mask: Mask | Bool[Array, ...] | None = None,
     bias: Bias | None = None,
 ) -> tuple[Float[Array, "B S2 K H"], Float[Array, "B S2 K J"], Mask | None, Bias]:
-    """Keys, values, mask and bias with one place more, which every query sees and which holds nothing.
+    """Appends an attention sink: one more position whose key and value are 0 and which every query sees.
 
-    A head may look there when it has nothing to look at: its weights over the real keys then sum to less than 1.
-    `sinks` are the learned logits of that place, one a head (OpenAI 2025, gpt-oss; Xiao et al. 2023 for the need).
+    A head with nothing to attend to puts its weight there, and its weights over the real keys sum to less than 1.
+    `sinks` are the learned logits of that position, one for each head (OpenAI 2025, gpt-oss). Xiao et al. 2023
+    describe the need.
+
+    Returns:
+      Key, value, mask and bias for `attention`.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer import functional as F
@@ -92,14 +100,14 @@ def with_sinks(
     """
     num_keys = key.shape[1]
     key, value = (jnp.pad(x, ((0, 0), (0, 1), (0, 0), (0, 0))) for x in (key, value))
-    wider = None if mask is None else SinkMask(as_mask(mask), num_keys)
-    return key, value, wider, SinkBias(sinks, bias, num_keys)
+    sink_mask = None if mask is None else SinkMask(as_mask(mask), num_keys)
+    return key, value, sink_mask, SinkBias(sinks, bias, num_keys)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SinkMask(Mask):
-    """A mask over the first `at` keys; key `at` is for everyone."""
+    """A mask over the first `at` keys, and key `at`, which every query sees."""
 
     mask: Mask
     at: int = dataclasses.field(metadata=_static)
@@ -110,7 +118,7 @@ class SinkMask(Mask):
 
     def check(self, num_queries, num_keys):
         if num_keys != self.at + 1:
-            raise ValueError(f"a mask with sinks covers S = {self.at + 1} keys, but there are {num_keys}")
+            raise ValueError(f"a mask with sinks must cover S = {num_keys} keys, got {self.at + 1}")
         self.mask.check(num_queries, self.at)
 
     def key_range(self, query_start, query_stop):
@@ -120,7 +128,7 @@ class SinkMask(Mask):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SinkBias(Bias):
-    """The sinks' logits at key `at`, the inner bias elsewhere."""
+    """The logits of the sinks at key `at`, and the inner bias elsewhere."""
 
     sinks: jax.Array  # [N]
     bias: Bias | None

@@ -1,4 +1,4 @@
-"""Who could compute a request, who refuses it and why, and how near each comes to float64."""
+"""An explanation of the choice: the accepting implementations with their errors, and the others with their reasons."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 from jaxformer.functional.attention.api import choose, implementations
 from jaxformer.functional.attention.base import Request, keep_tile, make_request
-from jaxformer.functional.bias import whole
+from jaxformer.functional.bias import dense_bias
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
 
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What `explain_attention` found; printed as a table.
+    """The result of `explain_attention`; it prints as a table.
 
     >>> print(Explanation("blockwise", {"xla": "it takes no function of the logits"}, {"blockwise": 1e-7}))
     -> blockwise    worst error 1.0e-07
@@ -27,16 +27,16 @@ class Explanation:
 
     chosen: str
     refused: dict[str, str]
-    """Why, by implementation."""
+    """The reason of each implementation that refuses."""
     errors: dict[str, float | None]
-    """Of those that accept: the largest difference from float64, None where there were no numbers to compute with."""
+    """The largest difference from float64 of each implementation that accepts; None if there were only shapes."""
 
     def __str__(self) -> str:
-        rows = [
+        lines = [
             (name, "worst error " + f"{error:.1e}" if error is not None else "") for name, error in self.errors.items()
         ]
-        rows += [(name, f"refuses: {reason}") for name, reason in self.refused.items()]
-        return "\n".join(f"{'->' if name == self.chosen else '  '} {name:12} {text}".rstrip() for name, text in rows)
+        lines += [(name, f"refuses: {reason}") for name, reason in self.refused.items()]
+        return "\n".join(f"{'->' if name == self.chosen else '  '} {name:12} {text}".rstrip() for name, text in lines)
 
 
 def explain_attention(
@@ -50,13 +50,13 @@ def explain_attention(
     score: Any = None,
     dropout: Dropout | None = None,
 ) -> Explanation:
-    """What `attention` would do with these arguments: who is chosen, who refuses and why, everybody's worst error.
+    """Returns the implementation that `attention` would choose, the refusals with their reasons, and the worst errors.
 
-    Arrays are computed with, by every implementation that accepts them, and compared with the sum over all pairs in
-    float64; ``jax.ShapeDtypeStruct`` in place of arrays asks about shapes alone.
+    Every implementation that accepts the arrays computes the result, which is compared with the definition in
+    float64. ``jax.ShapeDtypeStruct`` in place of arrays asks about shapes alone.
 
     Raises:
-      ValueError: shapes that do not fit, as of `attention`.
+      ValueError: shapes do not fit, as in `attention`.
 
     >>> import jax, jax.numpy as jnp
     >>> x = jax.ShapeDtypeStruct((1, 4096, 8, 64), jnp.float32)
@@ -64,19 +64,19 @@ def explain_attention(
     'blockwise'
     """
     request = make_request(query, key, value, mask=mask, bias=bias, scale=scale, score=score, dropout=dropout)
-    reasons = {name: one.refuse(request) for name, one in implementations.items()}
+    reasons = {name: implementation.refuse(request) for name, implementation in implementations.items()}
     accepted = [name for name, reason in reasons.items() if reason is None]
     errors: dict[str, float | None] = dict.fromkeys(accepted)
     if not any(isinstance(x, jax.ShapeDtypeStruct) for x in (query, key, value)):
         exact = _exact(request)
         for name in accepted:
-            found = np.asarray(implementations[name].run(request), np.float64)
-            errors[name] = float(np.abs(found - exact).max(initial=0.0))
+            output = np.asarray(implementations[name].run(request), np.float64)
+            errors[name] = float(np.abs(output - exact).max(initial=0.0))
     return Explanation(choose(request), {name: reason for name, reason in reasons.items() if reason}, errors)
 
 
 def _exact(request: Request) -> np.ndarray:
-    """The definition in float64, all pairs at once."""
+    """Computes the definition in float64, all pairs at once."""
     num_queries, num_keys = request.query.shape[1], request.key.shape[1]
     query, key, value = (np.asarray(x, np.float64) for x in (request.query, request.key, request.value))
     key, value = (np.repeat(x, request.group, axis=2) for x in (key, value))
@@ -84,7 +84,7 @@ def _exact(request: Request) -> np.ndarray:
     if request.score is not None:
         logits = np.asarray(request.score(jnp.asarray(logits, jnp.float32)), np.float64)
     if request.bias is not None:
-        logits = logits + np.asarray(whole(request.bias, request.query, num_keys, request.scale), np.float64)
+        logits = logits + np.asarray(dense_bias(request.bias, request.query, num_keys, request.scale), np.float64)
     if request.mask is not None:
         logits = np.where(np.asarray(request.mask.dense(num_queries, num_keys)), logits, -np.inf)
     top = logits.max(-1, keepdims=True, initial=-np.inf)

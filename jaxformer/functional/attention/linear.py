@@ -1,6 +1,6 @@
-"""Linear attention: a product of feature maps in place of the softmax, so that the sum over keys is done once.
+"""Linear attention: a product of feature maps replaces the softmax, so the sum over keys is computed once.
 
-Katharopoulos et al. 2020, "Transformers are RNNs".  Three forms of one function: parallel, causal in chunks, and a
+Katharopoulos et al. 2020, "Transformers are RNNs". One function has three forms: parallel, causal in chunks, and a
 recurrent step whose state does not grow with the length.
 """
 
@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 FeatureMap = Callable[[jax.Array], jax.Array]
-"""From ``[..., H]`` to ``[..., R]``, elementwise positive."""
+"""A function of ``[..., H]`` that returns ``[..., R]`` with positive elements."""
 
 
 def elu_plus_one(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
-    """``elu(x) + 1``, the feature map of the paper (eq. 7).
+    """Returns ``elu(x) + 1``, the feature map of the paper (eq. 7).
 
     >>> import jax.numpy as jnp, numpy as np
     >>> print(np.asarray(elu_plus_one(jnp.array([-1., 0., 2.]))).round(3))
@@ -28,14 +28,14 @@ def elu_plus_one(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
 
 
 class LinearState(NamedTuple):
-    """What `linear_attention_step` carries: sums over the keys so far, float32.
+    """The state of `linear_attention_step`: sums over the keys so far, float32.
 
-    >>> linear_attention_start(1, 2, features=4, value_dim=3).mixed.shape        # at every length
+    >>> linear_attention_start(1, 2, features=4, value_dim=3).mixed.shape        # the same at every length
     (1, 2, 4, 3)
     """
 
-    mixed: jax.Array  # [B, N, R, J], of features times values
-    weight: jax.Array  # [B, N, R], of features
+    mixed: jax.Array  # [B, N, R, J], the sum of features times values
+    weight: jax.Array  # [B, N, R], the sum of features
 
 
 def linear_attention(
@@ -48,37 +48,38 @@ def linear_attention(
     valid: Bool[Array, "B S"] | None = None,
     chunk: int = 128,
 ) -> Float[Array, "B T N J"]:
-    r"""Attention with the kernel :math:`\phi(q) \cdot \phi(k)`, in time and memory linear in the length.
+    r"""Computes attention with the kernel :math:`\phi(q) \cdot \phi(k)`, in time and memory linear in the length.
 
     .. math:: y_t = \frac{\phi(q_t)^\top \sum_s \phi(k_s) v_s^\top}{\phi(q_t)^\top \sum_s \phi(k_s)}
 
-    with sums over ``s <= t`` if `causal`.  A general mask would cost what it saves, so there is only `valid`.
+    The sums are over ``s <= t`` if `causal`. A general mask would cost as much as this form saves, so there is only
+    `valid`.
 
     Args:
-      valid: True where a key is real; the others are inert, and a query that sees none gets 0.
-      chunk: positions worked on at a time in the causal form; the result does not depend on it.
+      valid: True where a key is a real token; the other keys are inert, and a query that sees no key gets 0.
+      chunk: the number of positions at a time in the causal form; the result does not depend on it.
 
     Raises:
-      ValueError: causal, with other numbers of queries than of keys; or head counts that differ.
+      ValueError: `causal` with different numbers of queries and keys, or head counts differ.
 
     >>> import jax.numpy as jnp
     >>> x, value = jnp.zeros((1, 3, 1, 2)), jnp.array([1., 3., 5.]).reshape(1, 3, 1, 1)
-    >>> linear_attention(x, x, value, causal=True).ravel().tolist()        # keys all alike: the mean so far
+    >>> linear_attention(x, x, value, causal=True).ravel().tolist()        # equal keys: the mean so far
     [1.0, 2.0, 3.0]
     """
     if query.shape[2] != key.shape[2]:
-        raise ValueError(f"linear attention has as many key heads as query heads, got {query.shape[2]}, {key.shape[2]}")
+        raise ValueError(f"query and key head counts must be equal, got {query.shape[2]} and {key.shape[2]}")
     if causal and query.shape[1] != key.shape[1]:
-        raise ValueError(f"causal linear attention needs T = S, got {query.shape[1]} and {key.shape[1]}")
-    real = None if valid is None else valid[..., None, None]
-    if real is not None:  # before the feature map too, whose slope at a NaN is one
-        key, value = (jnp.where(real, x, 0) for x in (key, value))
+        raise ValueError(f"causal linear attention must have T = S, got {query.shape[1]} and {key.shape[1]}")
+    per_feature = None if valid is None else valid[..., None, None]
+    if per_feature is not None:  # also before the feature map, because its gradient at NaN is NaN
+        key, value = (jnp.where(per_feature, x, 0) for x in (key, value))
     queries, keys = (feature_map(x).astype(jnp.float32) for x in (query, key))
-    keys = keys if real is None else jnp.where(real, keys, 0)
-    wide = value.astype(jnp.float32)
+    keys = keys if per_feature is None else jnp.where(per_feature, keys, 0)
+    values = value.astype(jnp.float32)
     if causal:
-        return _causal(queries, keys, wide, chunk).astype(query.dtype)
-    state = LinearState(jnp.einsum("bsnr,bsnj->bnrj", keys, wide), keys.sum(1))
+        return _causal(queries, keys, values, chunk).astype(query.dtype)
+    state = LinearState(jnp.einsum("bsnr,bsnj->bnrj", keys, values), keys.sum(1))
     return _read(queries, state).astype(query.dtype)
 
 
@@ -90,7 +91,7 @@ def linear_attention_step(
     *,
     feature_map: FeatureMap = elu_plus_one,
 ) -> tuple[Float[Array, "B N J"], LinearState]:
-    """One more position of the causal form: the row of `linear_attention`, and the grown state.
+    """Computes one more position of the causal form: its row of `linear_attention`, and the next state.
 
     >>> import jax.numpy as jnp
     >>> x, state = jnp.zeros((1, 1, 2)), linear_attention_start(1, 1, features=2, value_dim=1)
@@ -106,7 +107,7 @@ def linear_attention_step(
 
 
 def linear_attention_start(batch: int, num_heads: int, features: int, value_dim: int) -> LinearState:
-    """The state before the first position.
+    """Returns the state before the first position.
 
     >>> [x.shape for x in linear_attention_start(1, 2, features=4, value_dim=3)]
     [(1, 2, 4, 3), (1, 2, 4)]
@@ -115,32 +116,33 @@ def linear_attention_start(batch: int, num_heads: int, features: int, value_dim:
 
 
 def _read(queries: Array, state: LinearState) -> Array:
-    above = jnp.einsum("btnr,bnrj->btnj", queries, state.mixed)
-    return _divide(above, jnp.einsum("btnr,bnr->btn", queries, state.weight))
+    numerator = jnp.einsum("btnr,bnrj->btnj", queries, state.mixed)
+    return _divide(numerator, jnp.einsum("btnr,bnr->btn", queries, state.weight))
 
 
-def _divide(above: Array, below: Array) -> Array:
-    """A query that no key speaks to gets 0."""
-    return above / jnp.where(below == 0, 1.0, below)[..., None]
+def _divide(numerator: Array, denominator: Array) -> Array:
+    """Returns the quotient, or 0 for a query that sees no key."""
+    return numerator / jnp.where(denominator == 0, 1.0, denominator)[..., None]
 
 
 def _causal(queries: Array, keys: Array, values: Array, chunk: int) -> Array:
-    """Within a chunk as masked products, from earlier chunks by their sums."""
+    """Computes the causal form: masked products within a chunk, plus the sums of earlier chunks."""
     batch, length, heads, features = queries.shape
     chunk = min(chunk, max(length, 1))
     count = -(-length // chunk)
     pad = lambda x: jnp.pad(x, ((0, 0), (0, count * chunk - length), (0, 0), (0, 0)))
     split = lambda x: jnp.moveaxis(pad(x).reshape(batch, count, chunk, heads, -1), 1, 0)
-    earlier = jnp.tril(jnp.ones((1, 1, chunk, chunk)))
+    causal_mask = jnp.tril(jnp.ones((1, 1, chunk, chunk)))
 
-    def one(state: LinearState, given: tuple[Array, Array, Array]) -> tuple[LinearState, Array]:
-        queries, keys, values = given
-        inside = jnp.einsum("btnr,bsnr->bnts", queries, keys) * earlier
-        above = jnp.einsum("bnts,bsnj->btnj", inside, values) + jnp.einsum("btnr,bnrj->btnj", queries, state.mixed)
-        below = jnp.moveaxis(inside.sum(-1), 1, 2) + jnp.einsum("btnr,bnr->btn", queries, state.weight)
+    def visit(state: LinearState, inputs: tuple[Array, Array, Array]) -> tuple[LinearState, Array]:
+        queries, keys, values = inputs
+        scores = jnp.einsum("btnr,bsnr->bnts", queries, keys) * causal_mask
+        numerator = jnp.einsum("bnts,bsnj->btnj", scores, values)
+        numerator += jnp.einsum("btnr,bnrj->btnj", queries, state.mixed)
+        denominator = jnp.moveaxis(scores.sum(-1), 1, 2) + jnp.einsum("btnr,bnr->btn", queries, state.weight)
         mixed = state.mixed + jnp.einsum("bsnr,bsnj->bnrj", keys, values)
-        return LinearState(mixed, state.weight + keys.sum(1)), _divide(above, below)
+        return LinearState(mixed, state.weight + keys.sum(1)), _divide(numerator, denominator)
 
     start = linear_attention_start(batch, heads, features, values.shape[-1])
-    _, found = jax.lax.scan(one, start, (split(queries), split(keys), split(values)))
-    return jnp.moveaxis(found, 0, 1).reshape(batch, count * chunk, heads, -1)[:, :length]
+    _, outputs = jax.lax.scan(visit, start, (split(queries), split(keys), split(values)))
+    return jnp.moveaxis(outputs, 0, 1).reshape(batch, count * chunk, heads, -1)[:, :length]

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxformer.functional.attention.base import Request, Score, keep_tile, masked_softmax
-from jaxformer.functional.bias import whole
+from jaxformer.functional.bias import dense_bias
+from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
 
 
@@ -25,18 +26,18 @@ def attention_head(
     scale: float | None = None,
     score: Score | None = None,
 ) -> tuple[Float[Array, "T J"], Float[Array, "T S"]]:
-    r"""Scaled dot-product attention of one head of one example: the output and the weights.
+    r"""Computes scaled dot-product attention of one head of one example: the output and the weights.
 
     .. math:: A = \mathrm{softmax}(Q K^\top / \sqrt{H} + \mathrm{bias}), \qquad Y = A V
 
-    (Vaswani et al. 2017, eq. 1).  Logits and softmax are float32.  A masked pair has weight exactly 0, a query
+    (Vaswani et al. 2017, eq. 1). Logits and softmax are float32. A masked pair has weight exactly 0, a query
     with no key to attend to gets output 0, and a key that no query attends to is inert (see `jaxformer.masks`).
 
     Args:
       mask: True = attend; a `Mask` must be the same for every example and head.
-      kept: weights that dropout of probability `rate` keeps; the returned weights are those before dropout.
-      scale: factor of the logits; ``H ** -0.5`` by default, 1 for unscaled attention.
-      score: an elementwise function of the scaled logits, before bias and mask.
+      kept: True for the weights that dropout of probability `rate` keeps; the returned weights are before dropout.
+      scale: the factor of the logits; ``H ** -0.5`` by default, 1 for unscaled attention.
+      score: an elementwise function of the scaled logits, applied before bias and mask.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> query, key = jnp.array([[2., 0.], [0., 2.], [1., 1.]]), jnp.array([[0., 2.], [2., 0.], [1., 1.]])
@@ -47,7 +48,7 @@ def attention_head(
     if isinstance(mask, Mask):
         mask = jnp.squeeze(mask.dense(query.shape[0], key.shape[0]), (0, 1))
     if mask is not None:
-        # Multiplying by a weight of 0 does not silence a NaN; replacing what nobody sees by 0 does.
+        # A weight of 0 times NaN is NaN, so unseen keys and values and empty queries are replaced by 0.
         query = jnp.where(mask.any(1)[:, None], query, 0)
         seen = mask.any(0)[:, None]
         key, value = jnp.where(seen, key, 0), jnp.where(seen, value, 0)
@@ -60,19 +61,20 @@ def attention_head(
     mixing = weights if kept is None else jnp.where(kept, weights * (1 / (1 - rate)), 0.0)
     output = jnp.einsum("ts,sj->tj", mixing.astype(value.dtype), value, preferred_element_type=jnp.float32)
     if mask is not None:
-        output = jnp.where(mask.any(1)[:, None], output, 0.0)  # 0 times a NaN that another query may see
+        output = jnp.where(mask.any(1)[:, None], output, 0.0)  # a key that another query sees may hold NaN
     return output.astype(query.dtype), weights
 
 
 def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "B N T S"]]:
-    """`attention_head` over heads and batch.  Holds the weights: memory O(T S)."""
+    """Computes `attention_head` for all heads and examples. It holds the weights, so memory is O(T S)."""
     batch, num_queries, num_heads, _ = request.query.shape
     num_keys, num_kv_heads = request.key.shape[1:3]
     rate = request.dropout.rate if request.dropout else 0.0
     head = functools.partial(attention_head, scale=request.scale, score=request.score, rate=rate)
-    kept = None if request.dropout is None else _keep_all(request, (batch, num_heads, num_queries, num_keys))
+    dims = batch, num_heads, num_queries, num_keys
+    kept = None if request.dropout is None else _kept_weights(request.dropout, dims)
     mask = None if request.mask is None else request.mask.dense(num_queries, num_keys)
-    bias = None if request.bias is None else whole(request.bias, request.query, num_keys, request.scale)
+    bias = None if request.bias is None else dense_bias(request.bias, request.query, num_keys, request.scale)
     extras = {name: x for name, x in (("mask", mask), ("bias", bias), ("kept", kept)) if x is not None}
 
     def example(query, key, value, extras):  # query [T, N, H], key [S, K, H]; extras [N | 1, T, S]
@@ -94,7 +96,6 @@ def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "
     return jax.vmap(example, (0, 0, 0, axes))(request.query, request.key, request.value, extras)
 
 
-def _keep_all(request: Request, dims: tuple[int, int, int, int]) -> Bool[Array, "B N T S"]:
-    assert request.dropout is not None
+def _kept_weights(dropout: Dropout, dims: tuple[int, int, int, int]) -> Bool[Array, "B N T S"]:
     indices = tuple(jax.lax.broadcasted_iota(jnp.uint32, dims, dim) for dim in range(4))
-    return keep_tile(request.dropout, dims, indices)
+    return keep_tile(dropout, dims, indices)

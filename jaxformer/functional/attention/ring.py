@@ -1,13 +1,13 @@
-"""Ring attention: a sequence that lies in pieces on the devices of a mesh axis, and keys that travel round them.
+"""Ring attention: a sequence sharded over the devices of a mesh axis, and keys that travel from device to device.
 
-Each device keeps its queries.  The pieces of keys and values visit one device after another; what a piece adds to a
-row is merged by its log-sum-exp.  The backward pass sends them round once more, their gradients with them, so memory
-is that of one piece, forward and backward, and no device ever holds all keys.
+Each device keeps its queries. The shards of keys and values visit one device after another, and the contribution of a
+shard to a row is merged by its log-sum-exp. The backward pass sends them round once more together with their
+gradients. Memory is that of one shard, forward and backward, and no device ever holds all keys.
 
-Under a causal mask the last device of a sequence cut in order has work for every visitor, the first for none but its
-own.  In *zigzag* order device r of P holds the pieces r and 2P - 1 - r of 2P, and all have the same to do.
+If a sequence is sharded in order, a causal mask gives the last device work for every shard, and the first device work
+for its own shard only. In *zigzag* order device r of P holds the chunks r and 2P - 1 - r of 2P, which is load-balanced.
 
-Liu, Zaharia and Abbeel 2023 (ring attention); Brandon et al. 2023 (striped, the load balanced).
+Liu, Zaharia and Abbeel 2023 (ring attention); Brandon et al. 2023 (striped attention, which is load-balanced).
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from jaxtyping import Array, Float
 
 from jaxformer.functional.attention import blockwise
 from jaxformer.functional.attention.base import Request
-from jaxformer.functional.attention.tiles import Plan, Varying
+from jaxformer.functional.attention.tiles import Tiling, Varying, key_bounds, key_ranges
 from jaxformer.functional.bias import Bias
 from jaxformer.masks import Mask
 
 
 def refuse(request: Request) -> str | None:
-    """Why ring attention cannot do this; None where it can."""
+    """Returns the reason why ring attention cannot compute this, or None if it can."""
     if request.bias is not None and not isinstance(request.bias, Bias):
-        return "a bias must be a Bias, which is asked for tile by tile, not a T x S array"
+        return "a bias must be a Bias, which is computed tile by tile, not a T x S array"
     return None
 
 
 def zigzag(x: Array, shards: int, *, axis: int = 1) -> Array:
-    """Reorders a dimension so that cutting it into `shards` gives each an early piece and the late one that matches.
+    """Reorders a dimension so that each of `shards` shards holds an early chunk and the matching late chunk.
 
-    Do it once, to tokens and whatever else has their length, before they are placed.
+    Apply it once, to the tokens and to every other array of their length, before they are placed.
 
     Raises:
-      ValueError: the length is no multiple of ``2 * shards``.
+      ValueError: the length is not a multiple of ``2 * shards``.
 
     >>> zigzag(jnp.arange(8), 2, axis=0).tolist()
     [0, 1, 6, 7, 2, 3, 4, 5]
@@ -51,7 +51,10 @@ def zigzag(x: Array, shards: int, *, axis: int = 1) -> Array:
 
 
 def unzigzag(x: Array, shards: int, *, axis: int = 1) -> Array:
-    """The way back.
+    """Restores the order of a dimension that `zigzag` reordered.
+
+    Raises:
+      ValueError: the length is not a multiple of ``2 * shards``.
 
     >>> unzigzag(zigzag(jnp.arange(8), 2, axis=0), 2, axis=0).tolist()
     [0, 1, 2, 3, 4, 5, 6, 7]
@@ -60,55 +63,54 @@ def unzigzag(x: Array, shards: int, *, axis: int = 1) -> Array:
 
 
 def _zigzag_order(shards: int) -> np.ndarray:
-    return np.array([piece for r in range(shards) for piece in (r, 2 * shards - 1 - r)])
+    return np.array([chunk for r in range(shards) for chunk in (r, 2 * shards - 1 - r)])
 
 
 def _reorder(x: Array, shards: int, axis: int, order: np.ndarray) -> Array:
     length = x.shape[axis]
     if length % (2 * shards):
-        raise ValueError(f"zigzag over {shards} shards needs a length that 2 x {shards} divides, got {length}")
-    pieces = x.reshape(*x.shape[:axis], 2 * shards, length // (2 * shards), *x.shape[axis + 1 :])
-    return jnp.take(pieces, order, axis=axis).reshape(x.shape)
+        raise ValueError(f"zigzag over {shards} shards: the length must be a multiple of {2 * shards}, got {length}")
+    chunks = x.reshape(*x.shape[:axis], 2 * shards, length // (2 * shards), *x.shape[axis + 1 :])
+    return jnp.take(chunks, order, axis=axis).reshape(x.shape)
 
 
 @dataclasses.dataclass(frozen=True)
 class Ring:
-    """The ring, as each device on it sees it; hashable, so it is static in a program."""
+    """The ring of devices; hashable, so it is static in a program."""
 
     axis: str
     size: int
-    dims: tuple[int, int, int, int]  # B, N, T, S of the whole; positions beyond T and S are there to fill up the pieces
-    cuts: tuple[Any, Any] = (None, None)  # axes along which rows of the batch and heads are cut
+    dims: tuple[int, int, int, int]  # full B, N, T, S; positions beyond T and S are padding
+    cuts: tuple[Any, Any] = (None, None)  # mesh axes over which rows of the batch and heads are sharded
     zigzag: bool = False
 
     @property
-    def pieces(self) -> np.ndarray:
-        """Which pieces of the sequence each device holds, ``[P, 1 or 2]``."""
+    def chunks(self) -> np.ndarray:
+        """The indices of the chunks of the sequence that each device holds, ``[P, 1 or 2]``."""
         return _zigzag_order(self.size).reshape(self.size, 2) if self.zigzag else np.arange(self.size)[:, None]
 
-    def places(self, rank: Any, local: int) -> Array:
-        """The positions that a device holds of a sequence of which each holds `local`."""
-        held = jnp.asarray(self.pieces)[rank]
-        size = local // held.shape[0]
-        return (held[:, None] * size + jnp.arange(size)[None]).reshape(-1)
+    def positions(self, rank: Any, local_length: int) -> Array:
+        """Returns the positions of a sequence that a device holds; each device holds `local_length` of them."""
+        chunks = jnp.asarray(self.chunks)[rank]
+        size = local_length // chunks.shape[0]
+        return (chunks[:, None] * size + jnp.arange(size)[None]).reshape(-1)
 
     def origin(self, query: Array) -> tuple[Any, Any]:
-        """The first row of the batch and the first head of those that a device holds."""
-        held = query.shape[0], query.shape[2]
+        """Returns the first row of the batch and the first head that a device holds."""
         first = lambda axis, count: 0 if axis is None else jax.lax.axis_index(axis) * count
-        return first(self.cuts[0], held[0]), first(self.cuts[1], held[1])
+        return first(self.cuts[0], query.shape[0]), first(self.cuts[1], query.shape[2])
 
-    def block(self, local: int, most: int) -> int:
-        """The largest size of blocks, up to `most`, that divides what a device holds and lies across no seam."""
-        piece = local // self.pieces.shape[1]
-        return max(size for size in range(1, min(most, piece) + 1) if piece % size == 0)
+    def block(self, local_length: int, largest: int) -> int:
+        """Returns the largest block size, up to `largest`, that divides each chunk of a device."""
+        chunk = local_length // self.chunks.shape[1]
+        return max(size for size in range(1, min(largest, chunk) + 1) if chunk % size == 0)
 
 
 def fill(x: Array, shards: int, *, block: int = blockwise.QUERY_BLOCK) -> Array:
-    """Lengthens the second dimension with zeros, so that `shards` hold equally many blocks, at most `block` long."""
-    piece = -(-x.shape[1] // shards)
-    blocks = -(-piece // block)
-    length = shards * blocks * -(-piece // blocks)
+    """Pads the second dimension with zeros, so that all shards hold equally many blocks, each at most `block` long."""
+    shard = -(-x.shape[1] // shards)
+    blocks = -(-shard // block)
+    length = shards * blocks * -(-shard // blocks)
     return jnp.pad(x, ((0, 0), (0, length - x.shape[1])) + ((0, 0),) * (x.ndim - 2))
 
 
@@ -119,120 +121,117 @@ def attention(
     query_block: int = blockwise.QUERY_BLOCK,
     key_block: int = blockwise.KEY_BLOCK,
 ) -> Float[Array, "B T N J"]:
-    """What a device of the ring makes of its own queries, keys and values; to be called inside ``jax.shard_map``.
+    """Computes the output of a device's own queries; to be called inside ``jax.shard_map``.
 
-    The mask of the request, its bias and its dropout speak of the whole batch, all heads and the whole sequences.
-    `jaxformer.sharding.ring_attention` does the mapping.
+    The mask, bias and dropout of the request cover the full batch, all heads and the full sequences, while query, key
+    and value are the device's shards. `jaxformer.sharding.ring_attention` does the mapping.
 
     Raises:
-      ValueError: a bias that meets a query with what it holds for each head, where the heads are cut.
+      ValueError: the batch or the heads are sharded, and the bias combines queries with arrays of all rows or heads.
     """
     if isinstance(request.bias, Bias) and ring.cuts != (None, None):
         _check_bias(request.bias, request.query, ring)
     local_queries, local_keys = request.query.shape[1], request.key.shape[1]
     blocks = ring.block(local_queries, query_block), ring.block(local_keys, key_block)
-    plan = blockwise.make_batch_plan(request, blocks, whole=False)
-    plan = dataclasses.replace(plan, dims=ring.dims)
+    tiling = blockwise.make_tiling(request, blocks, unpadded=False)
+    tiling = dataclasses.replace(tiling, dims=ring.dims)
     rows = ring.origin(request.query)[0], request.query.shape[0]
     ranges = jnp.asarray(_key_ranges(request.mask, ring, local_queries, blocks[0], rows))
     shared = ranges, request.mask, None if request.dropout is None else request.dropout.key
     bias = None if request.bias is None else tuple(jax.tree.leaves(request.bias))
-    return _attend(plan, ring, request.query, request.key, request.value, bias, shared)
+    return _attend(tiling, ring, request.query, request.key, request.value, bias, shared)
 
 
 def _check_bias(bias: Bias, query: Array, ring: Ring) -> None:
-    """A tile of a bias is one of all rows and heads; made of some queries it may be of those, or fail to be made."""
-    held = jax.ShapeDtypeStruct((query.shape[0], query.shape[2], 1, query.shape[3]), jnp.float32)
-    place = jax.ShapeDtypeStruct((1,), jnp.int32)
+    """Refuses a bias that cannot compute its tile from a shard of the rows and heads."""
+    shard = jax.ShapeDtypeStruct((query.shape[0], query.shape[2], 1, query.shape[3]), jnp.float32)
+    position = jax.ShapeDtypeStruct((1,), jnp.int32)
     try:
-        jax.eval_shape(lambda bias, query, t, s: bias.tile(query, t, s), bias, held, place, place)
+        jax.eval_shape(lambda bias, query, t, s: bias.tile(query, t, s), bias, shard, position, position)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"ring attention cannot do this: {type(bias).__name__} works on the queries of all {ring.dims[1]} heads of "
-            f"{ring.dims[0]} rows, and a device has {held.shape[1]} heads of {held.shape[0]} rows; do not cut them"
+            f"ring attention cannot do this: {type(bias).__name__} needs the queries of all {ring.dims[1]} heads of "
+            f"{ring.dims[0]} rows, and a device has {shard.shape[1]} heads of {shard.shape[0]} rows; do not shard them"
         ) from error
 
 
-def _key_ranges(mask: Mask | None, ring: Ring, local: int, block: int, rows: tuple[Any, int]) -> Any:
-    """What each block of queries may see in any of the rows, for each device: ``[P, blocks, 2]``."""
-    whole = blockwise.key_ranges(mask, ring.size * local, block, rows=rows, together=rows[1])
-    return whole.reshape(ring.pieces.size, -1, 2)[ring.pieces].reshape(ring.size, -1, 2)
+def _key_ranges(mask: Mask | None, ring: Ring, local_length: int, block: int, rows: tuple[Any, int]) -> Any:
+    """Returns the keys that each block of queries of each device may see in any row: ranges ``[P, blocks, 2]``."""
+    ranges = key_ranges(mask, ring.size * local_length, block, rows=rows, rows_per_part=rows[1])
+    return ranges.reshape(ring.chunks.size, -1, 2)[ring.chunks].reshape(ring.size, -1, 2)
 
 
-def _varying(plan: Plan, ring: Ring, shared: Any, query: Array, key: Array, owner: Array):
-    """What a piece of the keys is to this device: positions, and the blocks to visit."""
+def _varying(tiling: Tiling, ring: Ring, shared: Any, query: Array, key: Array, owner: Array):
+    """Returns the positions and bounds of this device's queries and of the keys that belong to device `owner`."""
     ranges, mask, dropout_key = shared
     rank = jax.lax.axis_index(ring.axis)
-    places = ring.places(rank, query.shape[1]), ring.places(owner, key.shape[1])
-    bounds = blockwise.key_bounds(ranges[rank], places[1][:: plan.blocks[1]], plan.blocks[1])
-    return Varying(bounds[None], mask, dropout_key, places, ring.origin(query))
+    positions = ring.positions(rank, query.shape[1]), ring.positions(owner, key.shape[1])
+    bounds = key_bounds(ranges[rank], positions[1][:: tiling.blocks[1]], tiling.blocks[1])
+    return Varying(bounds[None], mask, dropout_key, positions, ring.origin(query))
 
 
 def _round(
     ring: Ring, visit: Callable[[Any, Any, Array], tuple[Any, Any]], sums: Any, traveling: Any
 ) -> tuple[Any, Any]:
-    """``sums, traveling = visit(sums, traveling, owner)`` at every stop; then everything is home again."""
+    """Calls ``sums, traveling = visit(sums, traveling, owner)`` at each stop; `traveling` ends where it started."""
     rank = jax.lax.axis_index(ring.axis)
-    onward = [(i, (i + 1) % ring.size) for i in range(ring.size)]
+    next_device = [(i, (i + 1) % ring.size) for i in range(ring.size)]
 
     def stop(carry: tuple[Any, Any], step: Array) -> tuple[tuple[Any, Any], None]:
         sums, traveling = visit(*carry, (rank - step) % ring.size)
-        return (sums, jax.tree.map(lambda x: jax.lax.ppermute(x, ring.axis, onward), traveling)), None
+        return (sums, jax.tree.map(lambda x: jax.lax.ppermute(x, ring.axis, next_device), traveling)), None
 
     return jax.lax.scan(stop, (sums, traveling), jnp.arange(ring.size))[0]
 
 
-def _forward(plan, ring, query, key, value, bias, shared):
+def _forward(tiling, ring, query, key, value, bias, shared):
 
     def visit(sums, traveling, owner):
         output, log_weight = sums
-        varying = _varying(plan, ring, shared, query, traveling[0], owner)
-        more, log_more = blockwise.forward(plan, query, *traveling, bias, varying)
-        top = jnp.maximum(log_weight[..., :1], log_more[..., :1])
-        # Above the higher top; an empty share is `LOW` or less, as is what two make: 1 times the 0 that both hold.
-        old, new = (x[..., :1] - top + x[..., 1:] for x in (log_weight, log_more))
+        key, value = traveling
+        varying = _varying(tiling, ring, shared, query, key, owner)
+        new_output, new_log_weight = blockwise.forward(tiling, query, key, value, bias, varying)
+        top = jnp.maximum(log_weight[..., :1], new_log_weight[..., :1])
+        # Relative to the higher top. An empty row has `LOW` or less in both, and 1 times its output of 0 stays 0.
+        old, new = (x[..., :1] - top + x[..., 1:] for x in (log_weight, new_log_weight))
         rest = jnp.logaddexp(old, new)
-        output = output * jnp.exp(old - rest) + more * jnp.exp(new - rest)
+        output = output * jnp.exp(old - rest) + new_output * jnp.exp(new - rest)
         return (output, jnp.concatenate([top, rest], -1)), traveling
 
-    rows = query.shape[:3]
-    nothing = jnp.zeros((*rows, value.shape[-1]), jnp.float32), jnp.full((*rows, 2), blockwise.LOW, jnp.float32)
-    return _round(ring, visit, nothing, (key, value))[0]
+    dims = query.shape[:3]
+    initial = jnp.zeros((*dims, value.shape[-1]), jnp.float32), jnp.full((*dims, 2), blockwise.LOW, jnp.float32)
+    return _round(ring, visit, initial, (key, value))[0]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attend(plan, ring, query, key, value, bias, shared):
-    return _forward(plan, ring, query, key, value, bias, shared)[0].astype(query.dtype)
+def _attend(tiling, ring, query, key, value, bias, shared):
+    return _forward(tiling, ring, query, key, value, bias, shared)[0].astype(query.dtype)
 
 
-def _attend_forward(plan, ring, query, key, value, bias, shared):
-    output, log_weight = _forward(plan, ring, query, key, value, bias, shared)
+def _attend_forward(tiling, ring, query, key, value, bias, shared):
+    output, log_weight = _forward(tiling, ring, query, key, value, bias, shared)
     output = output.astype(query.dtype)
     return output, (query, key, value, bias, shared, output, log_weight)
 
 
-def _attend_backward(plan, ring, saved, upstream):
+def _attend_backward(tiling, ring, saved, upstream):
     query, key, value, bias, shared, output, log_weight = saved
 
     def visit(sums, traveling, owner):
         d_query, d_bias = sums
         key, value, d_key, d_value = traveling
-        varying = _varying(plan, ring, shared, query, key, owner)
-        found = blockwise.backward(plan, query, key, value, bias, varying, output, log_weight, upstream)
-        more, one_key, one_value, one_bias = found
-        return (d_query + more, jax.tree.map(jnp.add, d_bias, one_bias)), (
-            key,
-            value,
-            d_key + one_key,
-            d_value + one_value,
-        )
+        varying = _varying(tiling, ring, shared, query, key, owner)
+        visited = blockwise.Saved(query, key, value, bias, varying, output, log_weight)
+        more_query, more_key, more_value, more_bias = blockwise.backward(tiling, visited, upstream)
+        sums = d_query + more_query, jax.tree.map(jnp.add, d_bias, more_bias)
+        return sums, (key, value, d_key + more_key, d_value + more_value)
 
     zeros = lambda x: jnp.zeros(x.shape, jnp.float32)
     traveling = (key, value, zeros(key), zeros(value))
-    sums = zeros(query), blockwise.no_slopes(bias)
+    sums = zeros(query), blockwise.zero_gradients(bias)
     (d_query, d_bias), (_, _, d_key, d_value) = _round(ring, visit, sums, traveling)
-    narrow = (d.astype(x.dtype) for d, x in ((d_query, query), (d_key, key), (d_value, value)))
-    return *narrow, blockwise.slopes(bias, d_bias), None
+    gradients = (d.astype(x.dtype) for d, x in ((d_query, query), (d_key, key), (d_value, value)))
+    return *gradients, blockwise.cast_gradients(bias, d_bias), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

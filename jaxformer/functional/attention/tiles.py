@@ -1,4 +1,4 @@
-"""Tiles: where each is in the whole, which positions, rows and heads it covers, and what is known of it beforehand."""
+"""Tiles of the logits: the ranges of keys to visit, and the positions, rows, heads, mask and dropout of each tile."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxformer.functional.attention.base import Score, keep_tile
@@ -15,131 +16,197 @@ from jaxformer.masks import Mask
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """What is static."""
+class Tiling:
+    """The static part of blockwise attention."""
 
-    dims: tuple[int, int, int, int]  # B, N, T, S of the whole: positions from T and S on do not exist
-    blocks: tuple[int, int]
-    part: tuple[int, int]  # how many rows of the batch, and key heads, are worked on together
+    dims: tuple[int, int, int, int]  # full B, N, T, S; positions from T and S on are padding
+    blocks: tuple[int, int]  # queries and keys of a tile
+    part: tuple[int, int]  # rows of the batch and key heads that share a loop iteration
     scale: float
     score: Score | None
-    rate: float
-    tree: Any  # how the leaves of a `Bias` make one; None for an array, or for no bias
-    whole: bool  # every block is full: no position needs to be compared with T and S
+    rate: float  # of dropout
+    tree: Any  # the tree structure of a `Bias`; None for an array or no bias
+    unpadded: bool  # every block is full, so no position needs to be compared with T and S
 
 
 class Varying(NamedTuple):
-    """What may differ between calls of one program, and is not differentiated."""
+    """Inputs that may differ between calls of one program and have no gradient."""
 
-    bounds: (
-        Array  # int32 [parts of the batch or 1, blocks of queries, 2]: the first and one past the last block of keys
-    )
+    bounds: Array
+    """int32 [parts of the batch or 1, blocks of queries, 2]: the first block of keys, and one past the last."""
     mask: Mask | None
     dropout_key: Array | None = None
-    places: tuple[Array, Array] | None = None
+    positions: tuple[Array, Array] | None = None
     """The positions of the queries and of the keys, consecutive in each block; None where they are 0, 1, 2, ..."""
     origin: tuple[Any, Any] = (0, 0)
-    """The first row of the batch and the first head, where these are not all."""
+    """The first row of the batch and the first head, if the arrays are a shard of them."""
 
 
-class Spot(NamedTuple):
-    """Where a row of tiles is: its first row of the batch, its first key head, its block of queries."""
+def key_ranges(
+    mask: Mask | None, num_queries: int, query_block: int, *, rows: tuple[Any, int], rows_per_part: int
+) -> Any:
+    """Returns a range (start, stop) of keys that holds all those a block of queries sees.
 
-    row: Any
-    head: Any
-    block: Array
+    Returns:
+      ``int32 [parts or 1, blocks, 2]``; a NumPy array, with one part, if the ranges do not depend on data.
+
+    Args:
+      rows: the first row of this shard of the batch, and its number of rows.
+    """
+    start = np.arange(0, num_queries, query_block)
+    stop = np.minimum(start + query_block, num_queries)
+    first, last = (Mask() if mask is None else mask).ranges(start, stop)
+    if isinstance(first, np.ndarray):
+        return np.stack([first, last], -1).swapaxes(0, 1)
+    ranges = jnp.stack([first, last], -1).swapaxes(0, 1)
+    if len(ranges) not in (1, rows[1]):  # the mask covers the full batch
+        ranges = jax.lax.dynamic_slice_in_dim(ranges, *rows)
+    if len(ranges) > 1:
+        ranges = _hull(ranges.reshape(-1, rows_per_part, *ranges.shape[1:]))
+    return _same_under_vmap(ranges)
 
 
-def numbered(plan: Plan, key: Array, varying: Varying) -> tuple[Array, Array]:
-    """The numbers of the rows of tiles, and the bounds of each."""
-    parts = key.shape[0] // plan.part[0], key.shape[2] // plan.part[1]
+def _hull(ranges: Array) -> Array:
+    """Returns the smallest range that holds all non-empty ranges along the second dimension."""
+    first, last = ranges[..., 0], ranges[..., 1]
+    nonempty = first < last
+    smallest = jnp.where(nonempty, first, np.iinfo(np.int32).max).min(1)
+    return jnp.stack([smallest, jnp.where(nonempty, last, 0).max(1)], -1)
+
+
+@jax.custom_batching.custom_vmap
+def _same_under_vmap(ranges: Array) -> Array:
+    """Gives all examples of a `vmap` one range; a loop with different bounds would copy its carry in each iteration."""
+    return ranges
+
+
+@_same_under_vmap.def_vmap
+def _(size, is_mapped, ranges):
+    del size, is_mapped  # the only argument is mapped
+    return _same_under_vmap(_hull(ranges.swapaxes(0, 1))), False
+
+
+def key_bounds(ranges: Any, starts: Any, key_block: int) -> Any:
+    """Returns the first of the key blocks that meet a range, and one past the last.
+
+    Args:
+      ranges: (start, stop) of keys, ``[..., 2]``.
+      starts: the first key of each block.
+    """
+    numpy = jnp if isinstance(ranges, jax.Array) or isinstance(starts, jax.Array) else np
+    starts = starts.reshape((1,) * (ranges.ndim - 1) + (-1,))
+    first, last = ranges[..., :1], ranges[..., 1:]
+    needed = (starts < last) & (starts + key_block > first) & (last > first)
+    end = needed.shape[-1] - needed[..., ::-1].argmax(-1)
+    bounds = numpy.stack([needed.argmax(-1), numpy.where(needed.any(-1), end, 0)], -1)
+    return bounds.astype(jax.dtypes.canonicalize_dtype(int))  # all indices of a slice must have one dtype
+
+
+class Location(NamedTuple):
+    """The location of a row of tiles."""
+
+    batch_start: Any
+    head_start: Any  # of the key heads
+    query_block: Array
+
+
+def tile_rows(tiling: Tiling, key: Array, varying: Varying) -> tuple[Array, Array]:
+    """Returns the index of each row of tiles, and its bounds."""
+    parts = key.shape[0] // tiling.part[0], key.shape[2] // tiling.part[1]
     bounds = jnp.broadcast_to(varying.bounds[:, None], (*parts, *varying.bounds.shape[1:])).reshape(-1, 2)
     return jnp.arange(len(bounds)), bounds
 
 
-def spot_of(plan: Plan, key: Array, varying: Varying, number: Array) -> Spot:
-    """Where the row of tiles of this number is."""
-    part, block = jnp.divmod(number, varying.bounds.shape[1])
-    row, head = jnp.divmod(part, key.shape[2] // plan.part[1])
-    # A plain 0 where there is one part: a slice of everything is no slice.
-    starts = (
-        0 if all_ == one else n * one for n, one, all_ in zip((row, head), plan.part, key.shape[::2], strict=True)
-    )
-    return Spot(*starts, block)
+def location_of(tiling: Tiling, key: Array, varying: Varying, index: Array) -> Location:
+    """Returns the location of the row of tiles with this index."""
+    part, query_block = jnp.divmod(index, varying.bounds.shape[1])
+    batch_part, head_part = jnp.divmod(part, key.shape[2] // tiling.part[1])
+    batch_size, num_heads = tiling.part
+    # A plain 0 for a single part lets slices of the full dimension disappear.
+    batch_start = 0 if key.shape[0] == batch_size else batch_part * batch_size
+    head_start = 0 if key.shape[2] == num_heads else head_part * num_heads
+    return Location(batch_start, head_start, query_block)
 
 
 class Tile(NamedTuple):
-    """What is known of a tile before its products."""
+    """The parts of a tile that are known before its products."""
 
-    places: tuple[Array, Array]  # positions of its queries and keys; beyond the ends, the last ones again
+    positions: tuple[Array, Array]  # of its queries and keys; padding repeats the last ones
     origin: tuple[Any, Any]  # its first row of the batch and its first head
     allowed: Array  # Bool [b, k, g, t, s]
-    kept: Array | None  # what dropout keeps, likewise
-    key: Array  # [B, K, s, H]; 0 where none of the block's queries look
+    kept: Array | None  # the weights that dropout keeps, of the same shape
+    key: Array  # [B, K, s, H]; 0 for keys that no query of the tile sees
     value: Array
 
 
-def tile_at(plan: Plan, varying: Varying, query: Array, key: Array, value: Array, spot: Spot, j: Array) -> Tile:
-    """The tile of this row's queries and of block j of the keys."""
-    (_, _, num_queries, num_keys), (query_block, key_block) = plan.dims, plan.blocks
-    if varying.places is None:
-        places = spot.block * query_block + jnp.arange(query_block), j * key_block + jnp.arange(key_block)
+def tile_at(
+    tiling: Tiling, varying: Varying, query: Array, key: Array, value: Array, location: Location, column: Array
+) -> Tile:
+    """Returns the tile of this row's queries and of the block of keys with index `column`."""
+    (_, _, num_queries, num_keys), (query_size, key_size) = tiling.dims, tiling.blocks
+    if varying.positions is None:
+        query_index = location.query_block * query_size + jnp.arange(query_size)
+        key_index = column * key_size + jnp.arange(key_size)
     else:
-        starts = (spot.block * query_block, query_block), (j * key_block, key_block)
-        places = tuple(jax.lax.dynamic_slice_in_dim(x, *y) for x, y in zip(varying.places, starts, strict=True))
+        query_start, key_start = location.query_block * query_size, column * key_size
+        query_index = jax.lax.dynamic_slice_in_dim(varying.positions[0], query_start, query_size)
+        key_index = jax.lax.dynamic_slice_in_dim(varying.positions[1], key_start, key_size)
     allowed = jnp.ones((1, 1, 1, 1), bool)
-    if not plan.whole:
-        allowed = ((places[0] < num_queries)[:, None] & (places[1] < num_keys)[None])[None, None]
-        places = jnp.minimum(places[0], num_queries - 1), jnp.minimum(places[1], num_keys - 1)
-    # What is said of all rows and heads, of those that are here.
+    if not tiling.unpadded:
+        allowed = ((query_index < num_queries)[:, None] & (key_index < num_keys)[None])[None, None]
+        query_index, key_index = jnp.minimum(query_index, num_queries - 1), jnp.minimum(key_index, num_keys - 1)
+    # A mask may cover all rows and heads, and this tile is a part of them.
     sizes = query.shape[0], query.shape[1] * query.shape[2]
-    origin = varying.origin[0] + spot.row, varying.origin[1] + spot.head * query.shape[2]
+    origin = (
+        varying.origin[0] + location.batch_start,
+        varying.origin[1] + location.head_start * query.shape[2],
+    )
     if varying.mask is not None:
-        allowed = allowed & here(varying.mask.tile(*places), origin, sizes)
-    allowed, kept = spread(allowed, query.shape[1]), None
+        allowed = allowed & take_part(varying.mask.tile(query_index, key_index), origin, sizes)
+    allowed, kept = split_heads(allowed, query.shape[1]), None
     if varying.dropout_key is not None:
         rows, heads = (start + jnp.arange(size) for start, size in zip(origin, sizes, strict=True))
-        indices = jnp.ix_(rows, heads, *places)
-        kept = spread(keep_tile(Dropout(plan.rate, varying.dropout_key), plan.dims, indices), query.shape[1])
-    key, value = (keys_at(plan, x, spot, j) for x in (key, value))
-    if varying.mask is not None:  # what no query looks at may be NaN, and 0 times NaN is NaN
+        indices = jnp.ix_(rows, heads, query_index, key_index)
+        kept = split_heads(keep_tile(Dropout(tiling.rate, varying.dropout_key), tiling.dims, indices), query.shape[1])
+    key, value = (keys_at(tiling, x, location, column) for x in (key, value))
+    if varying.mask is not None:  # unseen keys may hold NaN, and 0 times NaN is NaN
         seen = allowed.any((2, 3))[..., None]
         key, value = jnp.where(seen, key, 0), jnp.where(seen, value, 0)
-    return Tile(places, origin, allowed, kept, key, value)
+    return Tile((query_index, key_index), origin, allowed, kept, key, value)
 
 
-def here(tile: Array, origin: tuple[Any, Any], sizes: tuple[int, int]) -> Array:
-    """The rows and heads from `origin` on of a tile ``[b, n, t, s]`` of all of them."""
+def take_part(tile: Array, origin: tuple[Any, Any], sizes: tuple[int, int]) -> Array:
+    """Returns the rows and heads that start at `origin` of a tile ``[b, n, t, s]`` that may cover all of them."""
     for dim, (start, size) in enumerate(zip(origin, sizes, strict=True)):
         if tile.shape[dim] not in (1, size):
             tile = jax.lax.dynamic_slice_in_dim(tile, start, size, dim)
     return tile
 
 
-def spread(x: Array, num_kv_heads: int) -> Array:
-    """``[b, n, ...]`` to ``[b, K or 1, G or 1, ...]``."""
+def split_heads(x: Array, num_kv_heads: int) -> Array:
+    """Reshapes ``[b, n, ...]`` to ``[b, K or 1, G or 1, ...]``."""
     heads = (1, 1) if x.shape[1] == 1 else (num_kv_heads, x.shape[1] // num_kv_heads)
     return x.reshape(x.shape[0], *heads, *x.shape[2:])
 
 
-def keys_at(plan: Plan, x: Float[Array, "B S K X"], spot: Spot, j: Array) -> Float[Array, "b k s X"]:
-    """Block j of the keys or values of a part."""
-    (rows, heads), size = plan.part, plan.blocks[1]
-    found = jax.lax.dynamic_slice(x, (spot.row, j * size, spot.head, 0), (rows, size, heads, x.shape[3]))
-    return found.swapaxes(1, 2)
+def keys_at(tiling: Tiling, x: Float[Array, "B S K X"], location: Location, column: Array) -> Float[Array, "b k s X"]:
+    """Returns one block of the keys or values of a part."""
+    (rows, heads), size = tiling.part, tiling.blocks[1]
+    start = location.batch_start, column * size, location.head_start, 0
+    return jax.lax.dynamic_slice(x, start, (rows, size, heads, x.shape[3])).swapaxes(1, 2)
 
 
-def queries_at(plan: Plan, x: Float[Array, "B T N X"], key: Array, spot: Spot) -> Float[Array, "b k G t X"]:
-    """A block of what belongs to queries."""
-    (rows, heads), size, group = plan.part, plan.blocks[0], x.shape[2] // key.shape[2]
-    start = spot.row, spot.block * size, spot.head * group, 0
-    found = jax.lax.dynamic_slice(x, start, (rows, size, heads * group, x.shape[3]))
-    return found.reshape(rows, size, heads, group, -1).transpose(0, 2, 3, 1, 4)
+def queries_at(tiling: Tiling, x: Float[Array, "B T N X"], key: Array, location: Location) -> Float[Array, "b k G t X"]:
+    """Returns one block of the queries, or of another array with a vector for each query."""
+    (rows, heads), size, group = tiling.part, tiling.blocks[0], x.shape[2] // key.shape[2]
+    start = location.batch_start, location.query_block * size, location.head_start * group, 0
+    block = jax.lax.dynamic_slice(x, start, (rows, size, heads * group, x.shape[3]))
+    return block.reshape(rows, size, heads, group, -1).transpose(0, 2, 3, 1, 4)
 
 
-def join(x: Float[Array, "rows b k G t X"], query: Array, key: Array) -> Float[Array, "B T N X"]:
-    """Rows of tiles, put together again."""
+def join_tile_rows(x: Float[Array, "rows b k G t X"], query: Array, key: Array) -> Float[Array, "B T N X"]:
+    """Joins the results of all rows of tiles into one array."""
     _, b, k, group, size, dim = x.shape
     batch, length, heads = query.shape[:3]
-    cut = x.reshape(batch // b, key.shape[2] // k, length // size, b, k, group, size, dim)
-    return cut.transpose(0, 3, 2, 6, 1, 4, 5, 7).reshape(batch, length, heads, dim)
+    tiles = x.reshape(batch // b, key.shape[2] // k, length // size, b, k, group, size, dim)
+    return tiles.transpose(0, 3, 2, 6, 1, 4, 5, 7).reshape(batch, length, heads, dim)

@@ -1,7 +1,7 @@
-"""Attention weights to look at, recomputed from queries and keys: attention itself need not keep them.
+"""Attention weights for inspection, recomputed from queries and keys, so that attention itself need not keep them.
 
-Capture a layer's queries and keys (``EncoderDecoder.captured``), then ask here: for the weights of some heads and rows,
-or, of sequences too long for a T x S array, for their entropy and largest entries, worked out some rows at a time.
+Capture the queries and keys of a layer (``EncoderDecoder.captured``), then compute the weights of some heads and rows.
+For sequences too long for a T x S array, compute the entropy and the largest weights, some rows at a time.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer.functional.attention import reference
 from jaxformer.functional.attention.base import Request, Score, make_request
-from jaxformer.functional.bias import Bias, whole
+from jaxformer.functional.bias import Bias, dense_bias
 from jaxformer.masks import Mask, dense
 
 ROWS = 128
-"""Query rows that are worked on together."""
+"""The number of query rows that are computed together."""
 
 
 def attention_weights(
@@ -34,10 +34,10 @@ def attention_weights(
     rows: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
 ) -> Float[Array, "B heads rows S"]:
-    """The weights of chosen heads and query rows (all by default).
+    """Returns the attention weights of the chosen heads and query rows (all by default).
 
     Raises:
-      ValueError: shapes that do not fit, or a row or head that is not there.
+      ValueError: shapes do not fit, or a row or head does not exist.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer import masks
@@ -46,8 +46,8 @@ def attention_weights(
     [[[[0.5, 0.5, 0.0]]]]
     """
     request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score)
-    head_index = _chosen("heads", heads, query.shape[2])
-    row_index = _chosen("rows", rows, query.shape[1])
+    head_index = _indices("heads", heads, query.shape[2])
+    row_index = _indices("rows", rows, query.shape[1])
     return _weights(request, jnp.asarray(row_index, jnp.int32), head_index)
 
 
@@ -60,15 +60,17 @@ def attention_entropy(
     scale: float | None = None,
     score: Score | None = None,
 ) -> Float[Array, "B N T"]:
-    """How widely each query looks, in nats: 0 at one key, log S at all alike, 0 in an empty row.  Memory O(S).
+    """Returns the entropy of each query's weights in nats; memory is O(S).
+
+    It is 0 if all weight is on one key, log S if it is spread evenly, and 0 in an empty row.
 
     Raises:
-      ValueError: shapes that do not fit.
+      ValueError: shapes do not fit.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> from jaxformer import masks
     >>> x = jnp.zeros((1, 3, 1, 4))
-    >>> print(np.exp(attention_entropy(x, x, mask=masks.causal())).round(3))        # at so many keys
+    >>> print(np.exp(attention_entropy(x, x, mask=masks.causal())).round(3))        # the number of keys
     [[[1. 2. 3.]]]
     """
     request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score)
@@ -89,10 +91,10 @@ def top_alignments(
     scale: float | None = None,
     score: Score | None = None,
 ) -> tuple[Float[Array, "B N T count"], Int[Array, "B N T count"]]:
-    """The `count` largest weights of each query, largest first, and the keys they are on.  Memory O(S).
+    """Returns the `count` largest weights of each query, largest first, and the indices of their keys; memory is O(S).
 
     Raises:
-      ValueError: `count` is not between 1 and the number of keys; shapes that do not fit.
+      ValueError: `count` is not between 1 and the number of keys, or shapes do not fit.
 
     >>> import jax.numpy as jnp
     >>> query, key = jnp.ones((1, 1, 1, 1)), jnp.array([0., 2., 1.]).reshape(1, 3, 1, 1)
@@ -107,36 +109,38 @@ def top_alignments(
 
 
 def _weights(request: Request, rows: Array, heads: np.ndarray) -> Array:
-    """Weights ``[B, heads, rows, S]``."""
+    """Returns weights ``[B, heads, rows, S]``."""
     num_keys = request.key.shape[1]
-    pick = lambda extra: extra if extra.shape[1] == 1 else extra[:, heads]
+    pick = lambda x: x if x.shape[1] == 1 else x[:, heads]
     mask = None if request.mask is None else pick(request.mask.tile(rows, jnp.arange(num_keys)))
     if mask is not None:
         mask = dense(jnp.broadcast_to(mask, (*mask.shape[:2], rows.shape[0], num_keys)))
-    bias = None if request.bias is None else pick(whole(request.bias, request.query, num_keys, request.scale, rows))
+    bias = (
+        None if request.bias is None else pick(dense_bias(request.bias, request.query, num_keys, request.scale, rows))
+    )
     key = request.key[:, :, heads // request.group]
     query = request.query[:, rows][:, :, heads]
     return reference.attention(Request(query, key, key, mask, bias, request.scale, request.score, None))[1]
 
 
 def _by_rows(request: Request, function: Callable[[Array], Any]) -> Any:
-    """``function(weights)`` for some rows at a time, ``[B, N, T, ...]`` in the end."""
+    """Applies `function` to the weights of some rows at a time; returns arrays ``[B, N, T, ...]``."""
     length = request.query.shape[1]
     blocks = -(-length // ROWS)
     size = -(-length // blocks)
     heads = np.arange(request.query.shape[2])
     rows = jnp.minimum(jnp.arange(blocks * size), length - 1).reshape(blocks, size)
-    found = jax.lax.map(lambda block: function(_weights(request, block, heads)), rows)
+    results = jax.lax.map(lambda block: function(_weights(request, block, heads)), rows)
 
     def join(x: Array) -> Array:  # [blocks, B, N, size, ...]
         moved = jnp.moveaxis(x, 0, 2)
         return moved.reshape(*moved.shape[:2], blocks * size, *moved.shape[4:])[:, :, :length]
 
-    return jax.tree.map(join, found)
+    return jax.tree.map(join, results)
 
 
-def _chosen(name: str, chosen: Sequence[int] | None, count: int) -> np.ndarray:
+def _indices(name: str, chosen: Sequence[int] | None, count: int) -> np.ndarray:
     index = np.arange(count) if chosen is None else np.asarray(chosen, int)
     if index.ndim != 1 or ((index < 0) | (index >= count)).any():
-        raise ValueError(f"{name} must be numbers from 0 to {count - 1}, got {chosen}")
+        raise ValueError(f"{name} must be indices from 0 to {count - 1}, got {chosen}")
     return index

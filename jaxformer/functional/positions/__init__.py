@@ -1,4 +1,4 @@
-"""Positions, one scheme a file: added to embeddings, turned into queries and keys, or a bias of the logits."""
+"""Position schemes, one in each file: vectors for embeddings, rotations of queries and keys, biases of the logits."""
 
 from jaxformer.functional.positions.alibi import alibi as alibi
 from jaxformer.functional.positions.learned import check_positions as check_positions

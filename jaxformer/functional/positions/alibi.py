@@ -14,7 +14,7 @@ from jaxformer.functional.bias import Bias
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Alibi(Bias):
-    """``-slope_n |t - s|``: each head forgets with distance at a rate of its own; nothing is learned."""
+    """The bias ``-slope_n |t - s|``: each head has its own rate of decay with distance; nothing is learned."""
 
     slopes: tuple[float, ...] = dataclasses.field(metadata={"static": True})
 
@@ -25,19 +25,19 @@ class Alibi(Bias):
 
 
 def alibi(num_heads: int) -> Alibi:
-    """The bias for `num_heads` heads, with the paper's slopes: :math:`2^{-8/N}, 2^{-16/N}, \\dots, 2^{-8}`.
+    """Returns the bias for `num_heads` heads, with the paper's slopes :math:`2^{-8/N}, 2^{-16/N}, \\dots, 2^{-8}`.
 
-    Where N is no power of two, the slopes of the next lower power, then every other one of the next higher, as the
-    authors' code has it.
+    If N is not a power of two, the slopes are those of the next lower power, then every other one of the next higher
+    power, as in the authors' code.
 
     Raises:
-      ValueError: no heads.
+      ValueError: `num_heads` is below 1.
 
     >>> alibi(4).slopes
     (0.25, 0.0625, 0.015625, 0.00390625)
     """
     if num_heads < 1:
-        raise ValueError(f"alibi needs at least one head, got {num_heads}")
+        raise ValueError(f"num_heads must be at least 1, got {num_heads}")
     lower = 2 ** math.floor(math.log2(num_heads))
     slopes = [2 ** (-8 * i / lower) for i in range(1, lower + 1)]
     slopes += [2 ** (-4 * i / lower) for i in range(1, 2 * (num_heads - lower), 2)]

@@ -1,4 +1,4 @@
-"""Learned absolute positions: a table, one row a position (Gehring et al. 2017; BERT, GPT, ViT)."""
+"""Learned absolute positions: a table with one row for each position (Gehring et al. 2017; BERT, GPT, ViT)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, Int
 
 
 def learned(table: Float[Array, "L D"], positions: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
-    """Row `positions` of the table.  Check lengths first with `check_positions`: a gather clamps what lies beyond.
+    """Returns rows `positions` of the table. Check lengths first with `check_positions`: a gather clamps indices.
 
     >>> import jax.numpy as jnp
     >>> learned(jnp.array([[0., 1.], [2., 3.], [4., 5.]]), jnp.array([2, 0])).tolist()
@@ -16,10 +16,10 @@ def learned(table: Float[Array, "L D"], positions: Int[Array, "*batch"]) -> Floa
 
 
 def check_positions(length: int, table_length: int) -> None:
-    """Refuses a sequence longer than the table, which has no vector for its later positions.
+    """Refuses a sequence that is longer than the table of positions.
 
     Raises:
-      ValueError: naming both lengths and the ways out.
+      ValueError: the sequence is longer; the message has both lengths and the remedies.
     """
     if length > table_length:
         raise ValueError(

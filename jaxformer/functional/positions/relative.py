@@ -1,4 +1,4 @@
-"""Relative positions inside the logits: Shaw's learned keys, Transformer-XL's projected sinusoids."""
+"""Relative positions in the logits: the learned keys of Shaw et al., and the projected sinusoids of Transformer-XL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxformer.functional.positions.sinusoidal import sinusoidal
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RelativeKeys(Bias):
-    """``q_t . a[clip(s - t)]``."""
+    """The bias ``q_t . a[clip(s - t)]``."""
 
     table: jax.Array  # [2 k + 1, H] or [N, 2 k + 1, H]
 
@@ -28,12 +28,13 @@ class RelativeKeys(Bias):
 
 
 def relative_keys(table: Float[Array, "R H"] | Float[Array, "N R H"]) -> RelativeKeys:
-    r"""Shaw et al. 2018, eq. 4: a learned vector for each distance up to k, shared beyond, is added to the keys.
+    r"""Returns the bias that adds a learned vector for each distance to the keys (Shaw et al. 2018, eq. 4).
 
     .. math:: e_{ts} = q_t \cdot (k_s + a_{clip(s-t,-k,k)}) / \sqrt{H}
 
     Args:
-      table: R = 2 k + 1 vectors, from k places behind to k ahead; for all heads, or for each.
+      table: R = 2 k + 1 vectors, from k positions behind to k ahead, for all heads or for each; longer distances share
+        the first or the last vector.
 
     Raises:
       ValueError: R is even.
@@ -44,28 +45,28 @@ def relative_keys(table: Float[Array, "R H"] | Float[Array, "N R H"]) -> Relativ
     [[0.0, 1.0, 1.0, 1.0], [-1.0, 0.0, 1.0, 1.0]]
     """
     if table.shape[-2] % 2 == 0:
-        raise ValueError(f"relative_keys needs 2 k + 1 distances, got {table.shape[-2]}")
+        raise ValueError(f"the number of distances must be odd (2 k + 1), got {table.shape[-2]}")
     return RelativeKeys(table)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TransformerXL(Bias):
-    """``(q_t + shift) . W r[t - s]``."""
+    """The bias ``(q_t + shift) . W r[t - s]``."""
 
     kernel: jax.Array  # [D, N, H]
     shift: jax.Array  # [N, H]
     scale: float = dataclasses.field(metadata={"static": True})
 
     def tile(self, query, query_index, key_index):
-        # As many distances as the tile has diagonals.
+        # There is one distance for each diagonal of the tile.
         count = query_index.shape[0] + key_index.shape[0] - 1
-        least = query_index[0] - key_index[-1]
-        distance = sinusoidal(least + jnp.arange(count), dim=self.kernel.shape[0])
-        keys = jnp.einsum("rd,dnh->rnh", distance, self.kernel.astype(jnp.float32))
+        smallest = query_index[0] - key_index[-1]
+        distances = sinusoidal(smallest + jnp.arange(count), dim=self.kernel.shape[0])
+        keys = jnp.einsum("rd,dnh->rnh", distances, self.kernel.astype(jnp.float32))
         shifted = query + self.shift.astype(query.dtype)[None, :, None] * self.scale
         scores = jnp.einsum("bnth,rnh->bntr", shifted, keys.astype(query.dtype))
-        column = query_index[:, None] - key_index[None] - least
+        column = query_index[:, None] - key_index[None] - smallest
         return jnp.take_along_axis(scores, column[None, None], axis=3)
 
 
@@ -75,11 +76,11 @@ def transformer_xl(
     content: Float[Array, "N H"],
     position: Float[Array, "N H"],
 ) -> tuple[Float[Array, "B T N H"], TransformerXL]:
-    r"""The query and the bias that make `attention` that of Transformer-XL (Dai et al. 2019, section 3.3).
+    r"""Returns the query and the bias of Transformer-XL for `attention` (Dai et al. 2019, section 3.3).
 
     .. math:: e_{ts} = \left((q_t + u) \cdot k_s + (q_t + v) \cdot W r_{t-s}\right) / \sqrt{H}
 
-    with sinusoidal :math:`r`; `content` is u, `position` is v.  For the default scale of `attention`.
+    Here :math:`r` is sinusoidal, `content` is u and `position` is v. Use the default scale of `attention`.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer import functional as F

@@ -1,4 +1,4 @@
-"""Tables of learned positions, cut or lengthened for sequences of another length."""
+"""Shortened and lengthened tables of learned positions."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ def resize_positions(
     method: Literal["truncate", "extend", "copy", "interpolate"],
     key: jax.Array | None = None,
 ) -> Float[Array, "length D"]:
-    """A table for `length` positions, as part of loading or fine-tuning a model.
+    """Returns a table for `length` positions, for loading or fine-tuning a model.
 
-    ``truncate``: the first rows, for shorter sequences.  ``extend``: the rows there are, then new ones, drawn with
-    the deviation of the old from `key`, or zeros without: short inputs see no change.  ``copy``: the rows there are,
-    over and over, so that order within L places is known beyond them too.  ``interpolate``: the L rows
-    stretched over `length` places, linearly, ends kept, as is done for images of another size (Dosovitskiy et al.
-    2021, section 3.2): every position changes, none is new.
+    Args:
+      method: the way to make the table.
+
+        * ``truncate`` keeps the first rows.
+        * ``extend`` appends new rows, drawn from `key` with the standard deviation of the old ones, or zeros without a
+          key. Short inputs do not change.
+        * ``copy`` repeats the table, so that the order within L positions remains known beyond them.
+        * ``interpolate`` stretches the L rows linearly over `length` positions and keeps both ends, as for images of
+          another size (Dosovitskiy et al. 2021, section 3.2). Every position changes and none is new.
 
     Raises:
-      ValueError: a length that the method does not lead to.
+      ValueError: the method is unknown, or cannot make a table of this length.
 
     >>> import jax.numpy as jnp
     >>> table = jnp.array([[0.], [2.], [4.]])
@@ -46,9 +50,9 @@ def resize_positions(
     if method == "copy":
         return table[jnp.arange(length) % old]
     if method == "interpolate":
-        place = jnp.linspace(0, old - 1, length)
-        below = jnp.minimum(place.astype(jnp.int32), max(old - 2, 0))
-        part = (place - below.astype(jnp.float32))[:, None]
-        wide = table.astype(jnp.float32)
-        return (wide[below] * (1 - part) + wide[jnp.minimum(below + 1, old - 1)] * part).astype(table.dtype)
+        position = jnp.linspace(0, old - 1, length)
+        below = jnp.minimum(position.astype(jnp.int32), max(old - 2, 0))
+        fraction = (position - below.astype(jnp.float32))[:, None]
+        rows = table.astype(jnp.float32)
+        return (rows[below] * (1 - fraction) + rows[jnp.minimum(below + 1, old - 1)] * fraction).astype(table.dtype)
     raise ValueError(f"method must be truncate, extend, copy or interpolate, got {method!r}")

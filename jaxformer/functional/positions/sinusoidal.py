@@ -10,12 +10,12 @@ from jaxtyping import Array, Float, Int
 def sinusoidal(
     positions: Int[Array, "*batch"] | Int[np.ndarray, "*batch"], *, dim: int, base: float = 10_000.0
 ) -> Float[Array, "*batch D"]:
-    r"""The position vectors, sines and cosines interleaved, in float32, defined for every position.
+    r"""Returns position vectors of interleaved sines and cosines in float32, defined for every position.
 
     .. math:: p_t(2k) = \sin(\omega_k t), \quad p_t(2k+1) = \cos(\omega_k t), \quad \omega_k = base^{-2k/D}
 
-    :math:`p_t \cdot p_{t+o} = \sum_k \cos(\omega_k o)` depends on the offset alone.  Positions that are a NumPy array
-    make a constant of the program, computed once in float64; sines are slow on a CPU.
+    The product :math:`p_t \cdot p_{t+o} = \sum_k \cos(\omega_k o)` depends on the offset alone. Positions in a NumPy
+    array become a constant of the program, computed once in float64, because sines are slow on a CPU.
 
     Raises:
       ValueError: `dim` is odd.
@@ -26,10 +26,9 @@ def sinusoidal(
      [0.84 0.54 0.01 1.  ]]
     """
     if dim % 2:
-        raise ValueError(f"sinusoidal positions pair sines with cosines: dim must be even, got {dim}")
-    where = np if isinstance(positions, np.ndarray) else jnp
-    frequency = (base ** (-np.arange(0, dim, 2) / dim)).astype(np.float64 if where is np else np.float32)
+        raise ValueError(f"dim must be even to pair sines with cosines, got {dim}")
+    numpy = np if isinstance(positions, np.ndarray) else jnp
+    frequency = (base ** (-np.arange(0, dim, 2) / dim)).astype(np.float64 if numpy is np else np.float32)
     angle = positions[..., None].astype(frequency.dtype) * frequency.reshape((1,) * positions.ndim + (-1,))
-    return jnp.asarray(where.stack([where.sin(angle), where.cos(angle)], -1), jnp.float32).reshape(
-        *positions.shape, dim
-    )
+    pairs = numpy.stack([numpy.sin(angle), numpy.cos(angle)], -1)
+    return jnp.asarray(pairs, jnp.float32).reshape(*positions.shape, dim)

@@ -1,4 +1,4 @@
-"""The relative position bias of T5: distances fall into buckets, each with a learned number a head."""
+"""The relative position bias of T5: distances fall into buckets, each with a learned number for each head."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxformer.functional.bias import Bias
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class T5Bias(Bias):
-    """``table[bucket(s - t), n]``."""
+    """The bias ``table[bucket(s - t), n]``."""
 
     table: jax.Array  # [buckets, N]
     max_distance: int = dataclasses.field(metadata={"static": True})
@@ -35,15 +35,16 @@ class T5Bias(Bias):
 
 
 def t5_bias(table: Float[Array, "buckets N"], *, max_distance: int = 128, bidirectional: bool = True) -> T5Bias:
-    """The bias of a learned table (Raffel et al. 2020, section 2.1); all distances from `max_distance` on share one.
+    """Returns the bias of a learned table (Raffel et al. 2020, section 2.1).
 
-    Unlike the paper's layers, which leave the logits unscaled, `attention` scales them; pass ``scale=1.0`` for T5.
+    All distances from `max_distance` on share a bucket. The paper's layers leave the logits unscaled, so pass
+    ``scale=1.0`` to `attention` for T5.
 
     Args:
-      bidirectional: half of the buckets for keys ahead; else keys ahead share the bucket of distance 0.
+      bidirectional: half of the buckets are for keys ahead; otherwise keys ahead share the bucket of distance 0.
 
     Raises:
-      ValueError: too few buckets, or a distance that the exact buckets already reach.
+      ValueError: there are too few buckets, or the exact buckets already reach `max_distance`.
 
     >>> import jax.numpy as jnp
     >>> bias = t5_bias(jnp.arange(8.)[:, None], max_distance=16)
@@ -52,14 +53,17 @@ def t5_bias(table: Float[Array, "buckets N"], *, max_distance: int = 128, bidire
     """
     half = table.shape[0] // 2 if bidirectional else table.shape[0]
     if half < 2 or max_distance <= half // 2:
-        raise ValueError(f"t5_bias needs more buckets or a longer distance: {table.shape[0]} buckets, {max_distance}")
+        raise ValueError(
+            f"t5_bias must have at least {4 if bidirectional else 2} buckets and a max_distance above {half // 2}, got "
+            f"{table.shape[0]} buckets and max_distance {max_distance}"
+        )
     return T5Bias(table, max_distance, bidirectional)
 
 
 def t5_bucket(
     ahead: Int[Array, "*dims"], *, num_buckets: int, max_distance: int, bidirectional: bool
 ) -> Int[Array, "*dims"]:
-    """The bucket of a key `ahead` places ahead of its query: exact for half of them, then on a logarithmic scale.
+    """Returns the bucket of a key `ahead` positions ahead of its query: half are exact, half logarithmic.
 
     >>> import jax.numpy as jnp
     >>> t5_bucket(jnp.array([0, -1, -7, -8, -200, 1]), num_buckets=32, max_distance=128, bidirectional=True).tolist()
@@ -77,15 +81,17 @@ def t5_bucket(
 
 @functools.cache
 def _buckets(num_buckets: int, max_distance: int) -> np.ndarray:
-    """The bucket of every distance from 0 to `max_distance`.
+    """Returns the bucket of every distance from 0 to `max_distance`.
 
-    ``exact + floor(log(d / exact) / log(max_distance / exact) * wide)``, in whole numbers: a logarithm in float32 is
-    now and then one off where the quotient is whole.
+    The bucket is ``exact + floor(log(d / exact) / log(max_distance / exact) * logarithmic)``, computed with integers,
+    because a float32 logarithm is sometimes off by one bucket if the quotient is an integer.
     """
     exact = num_buckets // 2
-    wide, far, found = num_buckets - exact, 0, list(range(exact))
+    logarithmic, step, buckets = num_buckets - exact, 0, list(range(exact))
     for distance in range(exact, max_distance + 1):
-        while far + 1 < wide and distance**wide >= exact ** (wide - far - 1) * max_distance ** (far + 1):
-            far += 1
-        found.append(exact + far)
-    return np.array(found)
+        while step + 1 < logarithmic and (
+            distance**logarithmic >= exact ** (logarithmic - step - 1) * max_distance ** (step + 1)
+        ):
+            step += 1
+        buckets.append(exact + step)
+    return np.array(buckets)

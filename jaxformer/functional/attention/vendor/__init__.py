@@ -1,6 +1,6 @@
-"""What others have written, one file a vendor: `jax.nn` with cuDNN, splash attention on TPU, tokamax.
+"""Kernels of other projects, one file for each: `jax.nn` with cuDNN, splash attention on TPU, tokamax.
 
-Each file adds what a kernel lacks, the contract of empty rows and inert keys, and says what the kernel cannot do.
+Each file adds the contract of empty rows and inert keys, which the kernels lack, and refuses what a kernel cannot do.
 """
 
 from jaxformer.functional.attention.vendor import jax_nn as jax_nn

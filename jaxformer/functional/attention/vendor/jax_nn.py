@@ -1,6 +1,6 @@
-"""The kernels behind ``jax.nn.dot_product_attention``, cuDNN's among them, and whoever else is called the same way.
+"""The kernels behind ``jax.nn.dot_product_attention``, including cuDNN's, and functions with the same signature.
 
-In bfloat16 they mix dtypes inside, which ``jax_numpy_dtype_promotion="strict"`` forbids even to them.
+In bfloat16 these kernels mix dtypes internally, so they fail under ``jax_numpy_dtype_promotion="strict"``.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from jaxtyping import Array, Float
 
 from jaxformer import targets
 from jaxformer.functional.attention.base import Request
-from jaxformer.functional.bias import Bias, whole
+from jaxformer.functional.bias import Bias, dense_bias
 from jaxformer.masks import Band
 
 
 def refuse_xla(request: Request) -> str | None:
-    """Why `jax.nn` cannot do this on any device; None where it can."""
+    """Returns the reason why `jax.nn` cannot compute this on any device, or None if it can."""
     if request.score is not None:
-        return "it takes no function of the logits"
+        return "it has no function of the logits"
     return refuse_call(request)
 
 
 def refuse_call(request: Request) -> str | None:
-    """Why nobody who is called like `jax.nn` can do this."""
+    """Returns the reason why no function with the signature of `jax.nn` can compute this, or None."""
     if request.dropout is not None:
-        return "it cannot drop weights by our hash"
+        return "it cannot drop weights by the hash of this library"
     if request.query.shape[1] == 0 or request.key.shape[1] == 0:
         return "it needs at least one query and one key"
     return None
 
 
 def refuse_cudnn(request: Request) -> str | None:
-    """Why cuDNN cannot do this here."""
+    """Returns the reason why cuDNN cannot compute this on the target devices, or None if it can."""
     device = targets.devices()[0]
     if device.platform != "gpu" or "NVIDIA" not in device.device_kind:
-        return f"it needs an NVIDIA GPU, and this is {device.platform} ({device.device_kind})"
+        return f"it needs an NVIDIA GPU, got {device.platform} ({device.device_kind})"
     if request.query.dtype not in (jnp.bfloat16, jnp.float16):
         return f"it needs bfloat16 or float16, got {request.query.dtype}"
     if request.key.dtype != request.query.dtype or request.value.dtype != request.query.dtype:
@@ -52,43 +52,44 @@ def refuse_cudnn(request: Request) -> str | None:
 
 
 def attention(request: Request, *, implementation: Literal["xla", "cudnn"]) -> Float[Array, "B T N J"]:
-    """The same result as `reference.attention`, by one of `jax.nn`'s kernels."""
+    """Computes the result of `reference.attention` with a kernel of `jax.nn`."""
     return attention_by(functools.partial(jax.nn.dot_product_attention, implementation=implementation), request)
 
 
 def attention_by(call: Callable[..., Array], request: Request) -> Float[Array, "B T N J"]:
-    """The same result as `reference.attention`, by a `call` that takes what ``jax.nn.dot_product_attention`` takes."""
+    """Computes the result of `reference.attention` with a `call` like ``jax.nn.dot_product_attention``."""
     query, key, value, mask = request.query, request.key, request.value, request.mask
     batch, num_queries, num_keys = *query.shape[:2], key.shape[1]
-    bias = None if request.bias is None else whole(request.bias, query, num_keys, request.scale)
-    filled = jnp.ones((1, 1, num_queries, 1), bool)
+    bias = None if request.bias is None else dense_bias(request.bias, query, num_keys, request.scale)
+    nonempty = jnp.ones((1, 1, num_queries, 1), bool)
+    allowed = None
     if bias is not None:
-        # An additive mask: minus infinity throughout a row would be a NaN there, be it made so by a narrower dtype.
-        filled = bias > -jnp.inf
+        # A bias may be an additive mask. A row of minus infinity, also after a cast to the dtype of the query, is NaN.
+        nonempty = bias > -jnp.inf
         low = 0.5 * max(float(jnp.finfo(x.dtype).min) for x in (bias, query))
         bias = jnp.maximum(bias, low).astype(query.dtype)
     if mask is not None:
         allowed = mask.dense(num_queries, num_keys)
-        filled = filled & allowed  # pair by pair: a row may have keys of either kind and none of both
+        nonempty = nonempty & allowed  # elementwise: mask and bias together may leave a row without keys
         seen = _per_key_head(allowed.any(2), request.group)
         key, value = (jnp.where(seen, x, 0) for x in (key, value))
         query = jnp.where(_rows(allowed.any(3)), query, 0)
-    # These kernels know one head dim; zeros change no product.
+    # These kernels have a single head dim; zeros change no product.
     dim = _dim(request)
     query, key, value = (jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, dim - x.shape[3]))) for x in (query, key, value))
-    # What a kernel skips by itself it is told in its own words.
-    known: dict[str, Any] = {"scale": request.scale}
+    # A kernel skips causal and windowed blocks only if it is told by its own arguments.
+    options: dict[str, Any] = {"scale": request.scale}
     array = None
     if isinstance(mask, Band) and mask.after == 0 and num_queries == num_keys:
-        known["is_causal"] = True
+        options["is_causal"] = True
         if mask.before is not None:
-            known["local_window_size"] = (mask.before, 0)
-    elif mask is not None:
+            options["local_window_size"] = (mask.before, 0)
+    elif allowed is not None:
         array = jnp.broadcast_to(allowed, (batch, allowed.shape[1], num_queries, num_keys))
     if bias is not None:
         bias = jnp.broadcast_to(bias, (*bias.shape[:2], num_queries, num_keys))
-    output = call(query, key, value, bias, array, **known)
-    output = jnp.where(_rows(filled.any(3)), output, 0)
+    output = call(query, key, value, bias, array, **options)
+    output = jnp.where(_rows(nonempty.any(3)), output, 0)
     return output[..., : request.value.shape[3]].astype(request.query.dtype)
 
 
@@ -96,13 +97,13 @@ def _dim(request: Request) -> int:
     return max(request.query.shape[3], request.value.shape[3])
 
 
-def _rows(filled: Array) -> Array:
-    """``[b, n, T]`` to ``[b, T, n, 1]``."""
-    return filled.swapaxes(1, 2)[..., None]
+def _rows(x: Array) -> Array:
+    """Reshapes ``[b, n, T]`` to ``[b, T, n, 1]``."""
+    return x.swapaxes(1, 2)[..., None]
 
 
 def _per_key_head(seen: Array, group: int) -> Array:
-    """``[b, n, S]`` to ``[b, S, k, 1]``: seen by any of the heads that share a key head."""
+    """Reduces ``[b, n, S]`` to ``[b, S, k, 1]``: True if any of the heads that share a key head sees the key."""
     if seen.shape[1] > 1:
         seen = seen.reshape(seen.shape[0], -1, group, seen.shape[2]).any(2)
     return _rows(seen)

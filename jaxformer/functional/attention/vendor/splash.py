@@ -1,7 +1,7 @@
 """Splash attention, the kernel for TPU that comes with JAX: memory O(T + S), and blocks outside a band are not visited.
 
-It knows positions and segments.  A `masks.Band` it is told as such; a key that is not real, in a batch or because it
-fills the last block, is of a segment that no query is of.
+The kernel masks by position and by segment. A `masks.Band` becomes its local mask. Padding, in a batch or at the end of
+the last block, gets a segment that no query has.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ LANES = 128
 """Lengths and head dims are padded to multiples of this."""
 BLOCKS = (512, 256, 128)
 WIDEST = 256
-"""The head dim up to which its authors test it."""
+"""The largest head dim that the kernel's authors test."""
 ROWS = 256
-"""Queries of which we find out together what they see."""
+"""The number of queries whose visible keys are computed together."""
 
-PLACE = "jax.experimental.pallas.ops.tpu.splash_attention"
+MODULE = "jax.experimental.pallas.ops.tpu.splash_attention"
 
 
 def refuse(request: Request) -> str | None:
-    """Why splash attention cannot do this here; None where it can."""
+    """Returns the reason why splash attention cannot compute this on the target devices, or None if it can."""
     device = targets.devices()[0]
     if device.platform != "tpu" or device.device_kind in ("TPU v2", "TPU v3"):
-        return f"it needs a TPU from v4 on, and this is {device.platform} ({device.device_kind})"
+        return f"it needs a TPU v4 or later, got {device.platform} ({device.device_kind})"
     try:
-        importlib.import_module(PLACE)
+        importlib.import_module(MODULE)
     except ImportError:
-        return f"this JAX has no {PLACE}"
+        return f"this JAX has no {MODULE}"
     return refuse_anywhere(request)
 
 
 def refuse_anywhere(request: Request) -> str | None:
-    """Why the kernel cannot do this on any device."""
+    """Returns the reason why the kernel cannot compute this on any device, or None if it can."""
     query, key, value = request.query, request.key, request.value
     if request.bias is not None:
-        return "it takes no bias"
+        return "it has no bias"
     if request.dropout is not None:
-        return "it cannot drop weights by our hash"
+        return "it cannot drop weights by the hash of this library"
     if request.score is not None and not isinstance(request.score, SoftCap):
-        return "of the functions of the logits it takes soft_cap only"
+        return "its only function of the logits is soft_cap"
     if query.shape[1] == 0 or key.shape[1] == 0:
         return "it needs at least one query and one key"
     if query.dtype not in (jnp.float32, jnp.bfloat16) or not query.dtype == key.dtype == value.dtype:
-        return f"it needs float32 or bfloat16 throughout, got {query.dtype}, {key.dtype} and {value.dtype}"
+        return f"it needs one dtype, float32 or bfloat16, got {query.dtype}, {key.dtype} and {value.dtype}"
     if max(query.shape[3], value.shape[3]) > WIDEST:
         return f"it needs head dims up to {WIDEST}, got {query.shape[3]} and {value.shape[3]}"
     return _refuse_mask(request)
@@ -66,35 +66,33 @@ def _refuse_mask(request: Request) -> str | None:
     parts = _parts(request.mask)
     for part in parts:
         if not isinstance(part, Band | Lengths | Padding | Segments):
-            return (
-                f"of the masks it takes Band, Lengths, Padding, Segments and an & of these, got {type(part).__name__}"
-            )
+            return f"its masks are Band, Lengths, Padding, Segments and an & of these, got {type(part).__name__}"
     segments = [part for part in parts if isinstance(part, Segments)]
     if len(segments) > 1:
-        return "it knows one segment for each position"
+        return "it has one segment for each position"
     if not all(np.can_cast(ids.dtype, np.int32) for ids in jax.tree.leaves(segments)):
         return "it needs segments that fit into int32"
     if not _meets(_band(parts), request.query.shape[1], request.key.shape[1]).any():
-        return "its mask lets nobody see anything"
+        return "it needs at least one pair that its mask allows"
     return None
 
 
-def worthwhile(request: Request) -> bool:
-    """Whether to choose it where it accepts: for a block of queries at least, where no compiler has to cut it up.
+def is_worthwhile(request: Request) -> bool:
+    """Returns True if the kernel is a good default: at least a block of queries, and no partitioning by the compiler.
 
-    A Pallas kernel cannot be partitioned; on several devices it belongs inside ``jax.shard_map``.
+    The compiler cannot partition a Pallas kernel; on several devices it belongs inside ``jax.shard_map``.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    alone = len(targets.devices()) == 1 or (not mesh.empty and set(mesh.manual_axes) == set(mesh.axis_names))
-    return alone and request.query.shape[1] >= LANES
+    local = len(targets.devices()) == 1 or (not mesh.empty and set(mesh.manual_axes) == set(mesh.axis_names))
+    return local and request.query.shape[1] >= LANES
 
 
 def attention(request: Request, *, interpret: bool = False) -> Float[Array, "B T N J"]:
-    """The same result as `reference.attention`; `interpret` runs the kernel step by step on any device."""
+    """Computes the result of `reference.attention`; `interpret` runs the kernel step by step on any device."""
     query, key, value, parts = request.query, request.key, request.value, _parts(request.mask)
     num_queries, num_keys = query.shape[1], key.shape[1]
-    filled, seen = (x[..., None, None] for x in _visible(request.mask, num_queries, num_keys))
-    query = jnp.where(filled, query, 0)
+    nonempty, seen = (x[..., None, None] for x in _visible(request.mask, num_queries, num_keys))
+    query = jnp.where(nonempty, query, 0)
     key, value = (jnp.where(seen, x, 0) for x in (key, value))
     query = (query.astype(jnp.float32) * request.scale).astype(query.dtype)
     query, key, value = (_padded(x).swapaxes(1, 2) for x in (query, key, value))
@@ -104,15 +102,15 @@ def attention(request: Request, *, interpret: bool = False) -> Float[Array, "B T
     segments = _segments(request, parts, lengths)
     output = jax.vmap(kernel, (0, 0, 0, None if segments is None else 0))(query, key, value, segments)
     output = output.swapaxes(1, 2)[:, :num_queries, :, : request.value.shape[3]]
-    return jnp.where(filled, output, 0)
+    return jnp.where(nonempty, output, 0)
 
 
 @functools.lru_cache(maxsize=256)
 def _kernel(
     band: Band, lengths: tuple[int, int], num_heads: int, cap: float | None, interpret: bool
 ) -> Callable[..., Array]:
-    """Made once: it holds a map of the blocks, and a function of positions that `jit` compares by identity."""
-    splash = importlib.import_module(PLACE)
+    """Builds the kernel, and caches it: it has a map of the blocks, and a function that `jit` compares by identity."""
+    splash = importlib.import_module(MODULE)
     if band == Band(None, None):
         mask = splash.FullMask(lengths)
     else:
@@ -131,54 +129,54 @@ def _kernel(
 
 
 def _segments(request: Request, parts: list[Mask], lengths: tuple[int, int]) -> Any:
-    """The segment of each query and key, padded to `lengths`; None where the band says it all."""
+    """Returns the segment of each query and key, padded to `lengths`; None if the band alone is the mask."""
     (batch, num_queries), num_keys = request.query.shape[:2], request.key.shape[1]
     after = _band(parts).after
-    out_of_sight = lengths[1] == num_keys or (after is not None and num_queries + after <= num_keys)
-    if out_of_sight and all(isinstance(part, Band) for part in parts):
+    padding_unseen = lengths[1] == num_keys or (after is not None and num_queries + after <= num_keys)
+    if padding_unseen and all(isinstance(part, Band) for part in parts):
         return None
     query, key = jnp.zeros((1, num_queries), jnp.int32), jnp.zeros((1, num_keys), jnp.int32)
-    real = jnp.ones((1, num_keys), bool)
+    valid = jnp.ones((1, num_keys), bool)
     for part in parts:
         if isinstance(part, Segments):
             query, key = part.query.astype(jnp.int32), part.key.astype(jnp.int32)
         elif not isinstance(part, Band):
-            real &= part.tile(jnp.arange(1), jnp.arange(num_keys))[:, 0, 0]
-    nobodys = query.max(1, keepdims=True) + 1
-    key, real = (jnp.pad(x, ((0, 0), (0, lengths[1] - num_keys))) for x in (key, real))
+            valid &= part.tile(jnp.arange(1), jnp.arange(num_keys))[:, 0, 0]
+    unused_segment = query.max(1, keepdims=True) + 1
+    key, valid = (jnp.pad(x, ((0, 0), (0, lengths[1] - num_keys))) for x in (key, valid))
     query = jnp.pad(query, ((0, 0), (0, lengths[0] - num_queries)))
-    pair = query, jnp.where(real, key, nobodys)
-    return importlib.import_module(PLACE).SegmentIds(*(jnp.broadcast_to(x, (batch, x.shape[1])) for x in pair))
+    segments = query, jnp.where(valid, key, unused_segment)
+    return importlib.import_module(MODULE).SegmentIds(*(jnp.broadcast_to(x, (batch, x.shape[1])) for x in segments))
 
 
 def _visible(mask: Mask | None, num_queries: int, num_keys: int) -> tuple[Array | np.ndarray, Array | np.ndarray]:
-    """Which queries see anything, ``[b, T]``, and which keys are seen, ``[b, S]``; never a T x S array."""
+    """Returns the queries that see a key, ``[b, T]``, and the keys that are seen, ``[b, S]``, without a T x S array."""
     parts = _parts(mask)
-    if all(isinstance(part, Band) for part in parts):
+    if mask is None or all(isinstance(part, Band) for part in parts):
         band = _band(parts)
-        turned = Band(band.after, band.before)
-        return _meets(band, num_queries, num_keys)[None], _meets(turned, num_keys, num_queries)[None]
+        transposed = Band(band.after, band.before)
+        return _meets(band, num_queries, num_keys)[None], _meets(transposed, num_keys, num_queries)[None]
     keys = jnp.arange(num_keys)
 
-    def some_rows(seen, start):
+    def visit_rows(seen, start):
         index = start + jnp.arange(ROWS)
         tile = mask.tile(index, keys)[:, 0] & (index < num_queries)[None, :, None]
         return seen | tile.any(1), tile.any(2)
 
     batch = jax.eval_shape(mask.tile, keys[:1], keys[:1]).shape[0]
-    seen, filled = jax.lax.scan(some_rows, jnp.zeros((batch, num_keys), bool), jnp.arange(0, num_queries, ROWS))
-    return filled.swapaxes(0, 1).reshape(batch, -1)[:, :num_queries], seen
+    seen, nonempty = jax.lax.scan(visit_rows, jnp.zeros((batch, num_keys), bool), jnp.arange(0, num_queries, ROWS))
+    return nonempty.swapaxes(0, 1).reshape(batch, -1)[:, :num_queries], seen
 
 
 def _parts(mask: Mask | None) -> list[Mask]:
-    """What an ``&`` is made of."""
+    """Returns the operands of an ``&``, or the mask itself."""
     if isinstance(mask, And):
         return [*_parts(mask.left), *_parts(mask.right)]
     return [] if mask is None else [mask]
 
 
 def _band(parts: list[Mask]) -> Band:
-    """What all the bands allow."""
+    """Returns the intersection of all bands."""
     bands = [part for part in parts if isinstance(part, Band)]
     before = min((band.before for band in bands if band.before is not None), default=None)
     after = min((band.after for band in bands if band.after is not None), default=None)
@@ -186,13 +184,13 @@ def _band(parts: list[Mask]) -> Band:
 
 
 def _meets(band: Band, num_queries: int, num_keys: int) -> np.ndarray:
-    """Which queries a band leaves any key, ``[T]``."""
-    place = np.arange(num_queries)
-    start = 0 if band.before is None else np.maximum(0, place - band.before)
-    stop = num_keys if band.after is None else np.minimum(num_keys, place + band.after + 1)
-    return np.broadcast_to(start < stop, place.shape)
+    """Returns the queries that see at least one key of a band, ``[T]``."""
+    position = np.arange(num_queries)
+    start = 0 if band.before is None else np.maximum(0, position - band.before)
+    stop = num_keys if band.after is None else np.minimum(num_keys, position + band.after + 1)
+    return np.broadcast_to(start < stop, position.shape)
 
 
 def _padded(array: Array) -> Array:
-    """To whole blocks and lanes with zeros, which change no product."""
+    """Pads with zeros, which change no product, to full blocks and lanes."""
     return jnp.pad(array, ((0, 0), (0, -array.shape[1] % LANES), (0, 0), (0, -array.shape[3] % LANES)))

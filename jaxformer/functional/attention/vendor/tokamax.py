@@ -1,8 +1,9 @@
-"""tokamax, where it is installed: kernels for GPU and TPU behind one call, of which it chooses (OpenXLA 2025)."""
+"""tokamax, an optional dependency: it chooses among kernels for GPU and TPU behind one call (OpenXLA 2025)."""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 
 from jaxtyping import Array, Float
@@ -14,29 +15,27 @@ from jaxformer.functional.attention.vendor import jax_nn
 
 
 def refuse(request: Request) -> str | None:
-    """Why tokamax cannot do this here; None where it can."""
+    """Returns the reason why tokamax cannot compute this on the target devices, or None if it can."""
     if importlib.util.find_spec("tokamax") is None:
         return "tokamax is not installed"
     device = targets.devices()[0]
     if device.platform == "cpu":
-        return f"it needs a GPU or a TPU, and this is cpu ({device.device_kind})"
+        return f"it needs a GPU or a TPU, got cpu ({device.device_kind})"
     return refuse_anywhere(request)
 
 
 def refuse_anywhere(request: Request) -> str | None:
-    """Why it cannot do this on any device."""
+    """Returns the reason why tokamax cannot compute this on any device, or None if it can."""
     if request.score is not None and not isinstance(request.score, SoftCap):
-        return "of the functions of the logits it takes soft_cap only"
+        return "its only function of the logits is soft_cap"
     if request.score is not None and request.bias is not None:
-        return "it would cap the logits with the bias in them"
+        return "it would cap the sum of logits and bias"
     return jax_nn.refuse_call(request)
 
 
 def attention(request: Request) -> Float[Array, "B T N J"]:
-    """The same result as `reference.attention`, by a kernel of tokamax's choice."""
-    import tokamax
-
-    call = tokamax.dot_product_attention
+    """Computes the result of `reference.attention` with a kernel that tokamax chooses."""
+    call = importlib.import_module("tokamax").dot_product_attention
     if isinstance(request.score, SoftCap):
         call = functools.partial(call, logits_soft_cap=request.score.cap)
     return jax_nn.attention_by(call, request)

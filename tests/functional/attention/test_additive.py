@@ -92,5 +92,5 @@ def test_refuses_what_does_not_fit():
     unchecked = inspect.unwrap(functional.general_attention)
     with pytest.raises(ValueError, match=r"got \[2, 3, 4\], \[2, 5, 6\], \[2, 4, 2\]"):
         unchecked(ARRAYS[0], ARRAYS[1], ARRAYS[2][:, :4], jnp.dot)
-    with pytest.raises(ValueError, match=r"does not broadcast to \[2, 1, T, S\]"):
+    with pytest.raises(ValueError, match=r"mask must broadcast to \[2, 1, T, S\]"):
         functional.additive_attention(*ARRAYS, **WEIGHTS, mask=masks.dense(np.ones((B, 2, T, S), bool)))

@@ -41,7 +41,7 @@ FEW = "grouped", "mask [B, T, S]", "mask [B, N, T, S]", "padding", "window, drop
 class TestSmallBlocks(InSmallBlocks, AttentionContract):
     @pytest.mark.parametrize("name", first(CASES, *FEW))
     def test_agrees_with_numpy(self, name):
-        super().test_agrees_with_numpy(name)
+        self.check_agrees_with_numpy(name)
 
 
 @pytest.mark.full
@@ -58,7 +58,7 @@ def parts(request, monkeypatch):
 
 
 def part(query, key, value, *_, **options):
-    return blockwise.make_batch_plan(make_request(query, key, value, **options), (2, 3), whole=False).part
+    return blockwise.make_tiling(make_request(query, key, value, **options), (2, 3), unpadded=False).part
 
 
 class TestParts:
@@ -85,7 +85,7 @@ class TestParts:
         batch, _, num_heads, _ = given[0].shape
         is_cut = part(*given, **ours) != (batch, given[1].shape[2])
         assert is_cut == (batch * num_heads > blockwise.HEADS)
-        parts.test_agrees_with_numpy(name)
+        parts.check_agrees_with_numpy(name)
 
     @pytest.mark.full
     @pytest.mark.parametrize("shape", [(4, 2, 5, 7), (4, 1, 1, 7), (1, 2, 5, 1), (1, 1, 5, 7)], ids=str)
@@ -116,9 +116,9 @@ class TestParts:
 
     def test_keeps_the_contract(self, parts):
         """Empty rows, unseen keys and forbidden pairs of a part are those of its own rows and heads."""
-        parts.test_a_empty_query_rows(np.nan, jnp.float32)
-        parts.test_b_unseen_keys_are_inert(np.nan, jnp.float32, True)
-        parts.test_c_masked_weights_are_exactly_zero(jnp.float32)
+        parts.check_a_empty_query_rows(np.nan, jnp.float32)
+        parts.check_b_unseen_keys_are_inert(np.nan, jnp.float32, True)
+        parts.check_c_masked_weights_are_exactly_zero(jnp.float32)
 
 
 @jax.tree_util.register_dataclass

@@ -8,7 +8,7 @@ rules of `refusals`.
 
 All of it takes hours, and can be run in any number of parts, of which this is the third of two hundred::
 
-    JAXFORMER_PRODUCT=3/200 python -m pytest -m full tests/functional/test_product.py -k by_hand
+    JAXFORMER_PRODUCT=3/200 python -m pytest -m full tests/functional/attention/test_product.py -k by_hand
 """
 
 import collections
@@ -64,8 +64,8 @@ def refusals(case):
     return [
         reason
         for refused, reason in (
-            (case.implementation == "xla" and case.rate, xla + "it cannot drop weights by our hash"),
-            (case.implementation == "xla" and case.cap, xla + "it takes no function of the logits"),
+            (case.implementation == "xla" and case.rate, xla + "it cannot drop weights by the hash of this library"),
+            (case.implementation == "xla" and case.cap, xla + "it has no function of the logits"),
             (case.implementation == "ring" and "array" in case.bias, ring + "a bias must be a Bias"),
         )
         if refused

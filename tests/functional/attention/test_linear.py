@@ -93,7 +93,7 @@ def test_cost_grows_with_the_length_not_its_square():
 
 def test_refusals():
     unchecked = inspect.unwrap(functional.linear_attention)
-    with pytest.raises(ValueError, match="needs T = S, got 11 and 10"):
+    with pytest.raises(ValueError, match="must have T = S, got 11 and 10"):
         unchecked(ARRAYS[0], ARRAYS[1][:, :10], ARRAYS[2][:, :10], causal=True)
-    with pytest.raises(ValueError, match="as many key heads as query heads, got 3, 1"):
+    with pytest.raises(ValueError, match="head counts must be equal, got 3 and 1"):
         unchecked(ARRAYS[0], ARRAYS[1][:, :, :1], ARRAYS[2][:, :, :1])

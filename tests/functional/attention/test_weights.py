@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks
-from tests.contracts.attention import CASES, AttentionContract, arrays
+from tests.contracts import numpy_attention
+from tests.contracts.attention import CASES, VALID, AttentionContract, T, arrays
 from tests.selection import first
 
 
@@ -59,3 +60,31 @@ def test_refuses_a_count_that_is_not_there(count):
     query, key, _, _ = arrays()
     with pytest.raises(ValueError, match=f"count must be between 1 and 7 keys, got {count}"):
         functional.top_alignments(query, key, count)
+
+
+@pytest.mark.parametrize("name", ["grouped", "mask [B, N, T, S]", "padding", "mask [B, N, T, 1]", "one head"])
+def test_weights_of_chosen_heads_and_rows(name):
+    (query, key, _, _), ours, theirs = AttentionContract.request(name)
+    _, expected = numpy_attention.attention(query, key, key, **theirs)
+    whole = functional.attention_weights(query, key, **ours)
+    np.testing.assert_allclose(whole, expected, atol=1e-6)
+    heads = [0] if query.shape[2] == 1 else [3, 1]
+    some = functional.attention_weights(query, key, rows=[4, 0], heads=heads, **ours)
+    np.testing.assert_allclose(some, expected[:, heads][:, :, [4, 0]], atol=1e-6)
+
+
+def test_weights_keep_the_contract():
+    """An unseen key that holds NaN leaves weights and their gradients alone."""
+    query, key, _, _ = arrays()
+    dirty = jnp.where(jnp.asarray(VALID)[:, :, None, None], key, jnp.nan)
+    total = lambda q, k: jnp.sum(functional.attention_weights(q, k, mask=masks.padding(VALID), rows=[1]) ** 2)
+    for clean, got in zip(*(jax.grad(total, (0, 1))(query, k) for k in (key, dirty)), strict=True):
+        np.testing.assert_array_equal(clean, got)
+
+
+@pytest.mark.parametrize(("name", "chosen"), [("rows", [T]), ("rows", [-1]), ("heads", [0, 4])])
+def test_weights_refuse_what_is_not_there(name, chosen):
+    query, key, _, _ = arrays()
+    count = {"rows": T, "heads": 4}[name]
+    with pytest.raises(ValueError, match=rf"{name} must be indices from 0 to {count - 1}"):
+        functional.attention_weights(query, key, **{name: chosen})

@@ -72,8 +72,8 @@ def test_refusals(told, monkeypatch):
     key0, value0 = key[:, :0], value[:, :0]
     cap = functional.soft_cap(2.0)
     for given, options, reason in (
-        ((query, key, value), {"score": jnp.tanh}, "of the functions of the logits it takes soft_cap only"),
-        ((query, key, value), {"score": cap, "bias": functional.alibi(4)}, "it would cap the logits with the bias in"),
+        ((query, key, value), {"score": jnp.tanh}, "its only function of the logits is soft_cap"),
+        ((query, key, value), {"score": cap, "bias": functional.alibi(4)}, "it would cap the sum of logits and bias"),
         ((query, key, value), {"dropout": functional.Dropout(0.1, jax.random.key(0))}, "it cannot drop weights"),
         ((query, key0, value0), {}, "it needs at least one query and one key"),
     ):
@@ -88,5 +88,5 @@ def test_refusals(told, monkeypatch):
 
 def test_needs_a_device(told, monkeypatch):
     monkeypatch.setattr(jax, "devices", lambda: jax.local_devices())
-    with pytest.raises(ValueError, match=r"'tokamax' cannot do this: it needs a GPU or a TPU, and this is cpu \(cpu\)"):
+    with pytest.raises(ValueError, match=r"'tokamax' cannot do this: it needs a GPU or a TPU, got cpu \(cpu\)"):
         attend(*arrays()[:3])

@@ -1,0 +1,235 @@
+"""The kinds of masks: bands, lengths, padding, segments and sparse blocks, with the functions that make them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from jaxformer.masks.algebra import UNBOUNDED, Mask
+
+_static = {"static": True}
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Band(Mask):
+    """Allows keys from `before` positions behind the query to `after` positions ahead of it; None is no limit."""
+
+    before: int | None = dataclasses.field(metadata=_static)
+    after: int | None = dataclasses.field(metadata=_static)
+
+    def tile(self, query_index, key_index):
+        ahead = key_index[None, :] - query_index[:, None]
+        allowed = jnp.ones(ahead.shape, bool)
+        if self.before is not None:
+            allowed &= ahead >= -self.before
+        if self.after is not None:
+            allowed &= ahead <= self.after
+        return allowed[None, None]
+
+    def key_range(self, query_start, query_stop):
+        start = 0 if self.before is None else max(0, query_start - self.before)
+        stop = UNBOUNDED if self.after is None else max(0, query_stop + self.after)
+        return start, stop
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CausalAt(Mask):
+    """The `causal` mask with an offset that is a scalar array, known only at run time."""
+
+    offset: jax.Array
+
+    def tile(self, query_index, key_index):
+        return (key_index[None, :] <= query_index[:, None] + self.offset)[None, None]
+
+    def live_ranges(self, query_start, query_stop):
+        stop = jnp.asarray(query_stop, jnp.int32)[:, None] + self.offset.astype(jnp.int32)
+        return jnp.zeros_like(stop), stop
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Lengths(Mask):
+    """Allows the first `length` keys of each example."""
+
+    length: jax.Array
+
+    def tile(self, query_index, key_index):
+        del query_index
+        return (key_index[None, :] < self.length[:, None])[:, None, None, :]
+
+    def live_ranges(self, query_start, query_stop):
+        stop = self.length.astype(jnp.int32)[None]
+        return jnp.zeros_like(stop), stop
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Padding(Mask):
+    """Allows the keys that are valid."""
+
+    valid: jax.Array
+
+    def tile(self, query_index, key_index):
+        del query_index
+        return self.valid[:, None, None, :][..., key_index]
+
+    def check(self, num_queries, num_keys):
+        _check_length("padding covers S", self.valid.shape[1], num_keys)
+
+    def live_ranges(self, query_start, query_stop):
+        return _ends(self.valid[None])
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Segments(Mask):
+    """Allows keys of the same segment as the query, for several sequences packed into one row."""
+
+    query: jax.Array
+    key: jax.Array
+
+    def tile(self, query_index, key_index):
+        same = self.query[:, query_index][:, :, None] == self.key[:, key_index][:, None, :]
+        return same[:, None]
+
+    def check(self, num_queries, num_keys):
+        _check_length("segments cover T", self.query.shape[1], num_queries)
+        _check_length("segments cover S", self.key.shape[1], num_keys)
+
+    def live_ranges(self, query_start, query_stop):
+        """Returns the keys between the smallest and the largest segment of the queries; tight for ordered segments."""
+        position = np.arange(self.query.shape[1])
+        inside = ((query_start[:, None] <= position) & (position < query_stop[:, None]))[:, None]
+        query, key = self.query[None], self.key[None]
+        smallest = jnp.where(inside, query, query.max(2, keepdims=True)).min(2, keepdims=True)
+        largest = jnp.where(inside, query, query.min(2, keepdims=True)).max(2, keepdims=True)
+        return _ends((smallest <= key) & (key <= largest))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class BlockSparse(Mask):
+    """Allows or masks full blocks of pairs; the layout is static, so masked blocks can be skipped."""
+
+    layout: tuple[tuple[bool, ...], ...] = dataclasses.field(metadata=_static)
+    size: int = dataclasses.field(metadata=_static)
+
+    def tile(self, query_index, key_index):
+        return jnp.asarray(self.layout)[query_index // self.size][:, key_index // self.size][None, None]
+
+    def check(self, num_queries, num_keys):
+        for name, got, expected in (("T", len(self.layout), num_queries), ("S", len(self.layout[0]), num_keys)):
+            if -(-expected // self.size) != got:
+                count = -(-expected // self.size)
+                raise ValueError(f"layout must have {count} blocks of {self.size} for {name} = {expected}, got {got}")
+
+    def key_range(self, query_start, query_stop):
+        rows = self.layout[query_start // self.size : -(-query_stop // self.size)]
+        columns = [i for row in rows for i, allowed in enumerate(row) if allowed]
+        return (min(columns) * self.size, (max(columns) + 1) * self.size) if columns else (0, 0)
+
+
+def _ends(live: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the first True and one past the last of each row of ``Bool [q, b, S]``; 0 and 0 for a row without one."""
+    stop = live.shape[2] - live[..., ::-1].argmax(2)
+    return live.argmax(2).astype(jnp.int32), jnp.where(live.any(2), stop, 0).astype(jnp.int32)
+
+
+def _check_length(name: str, got: int, expected: int) -> None:
+    if got != expected:
+        raise ValueError(f"{name} = {got}, but queries and keys have {expected}")
+
+
+def causal(offset: int | jax.Array = 0) -> Mask:
+    """Allows a query at position t to see keys ``0 .. t + offset``; with a cache, `offset` is the cached length.
+
+    >>> causal().dense(3, 3)[0, 0].astype(int).tolist()
+    [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    """
+    if isinstance(offset, int):
+        return Band(None, int(offset))
+    offset = jnp.asarray(offset)
+    if offset.ndim != 0 or not jnp.issubdtype(offset.dtype, jnp.integer):
+        raise ValueError(
+            f"offset must be one integer for all examples, int [], got {offset.dtype} {list(offset.shape)}"
+        )
+    return CausalAt(offset)
+
+
+def window(before: int, after: int = 0) -> Mask:
+    """Allows a query to see itself, `before` keys behind it and `after` keys ahead of it (restricted attention).
+
+    >>> window(1).dense(4, 4)[0, 0].astype(int).tolist()
+    [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+    """
+    if before < 0 or after < 0:
+        raise ValueError(f"before and after must be at least 0, got before={before}, after={after}")
+    return Band(before, after)
+
+
+def prefix(length: ArrayLike) -> Mask:
+    """Allows all queries to see the first `length` keys, ``int [B]``, as in a prefix language model.
+
+    >>> (causal() | prefix([2])).dense(3, 3)[0, 0].astype(int).tolist()
+    [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
+    """
+    return lengths(length)
+
+
+def lengths(length: ArrayLike) -> Mask:
+    """Allows the first `length` keys of each example, ``int [B]``.
+
+    >>> lengths([2, 1]).dense(1, 3)[:, 0, 0].astype(int).tolist()
+    [[1, 1, 0], [1, 0, 0]]
+    """
+    length = jnp.asarray(length)
+    if length.ndim != 1 or not jnp.issubdtype(length.dtype, jnp.integer):
+        raise ValueError(f"length must be one integer per example, int [B], got {length.dtype} {list(length.shape)}")
+    return Lengths(length)
+
+
+def padding(valid: ArrayLike) -> Mask:
+    """Allows the keys that are True in ``Bool [B, S]``; only keys are masked, so padded queries still have rows.
+
+    >>> padding([[True, True, False]]).dense(2, 3)[0, 0].astype(int).tolist()
+    [[1, 1, 0], [1, 1, 0]]
+    """
+    valid = jnp.asarray(valid)
+    if valid.ndim != 2 or valid.dtype != bool:
+        raise ValueError(f"valid must be Bool [B, S], True = real token, got {valid.dtype} {list(valid.shape)}")
+    return Padding(valid)
+
+
+def segments(query: ArrayLike, key: ArrayLike | None = None) -> Mask:
+    """Allows a query to see keys of its segment: ``int [B, T]`` and ``int [B, S]`` (by default the query's).
+
+    >>> segments([[1, 1, 2]]).dense(3, 3)[0, 0].astype(int).tolist()
+    [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+    """
+    query = jnp.asarray(query)
+    key = query if key is None else jnp.asarray(key)
+    if query.ndim != 2 or key.ndim != 2 or query.shape[0] != key.shape[0]:
+        raise ValueError(f"segments must be [B, T] and [B, S], got {list(query.shape)} and {list(key.shape)}")
+    return Segments(query, key)
+
+
+def block_sparse(layout: ArrayLike, size: int) -> Mask:
+    """Allows blocks of `size` by `size` pairs; the layout ``Bool [blocks of T, blocks of S]`` must be static.
+
+    Child et al. 2019 ("Sparse Transformers"). Blockwise attention skips the blocks outside the range of each row.
+
+    >>> block_sparse([[True, False], [True, True]], 2).dense(4, 3)[0, 0].astype(int).tolist()
+    [[1, 1, 0], [1, 1, 0], [1, 1, 1], [1, 1, 1]]
+    """
+    array = np.asarray(layout)
+    if array.ndim != 2 or array.dtype != bool or array.size == 0 or size < 1:
+        raise ValueError(
+            f"layout must be Bool of rank 2 and size at least 1, got {array.dtype} {list(array.shape)} and {size}"
+        )
+    return BlockSparse(tuple(tuple(bool(x) for x in row) for row in array), size)

@@ -1,0 +1,49 @@
+"""The explanation names the chosen implementation, the refusals with their reasons, and the worst errors."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import functional, masks
+from jaxformer.functional.attention import api
+from tests.contracts.attention import arrays
+
+
+def test_explanation():
+    """A worst error for each that accepts, small; a reason for each that does not; who is chosen."""
+    query, key, value, _ = arrays()
+    options = {"mask": masks.causal(1), "bias": functional.alibi(4)}
+    found = functional.explain_attention(query, key, value, **options)
+    assert found.chosen == "reference"
+    assert set(found.errors) == {"reference", "blockwise", "xla"}
+    assert all(error and 0 < error < 1e-5 for error in found.errors.values())
+    assert set(found.refused) == {"cudnn", "splash", "tokamax"}
+    text = str(found)
+    assert text.splitlines()[0].startswith("-> reference    worst error ")
+    assert "   cudnn        refuses: it needs an NVIDIA GPU" in text
+    assert "   splash       refuses: it needs a TPU v4 or later, got cpu (cpu)" in text
+
+
+def test_explanation_is_judged_by_float64(monkeypatch):
+    """An implementation that is off by a thousandth is seen to be; dropout and empty rows are part of the judgment."""
+    wrong = api.Implementation(lambda r: api.reference.attention(r)[0] * 1.001, lambda r: None)
+    monkeypatch.setitem(api.implementations, "wrong", wrong)
+    query, key, value, _ = arrays()
+    options = {"mask": masks.dense(np.tri(5, 7, -1, dtype=bool)), "score": functional.soft_cap(3.0)}
+    options["dropout"] = functional.Dropout(0.3, jax.random.key(2))
+    found = functional.explain_attention(query, key, value, **options)
+    errors = {name: error or 0.0 for name, error in found.errors.items()}
+    assert errors["wrong"] > 1e-4
+    assert 0 < errors["blockwise"] < 1e-5
+    assert 0 < errors["reference"] < 1e-5
+
+
+def test_explanation_of_shapes_alone():
+    explain = inspect.unwrap(functional.explain_attention)
+    long = jax.ShapeDtypeStruct((1, 16_384, 8, 64), jnp.float32)
+    found = explain(long, long, long, mask=masks.causal())
+    assert found.chosen == "blockwise"
+    assert found.errors == {"reference": None, "blockwise": None, "xla": None}
+    assert "worst" not in str(found)

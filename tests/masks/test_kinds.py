@@ -1,0 +1,119 @@
+"""Each mask has its meaning and tight ranges, and its constructor refuses wrong arguments."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import masks
+from jaxformer.masks import UNBOUNDED
+
+PACKED = [[1, 1, 1, 2, 2, 2, 3, 3], [1, 1, 2, 2, 2, 2, 2, 0]]
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (masks.causal() & masks.window(2), None),
+        (masks.dense(np.eye(8, dtype=bool)), None),
+        (~masks.lengths([3]), None),
+        (masks.lengths([3, 9]), [[(0, 3), (0, 9)]]),
+        (masks.padding(np.array([[0, 1, 0, 1, 0, 0, 0, 0], [0] * 8]) == 1), [[(1, 4), (0, 0)]]),
+        (masks.causal(jnp.int32(2)), [[(0, 6)], [(0, 10)]]),
+        (masks.segments(PACKED), [[(0, 6), (0, 7)], [(3, 8), (0, 8)]]),
+        (masks.segments(-np.array(PACKED)), [[(0, 6), (0, 7)], [(3, 8), (0, 8)]]),
+        (masks.lengths([5]) & masks.causal(), [[(0, 4)], [(0, 5)]]),
+        (masks.window(1) & masks.lengths([5]), [[(0, 4)], [(3, 5)]]),
+        (masks.causal() | masks.lengths([5]), [[(0, 5)], [(0, 8)]]),
+        ((masks.causal() & masks.lengths([6])) | masks.prefix([2]), [[(0, 4)], [(0, 6)]]),
+        (masks.lengths([5]) | ~masks.lengths([5]), [[(0, 2**31 - 1)]] * 2),
+    ],
+)
+def test_live_ranges_are_as_small_as_they_can_tell(mask, expected):
+    """Queries 0 to 3 and 4 to 7: [block][example], from and up to."""
+    found = mask.live_ranges(np.array([0, 4]), np.array([4, 8]))
+    if found is not None:
+        found = [[tuple(pair) for pair in block] for block in np.stack(found, -1).tolist()]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (masks.causal(), (0, 8)),
+        (masks.causal(3), (0, 11)),
+        (masks.causal(-20), (0, 0)),
+        (masks.window(2, 1), (2, 9)),
+        (masks.window(9), (0, 8)),
+        (masks.causal() & masks.window(1, 5), (3, 8)),
+        (masks.causal() | masks.window(1, 5), (0, 13)),
+        (~masks.causal(), (0, UNBOUNDED)),
+        (masks.causal(jnp.int32(0)), (0, UNBOUNDED)),
+        (masks.lengths([3, 4]) & masks.causal(), (0, 8)),
+        (masks.block_sparse(np.eye(4, dtype=bool), 3), (3, 9)),
+        (masks.block_sparse(np.zeros((4, 4), bool), 3), (0, 0)),
+    ],
+)
+def test_key_range_is_as_small_as_it_can_tell(mask, expected):
+    """Queries 4 to 7: without these bounds window attention would cost O(T S)."""
+    assert mask.key_range(4, 8) == expected
+
+
+def test_meanings():
+    grid = lambda mask, rows=3, columns=4: np.asarray(mask.dense(rows, columns)[..., 0, :, :]).astype(int).tolist()
+    assert grid(masks.causal(1)) == [[[1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]]
+    assert grid(masks.causal(jnp.int32(1))) == grid(masks.causal(1))
+    assert grid(masks.window(1, 1)) == [[[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1]]]
+    assert grid(masks.lengths([2, 0]), 1) == [[[1, 1, 0, 0]], [[0, 0, 0, 0]]]
+    assert grid(masks.causal() | masks.prefix([2]), 2) == [[[1, 1, 0, 0], [1, 1, 0, 0]]]
+    packed = masks.segments(np.array([[1, 1, 2]]))
+    assert grid(packed, 3, 3) == [[[1, 1, 0], [1, 1, 0], [0, 0, 1]]]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: masks.window(-1), r"before and after must be at least 0, got before=-1, after=0"),
+        (lambda: masks.window(0, -2), r"got before=0, after=-2"),
+        (lambda: masks.lengths(3), r"int \[B\], got int32 \[\]"),
+        (lambda: masks.lengths([2.5]), r"int \[B\], got float32 \[1\]"),
+        (
+            lambda: masks.padding(np.ones((2, 3))),
+            r"valid must be Bool \[B, S\], True = real token, got float\d+ \[2, 3\]",
+        ),
+        (lambda: masks.padding(np.ones(3, bool)), r"got bool \[3\]"),
+        (lambda: masks.segments(np.ones((2, 3), int), np.ones((1, 3), int)), r"got \[2, 3\] and \[1, 3\]"),
+        (
+            lambda: masks.causal(jnp.arange(4)),
+            r"offset must be one integer for all examples, int \[\], got int32 \[4\]",
+        ),
+        (lambda: masks.causal(jnp.float32(1)), r"got float32 \[\]"),
+        (lambda: masks.dense(np.ones((3, 3))), r"mask must be Boolean of rank 2, 3 or 4, got float\d+ \[3, 3\]"),
+        (lambda: masks.dense(np.ones(3, bool)), r"rank 2, 3 or 4, got bool \[3\]"),
+        (
+            lambda: masks.block_sparse(np.ones((2, 2)), 4),
+            r"layout must be Bool of rank 2 and size at least 1, got float64 \[2, 2\] and 4",
+        ),
+        (lambda: masks.block_sparse(np.ones((2, 2), bool), 0), r"got bool \[2, 2\] and 0"),
+        (lambda: masks.from_torch(np.zeros((3, 3))), r"mask must be Boolean, got float\d+; use dense\(array == 0\)"),
+    ],
+)
+def test_constructors_refuse(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("wrap", [lambda m: m, lambda m: m & masks.causal(), lambda m: masks.causal() | ~m])
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (masks.padding(np.ones((1, 4), bool)), r"padding covers S = 4, but queries and keys have 5"),
+        (masks.segments(np.ones((1, 3), int)), r"segments cover S = 3, but queries and keys have 5"),
+        (masks.segments(np.ones((1, 4), int), np.ones((1, 5), int)), r"segments cover T = 4, .* have 3"),
+        (masks.block_sparse(np.ones((2, 2), bool), 2), r"layout must have 3 blocks of 2 for S = 5, got 2"),
+        (masks.dense(np.ones((3, 4), bool)), r"mask covers \[T, S\] = \[3, 4\], but queries and keys have \[3, 5\]"),
+    ],
+)
+def test_lengths_that_do_not_fit_are_refused(mask, message, wrap):
+    """A gather clamps: without the check a mask of the wrong length would repeat its last key."""
+    with pytest.raises(ValueError, match=message):
+        wrap(mask).dense(3, 5)
