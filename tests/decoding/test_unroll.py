@@ -291,6 +291,25 @@ def test_unroll_with_a_choice_of_ones_own():
         assert int(result.tokens[0, 0, number]) == last
 
 
+def test_64_bits_change_nothing():
+    """NumPy's integers stay 64 bits wide there; results are int32 and float32 as without."""
+
+    def run():
+        step, _ = markov(7)
+        numbers = {"prefix": np.array([[3, 4], [4, 3]]), "prefix_lengths": np.array([2, 1])}
+        options = {"max_length": 5, "max_lengths": np.array([5, 4]), **IDS}
+        sampled = decoding.sample(step, start(2), key=jax.random.key(0), **numbers, **options)
+        beam = decoding.beam_search(step, start(2), beam_size=2, **options)
+        arrays = np.asarray(beam.tokens, np.int64), np.asarray(beam.lengths, np.int64)
+        return sampled, beam, decoding.forced(step, start(2), *arrays, bos=BEGIN)
+
+    narrow = run()
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        for one, other in zip(jax.tree.leaves(narrow), jax.tree.leaves(run()), strict=True):
+            assert one.dtype == other.dtype
+            np.testing.assert_array_equal(one, other)
+
+
 def test_one_program_for_every_prefix_key_and_limit():
     step, _ = markov(7)
     traces = []
