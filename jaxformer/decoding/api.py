@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class State(Protocol):
-    """What a model keeps between steps: a pytree with the same structure and dtypes before and after a step."""
+    """The memory of a model between steps: a pytree whose structure, shapes and dtypes no step changes."""
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -70,8 +70,8 @@ def beam_search(
     >>> import jax.numpy as jnp
     >>> from jaxformer.decoding import TreeState
     >>> count_up = lambda tokens, state: (4 * jnp.eye(8)[tokens + 1], state)  # the next number is the most probable
-    >>> found = beam_search(count_up, TreeState(jnp.zeros((1, 2))), beam_size=2, max_length=6, bos=3, eos=7)
-    >>> found.tokens[:, 0].tolist()
+    >>> best = beam_search(count_up, TreeState(jnp.zeros((1, 2))), beam_size=2, max_length=6, bos=3, eos=7)
+    >>> best.tokens[:, 0].tolist()
     [[4, 5, 6, 7, 0, 0]]
     """
     batch, num_hypotheses = check_state(state)

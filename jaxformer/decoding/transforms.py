@@ -173,7 +173,7 @@ class _Forbid:
 
 
 def forbid(tokens: Sequence[int], *, normalized: bool = True) -> Transform:
-    """Never chooses any of `tokens`.
+    """Forbids the choice of any of `tokens`.
 
     Args:
       tokens: Ids; static.

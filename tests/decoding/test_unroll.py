@@ -40,7 +40,7 @@ def test_greedy_takes_the_best_token_each_time():
 
 
 def test_log_probs_are_per_token_and_in_sum():
-    """Each by the table; zero after the end."""
+    """Each value is the table's; after the end it is 0."""
     step, table = markov(1)
     result = decoding.greedy(step, start(1), max_length=LENGTH, **IDS)
     for sentence in range(2):
@@ -54,7 +54,7 @@ def test_log_probs_are_per_token_and_in_sum():
 
 
 def test_the_loop_ends_with_the_last_sentence():
-    """And not with the buffer: steps are counted where they run."""
+    """The buffer has places left; steps are counted where they run."""
     steps = []
 
     @plain
@@ -245,7 +245,7 @@ def test_samples_continue_a_prefix():
 
 
 def test_forced_scores_are_sums_over_the_table():
-    """Of any tokens, pad and bos among them, and of every length down to none."""
+    """Any tokens have scores, pad and bos among them, and every length down to 0."""
     step, table = markov(0, steps=5)
     tokens = np.random.default_rng(1).integers(0, VOCAB, (2, 3, 5))
     lengths = np.array([[5, 3, 1], [0, 2, 4]])
@@ -272,11 +272,11 @@ def test_forced_scores_are_sums_over_the_table():
 def test_forced_scoring_returns_what_greedy_search_did():
     step, _ = markov(2)
     rules = (decoding.temperature(0.5), decoding.min_length(3, eos=END))
-    found = decoding.greedy(step, start(1), max_length=LENGTH, transforms=rules, **IDS)
-    again = decoding.forced(step, start(1), found.tokens, found.lengths, bos=BEGIN, transforms=rules)
+    result = decoding.greedy(step, start(1), max_length=LENGTH, transforms=rules, **IDS)
+    again = decoding.forced(step, start(1), result.tokens, result.lengths, bos=BEGIN, transforms=rules)
     for name in ("tokens", "lengths", "log_probs", "token_log_probs"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
-    assert int(found.lengths.min()) >= 3
+        np.testing.assert_array_equal(getattr(again, name), getattr(result, name))
+    assert int(result.lengths.min()) >= 3
 
 
 def test_unroll_with_a_choice_of_ones_own():
