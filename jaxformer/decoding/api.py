@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class State(Protocol):
-    """What a model keeps between steps: a pytree with the same structure and dtypes before and after a step."""
+    """The memory of a model between steps: a pytree whose structure, shapes and dtypes no step changes."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -123,4 +123,5 @@ def limits(max_lengths: Int[Array, " B"] | None, max_length: int, batch: int) ->
     """The most tokens of each sentence, eos included: at most `max_length`, at least one."""
     if max_length < 1:
         raise ConfigError(f"max_length must be at least 1, got {max_length}")
-    return jnp.full(batch, max_length) if max_lengths is None else jnp.clip(jnp.asarray(max_lengths), 1, max_length)
+    most = max_length if max_lengths is None else jnp.asarray(max_lengths)
+    return jnp.broadcast_to(jnp.clip(most, 1, max_length), (batch,)).astype(jnp.int32)

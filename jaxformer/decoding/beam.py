@@ -70,8 +70,8 @@ def beam_search(
     >>> import jax.numpy as jnp
     >>> from jaxformer.decoding import TreeState
     >>> count_up = lambda tokens, state: (4 * jnp.eye(8)[tokens + 1], state)  # the next number is the most probable
-    >>> found = beam_search(count_up, TreeState(jnp.zeros((1, 2))), beam_size=2, max_length=6, bos=3, eos=7)
-    >>> found.tokens[:, 0].tolist()
+    >>> best = beam_search(count_up, TreeState(jnp.zeros((1, 2))), beam_size=2, max_length=6, bos=3, eos=7)
+    >>> best.tokens[:, 0].tolist()
     [[4, 5, 6, 7, 0, 0]]
     """
     batch, num_hypotheses = check_state(state)
@@ -81,7 +81,7 @@ def beam_search(
         raise ConfigError(f"length_penalty must be at least 0, got {length_penalty}")
     most = limits(max_lengths, max_length, batch)
     transforms = well_formed(transforms, bos=bos, eos=eos, pad=pad, max_lengths=most)
-    next_log_probs, sentences = chain(*transforms), jnp.arange(batch)
+    next_log_probs, sentences = chain(*transforms), jnp.arange(batch, dtype=jnp.int32)
     rules = _Rules(eos, length_penalty, exact_stop, most)
 
     def advance(beam: _Beam[S]) -> _Beam[S]:
@@ -93,8 +93,8 @@ def beam_search(
         return _advance(beam, choices, state, rules)
 
     tokens = jnp.full((batch, beam_size, max_length), pad, jnp.int32)
-    token_log_probs = jnp.zeros((batch, beam_size, max_length))
-    nothing = jnp.full((batch, beam_size), -jnp.inf)
+    token_log_probs = jnp.zeros((batch, beam_size, max_length), jnp.float32)
+    nothing = jnp.full((batch, beam_size), -jnp.inf, jnp.float32)
     beam = _Beam(
         number=jnp.int32(0),
         tokens=tokens,

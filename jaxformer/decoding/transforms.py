@@ -2,8 +2,8 @@
 
 A transform is called with scores ``[B, K, V]`` and a history and returns scores. Its attribute `normalized` says where
 it acts. False: on the step's own scores, before log-softmax, so that the probabilities of a step still add up to 1, as
-in CTranslate2. True: on log-probabilities, after log-softmax, so that what it removes is lost, as in Hugging Face. Any
-callable with that attribute is a transform; those here are frozen dataclasses and pytrees.
+in CTranslate2. True: on log-probabilities, after log-softmax, so that what it removes is lost, as in Hugging Face.
+Every callable with that attribute is a transform; those here are frozen dataclasses and pytrees.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class _Forbid:
 
 
 def forbid(tokens: Sequence[int], *, normalized: bool = True) -> Transform:
-    """Never chooses any of `tokens`.
+    """Forbids the choice of any of `tokens`.
 
     Args:
       tokens: Ids; static.

@@ -58,7 +58,7 @@ def unroll(
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``; forced tokens have no part in log-probabilities.
     """
-    length = start.tokens.shape[2]
+    length, max_lengths = start.tokens.shape[2], max_lengths.astype(jnp.int32)
     next_log_probs = chain(*transforms)
 
     def advance(progress: _Progress[S]) -> _Progress[S]:
@@ -70,7 +70,7 @@ def unroll(
         forced = number < start.lengths
         gained = jnp.take_along_axis(choices, chosen[..., None], axis=-1)[..., 0]
         gained = jnp.where(done | forced, 0.0, gained)
-        chosen = jnp.where(forced, tokens[:, :, number], jnp.where(done, pad, chosen))
+        chosen = jnp.where(forced, tokens[:, :, number], jnp.where(done, jnp.int32(pad), chosen))
         ends = jnp.zeros_like(done) if eos is None else (chosen == eos) & ~forced
         return _Progress(
             number=number + 1,
@@ -91,8 +91,8 @@ def unroll(
         done=number >= max_lengths,
         tokens=start.tokens,
         lengths=jnp.minimum(number, max_lengths),
-        log_probs=jnp.zeros(start.lengths.shape),
-        token_log_probs=jnp.zeros(start.tokens.shape),
+        log_probs=jnp.zeros(start.lengths.shape, jnp.float32),
+        token_log_probs=jnp.zeros(start.tokens.shape, jnp.float32),
     )
     progress = jax.lax.while_loop(lambda p: (p.number < length) & ~p.done.all(), advance, progress)
     log_probs = progress.log_probs
@@ -197,7 +197,7 @@ def sample(
         raise ValueError(f"key must be one jax.random.key, or {shape[0]}, one per sentence; got {key.dtype}{key.shape}")
     fold_in_each = jax.vmap(jax.random.fold_in)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(shape[0])) if key.ndim == 0 else key
-    keys = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))(keys, jnp.arange(shape[1]))
+    keys = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))(keys, jnp.arange(shape[1]))  # [B, K]
 
     def choose(log_probs: jax.Array, history: History) -> jax.Array:
         of_step = jax.vmap(fold_in_each)(keys[history.sentences], history.lengths)
@@ -258,14 +258,15 @@ def forced(
     first = 0 if bos is not None else 1
     unscored = jnp.full(shape[:1], first) if prefix_lengths is None else jnp.maximum(prefix_lengths, first)
     place = jnp.arange(tokens.shape[2])[None, None]
-    lengths = jnp.minimum(lengths, tokens.shape[2])
+    lengths = jnp.clip(lengths, 0, tokens.shape[2])
     tokens = jnp.where(place < lengths[..., None], tokens, pad).astype(jnp.int32)
 
     def choose(log_probs: jax.Array, history: History) -> jax.Array:
         index = jnp.minimum(history.lengths, tokens.shape[2] - 1)[..., None]
         return jnp.take_along_axis(tokens[history.sentences], index, axis=-1)[..., 0]
 
-    start = History(tokens, jnp.broadcast_to(unscored[:, None], shape), jnp.arange(shape[0]))
+    unscored = jnp.broadcast_to(unscored[:, None], shape).astype(jnp.int32)
+    start = History(tokens, unscored, jnp.arange(shape[0], dtype=jnp.int32))
     return unroll(step, state, choose, start, bos=bos, eos=None, pad=pad, max_lengths=lengths, transforms=transforms)
 
 
@@ -291,9 +292,11 @@ def _start(
     lengths = jnp.full(batch, size) if prefix_lengths is None else jnp.clip(jnp.asarray(prefix_lengths), 0, size)
     lengths = lengths if bos is not None else jnp.maximum(lengths, 1)
     forced = jnp.arange(size)[None] < lengths[:, None]
-    tokens = jnp.full((batch, max_length), pad, jnp.int32).at[:, :size].set(jnp.where(forced, prefix, pad))
+    tokens = jnp.full((batch, max_length), pad, jnp.int32)
+    tokens = tokens.at[:, :size].set(jnp.where(forced, prefix, pad).astype(jnp.int32))
     tokens = jnp.broadcast_to(tokens[:, None], (*shape, max_length))
-    return History(tokens, jnp.broadcast_to(lengths[:, None], shape), jnp.arange(batch))
+    lengths = jnp.broadcast_to(lengths[:, None], shape).astype(jnp.int32)
+    return History(tokens, lengths, jnp.arange(batch, dtype=jnp.int32))
 
 
 def _gumbel(key: jax.Array, size: int) -> Float[Array, " V"]:

@@ -23,7 +23,7 @@ def test_tree_state_reorders_every_leaf():
 
 
 def test_tree_state_takes_sentences():
-    """In any order and number; the shape follows."""
+    """Sentences may come in any order and number; the shape follows."""
     state = tree_state()
     result = state.take(jnp.array([1, 1, 0]))
     assert (state.shape, result.shape) == ((2, 3), (3, 3))

@@ -81,7 +81,7 @@ def test_width_one_is_greedy():
 
 @pytest.mark.parametrize("rules", [(), (decoding.temperature(2.0), decoding.forbid([4]))], ids=["plain", "rules"])
 def test_log_probs_are_those_of_forced_scoring(rules):
-    """For every hypothesis of the n best, in sum and per token; what is not there has score minus infinity."""
+    """Every hypothesis of the n best agrees, in sum and per token."""
     step, _ = markov(8)
     result = search(step, start(4), 4, length_penalty=0.6, transforms=rules)
     again = decoding.forced(step, start(4), result.tokens, result.lengths, bos=BEGIN, transforms=rules)
@@ -219,7 +219,7 @@ def test_bad_requests(options, message):
 
 @pytest.mark.parametrize("method", ["greedy", "beam"])
 def test_a_sequence_may_begin_with_what_ends_it(method):
-    """As BART's do: the result is what another bos token with the same row gives."""
+    """BART's sequences do: the result is that of another bos token with the same row."""
     step, table = markov(4)
     table[:, :, BEGIN] = table[:, :, END]  # so that both begin alike
 

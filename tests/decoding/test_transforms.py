@@ -18,7 +18,7 @@ SWAPPED = dataclasses.replace(HISTORY, sentences=jnp.array([1, 0]))
 
 
 def apply(transform, scores=SCORES, history=HISTORY):
-    """By the transform itself and under jit, where its arrays are traced; both must agree."""
+    """Returns the transform's scores, which must be the same under jit, where its arrays are traced."""
     result = np.asarray(transform(jnp.asarray(scores), history))
     traced = np.asarray(jax.jit(lambda t, s, h: t(s, h))(transform, jnp.asarray(scores), history))
     np.testing.assert_array_equal(result, traced)
@@ -38,7 +38,7 @@ def test_temperature_divides():
 
 @pytest.mark.parametrize("count", [1, 4, V, V + 5])
 def test_top_k(count):
-    """As many as asked for, the highest, unchanged; a count above the vocabulary's size keeps all."""
+    """The highest scores stay unchanged, `count` of them; a count above the vocabulary's size keeps all."""
     transform = decoding.top_k(count)
     assert not transform.normalized
     result = apply(transform)
@@ -49,7 +49,7 @@ def test_top_k(count):
 
 
 def test_top_k_keeps_ties():
-    """As Hugging Face does: only what is below the k-th goes."""
+    """Only scores below the k-th go, as in Hugging Face."""
     scores = np.array([[[1.0, 3.0, 3.0, 3.0, 2.0]]], np.float32)
     assert apply(decoding.top_k(2), scores).tolist() == [[[-np.inf, 3.0, 3.0, 3.0, -np.inf]]]
 
@@ -68,7 +68,7 @@ def test_top_p(mass):
 
 
 def test_top_p_of_one_keeps_everything():
-    """Also a tail so light that the rounded sum is 1 before it."""
+    """A tail so light that the rounded sum is 1 before it stays, too."""
     scores = np.concatenate([SCORES, np.full((B, K, 4), -80.0, np.float32)], -1)
     np.testing.assert_array_equal(apply(decoding.top_p(1.0), scores), scores)
 
@@ -128,7 +128,7 @@ def test_bans_before_normalization_share_the_mass_and_later_ones_lose_it():
 
 
 def test_chain_keeps_the_order_within_each_kind():
-    """Whatever the order in which the kinds are mixed."""
+    """The order in which the two kinds are mixed changes nothing."""
     calls = []
 
     @dataclasses.dataclass(frozen=True)
@@ -171,7 +171,7 @@ def test_transforms_are_static_or_traced_arguments():
 
 
 def test_well_formed_sequences():
-    """Pad and bos never, unless bos is eos; eos at the limit, unless there is none."""
+    """Pad and bos are never chosen, unless bos is eos; eos comes at the limit, unless there is none."""
     limits = jnp.array([2, 9])
     rules = lambda **ids: well_formed((), max_lengths=limits, **ids)
     finite = lambda **ids: np.isfinite(np.asarray(decoding.chain(*rules(**ids))(jnp.asarray(SCORES), HISTORY)))

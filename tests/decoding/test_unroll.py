@@ -40,7 +40,7 @@ def test_greedy_takes_the_best_token_each_time():
 
 
 def test_log_probs_are_per_token_and_in_sum():
-    """Each by the table; zero after the end."""
+    """Each value is the table's; after the end it is 0."""
     step, table = markov(1)
     result = decoding.greedy(step, start(1), max_length=LENGTH, **IDS)
     for sentence in range(2):
@@ -54,7 +54,7 @@ def test_log_probs_are_per_token_and_in_sum():
 
 
 def test_the_loop_ends_with_the_last_sentence():
-    """And not with the buffer: steps are counted where they run."""
+    """The buffer has places left; steps are counted where they run."""
     steps = []
 
     @plain
@@ -245,7 +245,7 @@ def test_samples_continue_a_prefix():
 
 
 def test_forced_scores_are_sums_over_the_table():
-    """Of any tokens, pad and bos among them, and of every length down to none."""
+    """Any tokens have scores, pad and bos among them, and every length down to 0."""
     step, table = markov(0, steps=5)
     tokens = np.random.default_rng(1).integers(0, VOCAB, (2, 3, 5))
     lengths = np.array([[5, 3, 1], [0, 2, 4]])
@@ -272,11 +272,11 @@ def test_forced_scores_are_sums_over_the_table():
 def test_forced_scoring_returns_what_greedy_search_did():
     step, _ = markov(2)
     rules = (decoding.temperature(0.5), decoding.min_length(3, eos=END))
-    found = decoding.greedy(step, start(1), max_length=LENGTH, transforms=rules, **IDS)
-    again = decoding.forced(step, start(1), found.tokens, found.lengths, bos=BEGIN, transforms=rules)
+    result = decoding.greedy(step, start(1), max_length=LENGTH, transforms=rules, **IDS)
+    again = decoding.forced(step, start(1), result.tokens, result.lengths, bos=BEGIN, transforms=rules)
     for name in ("tokens", "lengths", "log_probs", "token_log_probs"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
-    assert int(found.lengths.min()) >= 3
+        np.testing.assert_array_equal(getattr(again, name), getattr(result, name))
+    assert int(result.lengths.min()) >= 3
 
 
 def test_unroll_with_a_choice_of_ones_own():
@@ -289,6 +289,25 @@ def test_unroll_with_a_choice_of_ones_own():
     for number in range(3):
         last = int(np.argsort(-table[0, number, last])[1])
         assert int(result.tokens[0, 0, number]) == last
+
+
+def test_64_bits_change_nothing():
+    """NumPy's integers stay 64 bits wide there; results are int32 and float32 as without."""
+
+    def run():
+        step, _ = markov(7)
+        numbers = {"prefix": np.array([[3, 4], [4, 3]]), "prefix_lengths": np.array([2, 1])}
+        options = {"max_length": 5, "max_lengths": np.array([5, 4]), **IDS}
+        sampled = decoding.sample(step, start(2), key=jax.random.key(0), **numbers, **options)
+        beam = decoding.beam_search(step, start(2), beam_size=2, **options)
+        arrays = np.asarray(beam.tokens, np.int64), np.asarray(beam.lengths, np.int64)
+        return sampled, beam, decoding.forced(step, start(2), *arrays, bos=BEGIN)
+
+    narrow = run()
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        for one, other in zip(jax.tree.leaves(narrow), jax.tree.leaves(run()), strict=True):
+            assert one.dtype == other.dtype
+            np.testing.assert_array_equal(one, other)
 
 
 def test_one_program_for_every_prefix_key_and_limit():
