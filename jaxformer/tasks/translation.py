@@ -190,7 +190,7 @@ class Validation:
         self._config, self._prepared = config, prepared
         model = prepared.model
         within = model.placement.under(functools.partial(loss, model.net, 0.0, 0.0))
-        self._loss = jax.jit(within, out_shardings=model.placement.whole)
+        self._loss = jax.jit(within, out_shardings=model.placement.replicated)
 
     def __call__(self, state: training.TrainState) -> Mapping[str, float]:
         params = training.best_params(state)

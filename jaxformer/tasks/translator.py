@@ -154,7 +154,7 @@ def _search(net: Pure, options: tuple[int, int, float], placement: Placement | N
     search = functools.partial(_search_rows, net, options)
     if placement is None:
         return search(params, *given)
-    return jax.lax.with_sharding_constraint(placement.under(search)(params, *given), placement.whole)
+    return jax.lax.with_sharding_constraint(placement.under(search)(params, *given), placement.replicated)
 
 
 def _search_rows(net: Pure, options: tuple[int, int, float], params: Params, source, valid, limit) -> Hypotheses:
