@@ -1,8 +1,8 @@
-"""The processes of one run find each other, agree on what they are about to do, and none holds up the end of another.
+"""The processes of one run find each other, agree on their settings, and do not delay each other's end.
 
-Who says where the others are, first one wins: arguments, or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
-JAX_PROCESS_ID together; what JAX detects by itself (SLURM under srun, Open MPI, Kubernetes, TPU); else this process
-is alone.  JAX_NUM_PROCESSES=1 is alone whatever could be detected.
+The first source that gives an address wins: arguments, or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID
+together; the launchers that JAX detects by itself (SLURM under srun, Open MPI, Kubernetes, TPU). Without any, this
+process is alone. With JAX_NUM_PROCESSES=1 it is always alone.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ import numpy as np
 from jax._src.clusters import ClusterEnv  # jax has no public way to ask what it would detect, only one that raises
 from jax.experimental import multihost_utils
 
+from jaxformer.errors import ConfigError, JaxformerError
+
 MANY = {
     "OMPI_COMM_WORLD_SIZE": "Open MPI",
     "PMI_SIZE": "MPI",
     "SLURM_NTASKS": "SLURM",
     "SKYPILOT_NUM_NODES": "SkyPilot",
 }
-"""Where launchers say how many processes they start."""
+"""The variables in which launchers say how many processes they start."""
+
+_here: Cluster | None = None  # that of this process, once it has others
 
 
-_here: Cluster | None = None  # of this process, once it has others
-
-
-class DistributedError(RuntimeError):
-    """Processes that did not find each other."""
+class DistributedError(JaxformerError, RuntimeError):
+    """The processes of a run did not find each other."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """This process among all, and who said so; `local_devices` are the GPUs of this host that are its own, () all."""
+    """This process among all, and the source of it; `local_devices` are its GPUs of this host, () stands for all."""
 
     method: str
     coordinator: str = ""
@@ -50,7 +51,7 @@ class Cluster:
     local_devices: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        """One line, for the log; asks the devices."""
+        """Returns one line for the log; it asks the devices."""
         devices = f"{jax.local_device_count()} of {jax.device_count()} devices ({jax.devices()[0].device_kind})"
         at = f", coordinator {self.coordinator}" if self.coordinator else ""
         return f"process {self.process_id} of {self.num_processes} ({self.method}{at}): {devices}"
@@ -63,19 +64,19 @@ def initialize(
     *,
     devices: int | None = None,
 ) -> Cluster:
-    """Connects this process with the others of its run; to be called before anything touches a device.
+    """Connects this process with the others of its run; it must be called before anything touches a device.
 
-    JAXFORMER_INIT_TIMEOUT (300) is how many seconds the others may take to come, JAXFORMER_HEARTBEAT_TIMEOUT (100)
-    after how many of silence a process counts as dead, and all end.  An uncaught exception ends this process at once,
-    where JAX would wait for the others.
+    JAXFORMER_INIT_TIMEOUT (300) is the number of seconds that the others may take to connect. After
+    JAXFORMER_HEARTBEAT_TIMEOUT (100) seconds of silence a process counts as dead, and all processes end. An uncaught
+    exception ends this process at once; JAX would wait for the others.
 
     Args:
       coordinator: ``host:port`` of process 0.
-      devices: how many there must be in all.
+      devices: the number of devices that all processes must have together.
 
     Raises:
-      ValueError: settings that contradict each other, or another number of devices.
-      DistributedError: the others did not come.
+      ConfigError: settings that contradict each other, or another number of devices.
+      DistributedError: the others did not connect.
 
     >>> initialize(devices=jax.device_count()).num_processes
     1
@@ -87,7 +88,7 @@ def initialize(
     if cluster.coordinator:
         _connect(cluster)
     if devices not in (None, jax.device_count()):
-        raise ValueError(f"expected {devices} devices in all, but there are {jax.device_count()}: {cluster}")
+        raise ConfigError(f"expected {devices} devices in all, but there are {jax.device_count()}: {cluster}")
     return cluster
 
 
@@ -97,10 +98,10 @@ def detect(
     num_processes: int | None = None,
     process_id: int | None = None,
 ) -> Cluster:
-    """What `initialize` goes by; connects to nobody.
+    """Returns what `initialize` connects to; it connects to no process itself.
 
     Raises:
-      ValueError: settings that contradict each other, or several processes that cannot know of each other.
+      ConfigError: settings that contradict each other, or several processes that cannot know of each other.
 
     >>> detect({"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3"}).process_id
     3
@@ -109,53 +110,53 @@ def detect(
     count = _number(environment, "JAX_NUM_PROCESSES") if num_processes is None else num_processes
     rank = _number(environment, "JAX_PROCESS_ID") if process_id is None else process_id
     if count == 1:
-        # Without a coordinator JAX sums inside the process, in another order than gloo: asked for by name, gloo it is.
+        # Without a coordinator JAX sums inside the process, in another order than gloo, so a request for gloo is kept.
         gloo = environment.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION") == "gloo"
         return Cluster("as set", coordinator if gloo and coordinator else "")
-    found = _detected(environment, coordinator) if count is None and rank is None else None
-    if found is None and (coordinator, count, rank) == (None, None, None):
-        found = _alone(environment)
-    elif found is None:
+    cluster = _detected(environment, coordinator) if count is None and rank is None else None
+    if cluster is None and (coordinator, count, rank) == (None, None, None):
+        cluster = _alone(environment)
+    elif cluster is None:
         if coordinator is None or count is None or rank is None:
-            raise ValueError(
+            raise ConfigError(
                 "coordinator, number of processes and process id (JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, "
                 f"JAX_PROCESS_ID) go together, got {coordinator}, {count} and {rank}"
             )
-        found = Cluster("as set", coordinator, count, rank, _devices_as_set(environment))
-    if not 0 <= found.process_id < found.num_processes:
-        raise ValueError(f"process id {found.process_id} of {found.num_processes} processes")
-    host, _, port = found.coordinator.rpartition(":")
-    if found.coordinator and not (host and re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536):
-        raise ValueError(f"the coordinator is host:port, got {found.coordinator!r}")
-    return found
+        cluster = Cluster("as set", coordinator, count, rank, _devices_as_set(environment))
+    if not 0 <= cluster.process_id < cluster.num_processes:
+        raise ConfigError(f"process id {cluster.process_id} of {cluster.num_processes} processes")
+    host, _, port = cluster.coordinator.rpartition(":")
+    if cluster.coordinator and not (host and re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536):
+        raise ConfigError(f"the coordinator must be host:port, got {cluster.coordinator!r}")
+    return cluster
 
 
-def agree(what: Mapping[str, str]) -> None:
-    """Returns when every process has called it with the same names and texts, hashes of which they exchange.
+def agree(settings: Mapping[str, str]) -> None:
+    """Returns when every process has called it with the same names and texts; the processes exchange their hashes.
 
     Raises:
-      ValueError: in every process, with the names that differ and the processes and hosts that are not like process 0.
+      ConfigError: in every process, with the names that differ and the processes and hosts that differ from process 0.
 
     >>> agree({"seed": "1"})
     """
     if jax.process_count() == 1:
         return
-    names = sorted(what)
+    names = sorted(settings)
     host = socket.gethostname().encode()[:64].ljust(64, b"\0")
     hosts = [bytes(row).rstrip(b"\0").decode() for row in _gathered(host)]
     if odd := _unlike_first(_gathered(_digest("\0".join(names)))):
-        raise ValueError(f"{_named(odd, hosts)} know other settings than process 0: run the same code everywhere")
-    digests = _gathered(b"".join(_digest(what[name]) for name in names)).reshape(len(hosts), len(names), 32)
-    differing = {name: _unlike_first(digests[:, i]) for i, name in enumerate(names)}
-    if found := [f"{name} of {_named(odd, hosts)}" for name, odd in differing.items() if odd]:
-        raise ValueError(f"not the same as in process 0 ({hosts[0]}): {'; '.join(found)}")
+        raise ConfigError(f"{_named(odd, hosts)} know other settings than process 0: run the same code everywhere")
+    digests = _gathered(b"".join(_digest(settings[name]) for name in names)).reshape(len(hosts), len(names), 32)
+    odd_processes = {name: _unlike_first(digests[:, i]) for i, name in enumerate(names)}
+    if mismatches := [f"{name} of {_named(odd, hosts)}" for name, odd in odd_processes.items() if odd]:
+        raise ConfigError(f"not the same as in process 0 ({hosts[0]}): {'; '.join(mismatches)}")
 
 
 def leave(code: int) -> None:
     """Ends this process now, with this exit code, if it is one of several.
 
-    At a usual exit JAX waits for all processes, which one in trouble must not, and aborts with a code of its own.
-    The first process goes last: the others end in an abort as soon as it is gone.
+    At a usual exit JAX waits for all processes and aborts with a code of its own; a process that failed must not wait.
+    The first process ends last, because the others abort as soon as it is gone.
     """
     if _here is not None:
         sys.stdout.flush()
@@ -167,9 +168,9 @@ def leave(code: int) -> None:
 
 def _connect(cluster: Cluster) -> None:
     host, _, port = cluster.coordinator.rpartition(":")
-    # gRPC would look for the coordinator behind a proxy, loopback included, and find nobody.
-    spared = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy")  # noqa: SIM112 - as gRPC spells it
-    os.environ["no_grpc_proxy"] = f"{spared},{host}" if spared else host  # noqa: SIM112
+    # gRPC would look for the coordinator behind a proxy, loopback included, and not find it.
+    direct = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy")  # noqa: SIM112 - as gRPC spells it
+    os.environ["no_grpc_proxy"] = f"{direct},{host}" if direct else host  # noqa: SIM112
     jax.config.update("jax_check_proxy_envs", False)
     limit = _seconds(os.environ, "JAXFORMER_INIT_TIMEOUT", 300)
     heartbeat = _seconds(os.environ, "JAXFORMER_HEARTBEAT_TIMEOUT", 100)
@@ -181,10 +182,10 @@ def _connect(cluster: Cluster) -> None:
                 cluster.coordinator,
                 cluster.num_processes,
                 cluster.process_id,
-                # Anybody on the network may talk to an address that is bound, so what is local stays local.
+                # A bound address is open to the whole network, so a local coordinator binds to the loopback only.
                 coordinator_bind_address=f"127.0.0.1:{port}" if host in ("localhost", "127.0.0.1") else None,
                 local_device_ids=list(cluster.local_devices),
-                initialization_timeout=limit + 60,  # at which the process would be aborted
+                initialization_timeout=limit + 60,  # JAX would abort the process
                 heartbeat_timeout_seconds=heartbeat,
             )
         except BaseException as error:  # raised again below
@@ -196,14 +197,14 @@ def _connect(cluster: Cluster) -> None:
     if thread.is_alive():
         others = "some of the others" if cluster.process_id == 0 else f"process 0 at {cluster.coordinator}"
         this = f"process {cluster.process_id} of {cluster.num_processes}"
-        raise DistributedError(f"{this}: {others} did not come in {limit} s")
+        raise DistributedError(f"{this}: {others} did not connect within {limit} s")
     if failed:
         raise DistributedError(f"cannot connect to {cluster.coordinator}: {failed[0]}") from failed[0]
 
 
 def _detected(environment: Mapping[str, str], coordinator: str | None) -> Cluster | None:
     for kind in ClusterEnv._cluster_types:
-        # A pod that is no part of an Indexed Job, a notebook perhaps, has nobody to look for.
+        # A pod outside an Indexed Job, perhaps a notebook, has no other processes to look for.
         lonely = kind.__name__ == "K8sCluster" and "JOB_COMPLETION_INDEX" not in environment
         if kind.opt_in_only_method or lonely or not kind.is_env_present():
             continue
@@ -219,21 +220,21 @@ def _detected(environment: Mapping[str, str], coordinator: str | None) -> Cluste
 
 
 def _alone(environment: Mapping[str, str]) -> Cluster:
-    """One process; refuses to be one of many that would all write the same run."""
+    """Returns a single process; refuses to be one of several that would all write the same run."""
     for name, launcher in MANY.items():
         if (_number(environment, name) or 1) > 1:
             start = "start it with srun" if launcher == "SLURM" else "set JAX_COORDINATOR_ADDRESS and JAX_PROCESS_ID"
-            raise ValueError(
+            raise ConfigError(
                 f"{launcher} has {environment[name]} processes ({name}), but nothing says where they are: "
                 f"{start}, or JAX_NUM_PROCESSES=1 for one process alone"
             )
-    return Cluster("nobody else")
+    return Cluster("alone")
 
 
 def gpus_of_task(environment: Mapping[str, str], local_rank: int | None) -> tuple[int, ...]:
-    """Indices, among the GPUs that this task sees, of those it shall use; () for all.
+    """Returns the indices, among the GPUs that this task sees, of those that it must use; () stands for all.
 
-    JAX takes one for each task of SLURM and Open MPI, so that a single task a node would leave seven of eight idle.
+    JAX takes one for each task of SLURM and Open MPI, so a single task a node would leave seven of eight idle.
     """
     if devices := _devices_as_set(environment):
         return devices
@@ -246,7 +247,7 @@ def gpus_of_task(environment: Mapping[str, str], local_rank: int | None) -> tupl
     if seen < (_number(environment, "SLURM_GPUS_ON_NODE") or 0):
         return ()  # bound to this task already
     if seen % tasks:
-        raise ValueError(f"{seen} GPUs cannot be shared out among the {tasks} tasks of this node")
+        raise ConfigError(f"{seen} GPUs cannot be divided among the {tasks} tasks of this node")
     each = seen // tasks
     return tuple(range(local_rank * each, (local_rank + 1) * each))
 
@@ -254,12 +255,12 @@ def gpus_of_task(environment: Mapping[str, str], local_rank: int | None) -> tupl
 def _devices_as_set(environment: Mapping[str, str]) -> tuple[int, ...]:
     text = environment.get("JAX_LOCAL_DEVICE_IDS", "").replace(" ", "")
     if not re.fullmatch(r"([0-9]+(,[0-9]+)*)?", text):
-        raise ValueError(f"JAX_LOCAL_DEVICE_IDS is whole numbers, by commas, got {text!r}")
+        raise ConfigError(f"JAX_LOCAL_DEVICE_IDS must be whole numbers, separated by commas, got {text!r}")
     return tuple(int(item) for item in text.split(",") if item)
 
 
 def _tasks_here(environment: Mapping[str, str]) -> int:
-    """Tasks of this run on this node; SLURM writes those of all nodes as ``4(x2),3``."""
+    """Returns the number of tasks of this run on this node; SLURM writes those of all nodes as ``4(x2),3``."""
     if "OMPI_COMM_WORLD_LOCAL_SIZE" in environment:
         return int(environment["OMPI_COMM_WORLD_LOCAL_SIZE"])
     counts: list[int] = []
@@ -274,15 +275,15 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     if not text.isdigit():
-        raise ValueError(f"{name} is a whole number, got {text!r}")
+        raise ConfigError(f"{name} must be a whole number, got {text!r}")
     return int(text)
 
 
 def _seconds(environment: Mapping[str, str], name: str, default: int) -> int:
-    found = _number(environment, name)
-    if found == 0:
-        raise ValueError(f"{name} is at least 1, got 0")
-    return default if found is None else found
+    number = _number(environment, name)
+    if number == 0:
+        raise ConfigError(f"{name} must be at least 1, got 0")
+    return default if number is None else number
 
 
 def _leave_after(hook: Any) -> Any:
@@ -298,7 +299,7 @@ def _digest(text: str) -> bytes:
 
 
 def _gathered(data: bytes) -> np.ndarray:
-    """The bytes of every process, one row each."""
+    """Returns the bytes of every process, one row each."""
     return np.asarray(multihost_utils.process_allgather(np.frombuffer(data, np.uint8)))
 
 

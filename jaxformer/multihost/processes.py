@@ -1,4 +1,4 @@
-"""What the processes of one run say to each other; where there is one, it talks to itself and waits for nobody."""
+"""Exchanges between the processes of one run; a single process decides alone and never waits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jax.experimental import multihost_utils
 
 
 def first() -> bool:
-    """Whether this is the process that writes logs, pictures and everything else there is one of.
+    """True in the process that writes logs, pictures and everything else that exists once.
 
     >>> first()
     True
@@ -17,7 +17,7 @@ def first() -> bool:
 
 
 def wait(name: str) -> None:
-    """Returns when every process has come to the place of this name.
+    """Returns when every process has called it with this name.
 
     >>> wait("the tokenizer is saved")
     """
@@ -26,7 +26,7 @@ def wait(name: str) -> None:
 
 
 def everywhere(here: bool) -> bool:
-    """True if it is so in every process.
+    """True if `here` is true in every process.
 
     >>> everywhere(True)
     True
@@ -35,7 +35,7 @@ def everywhere(here: bool) -> bool:
 
 
 def decided(by_first: bool) -> bool:
-    """What the first process says, for what clocks and disks may see differently.
+    """Returns the value of the first process, where clocks and disks may differ.
 
     >>> decided(False)
     False
@@ -44,5 +44,5 @@ def decided(by_first: bool) -> bool:
 
 
 def asked_to_stop(step: int) -> bool:
-    """Whether some process got SIGTERM: True at the same step in all of them, the first that none is beyond."""
+    """True if some process got SIGTERM: at the same step in all of them, the first that no process has passed."""
     return jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step)

@@ -1,1 +1,1 @@
-"""What a training step needs on machines that are not here: topology, collectives, roofline, forecast."""
+"""The needs of a training step on target hardware: topology, collectives, roofline and forecast, ahead of time."""

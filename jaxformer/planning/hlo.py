@@ -1,4 +1,4 @@
-"""What a compiled program sends between devices, read from its text.
+"""The collectives of a compiled program, read from its text.
 
 XLA's own cost analysis counts the body of a loop once; here every collective is counted as often as it runs.
 """
@@ -15,14 +15,14 @@ import numpy as np
 
 KINDS = "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute"
 _KIND = "|".join((*KINDS, "collective-broadcast"))
-_WIDTHS = {"pred": 8, "token": 0, "opaque": 0}
+_BITS = {"pred": 8, "token": 0, "opaque": 0}
 
 _HEAD = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
 _LINE = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 _COLLECTIVE = re.compile(rf"^(.*?) ({_KIND})(-start)?\((.*)$")
 _ACROSS = re.compile(r'^\((.*?), u32.* send\(.*_xla_megascale_transfer_type="(\w+)"')
-"""What a TPU sends to other slices: through its host, over the slow network."""
+"""A TPU's message to other slices: through its host, over the slow network."""
 _CALLS = re.compile(r"\b(condition|body|calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
 _IOTA = r"\[([\d,]+)\](?:T\(([\d,]+)\))?"
 _BRANCHES = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
@@ -35,36 +35,36 @@ class Collective:
     kind: str
     """all-gather, all-reduce, ..."""
     bytes: int
-    """The whole of what is exchanged: the result of a gather, the operand of a scatter."""
+    """Bytes of the full array that is exchanged: the result of a gather, the operand of a scatter."""
     largest: int
-    """The largest array in it, for the compiler sends several at once."""
+    """Bytes of the largest array in it, since the compiler sends several at once."""
     devices: int
-    """How many take part together; 2 in a permutation, where one sends to one."""
+    """The number of devices that take part together; 2 in a permutation, where one sends to one."""
     axes: tuple[str, ...]
-    """Mesh axes along which they lie."""
+    """Mesh axes along which these devices lie."""
     count: int
-    """How often it runs in one run of the program, loops multiplied out."""
+    """The number of times that it runs in one run of the program, loops multiplied out."""
     where: str
-    """The operation it was made for."""
+    """The operation that it belongs to."""
 
     @property
     def wire(self) -> float:
-        """Bytes that a device sends in one run, around a ring: (n - 1) / n of the whole, twice in an all-reduce."""
+        """Bytes that a device sends each time, around a ring: (n - 1) / n of `bytes`, twice in an all-reduce."""
         if self.kind.startswith("collective"):
             return self.bytes
         return self.bytes * (self.devices - 1) / self.devices * (2 if self.kind == "all-reduce" else 1)
 
 
 def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
-    """The collectives of a compiled program, the largest array first.
+    """Returns the collectives of a compiled program, the largest array first.
 
     Args:
       text: ``compiled.as_text()``.
       mesh: ``mesh.shape``, the axes with their sizes in order.
 
     Raises:
-      ValueError: a loop around a collective whose number of turns the text does not tell, or groups of devices in a
-        notation not known here.
+      ValueError: the text does not tell how often a loop around a collective runs, or names groups of devices in an
+        unknown notation.
 
     >>> collectives('''ENTRY %main (x: f32[4]) -> f32[8] {
     ...   %x = f32[4]{0} parameter(0)
@@ -73,20 +73,20 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
     [Collective(kind='all-gather', bytes=32, largest=32, devices=2, axes=('tensor',), count=1, where='')]
     """
     program = _parse(text)
-    found: Counter[Collective] = Counter()
-    for name, times in _runs(program).items():
+    times: Counter[Collective] = Counter()
+    for name, runs in _runs(program).items():
         scattered = name.startswith("all-reduce-scatter")  # a TPU's reduce-scatter: a sum and a slice, run as one
         for line in program[name].values():
             if one := _read(line, mesh):
-                found[dataclasses.replace(one, kind="reduce-scatter") if scattered else one] += times
-    counted = [dataclasses.replace(one, count=times) for one, times in found.items()]
+                times[dataclasses.replace(one, kind="reduce-scatter") if scattered else one] += runs
+    counted = [dataclasses.replace(one, count=count) for one, count in times.items()]
     return sorted(counted, key=lambda one: (-one.largest, one.kind, one.where))
 
 
-def group(found: Iterable[Collective]) -> list[Collective]:
-    """The same with those of one kind, size and mesh axes together; `where` is the first's."""
+def group(collectives: Iterable[Collective]) -> list[Collective]:
+    """Returns one collective for all of one kind, size and mesh axes, counts added; `where` is that of the first."""
     groups: dict[tuple, Collective] = {}
-    for one in found:
+    for one in collectives:
         key = one.kind, one.bytes, one.axes
         before = groups.get(key)
         groups[key] = one if before is None else dataclasses.replace(before, count=before.count + one.count)
@@ -94,7 +94,7 @@ def group(found: Iterable[Collective]) -> list[Collective]:
 
 
 Computation = dict[str, str]
-"""The lines of a function of the program, by the name of what they define; the last one is its result."""
+"""The lines of a function of the program, by the name that they define; the last one is its result."""
 
 
 def _parse(text: str) -> dict[str, Computation]:
@@ -105,13 +105,13 @@ def _parse(text: str) -> dict[str, Computation]:
             lines = program[head[1]] = {}
             if line.startswith("ENTRY"):
                 program[""] = lines
-        elif found := _LINE.match(line):
-            lines[found[1]] = found[2]
+        elif defined := _LINE.match(line):
+            lines[defined[1]] = defined[2]
     return program
 
 
 def _runs(program: dict[str, Computation]) -> dict[str, int]:
-    """How often each computation runs that holds a collective, or calls one that does."""
+    """Returns how often each computation runs that holds a collective, or calls one that does."""
     holds: dict[str, bool] = {}
 
     def interesting(name: str) -> bool:
@@ -138,7 +138,7 @@ def _runs(program: dict[str, Computation]) -> dict[str, int]:
 
 
 def _callees(line: str) -> list[tuple[str, str]]:
-    if re.search(r" async-(done|update)\(", line):  # what async-start has called
+    if re.search(r" async-(done|update)\(", line):  # async-start has called it
         return []
     branches = _BRANCHES.search(line)
     others = [("branch", name.strip().lstrip("%")) for name in branches[1].split(",")] if branches else []
@@ -146,7 +146,7 @@ def _callees(line: str) -> list[tuple[str, str]]:
 
 
 def _turns(program: dict[str, Computation], caller: Computation, line: str) -> int:
-    """How often a loop runs its body: as the compiler noted, else from ``start, start + step, ... < stop``."""
+    """Returns how often a loop runs: as the compiler noted, else from ``start, start + step, ... < stop``."""
     if noted := re.search(r'"known_trip_count":\{"n":"(\d+)"', line):
         return int(noted[1])
     called = dict(_CALLS.findall(line))
@@ -174,7 +174,7 @@ def _operand(line: str, index: int) -> str:
 
 
 def _constant(lines: Computation, name: str) -> int | None:
-    """The value of a scalar constant, or a copy of one."""
+    """Returns the value of a scalar constant, or of a copy of one."""
     line = lines[name]
     while copied := re.search(r" copy\(%?([\w.\-]+)\)", line):
         line = lines[copied[1]]
@@ -184,35 +184,35 @@ def _constant(lines: Computation, name: str) -> int | None:
 
 def _read(line: str, mesh: Mapping[str, int]) -> Collective | None:
     if across := _ACROSS.match(line):
-        return _read_across(*across.groups(), mesh)
-    found = _COLLECTIVE.match(line)
-    if not found:
+        return _read_across(across[1], across[2], mesh)
+    match = _COLLECTIVE.match(line)
+    if not match:
         return None
-    result, kind, start, rest = found.groups()
+    result, kind, start, rest = match.groups()
     arrays = _ARRAY.findall(result)
     if start and kind == "collective-permute" and len(arrays) > 2 and arrays[-2:] == [("u32", "")] * 2:
-        arrays = arrays[:-2]  # two numbers of a TPU's own
+        arrays = arrays[:-2]  # two internal numbers of a TPU
     sizes = [_size(*array) for array in arrays]
     if start and (kind != "all-reduce" or result.startswith("((")):
-        sizes = sizes[len(sizes) // 2 :]  # what it takes, and what it gives; of a sum both only for GPUs
-    taking_part = _members(rest, mesh)
-    members = 2 if kind == "collective-permute" else len(taking_part)
-    whole = [size * (members if kind == "reduce-scatter" else 1) for size in sizes]
+        sizes = sizes[len(sizes) // 2 :]  # operands, then results; of an all-reduce both only on GPUs
+    group = _group(rest, mesh)
+    devices = 2 if kind == "collective-permute" else len(group)
+    full = [size * (devices if kind == "reduce-scatter" else 1) for size in sizes]
     where = re.search(r'op_name="([^"]*)"', rest)
-    largest = sum(whole) if kind == "all-to-all" else max(whole)  # which may come as a tuple of its pieces
-    return Collective(kind, sum(whole), largest, members, _axes(taking_part, mesh), 0, where[1] if where else "")
+    largest = sum(full) if kind == "all-to-all" else max(full)  # an all-to-all may give a tuple of its parts
+    return Collective(kind, sum(full), largest, devices, _axes(group, mesh), 0, where[1] if where else "")
 
 
 def _read_across(sent: str, kind: str, mesh: Mapping[str, int]) -> Collective:
     kind, slices = kind.lower().replace("_", "-"), mesh.get("slice", 1)
     if kind not in KINDS or slices < 2:
         raise ValueError(f"cannot read what is sent to another slice: {kind} of {sent} on a mesh of {dict(mesh)}")
-    whole = sum(_size(*array) for array in _ARRAY.findall(sent)) * (slices if kind == "all-gather" else 1)
-    return Collective(kind, whole, whole, slices, ("slice",), 0, "")
+    full = sum(_size(*array) for array in _ARRAY.findall(sent)) * (slices if kind == "all-gather" else 1)
+    return Collective(kind, full, full, slices, ("slice",), 0, "")
 
 
 def _size(kind: str, dims: str) -> int:
-    bits = _WIDTHS.get(kind)
+    bits = _BITS.get(kind)
     if bits is None:
         width = re.search(r"\d+", kind)
         if not width:
@@ -221,9 +221,9 @@ def _size(kind: str, dims: str) -> int:
     return math.prod(int(dim) for dim in dims.split(",") if dim) * bits // 8
 
 
-def _members(line: str, mesh: Mapping[str, int]) -> list[int]:
-    """Devices that take part together, numbered along the mesh: those of the first group."""
-    everyone = list(range(math.prod(mesh.values())))
+def _group(line: str, mesh: Mapping[str, int]) -> list[int]:
+    """Returns the devices of the first group that takes part together, numbered along the mesh."""
+    all_devices = list(range(math.prod(mesh.values())))
     if pairs := re.search(r"source_target_pairs=\{([\d,{} ]*)\}", line):
         numbers = [[int(number) for number in pair.split(",")] for pair in re.findall(r"\{([\d, ]+)\}", pairs[1])]
         return next(([a, b] for a, b in numbers if a != b), [0, 0])
@@ -232,20 +232,20 @@ def _members(line: str, mesh: Mapping[str, int]) -> list[int]:
     if named := re.search(rf"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\({_IOTA}\))? \{{([^}}:]*)\}}", line):
         sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", named[1])}
         axes = re.findall(r"'([^']+)'", named[4])
-        numbers = _iota(named[2] or str(len(everyone)), named[3]).reshape(list(sizes.values()))
+        numbers = _iota(named[2] or str(len(all_devices)), named[3]).reshape(list(sizes.values()))
         return numbers[tuple(slice(None) if name in axes else 0 for name in sizes)].reshape(-1).tolist()
     if listed := re.search(r"replica_groups=\{(\{[\d,{} ]*\})?\}", line):
-        return [int(n) for n in re.findall(r"\{([\d, ]+)\}", listed[1])[0].split(",")] if listed[1] else everyone
+        return [int(n) for n in re.findall(r"\{([\d, ]+)\}", listed[1])[0].split(",")] if listed[1] else all_devices
     raise ValueError(f"cannot read which devices take part in: {line[:300]}")
 
 
 def _iota(shape: str, order: str | None) -> np.ndarray:
-    """Devices numbered in one order and read in another: ``[4,2]T(1,0)`` is 0, 2, 4, 6, 1, 3, 5, 7."""
+    """Returns devices numbered in one order and read in another: ``[4,2]T(1,0)`` is 0, 2, 4, 6, 1, 3, 5, 7."""
     sizes = [int(size) for size in shape.split(",")]
     dims = [int(dim) for dim in order.split(",")] if order else range(len(sizes))
     return np.arange(math.prod(sizes)).reshape(sizes).transpose(dims).reshape(-1)
 
 
-def _axes(members: list[int], mesh: Mapping[str, int]) -> tuple[str, ...]:
-    places = np.unravel_index(members, tuple(mesh.values()))
-    return tuple(name for name, along in zip(mesh, places, strict=True) if len(set(along.tolist())) > 1)
+def _axes(group: list[int], mesh: Mapping[str, int]) -> tuple[str, ...]:
+    coordinates = np.unravel_index(group, tuple(mesh.values()))
+    return tuple(name for name, along in zip(mesh, coordinates, strict=True) if len(set(along.tolist())) > 1)

@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -55,7 +56,7 @@ class Topology:
     shape: tuple[int, ...]
 
     @property
-    def chip(self) -> Chip:
+    def chip(self) -> hardware.Chip:
         """The data sheet of one device."""
         return hardware.CHIPS[self.kind]
 
@@ -127,7 +128,7 @@ def _nearest(kind: str, shape: str) -> str:
     return did_you_mean(f"{kind}:{shape}", [name for name in NAMES if name.startswith(f"{kind}:")] or NAMES)
 
 
-def devices(name: str, *, slices: int = 1) -> Sequence[jax.Device]:
+def devices(name: str, *, slices: int = 1) -> Sequence[Any]:
     """Returns the devices of this many slices of a topology, to compile for; none of them needs to be here.
 
     Raises:
@@ -149,7 +150,7 @@ def mesh(name: str, text: str) -> Mesh:
     return sharding.mesh(text, devices(name, slices=num_slices(text)))
 
 
-def _tpus(topology: Topology, slices: int) -> Sequence[jax.Device]:
+def _tpus(topology: Topology, slices: int) -> Sequence[Any]:
     shape = "x".join(map(str, topology.shape))
     name = f"{topology.kind}:{shape}"
     if importlib.util.find_spec("libtpu") is None:
@@ -168,7 +169,7 @@ def _tpus(topology: Topology, slices: int) -> Sequence[jax.Device]:
         raise ConfigError(f"libtpu has no topology {name!r} ({reason}){_nearest(topology.kind, shape)}") from error
 
 
-def _gpus(topology: Topology) -> Sequence[jax.Device]:
+def _gpus(topology: Topology) -> Sequence[Any]:
     if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         wanted = f"jax[cuda12]=={jax.__version__}"
         raise ConfigError(

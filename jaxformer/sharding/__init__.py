@@ -1,7 +1,8 @@
-"""Placement: what lies where on a mesh of devices.
+"""Placement on a mesh of devices.
 
-`mesh` makes one from a line of text; `shardings_like` and `state_shardings` say where parameters and training state are
-born (``jax.jit(..., out_shardings=)``), `under` where activations go, inside ``jax.jit``.
+`mesh` makes a mesh from a line of text. `shardings_like` and `state_shardings` return the shardings with which
+parameters and training state are born (``jax.jit(..., out_shardings=)``); `under`, inside ``jax.jit``, places
+activations. `Placement` holds a mesh and a rule table, and applies all of them to a run.
 """
 
 from jaxformer.sharding.attention import ring_attention as ring_attention

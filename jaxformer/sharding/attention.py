@@ -1,4 +1,4 @@
-"""Attention over a mesh: functions of the signature of `functional.attention`, for modules to be given."""
+"""Attention over a mesh: functions with the signature of `functional.attention`, which modules take as arguments."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxformer import masks, targets
+from jaxformer.errors import ConfigError
 from jaxformer.functional.attention import api, blockwise, ring
 from jaxformer.functional.attention.base import Request, make_request
 from jaxformer.functional.bias import Bias
@@ -23,24 +24,25 @@ Cut = str | tuple[str, ...] | None
 """The mesh axes that cut a dimension."""
 
 BY_ITSELF = ("reference", "xla", "cudnn")
-"""Implementations that the compiler cuts along batch and heads without being told; the others hold loops or kernels,
-for which it would gather everything on every device."""
+"""Implementations that the compiler shards along batch and heads by itself; the others hold loops or kernels, and it
+would gather all of their operands on every device."""
 
 
 def sharded_attention(
     mesh: Mesh, *, rules: Rules = RULES, implementation: str | None = None
 ) -> Callable[..., jax.Array]:
-    """`functional.attention` on a mesh: each device computes its rows of the batch and its heads, and gathers none.
+    """Returns `functional.attention` on a mesh: each device computes its own rows of the batch and its own heads.
 
-    Where the table cuts lengths (mesh axis `context`), sequences go around a ring.  The result is called with whole
-    arrays, inside ``jit``: ``pure(functools.partial(Model, attention=sharded_attention(mesh)), config)``.
+    Nothing is gathered. Where the table cuts lengths (mesh axis `context`), sequences go around a ring. The result is
+    called with global arrays, inside ``jit``, by a model that takes it as an argument:
+    ``pure(functools.partial(Model, attention=sharded_attention(mesh)), config)``.
 
     Args:
-      rules: the table; its "batch", "heads" and "length" say what is cut along what.
+      rules: the table; its "batch", "heads" and "length" name the mesh axes that cut them.
       implementation: as in `functional.attention`; None chooses.
 
     Raises:
-      ValueError: when called, a request that the implementation, or a ring, cannot do.
+      ConfigError: when called, a request that the implementation, or a ring, cannot do.
 
     >>> from jaxformer import sharding
     >>> x = jnp.ones((2, 6, 2, 4))
@@ -50,15 +52,15 @@ def sharded_attention(
     batch, length, heads = spec(("batch", "length", "heads"), rules, mesh)
 
     def attention(query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
-        rows, own = _fitting(batch, query.shape[0], mesh), _fitting(heads, key.shape[2], mesh)
-        if ways(length, mesh) > 1 and query.shape[1] > 1:  # a step of decoding has nothing to cut
-            return ring_attention(mesh, length, batch=rows, heads=own)(query, key, value, **options)
+        batch_cut, heads_cut = _fitting(batch, query.shape[0], mesh), _fitting(heads, key.shape[2], mesh)
+        if ways(length, mesh) > 1 and query.shape[1] > 1:  # a step of decoding has no length to cut
+            return ring_attention(mesh, length, batch=batch_cut, heads=heads_cut)(query, key, value, **options)
         request = make_request(query, key, value, **options)
-        with targets.compiling_for(targets.devices()[:1]):  # each computes its own, as one alone would
+        with targets.compiling_for(targets.devices()[:1]):  # each device computes its own share, as if it were alone
             name = implementation or api.choose(request)
         if mesh.size == 1 or name in BY_ITSELF:
             return api.attention(query, key, value, **options, implementation=name)
-        return _mapped(request, name, mesh, rows, own)
+        return _mapped(request, name, mesh, batch_cut, heads_cut)
 
     return attention
 
@@ -68,18 +70,18 @@ def _fitting(cut: Cut, size: int, mesh: Mesh) -> Cut:
 
 
 def _mapped(request: Request, name: str, mesh: Mesh, batch: Cut, heads: Cut) -> jax.Array:
-    """Each device's own rows and heads, by the implementation of this name."""
+    """Computes each device's own rows and heads with the implementation of this name."""
     dims = request.query.shape[0], request.query.shape[2], request.query.shape[1], request.key.shape[1]
 
     def local(query: jax.Array, key: jax.Array, value: jax.Array, mask: Any, bias: Any, dropout_key: Any) -> jax.Array:
         dropout = None if request.dropout is None else Dropout(request.dropout.rate, dropout_key)
-        mine = dataclasses.replace(request, query=query, key=key, value=value, mask=mask, bias=bias, dropout=dropout)
+        share = dataclasses.replace(request, query=query, key=key, value=value, mask=mask, bias=bias, dropout=dropout)
         if name == "blockwise":
             origin = _origin(batch, query.shape[0]), _origin(heads, query.shape[2])
-            return blockwise.attention(mine, dims=dims, origin=origin)
-        if reason := api.implementations[name].refuse(mine):
-            raise ValueError(f"attention implementation {name!r} cannot do this: {reason}")
-        return api.implementations[name].run(mine)
+            return blockwise.attention(share, dims=dims, origin=origin)
+        if reason := api.implementations[name].refuse(share):
+            raise ConfigError(f"attention implementation {name!r} cannot do this: {reason}")
+        return api.implementations[name].run(share)
 
     cut = PartitionSpec(batch, None, heads)
     array = request.bias is not None and not isinstance(request.bias, Bias)
@@ -95,12 +97,12 @@ def _origin(cut: Cut, held: int) -> Any:
 
 
 def _of_array(x: Any, batch: Cut, heads: Cut) -> PartitionSpec:
-    """Where an array ``[b, n, t, s]`` goes: a dimension of 1 is for all."""
+    """Returns the `PartitionSpec` of an array ``[b, n, t, s]``: a dimension of 1 is replicated."""
     return PartitionSpec(*(cut if size > 1 else None for cut, size in zip((batch, heads), x.shape, strict=False)))
 
 
 def _of_mask(mask: Mask | None, batch: Cut, heads: Cut) -> Any:
-    """Where a mask's arrays go: what is said of each row, with the row; of a mask not known here, everywhere."""
+    """Returns the `PartitionSpec` of a mask's arrays: those of rows lie with the rows, others are replicated."""
     of = functools.partial(_of_mask, batch=batch, heads=heads)
     match mask:
         case masks.And(left, right) | masks.Or(left, right):
@@ -118,17 +120,18 @@ def _of_mask(mask: Mask | None, batch: Cut, heads: Cut) -> Any:
 def ring_attention(
     mesh: Mesh, axis: str, *, batch: Cut = None, heads: Cut = None, zigzag: bool = False
 ) -> Callable[..., jax.Array]:
-    """Attention whose sequences are cut along the mesh axis `axis`; self- and cross-attention.
+    """Returns attention whose sequences are cut along the mesh axis `axis`; self- and cross-attention.
 
-    The result has the signature of `functional.attention` (no `implementation`, biases as `Bias` only)
-    and is called with whole arrays, under ``jit`` or not: it is the placement that is cut, not the interface.
+    The result has the signature of `functional.attention` (no `implementation`, biases as `Bias` only) and is called
+    with global arrays, under ``jit`` or not: the placement is cut, not the interface.
 
     Args:
-      batch, heads: mesh axes that cut the batch, and the heads, too.
-      zigzag: the lengths are in the order of `functional.zigzag`, which balances a causal mask.
+      batch, heads: mesh axes that cut the batch and the heads as well.
+      zigzag: True if positions are in the order of `functional.zigzag`, which is load-balanced under a causal mask.
 
     Raises:
-      ValueError: an axis that the mesh lacks; when called, a size that it does not divide, or what a ring cannot do.
+      ConfigError: an axis that the mesh lacks; when called, a size that it does not divide, or a request that a ring
+        cannot do.
 
     >>> import numpy as np
     >>> mesh = Mesh(np.array(jax.devices()[:1]), ("context",))
@@ -138,7 +141,7 @@ def ring_attention(
     """
     for name in (axis, *_names(batch), *_names(heads)):
         if name not in mesh.shape:
-            raise ValueError(f"the mesh has no axis {name!r}; it has {list(mesh.shape)}")
+            raise ConfigError(f"the mesh has no axis {name!r}; it has {list(mesh.shape)}")
     size = mesh.shape[axis]
 
     def attention(
@@ -154,11 +157,11 @@ def ring_attention(
     ) -> jax.Array:
         request = make_request(query, key, value, mask=mask, bias=bias, scale=scale, score=score, dropout=dropout)
         if reason := ring.refuse(request):
-            raise ValueError(f"ring attention cannot do this: {reason}")
+            raise ConfigError(f"ring attention cannot do this: {reason}")
         lengths = query.shape[1], key.shape[1]
         _check_cuts(mesh, ((batch, "batch", query.shape[0]), (heads, "key heads", key.shape[2])))
         if zigzag and any(length % (2 * size) for length in lengths):
-            raise ValueError(f"zigzag over {size} devices needs lengths that {2 * size} divides, got {lengths}")
+            raise ConfigError(f"zigzag over {size} devices needs lengths that {2 * size} divides, got {lengths}")
         if 0 in lengths:
             return jnp.zeros((*query.shape[:3], value.shape[3]), query.dtype)
         dims = query.shape[0], query.shape[2], *lengths
@@ -166,9 +169,9 @@ def ring_attention(
         query, key, value = (ring.fill(x, size) for x in (query, key, value))
 
         def local(query: jax.Array, key: jax.Array, value: jax.Array, mask: Any, bias: Any, key_: Any) -> jax.Array:
-            mine = make_request(query, key, value, scale=scale, score=score)
+            share = make_request(query, key, value, scale=scale, score=score)
             dropout = None if request.dropout is None else Dropout(request.dropout.rate, key_)
-            return ring.attention(dataclasses.replace(mine, mask=mask, bias=bias, dropout=dropout), around)
+            return ring.attention(dataclasses.replace(share, mask=mask, bias=bias, dropout=dropout), around)
 
         cut = PartitionSpec(batch, axis, heads)
         specs = cut, cut, cut, _of_mask(request.mask, batch, heads), PartitionSpec(), PartitionSpec()
@@ -180,9 +183,9 @@ def ring_attention(
 
 
 def _check_cuts(mesh: Mesh, cuts: tuple[tuple[Cut, str, int], ...]) -> None:
-    for cut, what, count in cuts:
+    for cut, name, count in cuts:
         if count % ways(cut, mesh):
-            raise ValueError(f"{what} = {count} cannot be cut along {cut!r} = {ways(cut, mesh)}")
+            raise ConfigError(f"{name} = {count} cannot be cut along {cut!r} = {ways(cut, mesh)}")
 
 
 def _names(cut: Cut) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Sequence
@@ -13,19 +12,24 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh
 
+from jaxformer.errors import ConfigError, did_you_mean
+
 AXES = ("slice", "data", "fsdp", "expert", "context", "tensor")
 """Mesh axes, outermost first: `slice` crosses the slow network between slices, `tensor` wants the fastest links."""
 
 
 def mesh(text: str = "", devices: Sequence[Any] | None = None) -> Mesh:
-    """A mesh of these devices (all by default): ``axis=size`` pairs, by commas; with nothing said, all are `data`.
+    """Returns the mesh of a line of ``axis=size`` pairs, separated by commas; an empty line makes all devices `data`.
 
-    Axes are laid out in the order of `AXES`, whatever their order here, so that neighbors on the last ones are
-    neighbors in the machine.  One size may be ``*``, for what is left.
+    Axes are laid out in the order of `AXES`, not of the line, so that neighbors on the last axes are neighbors in the
+    machine. One size may be ``*``, which stands for the devices that are left.
+
+    Args:
+      devices: all devices by default.
 
     Raises:
-      ValueError: a line that does not parse, an axis that there is not (the nearest is named), or sizes that do not
-        multiply to the number of devices.
+      ConfigError: a line that does not parse, an unknown axis (the nearest is named), or sizes whose product is not the
+        number of devices.
 
     >>> dict(mesh("data=*", jax.devices()[:1]).shape)
     {'data': 1}
@@ -35,7 +39,7 @@ def mesh(text: str = "", devices: Sequence[Any] | None = None) -> Mesh:
     sizes = parse(text or ("data=*" if slices == 1 else f"slice={slices},data=*"), len(devices))
     if math.prod(sizes.values()) != len(devices):
         product = " x ".join(f"{name} {size}" for name, size in sizes.items())
-        raise ValueError(
+        raise ConfigError(
             f"mesh {text!r} has {product} = {math.prod(sizes.values())} devices, but there are {len(devices)}"
         )
     names = tuple(name for name in AXES if name in sizes)
@@ -43,57 +47,54 @@ def mesh(text: str = "", devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def num_slices(text: str) -> int:
-    """The slices that a mesh is for, as its line says.
+    """Returns the number of slices in the line of a mesh.
 
     Raises:
-      ValueError: it leaves them open, for there is nothing to count.
+      ConfigError: the line leaves the number open, and there are no devices to count.
 
     >>> num_slices("slice=2,fsdp=*"), num_slices("data=8")
     (2, 1)
     """
     slices = _sizes(text).get("slice", 1) if text else 1
     if not slices:
-        raise ValueError(f"mesh {text!r}: say how many slices, such as slice=2, for a topology is one of them")
+        raise ConfigError(f"mesh {text!r}: say how many slices, such as slice=2; a topology is one of them")
     return slices
 
 
 def parse(text: str, num_devices: int) -> dict[str, int]:
-    """Axis sizes from a line, with ``*`` worked out."""
+    """Returns the axis sizes of a line, with ``*`` computed from the number of devices."""
     sizes = _sizes(text)
     for name in (name for name, size in sizes.items() if size == 0):
         others = math.prod(size for size in sizes.values() if size)
         if num_devices % others:
-            raise ValueError(f"mesh {text!r}: {num_devices} devices cannot be shared out by {others}")
+            raise ConfigError(f"mesh {text!r}: {num_devices} devices cannot be divided by {others}")
         sizes[name] = num_devices // others
     return sizes
 
 
 def _sizes(text: str) -> dict[str, int]:
-    """Axis sizes from a line, 0 for ``*``."""
+    """Returns the axis sizes of a line, 0 for ``*``."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
-        found = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9]{1,9}|\*)\s*", part)
-        if not found:
-            raise ValueError(f"mesh {text!r}: expected axis=size, such as data=8,tensor=4, got {part!r}")
-        name, size = found.groups()
+        match = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9]{1,9}|\*)\s*", part)
+        if not match:
+            raise ConfigError(f"mesh {text!r}: expected axis=size, such as data=8,tensor=4, got {part!r}")
+        name, size = match.groups()
         if name not in AXES:
-            near = difflib.get_close_matches(name, AXES, 1)
-            raise ValueError(
-                f"mesh {text!r}: no axis {name!r}{f'; did you mean {near[0]!r}?' if near else ''} ({', '.join(AXES)})"
-            )
+            raise ConfigError(f"mesh {text!r}: no axis {name!r}{did_you_mean(name, AXES)}")
         if name in sizes:
-            raise ValueError(f"mesh {text!r}: {name!r} twice")
+            raise ConfigError(f"mesh {text!r}: {name!r} twice")
         sizes[name] = 0 if size == "*" else int(size)
         if size != "*" and sizes[name] < 1:
-            raise ValueError(f"mesh {text!r}: {name!r} must be at least 1, got {size}")
+            raise ConfigError(f"mesh {text!r}: {name!r} must be at least 1, got {size}")
     open_ = [name for name, size in sizes.items() if size == 0]
     if len(open_) > 1:
-        raise ValueError(f"mesh {text!r}: only one size may be *, got {' and '.join(open_)}")
+        raise ConfigError(f"mesh {text!r}: only one size may be *, got {' and '.join(open_)}")
     return sizes
 
 
 def _slices(devices: Sequence[Any]) -> set[int]:
-    """Of TPUs.  JAX numbers the hosts of GPUs so, too, but they need no axis of their own, for in order they lie."""
+    """Returns the slices of TPUs. JAX numbers hosts of GPUs likewise; these are in order and need no axis."""
     return {getattr(device, "slice_index", 0) if device.platform == "tpu" else 0 for device in devices}
 
 
@@ -101,7 +102,7 @@ def _arranged(sizes: list[int], names: tuple[str, ...], devices: Sequence[Any]) 
     slices = _slices(devices)
     if len(slices) > 1:
         if names[0] != "slice" or sizes[0] != len(slices):
-            raise ValueError(f"the devices are {len(slices)} slices: the mesh must begin slice={len(slices)}")
+            raise ConfigError(f"the devices are {len(slices)} slices: the mesh must begin slice={len(slices)}")
         across, within = [sizes[0]] + [1] * (len(sizes) - 1), [1, *sizes[1:]]
         return mesh_utils.create_hybrid_device_mesh(within, across, devices, allow_split_physical_axes=True)
     return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)

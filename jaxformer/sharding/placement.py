@@ -1,4 +1,4 @@
-"""Where everything of a run lies: one mesh, one table, and what follows from them for states, batches and functions."""
+"""The placement of a run: one mesh, one rule table, and their effect on states, batches and functions."""
 
 from __future__ import annotations
 
@@ -34,59 +34,59 @@ class Placement:
         return hash(self.mesh)
 
     @property
-    def whole(self) -> NamedSharding:
-        """All of an array on every device."""
+    def replicated(self) -> NamedSharding:
+        """The sharding of a replicated array: all of it on every device."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     @property
     def ways(self) -> int:
-        """In how many pieces the rows of a batch are cut."""
+        """The number of shards into which the rows of a batch are cut."""
         return tables.ways(self.rows.spec[0], self.mesh)
 
     @property
     def length_ways(self) -> int:
-        """In how many pieces lengths are cut, where that divides them."""
+        """The number of shards into which lengths are cut, where it divides them."""
         return tables.ways(tables.spec(("length",), self.rules, self.mesh)[0], self.mesh)
 
     @property
     def rows(self) -> NamedSharding:
-        """A batch's rows cut, as the table says, and each row whole."""
+        """The sharding of a batch: rows are cut as the table says, and no row is."""
         return NamedSharding(self.mesh, tables.spec(("batch",), self.rules, self.mesh))
 
     def rows_here(self, num_rows: int, *, parts: int = 1) -> np.ndarray:
-        """Indices, in order, of the rows of a batch that this process's devices hold: all that it needs to read.
+        """Returns the indices, in order, of the rows that this process's devices hold: the rows that it must read.
 
-        The batch is filled up to a multiple of `ways` times `parts`.  On a torus, neighbors along a mesh axis are
-        seldom neighbors in a host, so these rows are often scattered.
+        The batch is filled up to a multiple of `ways` times `parts`. On a torus, neighbors along a mesh axis are seldom
+        neighbors in a host, so these rows are often scattered.
         """
         num_rows += -num_rows % (self.ways * parts)
-        each = num_rows // self.ways
-        return np.concatenate([np.arange(each * piece, each * (piece + 1)) for piece in self._pieces_here()])
+        size = num_rows // self.ways
+        return np.concatenate([np.arange(size * shard, size * (shard + 1)) for shard in self._shards_here()])
 
-    def _pieces_here(self) -> list[int]:
-        places = self.rows.devices_indices_map((self.ways,)).items()
-        mine = {index[0].start or 0 for device, index in places if device.process_index == jax.process_index()}
-        return sorted(mine)
+    def _shards_here(self) -> list[int]:
+        indices = self.rows.devices_indices_map((self.ways,)).items()
+        here = {index[0].start or 0 for device, index in indices if device.process_index == jax.process_index()}
+        return sorted(here)
 
     def assemble(self, local: Any) -> Any:
-        """Arrays of the rows of all processes, from those of `rows_here`, without any communication."""
-        pieces = len(self._pieces_here())
+        """Returns arrays of the rows of all processes, from those of `rows_here`, without any communication."""
+        num_shards = len(self._shards_here())
 
-        def whole(x: Any) -> jax.Array:
+        def globally(x: Any) -> jax.Array:
             x = np.asarray(x)
-            shape = len(x) // pieces * self.ways, *x.shape[1:]
+            shape = len(x) // num_shards * self.ways, *x.shape[1:]
             return jax.make_array_from_process_local_data(self.rows, x, shape)
 
-        return jax.tree.map(whole, local)
+        return jax.tree.map(globally, local)
 
     def params(self, shapes: Any, names: Any) -> Any:
-        """The shardings of parameters of these shapes and axis names (``net.shapes``, ``net.axes``)."""
+        """Returns the shardings of parameters of these shapes and axis names (``net.shapes``, ``net.axes``)."""
         return tables.shardings_like(shapes, names, self.rules, self.mesh)
 
     def state(self, make: Callable[..., Any], params: Any, optimizer: optax.GradientTransformation) -> Any:
-        """The shardings of the training state that `make()` makes; `params` are those of its parameters."""
+        """Returns the shardings of the training state that `make()` makes; `params` are those of its parameters."""
         return tables.state_shardings(jax.eval_shape(make), params, optimizer, self.mesh)
 
     def under(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, placing the activations that it names while it is traced; goes inside ``jax.jit``."""
+        """Returns `function` with the activations that it names placed while it is traced; goes inside ``jax.jit``."""
         return function if self.mesh.size == 1 else tables.under(self.rules, self.mesh)(function)

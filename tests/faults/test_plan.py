@@ -8,10 +8,12 @@ import functools
 import pathlib
 
 import pytest
+from jaxformer.tasks.translation_model import workload
 
 from jaxformer import sharding
 from jaxformer.cli.plan import main
 from jaxformer.config import resolve
+from jaxformer.planning import topology as machines
 from jaxformer.planning.forecast import forecast
 
 pytest.importorskip("libtpu", reason="no libtpu, which compiles for TPUs without one")
@@ -33,6 +35,11 @@ LIMITS = {
 }
 
 
+def compiled(config, topology, shape):
+    mesh = machines.mesh(topology, config.mesh)
+    return forecast(workload(config, mesh, shape=shape), topology, mesh)
+
+
 @functools.cache
 def planned(case, removed=""):
     """Peak, largest array sent and all that a device sends, in MiB; with something of the placement taken away."""
@@ -45,7 +52,7 @@ def planned(case, removed=""):
             patch.setattr(sharding.Placement, "under", lambda self, function: function)
         rules = {name: cut for name, cut in sharding.RULES.items() if name != removed}
         patch.setattr("jaxformer.sharding.placement.RULES", rules)
-        found = forecast(config, topology, shape=(rows, length, length))
+        found = compiled(config, topology, (rows, length, length))
     sent = sum(one.wire * one.count for one in found.collectives)
     return found.memory.peak / MIB, found.collectives[0].largest / MIB, sent / MIB
 
@@ -71,7 +78,7 @@ def test_slices_exchange_gradients_only():
     _, config = resolve(f"{EXPERIMENTS}:base_en_de")
     model = dataclasses.replace(config.model, num_encoder_layers=1, num_decoder_layers=1)
     config = dataclasses.replace(config, mesh="slice=2,fsdp=8", model=model)
-    found = forecast(config, "v5p:2x2x2", shape=(1024, 256, 256))
+    found = compiled(config, "v5p:2x2x2", (1024, 256, 256))
     across = [one for one in found.collectives if "slice" in one.axes]
     assert {one.kind for one in across} == {"all-reduce"}
     sent = sum(one.bytes * one.count for one in across)

@@ -5,12 +5,12 @@ import importlib.util
 import pathlib
 
 import pytest
+from jaxformer.tasks.translation_model import make_model, workload
 
 from jaxformer import sharding
 from jaxformer.config import resolve
 from jaxformer.planning import topology
 from jaxformer.planning.forecast import forecast
-from jaxformer.tasks.translation_model import make_model
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
@@ -33,7 +33,8 @@ def test_big_on_32(monkeypatch, constrained):
     """Within its limits; without the activations placed, beyond every one of them."""
     if not constrained:
         monkeypatch.setattr(sharding.Placement, "under", lambda self, function: function)
-    found = forecast(shallow("fsdp=8,tensor=4"), "h100:4x8", shape=(512, 256, 256))
+    mesh = topology.mesh("h100:4x8", "fsdp=8,tensor=4")
+    found = forecast(workload(shallow("fsdp=8,tensor=4"), mesh, shape=(512, 256, 256)), "h100:4x8", mesh)
     sent = sum(one.wire * one.count for one in found.collectives) / MIB
     figures = found.memory.peak / MIB, found.collectives[0].largest / MIB, sent
     assert found.memory.fits

@@ -98,7 +98,7 @@ def test_the_others_do_not_come(trained, rank):
     assert (code, seconds < 30) == (1, True), said
     (line,) = [line for line in said.splitlines() if line.startswith("jaxformer train: ")]
     assert f"process {rank} of 2" in line
-    assert "did not come in 3 s" in line
+    assert "did not connect within 3 s" in line
     assert "Traceback" not in said
 
 

@@ -86,9 +86,12 @@ def test_a_pod_that_is_no_part_of_a_job_is_alone(only):
         ({"JAX_PROCESS_ID": "1"}, "go together, got None, None and 1"),
         ({"JAX_COORDINATOR_ADDRESS": "node7:1234"}, "go together, got node7:1234, None and None"),
         ({**SET, "JAX_PROCESS_ID": "4"}, "process id 4 of 4"),
-        ({**SET, "JAX_PROCESS_ID": "-1"}, "JAX_PROCESS_ID is a whole number, got '-1'"),
-        ({**SET, "JAX_NUM_PROCESSES": "four"}, "JAX_NUM_PROCESSES is a whole number, got 'four'"),
-        ({**SET, "JAX_LOCAL_DEVICE_IDS": "0;1"}, "JAX_LOCAL_DEVICE_IDS is whole numbers, by commas, got '0;1'"),
+        ({**SET, "JAX_PROCESS_ID": "-1"}, "JAX_PROCESS_ID must be a whole number, got '-1'"),
+        ({**SET, "JAX_NUM_PROCESSES": "four"}, "JAX_NUM_PROCESSES must be a whole number, got 'four'"),
+        (
+            {**SET, "JAX_LOCAL_DEVICE_IDS": "0;1"},
+            "JAX_LOCAL_DEVICE_IDS must be whole numbers, separated by commas, got '0;1'",
+        ),
         ({**SET, "JAX_COORDINATOR_ADDRESS": "node7"}, "host:port, got 'node7'"),
         ({**SET, "JAX_COORDINATOR_ADDRESS": "node7:99999"}, "host:port, got 'node7:99999'"),
         ({**SET, "JAX_COORDINATOR_ADDRESS": ":1234"}, "host:port, got ':1234'"),
@@ -109,7 +112,7 @@ def test_contradictions(only, variables, message):
 def test_a_wait_of_no_time_is_refused(only, name):
     """It once stood for the default of minutes."""
     only({**SET, name: "0"})
-    with pytest.raises(ValueError, match=f"{name} is at least 1, got 0"):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
         cluster._connect(detect(os.environ))
 
 
@@ -137,7 +140,7 @@ def test_every_gpu_of_a_node_has_one_task():
         node = {"SLURM_STEP_TASKS_PER_NODE": str(tasks), "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}
         shares = [gpus_of_task(node, rank) or tuple(range(8)) for rank in range(tasks)]
         assert sorted(sum(shares, ())) == list(range(8))
-    with pytest.raises(ValueError, match="8 GPUs cannot be shared out among the 3 tasks"):
+    with pytest.raises(ValueError, match="8 GPUs cannot be divided among the 3 tasks"):
         gpus_of_task({**node, "SLURM_STEP_TASKS_PER_NODE": "3"}, 0)
 
 

@@ -10,12 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxformer.tasks.translation_model import make_model
 
 from jaxformer import models, sharding
-from jaxformer.data.batch import Batch
 from jaxformer.planning import hlo
-from jaxformer.tasks.translation import TranslationConfig
+from tests.planning import reader
+from tests.planning.small import lowered
 
 GRID = {"data": 4, "tensor": 2}
 HERE = PartitionSpec("data", "tensor")
@@ -224,15 +223,17 @@ def test_the_step_sends_no_whole_batch(text, accumulate):
 
     And the table that source, target and output share is gathered once, and its gradient summed once.
     """
-    config = TranslationConfig(
-        model=models.EncoderDecoderConfig(norm_position="pre", compute_dtype="bfloat16", **SHAPE)
-    )
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, accumulate=accumulate))
+    config = models.EncoderDecoderConfig(VOCAB, VOCAB, norm_position="pre", compute_dtype="bfloat16", **SHAPE)
     placement = sharding.Placement(sharding.mesh(text))
-    program = compiled_step(make_model(config, VOCAB, placement), placement, ROWS * accumulate)
+    shape = ROWS * accumulate, LENGTH, LENGTH
+    program = lowered(config, placement.mesh, shape, accumulate=accumulate).compile().as_text()
     assert [dims for dims in arrays_sent(program) if ROWS * LENGTH in products(dims)] == []
     sizes = placement.mesh.shape
     found = hlo.collectives(program, sizes)
+    totals = collections.Counter()
+    for one in found:
+        totals[one.kind, one.devices] += one.bytes * one.count
+    assert totals == reader.sent(program)
     parameter = VOCAB * SHAPE["d_model"] * 4
     activation = ROWS // placement.ways * LENGTH * SHAPE["d_ff"] * 4
     activation //= sizes.get("tensor", 1) * sizes.get("context", 1)
@@ -255,11 +256,8 @@ def test_the_step_sends_no_whole_batch(text, accumulate):
 
 
 def arrays_sent(program):
-    """Dimensions of every array that collectives of a compiled program give out."""
-    for line in program.splitlines():
-        if found := hlo._COLLECTIVE.match(line.partition(" = ")[2]):
-            for _, dims in hlo._ARRAY.findall(found[1]):
-                yield [int(size) for size in dims.split(",") if size]
+    """Dimensions of every array that an exchange of a compiled program gives out, read without the parser."""
+    return [dims for _, _, results, _ in reader.exchanges(program) for _, dims in results]
 
 
 def products(dims):
@@ -283,10 +281,3 @@ def test_the_loss_sends_its_table_once(text):
     large = [one for one in found if one.largest >= VOCAB * 64]
     assert [one.count for one in large] == [1] * len(large)
     assert 1 <= len(large) <= 2
-
-
-def compiled_step(model, placement, num_rows):
-    rows = placement.assemble(np.zeros((num_rows, LENGTH), np.int32)).sharding
-    shape = functools.partial(jax.ShapeDtypeStruct, (num_rows, LENGTH), sharding=rows)
-    tokens, real = shape(jnp.int32), shape(jnp.bool_)
-    return model.step().lower(model.abstract_state(), Batch(tokens, real, tokens, tokens, real)).compile().as_text()

@@ -15,14 +15,14 @@ def gather(*axes, kind="all-gather", count=1):
 
 
 def network(name, mesh, *found):
-    return roofline(parse(name), mesh, flops=0, touched=0, found=found).network
+    return roofline(parse(name), mesh, flops=0, touched=0, collectives=found).network
 
 
 def test_sums_over_collectives():
     """3 GB are sent of 4; 200 GB/s along the torus, 12.5 GB/s between slices."""
     mesh = {"slice": 4, "fsdp": 4}
     found = [gather("fsdp", count=10), gather("slice", count=2)]
-    sheet = roofline(parse("v6e:2x2"), mesh, flops=918e9, touched=1638e6, found=found)
+    sheet = roofline(parse("v6e:2x2"), mesh, flops=918e9, touched=1638e6, collectives=found)
     assert sheet.compute == pytest.approx(1e-3)
     assert sheet.memory == pytest.approx(1e-3)
     assert sheet.network == pytest.approx(10 * 3 / 200 + 2 * 3 / 12.5)
@@ -63,8 +63,8 @@ def test_one_link_one_way():
 @pytest.mark.parametrize(("name", "seconds"), [("v5p:1x1x1", 1), ("h100:1x1", 2)])
 def test_float32(name, seconds):
     """One pass in bfloat16 on a TPU, TF32 on a GPU: at JAX's default precision."""
-    flops = parse(name).chip.flops
-    sheet = roofline(parse(name), {"data": 1}, flops=flops, touched=0, found=[], dtype="float32")
+    flops = parse(name).chip.bfloat16_flops
+    sheet = roofline(parse(name), {"data": 1}, flops=flops, touched=0, collectives=[], dtype="float32")
     assert sheet.compute == pytest.approx(seconds, rel=1e-3)
 
 

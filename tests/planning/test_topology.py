@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from jaxformer import sharding
+from jaxformer import hardware, sharding
 from jaxformer.planning import topology
 
 FRACTIONS = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -14,30 +14,36 @@ FRACTIONS = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
 @pytest.mark.parametrize("name", topology.NAMES)
 def test_usual_names(name):
     found = topology.parse(name)
-    assert found.chip is topology.CHIPS[found.kind]
-    assert 1 <= found.size <= found.chip.largest
+    assert found.chip is hardware.CHIPS[found.kind]
+    assert 1 <= found.size <= topology.SIZES[found.kind].largest
     assert f"{found.kind}:{'x'.join(map(str, found.shape))}" == name
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("v5q:4x4x8", "unknown topology 'v5q:4x4x8'; near it are v5p:4x4x8"),
-        ("v5p:4x4", "near it are v5p:4x4x8"),
-        ("v6e:4x4x4", "near it are v6e:4x4"),
-        ("v5p", "unknown topology 'v5p'; near it are v5p"),
+        ("v5q:4x4x8", "unknown topology 'v5q:4x4x8'; did you mean 'v5p:4x4x8'?"),
+        ("v5p:4x4", "did you mean 'v5p:4x4x8'?"),
+        ("v6e:4x4x4", "did you mean 'v6e:4x4'?"),
+        ("v5p", "unknown topology 'v5p'; did you mean 'v5p:"),
         ("v5p:4x4x8;touch x", "unknown topology 'v5p:4x4x8;touch x'"),
         ("", "unknown topology ''"),
         ("v6e:16x32", "512 chips, but a slice of v6e has 1 to 256; several slices are an axis of the mesh: slice=2"),
         ("v6e:0x4", "0 chips"),
-        ("h100:8", "unknown topology 'h100:8'; near it are h100:"),
-        ("h100:8x16", "hosts x GPUs of a host, of which there are at most 8"),
+        ("h100:8", "unknown topology 'h100:8'; did you mean 'h100:"),
+        ("h100:8x16", "must be hosts x GPUs of a host, at most 8, got 16"),
         ("h200:2000x8", "has 16000 chips, but a cluster of h200 has 1 to 8192"),
     ],
 )
 def test_refusals(name, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         topology.devices(name)
+
+
+def test_names_of_clouds():
+    """The same slice under the name in a cloud's commands."""
+    assert topology.parse("v5litepod:4x4") == topology.parse("v5e:4x4")
+    assert topology.parse("v4:4x4x4").chip is hardware.CHIPS["v4"]
 
 
 def test_what_to_install(monkeypatch):
@@ -66,7 +72,7 @@ def test_memory_that_jax_refuses(monkeypatch, said):
     """Of a TPU's there is nothing to say."""
     for name, text in zip(FRACTIONS, said.split(" "), strict=True):
         monkeypatch.setenv(name, text)
-    with pytest.raises(ValueError, match="which JAX refuses" if said == ".9 .9" else "expected a positive number"):
+    with pytest.raises(ValueError, match="which JAX refuses" if said == ".9 .9" else "must be a positive number"):
         _ = topology.parse("h100:1x1").available
     assert topology.parse("v5e:1x1").available == 16 * 2**30
 
@@ -85,7 +91,7 @@ def test_devices():
     assert [device.slice_index for device in two] == [0] * 8 + [1] * 8
     assert dict(sharding.mesh("slice=2,fsdp=8", two).shape) == {"slice": 2, "fsdp": 8}
     assert len(topology.devices("tpu7x:2x2x1")) == 8  # of four chips
-    with pytest.raises(ValueError, match=r"libtpu knows no topology 'v5p:5x5x5' .*near it are v5p:"):
+    with pytest.raises(ValueError, match=r"libtpu has no topology 'v5p:5x5x5' .*did you mean 'v5p:"):
         topology.devices("v5p:5x5x5")
 
 

@@ -35,7 +35,7 @@ def test_mesh(text, shape):
         ("data=2,data=4", "'data' twice"),
         ("data=0", "'data' must be at least 1, got 0"),
         ("data=*,tensor=*", "only one size may be *, got data and tensor"),
-        ("data=3,tensor=*", "8 devices cannot be shared out by 3"),
+        ("data=3,tensor=*", "8 devices cannot be divided by 3"),
         ("data=" + 5000 * "9", "expected axis=size"),
         ("data=٨", "expected axis=size, such as data=8,tensor=4, got 'data=٨'"),
         ("a;touch x", "expected axis=size, such as data=8,tensor=4, got 'a;touch x'"),

@@ -1,0 +1,52 @@
+"""Exchanges between processes, played by one: what each would have sent is given."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxformer.multihost import processes
+
+
+def test_one_process_decides_alone():
+    assert processes.first()
+    assert processes.everywhere(True)
+    assert not processes.everywhere(False)
+    assert processes.decided(True)
+    assert not processes.decided(False)
+    assert not processes.asked_to_stop(3)
+    processes.wait("a place")
+
+
+@pytest.fixture
+def three(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    return lambda name, function: monkeypatch.setattr(processes.multihost_utils, name, function)
+
+
+@pytest.mark.parametrize(("others", "expected"), [((True, True), True), ((True, False), False)])
+def test_everywhere(three, others, expected):
+    three("process_allgather", lambda mine: np.stack([mine, *map(np.asarray, others)]))
+    assert processes.everywhere(True) is expected
+    assert processes.everywhere(False) is False
+
+
+def test_the_first_one_decides(three):
+    three("broadcast_one_to_all", lambda mine: np.asarray(True))
+    assert processes.decided(False) is True
+
+
+def test_asked_to_stop(three):
+    three("reached_preemption_sync_point", lambda step: step == 5)
+    assert [processes.asked_to_stop(step) for step in (4, 5)] == [False, True]
+
+
+def test_wait_names_the_place(three):
+    places = []
+    three("sync_global_devices", places.append)
+    processes.wait("the tokenizer is saved")
+    assert places == ["the tokenizer is saved"]
+
+
+def test_the_first_writes(monkeypatch):
+    monkeypatch.setattr(jax, "process_index", lambda: 2)
+    assert not processes.first()

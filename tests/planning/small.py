@@ -1,0 +1,95 @@
+"""A training step of a small model, lowered for a mesh."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer import axes, models, sharding, training
+from jaxformer.models import costs
+from jaxformer.planning.forecast import Costs, Forecast, Memory, Workload
+from jaxformer.planning.hlo import Collective
+from jaxformer.planning.roofline import Roofline
+from tests.sharding.small import network
+
+OPTIMIZER = training.make_optimizer(training.OptimizerConfig(), steps=1000)
+
+
+def loss(net, params, batch, key):
+    total, count = net.apply(
+        params,
+        batch["source"],
+        batch["target"],
+        batch["labels"],
+        source_valid=batch["source_valid"],
+        target_valid=batch["target_valid"],
+        smoothing=0.1,
+        key=key,
+        method="cross_entropy",
+    )
+    return total, count, {}
+
+
+def maker(net):
+    return functools.partial(training.create, net.init, OPTIMIZER, jax.random.key(0))
+
+
+def abstract_state(config, placement):
+    """Shapes and shardings of the state of a model on a mesh."""
+    net = network(placement, config)
+    shardings = placement.state(maker(net), placement.params(net.shapes, net.axes), OPTIMIZER)
+    place = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+    return jax.tree.map(place, jax.eval_shape(maker(net)), shardings)
+
+
+def lowered(config, mesh, shape, *, accumulate=1):
+    """The training step for batches of these rows, source and target lengths."""
+    num_rows, source, target = shape
+    placement = sharding.Placement(mesh)
+    state = abstract_state(config, placement)
+    shardings = jax.tree.map(lambda x: x.sharding, state)
+    within = placement.under(functools.partial(loss, network(placement, config)))
+    step = training.make_step(within, OPTIMIZER, accumulate=accumulate, shardings=shardings)
+    place = lambda length, dtype: jax.ShapeDtypeStruct((num_rows, length), dtype, sharding=placement.rows)
+    batch = {"source": place(source, jnp.int32), "source_valid": place(source, jnp.bool_)}
+    batch |= {name: place(target, jnp.int32) for name in ("target", "labels")}
+    batch |= {"target_valid": place(target, jnp.bool_)}
+    with axes.compiling_for(mesh.devices.flatten().tolist()):
+        return step.lower(state, batch)
+
+
+def workload(config: models.EncoderDecoderConfig, mesh, shape, *, accumulate=1):
+    """What a task gives to a forecast."""
+    return Workload(
+        lowered(config, mesh, shape, accumulate=accumulate),
+        abstract_state(config, sharding.Placement(mesh)),
+        Costs(
+            batch=shape,
+            description=f"{shape[0]} pairs",
+            tokens=shape[0] * shape[2],
+            parameters=costs.encoder_decoder_parameters(config),
+            flops=costs.encoder_decoder_training_flops(config, *shape),
+            computed_flops=costs.encoder_decoder_computed_flops(config, *shape),
+            compute_dtype=config.compute_dtype,
+        ),
+    )
+
+
+def tight(parameters, optimizer, peak, rows=96):
+    """A forecast for three parts on 4 x 2 devices of 16 GiB, with so many GiB of each; a made-up one."""
+    memory = Memory(parameters << 30, optimizer << 30, peak << 30, 16 << 30)
+    one = Collective("all-gather", 2**20, 2**20, 4, ("fsdp",), 8, "")
+    batch, mesh = (rows, 48, 48), {"fsdp": 4, "tensor": 2}
+    return Forecast(
+        topology="v5e:2x4",
+        mesh=mesh,
+        batch=batch,
+        description=f"{rows} pairs",
+        tokens=rows * 48,
+        parameters=10,
+        flops=1e12,
+        computed=1.1e12,
+        memory=memory,
+        collectives=(one,),
+        estimate=Roofline(1, 2, 3),
+    )
