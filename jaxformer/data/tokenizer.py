@@ -61,8 +61,8 @@ class Tokenizer(Protocol):
 class SubwordTokenizer:
     """A vocabulary of subwords, trained with sentencepiece; without loss: ``decode(encode([text])[0]) == text``.
 
-    Nothing is normalized, and characters outside the vocabulary become bytes.  A line break is such a character, so it
-    is one token and no piece spans two lines.  The one exception is the private-use character U+E000, which stands for
+    Nothing is normalized, and characters outside the vocabulary become bytes. A line break is such a character, so it
+    is one token and no piece spans two lines. The one exception is the private-use character U+E000, which stands for
     a literal U+2581.
 
     Raises:
@@ -90,7 +90,7 @@ class SubwordTokenizer:
     ) -> SubwordTokenizer:
         """Learns a vocabulary of `vocab_size` pieces, including 256 bytes and the 4 special tokens.
 
-        Unigram: Kudo 2018; BPE: Sennrich et al. 2016.  One thread, so equal lines give equal bytes.
+        Unigram: Kudo 2018; BPE: Sennrich et al. 2016. One thread, so equal lines give equal bytes.
 
         Raises:
           ValueError: the corpus cannot fill the vocabulary; the message names the largest that it can.
@@ -163,7 +163,7 @@ class SubwordTokenizer:
 class CharacterTokenizer:
     """One token for each character of a training text; other characters become `unk`.
 
-    The ids that the special tokens leave free go to the characters in order.  Decoding is exact for characters of the
+    The ids that the special tokens leave free go to the characters in order. Decoding is exact for characters of the
     vocabulary, line breaks among them.
 
     >>> tokenizer = CharacterTokenizer("abc")
