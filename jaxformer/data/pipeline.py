@@ -109,7 +109,7 @@ def prepare(
 
     names = [f"{side}-{variant}" for side in ("source", "target") for variant in range(num_segmentations)]
     key = f"{corpus.fingerprint}-{tokenizer.fingerprint}" + (
-        f"-{num_segmentations}-{alpha}-{seed}" if num_segmentations > 1 else ""
+        f"-drawn-{num_segmentations}-{alpha}-{seed}" if num_segmentations > 1 else ""
     )
     arrays = cached_sequences(
         pathlib.Path(cache) / key,
