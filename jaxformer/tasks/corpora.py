@@ -1,11 +1,13 @@
-"""From a data configuration to sentences, and from sentences to tokens."""
+"""The corpora of a translation experiment, as its data configuration names them."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import pathlib
+from collections.abc import Sequence
 
+from jaxformer import demo
 from jaxformer.data.sources import Parallel, read_parallel, read_table, split_by_source
 from jaxformer.errors import DataError
 from jaxformer.tasks.translation_config import DataConfig
@@ -40,18 +42,18 @@ def load_corpora(config: DataConfig, *, seed: int) -> Corpora:
     for part, (source, target) in named.items():
         if target and not source:
             raise DataError(f"--data.{part}-target {target} is given, but no --data.{part}-source")
-    given = {part: _read(config, *files) for part, files in named.items() if files[0]}
-    wanting = [part for part in named if part not in given]
-    if "validation" in wanting and not config.held_out:
+    parts = {part: _read(config, *files) for part, files in named.items() if files[0]}
+    missing = [part for part in named if part not in parts]
+    if "validation" in missing and not config.held_out:
         raise DataError("no validation data: give --data.validation-source FILE, or --data.held-out more than 0")
-    if wanting:
-        train, *parts = split_by_source(train, held_out=[config.held_out] * len(wanting), seed=seed)
-        given.update(zip(wanting, parts, strict=True))
-    return Corpora(train, given["validation"], {"test": given["test"]})
+    if missing:
+        train, *held_out = split_by_source(train, held_out=[config.held_out] * len(missing), seed=seed)
+        parts.update(zip(missing, held_out, strict=True))
+    return Corpora(train, parts["validation"], {"test": parts["test"]})
 
 
 def locate(config: DataConfig, name: str) -> pathlib.Path:
-    """The file that a setting names: as it stands, or below the data directory."""
+    """The file that a setting names: as it is, or below the data directory."""
     path = pathlib.Path(name).expanduser()
     base = config.directory or os.environ.get("JAXFORMER_DATA", "")
     return path if path.is_absolute() or (not config.directory and path.exists()) else pathlib.Path(base) / path
@@ -64,13 +66,10 @@ def _read(config: DataConfig, source: str, target: str) -> Parallel:
 
 
 def _grammar() -> Corpora:
-    from jaxformer import demo
-
-    parts = demo.splits()
-    pairs = {name: _parallel(getattr(parts, name)) for name in ("train", "validation", "seen", "unseen")}
-    tests = {"unseen sentences": pairs["seen"], "unseen combinations": pairs["unseen"]}
-    return Corpora(pairs["train"], pairs["validation"], tests)
+    splits = demo.splits()
+    tests = {"unseen sentences": _parallel(splits.seen), "unseen combinations": _parallel(splits.unseen)}
+    return Corpora(_parallel(splits.train), _parallel(splits.validation), tests)
 
 
-def _parallel(pairs) -> Parallel:
+def _parallel(pairs: Sequence[demo.Pair]) -> Parallel:
     return Parallel(tuple(p.english for p in pairs), tuple(p.french for p in pairs))
