@@ -75,16 +75,12 @@ def planned(model: str, topology: str, mesh: str, rows: int, length: int) -> dic
     import jax
 
     jax.config.update("jax_platforms", "cpu")
-    from jaxformer.tasks.translation_model import workload
-
     from jaxformer.cli.plan import as_data
-    from jaxformer.config import resolve
-    from jaxformer.planning import topology as machines
-    from jaxformer.planning.forecast import forecast
+    from jaxformer.tasks import planner
+    from jaxformer.tasks.registry import resolve
 
-    _, config = resolve(f"wmt14:{model}_en_de")
-    grid = machines.mesh(topology, mesh)
-    found = forecast(workload(config, grid, shape=(rows, length, length)), topology, grid)
+    config = dataclasses.replace(resolve(f"wmt14:{model}_en_de"), mesh=mesh)
+    found, _ = planner.plan(config, topology, shape=(rows, length))
     sent: dict[str, float] = {}
     for one in found.collectives:
         name = f"{one.kind} along {','.join(one.axes)}"
@@ -97,17 +93,16 @@ def planned(model: str, topology: str, mesh: str, rows: int, length: int) -> dic
 
 def forecasted(plan: dict[str, Any]) -> Forecast:
     """The forecast of a plan in the file, with one collective for all of a kind and mesh axes."""
-    from jaxformer.tasks.translation_model import step_costs
-
-    from jaxformer.config import resolve
     from jaxformer.planning.forecast import Memory, conclude
+    from jaxformer.tasks.registry import resolve
+    from jaxformer.tasks.translation import TASK
 
-    _, config = resolve(f"wmt14:{plan['case'][0]}_en_de")
-    vocabulary = dict.fromkeys(("source_vocab_size", "target_vocab_size"), config.data.vocab_size)
-    network, mesh = dataclasses.replace(config.model, **vocabulary), plan["mesh"]
-    found = [_collective(*name.split(" along "), sent, mesh) for name, sent in plan["collectives"].items()]
-    memory = Memory(**plan["memory"])
-    return conclude(step_costs(network, tuple(plan["batch"])), plan["topology"], mesh, memory, found or None)
+    config, mesh = resolve(f"wmt14:{plan['case'][0]}_en_de"), plan["mesh"]
+    network = TASK.network(config, config.data.vocab_size)
+    num_rows, length, _ = plan["batch"]
+    costs = network.costs(network.abstract_batch(num_rows, length, None))
+    sent = [_collective(*name.split(" along "), wire, mesh) for name, wire in plan["collectives"].items()]
+    return conclude(costs, plan["topology"], mesh, Memory(**plan["memory"]), sent or None)
 
 
 def _collective(kind: str, along: str, sent: float, mesh: dict[str, int]) -> Collective:

@@ -55,11 +55,11 @@ def main(arguments: Sequence[str]) -> int:
     from rich.console import Console
 
     jax.config.update("jax_platforms", "cpu")  # a TPU that is here must not be touched
-    from jaxformer.tasks import runner
+    from jaxformer.tasks import planner
 
     shape = _shape(options.batch)
     with Console(stderr=True).status(f"compiling the training step for {options.topology}: a minute or two"):
-        forecast, hints = runner.plan(config, options.topology, shape=shape)
+        forecast, hints = planner.plan(config, options.topology, shape=shape)
     print(json.dumps(as_data(forecast, hints)) if options.json else report(config.name, forecast, hints))
     return 0 if forecast.memory.fits else 2
 

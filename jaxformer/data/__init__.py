@@ -1,1 +1,1 @@
-"""From text to batches: sources, tokenizer, batch plan, pipeline; and a corpus that needs no download."""
+"""Everything between text files and batches: sources, tokenizers, plans of batches and windows, pipeline."""

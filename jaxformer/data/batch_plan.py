@@ -1,6 +1,6 @@
-"""The batch plan: which pairs form batch number i, as a pure function of the lengths, a seed and i.
+"""The batch plan: the pairs of batch number i, as a pure function of the lengths, a seed and i.
 
-A run that is resumed, on however many hosts, sees the same data in the same order.  Pairs are grouped by length
+A run that is resumed on any number of hosts sees the same data in the same order. Pairs are grouped by length
 into a small number of batch shapes, each holding about the same number of padded tokens, so that a run compiles a
 small number of programs and little of its work is padding.
 """
@@ -17,13 +17,13 @@ from jaxformer.data.batch import Shape
 
 @dataclasses.dataclass(frozen=True)
 class BatchPlan:
-    """Batches of one corpus; make it with `make_batch_plan`.
+    """The batches of one corpus; `make_batch_plan` makes it.
 
     Attributes:
       shapes: the batch shapes, shortest first.
       buckets: for each shape, the pairs that go into batches of it.
       skipped: pairs left out because they are longer than the largest shape.
-      shuffle: whether each epoch has an order of its own; without, every epoch is the same, shortest first.
+      shuffle: True if each epoch has an order of its own; otherwise every epoch is the same, shortest first.
     """
 
     shapes: tuple[Shape, ...]
@@ -34,7 +34,7 @@ class BatchPlan:
 
     @functools.cached_property
     def steps_per_epoch(self) -> int:
-        """Batches in which every pair comes once."""
+        """The number of batches in which every pair comes once."""
         return sum(-(-len(bucket) // shape[0]) for bucket, shape in zip(self.buckets, self.shapes, strict=True))
 
     def batch(self, step: int) -> tuple[Shape, np.ndarray, int]:
@@ -45,7 +45,7 @@ class BatchPlan:
         return self.shapes[bucket], self._members(epoch if self.shuffle else 0)[bucket][start : start + rows], epoch
 
     def fill(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> float:
-        """The share of an epoch's padded places that hold a token (lengths as given to `make_batch_plan`)."""
+        """The share of an epoch's padded positions that hold a token (lengths as given to `make_batch_plan`)."""
         real = sum(int(source_lengths[b].sum() + target_lengths[b].sum() + 2 * len(b)) for b in self.buckets)
         padded = sum(
             -(-len(b) // rows) * rows * (source + target)
@@ -92,10 +92,10 @@ def make_batch_plan(
     """Plans batches of about `tokens_per_batch` padded tokens, the longer side counted, in `num_shapes` shapes.
 
     Args:
-      source_lengths, target_lengths: tokens of each pair, END not counted.
-      max_length: pairs with a side longer than this, END included, are skipped.
+      source_lengths, target_lengths: tokens of each pair, eos not counted.
+      max_length: pairs with a side longer than this, eos included, are skipped.
       multiple_of: rows of a batch are a multiple of this, so that a mesh of so many devices divides them.
-      length_multiple: lengths of batches are a multiple of this, for meshes that cut them.
+      length_multiple: lengths of batches are a multiple of this, for meshes that shard them.
 
     Raises:
       ValueError: no pair is short enough, or the budget cannot hold `multiple_of` of the longest.
@@ -103,7 +103,7 @@ def make_batch_plan(
     longer = np.maximum(source_lengths, target_lengths) + 1
     kept = np.flatnonzero(longer <= max_length)
     if len(kept) == 0:
-        raise ValueError(f"none of {len(longer)} pairs has at most {max_length} tokens a side")
+        raise ValueError(f"no pair of {len(longer)} has at most {max_length} tokens a side")
     limits = _limits(longer[kept], num_shapes, length_multiple)
     if multiple_of * limits[-1] > tokens_per_batch:
         raise ValueError(
@@ -119,12 +119,12 @@ def make_batch_plan(
 
 
 def num_rows(tokens_per_batch: int, length: int, multiple_of: int = 8) -> int:
-    """Rows of a batch of sentences of this length."""
+    """The number of rows of a batch of sentences of this length."""
     return max(multiple_of, tokens_per_batch // length // multiple_of * multiple_of)
 
 
 def replan(plan: BatchPlan, source_lengths: np.ndarray, target_lengths: np.ndarray) -> BatchPlan:
-    """A plan in order, of another corpus, in the shapes of `plan`: validation compiles no shapes of its own."""
+    """Plans another corpus in order and in the shapes of `plan`, so that validation compiles no further programs."""
     longer = np.maximum(source_lengths, target_lengths) + 1
     limits = np.array([shape[1] for shape in plan.shapes])
     bucket_of = np.searchsorted(limits, longer)
@@ -133,9 +133,9 @@ def replan(plan: BatchPlan, source_lengths: np.ndarray, target_lengths: np.ndarr
 
 
 def _limits(longer: np.ndarray, num_shapes: int, multiple: int) -> np.ndarray:
-    """Upper lengths, at most `num_shapes`, that leave the least padding: optimal by dynamic programming.
+    """At most `num_shapes` upper lengths that leave the least padding: optimal by dynamic programming.
 
-    Only multiples of a small grain are tried, so the table stays small whatever the lengths.
+    Only multiples of a small grain are tried, so the table stays small for long sentences too.
     """
     top = -(-int(longer.max()) // multiple) * multiple
     grain = multiple * max(1, -(-top // (128 * multiple)))

@@ -1,4 +1,4 @@
-"""Known corpora: where they are, what they must hash to, and how to get them."""
+"""Known corpora: their addresses, their checksums, and downloading."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jaxformer.errors import JaxformerError
 from jaxformer.files import write_bytes
 
 LARGEST = 1 << 30
-"""Bytes after which a download is given up: no corpus here is near it."""
+"""Bytes after which a download is given up; every corpus here is far smaller."""
 
 
 class FetchError(JaxformerError):
@@ -33,9 +33,9 @@ class File:
     """One file of a corpus.
 
     Attributes:
-      path: where it goes, below the data directory.
-      url: where it comes from.
-      sha256: of the file after unpacking.
+      path: its place below the data directory.
+      url: its address.
+      sha256: the checksum of the file after unpacking.
       member: the name inside a zip archive, if it is one; a url that ends in .gz is unpacked too.
     """
 
@@ -117,9 +117,9 @@ def fetch(
     say: Callable[[str], None] = lambda text: None,
     timeout: float = 60.0,
 ) -> list[pathlib.Path]:
-    """Downloads a corpus into `directory`; what is there and right is left alone.
+    """Downloads a corpus into `directory`; files that are there and correct are left alone.
 
-    A file appears under its name only when it is whole and its checksum right.
+    A file appears under its name only when it is whole and its checksum is correct.
 
     Raises:
       FetchError: an unknown name, no connection, a server's refusal, or a wrong checksum (both are named).
@@ -168,7 +168,7 @@ def _unpack(file: File, data: bytes) -> bytes:
 
 
 def _checked(file: File, data: bytes) -> bytes:
-    found = hashlib.sha256(data).hexdigest()
-    if found != file.sha256:
-        raise FetchError(f"{file.url} has sha256 {found}, expected {file.sha256}")
+    actual = hashlib.sha256(data).hexdigest()
+    if actual != file.sha256:
+        raise FetchError(f"{file.url} has sha256 {actual}, expected {file.sha256}")
     return data

@@ -1,4 +1,4 @@
-"""From sentence pairs to a stream of batches: tokenized once, then gathered batch by batch, ahead of time."""
+"""A stream of batches: sentence pairs are tokenized once, then gathered batch by batch, ahead of time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 B = TypeVar("B")
 
 Rows = Callable[[int], np.ndarray]
-"""From the number of rows of a planned batch to the indices, in order, of those to make; beyond it they are empty."""
+"""Maps the number of rows of a planned batch to the indices, in order, of the rows to make; further ones are empty."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Tokens:
 
     @property
     def num_segmentations(self) -> int:
-        """Segmentations of each sentence."""
+        """The number of segmentations of each sentence."""
         return len(self.source)
 
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
@@ -59,7 +59,7 @@ def prepare_tokenizer(
     kind: Literal["unigram", "bpe", "characters"],
     vocab_size: int = 0,
 ) -> Tokenizer:
-    """A tokenizer trained on all lines of a text, read from `cache` where an earlier call left it undamaged.
+    """Trains a tokenizer on all lines of a text, or reads it from `cache` where an earlier call left it undamaged.
 
     Args:
       vocab_size: token ids of a subword tokenizer; a vocabulary of characters has as many as the text has.
@@ -89,7 +89,7 @@ def prepare(
     alpha: float = 0.2,
     seed: int = 0,
 ) -> Tokens:
-    """The corpus as tokens, read from `cache` where an earlier call left them; see `cached_sequences`.
+    """Tokenizes a corpus, or reads its tokens from `cache` where an earlier call left them; see `cached_sequences`.
 
     Args:
       num_segmentations: segmentations a sentence; the first is the best one, the others are sampled.
@@ -109,7 +109,7 @@ def prepare(
 
     names = [f"{side}-{variant}" for side in ("source", "target") for variant in range(num_segmentations)]
     key = f"{corpus.fingerprint}-{tokenizer.fingerprint}" + (
-        f"-{num_segmentations}-{alpha}-{seed}" if num_segmentations > 1 else ""
+        f"-drawn-{num_segmentations}-{alpha}-{seed}" if num_segmentations > 1 else ""
     )
     arrays = cached_sequences(
         pathlib.Path(cache) / key,
@@ -124,12 +124,12 @@ def prepare(
 
 
 def make_batch(tokens: Tokens, plan: BatchPlan, step: int, *, rows: Rows | None = None) -> Batch:
-    """Batch number `step` of the plan: a pure function of its arguments.
+    """Makes batch number `step` of the plan: a pure function of its arguments.
 
     With several segmentations, each epoch draws a new one for each pair.
 
     Args:
-      rows: those to make; all by default.
+      rows: the rows to make; all by default.
     """
     shape, pairs, epoch = plan.batch(step)
     if tokens.num_segmentations == 1:
@@ -162,7 +162,7 @@ class _Steps(grain.sources.RandomAccessDataSource, Generic[B]):
 
 
 def batches(make: Callable[[int], B], *, start: int = 0, stop: int | None = None, read_ahead: int = 16) -> Iterator[B]:
-    """Batches ``make(start), make(start + 1), ...``, made ahead of time by Grain's threads; endless without `stop`."""
+    """Iterates over ``make(start), make(start + 1), ...``, made ahead by Grain's threads; endless without `stop`."""
     stop = 2**62 if stop is None else stop
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=read_ahead)
     return iter(grain.MapDataset.source(_Steps(make, start, stop)).to_iter_dataset(options))

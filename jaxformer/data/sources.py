@@ -14,7 +14,7 @@ from jaxformer.errors import DataError
 
 @dataclasses.dataclass(frozen=True)
 class Parallel:
-    """Aligned sentences, and what was left out of them (line numbers count from 1)."""
+    """Aligned sentences, and the lines that were left out (numbers count from 1)."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
@@ -38,12 +38,12 @@ class Parallel:
         return (*self.source, *self.target)
 
     def report(self) -> str:
-        """One line: how many pairs there are, and which lines were skipped, by which rule."""
+        """One line: the number of pairs, and the lines that were skipped, by rule."""
         skipped = []
         if self.empty:
-            skipped.append(f"{len(self.empty)} with an empty side (line {_some(self.empty)})")
+            skipped.append(f"{len(self.empty)} with an empty side (line {_first_five(self.empty)})")
         if self.overlong:
-            skipped.append(f"{len(self.overlong)} overlong (line {_some(self.overlong)})")
+            skipped.append(f"{len(self.overlong)} overlong (line {_first_five(self.overlong)})")
         return f"{len(self):,} pairs" + (f"; skipped {' and '.join(skipped)}" if skipped else "")
 
 
@@ -64,7 +64,7 @@ def read_parallel(
 ) -> Parallel:
     """Reads two aligned files, one sentence a line.
 
-    A pair with a side that is empty or longer than `max_characters` is skipped and its line number kept.
+    A pair with a side that is empty or longer than `max_characters` is skipped, and its line number is kept.
 
     Raises:
       DataError: a missing file, bytes that are not UTF-8 (file and line named), or unequal numbers of lines (both
@@ -84,13 +84,13 @@ def read_table(
     Raises:
       DataError: a missing file, bytes that are not UTF-8, or a line with too few columns.
     """
-    rows = [line.split("\t") for line in read_lines(path)]
-    for number, row in enumerate(rows, 1):
+    table = [line.split("\t") for line in read_lines(path)]
+    for number, row in enumerate(table, 1):
         if len(row) <= max(columns) and row != [""]:
             raise DataError(f"{path}, line {number}: {len(row)} column(s), but column {max(columns)} was asked for")
     blank = [""] * (max(columns) + 1)
-    rows = [blank if row == [""] else row for row in rows]
-    return _pairs([row[columns[0]] for row in rows], [row[columns[1]] for row in rows], max_characters)
+    table = [blank if row == [""] else row for row in table]
+    return _pairs([row[columns[0]] for row in table], [row[columns[1]] for row in table], max_characters)
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[str]:
@@ -122,39 +122,36 @@ def read_utf8(path: str | os.PathLike[str]) -> str:
 
 
 def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> list[Parallel]:
-    """Sets pairs aside so that no source sentence stands in two parts: ``[rest, part, part, ...]``.
+    """Sets pairs aside so that no source sentence is in two parts: ``[rest, part, part, ...]``.
 
-    Corpora repeat sentences with other translations; split line by line they would leak from training into test.
-    Each source sentence goes where a hash of it and `seed` says, so the split does not depend on the file's order.
+    Corpora repeat sentences with other translations; a split by lines would leak them from training into test.
+    A hash of each source sentence and `seed` chooses its part, so the split does not depend on the file's order.
 
     Args:
-      held_out: about how many pairs each part after the first gets.
+      held_out: the approximate number of pairs of each part after the first.
 
     Raises:
-      DataError: more than half of the corpus would be set aside, or nothing would be left of it.
+      DataError: more than half of the corpus would be set aside, or no pair would be left.
     """
     refusal = f"cannot set aside {sum(held_out):,} of {len(pairs):,} pairs"
     if 2 * sum(held_out) > len(pairs):
         raise DataError(f"{refusal}; lower held_out or name files")
     order = sorted(set(pairs.source), key=lambda text: hashlib.sha256(f"{seed}\n{text}".encode()).digest())
-    of: dict[str, list[int]] = {}
+    indices_of: dict[str, list[int]] = {}
     for i, text in enumerate(pairs.source):
-        of.setdefault(text, []).append(i)
+        indices_of.setdefault(text, []).append(i)
     parts: list[list[int]] = []
     remaining = iter(order)
     for size in held_out:
         part: list[int] = []
         while len(part) < size and (text := next(remaining, None)) is not None:
-            part += of[text]
+            part += indices_of[text]
         parts.append(part)
-    parts.insert(0, [i for text in remaining for i in of[text]])
+    parts.insert(0, [i for text in remaining for i in indices_of[text]])
     if sum(held_out) and not parts[0]:
         raise DataError(f"{refusal}: they have {len(order):,} distinct sources; lower held_out or name files")
-    pick = lambda part: tuple(sorted(part))
-    return [
-        Parallel(tuple(pairs.source[i] for i in pick(part)), tuple(pairs.target[i] for i in pick(part)))
-        for part in parts
-    ]
+    ordered = [sorted(part) for part in parts]
+    return [Parallel(tuple(pairs.source[i] for i in part), tuple(pairs.target[i] for i in part)) for part in ordered]
 
 
 def _pairs(left: list[str], right: list[str], max_characters: int) -> Parallel:
@@ -170,6 +167,6 @@ def _pairs(left: list[str], right: list[str], max_characters: int) -> Parallel:
     return Parallel(sources, targets, tuple(empty), tuple(overlong))
 
 
-def _some(numbers: Sequence[int]) -> str:
+def _first_five(numbers: Sequence[int]) -> str:
     shown = ", ".join(map(str, numbers[:5]))
     return shown + (", ..." if len(numbers) > 5 else "")

@@ -9,7 +9,7 @@ import dataclasses
 class SpecialTokens:
     """The ids of padding, beginning of sequence, end of sequence and unknown text in one vocabulary.
 
-    They belong to a tokenizer and are saved with it; the defaults are those of a vocabulary trained here.  Two of them
+    They belong to a tokenizer and are saved with it; the defaults are those of a vocabulary trained here. Two of them
     may be one id, as in vocabularies whose decoders begin with `pad`.
 
     >>> SpecialTokens(pad=1, bos=0)

@@ -46,7 +46,7 @@ class Text:
 def read_text(*paths: str | os.PathLike[str]) -> Text:
     """Reads one or several UTF-8 files as one text, in order.
 
-    Windows line ends become ``"\\n"``.  A file that does not end with a line break gets one if another file follows.
+    Windows line ends become ``"\\n"``. A file that does not end with a line break gets one if another file follows.
 
     Raises:
       DataError: a file is missing, unreadable, without text, or not UTF-8 (file and line named); no file was named.

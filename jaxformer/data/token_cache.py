@@ -45,10 +45,10 @@ def cached_sequences(
     vocab_size: int,
     about: Mapping[str, int],
 ) -> dict[str, Ragged]:
-    """The arrays of `folder` by name, made where an earlier call did not leave them.
+    """Reads the arrays of `folder` by name, or makes them where an earlier call did not leave them.
 
     The folder appears by one rename when it is whole, so a process that dies here, or another that makes the same
-    arrays, does no harm.  A damaged folder is rebuilt, with a warning.
+    arrays, does no harm. A damaged folder is rebuilt, with a warning.
 
     Args:
       folder: its name must be a hash of everything that the arrays depend on.

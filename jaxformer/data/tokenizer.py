@@ -14,12 +14,12 @@ from typing import Literal, Protocol
 import numpy as np
 import sentencepiece
 
+from jaxformer.data.segmentation import SPACE, Subwords, sample_bpe, sample_unigram
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
 from jaxformer.files import write_bytes
 
-_SPACE = "\u2581"  # sentencepiece writes a space as this character, so a literal one needs an escape
-_ESCAPE = "\ue000"
+_ESCAPE = "\ue000"  # instead of a literal U+2581, which sentencepiece writes for a space
 _DEFAULT = SpecialTokens()
 
 
@@ -61,8 +61,8 @@ class Tokenizer(Protocol):
 class SubwordTokenizer:
     """A vocabulary of subwords, trained with sentencepiece; without loss: ``decode(encode([text])[0]) == text``.
 
-    Nothing is normalized, and characters outside the vocabulary become bytes.  A line break is such a character, so it
-    is one token and no piece spans two lines.  The one exception is the private-use character U+E000, which stands for
+    Nothing is normalized, and characters outside the vocabulary become bytes. A line break is such a character, so it
+    is one token and no piece spans two lines. The one exception is the private-use character U+E000, which stands for
     a literal U+2581.
 
     Raises:
@@ -90,7 +90,7 @@ class SubwordTokenizer:
     ) -> SubwordTokenizer:
         """Learns a vocabulary of `vocab_size` pieces, including 256 bytes and the 4 special tokens.
 
-        Unigram: Kudo 2018; BPE: Sennrich et al. 2016.  One thread, so equal lines give equal bytes.
+        Unigram: Kudo 2018; BPE: Sennrich et al. 2016. One thread, so equal lines give equal bytes.
 
         Raises:
           ValueError: the corpus cannot fill the vocabulary; the message names the largest that it can.
@@ -142,13 +142,33 @@ class SubwordTokenizer:
         return [np.asarray(ids, np.int32) for ids in self._processor.encode([_escape(line) for line in lines])]
 
     def sample(self, lines: Sequence[str], *, seed: int, alpha: float = 0.2) -> list[np.ndarray]:
-        """A random segmentation of each line, more diverse for a smaller `alpha` (Kudo 2018); repeatable by `seed`."""
-        sentencepiece.set_random_generator_seed(seed % 2**32)
-        draw = self._processor.encode
-        return [
-            np.asarray(draw(_escape(line), enable_sampling=True, alpha=alpha, nbest_size=-1), np.int32)
-            for line in lines
-        ]
+        """Draws a segmentation of each line, a function of `lines`, `seed` and `alpha` alone.
+
+        Args:
+          alpha: unigram, exponent of the probabilities, more diverse if smaller (Kudo 2018); BPE, probability of
+            leaving out a merge, more diverse if larger (Provilkov et al. 2020).
+        """
+        draw = sample_unigram if self._is_unigram() else sample_bpe
+        spaced = (_escape(line).replace(" ", SPACE) for line in lines)
+        return [np.asarray(ids, np.int32) for ids in draw(self._subwords(), spaced, seed=seed, alpha=alpha)]
+
+    def _is_unigram(self) -> bool:
+        try:
+            self._processor.nbest_encode("a", nbest_size=2)
+        except RuntimeError:  # which BPE does not know
+            return False
+        return True
+
+    def _subwords(self) -> Subwords:
+        processor, tokens = self._processor, range(self.vocab_size)
+        without_text = (processor.is_control, processor.is_unknown, processor.is_byte, processor.is_unused)
+        ids = {processor.id_to_piece(i): i for i in tokens if not any(test(i) for test in without_text)}
+        byte_ids = [processor.piece_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+        return Subwords(
+            scores={piece: processor.get_score(token) for piece, token in ids.items()},
+            ids=ids,
+            spell=lambda character: [byte_ids[byte] for byte in character.encode()],
+        )
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids; special tokens are silent."""
@@ -163,7 +183,7 @@ class SubwordTokenizer:
 class CharacterTokenizer:
     """One token for each character of a training text; other characters become `unk`.
 
-    The ids that the special tokens leave free go to the characters in order.  Decoding is exact for characters of the
+    The ids that the special tokens leave free go to the characters in order. Decoding is exact for characters of the
     vocabulary, line breaks among them.
 
     >>> tokenizer = CharacterTokenizer("abc")
@@ -249,7 +269,7 @@ class CharacterTokenizer:
         """The character of each token, a space shown as U+2581; special tokens by their names, such as ``<eos>``."""
         names = {token: f"<{name}>" for name, token in dataclasses.asdict(self._special).items()}
         shown = self._text_of | names
-        return [shown[int(token)].replace(" ", _SPACE) for token in ids]
+        return [shown[int(token)].replace(" ", SPACE) for token in ids]
 
     def _content(self) -> dict[str, str | dict[str, int]]:
         return {"characters": self._characters, "special": dataclasses.asdict(self._special)}
@@ -278,8 +298,8 @@ def load_tokenizer(path: str | os.PathLike[str]) -> SubwordTokenizer | Character
 
 
 def _escape(line: str) -> str:
-    return line.replace(_SPACE, _ESCAPE)
+    return line.replace(SPACE, _ESCAPE)
 
 
 def _unescape(line: str) -> str:
-    return line.replace(_ESCAPE, _SPACE)
+    return line.replace(_ESCAPE, SPACE)

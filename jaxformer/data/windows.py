@@ -41,7 +41,7 @@ class TokenStream:
 
     @property
     def num_labels(self) -> int:
-        """Tokens of the text: each of them can be predicted from what precedes it."""
+        """The number of tokens of the text; each of them has a token before it to be predicted from."""
         return len(self.tokens) - 1
 
 
@@ -74,14 +74,14 @@ class RandomWindows:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches that together hold as many tokens as the text; being random, they repeat some and miss others."""
+        """The number of batches that hold as many tokens as the text; being random, they repeat and miss some."""
         return -(-self.stream.num_labels // (self.batch_size * self.length))
 
     def batch(self, step: int, *, rows: Rows | None = None) -> TextBatch:
-        """Batch number `step`, for any ``step >= 0``.
+        """Makes batch number `step`, for any ``step >= 0``.
 
         Args:
-          rows: those to make; all by default.
+          rows: the rows to make; all by default.
         """
         random = np.random.default_rng((self.seed, step))
         starts = random.integers(self.stream.num_labels - self.length + 1, size=self.batch_size)
@@ -92,7 +92,7 @@ class RandomWindows:
 class OrderedWindows:
     """Evaluation batches: every token of the text is a label exactly once, in order.
 
-    Windows do not overlap.  The last one may be partial, and the last batch is filled up with empty rows; both are
+    Windows do not overlap. The last one may be partial, and the last batch is filled up with empty rows; both are
     marked in `valid`.
 
     Raises:
@@ -111,21 +111,21 @@ class OrderedWindows:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches in which every token is predicted once."""
+        """The number of batches in which every token is predicted once."""
         return -(-self.stream.num_labels // (self.batch_size * self.length))
 
     def batch(self, step: int, *, rows: Rows | None = None) -> TextBatch:
-        """Batch number `step`, for ``0 <= step < steps_per_epoch``.
+        """Makes batch number `step`, for ``0 <= step < steps_per_epoch``.
 
         Args:
-          rows: those to make; all by default.
+          rows: the rows to make; all by default.
         """
         starts = (step * self.batch_size + np.arange(self.batch_size)) * self.length
         return _cut(self.stream, _rows_of(starts, rows), self.length)
 
 
 def prepare_text(text: Text, tokenizer: Tokenizer, cache: str | os.PathLike[str]) -> TokenStream:
-    """The text as a stream of tokens, read from `cache` where an earlier call left it; see `cached_sequences`."""
+    """Tokenizes a text, or reads its tokens from `cache` where an earlier call left it; see `cached_sequences`."""
     lines = text.lines()
     arrays = cached_sequences(
         pathlib.Path(cache) / f"text-{text.fingerprint}-{tokenizer.fingerprint}",
@@ -153,7 +153,7 @@ def _rows_of(starts: np.ndarray, rows: Rows | None) -> np.ndarray:
 
 
 def _cut(stream: TokenStream, starts: np.ndarray, length: int) -> TextBatch:
-    """Windows of `length` tokens and their labels, marked where they lie in the stream."""
+    """Cuts windows of `length` tokens and their labels, marked where they lie in the stream."""
     positions = starts[:, None] + np.arange(length)
     valid = (starts >= 0)[:, None] & (positions < stream.num_labels)
     positions = np.where(valid, positions, 0)

@@ -1,4 +1,4 @@
-"""Constructions whose words have several translations, told apart by what stands around them."""
+"""Constructions whose words have several translations, told apart by their context."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def eat_and_drink(pick: random.Random) -> Pair:
 
 
 def play(pick: random.Random) -> Pair:
-    """To play the piano is jouer de, to play football jouer à."""
+    """Playing the piano is jouer de, playing football jouer à."""
     music = pick.random() < 0.5
     word = pick.choice(tuple(lexicon.INSTRUMENTS if music else lexicon.SPORTS))
     mot, feminine = (lexicon.INSTRUMENTS if music else lexicon.SPORTS)[word]
@@ -59,7 +59,7 @@ def play(pick: random.Random) -> Pair:
 
 
 def miss(pick: random.Random) -> Pair:
-    """To miss a train is rater; to miss one's brother turns the sentence round: mon frère manque à ..., me manque."""
+    """Missing a train is rater; missing one's brother turns the sentence round: mon frère manque à ..., me manque."""
     tense = pick.choice(("present", "past", "future"))
     if pick.random() < 0.4:
         subject, verb = draw_subject(pick, PERSON), verbs.MISS_TRAIN
@@ -93,7 +93,7 @@ BANKS = Noun(
 
 
 def bank(pick: random.Random) -> Pair:
-    """The bank of a river is la rive, the one that keeps money la banque."""
+    """The bank of a river is la rive, the one that keeps money is la banque."""
     subject, tense = draw_subject(pick, PERSON), pick.choice(("present", "past", "future"))
     if pick.random() < 0.5:
         verb = pick.choice([v for v in verbs.INTRANSITIVE if v.object & {"walk", "stage", "wait"}])

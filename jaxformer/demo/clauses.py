@@ -36,7 +36,7 @@ THINGS = {"animal", "building", "vehicle", "thing", "clothes", "text", "food"}
 
 
 def _object_noun(pick: random.Random, verb: Verb) -> Noun:
-    """A noun, not of a person, that the verb takes and that something can be said of."""
+    """Draws a noun, not of a person, that the verb takes and that an adjective can describe."""
     return pick.choice(nouns_of(verb.object, lambda noun: bool(noun.kinds & THINGS)))
 
 
@@ -48,7 +48,7 @@ def relative_object(pick: random.Random) -> Pair:
     tense = draw_tense(pick, subject, INTERMEDIATE, verb)
     negation = draw_negation(pick, verb, tense, 0.2)
     then = "present" if tense == "present" else pick.choice(("present", "past"))
-    then = "past" if verb is verbs.EAT and tense != "present" else then  # what was eaten is no more
+    then = "past" if verb is verbs.EAT and tense != "present" else then  # food that was eaten no longer exists
     adjective = predicate(pick, noun, head)
     clause = french_verb(verb, subject, tense, negation=NEGATIONS.get(negation), ending=head.ending)
     marks = (
@@ -132,7 +132,11 @@ def pronoun_object(pick: random.Random) -> Pair:
     object_ = PRONOUNS[name]
     english, french, _ = OBJECTS[name]
     tense = draw_tense(pick, subject, ("present", "progressive", "future", "past"), verb)
-    if tense == "past" and name in ("I", "we", "you"):  # whose gender, hence the participle, the sentence does not tell
+    if tense == "past" and name in (
+        "I",
+        "we",
+        "you",
+    ):  # the sentence does not tell their gender, which the participle needs
         tense = "future"
     negation = draw_negation(pick, verb, tense, 0.3)
     return make_pair(
@@ -171,7 +175,7 @@ def because(pick: random.Random) -> Pair:
 
 
 def know(pick: random.Random) -> Pair:
-    """To know somebody is connaître; to know that something is so, or where it is, savoir."""
+    """Knowing somebody is connaître; knowing that something is so, or where it is, is savoir."""
     subject, which = draw_subject(pick, PERSON), pick.randrange(3)
     tense = pick.choice(("present", "present", "past"))
     negation = "not" if pick.random() < 0.3 else ""

@@ -15,7 +15,7 @@ BARE = ""
 
 
 def draw_tense(pick: random.Random, subject: Phrase, tenses: tuple[str, ...], *verbs: Verb) -> str:
-    """A tense that the verbs have; the past where the present would look like it ("they read"), so that a sentence
+    """Draws a tense that the verbs have; the past where the present would look like it ("they read"), so that a sentence
     means one thing."""
     tense = pick.choice(tenses)
     if tense == "progressive" and not all(verb.lasting for verb in verbs):
@@ -28,7 +28,7 @@ def draw_tense(pick: random.Random, subject: Phrase, tenses: tuple[str, ...], *v
 
 
 def draw_negation(pick: random.Random, verb: Verb, tense: str, chance: float) -> str:
-    """An English negation that the verb takes in this tense, often none."""
+    """Draws an English negation that the verb takes in this tense, often the empty one."""
     if pick.random() >= chance:
         return ""
     if tense == "progressive":
@@ -39,12 +39,12 @@ def draw_negation(pick: random.Random, verb: Verb, tense: str, chance: float) ->
 
 
 def singular(subject: Phrase) -> bool:
-    """Whether the English present takes an s."""
+    """Returns True where the English present takes an s."""
     return subject.person == 3 and not subject.plural
 
 
 def english_be(subject: Phrase, tense: str) -> str:
-    """am, is, are, was, were; "will be"."""
+    """Returns the English form of "be": am, is, are, was, were; "will be"."""
     if tense == "future":
         return "will be"
     if subject.person == 1 and not subject.plural:

@@ -1,7 +1,7 @@
-"""An English-French corpus from a hand-written grammar: small, correct, and full of what makes translation hard.
+"""An English-French corpus from a hand-written grammar: small, correct, and full of the difficulties of translation.
 
 Adjectives change places, agree with nouns some words away and elide; verbs have tenses, negations and objects that
-move; words such as "bank", "know", "miss" and "spring" mean different things in different company.  Every English
+move; words such as "bank", "know", "miss" and "spring" mean different things in different company. Every English
 sentence has one translation, a function of the sentence alone, so a model can in principle learn all of it.
 """
 

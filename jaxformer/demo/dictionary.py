@@ -1,4 +1,4 @@
-"""Translation word for word: what the grammar's words give without its rules."""
+"""Translation word for word: the grammar's words without its rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxformer.demo.statements import COMPARATIVES
 
 
 def dictionary_baseline(english: str) -> str:
-    """The sentence word for word through a dictionary of base forms: what translation is without grammar."""
+    """Translates a sentence word for word through a dictionary of base forms: translation without grammar."""
     words: list[str] = re.findall(r"\w+|[^\w\s]", english)
     text = " ".join(WORDS.get(word.lower(), word) for word in words)
     text = re.sub(r" ([.,])", r"\1", text)

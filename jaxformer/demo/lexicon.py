@@ -12,13 +12,13 @@ ASPIRATED = frozenset("héros hibou hiboux haricot haricots huit onze haut haute
 
 
 def begins_with_vowel(word: str) -> bool:
-    """Whether the word before it elides: a vowel, or an h that is not aspirated."""
+    """Returns True where the preceding word elides: before a vowel, or an h that is not aspirated."""
     return word[0].lower() in VOWELS and word.lower() not in ASPIRATED
 
 
 @dataclasses.dataclass(frozen=True)
 class Noun:
-    """A noun and its classes; places also say how one is in them and how one goes there."""
+    """A noun and its classes; places also have the prepositions of being there and of going there."""
 
     english: str
     english_plural: str
@@ -45,7 +45,7 @@ class Adjective:
     suits: frozenset[str]
 
     def form(self, *, feminine: bool, plural: bool) -> str:
-        """The form that agrees."""
+        """Returns the form of this gender and number."""
         if plural:
             return self.feminine_plural if feminine else self.masculine_plural
         return self.feminine if feminine else self.masculine
@@ -68,7 +68,7 @@ def _english_plural(word: str) -> str:
 
 
 def _nouns(table: str) -> tuple[Noun, ...]:
-    """Lines of ``english[/plural] french[/plural] m|f kinds [at sur à]``."""
+    """Reads lines of ``english[/plural] french[/plural] m|f kinds [at sur à]``."""
     nouns = []
     for line in table.strip().splitlines():
         english, french, gender, kinds, *place = line.split()
@@ -207,7 +207,7 @@ scarf/scarves écharpe f clothes,coloured,keep,buy,wash,ours
 
 
 def _adjectives(table: str) -> tuple[Adjective, ...]:
-    """Lines of ``english kind before|after classes masculine [feminine [masculine-plural [liaison]]]``."""
+    """Reads lines of ``english kind before|after classes masculine [feminine [masculine-plural [liaison]]]``."""
     found = []
     for line in table.strip().splitlines():
         english, kind, place, suits, masculine, *rest = line.split()
@@ -269,7 +269,7 @@ interesting state after text intéressant
 """)
 
 
-MASSES = {  # what one eats or drinks some of: English, French, feminine
+MASSES = {  # food and drink without a plural: English, French, feminine
     "bread": ("pain", False, "food"), "meat": ("viande", True, "food"), "cheese": ("fromage", False, "food"),
     "soup": ("soupe", True, "food"), "rice": ("riz", False, "food"), "water": ("eau", True, "drink"),
     "milk": ("lait", False, "drink"), "wine": ("vin", False, "drink"), "tea": ("thé", False, "drink"),

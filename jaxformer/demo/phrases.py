@@ -42,7 +42,7 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class Phrase:
-    """A noun phrase in both languages, what others agree with, and the combinations it uses."""
+    """A noun phrase in both languages, the features that other words agree with, and the combinations it uses."""
 
     english: Words
     french: Words
@@ -54,7 +54,7 @@ class Phrase:
 
     @property
     def ending(self) -> str:
-        """Of a regular adjective or participle that agrees with it."""
+        """The ending of a regular adjective or participle that agrees with it."""
         return ("e" if self.feminine else "") + ("s" if self.plural else "")
 
 
@@ -78,7 +78,7 @@ def _nouns_of(kinds: frozenset[str]) -> tuple[Noun, ...]:
 
 
 def nouns_of(kinds: Set[str], where: Callable[[Noun], bool] | None = None) -> Sequence[Noun]:
-    """Nouns of any of these classes."""
+    """The nouns of any of these classes."""
     found = _nouns_of(frozenset(kinds))
     return found if where is None else [noun for noun in found if where(noun)]
 
@@ -152,7 +152,7 @@ def _determiner(pick: random.Random, noun: Noun, plural: bool) -> str:
 
 
 def definite(pick: random.Random, noun: Noun) -> str:
-    """A determiner for what is known: no number, no indefinite article."""
+    """Draws a determiner for a known thing: no number, no indefinite article."""
     if "family" in noun.kinds or ("ours" in noun.kinds and pick.random() < 0.3):
         return pick.choice(tuple(POSSESSIVES))
     return pick.choice(("the", "the", "the", "this"))
@@ -161,14 +161,14 @@ def definite(pick: random.Random, noun: Noun) -> str:
 def object_phrase(
     pick: random.Random, verb: Verb, noun: Noun, *, determiner: str = "", adjectives: int = -1, negated: bool = False
 ) -> Phrase:
-    """The object of a verb: no open door is opened, and what is loved is known."""
+    """Draws the object of a verb: no open door is opened, and a loved thing is a known one."""
     determiner = determiner or (definite(pick, noun) if verb.state else "")
     unsaid = CLASHES.get(verb.english[0], ())
     return noun_phrase(pick, noun, determiner=determiner, adjectives=adjectives, negated=negated, unsaid=unsaid)
 
 
 def _choose_adjectives(pick: random.Random, noun: Noun, count: int, unsaid: Words) -> list[Adjective]:
-    """In English order; at most one that goes before the French noun, and one of its qualities."""
+    """Draws adjectives in English order; at most one that goes before the French noun, and one of its qualities."""
     chosen: list[Adjective] = []
     for _ in range(count):
         groups = {_group(a) for a in chosen}
@@ -183,7 +183,7 @@ def _group(adjective: Adjective) -> str:
 
 
 def predicate(pick: random.Random, noun: Noun, used: Phrase) -> Adjective:
-    """An adjective to say of a noun, if possible of another kind than those that it has already."""
+    """Draws an adjective to say of a noun, if possible of another kind than its attributive ones."""
     said = {a for a, _ in used.pairs}
     kinds = {a.kind for a in ADJECTIVES if a.english in said}
     fit = [a for a in adjectives_for(noun) if a.english not in said and a.english != "new"]  # neuf, not nouveau
@@ -237,13 +237,13 @@ def make_pair(
 
 
 def english_text(words: Words, end: str = ".") -> str:
-    """Words to a sentence."""
+    """Joins words to a sentence."""
     text = " ".join(words) + end
     return text[0].upper() + text[1:]
 
 
 def french_text(words: Words, end: str = ".") -> str:
-    """Words to a sentence: elision first (``l'ami``), then contraction (``du``), then a capital."""
+    """Joins words to a sentence: elision first (``l'ami``), then contraction (``du``), then a capital."""
     done: list[str] = []
     for i, word in enumerate(words):
         following = words[i + 1] if i + 1 < len(words) else ""

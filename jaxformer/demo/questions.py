@@ -25,7 +25,7 @@ ASKING = [verb for verb in verbs.TRANSITIVE if not verb.state]
 
 
 def do_question(pick: random.Random) -> Pair:
-    """Why does the girl read the letter?"""
+    """Draws a question such as "Why does the girl read the letter?"."""
     verb, tense = pick.choice(ASKING), pick.choice(("present", "past"))
     subject, noun = draw_subject(pick, verb.subject), pick.choice(nouns_of(verb.object))
     object_ = object_phrase(pick, verb, noun, adjectives=pick.choice((0, 0, 1)))
@@ -47,7 +47,7 @@ def _asked(pick: random.Random) -> Phrase:
 
 
 def what(pick: random.Random) -> Pair:
-    """What is she reading? Que lit-elle ? What did he eat? Qu'a-t-il mangé ?"""
+    """Draws "What is she reading?", "Que lit-elle ?", or "What did he eat?", "Qu'a-t-il mangé ?"."""
     verb = pick.choice([v for v in ASKING if v.lasting and "person" not in v.object])
     subject, tense = _asked(pick), pick.choice(("present", "progressive", "past", "future"))
     if tense in ("present", "progressive"):
@@ -58,7 +58,7 @@ def what(pick: random.Random) -> Pair:
 
 
 def be_question(pick: random.Random) -> Pair:
-    """Where are my keys? Is she tired? Were the shops closed?"""
+    """Draws "Where are my keys?", "Is she tired?" or "Were the shops closed?"."""
     tense = pick.choice(("present", "past"))
     if pick.random() < 0.4:
         noun = pick.choice(nouns_of({"keep", "worker", "animal", "building"}, lambda n: "single" not in n.kinds))
@@ -90,7 +90,7 @@ def be_question(pick: random.Random) -> Pair:
 
 
 def who(pick: random.Random) -> Pair:
-    """Who broke the window?"""
+    """Draws a question such as "Who broke the window?"."""
     verb, tense = pick.choice(ASKING), pick.choice(("present", "past", "past", "future"))
     noun, someone = pick.choice(nouns_of(verb.object)), PRONOUNS["he"]
     object_ = object_phrase(pick, verb, noun, adjectives=pick.choice((0, 0, 1)))
@@ -103,7 +103,7 @@ COUNTING = [verb for verb in ASKING if verb.english[0] in COUNTED]
 
 
 def how_many(pick: random.Random) -> Pair:
-    """How many apples did she eat? Combien de pommes a-t-elle mangées ? The participle agrees with what is counted."""
+    """Draws "How many apples did she eat?", "Combien de pommes a-t-elle mangées ?": the participle agrees."""
     verb = pick.choice(COUNTING)
     noun = pick.choice(nouns_of(verb.object, lambda n: "single" not in n.kinds and "family" not in n.kinds))
     subject, tense = _asked(pick), pick.choice(("past", "past", "future"))
@@ -117,7 +117,7 @@ def how_many(pick: random.Random) -> Pair:
 
 
 def where_does(pick: random.Random) -> Pair:
-    """Where does he work? Où travaille-t-il ? Does she have a brother? A-t-elle un frère ?"""
+    """Draws "Where does he work?", "Où travaille-t-il ?", or "Does she have a brother?", "A-t-elle un frère ?"."""
     subject = _asked(pick)
     if pick.random() < 0.5:
         verb = pick.choice([v for v in verbs.INTRANSITIVE if not v.state])
@@ -132,7 +132,7 @@ def where_does(pick: random.Random) -> Pair:
 
 
 def works_there(pick: random.Random) -> Pair:
-    """Does your uncle work at the hospital?"""
+    """Draws a question such as "Does your uncle work at the hospital?"."""
     verb = pick.choice([v for v in verbs.INTRANSITIVE if not v.state])
     subject, tense = draw_subject(pick, PERSON), pick.choice(("present", "past"))
     place, english, french = draw_place(pick, nouns_of(verb.object))

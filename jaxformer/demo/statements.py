@@ -38,21 +38,21 @@ WHEN = {"past": ("yesterday", "hier"), "future": ("tomorrow", "demain"), "presen
 
 
 def draw_subject(pick: random.Random, kinds: frozenset[str]) -> Phrase:
-    """Who does it: a pronoun now and then, mostly a person, an animal where the verb lets it."""
+    """Draws a subject: sometimes a pronoun, mostly a person, an animal where the verb allows it."""
     if pick.random() < 0.25:
         return PRONOUNS[pick.choice(tuple(PRONOUNS))]
     return noun_phrase(pick, pick.choice(nouns_of(PERSON if pick.random() < 0.7 else kinds)))
 
 
 def draw_third(pick: random.Random, kinds: frozenset[str] = PERSON) -> Phrase:
-    """A subject whose gender and number show, for what must agree with it."""
+    """Draws a subject that shows its gender and number, so that other words can agree with it."""
     if pick.random() < 0.2:
         return PRONOUNS[pick.choice(("he", "she", "they"))]
     return noun_phrase(pick, pick.choice(nouns_of(kinds)))
 
 
 def use(verb: Verb, noun: Noun) -> tuple[tuple[str, str], ...]:
-    """The combination of a verb and its object, which the split goes by."""
+    """The combination of a verb and its object, by which the corpus is split."""
     return ((verb.english[0], noun.english),)
 
 
@@ -87,7 +87,7 @@ def state(pick: random.Random) -> Pair:
 
 
 def _described(pick: random.Random) -> Phrase:
-    """A noun phrase, half the time with "of" another that does not decide the agreement."""
+    """Draws a noun phrase, half the time with "of" another that does not decide the agreement."""
     if pick.random() < 0.5:
         noun = pick.choice(nouns_of({"person", "animal", "building", "vehicle", "thing", "food", "text", "clothes"}))
         return noun_phrase(pick, noun, determiner=definite(pick, noun))
@@ -99,7 +99,7 @@ def _described(pick: random.Random) -> Phrase:
 
 
 def draw_owner(pick: random.Random) -> Phrase:
-    """Whose it is: no indefinite article, which would meet "de"."""
+    """Draws an owner: no indefinite article, which would meet "de"."""
     noun = pick.choice(nouns_of(PERSON))
     return noun_phrase(pick, noun, determiner=definite(pick, noun))
 
@@ -180,7 +180,7 @@ def activity(pick: random.Random) -> Pair:
 
 
 def draw_place(pick: random.Random, nouns: Sequence[Noun]) -> tuple[Phrase, Words, Words]:
-    """A place with the preposition that it takes."""
+    """Draws a place with its preposition, in both languages."""
     noun = pick.choice(nouns)
     determiner = pick.choice(("the", "the", "this", *(("my", "their", "her") if "ours" in noun.kinds else ())))
     place = noun_phrase(pick, noun, determiner=determiner, adjectives=pick.choice((0, 0, 1)), plural=False)
@@ -237,7 +237,7 @@ def comparison(pick: random.Random) -> Pair:
 
 
 def possession(pick: random.Random) -> Pair:
-    """Her brother has a blue hat: the possessive agrees with what is possessed."""
+    """Her brother has a blue hat: the possessive agrees with the possession."""
     subject = draw_subject(pick, PERSON)
     noun = pick.choice(nouns_of({"ours"}, lambda n: "single" not in n.kinds and "place" not in n.kinds))
     tense = pick.choice(("present", "present", "past", "future"))
@@ -315,7 +315,7 @@ def dative(pick: random.Random) -> Pair:
 
 
 def draw_other(pick: random.Random, subject: Phrase) -> str:
-    """A pronoun that does not mean the subject itself."""
+    """Draws a pronoun that does not mean the subject itself."""
     same = {1: ("I", "we"), 2: ("you",)}.get(subject.person, ())
     return pick.choice([name for name in OBJECTS if name not in same])
 

@@ -24,17 +24,17 @@ SUFFIXES = (".png", ".svg", ".pdf")
 INK, QUIET, ACCENT, SCORE, GRID = "#1f2933", "#9aa5b1", "#c2410c", "#0f766e", "#d9dee4"
 
 
-def attention_map(found: Map, path: pathlib.Path, *, title: str | None = None) -> pathlib.Path:
+def attention_map(attention: Map, path: pathlib.Path, *, title: str | None = None) -> pathlib.Path:
     """Draws a map with the source's words across and the target's down; each row's strongest weight is marked.
 
-    The suffix chooses PNG, SVG or PDF.  Colors reach to the largest weight.
+    The suffix chooses PNG, SVG or PDF. Colors reach to the largest weight.
     """
-    rows, columns = found.weights.shape
+    rows, columns = attention.weights.shape
     figure, axes = plt.subplots(figsize=(2.2 + 0.42 * columns, 1.6 + 0.36 * rows), layout="constrained")
-    image = _cells(axes, found.weights, top=_ceiling(found.weights))
-    axes.scatter(found.weights.argmax(1), np.arange(rows), s=14, color=ACCENT, linewidths=0, zorder=3)
-    axes.set_xticks(range(columns), found.source, rotation=45, ha="left", rotation_mode="anchor")
-    axes.set_yticks(range(rows), found.target)
+    image = _cells(axes, attention.weights, top=_ceiling(attention.weights))
+    axes.scatter(attention.weights.argmax(1), np.arange(rows), s=14, color=ACCENT, linewidths=0, zorder=3)
+    axes.set_xticks(range(columns), attention.source, rotation=45, ha="left", rotation_mode="anchor")
+    axes.set_yticks(range(rows), attention.target)
     axes.xaxis.tick_top()
     axes.tick_params(length=0, pad=4, colors=INK, labelsize=10)
     bar = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02, aspect=24)
@@ -46,10 +46,10 @@ def attention_map(found: Map, path: pathlib.Path, *, title: str | None = None) -
     return _save(figure, path)
 
 
-def head_grid(found: PieceMap, path: pathlib.Path, *, title: str | None = None) -> pathlib.Path:
+def head_grid(attention: PieceMap, path: pathlib.Path, *, title: str | None = None) -> pathlib.Path:
     """Draws every head of every layer as a small map between words: layers down, heads across, one scale of colors."""
-    layers, heads = found.weights.shape[:2]
-    words = [[by_word(select(found, layer=layer, head=head)) for head in range(heads)] for layer in range(layers)]
+    layers, heads = attention.weights.shape[:2]
+    words = [[by_word(select(attention, layer=layer, head=head)) for head in range(heads)] for layer in range(layers)]
     rows, columns = words[0][0].weights.shape
     cell = 0.13
     size = (1.7 + heads * (columns * cell + 0.15), 1.5 + layers * (rows * cell + 0.35))
@@ -70,7 +70,7 @@ def head_grid(found: PieceMap, path: pathlib.Path, *, title: str | None = None) 
 
 
 def loss_curves(log: Iterable[Mapping[str, object]], path: pathlib.Path, *, title: str = "") -> pathlib.Path:
-    """Training objective and validation loss over steps; and the first other validation figure, on an axis of its own.
+    """Draws the training objective, the validation loss, and the first other validation figure on its own axis.
 
     Args:
       log: entries with a "step" and some of "loss", "validation_loss" and "validation_..." (any other figure).

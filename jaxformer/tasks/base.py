@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import jax
 
+from jaxformer import functional
 from jaxformer.config import PLACE, at_least
 from jaxformer.evaluation.scores import Score
 from jaxformer.modules.pure import Params, Pure
@@ -236,7 +237,9 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
         """Returns the option for batches of so many rows; empty where training would refuse them."""
 
     @abc.abstractmethod
-    def network(self, config: ConfigT, vocab_size: int, attention: AttentionFunction) -> Network[BatchT]:
+    def network(
+        self, config: ConfigT, vocab_size: int, attention: AttentionFunction = functional.attention
+    ) -> Network[BatchT]:
         """Builds the network; allocates nothing."""
 
     @abc.abstractmethod

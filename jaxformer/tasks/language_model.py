@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer import decoding, models
+from jaxformer import decoding, functional, models
 from jaxformer.config import PLACE, at_least
 from jaxformer.data.pipeline import batches, prepare_tokenizer
 from jaxformer.data.sources import locate
@@ -328,7 +328,7 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, TextBatch, Token
         return f"--data.batch_size {num_rows}"
 
     def network(
-        self, config: LanguageModelingConfig, vocab_size: int, attention: AttentionFunction
+        self, config: LanguageModelingConfig, vocab_size: int, attention: AttentionFunction = functional.attention
     ) -> LanguageModelNetwork:
         if config.model.vocab_size not in (0, vocab_size):
             raise DataError(f"model.vocab_size is {config.model.vocab_size}, but the tokenizer has {vocab_size}")

@@ -22,9 +22,6 @@ from jaxformer.evaluation.scores import Score
 from jaxformer.files import write_text
 from jaxformer.modules.pure import Params
 from jaxformer.multihost import cluster, processes
-from jaxformer.planning import forecast as planning
-from jaxformer.planning import topology
-from jaxformer.planning.forecast import Forecast
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, rundir, warm_start
 from jaxformer.tasks.base import Corpus, Data, Predictor, Say, TaskConfig
@@ -320,42 +317,6 @@ def evaluate(
     corpus = task.read(config)
     rundir.check_data(run, corpus.fingerprints)
     return task.evaluate(config, corpus, predictor or load(run), split=split or task.default_split, say=say or print)
-
-
-def plan(config: TaskConfig, name: str, *, shape: tuple[int, int] | None = None) -> tuple[Forecast, list[str]]:
-    """Compiles the training step of a configuration, on its mesh, for a topology of devices that are not here.
-
-    Returns the forecast, and what would make the step fit where it does not.
-
-    Args:
-      name: such as "v5p:4x4x8"; a mesh that begins ``slice=2`` has two of them. Or "h100:16x8", all hosts counted.
-      shape: rows and length of the batch; by default the batch that needs most memory.
-
-    Raises:
-      ConfigError: an unknown topology, a mesh that does not fit it or the model, or no compiler for it.
-    """
-    mesh = topology.mesh(name, config.mesh)
-    task = registry.task_of(config)
-    trainer = make_trainer(task, config, task.planned_vocab_size(config), Placement(mesh))
-    num_rows, length = shape or trainer.network.largest_batch
-    lowered, batch = trainer.lower(num_rows, length)
-    forecast = planning.forecast(
-        planning.Workload(lowered, trainer.abstract_state(), trainer.network.costs(batch)), name, mesh
-    )
-    if forecast.memory.fits:
-        return forecast, []
-    remat = getattr(trainer.network.net.config, "remat", True)
-
-    def smaller_batch(rows: int) -> str:
-        return f"--batch {rows}x{length}" if shape else task.smaller_batch(config, rows)
-
-    return forecast, planning.remedies(
-        forecast,
-        num_rows=num_rows,
-        accumulate=config.train.accumulate,
-        remat=remat,
-        smaller_batch=smaller_batch,
-    )
 
 
 def _described(placement: Placement) -> str:

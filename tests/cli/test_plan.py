@@ -5,8 +5,6 @@ import json
 
 import jax
 import pytest
-from jaxformer.tasks.translation_config import DataConfig, TrainConfig, TranslationConfig
-from jaxformer.tasks.translation_model import workload
 
 from jaxformer import models
 from jaxformer.cli import main as cli
@@ -14,6 +12,10 @@ from jaxformer.cli import plan
 from jaxformer.cli.arguments import override
 from jaxformer.config import to_data
 from jaxformer.planning import topology
+from jaxformer.tasks import planner
+from jaxformer.tasks.planner import workload
+from jaxformer.tasks.translation import DataConfig, TranslationConfig
+from jaxformer.training.config import TrainConfig
 from tests.planning.small import tight
 
 MODEL = models.EncoderDecoderConfig(d_model=32, num_heads=4, d_ff=64, num_encoder_layers=2, num_decoder_layers=2)
@@ -68,7 +70,7 @@ def test_remedies():
     """State of 6 of 16 GiB, 34 of temporaries for 8 rows a device and part: 2 of them fit, 3 do not."""
     found = tight(2, 4, 40)
     assert not found.memory.fits
-    text = plan.report("tight", found, plan.hints(budget(96 * 48), found))
+    text = plan.report("tight", found, planner.remedies(budget(96 * 48), found))
     assert "40.000  peak, of the 16 that JAX takes: IT DOES NOT FIT" in text
     assert "--model.remat True" in text
     assert "--train.accumulate 12: the batch in 12 parts, about 14.5 GiB" in text
@@ -77,11 +79,11 @@ def test_remedies():
     assert "8        6.00  all-gather along fsdp" in text
 
 
-@pytest.mark.parametrize("shape", [None, (90, 48, 48)])
+@pytest.mark.parametrize("shape", [None, (90, 48)])
 def test_remedies_can_be_followed(here, shape):
     """Each gives as many rows a device and part as its bytes are promised for."""
     config, found, mesh = budget(96 * 48), tight(2, 4, 40), topology.mesh("v5e:2x4", CONFIG.mesh)
-    for said in plan.hints(config, found, shape=shape)[1:3]:
+    for said in planner.remedies(config, found, shape=shape)[1:3]:
         option, value = said.partition(":")[0].split()
         followed, given = config, shape
         if option == "--batch":
@@ -97,21 +99,21 @@ def test_remedies_can_be_followed(here, shape):
 def test_remedies_that_change_nothing_are_not_named():
     """Nothing is cut below a row, no budget set that training would refuse."""
     config = budget(12 * 48, remat=True)
-    (only,) = plan.hints(config, tight(2, 1, 40, rows=12))  # a row a device and part already
+    (only,) = planner.remedies(config, tight(2, 1, 40, rows=12))  # a row a device and part already
     assert only.startswith("fsdp=8 instead of 4")
-    (only,) = plan.hints(budget(96 * 48, remat=True), tight(2, 1, 200))  # a row does not fit
+    (only,) = planner.remedies(budget(96 * 48, remat=True), tight(2, 1, 200))  # a row does not fit
     assert only.startswith("fsdp=8 instead of 4")
     one = dataclasses.replace(budget(8 * 48, remat=True), train=TrainConfig())
-    (only,) = plan.hints(one, tight(2, 1, 20, rows=8))  # 4 rows on 4 devices would do, but are too few for training
+    (only,) = planner.remedies(one, tight(2, 1, 20, rows=8))  # training would refuse 4 rows on 4 devices
     assert only.startswith("--train.accumulate 2: the batch in 2 parts, about 11.5 GiB")
-    batch = plan.hints(one, tight(2, 1, 20, rows=8), shape=(8, 48, 48))
+    batch = planner.remedies(one, tight(2, 1, 20, rows=8), shape=(8, 48))
     assert batch[1].startswith("--batch 4x48: a smaller batch, about 11.5 GiB")
 
 
 def test_remedies_of_a_state_that_is_too_large():
     """A smaller batch would not help."""
     config = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, remat=True))
-    (only,) = plan.hints(config, tight(8, 16, 40))
+    (only,) = planner.remedies(config, tight(8, 16, 40))
     assert only == "fsdp=8 instead of 4 in the mesh: half of the state's 24.0 GiB a device"
 
 
@@ -120,7 +122,7 @@ def test_remedies_of_a_state_that_is_too_large():
     [
         (["--topology", "v5e:2x5"], "libtpu|unknown topology"),
         (["--topology", "v5x:2x4"], "unknown topology 'v5x:2x4'; did you mean 'v5e:2x4'?"),
-        (["--topology", "v5e:2x4", "--batch", "12"], "--batch '12': expected ROWSxLENGTH"),
+        (["--topology", "v5e:2x4", "--batch", "12"], "--batch must be ROWSxLENGTH, such as 512x256, got '12'"),
         (["--topology", "h100:2x4", "--mesh", "slice=*,fsdp=4"], "mesh 'slice=*,fsdp=4': say how many slices"),
         (["--topology", "v5e:2x4", "--mesh", "fsdp"], "expected axis=size|libtpu"),
         (

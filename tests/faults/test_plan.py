@@ -8,13 +8,13 @@ import functools
 import pathlib
 
 import pytest
-from jaxformer.tasks.translation_model import workload
 
 from jaxformer import sharding
 from jaxformer.cli.plan import main
-from jaxformer.config import resolve
 from jaxformer.planning import topology as machines
 from jaxformer.planning.forecast import forecast
+from jaxformer.tasks.planner import workload
+from jaxformer.tasks.registry import resolve
 
 pytest.importorskip("libtpu", reason="no libtpu, which compiles for TPUs without one")
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
@@ -44,7 +44,7 @@ def compiled(config, topology, shape):
 def planned(case, removed=""):
     """Peak, largest array sent and all that a device sends, in MiB; with something of the placement taken away."""
     name, topology, mesh, rows, length = CASES[case]
-    _, config = resolve(f"{EXPERIMENTS}:{name}_en_de")
+    config = resolve(f"{EXPERIMENTS}:{name}_en_de")
     model = dataclasses.replace(config.model, num_encoder_layers=2, num_decoder_layers=2)
     config = dataclasses.replace(config, mesh=mesh, model=model)
     with pytest.MonkeyPatch.context() as patch:
@@ -52,7 +52,7 @@ def planned(case, removed=""):
             patch.setattr(sharding.Placement, "under", lambda self, function: function)
         rules = {name: cut for name, cut in sharding.RULES.items() if name != removed}
         patch.setattr("jaxformer.sharding.placement.RULES", rules)
-        found = compiled(config, topology, (rows, length, length))
+        found = compiled(config, topology, (rows, length))
     sent = sum(one.wire * one.count for one in found.collectives)
     return found.memory.peak / MIB, found.collectives[0].largest / MIB, sent / MIB
 
@@ -75,7 +75,7 @@ def test_a_lost_constraint_exceeds_the_limit(removed, limit):
 
 def test_slices_exchange_gradients_only():
     """Along the slow network goes a sum of as many bytes as a device holds of the parameters; of activations, none."""
-    _, config = resolve(f"{EXPERIMENTS}:base_en_de")
+    config = resolve(f"{EXPERIMENTS}:base_en_de")
     model = dataclasses.replace(config.model, num_encoder_layers=1, num_decoder_layers=1)
     config = dataclasses.replace(config, mesh="slice=2,fsdp=8", model=model)
     found = compiled(config, "v5p:2x2x2", (1024, 256, 256))

@@ -5,12 +5,12 @@ import importlib.util
 import pathlib
 
 import pytest
-from jaxformer.tasks.translation_model import make_model, workload
 
 from jaxformer import sharding
-from jaxformer.config import resolve
 from jaxformer.planning import topology
 from jaxformer.planning.forecast import forecast
+from jaxformer.tasks.planner import planned_trainer, workload
+from jaxformer.tasks.registry import resolve
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
@@ -22,7 +22,7 @@ MIB = 2**20
 
 def shallow(mesh):
     """Transformer-big with one and one layers."""
-    _, config = resolve(f"{EXPERIMENTS}:big_en_de")
+    config = resolve(f"{EXPERIMENTS}:big_en_de")
     return dataclasses.replace(
         config, mesh=mesh, model=dataclasses.replace(config.model, num_encoder_layers=1, num_decoder_layers=1)
     )
@@ -34,7 +34,7 @@ def test_big_on_32(monkeypatch, constrained):
     if not constrained:
         monkeypatch.setattr(sharding.Placement, "under", lambda self, function: function)
     mesh = topology.mesh("h100:4x8", "fsdp=8,tensor=4")
-    found = forecast(workload(shallow("fsdp=8,tensor=4"), mesh, shape=(512, 256, 256)), "h100:4x8", mesh)
+    found = forecast(workload(shallow("fsdp=8,tensor=4"), mesh, shape=(512, 256)), "h100:4x8", mesh)
     sent = sum(one.wire * one.count for one in found.collectives) / MIB
     figures = found.memory.peak / MIB, found.collectives[0].largest / MIB, sent
     assert found.memory.fits
@@ -46,8 +46,7 @@ def test_big_on_32(monkeypatch, constrained):
 def test_attention_is_cudnns():
     """Forward and backward, of the training step that is compiled for H100, padding included."""
     config = shallow("data=4,fsdp=8")
-    placement = sharding.Placement(sharding.mesh(config.mesh, topology.devices("h100:4x8")))
-    lowered, _ = make_model(config, config.data.vocab_size, placement).lower((512, 256, 256))
+    lowered, _ = planned_trainer(config, topology.mesh("h100:4x8", config.mesh)).lower(512, 256)
     text = lowered.compile().as_text()
     assert text.count('custom_call_target="__cudnn$fmhaScaleBiasSoftmax"') == 3
     assert text.count('custom_call_target="__cudnn$fmhaScaleBiasSoftmaxBackward"') == 3

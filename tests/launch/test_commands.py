@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from jaxformer.config import resolve
+from jaxformer.tasks.registry import resolve
 from tests.launch import programs
 
 FILES = ["README.md", "supervise.py", "local.py", "render.py", "slurm/train.sbatch", "tpu_vm/train.py", "../README.md"]

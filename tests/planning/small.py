@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxformer import axes, models, sharding, training
+from jaxformer import models, sharding, targets, training
 from jaxformer.models import costs
 from jaxformer.planning.forecast import Costs, Forecast, Memory, Workload
 from jaxformer.planning.hlo import Collective
@@ -54,7 +54,7 @@ def lowered(config, mesh, shape, *, accumulate=1):
     batch = {"source": place(source, jnp.int32), "source_valid": place(source, jnp.bool_)}
     batch |= {name: place(target, jnp.int32) for name in ("target", "labels")}
     batch |= {"target_valid": place(target, jnp.bool_)}
-    with axes.compiling_for(mesh.devices.flatten().tolist()):
+    with targets.compiling_for(mesh.devices.flatten().tolist()):
         return step.lower(state, batch)
 
 

@@ -1,4 +1,4 @@
-"""From a data configuration to sentences, and from sentences to tokens."""
+"""The corpora of a translation experiment, as its data configuration names them."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def load_corpora(config: DataConfig, *, seed: int) -> Corpora:
     for part, (source, target) in named.items():
         if target and not source:
             raise DataError(f"--data.{part}-target {target} is given, but no --data.{part}-source")
-    given = {part: _read(config, *files) for part, files in named.items() if files[0]}
-    wanting = [part for part in named if part not in given]
-    if "validation" in wanting and not config.held_out:
+    parts = {part: _read(config, *files) for part, files in named.items() if files[0]}
+    missing = [part for part in named if part not in parts]
+    if "validation" in missing and not config.held_out:
         raise DataError("no validation data: give --data.validation-source FILE, or --data.held-out more than 0")
-    if wanting:
-        train, *parts = split_by_source(train, held_out=[config.held_out] * len(wanting), seed=seed)
-        given.update(zip(wanting, parts, strict=True))
-    return Corpora(train, given["validation"], {"test": given["test"]})
+    if missing:
+        train, *held_out = split_by_source(train, held_out=[config.held_out] * len(missing), seed=seed)
+        parts.update(zip(missing, held_out, strict=True))
+    return Corpora(train, parts["validation"], {"test": parts["test"]})
 
 
 def _read(config: DataConfig, source: str, target: str) -> Parallel:
@@ -61,11 +61,10 @@ def _read(config: DataConfig, source: str, target: str) -> Parallel:
 
 
 def _grammar() -> Corpora:
-    parts = demo.splits()
-    pairs = {name: _parallel(getattr(parts, name)) for name in ("train", "validation", "seen", "unseen")}
-    tests = {"unseen sentences": pairs["seen"], "unseen combinations": pairs["unseen"]}
-    return Corpora(pairs["train"], pairs["validation"], tests)
+    splits = demo.splits()
+    tests = {"unseen sentences": _parallel(splits.seen), "unseen combinations": _parallel(splits.unseen)}
+    return Corpora(_parallel(splits.train), _parallel(splits.validation), tests)
 
 
-def _parallel(pairs) -> Parallel:
+def _parallel(pairs: Sequence[demo.Pair]) -> Parallel:
     return Parallel(tuple(p.english for p in pairs), tuple(p.french for p in pairs))

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer import models
+from jaxformer import functional, models
 from jaxformer.data.batch import Batch
 from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, replan
 from jaxformer.data.batch_plan import num_rows as rows_of_budget
@@ -187,7 +187,9 @@ class Translation(Task[TranslationConfig, Corpora, Batch, Tokenizer, Translator]
         length = _longest(config)
         return f"--data.tokens_per_batch {num_rows * length}" if num_rows >= rows_of_budget(0, length) else ""
 
-    def network(self, config: TranslationConfig, vocab_size: int, attention: AttentionFunction) -> TranslationNetwork:
+    def network(
+        self, config: TranslationConfig, vocab_size: int, attention: AttentionFunction = functional.attention
+    ) -> TranslationNetwork:
         for name in ("source_vocab_size", "target_vocab_size"):
             if (size := getattr(config.model, name)) not in (0, vocab_size):
                 raise DataError(f"model.{name} is {size}, but the tokenizer has {vocab_size} pieces")

@@ -1,0 +1,128 @@
+"""Random segmentations of text into subwords, repeatable on every machine.
+
+sentencepiece samples too, but salts its generator in each process, whatever its seed is.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import functools
+import itertools
+import math
+import random
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+SPACE = "\u2581"
+"""The character that sentencepiece writes for a space; pieces hold it only as their first character."""
+
+_WORD = re.compile(f"{SPACE}[^{SPACE}]*|[^{SPACE}]+")
+_UNKNOWN = 10.0  # sentencepiece's penalty, below the lowest score, of a character outside the vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Subwords:
+    """A vocabulary of subwords.
+
+    Attributes:
+      scores: the log-probability of each piece (unigram), or the negative rank of its merge (BPE).
+      ids: the token of each piece.
+      spell: the tokens of a character that is not a piece.
+    """
+
+    scores: Mapping[str, float]
+    ids: Mapping[str, int]
+    spell: Callable[[str], Sequence[int]]
+
+    @functools.cached_property
+    def longest(self) -> int:
+        """Characters of the longest piece."""
+        return max(map(len, self.scores), default=1)
+
+    @functools.cached_property
+    def lowest(self) -> float:
+        """The lowest score of a piece."""
+        return min(self.scores.values(), default=0.0)
+
+    def tokens(self, pieces: Iterable[str]) -> list[int]:
+        """The tokens of pieces and of characters outside the vocabulary."""
+        tokens: list[int] = []
+        for piece in pieces:
+            if piece in self.ids:
+                tokens.append(self.ids[piece])
+            else:
+                tokens += self.spell(piece)
+        return tokens
+
+
+def sample_unigram(subwords: Subwords, lines: Iterable[str], *, seed: int, alpha: float) -> list[list[int]]:
+    """Draws a segmentation x of each line from ``p(x)**alpha``, normalized over all segmentations (Kudo 2018).
+
+    Args:
+      lines: text with `SPACE` for spaces.
+    """
+    draw = random.Random(seed).random  # noqa: S311 - data, not a secret
+    lattice = functools.lru_cache(maxsize=1 << 16)(functools.partial(_lattice, subwords, alpha=alpha))
+
+    def pieces(word: str) -> list[str]:
+        starts, stop, chosen = lattice(word), len(word), []
+        while stop:
+            cumulative, start_of = starts[stop]
+            start = start_of[min(bisect.bisect(cumulative, draw()), len(start_of) - 1)]
+            chosen.append(word[start:stop])
+            stop = start
+        return chosen[::-1]
+
+    return [subwords.tokens(piece for word in _WORD.findall(line) for piece in pieces(word)) for line in lines]
+
+
+def sample_bpe(subwords: Subwords, lines: Iterable[str], *, seed: int, alpha: float) -> list[list[int]]:
+    """Segments each line by its merges, each of which is left out with probability `alpha` (Provilkov et al. 2020).
+
+    Args:
+      lines: text with `SPACE` for spaces.
+    """
+    draw = random.Random(seed).random  # noqa: S311 - data, not a secret
+    return [
+        subwords.tokens(piece for word in _WORD.findall(line) for piece in _merge(subwords, word, alpha, draw))
+        for line in lines
+    ]
+
+
+def _lattice(subwords: Subwords, word: str, *, alpha: float) -> list[tuple[list[float], list[int]]]:
+    """The places where a piece that ends at each position may begin, with their cumulative probabilities."""
+    forward, starts = [0.0], [([1.0], [0])]
+    for stop in range(1, len(word) + 1):
+        weights, begins = [], []
+        for start in range(max(0, stop - subwords.longest), stop):
+            score = subwords.scores.get(word[start:stop])
+            if score is None and stop - start == 1:
+                score = subwords.lowest - _UNKNOWN
+            if score is not None:
+                weights.append(forward[start] + alpha * score)
+                begins.append(start)
+        top = max(weights)
+        total = math.fsum(math.exp(weight - top) for weight in weights)
+        forward.append(top + math.log(total))
+        starts.append((list(itertools.accumulate(math.exp(weight - top) / total for weight in weights)), begins))
+    return starts
+
+
+def _merge(subwords: Subwords, word: str, alpha: float, draw: Callable[[], float]) -> list[str]:
+    """The pieces of a word after its best merges, in order, except those that are left out."""
+    edges = list(range(len(word) + 1))
+    left_out: set[tuple[int, int, int]] = set()
+    while True:
+        candidates = [
+            (-subwords.scores[word[pair[0] : pair[2]]], pair)
+            for pair in zip(edges, edges[1:], edges[2:], strict=False)
+            if word[pair[0] : pair[2]] in subwords.scores and pair not in left_out
+        ]
+        if not candidates:
+            return [word[start:stop] for start, stop in itertools.pairwise(edges)]
+        _, pair = min(candidates)
+        if draw() < alpha:
+            left_out.add(pair)
+        else:
+            edges.remove(pair[1])

@@ -1,0 +1,64 @@
+"""Plans: the training step of a configuration, compiled for devices that are not here."""
+
+from __future__ import annotations
+
+from jax.sharding import Mesh
+
+from jaxformer.planning import topology
+from jaxformer.planning.forecast import Forecast, Workload, forecast
+from jaxformer.planning.forecast import remedies as remedies_of
+from jaxformer.sharding import Placement
+from jaxformer.tasks import registry
+from jaxformer.tasks.base import TaskConfig
+from jaxformer.tasks.trainer import Trainer, make_trainer
+
+Shape = tuple[int, int]
+"""Rows and length of a batch."""
+
+
+def plan(config: TaskConfig, name: str, *, shape: Shape | None = None) -> tuple[Forecast, list[str]]:
+    """Compiles the training step of a configuration, on its mesh, for a topology.
+
+    Returns the forecast, and what would make the step fit where it does not.
+
+    Args:
+      name: such as "v5p:4x4x8"; a mesh that begins ``slice=2`` has two of them. Or "h100:16x8", all hosts counted.
+      shape: of the batch; by default the one that needs most memory.
+
+    Raises:
+      ConfigError: an unknown topology, a mesh that does not fit it or the model, or no compiler for it.
+    """
+    mesh = topology.mesh(name, config.mesh)
+    result = forecast(workload(config, mesh, shape=shape), name, mesh)
+    return result, [] if result.memory.fits else remedies(config, result, shape=shape)
+
+
+def planned_trainer(config: TaskConfig, mesh: Mesh) -> Trainer:
+    """Returns the trainer of a configuration without its data: the settings say how large the vocabulary is."""
+    task = registry.task_of(config)
+    return make_trainer(task, config, task.planned_vocab_size(config), Placement(mesh))
+
+
+def workload(config: TaskConfig, mesh: Mesh, *, shape: Shape | None = None) -> Workload:
+    """Lowers the training step of a configuration for the devices of a mesh, which need not be here."""
+    trainer = planned_trainer(config, mesh)
+    lowered, batch = trainer.lower(*(shape or trainer.network.largest_batch))
+    return Workload(lowered, trainer.abstract_state(), trainer.network.costs(batch))
+
+
+def remedies(config: TaskConfig, result: Forecast, *, shape: Shape | None = None) -> list[str]:
+    """Returns what would make the step fit, as options of the command line with their arithmetic."""
+    task = registry.task_of(config)
+    network = task.network(config, task.planned_vocab_size(config))
+    num_rows, length = shape or network.largest_batch
+
+    def smaller_batch(rows: int) -> str:
+        return f"--batch {rows}x{length}" if shape else task.smaller_batch(config, rows)
+
+    return remedies_of(
+        result,
+        num_rows=num_rows,
+        accumulate=config.train.accumulate,
+        remat=getattr(network.net.config, "remat", True),
+        smaller_batch=smaller_batch,
+    )

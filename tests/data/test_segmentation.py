@@ -1,0 +1,93 @@
+"""Sampled segmentations have the published probabilities, and are the same on every machine."""
+
+import collections
+import itertools
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+
+from jaxformer import demo
+from jaxformer.data.segmentation import SPACE, Subwords, sample_bpe, sample_unigram
+from jaxformer.data.tokenizer import SubwordTokenizer
+
+LINES = [text for pair in demo.generate(300) for text in (pair.english, pair.french)]
+PIECES = {"a": -2.0, "b": -1.5, "ab": -1.0, "ba": -2.5, "bab": -3.0, SPACE: -1.0, f"{SPACE}a": -2.0}
+UNIGRAM = Subwords(PIECES, {piece: token for token, piece in enumerate(PIECES)}, lambda character: [100])
+
+
+def segmentations(text):
+    """Every way to cut a text into pieces."""
+    for cuts in itertools.product([False, True], repeat=len(text) - 1):
+        edges = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), len(text)]
+        pieces = [text[a:b] for a, b in itertools.pairwise(edges)]
+        if all(piece in PIECES for piece in pieces):
+            yield pieces
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+def test_unigram_draws_with_the_published_probabilities(alpha):
+    text, number = f"babab{SPACE}ab", 20_000
+    weights = {
+        tuple(UNIGRAM.ids[piece] for piece in pieces): math.exp(alpha * sum(PIECES[piece] for piece in pieces))
+        for pieces in segmentations(text)
+    }
+    drawn = collections.Counter(map(tuple, sample_unigram(UNIGRAM, [text] * number, seed=1, alpha=alpha)))
+    assert set(drawn) == set(weights)
+    for tokens, weight in weights.items():
+        expected = weight / sum(weights.values())
+        assert abs(drawn[tokens] / number - expected) < 5 * math.sqrt(expected / number)
+
+
+def test_unknown_characters_are_spelled():
+    assert sample_unigram(UNIGRAM, ["xab", ""], seed=0, alpha=50.0) == [[100, 2], []]
+    assert sample_bpe(UNIGRAM, ["xab", ""], seed=0, alpha=0.0) == [[100, 2], []]
+
+
+def test_merges_are_left_out_with_their_probability():
+    ranks = {"a": -9.0, "b": -8.0, "ab": -0.0, "abab": -1.0}
+    subwords = Subwords(ranks, {piece: token for token, piece in enumerate(ranks)}, lambda character: [100])
+    number = 20_000
+    drawn = collections.Counter(map(tuple, sample_bpe(subwords, ["abab"] * number, seed=1, alpha=0.3)))
+    expected = {(3,): 0.7**3, (2, 2): 0.7**2 * 0.3, (2, 0, 1): 0.21, (0, 1, 2): 0.21, (0, 1, 0, 1): 0.09}
+    assert sum(expected.values()) == pytest.approx(1)
+    assert set(drawn) == set(expected)
+    for tokens, probability in expected.items():
+        assert drawn[tokens] / number == pytest.approx(probability, abs=5 * math.sqrt(probability / number))
+
+
+@pytest.mark.parametrize(("kind", "alpha"), [("unigram", 1000.0), ("bpe", 0.0)])
+def test_the_limit_is_the_best_segmentation(kind, alpha):
+    """An independent implementation, sentencepiece, finds the best one."""
+    tokenizer = SubwordTokenizer.train(LINES, vocab_size=400, kind=kind)
+    lines = [*LINES[:200], " two  spaces ", "日本 🎉", "\u2581", "\n", ""]
+    best = [ids.tolist() for ids in tokenizer.encode(lines)]
+    assert [ids.tolist() for ids in tokenizer.sample(lines, seed=3, alpha=alpha)] == best
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_the_same_in_every_process(kind):
+    code = (
+        "import hashlib\n"
+        "from jaxformer import demo\n"
+        "LINES = [text for pair in demo.generate(300) for text in (pair.english, pair.french)]\n"
+        "from jaxformer.data.tokenizer import SubwordTokenizer\n"
+        f"tokenizer = SubwordTokenizer.train(LINES, vocab_size=400, kind={kind!r})\n"
+        "ids = [line.tolist() for line in tokenizer.sample(LINES, seed=1)]\n"
+        "assert ids != [line.tolist() for line in tokenizer.sample(LINES, seed=2)]\n"
+        "assert [tokenizer.decode(line) for line in ids] == LINES\n"
+        "print(hashlib.sha256(repr(ids).encode()).hexdigest())\n"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "12"
+    }
+    assert len(printed) == 1

@@ -1,0 +1,61 @@
+"""Every configuration below experiments/, and every built-in one, makes a network whose size is counted."""
+
+import dataclasses
+import math
+import pathlib
+
+import jax
+import pytest
+
+from jaxformer.config import from_data, to_data
+from jaxformer.tasks import registry
+from jaxformer.tasks.translation.corpora import load_corpora
+
+ROOT = pathlib.Path(__file__).parents[2]
+TRANSLATION = (
+    "multi30k:en_de multi30k:de_en multi30k:en_fr tatoeba:en_fr tatoeba:en_de wmt14:base_en_de wmt14:big_en_de "
+    "wmt14:large_en_de wmt14:base_en_fr wmt14:big_en_fr"
+).split()
+LANGUAGE_MODEL = [f"tinyshakespeare:{name}" for name in ("characters", "characters_large", "subwords", "no_mask")]
+NAMES = [*registry.BUILTIN, *TRANSLATION, *LANGUAGE_MODEL]
+
+
+@pytest.fixture(autouse=True)
+def _at_the_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+def test_the_list_is_complete():
+    listed = [name.rpartition("/")[2] for name, _ in registry.catalog()]
+    assert sorted(listed) == sorted(NAMES)
+    assert all(summary for _, summary in registry.catalog())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_configuration_makes_a_network(name):
+    config = registry.resolve(name)
+    assert from_data(type(config), to_data(config)) == config
+    network = registry.task_of(config).network(config, getattr(config.data, "vocab_size", 72))
+    parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(network.net.shapes))
+    assert parameters == network.num_parameters
+    published = {"wmt14:base_en_de": 65e6, "wmt14:big_en_de": 213e6}.get(name)
+    if published:  # the paper's table 3
+        assert abs(parameters / published - 1) < 0.05
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "pairs"), [("multi30k:en_de", 29_000), ("tatoeba:en_fr", 160_000)])
+def test_corpora_are_read(name, pairs, data_directory):
+    config = registry.resolve(name)
+    data = dataclasses.replace(config.data, directory=str(data_directory))
+    corpora = load_corpora(data, seed=0)
+    assert len(corpora.train) >= pairs
+    assert not set(corpora.train.source) & set(corpora.tests["test"].source)
+
+
+@pytest.mark.full
+def test_tinyshakespeare_is_split_as_published(data_directory):
+    config = registry.resolve("tinyshakespeare:characters")
+    data = dataclasses.replace(config.data, directory=str(data_directory))
+    corpus = registry.task_of(config).read(dataclasses.replace(config, data=data))
+    assert (len(corpus.train), len(corpus.validation)) == (1_003_854, 111_540)
