@@ -11,8 +11,8 @@ from jaxformer import models, pure
 from jaxformer.models import costs
 
 
-def count(config):
-    return sum(x.size for x in jax.tree.leaves(pure(models.EncoderDecoder, config).shapes))
+def count(config, network=models.EncoderDecoder):
+    return sum(x.size for x in jax.tree.leaves(pure(network, config).shapes))
 
 
 CHOICES = list(itertools.product(("none", "decoder", "all"), ("post", "pre"), ("sinusoidal", "learned"), (True, False)))
@@ -37,8 +37,32 @@ def test_parameters_are_counted_exactly(tie, norm_position, positions, bias):
     assert costs.encoder_decoder_parameters(config) == count(config)
 
 
+LANGUAGE_CHOICES = list(itertools.product((True, False), ("post", "pre"), ("sinusoidal", "learned"), (True, False)))
+
+
+@pytest.mark.parametrize(("tie", "norm_position", "positions", "bias"), LANGUAGE_CHOICES)
+def test_parameters_of_a_language_model_are_counted_exactly(tie, norm_position, positions, bias):
+    config = models.LanguageModelConfig(
+        23,
+        d_model=12,
+        num_heads=3,
+        d_ff=20,
+        num_layers=3,
+        tie_embeddings=tie,
+        norm_position=norm_position,
+        positions=positions,
+        max_positions=31,
+        attention_bias=bias,
+    )
+    assert costs.language_model_parameters(config) == count(config, models.LanguageModel)
+
+
 CONFIG = models.EncoderDecoderConfig(
     400, 400, d_model=64, num_heads=4, d_ff=192, num_encoder_layers=1, num_decoder_layers=1, dropout=0.0
+)
+
+LANGUAGE_CONFIG = models.LanguageModelConfig(
+    400, d_model=64, num_heads=4, d_ff=192, num_layers=1, activation="relu", dropout=0.0
 )
 
 
@@ -52,6 +76,14 @@ def test_flops_of_the_compiled_forward_pass(lengths):
     counted = compiled.cost_analysis()["flops"]
     model = costs.encoder_decoder_flops(CONFIG, batch, source_length, target_length)
     assert 1.0 <= counted / model < 1.08
+
+
+@pytest.mark.parametrize(("batch", "length"), [(2, 40), (3, 16)])
+def test_flops_of_the_compiled_language_model(batch, length):
+    net = pure(models.LanguageModel, LANGUAGE_CONFIG)
+    compiled = jax.jit(net.apply).lower(net.shapes, jax.ShapeDtypeStruct((batch, length), jnp.int32)).compile()
+    counted = compiled.cost_analysis()["flops"]
+    assert 1.0 <= counted / costs.language_model_flops(LANGUAGE_CONFIG, batch, length) < 1.08
 
 
 def test_flops_grow_as_they_should():
@@ -69,3 +101,29 @@ def test_flops_grow_as_they_should():
 def test_remat_costs_the_model_nothing():
     remat = dataclasses.replace(CONFIG, remat=True)
     assert costs.encoder_decoder_flops(remat, 2, 16, 16) == costs.encoder_decoder_flops(CONFIG, 2, 16, 16)
+    language = dataclasses.replace(LANGUAGE_CONFIG, remat=True)
+    assert costs.language_model_flops(language, 2, 16) == costs.language_model_flops(LANGUAGE_CONFIG, 2, 16)
+
+
+def test_flops_of_a_language_model_grow_as_they_should():
+    """Linear in depth and batch, quadratic in length through attention alone; training is three forward passes."""
+    flops = costs.language_model_flops
+    deeper = dataclasses.replace(LANGUAGE_CONFIG, num_layers=3)
+    logits = 2 * 64 * 400 * 2 * 16
+    assert flops(deeper, 2, 16) - logits == 3 * (flops(LANGUAGE_CONFIG, 2, 16) - logits)
+    assert flops(LANGUAGE_CONFIG, 6, 16) == 3 * flops(LANGUAGE_CONFIG, 2, 16)
+    longer = flops(LANGUAGE_CONFIG, 1, 32) - 2 * flops(LANGUAGE_CONFIG, 1, 16)
+    assert longer == 4 * 64 * (32**2 - 2 * 16**2)  # one attention: two products of T S D
+    assert costs.language_model_training_flops(LANGUAGE_CONFIG, 2, 16) == 3 * flops(LANGUAGE_CONFIG, 2, 16)
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+def test_what_is_computed_again(norm_position):
+    """Attention's two products; with remat all of each block, except a pre-norm block's last product."""
+    config = dataclasses.replace(LANGUAGE_CONFIG, norm_position=norm_position)
+    training = costs.language_model_training_flops(config, 2, 16)
+    assert costs.language_model_computed_flops(config, 2, 16) == training + 4 * 64 * 2 * 16**2
+    blocks = costs.language_model_flops(config, 2, 16) - 2 * 64 * 400 * 2 * 16
+    last = 2 * 64 * 192 * 2 * 16 if norm_position == "pre" else 0
+    remat = dataclasses.replace(config, remat=True)
+    assert costs.language_model_computed_flops(remat, 2, 16) == training + blocks - last

@@ -91,14 +91,6 @@ def test_deep_norm_block():
     np.testing.assert_allclose(net.apply(params, x), norm("feed_forward_norm", 3 * z + think(z)), atol=1e-5)
 
 
-def test_gated_feed_forward():
-    net, params = built(lambda rngs: modules.GatedFeedForward(D, rngs=rngs))
-    kernels = [params[name]["kernel"] for name in ("gate", "up", "down")]
-    assert kernels[0].shape == (D, 8 * D // 3)
-    x = normal(2, 5, D)
-    np.testing.assert_allclose(net.apply(params, x), functional.gated_feed_forward(x, *kernels), atol=1e-5)
-
-
 def test_norm_is_the_callers():
     net, params = block(functional.pre_norm, cross=False, norm=modules.RMSNorm)
     assert set(params["attention_norm"]) == {"scale"}

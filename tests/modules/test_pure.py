@@ -139,3 +139,25 @@ def test_apply_does_not_touch_the_parameters():
     tokens = jnp.ones((1, 2), jnp.int32)
     quick(NET.apply)(params(), tokens, tokens)
     jax.tree.map(np.testing.assert_array_equal, before, params())
+
+
+def test_a_bound_model_has_its_methods():
+    """`bind` gives the module itself, whose methods may be jitted, differentiated and mapped."""
+    tokens = jnp.ones((2, 3), jnp.int32)
+    model = NET.bind(params())
+    assert type(model) is models.EncoderDecoder
+    run = lambda params: NET.bind(params).decode(tokens, NET.bind(params).encode(tokens))
+    expected = quick(NET.apply)(params(), tokens, tokens)
+    np.testing.assert_allclose(quick(run)(params()), expected, atol=1e-6)
+    loss = lambda call: quick(jax.grad(lambda params: jnp.sum(call(params) ** 2)))(params())
+    slopes = loss(run), loss(lambda params: NET.apply(params, tokens, tokens))
+    for a, b in zip(*map(jax.tree.leaves, slopes), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    both = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), params())
+    np.testing.assert_allclose(quick(jax.vmap(run))(both)[0], expected, atol=1e-5)
+
+
+def test_bind_refuses_what_is_not_this_model():
+    wrong = params() | {"extra": jnp.ones(2)}
+    with pytest.raises(ValueError, match=r"params\['extra'\] has shape \(2,\), the model has nothing"):
+        NET.bind(wrong)

@@ -133,7 +133,7 @@ def test_b6_the_whole_source_is_visible():
 def test_b7_logits_without_bias():
     """Z3: X W_vocab as in 000; document 004 adds a bias, which no model here has."""
     shapes = model("pre").net.shapes
-    assert set(shapes["output"]) == {"kernel"}
+    assert set(shapes["decoder"]["output"]) == {"kernel"}
 
 
 def test_b8_one_block_three_families():

@@ -104,7 +104,7 @@ def test_first_dimension_that_asks_has_the_axis():
 
 
 def test_a_dimension_that_cannot_be_cut_is_named():
-    config = models.EncoderDecoderConfig(60, 60, **(SIZES | {"num_heads": 2}))
+    config = models.EncoderDecoderConfig(64, 64, **(SIZES | {"num_heads": 2}))
     net = pure(models.EncoderDecoder, config)
     with pytest.raises(ValueError, match=r"params\['.*\(heads\) cannot be cut along tensor = 8"):
         sharding.shardings_like(net.shapes, net.axes, sharding.RULES, sharding.mesh("tensor=8"))

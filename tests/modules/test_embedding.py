@@ -1,0 +1,84 @@
+"""Token and position tables, and their sum with dropout."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, modules
+from tests.modules.small import built, int32, normal
+
+D = 8
+
+
+def test_embedding():
+    """Looked up times sqrt(D) on the way in, the plain table on the way out; logits are float32 in bfloat16 too."""
+    net, params = built(lambda rngs: modules.Embedding(11, D, rngs=rngs))
+    table = np.asarray(params["table"], np.float64)
+    tokens = int32([[3, 0], [10, 3]])
+    np.testing.assert_allclose(net.apply(params, tokens), np.sqrt(D) * table[tokens], rtol=1e-6)
+    assert net.apply(params, tokens, dtype=jnp.dtype("bfloat16")).dtype == jnp.bfloat16
+    x = normal(2, 3, D)
+    np.testing.assert_allclose(net.call(modules.Embedding.logits, params, x), x @ table.T, atol=1e-5)
+    assert net.call(modules.Embedding.logits, params, x.astype(jnp.bfloat16)).dtype == jnp.float32
+    fresh = built(lambda rngs: modules.Embedding(400, 64, rngs=rngs))[0].init(jax.random.key(0))["table"]
+    np.testing.assert_allclose(np.std(fresh), 1 / 8, rtol=0.02)  # so that embedded tokens have unit variance
+
+
+def test_learned_positions():
+    net, params = built(lambda rngs: modules.LearnedPositions(4, D, rngs=rngs))
+    np.testing.assert_array_equal(net.apply(params, int32([[0, 3]]), length=4), params["table"][jnp.array([[0, 3]])])
+    with pytest.raises(ValueError, match="a sequence of length 5 has no learned position beyond 4"):
+        net.apply(params, int32([[0]]), length=5)
+
+
+def embeddings(learned, dropout=0.0, dtype="float32"):
+    def make(rngs):
+        tokens = modules.Embedding(11, D, rngs=rngs)
+        positions = modules.LearnedPositions(4, D, rngs=rngs) if learned else None
+        return modules.Embeddings(tokens, positions, dropout=dropout, dtype=dtype)
+
+    return built(make)
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_embeddings_are_the_sum_of_tokens_and_positions(learned):
+    net, params = embeddings(learned)
+    tokens = int32([[3, 0, 5], [10, 3, 3]])
+    offset = params["positions"]["table"][:3] if learned else functional.sinusoidal(jnp.arange(3), dim=D)
+    expected = np.sqrt(D) * np.asarray(params["tokens"]["table"])[tokens] + np.asarray(offset)
+    np.testing.assert_allclose(net.apply(params, tokens), expected, atol=1e-5)
+    assert embeddings(learned, dtype="bfloat16")[0].apply(params, tokens).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_a_step_of_embeddings_is_that_position_of_the_sequence(learned):
+    """Each hypothesis at a position of its own."""
+    net, params = embeddings(learned)
+    tokens, positions = np.array([[3, 0, 5, 7], [10, 3, 3, 1]]), np.array([[0, 3], [2, 2]])
+    whole = np.asarray(net.apply(params, int32(tokens)))
+    chosen = np.take_along_axis(tokens, positions, 1)
+    step = net.call(modules.Embeddings.step, params, int32(chosen), int32(positions), length=4)
+    np.testing.assert_allclose(step, np.take_along_axis(whole, positions[..., None], 1), atol=1e-5)
+
+
+def test_embeddings_drop_with_a_key():
+    net, params = embeddings(True, dropout=0.5)
+    tokens, key = int32([[3, 0, 5]]), jax.random.key(0)
+    plain = net.apply(params, tokens)
+    np.testing.assert_allclose(
+        net.apply(params, tokens, key=key), functional.dropout(plain, rate=0.5, key=key), atol=1e-6
+    )
+
+
+def test_embeddings_check_lengths():
+    message = "a sequence of length 5 has no learned position beyond 4"
+    for learned in (True, False):
+        net, params = embeddings(learned)
+        module = net.net.bind(params)
+        module.check_length(4)
+        if learned:
+            with pytest.raises(ValueError, match=message):
+                module.check_length(5)
+        else:
+            module.check_length(100_000)
