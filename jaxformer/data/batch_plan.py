@@ -13,6 +13,7 @@ import functools
 import numpy as np
 
 from jaxformer.data.batch import Shape
+from jaxformer.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,15 +99,15 @@ def make_batch_plan(
       length_multiple: lengths of batches are a multiple of this, for meshes that shard them.
 
     Raises:
-      ValueError: no pair is short enough, or the budget cannot hold `multiple_of` of the longest.
+      ConfigError: no pair is short enough, or the budget cannot hold `multiple_of` of the longest.
     """
     longer = np.maximum(source_lengths, target_lengths) + 1
     kept = np.flatnonzero(longer <= max_length)
     if len(kept) == 0:
-        raise ValueError(f"no pair of {len(longer)} has at most {max_length} tokens a side")
+        raise ConfigError(f"no pair of {len(longer)} has at most {max_length} tokens a side")
     limits = _limits(longer[kept], num_shapes, length_multiple)
     if multiple_of * limits[-1] > tokens_per_batch:
-        raise ValueError(
+        raise ConfigError(
             f"a budget of {tokens_per_batch} tokens cannot hold {multiple_of} pairs of {limits[-1]} tokens; "
             f"raise it to {multiple_of * limits[-1]} or lower max_length"
         )

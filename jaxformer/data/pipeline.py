@@ -65,7 +65,7 @@ def prepare_tokenizer(
       vocab_size: token ids of a subword tokenizer; a vocabulary of characters has as many as the text has.
 
     Raises:
-      ValueError: the text cannot fill the vocabulary.
+      ConfigError: the text cannot fill the vocabulary.
     """
     if kind == "characters":
         return CharacterTokenizer.train(text.lines())  # as fast as reading it

@@ -16,7 +16,7 @@ import sentencepiece
 
 from jaxformer.data.segmentation import SPACE, Subwords, sample_bpe, sample_unigram
 from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import write_bytes
 
 _ESCAPE = "\ue000"  # instead of a literal U+2581, which sentencepiece writes for a space
@@ -93,7 +93,7 @@ class SubwordTokenizer:
         Unigram: Kudo 2018; BPE: Sennrich et al. 2016. One thread, so equal lines give equal bytes.
 
         Raises:
-          ValueError: the corpus cannot fill the vocabulary; the message names the largest that it can.
+          ConfigError: the corpus cannot fill the vocabulary; the message names the largest that it can.
         """
         model = io.BytesIO()
         try:
@@ -115,7 +115,7 @@ class SubwordTokenizer:
                 minloglevel=2,
             )
         except RuntimeError as error:
-            raise ValueError(f"cannot train a vocabulary of {vocab_size} pieces on this corpus: {error}") from error
+            raise ConfigError(f"cannot train a vocabulary of {vocab_size} pieces on this corpus: {error}") from error
         return cls(model.getvalue())
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -210,12 +210,12 @@ class CharacterTokenizer:
         """Takes the characters of the lines as the vocabulary.
 
         Raises:
-          ValueError: the lines hold no character.
+          DataError: the lines hold no character.
         """
         characters: set[str] = set()
         characters.update(*lines)
         if not characters:
-            raise ValueError("cannot make a vocabulary of characters from a text without characters")
+            raise DataError("cannot make a vocabulary of characters from a text without characters")
         return cls("".join(sorted(characters)), special)
 
     def save(self, path: str | os.PathLike[str]) -> None:

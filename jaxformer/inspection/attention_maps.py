@@ -10,6 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
+from jaxformer.errors import ConfigError
+
 SPACE = "\u2581"
 """The character that tokenizers write for the space before a piece."""
 BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -37,12 +39,12 @@ def select(attention: PieceMap, *, layer: int | None = None, head: int | None = 
     """Selects one layer and head, or takes the mean over those not named.
 
     Raises:
-      ValueError: there is no such layer or head.
+      ConfigError: there is no such layer or head.
     """
     weights = np.asarray(attention.weights, np.float64)
     for name, index, size in (("layer", layer, weights.shape[0]), ("head", head, weights.shape[1])):
         if index is not None and not 0 <= index < size:
-            raise ValueError(f"{name} {index} is not one of 0 to {size - 1}")
+            raise ConfigError(f"{name} {index} is not one of 0 to {size - 1}")
     weights = weights.mean(0) if layer is None else weights[layer]
     return Map(attention.source, attention.target, weights.mean(0) if head is None else weights[head])
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.data.batch_plan import make_batch_plan, replan
+from jaxformer.errors import ConfigError
 
 
 def lengths(seed, count):
@@ -67,7 +68,7 @@ def test_validation_uses_the_shapes_of_training():
 
 
 def test_nothing_fits():
-    with pytest.raises(ValueError, match="at most 5 tokens"):
+    with pytest.raises(ConfigError, match="at most 5 tokens"):
         make_batch_plan(np.array([10]), np.array([10]), max_length=5)
-    with pytest.raises(ValueError, match="budget of 64 tokens"):
+    with pytest.raises(ConfigError, match="budget of 64 tokens"):
         make_batch_plan(np.array([100]), np.array([100]), tokens_per_batch=64)

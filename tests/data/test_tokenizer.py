@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from jaxformer import demo
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.tokenizer import CharacterTokenizer, SubwordTokenizer, load_tokenizer
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 
 LINES = [text for pair in demo.generate(800) for text in (pair.english, pair.french)]
 
@@ -63,7 +63,7 @@ def test_save_and_load(tokenizer, tmp_path):
 
 
 def test_corpus_too_small():
-    with pytest.raises(ValueError, match="9000 pieces"):
+    with pytest.raises(ConfigError, match="9000 pieces"):
         SubwordTokenizer.train(LINES, vocab_size=9000)
 
 
@@ -176,7 +176,7 @@ def test_damaged_characters_are_refused(tmp_path, change):
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="text without characters"):
+    with pytest.raises(DataError, match="text without characters"):
         CharacterTokenizer.train([""])
     with pytest.raises(ValueError, match="distinct ids below 7"):
         CharacterTokenizer("abc", SpecialTokens(pad=7))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxformer.errors import ConfigError
 from jaxformer.inspection.attention_maps import Map, as_text, by_word, entropy, most_aligned, select
 from tests.inspection.small import Pieces, rows
 
@@ -54,7 +55,7 @@ def test_select():
     np.testing.assert_allclose(select(pieces, head=2).weights, weights[:, 2].mean(0))
     np.testing.assert_allclose(select(pieces).weights, weights.mean((0, 1)))
     for choice in ({"layer": 2}, {"layer": -1}, {"head": 3}):
-        with pytest.raises(ValueError, match="is not one of 0 to"):
+        with pytest.raises(ConfigError, match="is not one of 0 to"):
             select(pieces, **choice)
 
 
