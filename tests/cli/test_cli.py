@@ -15,7 +15,7 @@ from jaxformer.cli.main import main
 TINY = (
     "--model.d_model 16 --model.num-heads 2 --model.d_ff 32 --model.num-encoder-layers 1 --model.num-decoder-layers 1 "
     "--data.vocab-size 400 --data.tokens-per-batch 512 --data.num-shapes 2 --data.max-length 64 --train.steps 12 "
-    "--train.validate-every 6 --train.checkpoint-every 6 --train.validation-bleu 4 --train.keep-last 2"
+    "--train.validate-every 6 --train.checkpoint-every 6 --decode.validation-sentences 4 --train.keep-last 2"
 ).split()
 
 
@@ -109,12 +109,14 @@ def test_translate_evaluate_average_inspect(run):
 
     assert main(["average", str(run), "--last", "1", "--mesh", "data=4,fsdp=2"]) == 0
     assert "steps 6, 12" in jaxformer("average", run, "--last", 2, cwd=run).stdout
-    scored = jaxformer("evaluate", run, "--checkpoint", "average", cwd=run.parent)
+    scored = jaxformer("evaluate", run, "--checkpoint", "average", "--decode.beam_size", 2, cwd=run.parent)
     assert scored.returncode == 0
     assert "BLEU" in scored.stdout
     assert "chrF2" in scored.stdout
     assert "tok:13a" in scored.stdout
-    assert json.loads((run / "scores-test-average.json").read_text())["steps"] == [6, 12]
+    saved = json.loads((run / "scores-test-average.json").read_text())
+    assert saved["steps"] == [6, 12]
+    assert saved["settings"]["decode"]["beam_size"] == 2
 
     drawn = jaxformer(
         "inspect", run, "--source", "A dog runs.", "--target", "Un chien court.", "--out", "map.svg", cwd=run
@@ -166,7 +168,9 @@ def test_bad_data_is_exit_code_2(tmp_path, monkeypatch, capsys):
         assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}  # a corrected command may use the same one
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "translate", "average", "inspect", "configs", "demo", "data"])
+@pytest.mark.parametrize(
+    "command", ["train", "evaluate", "translate", "average", "inspect", "configs", "demo", "data", "generate", "plan"]
+)
 def test_help_has_examples(command, tmp_path):
     done = jaxformer(command, "--help", cwd=tmp_path)
     assert done.returncode == 0

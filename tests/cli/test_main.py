@@ -1,6 +1,7 @@
 """Which errors become one line and which keep their traceback."""
 
 import dataclasses
+import importlib
 import importlib.metadata
 import io
 import os
@@ -14,12 +15,10 @@ import numpy as np
 import pytest
 
 from jaxformer.cli import arguments, main, translate
-from jaxformer.config import ConfigError
-from jaxformer.errors import DataError
-from jaxformer.functional.positions.learned import check_positions
+from jaxformer.errors import ConfigError, DataError, JaxformerError
 from jaxformer.inspection.attention_maps import Map, as_text
-from jaxformer.tasks import BUILTIN
-from jaxformer.tasks.translation import TranslationConfig
+from jaxformer.tasks import registry
+from jaxformer.tasks.translation import TranslationConfig, Translator
 
 
 def outcome(monkeypatch, capsys, command):
@@ -43,12 +42,21 @@ def test_exit_codes(monkeypatch, capsys, error, code):
     assert len(said.splitlines()) == 1
 
 
-def test_our_value_errors_are_messages(monkeypatch, capsys):
-    code, said = outcome(monkeypatch, capsys, lambda: check_positions(9, 8))
-    assert code == 2
-    assert said.startswith("jaxformer demo: ")
-    assert "9" in said
-    assert "8" in said
+def test_an_error_carries_its_exit_code(monkeypatch, capsys):
+    class Tired(JaxformerError):
+        exit_code = 7
+
+    assert outcome(monkeypatch, capsys, lambda: raise_it(Tired("enough"))) == (7, "jaxformer demo: enough\n")
+
+
+def test_every_error_for_users_has_an_exit_code():
+    """Imported or not, each is a `JaxformerError`, whose code the command line returns."""
+    for module in ("data.fetch", "training.checkpoint", "training.recorder", "multihost.cluster"):
+        importlib.import_module(f"jaxformer.{module}")
+    codes = {
+        kind.__name__: kind.exit_code for kind in JaxformerError.__subclasses__() if "jaxformer" in kind.__module__
+    }
+    assert {"ConfigError": 2, "DataError": 2, "CheckpointError": 1, "DistributedError": 1}.items() <= codes.items()
 
 
 def a_bug_of_ours():
@@ -138,7 +146,7 @@ def test_what_is_true_or_false_is_given_as_a_word_or_a_flag(given):
     assert not arguments.override(TranslationConfig(), ["--seed=1", "--train.tensorboard", "False"]).train.tensorboard
 
 
-@pytest.mark.parametrize("config", [TranslationConfig(), BUILTIN["demo"]()])
+@pytest.mark.parametrize("config", [TranslationConfig(), registry.resolve("demo"), registry.resolve("language_model")])
 def test_settings_can_be_given_as_they_are_printed(config):
     lines = [line for line in arguments.settings_help(config).splitlines() if line.startswith("  --")]
     assert len(lines) == len(arguments.paths(config))
@@ -148,22 +156,23 @@ def test_settings_can_be_given_as_they_are_printed(config):
     assert arguments.override(dataclasses.replace(config, name="another", seed=3), words) == config
 
 
-class Echo:
-    def translate(self, sentences, first):
+class Echo(Translator):
+    def __init__(self):
+        """A translator without a model."""
+
+    def translate(self, sentences, *, first=1, progress=None):
         if "too long" in sentences:
-            raise ValueError(f"sentence {first + sentences.index('too long')} is too long")
+            raise DataError(f"sentence {first + sentences.index('too long')} is too long")
         return [sentence.upper() for sentence in sentences]
 
 
 @pytest.fixture
 def echo(monkeypatch):
-    import jaxformer.cli.evaluate
-
-    monkeypatch.setattr(jaxformer.cli.evaluate, "load", lambda known: ("translation", None, Echo()))
+    monkeypatch.setattr(translate, "load", lambda options, settings, command: (None, Echo()))
 
 
 def test_options_may_stand_before_the_sentences(echo, capsys):
-    assert translate.main(["run", "--beam-size", "2", "a dog", "a cat"]) == 0
+    assert translate.main(["run", "--decode.beam_size", "2", "a dog", "--decode.length_penalty=0.6", "a cat"]) == 0
     assert capsys.readouterr().out == "A DOG\nA CAT\n"
 
 
@@ -185,7 +194,7 @@ def test_standard_input_goes_to_a_file_and_to_lines(echo, capsys, monkeypatch, t
     assert capsys.readouterr().out == ""
     assert (tmp_path / "out").read_text() == "A DOG\nA CAT\n"
     standard_input(monkeypatch, b"short\ntoo long\n")
-    with pytest.raises(ValueError, match="sentence 2 is too long"):
+    with pytest.raises(DataError, match="sentence 2 is too long"):
         translate.main(["run"])
 
 

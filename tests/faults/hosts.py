@@ -12,14 +12,15 @@ import time
 import jax
 import numpy as np
 
+import jaxformer
 from jaxformer import training
 
 HEARTBEAT = 10
 SETTINGS = (
     "--model.d_model 16 --model.num-heads 2 --model.d_ff 32 --model.num-encoder-layers 1 --model.num-decoder-layers 1 "
     "--model.dropout 0.1 --data.vocab-size 400 --data.tokens-per-batch 512 --data.num-shapes 1 --data.max-length 32 "
-    "--optimizer.warmup_steps 20 --train.validate-every 1000 --train.checkpoint-every 10 --train.validation-bleu 0 "
-    "--train.no-tensorboard"
+    "--optimizer.warmup_steps 20 --train.validate-every 1000 --train.checkpoint-every 10 "
+    "--decode.validation-sentences 0 --train.no-tensorboard"
 ).split()
 PROGRAM = [sys.executable, "-m", "jaxformer.cli.main"]
 
@@ -93,9 +94,7 @@ class Run:
 
 def parameters(folder, out, step):
     """The parameters after this step, the last of the run."""
-    from jaxformer.tasks import translation
-
-    _, translator = translation.load(folder / out, checkpoint="last")
+    translator = jaxformer.load(folder / out, checkpoint="last")
     with training.Checkpoints(folder / out / "checkpoints") as checkpoints:
         assert checkpoints.steps()[-1] == step
     return [np.asarray(x) for x in jax.tree.leaves(translator.params)]

@@ -12,14 +12,16 @@ import jax
 import numpy as np
 import pytest
 
+import jaxformer
 from jaxformer import training
+from jaxformer.tasks import registry
 
 pytestmark = pytest.mark.faults
 
 SETTINGS = (
     "--model.d_model 16 --model.num-heads 2 --model.d_ff 32 --model.num-encoder-layers 1 --model.num-decoder-layers 1 "
     "--model.dropout 0.1 --data.vocab-size 400 --data.tokens-per-batch 512 --data.num-shapes 2 --train.steps 300 "
-    "--train.validate-every 40 --train.checkpoint-every 20 --train.validation-bleu 0 --train.ema-decay 0.9"
+    "--train.validate-every 40 --train.checkpoint-every 20 --decode.validation-sentences 0 --train.ema-decay 0.9"
 ).split()
 
 
@@ -48,10 +50,8 @@ def finish(folder, out):
 
 
 def parameters(folder, out):
-    from jaxformer.tasks import translation
-
-    config, translator = translation.load(folder / out, checkpoint="last")
-    assert config.train.steps == 300
+    translator = jaxformer.load(folder / out, checkpoint="last")
+    assert registry.read_config(folder / out).train.steps == 300
     with training.Checkpoints(folder / out / "checkpoints") as checkpoints:
         assert checkpoints.steps()[-1] == 300
     return jax.tree.map(np.asarray, translator.params)

@@ -1,0 +1,33 @@
+"""``jaxformer generate``: prompts as arguments and from standard input."""
+
+import io
+import sys
+
+import pytest
+
+from jaxformer.cli import generate
+from jaxformer.tasks.language_model import TextGenerator
+
+
+class Echo(TextGenerator):
+    def __init__(self):
+        """A generator without a model."""
+
+    def generate(self, prompts):
+        return [f"{prompt} and so on" for prompt in prompts]
+
+
+@pytest.fixture(autouse=True)
+def _echo(monkeypatch):
+    monkeypatch.setattr(generate, "load", lambda options, settings, command: (None, Echo()))
+
+
+def test_prompts_are_arguments(capsys):
+    assert generate.main(["run", "To be", "--decode.temperature", "0", "Or not"]) == 0
+    assert capsys.readouterr().out == "To be and so on\nOr not and so on\n"
+
+
+def test_prompts_are_lines_of_standard_input(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("été\nb\n".encode())))
+    assert generate.main(["run"]) == 0
+    assert capsys.readouterr().out == "été and so on\nb and so on\n"

@@ -1,0 +1,45 @@
+"""Settings of the search among other arguments, and commands that a run is not for."""
+
+import pytest
+
+from jaxformer.cli.main import main
+from jaxformer.cli.predictors import split_settings
+from jaxformer.tasks import rundir
+from jaxformer.tasks.language_model import LanguageModelingConfig
+from jaxformer.tasks.translation import TranslationConfig
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rest", "settings"),
+    [
+        (["run", "--decode.x", "2", "a"], ["run", "a"], ["--decode.x", "2"]),
+        (["run", "--decode.x=2", "a"], ["run", "a"], ["--decode.x=2"]),
+        (["run", "a", "--decode.x", "-1"], ["run", "a"], ["--decode.x", "-1"]),
+        (["--decode.x", "--n-best", "3", "run"], ["--n-best", "3", "run"], ["--decode.x"]),
+        (["run", "--", "--decode.x", "2"], ["run", "--", "--decode.x", "2"], []),
+        ([], [], []),
+    ],
+)
+def test_settings_are_split_off(arguments, rest, settings):
+    assert split_settings(arguments) == (rest, settings)
+
+
+@pytest.mark.parametrize(
+    ("config", "command", "message"),
+    [
+        (LanguageModelingConfig(), ["translate", "run", "a"], "commands are evaluate, generate"),
+        (LanguageModelingConfig(), ["inspect", "run", "--source", "a"], "commands are evaluate, generate"),
+        (TranslationConfig(), ["generate", "run", "a"], "commands are evaluate, translate, inspect"),
+        (TranslationConfig(), ["translate", "run", "--decode.beam_siez", "3", "a"], "did you mean 'decode.beam_size'?"),
+        (TranslationConfig(), ["translate", "run", "--decode.beam_size", "0", "a"], "beam_size must be at least 1"),
+    ],
+)
+def test_a_run_of_another_task_is_refused(tmp_path, monkeypatch, capsys, config, command, message):
+    """By one line, before anything is loaded."""
+    monkeypatch.chdir(tmp_path)
+    task = "translation" if isinstance(config, TranslationConfig) else "language_model"
+    rundir.claim(tmp_path / "run", task, config, ())
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert message in error
