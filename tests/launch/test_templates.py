@@ -132,7 +132,7 @@ def test_names_are_names(key, bad):
 def test_values_are_values():
     job = documents("k8s/job.yaml", "base", IMAGE="x}\n---\nkind: Secret\n#")["Job"]
     assert container(job)["image"] == "x}\n---\nkind: Secret\n#"
-    assert job["spec"]["parallelizm"] == 4
+    assert job["spec"]["parallelism"] == 4
     variables = {one["name"]: one.get("value") for one in container(job)["env"]}
     assert variables["JAX_NUM_PROCESSES"] == "4"
     assert variables["JAX_COORDINATOR_ADDRESS"] == "base-0.base:8476"
@@ -176,7 +176,7 @@ def test_pods_of_a_job_find_process_0():
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     assert pod["subdomain"] == service["metadata"]["name"]
     assert job["spec"]["completionMode"] == "Indexed"
-    assert job["spec"]["completions"] == job["spec"]["parallelizm"]
+    assert job["spec"]["completions"] == job["spec"]["parallelism"]
     # One number for all pods would be used up NODES times as fast.
     assert "backoffLimit" not in job["spec"]
     assert (job["spec"]["backoffLimitPerIndex"], job["spec"]["maxFailedIndexes"]) == (64, 0)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional
-from tests.seeds.test_listings import seeded
+from tests.seeds.generator import seeded
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 pytestmark = pytest.mark.parity

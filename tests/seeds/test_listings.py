@@ -7,22 +7,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks
-
-
-def seeded(seed, *shapes):
-    """What ``torch.manual_seed(seed)`` and one ``randn`` after another give, sizes multiples of 16.
-
-    The Mersenne Twister, 24 bits a number; then Box and Muller: the logarithms of eight numbers with the angles of the
-    next eight.
-    """
-    twister, found = np.random.RandomState(seed), []
-    for shape in shapes:
-        bits = twister.randint(0, 2**32, math.prod(shape), np.uint32)
-        low, high = ((bits & (2**24 - 1)) / np.float32(2**24)).reshape(-1, 2, 8).swapaxes(0, 1)
-        radius, angle = np.sqrt(-2 * np.log(1 - low)), 2 * np.pi * high
-        normal = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
-        found.append(jnp.asarray(normal.reshape(shape), jnp.float32))
-    return found
+from tests.seeds.generator import seeded
 
 
 def test_a21_naive_listing():
