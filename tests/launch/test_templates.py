@@ -122,11 +122,11 @@ def test_what_slurm_puts_back_into_the_queue(tmp_path, code, restarts, again):
 def test_names_are_names(key, bad):
     from launch.names import name
 
-    with pytest.raises(Exception, match="is no name"):
+    with pytest.raises(Exception, match="a name must be at most 40"):
         name(bad)
     if bad == "../x":  # the whole way, once
         code, said = render("k8s/job.yaml", "base", **{key: bad})
-        assert (code, "is no name" in said) == (2, True)
+        assert (code, "a name must be" in said) == (2, True)
 
 
 def test_values_are_values():
@@ -141,9 +141,9 @@ def test_values_are_values():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"GPUS": "8; id"}, "GPUS is a number"),
-        ({"GPUS": "0"}, "GPUS is a number"),
-        ({"GPUS": None}, "wants CLAIM, GPUS"),
+        ({"GPUS": "8; id"}, "GPUS must be a whole number"),
+        ({"GPUS": "0"}, "GPUS must be a whole number"),
+        ({"GPUS": None}, "needs CLAIM, GPUS"),
         ({"GPU": "8"}, "got CLAIM, GPU, GPUS"),
         ({"IMAGE": ""}, "IMAGE is empty"),
     ],
@@ -157,7 +157,7 @@ def test_a_value_too_many_or_too_few(changed, message):
     ("words", "message"),
     [
         (["k8s/none.yaml", "NAME=base"], "No such file or directory"),
-        (["k8s/job.yaml", "NAME=base", "NAME=other"], "NAME twice"),
+        (["k8s/job.yaml", "NAME=base", "NAME=other"], "NAME is set twice"),
         (["k8s/job.yaml", *VALUES["k8s/job.yaml"].split(), "--", b"\xff"], "can't encode character"),
     ],
 )
