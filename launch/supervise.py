@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument(
         "--minutes", type=at_least(0, float), default=10, help="a run this long is progress, without --checkpoints; 10"
     )
-    parser.add_argument("--restarts", type=at_least(0), default=5, help="in a row without progress; 5")
+    parser.add_argument("--restarts", type=at_least(0), default=5, help="restarts in a row without progress; 5")
     parser.add_argument(
         "--wait", type=at_least(0, float), default=10, help="seconds before the first restart after a crash; 10"
     )
