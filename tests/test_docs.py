@@ -15,7 +15,7 @@ WITH_EXAMPLES = [path for path in sorted(ROOT.rglob("*.py")) if ">>>" in path.re
 
 
 def examples(module):
-    """The doctests of a module and of what it defines; `doctest` alone overlooks functions that check their shapes."""
+    """Returns the doctests of a module and its members; `doctest` alone overlooks functions that check their shapes."""
     found = doctest.DocTestFinder(recurse=False).find(module, module.__name__)
     for name, value in list(vars(module).items()):
         if getattr(value, "__module__", None) == module.__name__ and not name.startswith("__"):
@@ -36,7 +36,7 @@ def test_examples_run(path):
 
 
 def public(module):
-    """Its functions and classes, but for the kinds of mask, which functions make."""
+    """Yields the functions and classes of a module, except the kinds of mask, which functions create."""
     for name, value in vars(module).items():
         ours = getattr(value, "__module__", "").startswith("jaxformer.") and not name.startswith("_")
         if ours and not (inspect.isclass(value) and issubclass(value, masks.Mask) and value is not masks.Mask):
@@ -50,13 +50,13 @@ def test_every_public_function_has_an_example():
     assert not missing
 
 
-def test_what_raises_says_so():
-    """A public function of `functional` that refuses by itself names the error."""
-    silent = {
+def test_docstrings_name_the_errors():
+    """A public function of `functional` that raises has a "Raises:" section."""
+    undocumented = {
         name
         for name, value in public(functional)
         if inspect.isfunction(value)
         and "raise ValueError" in inspect.getsource(inspect.unwrap(value))
         and "Raises:" not in (value.__doc__ or "")
     }
-    assert not silent
+    assert not undocumented

@@ -1,7 +1,7 @@
 """WMT 2014: the experiments of "Attention Is All You Need" (Vaswani et al. 2017).
 
 Expected scores on newstest2014: 27.3 (base) and 28.4 (big) BLEU en-de, 38.1 and 41.8 en-fr, tokenized and with
-compounds split (table 2 of the paper). The mixed-case 13a score printed here is about one point lower on the same output.
+compounds split (table 2 of the paper). The mixed-case 13a score printed here is about one point lower on equal output.
 
 The training text (4.5 million pairs en-de, 36 million en-fr) is not downloaded. Place it as ``wmt/train.en``,
 ``wmt/train.de`` and so on below the data directory. newstest2013 is the validation set, as in the paper. One step holds
