@@ -186,7 +186,7 @@ def running(number):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_the_hosts_save(tmp_path, machine, number):
-    """The whole process group gets the signal, as from a terminal or supervise.py; the training's gcloud must survive."""
+    """The whole process group gets the signal, as from a terminal or supervise.py; the gcloud process survives it."""
     process = started(tmp_path, "demo")
     os.killpg(process.pid, number)
     assert process.wait(timeout=20) == 85
