@@ -1,4 +1,4 @@
-"""CHECKLIST section D: search, on the documents' own example."""
+"""CHECKLIST section D: search, with the documents' own example."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +7,7 @@ from jaxformer import decoding
 
 WORDS = ["<pad>", "<s>", "</s>", "I", "Me", "am", "have", "too", "is", "a", "student", "x"]
 ID = {word: i for i, word in enumerate(WORDS)}
-NEXT = {  # the document's probabilities; what it leaves out goes to "x", which ends at once and never wins
+NEXT = {  # the document's probabilities; the rest goes to "x", which never wins
     ("<s>",): {"I": 0.60, "Me": 0.30},
     ("I",): {"am": 0.90, "have": 0.03},
     ("Me",): {"too": 0.60, "is": 0.20, "am": 0.01},
@@ -36,19 +36,19 @@ def _words(tokens):
 def test_d3_toy_beam():
     """D3: B = 2 keeps "I am a student": .6 * .9 * .7 * .8 = .3024, log -1.1960."""
     state = jnp.zeros((1, 2), jnp.int32)
-    found = decoding.beam_search(_step, state, beam_size=2, length=6, bos=1, eos=2, length_penalty=0.0)
-    assert _words(found.tokens[0, 0]) == ["I", "am", "a", "student"]
-    np.testing.assert_allclose(found.log_probs[0, 0], -1.1960, atol=5e-4)
+    result = decoding.beam_search(_step, state, beam_size=2, length=6, bos=1, eos=2, length_penalty=0.0)
+    assert _words(result.tokens[0, 0]) == ["I", "am", "a", "student"]
+    np.testing.assert_allclose(result.log_probs[0, 0], -1.1960, atol=5e-4)
 
 
 def test_d3_greedy_takes_the_same_path():
-    """D3, W: in the document's example greedy search finds the same, so it does not show that a beam can recover."""
-    found = decoding.greedy(_step, jnp.zeros((1, 1), jnp.int32), length=6, bos=1, eos=2)
-    assert _words(found.tokens[0, 0]) == ["I", "am", "a", "student"]
+    """D3: greedy search finds the same sentence, so the document's example does not show that a beam can recover."""
+    result = decoding.greedy(_step, jnp.zeros((1, 1), jnp.int32), length=6, bos=1, eos=2)
+    assert _words(result.tokens[0, 0]) == ["I", "am", "a", "student"]
 
 
 def test_d3_a_case_where_greedy_loses():
-    """Added: the best first word leads nowhere, and only a beam comes back from it."""
+    """D3, our addition: the best first word is a mistake, and only a beam recovers from it."""
     table = np.full((6, 6), -20.0, np.float32)
     table[1, 3], table[1, 4] = np.log(0.6), np.log(0.4)
     table[3, 2], table[3, 5] = np.log(0.3), np.log(0.3)
@@ -77,8 +77,8 @@ def test_d4_length_normalization():
 
 
 def test_d6_stops_at_end():
-    """D6: nothing follows the end token but padding."""
-    found = decoding.greedy(_step, jnp.zeros((1, 1), jnp.int32), length=9, bos=1, eos=2)
-    length = int(found.lengths[0, 0])
-    assert int(found.tokens[0, 0, length - 1]) == ID["</s>"]
-    assert not np.asarray(found.tokens[0, 0, length:]).any()
+    """D6: only padding follows the end token."""
+    result = decoding.greedy(_step, jnp.zeros((1, 1), jnp.int32), length=9, bos=1, eos=2)
+    length = int(result.lengths[0, 0])
+    assert int(result.tokens[0, 0, length - 1]) == ID["</s>"]
+    assert not np.asarray(result.tokens[0, 0, length:]).any()
