@@ -1,9 +1,12 @@
-"""The examples in docstrings run, and every public function has one."""
+"""The examples in docstrings and in the README run, and every public function has one."""
 
 import doctest
 import importlib
 import inspect
 import pathlib
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -33,6 +36,14 @@ def test_examples_run(path):
         runner.run(test)
     assert runner.summarize(verbose=False).failed == 0
     assert sum(len(test.examples) for test in tests) == path.read_text(encoding="utf-8").count(">>> ")
+
+
+def test_the_examples_of_the_readme_run():
+    """The Python blocks run one after another in a fresh process, as for a user who pastes them."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT.parent / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) >= 2
+    done = subprocess.run([sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
 
 
 def public(module):

@@ -42,7 +42,7 @@ def test_z4_a_layer_scales_by_its_heads():
 
 
 def test_z8_softmax_is_over_the_keys():
-    """Rows (dim=1, dim=-1) sum to 1, or columns of a transposed display; a matrix that is not square tells them apart."""
+    """Rows (dim=1, dim=-1) sum to 1, or the columns of a transposed display. The matrix here is not square."""
     weights = functional.attention_weights(normal(1, 3, 1, 4), normal(1, 5, 1, 4, seed=1))[0, 0]
     assert weights.shape == (3, 5)
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
