@@ -71,6 +71,7 @@ def phrase(text: str) -> str:
 
 
 NETS = {
+    "two spaces after a full stop": re.compile(r"[a-z0-9`)\"]\.  (?=[A-Z`])"),
     "British spelling": re.compile("|".join(BRITISH), re.IGNORECASE),
     "retired words": re.compile("|".join(map(phrase, RETIRED_WORDS))),
     "retired names": re.compile(rf"(?<![A-Za-z])(?:{'|'.join(RETIRED_NAMES)})"),
@@ -159,6 +160,8 @@ def test_the_net_of_openings(source, lines):
         ("British spelling", "analysed behaviour in the centre, 3 metres, licence, a parallelizm", 6),
         ("British spelling", "analyses, optimistic parallelism, cancellation, symmetric programmer, metrics, noise", 0),
         ("British spelling", "normalize, color, gray, modeled, center, otherwise, exercise, precise, egrey", 0),
+        ("two spaces after a full stop", "It ends.  It begins. It is at 1.  `x` too.", 2),
+        ("two spaces after a full stop", "x = 1.  # one", 0),
         ("retired words", "Made anew, lest it fail; hence nobody and whoever", 5),
         ("retired words", "there is none, of\n    # which it has gone on\nwith all that was", 4),
         ("retired words", "a henchman, challenge, all those, x is None, none_of_which", 0),
