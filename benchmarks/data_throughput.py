@@ -1,4 +1,4 @@
-"""How fast batches are made: pairs and target tokens a second, against what training can use.
+"""Measures the data pipeline in pairs and target tokens per second.
 
 python benchmarks/data_throughput.py                       # the built-in corpus
 python benchmarks/data_throughput.py --config multi30k:en_de --data-dir /corpora
@@ -25,9 +25,9 @@ def main() -> None:
     parser.add_argument("--config", default="demo")
     parser.add_argument("--data-dir", default="")
     parser.add_argument("--batches", type=int, default=500)
-    known = parser.parse_args()
-    config = resolve(known.config)
-    data = dataclasses.replace(config.data, directory=known.data_dir)
+    args = parser.parse_args()
+    config = resolve(args.config)
+    data = dataclasses.replace(config.data, directory=args.data_dir)
     corpus = load_corpora(data, seed=0).train
     tokenizer = SubwordTokenizer.train(corpus.lines(), vocab_size=data.vocab_size, kind=data.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
@@ -43,7 +43,7 @@ def main() -> None:
         )
         pairs = target = 0
         began = time.perf_counter()
-        for batch in itertools.islice(batches(functools.partial(make_batch, tokens, plan)), known.batches):
+        for batch in itertools.islice(batches(functools.partial(make_batch, tokens, plan)), args.batches):
             pairs += int(batch.source_valid[:, 0].sum())
             target += int(batch.target_valid.sum())
         seconds = time.perf_counter() - began

@@ -1,10 +1,10 @@
-"""Plans of one training step on slices of several sizes: the tables of launch/SCALING.md.
+"""Plans one training step on slices of several sizes and prints the tables of launch/SCALING.md.
 
-The file holds what the compiler said of memory and collectives; times are worked out from that for every table.
+The JSON file holds the compiler's memory and collectives. The times are computed from it for every table.
 
-python -m benchmarks.scaling --out plans.json              # what is not in the file yet, a minute or two each
-python -m benchmarks.scaling --out plans.json --only v5p   # of these machines: TPUs need libtpu, GPUs the CUDA wheels
-python -m benchmarks.scaling --out plans.json --tables     # the tables of what is in it
+python -m benchmarks.scaling --out plans.json              # plans what the file lacks, a minute or two each
+python -m benchmarks.scaling --out plans.json --only v5p   # these machines only: TPUs need libtpu, GPUs the CUDA wheels
+python -m benchmarks.scaling --out plans.json --tables     # prints the tables of the file
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MACHINES = {
     "v5p": {8: "v5p:2x2x2", 128: "v5p:4x4x8", 512: "v5p:8x8x8"},
-    "v6e": {8: "v6e:2x4", 128: "v6e:8x16", 512: "v6e:16x16"},  # the last one twice
+    "v6e": {8: "v6e:2x4", 128: "v6e:8x16", 512: "v6e:16x16"},  # the last one in two slices
     "h100": {8: "h100:1x8", 128: "h100:16x8", 512: "h100:64x8"},
 }
 MESHES = {8: "fsdp=8", 128: "data=4,fsdp=32", 512: "data=16,fsdp=32"}
@@ -31,47 +31,47 @@ FURTHER = [
     ("big", "v5p:4x4x8", "fsdp=32,tensor=4", 512, 256),
     ("large", "v5p:4x4x8", "fsdp=32,tensor=4", 1024, 512),
     ("large", "h100:16x8", "fsdp=32,tensor=4", 1024, 512),
-    ("large", "h100:16x8", "data=16,fsdp=8", 1024, 512),  # gathered and scattered within a host alone
+    ("large", "h100:16x8", "data=16,fsdp=8", 1024, 512),  # gathers and scatters within a host only
     ("large", "h200:1x8", "fsdp=8", 1024, 512),
 ]
 
 
 def cases() -> list[tuple[str, str, str, int, int]]:
-    """Model, topology, mesh, rows, length: one batch on ever more devices, a batch that grows with them, and others."""
-    found = []
-    for model, rows, length in (("large", 1024, 512), ("big", 512, 256)):
+    """Returns (model, topology, mesh, batch size, length): strong scaling, weak scaling, and some further meshes."""
+    result = []
+    for model, batch_size, length in (("large", 1024, 512), ("big", 512, 256)):
         for machine in MACHINES.values():
             for size, mesh in MESHES.items():
                 if machine[size] == "v6e:16x16":
                     mesh = "slice=2,data=8,fsdp=32"
-                found.append((model, machine[size], mesh, rows, length))
-            found.append((model, machine[size], mesh, rows * size // 8, length))
-    return found + FURTHER
+                result.append((model, machine[size], mesh, batch_size, length))
+            result.append((model, machine[size], mesh, batch_size * size // 8, length))
+    return result + FURTHER
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--tables", action="store_true", help="compile nothing")
-    parser.add_argument("--only", nargs="*", help="beginnings of topologies")
+    parser.add_argument("--tables", action="store_true", help="print tables, compile nothing")
+    parser.add_argument("--only", nargs="*", help="prefixes of topologies")
     parser.add_argument("--model", choices=["big", "large"])
-    known = parser.parse_args()
+    args = parser.parse_args()
     for case in cases():
-        wanted = known.model in (None, case[0]) and case[1].startswith(tuple(known.only or [""]))
-        if wanted and not known.tables and list(case) not in [plan["case"] for plan in read(known.out)]:
+        wanted = args.model in (None, case[0]) and case[1].startswith(tuple(args.only or [""]))
+        if wanted and not args.tables and list(case) not in [plan["case"] for plan in read(args.out)]:
             plan = planned(*case)
-            known.out.write_text(json.dumps([*read(known.out), plan], indent=1) + "\n")
+            args.out.write_text(json.dumps([*read(args.out), plan], indent=1) + "\n")
             print(*row(plan), flush=True)
     for model in ("big", "large"):
-        print(table([plan for plan in read(known.out) if plan["case"][0] == model]))
+        print(table([plan for plan in read(args.out) if plan["case"][0] == model]))
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
     return json.loads(path.read_text()) if path.exists() else []
 
 
-def planned(model: str, topology: str, mesh: str, rows: int, length: int) -> dict[str, Any]:
-    """One forecast as plain data, its collectives summed by kind and axes."""
+def planned(model: str, topology: str, mesh: str, batch_size: int, length: int) -> dict[str, Any]:
+    """Returns one forecast as plain data, with its collectives summed by kind and axes."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")
@@ -82,13 +82,13 @@ def planned(model: str, topology: str, mesh: str, rows: int, length: int) -> dic
     config = dataclasses.replace(resolve(f"wmt14:{model}_en_de"), mesh=mesh)
     found, _ = planner.plan(config, topology, shape=(rows, length))
     sent: dict[str, float] = {}
-    for one in found.collectives:
-        name = f"{one.kind} along {','.join(one.axes)}"
-        sent[name] = sent.get(name, 0.0) + one.wire * one.count
-    data = as_data(found, [])
+    for collective in result.collectives:
+        name = f"{collective.kind} along {','.join(collective.axes)}"
+        sent[name] = sent.get(name, 0.0) + collective.wire * collective.count
+    data = as_data(result, [])
     facts = {name: data[name] for name in ("topology", "mesh", "batch", "memory")}
-    largest = dataclasses.asdict(found.collectives[0]) if found.collectives else None
-    return {"case": [model, topology, mesh, rows, length]} | facts | {"collectives": sent, "largest": largest}
+    largest = dataclasses.asdict(result.collectives[0]) if result.collectives else None
+    return {"case": [model, topology, mesh, batch_size, length]} | facts | {"collectives": sent, "largest": largest}
 
 
 def forecasted(plan: dict[str, Any]) -> Forecast:
@@ -106,48 +106,48 @@ def forecasted(plan: dict[str, Any]) -> Forecast:
 
 
 def _collective(kind: str, along: str, sent: float, mesh: dict[str, int]) -> Collective:
-    """One collective in which a device sends so many bytes."""
+    """Returns one collective in which each device sends this many bytes."""
     from jaxformer.planning.hlo import Collective
 
     axes = tuple(along.split(","))
     devices = 2 if kind == "collective-permute" else math.prod(mesh[axis] for axis in axes)
-    of_a_byte = Collective(kind, 1, 1, devices, axes, 1, "")
-    size = round(sent / of_a_byte.wire)
-    return dataclasses.replace(of_a_byte, bytes=size, largest=size)
+    single_byte = Collective(kind, 1, 1, devices, axes, 1, "")
+    size = round(sent / single_byte.wire)
+    return dataclasses.replace(single_byte, bytes=size, largest=size)
 
 
 def table(plans: list[dict[str, Any]]) -> str:
-    """Markdown, in the order of kind of chip, number of devices and batch."""
+    """Returns a Markdown table, ordered by kind of chip, number of devices and batch."""
 
-    def place(plan: dict[str, Any]) -> tuple[str, int, int]:
-        _, topology, _, rows, _ = plan["case"]
-        return topology.partition(":")[0], math.prod(plan["mesh"].values()), rows
+    def order(plan: dict[str, Any]) -> tuple[str, int, int]:
+        _, topology, _, batch_size, _ = plan["case"]
+        return topology.partition(":")[0], math.prod(plan["mesh"].values()), batch_size
 
     head = ["topology", "mesh", "batch", "peak, GiB", "sent, MiB", "compute, ms", "network, ms", "bound", "of the peak"]
-    lines = [head, ["---"] * len(head), *(row(plan) for plan in sorted(plans, key=place))]
+    lines = [head, ["---"] * len(head), *(row(plan) for plan in sorted(plans, key=order))]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 def row(plan: dict[str, Any]) -> list[str]:
-    _, topology, mesh, rows, length = plan["case"]
+    _, topology, mesh, batch_size, length = plan["case"]
     slices = plan["mesh"].get("slice", 1)
     cells = [
         f"{slices} x {topology}" if slices > 1 else topology,
         mesh,
-        f"{rows} x {length}",
+        f"{batch_size} x {length}",
         f"{plan['memory']['peak'] / 2**30:.2f}",
     ]
-    found = forecasted(plan)
-    best = found.estimate
-    if best is None:
+    forecast = restored(plan)
+    estimate = forecast.estimate
+    if estimate is None:
         return [*cells, "", "", "", "does not fit", ""]
     return [
         *cells,
         f"{sum(plan['collectives'].values()) / 2**20:,.0f}",
-        f"{1e3 * best.compute:.2f}",
-        f"{1e3 * best.network:.2f}",
-        best.bound,
-        f"{found.utilization(best.serial):.0%} to {found.utilization(best.overlapped):.0%}",
+        f"{1e3 * estimate.compute:.2f}",
+        f"{1e3 * estimate.network:.2f}",
+        estimate.bound,
+        f"{forecast.utilization(estimate.serial):.0%} to {forecast.utilization(estimate.overlapped):.0%}",
     ]
 
 

@@ -1,6 +1,6 @@
-"""From the start of the process to the end of the first training step, with an empty compilation cache and a warm one.
+"""Measures the time from process start to the end of the first training step, with an empty and a warm cache.
 
-python -m benchmarks.startup                                        # the built-in corpus, model of Multi30k's size
+python -m benchmarks.startup                                        # the built-in corpus, a model of Multi30k's size
 python -m benchmarks.startup --config multi30k:en_de --data-dir /corpora --out benchmarks/results/startup.json
 """
 
@@ -27,26 +27,26 @@ def main() -> None:
     parser.add_argument("--config", default="translation")
     parser.add_argument("--data-dir", default="")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=pathlib.Path, help="where to write the figures as JSON")
-    known = parser.parse_args()
-    settings = SIZE.split() if known.config == "translation" else ["--data-dir", known.data_dir]
-    found: dict[str, list[float]] = {"cold": [], "warm": [], "resumed": []}
-    for _ in range(known.rounds):
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the figures")
+    args = parser.parse_args()
+    settings = SIZE.split() if args.config == "translation" else ["--data-dir", args.data_dir]
+    seconds: dict[str, list[float]] = {"cold": [], "warm": [], "resumed": []}
+    for _ in range(args.rounds):
         with tempfile.TemporaryDirectory() as folder:
-            place = pathlib.Path(folder)
-            # A new run with nothing kept; another new run; the same run again.
+            root = pathlib.Path(folder)
+            # A new run with empty caches; another new run; the second run resumed.
             for name, run in (("cold", "a"), ("warm", "b"), ("resumed", "b")):
-                seconds = first_step(known.config, settings, place / run, place / "cache", resumed=name == "resumed")
-                found[name].append(seconds)
-                print(f"{name}: {seconds:.1f} s", flush=True)
-    if known.out:
-        about = {"date": datetime.date.today().isoformat(), "cores": os.cpu_count()}
-        about["command"] = "python -m benchmarks.startup " + " ".join(sys.argv[1:])
-        known.out.write_text(json.dumps(about | {"seconds": found}, indent=1) + "\n")
+                elapsed = first_step(args.config, settings, root / run, root / "cache", resumed=name == "resumed")
+                seconds[name].append(elapsed)
+                print(f"{name}: {elapsed:.1f} s", flush=True)
+    if args.out:
+        header = {"date": datetime.date.today().isoformat(), "cores": os.cpu_count()}
+        header["command"] = "python -m benchmarks.startup " + " ".join(sys.argv[1:])
+        args.out.write_text(json.dumps(header | {"seconds": seconds}, indent=1) + "\n")
 
 
 def first_step(config: str, settings: list[str], run: pathlib.Path, cache: pathlib.Path, *, resumed: bool) -> float:
-    """Seconds until the progress line of the first step of this process."""
+    """Returns the seconds until the progress line of the first step of this process."""
     command = [sys.executable, "-m", "jaxformer.cli.main", "train", config, "--out", str(run), *settings]
     command += "--train.steps 1000 --train.checkpoint-every 1 --train.log-every 1 --train.validate-every 0".split()
     command += ["--data.cache", str(cache / "data")]
@@ -62,7 +62,7 @@ def first_step(config: str, settings: list[str], run: pathlib.Path, cache: pathl
             process.terminate()
             process.communicate()
             return seconds
-    raise RuntimeError(f"no step was done:\n{''.join(lines)}")
+    raise RuntimeError(f"the process ended before its first step:\n{''.join(lines)}")
 
 
 if __name__ == "__main__":

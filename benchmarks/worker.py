@@ -1,9 +1,9 @@
-"""Benchmarks with several sides: each in its own process, measured in turn, so that a busy minute hurts all alike.
+"""Runs the sides of a benchmark in separate processes that take turns, so that a busy minute slows all of them alike.
 
-A side is a module with ``build(spec) -> step``: `step` does one unit of work and returns when it is done.  It also has
-``product(size)``, a float32 matrix product, by which its speed is judged.  This file is both ends of the pipe:
+A side is a module with ``build(spec) -> step``, in which `step` does one unit of work and returns when it is done. It
+also has ``product(size)``, a float32 matrix product that measures its peak speed. This file is both ends of the pipe:
 
-    python -m benchmarks.worker MODULE SPEC     the process of one side, which obeys lines on standard input
+    python -m benchmarks.worker MODULE SPEC     runs one side and reads commands from standard input
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import time
 from typing import Any
 
 PRODUCT = 2048
-"""Size of the matrix product that stands for the peak."""
+"""The size of the matrix product that measures the peak."""
 
 
 class Side:
-    """One side, in a process of its own."""
+    """One side of a benchmark, in its own process."""
 
     def __init__(
         self, name: str, module: str, spec: dict[str, Any], *, python: str = sys.executable, large_pages: bool = True
@@ -34,7 +34,7 @@ class Side:
         self.peaks: list[float] = []
         command = [python, "-m", "benchmarks.worker", module, json.dumps(spec)]
         root = pathlib.Path(__file__).resolve().parent.parent
-        # Memory in large pages, as the command line has it: it helps every side.
+        # Large memory pages, as in the command line: they help every side.
         env = ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if large_pages else {}) | os.environ
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env, cwd=root
@@ -42,17 +42,23 @@ class Side:
         self.ready = self._answer()  # versions, and seconds to the end of the first step
 
     def round(self, steps: int) -> None:
-        """Measures some steps and, beside them, the peak."""
+        """Measures some steps and the peak next to them."""
         answer = self._ask(f"run {steps}")
         self.seconds += answer["seconds"]
         self.peaks.append(answer["peak"])
 
     def close(self) -> dict[str, Any]:
-        """Ends the process; what it measured."""
+        """Ends the process and returns its figures."""
         memory = self._ask("stop")["memory"]
         self._process.wait()
-        best = statistics.median(self.seconds)
-        return {**self.ready, "seconds": best, "fastest": min(self.seconds), "peak": max(self.peaks), "memory": memory}
+        median = statistics.median(self.seconds)
+        return {
+            **self.ready,
+            "seconds": median,
+            "fastest": min(self.seconds),
+            "peak": max(self.peaks),
+            "memory": memory,
+        }
 
     def _ask(self, line: str) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -69,7 +75,7 @@ class Side:
 
 
 def serve(module: str, spec: dict[str, Any]) -> None:
-    """The process of one side."""
+    """Runs one side: answers each command from standard input with a line of JSON."""
     began = time.perf_counter()
     side = importlib.import_module(module)
     imported = time.perf_counter()
@@ -81,13 +87,13 @@ def serve(module: str, spec: dict[str, Any]) -> None:
     product = side.product(PRODUCT)
     product()
     for line in sys.stdin:
-        word, *rest = line.split()
-        if word == "stop":
+        command, *arguments = line.split()
+        if command == "stop":
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             print(json.dumps({"memory": memory}), flush=True)
             return
-        step()  # after a rest, caches and pages are cold
-        seconds = [_timed(step) for _ in range(int(rest[0]))]
+        step()  # not measured: caches and pages are cold after a pause
+        seconds = [_timed(step) for _ in range(int(arguments[0]))]
         peak = 2 * PRODUCT**3 / min(_timed(product) for _ in range(3))
         print(json.dumps({"seconds": seconds, "peak": peak}), flush=True)
 

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Prints the newest Python that jaxformer supports: the one given, else from PATH, else from pyenv.
-# The newer the Python the newer the jax, and the newer pair trains about 1.4 times faster on CPU.
+# Prints the newest Python that jaxformer supports: the argument if there is one, else from PATH, else from pyenv.
+# A newer Python gets a newer jax, and the newer pair trains about 1.4 times faster on CPU.
 set -u
 
-# Prints a number that grows with the version; fails where this is no supported Python.
+# Prints a number that grows with the version; fails if the Python is not supported.
 version() {
     "$1" -c 'import sys
 if not (3, 11) <= sys.version_info[:2] <= (3, 13): sys.exit(1)
@@ -25,7 +25,7 @@ try() {
 }
 
 if [ -n "${1:-}" ]; then
-    version "$1" >/dev/null || { echo "$1 is no Python 3.11 to 3.13" >&2; exit 2; }
+    version "$1" >/dev/null || { echo "PYTHON must be Python 3.11, 3.12 or 3.13, got $1" >&2; exit 2; }
     try "$1"
 else
     for name in python3.13 python3.12 python3.11 python3 python; do
@@ -38,11 +38,11 @@ else
 fi
 
 if [ -z "$best" ] && [ -n "$lacking" ]; then
-    echo "$lacking cannot make environments: install its venv module (Debian, Ubuntu: apt install python3-venv) and try again" >&2
+    echo "$lacking cannot create environments: install its venv module (Debian, Ubuntu: apt install python3-venv) and try again" >&2
     exit 2
 fi
 if [ -z "$best" ]; then
-    echo "jaxformer needs Python 3.11, 3.12 or 3.13, and found none on PATH or in pyenv; or name one: make PYTHON=/path/to/python3.12" >&2
+    echo "jaxformer needs Python 3.11, 3.12 or 3.13, and found none on PATH or in pyenv; install one, or name one: make PYTHON=/path/to/python3.12" >&2
     exit 2
 fi
 echo "$best"

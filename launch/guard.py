@@ -1,8 +1,9 @@
-"""Who is killed by signal 9 can do nothing for what it has started; a shell beside it can."""
+"""Kills the processes that a launcher started, even after the launcher itself was killed with signal 9."""
 
 import os
 import subprocess
 
+# A process that is killed with signal 9 cannot clean up. A shell beside it can: its standard input closes.
 SCRIPT = """
 while read -r line; do
     case $line in forget) groups= ;; *) groups="$groups $line" ;; esac
@@ -12,34 +13,34 @@ for group in $groups; do kill -9 "-$group"; done
 
 
 class Guard:
-    """Kills the process groups it was told of, and not to forget, when this process is gone, however it went.
+    """A helper shell that kills the registered process groups when this process ends for any reason.
 
-    At once, for whoever starts the same again at once must not meet those of before.
+    It kills them at once, because a new launch of the same command must not meet the old processes.
     """
 
     def __init__(self) -> None:
         silent = subprocess.DEVNULL
         self._shell = subprocess.Popen(
             ["/bin/sh", "-c", SCRIPT],
-            stdin=subprocess.PIPE,  # which ends with this process: nobody else has it
+            stdin=subprocess.PIPE,  # only this process holds the other end, so it closes with this process
             stdout=silent,
             stderr=silent,
             start_new_session=True,
         )
 
-    def start(self, command: list[str], **more) -> subprocess.Popen:
-        """A command as a process group of its own, told of before it runs: there is no moment when it could escape.
+    def start(self, command: list[str], **options) -> subprocess.Popen:
+        """Starts a command in its own process group, which is registered before the command runs and so cannot escape.
 
         Raises:
           OSError: the command cannot be run.
         """
-        # What runs between fork and exec takes no lock, and these programs have no threads.
+        # The code between fork and exec takes no lock, and these programs have no threads.
         return subprocess.Popen(
-            command, start_new_session=True, preexec_fn=lambda: self._tell(str(os.getpid())), **more
+            command, start_new_session=True, preexec_fn=lambda: self._tell(str(os.getpid())), **options
         )
 
     def forget(self) -> None:
-        """All so far: the number of a group that has ended may be another's by now."""
+        """Unregisters all groups, because the number of a group that has ended may be reused."""
         self._tell("forget")
 
     def _tell(self, line: str) -> None:

@@ -3,9 +3,9 @@
     python launch/render.py launch/k8s/job.yaml NAME=base IMAGE=registry/jaxformer:1 NODES=4 GPUS=8 CLAIM=runs \\
         -- wmt14:base_en_de --out /runs/base --data-dir /runs/data --mesh fsdp=32 | kubectl apply -f -
 
-The template is read as YAML first and filled in afterward, value by value, so nothing that is given can become
-anything but a value.  `${KEY}` stands for a value, `${ARGS}` as an item of a list for the arguments after `--`, and in
-the text of a shell `${SHELL_ARGS}` for the same, quoted.
+The template is parsed as YAML before its values are filled in one by one, so an argument can never become anything but
+a value. `${KEY}` stands for a value. `${ARGS}`, as an item of a list, stands for the arguments after `--`, and
+`${SHELL_ARGS}` for the same arguments, quoted, in shell code.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 from names import name
 
-PLACE = re.compile(r"\$\{([A-Z_]+)\}")
+PLACEHOLDER = re.compile(r"\$\{([A-Z_]+)\}")
 
 
 def main() -> int:
@@ -27,62 +27,62 @@ def main() -> int:
     parser.add_argument("template")
     parser.add_argument("values", nargs="+", metavar="KEY=VALUE")
     words = [*sys.argv[1:], "--"]
-    known = parser.parse_args(words[: words.index("--")])
+    args = parser.parse_args(words[: words.index("--")])
     arguments = words[words.index("--") + 1 : -1]
     try:
-        print(render(pathlib.Path(known.template).read_text(encoding="utf-8"), known.values, arguments), end="")
+        print(render(pathlib.Path(args.template).read_text(encoding="utf-8"), args.values, arguments), end="")
     except (ValueError, OSError, yaml.YAMLError, argparse.ArgumentTypeError) as error:
         parser.error(str(error))
     return 0
 
 
-def render(template: str, values: list[str], arguments: list[str]) -> str:
-    """The template's documents, filled in.
+def render(template: str, assignments: list[str], arguments: list[str]) -> str:
+    """Returns the template's documents with all values filled in.
 
     Raises:
-      ValueError: a value too many or too few, or that is no name or number where one is wanted.
+      ValueError: a value is missing, unexpected or repeated, or is not the name or number that its key needs.
     """
-    given: dict[str, str | int] = {}
-    for key, text in (value.partition("=")[::2] for value in values):
-        if key in given:
-            raise ValueError(f"{key} twice")
-        given[key] = checked(key, text)
-    "".join([*values, *arguments]).encode()  # refuses what is no text
-    wanted = set(PLACE.findall(template)) - {"ARGS", "SHELL_ARGS"}
-    if wanted != given.keys():
-        raise ValueError(f"this template wants {', '.join(sorted(wanted))}; got {', '.join(sorted(given))}")
+    values: dict[str, str | int] = {}
+    for key, text in (assignment.partition("=")[::2] for assignment in assignments):
+        if key in values:
+            raise ValueError(f"{key} is set twice")
+        values[key] = checked(key, text)
+    "".join([*assignments, *arguments]).encode()  # raises for text that is not valid Unicode
+    keys = set(PLACEHOLDER.findall(template)) - {"ARGS", "SHELL_ARGS"}
+    if keys != values.keys():
+        raise ValueError(f"this template needs {', '.join(sorted(keys))}; got {', '.join(sorted(values))}")
     return yaml.safe_dump_all(
-        [fill(part, given, arguments) for part in yaml.safe_load_all(template)], sort_keys=False, width=110
+        [fill(document, values, arguments) for document in yaml.safe_load_all(template)], sort_keys=False, width=110
     )
 
 
 def checked(key: str, text: str) -> str | int:
-    """A value by the kind of its key: numbers, names, anything else as it is."""
+    """Returns a value of the kind that its key needs: a number, a name or any text."""
     if not text:
         raise ValueError(f"{key} is empty")
     if key in ("NODES", "GPUS", "CHIPS", "HOSTS", "SLICES"):
         if not re.fullmatch(r"[1-9]\d{0,5}", text):
-            raise ValueError(f"{key} is a number from 1, got {text!r}")
+            raise ValueError(f"{key} must be a whole number from 1, got {text!r}")
         return int(text)
     return name(text) if key in ("NAME", "CLAIM") else text
 
 
-def fill(part: Any, given: dict[str, str | int], arguments: list[str]) -> Any:
-    """The same tree with its places filled in."""
-    if isinstance(part, dict):
-        filled = {key: fill(value, given, arguments) for key, value in part.items()}
-        # Kubernetes wants a text as the value of a variable.
+def fill(node: Any, values: dict[str, str | int], arguments: list[str]) -> Any:
+    """Returns the same tree with its placeholders filled in."""
+    if isinstance(node, dict):
+        filled = {key: fill(value, values, arguments) for key, value in node.items()}
+        # Kubernetes accepts only text as the value of an environment variable.
         return {key: str(value) if key == "value" else value for key, value in filled.items()}
-    if isinstance(part, list):
+    if isinstance(node, list):
         # Kubernetes would replace $(NAME) in an argument by a variable of its pod, and reads $$ as $.
         spliced = [argument.replace("$", "$$") for argument in arguments]
-        return [x for item in part for x in (spliced if item == "${ARGS}" else [fill(item, given, arguments)])]
-    if not isinstance(part, str):
-        return part
-    if whole := PLACE.fullmatch(part):
-        return given[whole[1]]
-    texts = {**given, "SHELL_ARGS": shlex.join(arguments)}
-    return PLACE.sub(lambda found: str(texts[found[1]]), part)
+        return [x for item in node for x in (spliced if item == "${ARGS}" else [fill(item, values, arguments)])]
+    if not isinstance(node, str):
+        return node
+    if match := PLACEHOLDER.fullmatch(node):
+        return values[match[1]]
+    texts = {**values, "SHELL_ARGS": shlex.join(arguments)}
+    return PLACEHOLDER.sub(lambda match: str(texts[match[1]]), node)
 
 
 if __name__ == "__main__":

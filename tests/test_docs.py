@@ -1,10 +1,15 @@
-"""The examples in docstrings run, and every public function has one."""
+"""The examples in docstrings and in the README run, and every public function has one."""
 
 import doctest
 import importlib
 import inspect
+import os
 import pathlib
+import re
+import subprocess
+import sys
 
+import jax
 import pytest
 
 import jaxformer
@@ -15,7 +20,7 @@ WITH_EXAMPLES = [path for path in sorted(ROOT.rglob("*.py")) if ">>>" in path.re
 
 
 def examples(module):
-    """The doctests of a module and of what it defines; `doctest` alone overlooks functions that check their shapes."""
+    """Returns the doctests of a module and its members; `doctest` alone overlooks functions that check their shapes."""
     found = doctest.DocTestFinder(recurse=False).find(module, module.__name__)
     for name, value in list(vars(module).items()):
         if getattr(value, "__module__", None) == module.__name__ and not name.startswith("__"):
@@ -35,8 +40,19 @@ def test_examples_run(path):
     assert sum(len(test.examples) for test in tests) == path.read_text(encoding="utf-8").count(">>> ")
 
 
+def test_the_examples_of_the_readme_run():
+    """The Python blocks run one after another in a fresh process, as for a user who pastes them."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT.parent / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) >= 2
+    names = ("compilation_cache_dir", "persistent_cache_min_compile_time_secs", "persistent_cache_min_entry_size_bytes")
+    caches = {f"JAX_{name.upper()}": str(getattr(jax.config, f"jax_{name}")) for name in names}
+    command = [sys.executable, "-c", "\n".join(blocks)]
+    done = subprocess.run(command, env=os.environ | caches, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+
+
 def public(module):
-    """Its functions and classes, but for the kinds of mask, which functions make."""
+    """Yields the functions and classes of a module, except the kinds of mask, which functions create."""
     for name, value in vars(module).items():
         ours = getattr(value, "__module__", "").startswith("jaxformer.") and not name.startswith("_")
         if ours and not (inspect.isclass(value) and issubclass(value, masks.Mask) and value is not masks.Mask):
@@ -50,13 +66,13 @@ def test_every_public_function_has_an_example():
     assert not missing
 
 
-def test_what_raises_says_so():
-    """A public function of `functional` that refuses by itself names the error."""
-    silent = {
+def test_docstrings_name_the_errors():
+    """A public function of `functional` that raises has a "Raises:" section."""
+    undocumented = {
         name
         for name, value in public(functional)
         if inspect.isfunction(value)
         and "raise ValueError" in inspect.getsource(inspect.unwrap(value))
         and "Raises:" not in (value.__doc__ or "")
     }
-    assert not silent
+    assert not undocumented

@@ -1,4 +1,4 @@
-"""What the source may not hold, whatever it does: read as syntax trees, nothing is run."""
+"""Rules for the source, checked on its syntax trees without running it."""
 
 import ast
 import pathlib
@@ -22,14 +22,14 @@ HOME = {
     "tensorboardX": "training/logging.py",
     "tyro": "cli/arguments.py",
 }
-"""The one file through which each optional dependency enters."""
+"""The one file that imports each optional dependency."""
 
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 FORBIDDEN_CALLS = {"eval", "exec", "yaml.load", "os.system", "os.popen"}
 
 
 def imported(tree: ast.AST) -> set[str]:
-    """Top-level names of every module imported anywhere in a file."""
+    """Returns the top-level names of all modules that a file imports."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -40,7 +40,7 @@ def imported(tree: ast.AST) -> set[str]:
 
 
 def offenses(tree: ast.AST) -> list[str]:
-    """Ways to run or load what nobody has read."""
+    """Returns the constructs that run or load unreviewed code."""
     found = sorted(imported(tree) & FORBIDDEN_MODULES)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -80,13 +80,13 @@ def name(path: pathlib.Path) -> str:
         ("re.compile('x'); yaml.safe_load(f); run(x, shell=False)", None),
     ],
 )
-def test_the_net_has_no_holes(text, offense):
+def test_offenses_are_found(text, offense):
     assert offenses(ast.parse(text)) == ([offense] if offense else [])
 
 
-def test_nothing_runs_or_loads_what_nobody_has_read():
+def test_nothing_runs_or_loads_unreviewed_code():
     found = {name(path): offenses(parse(path)) for path in EVERYTHING}
-    assert {path: what for path, what in found.items() if what} == {}
+    assert {path: constructs for path, constructs in found.items() if constructs} == {}
 
 
 def test_an_optional_dependency_enters_through_one_file():
@@ -104,7 +104,7 @@ def test_files_are_short():
 
 
 def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines of a function without its docstring."""
+    """Returns the number of lines of a function without its docstring."""
     text = node.body[0].end_lineno - node.body[0].lineno + 1 if ast.get_docstring(node) else 0
     return node.end_lineno - node.lineno + 1 - text
 
@@ -119,35 +119,73 @@ def test_functions_are_short():
     assert {function: length for function, length in lengths.items() if length > 70} == {}
 
 
-def test_nothing_is_left_for_later():
+def test_no_reminders_are_left():
     marks = ("TO" + "DO", "FIX" + "ME", "X" + "XX")
     found = [name(path) for path in EVERYTHING if any(mark in path.read_text(encoding="utf-8") for mark in marks)]
     assert found == []
 
 
-def test_public_functions_and_classes_say_what_they_are():
-    silent = []
+def test_public_functions_and_classes_have_docstrings():
+    undocumented = []
     for path in PACKAGE:
         for node in parse(path).body:
             public = isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
             if public and not ast.get_docstring(node):
-                silent.append(f"{name(path)}:{node.name}")
-    assert silent == []
+                undocumented.append(f"{name(path)}:{node.name}")
+    assert undocumented == []
+
+
+def other_tests(tree: ast.AST) -> list[str]:
+    """Returns the imports of other test modules, and the calls of test functions, in a file of tests."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("tests")):
+            modules = [node.module or "", *(alias.name for alias in node.names)]
+            found += [f"import {x}" for x in modules if x.rpartition(".")[2].startswith("test_")]
+        elif isinstance(node, ast.Import):
+            found += [f"import {x.name}" for x in node.names if x.name.rpartition(".")[2].startswith("test_")]
+        elif isinstance(node, ast.Call):
+            function = ast.unparse(node.func)
+            if function.rpartition(".")[2].startswith("test_") and not function.startswith("super()."):
+                found.append(f"{function}()")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("from tests.seeds.test_masks import attend", ["import tests.seeds.test_masks"]),
+        ("from tests.seeds import test_masks", ["import test_masks"]),
+        ("import tests.seeds.test_masks", ["import tests.seeds.test_masks"]),
+        ("def test_a():\n  test_b(1)", ["test_b()"]),
+        ("contract.test_empty_rows(x)", ["contract.test_empty_rows()"]),
+        # A contract's subclass may narrow the parameters of an inherited test.
+        ("super().test_empty_rows(x)\nfrom tests.modules.small import normal", []),
+        ("from jax.test_util import check_grads", []),
+    ],
+)
+def test_other_tests_are_found(text, expected):
+    assert other_tests(ast.parse(text)) == expected
+
+
+def test_tests_call_no_tests():
+    found = {name(path): other_tests(parse(path)) for path in sorted((ROOT / "tests").rglob("*.py"))}
+    assert {path: uses for path, uses in found.items() if uses} == {}
 
 
 def loaded_after(statement: str) -> set[str]:
-    """Top-level modules in a fresh process after a statement."""
+    """Returns the top-level modules of a fresh process after a statement."""
     program = f"{statement}\nimport sys; print(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     return set(done.stdout.split())
 
 
 @pytest.mark.parametrize("statement", ["import jaxformer", "import jaxformer.config", "import jaxformer.cli.main"])
-def test_importing_the_surface_is_free(statement):
+def test_importing_the_surface_loads_nothing_heavy(statement):
     assert loaded_after(statement) & {"jax", "flax", "numpy", "rich", *HOME} == set()
 
 
 def test_the_light_core_needs_no_extra():
-    # etils and orbax come with flax itself; what matters is that our own files ask for none.
+    # flax itself brings etils and orbax; our own files must import no extra.
     loaded = loaded_after("from jaxformer import functional, masks, modules, models, pure")
     assert loaded & (set(HOME) - {"orbax"}) == set()

@@ -1,4 +1,4 @@
-"""The map of imports names what there is, and everything public is on it."""
+"""The names on the map of imports exist, and every public name is on it."""
 
 import doctest
 import importlib
@@ -23,8 +23,8 @@ def test_names_exist(name):
 
 
 @pytest.mark.parametrize("module", [functional, masks, sharding])
-def test_nothing_public_is_missing(module):
-    """Whatever a module defines and does not hide is named somewhere on the page, or is part of something that is."""
+def test_every_public_name_is_listed(module):
+    """Every public name is on the page, or is a part of something on the page."""
     parts = {
         "And",
         "Or",
@@ -52,6 +52,6 @@ def test_nothing_public_is_missing(module):
 
 def test_the_examples_of_contributing_run():
     path = pathlib.Path(__file__).parents[1] / "CONTRIBUTING.md"
-    failed, tried = doctest.testfile(str(path), module_relative=False)
+    failed, attempted = doctest.testfile(str(path), module_relative=False)
     assert failed == 0
-    assert tried > 8
+    assert attempted > 8

@@ -1,1 +1,1 @@
-"""What is measured, one file a side; each runs as a process of its own under `worker.py`."""
+"""The sides of the benchmarks, one file each; `worker.py` runs each in its own process."""

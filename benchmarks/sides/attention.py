@@ -1,4 +1,4 @@
-"""Attention by this library, by jax.nn and by Flax, with what jax allows to be said of the mask."""
+"""Attention of this library, jax.nn and Flax, with the mask in the form that each of them prefers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from jaxformer import functional, masks
 def build(spec):
     query, key, value, upstream = (jnp.asarray(x, spec["dtype"]) for x in arrays(spec["shape"]))
     call = functools.partial(_attend, spec["side"], causal=spec["mask"] == "causal")
-    whole = jnp.asarray(valid(spec["shape"]))
+    key_valid = jnp.asarray(valid(spec["shape"]))
 
-    def both(query, key, value, whole):
-        output, pull = jax.vjp(lambda q, k, v: call(q, k, v, whole), query, key, value)
+    def both(query, key, value, key_valid):
+        output, pull = jax.vjp(lambda q, k, v: call(q, k, v, key_valid), query, key, value)
         return output, *pull(upstream.astype(output.dtype))
 
-    function = both if spec["backward"] else lambda *given: (call(*given),)
-    compiled = jax.jit(function).lower(query, key, value, whole).compile()
-    save(spec, [np.asarray(x, np.float32) for x in compiled(query, key, value, whole)])
-    return lambda: jax.block_until_ready(compiled(query, key, value, whole))
+    function = both if spec["backward"] else lambda *args: (call(*args),)
+    compiled = jax.jit(function).lower(query, key, value, key_valid).compile()
+    save(spec, [np.asarray(x, np.float32) for x in compiled(query, key, value, key_valid)])
+    return lambda: jax.block_until_ready(compiled(query, key, value, key_valid))
 
 
 def _attend(side, query, key, value, valid, *, causal):
-    """Each in its own words: a mask that has a name is not built."""
+    """Computes attention by one side; a mask that a side knows by name is not materialized."""
     if side in ("blockwise", "reference", "cudnn", "chosen"):
         mask = masks.causal() if causal else masks.padding(valid)
         implementation = None if side == "chosen" else side

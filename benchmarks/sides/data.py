@@ -1,4 +1,4 @@
-"""The batch that every side trains on: NumPy only."""
+"""The batch that every side trains on, in NumPy only."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ PAD = 0
 
 
 def batch(spec: dict) -> dict[str, np.ndarray]:
-    """Random tokens with lengths spread as in a bucket: the last fifth of a row is padding, on average a tenth."""
+    """Returns random tokens with the lengths of a bucket: at most a fifth of a row is padding, a tenth on average."""
     rng = np.random.default_rng(0)
-    found = {}
+    result = {}
     for name, length in (("source", spec["source"]), ("target", spec["target"] + 1)):
-        rows = rng.integers(4, spec["vocab"], (spec["rows"], length), dtype=np.int32)
-        lengths = rng.integers(int(length * 0.8), length + 1, spec["rows"])
-        found[name] = np.where(np.arange(length) < lengths[:, None], rows, PAD)
-    return found
+        tokens = rng.integers(4, spec["vocab_size"], (spec["batch_size"], length), dtype=np.int32)
+        lengths = rng.integers(int(length * 0.8), length + 1, spec["batch_size"])
+        result[name] = np.where(np.arange(length) < lengths[:, None], tokens, PAD)
+    return result
 
 
 def target_tokens(spec: dict) -> int:
-    """Real target tokens of the batch: padding does not count."""
+    """Returns the number of real target tokens in the batch, without padding."""
     return int((batch(spec)["target"][:, 1:] != PAD).sum())

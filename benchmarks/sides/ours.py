@@ -17,13 +17,13 @@ from jaxformer.training.optimizers import OptimizerConfig, make_optimizer
 def build(spec):
     rate = spec["dropout"]
     config = models.EncoderDecoderConfig(
-        spec["vocab"],
-        spec["vocab"],
-        d_model=spec["width"],
-        num_heads=spec["heads"],
-        d_ff=spec["hidden"],
-        num_encoder_layers=spec["depth"],
-        num_decoder_layers=spec["depth"],
+        spec["vocab_size"],
+        spec["vocab_size"],
+        d_model=spec["d_model"],
+        num_heads=spec["num_heads"],
+        d_ff=spec["d_ff"],
+        num_encoder_layers=spec["num_layers"],
+        num_decoder_layers=spec["num_layers"],
         dropout=rate,
         attention_dropout=rate,
         activation_dropout=rate,
@@ -32,12 +32,12 @@ def build(spec):
     optimizer = make_optimizer(OptimizerConfig(warmup_steps=4000), steps=100_000)
     state = training.create(net.init, optimizer, jax.random.key(0))
     step = training.make_step(functools.partial(_loss, net), optimizer)
-    given = jax.tree.map(jnp.asarray, batch(spec))
-    here = {"source": given["source"], "target": given["target"][:, :-1], "labels": given["target"][:, 1:]}
+    arrays = jax.tree.map(jnp.asarray, batch(spec))
+    inputs = {"source": arrays["source"], "target": arrays["target"][:, :-1], "labels": arrays["target"][:, 1:]}
 
     def once():
         nonlocal state
-        state, metrics = step(state, here)
+        state, metrics = step(state, inputs)
         jax.block_until_ready((state, metrics))
 
     return once

@@ -1,10 +1,10 @@
 """Multi30k (Elliott et al. 2016, 2017): 29,000 image descriptions in English, German and French.
 
-At the size of the published text-only system: Wu et al. 2021, "Good for Misconceived Reasons" (41.02 BLEU en-de on
-test_2016, lower-cased Moses tokens, average of the last 10 checkpoints, beam 5).
+The model has the size of the published text-only system: Wu et al. 2021, "Good for Misconceived Reasons" (41.02 BLEU
+en-de on test_2016, lower-cased Moses tokens, average of the last 10 checkpoints, beam 5).
 
-Norms stand before the sublayers, which learns much faster here: 23 validation BLEU from German after 600 updates, where
-post-norm, which needs a lower rate, has 3.
+The model is pre-norm, which learns much faster here: it has 23 validation BLEU from German after 600 updates, and
+post-norm, which needs a lower learning rate, has 3.
 """
 
 from jaxformer.models import EncoderDecoderConfig
@@ -19,12 +19,12 @@ def en_de() -> TranslationConfig:
 
 
 def de_en() -> TranslationConfig:
-    """German to English, the same model."""
+    """German to English, with the same model."""
     return _config("de", "en")
 
 
 def en_fr() -> TranslationConfig:
-    """English to French, the same model."""
+    """English to French, with the same model."""
     return _config("en", "fr")
 
 

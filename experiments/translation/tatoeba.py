@@ -1,7 +1,7 @@
-"""Tatoeba: short everyday sentences, of which many have several translations.
+"""Tatoeba: short everyday sentences, many with several translations.
 
-The table is not split, and neighboring lines repeat an English sentence; validation and test are set aside by
-sentence, so none of their English stands in training.
+The table has no splits, and neighboring lines repeat an English sentence. Validation and test sets are held out by
+English sentence, so that none of their English is in the training set.
 """
 
 from jaxformer.models import EncoderDecoderConfig
@@ -11,12 +11,12 @@ from jaxformer.training.optimizers import OptimizerConfig
 
 
 def en_fr() -> TranslationConfig:
-    """English to French, 167,000 pairs, 4+4 layers, D=256: some hours on 2 CPU cores, minutes on a GPU."""
+    """English to French, 167,000 pairs, 4+4 layers, D=256: a few hours on 2 CPU cores, minutes on a GPU."""
     return _config("eng-fra.tsv", "fr")
 
 
 def en_de() -> TranslationConfig:
-    """English to German, 170,000 pairs, the same model."""
+    """English to German, 170,000 pairs, with the same model."""
     return _config("eng-deu.tsv", "de")
 
 

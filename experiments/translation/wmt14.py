@@ -1,11 +1,11 @@
 """WMT 2014: the experiments of "Attention Is All You Need" (Vaswani et al. 2017).
 
-Expected: 27.3 (base) and 28.4 (big) BLEU en-de, 38.1 and 41.8 en-fr on newstest2014, tokenized and with compounds
-split (their table 2); the mixed-case 13a figure printed here is about one point lower on the same output.
+Expected scores on newstest2014: 27.3 (base) and 28.4 (big) BLEU en-de, 38.1 and 41.8 en-fr, tokenized and with
+compounds split (table 2 of the paper). The mixed-case 13a score printed here is about one point lower on equal output.
 
-The training text (4.5 million pairs en-de, 36 million en-fr) is not fetched: place it as ``wmt/train.en``,
-``wmt/train.de`` and so on below the data directory.  newstest2013 is the validation set, as in the paper.
-One step holds about 25,000 source and 25,000 target tokens, as theirs; times are theirs, on 8 P100 GPUs.
+The training text (4.5 million pairs en-de, 36 million en-fr) is not downloaded. Place it as ``wmt/train.en``,
+``wmt/train.de`` and so on below the data directory. newstest2013 is the validation set, as in the paper. One step holds
+about 25,000 source and 25,000 target tokens, as in the paper. Times are from the paper, on 8 P100 GPUs.
 """
 
 from jaxformer.models import EncoderDecoderConfig
@@ -16,7 +16,7 @@ from jaxformer.training.schedules import noam_peak
 
 BASE = EncoderDecoderConfig(compute_dtype="bfloat16")
 BIG = EncoderDecoderConfig(d_model=1024, num_heads=16, d_ff=4096, dropout=0.3, compute_dtype="bfloat16")
-# 1.4 billion parameters: no recipe of the paper's, but of a size that needs a mesh.
+# 1.5 billion parameters: not a model of the paper, but one that needs a mesh.
 LARGE = EncoderDecoderConfig(
     d_model=2048,
     num_heads=16,
@@ -40,7 +40,7 @@ def big_en_de() -> TranslationConfig:
 
 
 def large_en_de() -> TranslationConfig:
-    """English to German, 12 and 12 pre-norm layers of width 2,048: 1.5 billion parameters, to plan a pod with."""
+    """English to German, 12 and 12 pre-norm layers of d_model 2,048: 1.5 billion parameters, for planning a pod."""
     return _config("large", "de", LARGE, steps=100_000)
 
 

@@ -1,12 +1,12 @@
-"""A TPU slice of Google Cloud, without Kubernetes: makes it, or makes it anew when it was preempted, and trains on it.
+"""Creates a TPU slice of Google Cloud, or creates it again after a preemption, and trains on it without Kubernetes.
 
     python launch/supervise.py -- python launch/tpu_vm/train.py NAME --zone us-east5-a --type v5litepod-16 --spot \\
         --wheel dist/jaxformer-0.1.0-py3-none-any.whl --nfs 10.0.0.2:/runs \\
         -- wmt14:base_en_de --out /mnt/runs/base --data-dir /mnt/runs/data
 
-It runs the same command on every host, beside a copy of the experiments; JAX asks the machine where the others are.
-Its exit code is gcloud's.  SIGTERM and Ctrl-C stop the training on the hosts, which saves and ends with 85.  What an
-earlier start has left running there, because it was killed or lost its connection, is stopped first.
+Every host runs the same command beside a copy of the experiments, and JAX asks the machine for the other hosts. The
+exit code is gcloud's. SIGTERM and Ctrl-C stop the training on the hosts, which saves and ends with 85. A training that
+an earlier start left behind, because it was killed or lost its connection, is stopped first.
 """
 
 import argparse
@@ -26,10 +26,10 @@ RUNTIMES = {"v5litepod": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": 
 EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
 GONE = ("PREEMPTED", "TERMINATED", "FAILED", "SUSPENDED")
 
-# What follows are lines of shell for a host, in its user's home directory.
+# The following are shell commands for a host; they run in its user's home directory.
 
-# SIGTERM, and SIGKILL where that does not help, to the process group that sshd made for the training.  It is asked for
-# its name, because the number that is written down may be another's by now.
+# Sends SIGTERM, and later SIGKILL, to the process group that sshd made for the training. It first checks the command
+# line of the process, because the recorded number may belong to another process by now.
 STOP = r"""pid=$(cat .jaxformer.pid 2>/dev/null)
 runs() { tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -q '^[.]jaxformer/bin/python '; }
 if runs; then kill -TERM "-$pid"; fi
@@ -40,16 +40,16 @@ MOUNT = """if ! mountpoint -q /mnt/runs; then
     [ -x /sbin/mount.nfs ] || { sudo apt-get -qq update; sudo apt-get -qq -y install nfs-common; }
     sudo mkdir -p /mnt/runs && sudo mount -t nfs "$share" /mnt/runs || exit 1
 fi
-[ -w /mnt/runs ] || { echo "$(hostname): $share is not yours to write; sudo chmod it, once" >&2; exit 1; }"""
+[ -w /mnt/runs ] || { echo "$(hostname): $share is not writable for you; run sudo chmod on it once" >&2; exit 1; }"""
 
-# The machine's own Python may be too old (3.10), so uv takes or fetches another.  Its exit code would be 2, which means
-# that again cannot help.  A wheel that was built anew has the version of the one before.
+# The machine's own Python may be too old (3.10), so uv finds or downloads another. uv fails with 2, which a supervisor
+# would take as final, so this exits with 1. A rebuilt wheel keeps its version, so jaxformer is always reinstalled.
 INSTALL = """{ PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet --user uv &&
 python3 -m uv venv --quiet --allow-existing --python 3.12 .jaxformer &&
 python3 -m uv pip install --quiet --python .jaxformer/bin/python --reinstall-package jaxformer "$wheel"; } ||
-{ echo "$(hostname): no Python 3.12 with jaxformer" >&2; exit 1; }"""
+{ echo "$(hostname): cannot install Python 3.12 with jaxformer" >&2; exit 1; }"""
 
-# It stops first, too: gcloud gives a line again when it has lost the connection.
+# Stops an earlier training first, because gcloud sends a command again after a lost connection.
 TRAIN = f"{STOP}\necho $$ >.jaxformer.pid; exec .jaxformer/bin/python -u -m jaxformer.cli.main train"
 
 
@@ -59,49 +59,49 @@ def main() -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("name", type=name)
     parser.add_argument("--zone", type=name, required=True)
-    parser.add_argument("--type", type=name, required=True, help="such as v5p-128")
-    parser.add_argument("--spot", action="store_true", help="cheaper, and may be taken away")
-    parser.add_argument("--wheel", type=pathlib.Path, required=True, help="of `make wheel`")
-    parser.add_argument("--nfs", type=share, help="HOST:/PATH, such as Filestore's; is mounted at /mnt/runs")
-    parser.add_argument("--experiments", type=pathlib.Path, default=EXPERIMENTS, help="copied to the hosts")
-    parser.add_argument("arguments", nargs="+", help="of `jaxformer train`")
-    known = parser.parse_args()
-    kind = known.type.partition("-")[0]
+    parser.add_argument("--type", type=name, required=True, help="accelerator type, such as v5p-128")
+    parser.add_argument("--spot", action="store_true", help="use a spot machine: cheaper, and may be preempted")
+    parser.add_argument("--wheel", type=pathlib.Path, required=True, help="the wheel that `make wheel` builds")
+    parser.add_argument("--nfs", type=share, help="HOST:/PATH of an NFS share, such as Filestore; mounted at /mnt/runs")
+    parser.add_argument("--experiments", type=pathlib.Path, default=EXPERIMENTS, help="folder to copy to the hosts")
+    parser.add_argument("arguments", nargs="+", help="arguments of `jaxformer train`")
+    args = parser.parse_args()
+    kind = args.type.partition("-")[0]
     if kind not in RUNTIMES:
-        parser.error(f"no TPU of type {known.type!r}; there are {', '.join(RUNTIMES)}")
-    if not known.wheel.is_file():
-        parser.error(f"no wheel {known.wheel}; make one with `make wheel`")
-    if known.experiments.name != "experiments" or not known.experiments.is_dir():
-        parser.error(f"no folder named experiments at {known.experiments}")
+        parser.error(f"unknown TPU type {args.type!r}; expected one of {', '.join(RUNTIMES)}")
+    if not args.wheel.is_file():
+        parser.error(f"wheel not found: {args.wheel}; build one with `make wheel`")
+    if args.experiments.name != "experiments" or not args.experiments.is_dir():
+        parser.error(f"--experiments must be a folder named experiments, got {args.experiments}")
     if shutil.which("gcloud") is None:
-        parser.error("there is no gcloud on this machine's PATH")
-    there = Slice(known.name, known.zone)
+        parser.error("gcloud not found on PATH; install the Google Cloud CLI")
+    tpu = Slice(args.name, args.zone)
     try:
-        return train(there, known, RUNTIMES[kind])
+        return train(tpu, args, RUNTIMES[kind])
     except subprocess.CalledProcessError as error:
         print(f"train.py: {shlex.join(error.cmd[:5])} ended with {error.returncode}", file=sys.stderr)
         return error.returncode
 
 
-def train(there: "Slice", known: argparse.Namespace, runtime: str) -> int:
-    """The exit code of the training.
+def train(tpu: "Slice", args: argparse.Namespace, runtime: str) -> int:
+    """Prepares the slice, trains on it, and returns the exit code of the training.
 
     Raises:
-      CalledProcessError: what had to be done before it failed.
+      CalledProcessError: a step of the preparation failed.
     """
-    state = there.state()
+    state = tpu.state()
     if state in GONE:
-        there.gcloud("delete", "--quiet").check_returncode()
+        tpu.gcloud("delete", "--quiet").check_returncode()
     if state is None or state in GONE:
-        made_of = [f"--accelerator-type={known.type}", f"--version={runtime}"]
-        there.gcloud("create", *made_of, *(["--spot"] if known.spot else [])).check_returncode()
-    there.everywhere(STOP).check_returncode()
-    there.copy(known.wheel, known.experiments).check_returncode()
-    if known.nfs:
-        there.everywhere(f"share={shlex.quote(known.nfs)}\n{MOUNT}").check_returncode()
-    wheel = shlex.quote(f"./{known.wheel.name}[train,tpu]")
-    there.everywhere(f"wheel={wheel}\n{INSTALL}").check_returncode()
-    return there.run(f"{TRAIN} {shlex.join(known.arguments)}")
+        options = [f"--accelerator-type={args.type}", f"--version={runtime}"]
+        tpu.gcloud("create", *options, *(["--spot"] if args.spot else [])).check_returncode()
+    tpu.everywhere(STOP).check_returncode()
+    tpu.copy(args.wheel, args.experiments).check_returncode()
+    if args.nfs:
+        tpu.everywhere(f"share={shlex.quote(args.nfs)}\n{MOUNT}").check_returncode()
+    wheel = shlex.quote(f"./{args.wheel.name}[train,tpu]")
+    tpu.everywhere(f"wheel={wheel}\n{INSTALL}").check_returncode()
+    return tpu.run(f"{TRAIN} {shlex.join(args.arguments)}")
 
 
 class Slice:
@@ -111,33 +111,33 @@ class Slice:
         self._name, self._zone = name, zone
 
     def gcloud(self, verb: str, *options: str, **settings: object) -> subprocess.CompletedProcess:
-        """``gcloud compute tpus tpu-vm VERB`` of it."""
+        """Runs ``gcloud compute tpus tpu-vm VERB`` on the slice."""
         return subprocess.run(self._command(verb, self._name, *options), check=False, **settings)
 
     def state(self) -> str | None:
-        """READY, PREEMPTED and so on; None if there is none of this name."""
-        found = self.gcloud("describe", "--format=value(state)", capture_output=True, text=True)
-        if found.returncode and "NOT_FOUND" not in found.stderr:
-            sys.stderr.write(found.stderr)
-            found.check_returncode()
-        return found.stdout.strip() or None
+        """Returns the state of the slice, such as READY or PREEMPTED, or None if it does not exist."""
+        answer = self.gcloud("describe", "--format=value(state)", capture_output=True, text=True)
+        if answer.returncode and "NOT_FOUND" not in answer.stderr:
+            sys.stderr.write(answer.stderr)
+            answer.check_returncode()
+        return answer.stdout.strip() or None
 
     def copy(self, *paths: pathlib.Path) -> subprocess.CompletedProcess:
         """Copies files and folders into the home directory of every host."""
-        what = [*(str(path.resolve()) for path in paths), f"{self._name}:", "--recurse", "--worker=all"]
-        return subprocess.run(self._command("scp", *what), check=False)
+        arguments = [*(str(path.resolve()) for path in paths), f"{self._name}:", "--recurse", "--worker=all"]
+        return subprocess.run(self._command("scp", *arguments), check=False)
 
     def everywhere(self, line: str) -> subprocess.CompletedProcess:
-        """Runs a line of shell on every host at once."""
+        """Runs a shell command on every host at once."""
         return self.gcloud("ssh", "--worker=all", f"--command={line}")
 
     def run(self, line: str) -> int:
-        """The same for the training, which SIGTERM and Ctrl-C stop: to end gcloud would leave it running there."""
+        """Runs the training on every host and stops it there on SIGTERM and Ctrl-C; ending gcloud would not stop it."""
         told_to_stop: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: told_to_stop.append(number))
         command = self._command("ssh", self._name, "--worker=all", f"--command={line}")
-        # In a session of its own, where a signal to our process group does not reach it.
+        # gcloud gets its own session, so that a signal to our process group does not reach it.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         while process.poll() is None:
             if told_to_stop:

@@ -1,4 +1,4 @@
-"""Starting the real program, as its users would."""
+"""Starts the real program as its users would."""
 
 import json
 import os
@@ -21,26 +21,28 @@ SETTINGS = (
 ).split()
 
 
-def environment(folder, **more):
-    """Of a process of this source tree, with its caches in a folder, that no launcher has touched."""
+def environment(folder, **variables):
+    """Returns the environment of a process of this source tree, with caches in a folder and no launcher's variables."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("JAX", "SLURM", "XLA"))}
     ours = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache"), "JAX_PLATFORMS": "cpu"}
-    return {**clean, **ours, **more}
+    return {**clean, **ours, **variables}
 
 
-def train(out, *more):
-    return [*JAXFORMER, "train", "demo", "--out", str(out), *SETTINGS, *more]
+def train(out, *options):
+    """Returns the command of a small training."""
+    return [*JAXFORMER, "train", "demo", "--out", str(out), *SETTINGS, *options]
 
 
-def start(folder, command, **more):
-    environment_ = environment(folder, **more)
-    process = subprocess.Popen(command, cwd=folder, env=environment_, stdout=-1, stderr=subprocess.STDOUT, text=True)
+def start(folder, command, **variables):
+    """Starts a command in a folder; `kill_all` ends it after the test."""
+    env = environment(folder, **variables)
+    process = subprocess.Popen(command, cwd=folder, env=env, stdout=-1, stderr=subprocess.STDOUT, text=True)
     STARTED.append(process)
     return process
 
 
 def kill_all():
-    """What a test that failed has left, and what that has started."""
+    """Kills the processes that a failed test left behind, and their children."""
     while STARTED:
         process = STARTED.pop()
         if process.poll() is None:
@@ -49,42 +51,42 @@ def kill_all():
             process.communicate()
 
 
-def local(folder, out, *options, **more):
-    """`launch/local.py` training into a run directory."""
-    return start(folder, [sys.executable, LAUNCH / "local.py", *options, "--", *train(out)], **more)
+def local(folder, out, *options, **variables):
+    """Starts a training under `launch/local.py`."""
+    return start(folder, [sys.executable, LAUNCH / "local.py", *options, "--", *train(out)], **variables)
 
 
 def finish(process, timeout=200):
-    """Exit code, output, and seconds from now."""
+    """Waits for a process and returns its exit code, its output, and the seconds it still took."""
     began = time.monotonic()
-    said, _ = process.communicate(timeout=timeout)
-    return process.returncode, said, time.monotonic() - began
+    output, _ = process.communicate(timeout=timeout)
+    return process.returncode, output, time.monotonic() - began
 
 
 def until(condition, timeout=120):
-    """Waits for something to become true, and fails if it does not."""
+    """Waits until a condition holds, and fails after the timeout."""
     deadline = time.monotonic() + timeout
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, f"the condition did not hold within {timeout} s"
         time.sleep(0.05)
 
 
 def losses(run):
-    """Every step's line of a log, as it was written."""
+    """Returns the lines of a log that hold a step."""
     path = run / "log.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [line for line in lines if line.endswith("}") and "loss" in json.loads(line)]
 
 
 def children(process):
-    """Process ids of what a process started."""
+    """Returns the ids of the children of a process."""
     return [int(pid) for pid in pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
 def python_with(module):
-    """A Python that has a module: this one, or one of JAXFORMER_PYTHONS (paths, by colons); else skips."""
+    """Returns a Python that has a module: this one or one of JAXFORMER_PYTHONS (paths, by colons). Else skips."""
     for python in [sys.executable, *filter(None, os.environ.get("JAXFORMER_PYTHONS", "").split(":"))]:
-        found = f"import importlib.util as u, sys; sys.exit(u.find_spec('{module}') is None)"
-        if subprocess.run([python, "-c", found], check=False, timeout=60).returncode == 0:
+        program = f"import importlib.util as u, sys; sys.exit(u.find_spec('{module}') is None)"
+        if subprocess.run([python, "-c", program], check=False, timeout=60).returncode == 0:
             return python
     pytest.skip(f"no Python with {module}: name one in JAXFORMER_PYTHONS")

@@ -1,4 +1,4 @@
-"""The commands that are written down, in launch/README.md and at the head of its files."""
+"""The commands of launch/README.md and of the docstrings of its files."""
 
 import re
 
@@ -11,10 +11,10 @@ FILES = ["README.md", "supervise.py", "local.py", "render.py", "slurm/train.sbat
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_every_configuration_that_is_named_is_there(file, monkeypatch):
+def test_every_named_configuration_exists(file, monkeypatch):
     monkeypatch.chdir(programs.ROOT)
     text = (programs.LAUNCH / file).read_text(encoding="utf-8")
-    text = re.sub(r"\s*\\+\n[#\s]*", " ", text)  # a command goes on where a backslash ends its line
+    text = re.sub(r"\s*\\+\n[#\s]*", " ", text)  # a backslash at the end of a line continues the command
     names = {name for name in re.findall(r"(?:train|plan|[.]sbatch|--) (\S+) --", text) if not name.isupper()}
     assert names
     for name in names:

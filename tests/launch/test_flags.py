@@ -1,4 +1,4 @@
-"""Every flag of launch/flags is one that XLA knows: an unknown one would end a training before it begins."""
+"""XLA knows every flag of launch/flags: an unknown one would end a training before it begins."""
 
 import os
 import re
@@ -38,31 +38,31 @@ def test_every_flag_has_a_reason(path):
     assert done.stdout.split() == flags(path)
 
 
-def compiled(python, program, variable, given):
-    known = {**os.environ, "JAX_PLATFORMS": "cpu", variable: " ".join(given)}
-    done = subprocess.run([python, "-c", program], env=known, capture_output=True, text=True, timeout=200)
+def compiled(python, program, variable, options):
+    env = {**os.environ, "JAX_PLATFORMS": "cpu", variable: " ".join(options)}
+    done = subprocess.run([python, "-c", program], env=env, capture_output=True, text=True, timeout=200)
     return done.returncode == 0 and "compiled" in done.stdout, done.stderr[-1000:]
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
-def test_the_compiler_takes_them(path):
-    """A TPU's in a compilation for eight of them; the others by the parser that CPU, GPU and all share."""
+def test_the_compiler_accepts_the_flags(path):
+    """TPU flags compile a program for eight TPUs; the parser that CPU and GPU share reads the others."""
     tpu = path.stem.startswith("tpu")
     python = programs.python_with("libtpu") if tpu else sys.executable
     check(python, *((POD.format(name="v5e:2x4"), "LIBTPU_INIT_ARGS") if tpu else (CPU, "XLA_FLAGS")), flags(path))
 
 
 @pytest.mark.faults
-def test_the_compiler_for_gpus_takes_its_set():
-    """By hand, where its wheels of 5 GB are; the reproducible set wants to ask a GPU which kernels it has."""
-    given = flags(programs.LAUNCH / "flags" / "gpu.txt")
-    check(programs.python_with("jax_cuda12_plugin"), POD.format(name="h100:2x4"), "XLA_FLAGS", given)
+def test_the_gpu_compiler_accepts_its_flags():
+    """Runs only if the CUDA wheels (5 GB) are installed. The reproducible set needs a GPU to choose kernels on."""
+    options = flags(programs.LAUNCH / "flags" / "gpu.txt")
+    check(programs.python_with("jax_cuda12_plugin"), POD.format(name="h100:2x4"), "XLA_FLAGS", options)
 
 
-def check(python, program, variable, given):
-    taken, said = compiled(python, program, variable, given)
-    assert taken, said
-    taken, said = compiled(python, program, variable, [*given, "--xla_gpu_no_such_flag=true"])
-    assert not taken
-    assert "xla_gpu_no_such_flag" in said
+def check(python, program, variable, options):
+    accepted, errors = compiled(python, program, variable, options)
+    assert accepted, errors
+    accepted, errors = compiled(python, program, variable, [*options, "--xla_gpu_no_such_flag=true"])
+    assert not accepted
+    assert "xla_gpu_no_such_flag" in errors

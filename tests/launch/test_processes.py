@@ -1,4 +1,4 @@
-"""Two real processes on this machine: they train as one, and stop, fail and start again together."""
+"""Two real processes on this machine train as one, and stop, fail and restart together."""
 
 import json
 import os
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.faults
 
 
 def test_two_processes_train_like_one(trained):
-    code, said, _ = programs.finish(programs.local(trained, "one", "--devices", "4"))
-    assert code == 0, said
+    code, output, _ = programs.finish(programs.local(trained, "one", "--devices", "4"))
+    assert code == 0, output
     two, one = ([json.loads(line) for line in programs.losses(trained / out)] for out in ("whole", "one"))
     assert [entry["step"] for entry in two] == list(range(1, 41))
     assert [entry["tokens"] for entry in two] == [entry["tokens"] for entry in one]
@@ -24,19 +24,19 @@ def test_two_processes_train_like_one(trained):
 
 
 def begin(folder, out):
-    """A run of two processes, when it has trained for some more steps, and the ids of both."""
-    there = len(programs.losses(folder / out))
+    """Starts or resumes a run of two processes and returns it after some more steps, with the ids of both."""
+    steps = len(programs.losses(folder / out))
     process = programs.local(folder, out, "--processes", "2", "--devices", "2")
-    programs.until(lambda: len(programs.losses(folder / out)) > there + 5 or process.poll() is not None)
+    programs.until(lambda: len(programs.losses(folder / out)) > steps + 5 or process.poll() is not None)
     assert process.poll() is None, process.communicate()
-    return process, programs.children(process)[1:]  # beside them, and before, its guard
+    return process, programs.children(process)[1:]  # the first child is the guard
 
 
 def listeners(pid):
-    """Hexadecimal addresses on which this machine listens at the port of a process's coordinator."""
-    told = pathlib.Path(f"/proc/{pid}/environ").read_text()
-    told = dict(one.split("=", 1) for one in told.split("\0") if "=" in one)
-    port = f":{int(told['JAX_COORDINATOR_ADDRESS'].rpartition(':')[2]):04X}"
+    """Returns the hexadecimal addresses on which this machine listens at the coordinator's port of a process."""
+    environ = pathlib.Path(f"/proc/{pid}/environ").read_text()
+    variables = dict(pair.split("=", 1) for pair in environ.split("\0") if "=" in pair)
+    port = f":{int(variables['JAX_COORDINATOR_ADDRESS'].rpartition(':')[2]):04X}"
     rows = [
         line.split()
         for name in ("tcp", "tcp6")
@@ -45,46 +45,46 @@ def listeners(pid):
     return [local.removesuffix(port) for _, local, _, state, *_ in rows if local.endswith(port) and state == "0A"]
 
 
-def test_killed_and_stopped_and_still_the_same(trained):
+def test_a_killed_and_a_stopped_run_end_like_an_uninterrupted_one(trained):
     process, both = begin(trained, "disturbed")
-    # 127.0.0.1, in the clothes of version 6, and nowhere else, for it has no password.
+    # It listens on 127.0.0.1 (as an IPv6 address) and nowhere else, because it has no password.
     assert [one.removeprefix("0000000000000000FFFF0000") for one in listeners(both[0])] == ["0100007F"]
     os.kill(both[1], signal.SIGKILL)
-    code, said, seconds = programs.finish(process, timeout=60)
-    assert (code, seconds < 10) == (137, True), said
+    code, output, seconds = programs.finish(process, timeout=60)
+    assert (code, seconds < 10) == (137, True), output
     for pid in both:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
     process, _ = begin(trained, "disturbed")
     process.send_signal(signal.SIGTERM)
-    code, said, _ = programs.finish(process, timeout=60)
-    assert code == 85, said
+    code, output, _ = programs.finish(process, timeout=60)
+    assert code == 85, output
     stopped = len(programs.losses(trained / "disturbed"))
     assert stopped < 40
 
-    code, said, _ = programs.finish(programs.local(trained, "disturbed", "--processes", "2", "--devices", "2"))
-    assert code == 0, said
-    assert f"resumed from step {stopped}" in said
+    code, output, _ = programs.finish(programs.local(trained, "disturbed", "--processes", "2", "--devices", "2"))
+    assert code == 0, output
+    assert f"resumed from step {stopped}" in output
     assert programs.losses(trained / "disturbed") == programs.losses(trained / "whole")
 
 
-def pair(folder, *commands, **more):
-    """Processes that are told of each other by hand, one a command."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{one.getsockname()[1]}"
-    known = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", **more}
-    return [programs.start(folder, c, JAX_PROCESS_ID=str(rank), **known) for rank, c in commands]
+def pair(folder, *commands, **variables):
+    """Starts one process per command, connected by environment variables."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    variables |= {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
+    return [programs.start(folder, c, JAX_PROCESS_ID=str(rank), **variables) for rank, c in commands]
 
 
-def test_other_settings_on_another_host(trained):
+def test_different_settings_on_another_host_are_refused(trained):
     first, second = programs.train("unlike"), programs.train("unlike", "--seed", "7", "--train.patience", "3")
     host = socket.gethostname()
     for process in pair(trained, (0, first), (1, second)):
-        code, said, _ = programs.finish(process, timeout=60)
-        assert code == 2, said
-        assert said.splitlines()[-1] == (
+        code, output, _ = programs.finish(process, timeout=60)
+        assert code == 2, output
+        assert output.splitlines()[-1] == (
             f"jaxformer train: not the same as in process 0 ({host}): seed of process 1 ({host}); "
             f"train.patience of process 1 ({host})"
         )
@@ -92,21 +92,21 @@ def test_other_settings_on_another_host(trained):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_others_do_not_come(trained, rank):
+def test_missing_processes_are_reported(trained, rank):
     (process,) = pair(trained, (rank, programs.train("alone")), JAXFORMER_INIT_TIMEOUT="3")
-    code, said, seconds = programs.finish(process, timeout=60)
-    assert (code, seconds < 30) == (1, True), said
-    (line,) = [line for line in said.splitlines() if line.startswith("jaxformer train: ")]
+    code, output, seconds = programs.finish(process, timeout=60)
+    assert (code, seconds < 30) == (1, True), output
+    (line,) = [line for line in output.splitlines() if line.startswith("jaxformer train: ")]
     assert f"process {rank} of 2" in line
     assert "did not connect within 3 s" in line
-    assert "Traceback" not in said
+    assert "Traceback" not in output
 
 
-def test_an_error_of_one_ends_it_at_once(trained):
-    """JAX's own exit would wait for the other process, and answer 134."""
+def test_a_process_that_fails_ends_at_once(trained):
+    """JAX's own exit would wait for the other process and return 134."""
     first, second = programs.train("wrong"), programs.train("wrong", "--devices", "3")
     processes = pair(trained, (0, first), (1, second), JAXFORMER_HEARTBEAT_TIMEOUT="10")
-    code, said, seconds = programs.finish(processes[1], timeout=60)
-    assert (code, seconds < 30) == (2, True), said
-    assert "jaxformer train: expected 3 devices in all, but there are 2: process 1 of 2" in said
+    code, output, seconds = programs.finish(processes[1], timeout=60)
+    assert (code, seconds < 30) == (2, True), output
+    assert "jaxformer train: expected 3 devices in all, but there are 2: process 1 of 2" in output
     assert programs.finish(processes[0], timeout=60)[0] == -signal.SIGABRT

@@ -1,4 +1,4 @@
-"""A real SLURM of one node: bare detection under srun, a preemption, the queue again, and the same losses."""
+"""A real SLURM of one node: detection under srun, a preemption, requeueing, and the same losses."""
 
 import os
 import re
@@ -53,7 +53,7 @@ def run(*command, **environment):
 
 @pytest.fixture
 def slurm(tmp_path):
-    """The environment in which sbatch finds a SLURM that this test has started."""
+    """Starts a SLURM and yields the environment in which sbatch finds it."""
     missing = [name for name in PROGRAMS if not shutil.which(name)]
     if missing or os.geteuid():
         pytest.skip(f"needs root, and Debian's slurmctld slurmd slurm-client munge; missing: {missing}")
@@ -68,32 +68,32 @@ def slurm(tmp_path):
     (tmp_path / "munge" / "key").chmod(0o400)
     text = CONFIGURATION.format(host=socket.gethostname().partition(".")[0], folder=tmp_path, ports=ports)
     (tmp_path / "slurm.conf").write_text(text)
-    known = {"SLURM_CONF": str(tmp_path / "slurm.conf")}
+    env = {"SLURM_CONF": str(tmp_path / "slurm.conf")}
     munge = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
     try:
         run("munged", "--force", *(f"--{option}={tmp_path}/munge/{file}" for option, file in munge.items()))
-        run("slurmctld", "-i", **known)
-        run("slurmd", **known)
-        programs.until(lambda: "idle" in run("sinfo", "-h", "-o", "%T", **known), timeout=30)
-        yield known
-        run("scancel", "--user=root", **known)  # of a test that failed half-way
-        programs.until(lambda: not run("squeue", "-h", **known), timeout=60)
+        run("slurmctld", "-i", **env)
+        run("slurmd", **env)
+        programs.until(lambda: "idle" in run("sinfo", "-h", "-o", "%T", **env), timeout=30)
+        yield env
+        run("scancel", "--user=root", **env)  # left by a test that failed halfway
+        programs.until(lambda: not run("squeue", "-h", **env), timeout=60)
     finally:
         for path in (tmp_path / "slurmd.pid", tmp_path / "slurmctld.pid", tmp_path / "munge" / "pid"):
             if path.exists():
                 os.kill(int(path.read_text()), 15)
 
 
-def test_a_job_that_is_preempted_goes_on(trained, slurm, tmp_path):
+def test_a_preempted_job_resumes(trained, slurm, tmp_path):
     shim = tmp_path / "bin" / "jaxformer"
     shim.parent.mkdir()
     shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m jaxformer.cli.main "$@"\n')
     shim.chmod(0o755)
     path = f"{shim.parent}:{os.environ['PATH']}"
-    known = programs.environment(trained, JAX_NUM_CPU_DEVICES="2", PATH=path, HOME=str(tmp_path), **slurm)
+    env = programs.environment(trained, JAX_NUM_CPU_DEVICES="2", PATH=path, HOME=str(tmp_path), **slurm)
 
     def ask(*command):
-        done = subprocess.run(command, env=known, cwd=trained, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=env, cwd=trained, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
 
@@ -106,18 +106,18 @@ def test_a_job_that_is_preempted_goes_on(trained, slurm, tmp_path):
     programs.until(lambda: len(programs.losses(trained / "queued")) > 5 or state() in ("FAILED", "COMPLETED"))
     ask("scancel", "--signal=TERM", job)
     programs.until(lambda: state() in ("PENDING", "FAILED", "COMPLETED"), timeout=60)
-    said = log.read_text()
-    assert state() == "PENDING", said
-    assert "process 1 of 2 (SlurmCluster, coordinator " in said
-    assert "2 of 4 devices" in said
+    output = log.read_text()
+    assert state() == "PENDING", output
+    assert "process 1 of 2 (SlurmCluster, coordinator " in output
+    assert "2 of 4 devices" in output
     stopped = len(programs.losses(trained / "queued"))
     assert 5 < stopped < 40
 
     time.sleep(1)
-    ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # SLURM itself would wait for two minutes
+    ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # SLURM would wait for two minutes
     programs.until(lambda: state() in ("FAILED", "COMPLETED"))
-    said = log.read_text()
-    assert state() == "COMPLETED", said
+    output = log.read_text()
+    assert state() == "COMPLETED", output
     assert "Restarts=1" in ask("scontrol", "show", "job", job)
-    assert f"resumed from step {stopped}" in said
+    assert f"resumed from step {stopped}" in output
     assert programs.losses(trained / "queued") == programs.losses(trained / "whole")

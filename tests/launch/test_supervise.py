@@ -1,4 +1,4 @@
-"""The supervisor and the launcher of local processes, with tiny programs in place of trainings."""
+"""The supervisor and the launcher of local processes, with tiny programs instead of trainings."""
 
 import os
 import pathlib
@@ -16,14 +16,14 @@ LOCAL = [sys.executable, str(programs.LAUNCH / "local.py")]
 COUNT = "n=$(cat runs 2>/dev/null || echo 0); n=$((n + 1)); echo $n > runs; "
 
 
-def supervise(folder, script, *options, **more):
+def supervise(folder, script, *options, **settings):
     command = [*SUPERVISE, *options, "--", "sh", "-c", script, "sh"]
-    return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, **more)
+    return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, **settings)
 
 
 def outcome(process, timeout=20):
-    _, said = process.communicate(timeout=timeout)
-    return process.returncode, said
+    _, errors = process.communicate(timeout=timeout)
+    return process.returncode, errors
 
 
 def runs(folder):
@@ -31,69 +31,69 @@ def runs(folder):
 
 
 def ended(file):
-    """Whether the process whose id is in a file is gone."""
+    """Returns True if the process whose id is in a file has ended."""
     stat = pathlib.Path(f"/proc/{int(file.read_text())}/stat")
     return not stat.exists() or stat.read_text().split()[2] == "Z"
 
 
 @pytest.mark.parametrize("code", [0, 2, 130])
-def test_what_is_final_is_not_run_again(tmp_path, code):
+def test_final_exit_codes_are_not_retried(tmp_path, code):
     assert outcome(supervise(tmp_path, f"{COUNT} exit {code}"))[0] == code
     assert runs(tmp_path) == 1
 
 
-def test_a_crash_is_run_again_until_it_is_done(tmp_path):
-    code, said = outcome(supervise(tmp_path, f"{COUNT} [ $n -gt 2 ] && exit 0; [ $n = 1 ] && kill -9 $$; exit 1"))
+def test_a_crash_is_retried_until_it_is_done(tmp_path):
+    code, errors = outcome(supervise(tmp_path, f"{COUNT} [ $n -gt 2 ] && exit 0; [ $n = 1 ] && kill -9 $$; exit 1"))
     assert (code, runs(tmp_path)) == (0, 3)
-    assert "exit code 137" in said
+    assert "exit code 137" in errors
 
 
 def test_it_gives_up_without_progress(tmp_path):
-    code, said = outcome(supervise(tmp_path, f"{COUNT} exit 1", "--restarts", "3", "--checkpoints", "ckpt"))
+    code, errors = outcome(supervise(tmp_path, f"{COUNT} exit 1", "--restarts", "3", "--checkpoints", "ckpt"))
     assert (code, runs(tmp_path)) == (1, 4)
-    assert "exit code 1 at checkpoint -1; 3 restarts brought no progress: giving up" in said
+    assert "exit code 1 at checkpoint -1; 3 restarts brought no progress: giving up" in errors
 
 
 def test_without_checkpoints_time_is_progress(tmp_path):
-    """Five runs take long enough, more than there may be restarts in a row without any."""
+    """Five runs take long enough to count as progress, more than the allowed restarts without progress."""
     script = f"{COUNT} [ $n -le 5 ] && sleep 0.3; exit 1"
-    code, said = outcome(supervise(tmp_path, script, "--restarts", "1", "--minutes", "0.004"))
+    code, errors = outcome(supervise(tmp_path, script, "--restarts", "1", "--minutes", "0.004"))
     assert (code, runs(tmp_path)) == (1, 5 + 2)
-    assert "exit code 1; 1 restarts brought no progress: giving up" in said
+    assert "exit code 1; 1 restarts brought no progress: giving up" in errors
 
 
-def test_without_checkpoints_what_ends_at_once_is_given_up(tmp_path):
+def test_without_checkpoints_it_gives_up_on_immediate_crashes(tmp_path):
     assert outcome(supervise(tmp_path, f"{COUNT} exit 1"))[0] == 1
     assert runs(tmp_path) == 1 + 5
 
 
 def test_a_new_checkpoint_is_progress(tmp_path):
     (tmp_path / "ckpt").mkdir()
-    (tmp_path / "ckpt" / "9.partial").mkdir()  # a save that was cut short is none
+    (tmp_path / "ckpt" / "9.partial").mkdir()  # an unfinished save does not count
     script = f"{COUNT} [ $n -le 4 ] && mkdir ckpt/$n; exit 1"
     code, _ = outcome(supervise(tmp_path, script, "--restarts", "2", "--checkpoints", "ckpt"))
     assert (code, runs(tmp_path)) == (1, 4 + 3)
 
 
-def test_after_a_save_it_starts_at_once_and_after_crashes_ever_later(tmp_path):
+def test_it_restarts_at_once_after_a_save_and_ever_later_after_crashes(tmp_path):
     began = time.monotonic()
     process = supervise(tmp_path, f"{COUNT} [ $n -gt 3 ] && exit 0; exit 85", "--wait", "100")
     assert outcome(process)[0] == 0
     assert time.monotonic() - began < 10
-    said = outcome(supervise(tmp_path, "exit 1", "--wait", "0.2", "--restarts", "3"))[1]
-    assert said.count("starting again") == 3
+    errors = outcome(supervise(tmp_path, "exit 1", "--wait", "0.2", "--restarts", "3"))[1]
+    assert errors.count("starting again") == 3
 
 
-def test_sigterm_goes_on_and_its_answer_comes_back(tmp_path):
+def test_sigterm_is_forwarded_and_the_exit_code_returned(tmp_path):
     script = f"{COUNT} trap 'exit 85' TERM; touch ready; while true; do sleep 0.05; done"
     process = supervise(tmp_path, script)
     programs.until((tmp_path / "ready").exists, timeout=20)
     process.send_signal(signal.SIGTERM)
     assert outcome(process)[0] == 85
-    assert runs(tmp_path) == 1  # whoever told us to stop decides when to go on
+    assert runs(tmp_path) == 1  # the sender of SIGTERM decides when to restart
 
 
-def test_who_ignores_sigterm_is_killed_with_all_it_started(tmp_path):
+def test_a_command_that_ignores_sigterm_is_killed_with_its_children(tmp_path):
     script = "trap '' TERM; sleep 600 & echo $! > grandchild; touch ready; while true; do sleep 0.05; done"
     process = supervise(tmp_path, script, "--grace", "0.5")
     programs.until((tmp_path / "ready").exists, timeout=20)
@@ -102,14 +102,14 @@ def test_who_ignores_sigterm_is_killed_with_all_it_started(tmp_path):
     programs.until(lambda: ended(tmp_path / "grandchild"), timeout=20)
 
 
-def test_what_is_left_behind_is_killed(tmp_path):
+def test_processes_left_behind_are_killed(tmp_path):
     outcome(supervise(tmp_path, "sleep 600 & echo $! > grandchild; exit 0", stdout=subprocess.DEVNULL))
     programs.until(lambda: ended(tmp_path / "grandchild"), timeout=20)
 
 
 @pytest.mark.parametrize("program", ["supervise.py", "local.py"])
-def test_what_it_started_ends_with_it(tmp_path, program):
-    """Killed itself, it can send nothing any more; what ignores SIGTERM ends too, and what that started."""
+def test_the_command_ends_with_its_launcher(tmp_path, program):
+    """The launcher is killed and can send no signal; a command that ignores SIGTERM ends too, with its children."""
     script = "trap '' TERM; sleep 600 & echo $! > grandchild; echo $$ > child; wait"
     command = [sys.executable, str(programs.LAUNCH / program), "--", "sh", "-c", script]
     process = subprocess.Popen(command, cwd=tmp_path)
@@ -130,8 +130,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_the_guard_kills_all_that_it_was_not_told_to_forget(tmp_path):
-    """The number of a group that has ended may be another's by now."""
+def test_the_guard_kills_the_groups_that_it_has_not_forgotten(tmp_path):
+    """The number of a group that has ended may belong to another group by now."""
     done = subprocess.run([sys.executable, "-c", GUARDED], cwd=programs.LAUNCH, stdout=-1, text=True, timeout=20)
     for name, pid in zip(["before", "first", "second"], done.stdout.split(), strict=True):
         (tmp_path / name).write_text(pid)
@@ -143,7 +143,7 @@ def test_the_guard_kills_all_that_it_was_not_told_to_forget(tmp_path):
 
 
 def test_the_guard_knows_a_command_before_it_runs(tmp_path):
-    """However soon after it the starter is killed: by the command itself, at its first word."""
+    """The command kills its launcher as its first action."""
     program = f"""
 import guard
 guard.Guard().start(["sh", "-c", 'echo $$ > {tmp_path}/child; kill -9 $PPID; sleep 600'])
@@ -164,8 +164,8 @@ guard.Guard().start(["sh", "-c", 'echo $$ > {tmp_path}/child; kill -9 $PPID; sle
         (["supervise.py", "--", "no-such-command"], "No such file or directory: 'no-such-command'"),
     ],
 )
-def test_wrong_words(tmp_path, words, message):
-    """One line beneath the usage, and 2: again it would end so."""
+def test_wrong_arguments(tmp_path, words, message):
+    """Wrong arguments print the usage and one line, and exit with 2, which is final."""
     command = [sys.executable, programs.LAUNCH / words[0], *words[1:]]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20)
     assert done.returncode == 2
@@ -173,7 +173,7 @@ def test_wrong_words(tmp_path, words, message):
     assert len(done.stderr.splitlines()) == 2
 
 
-def test_it_is_short():
+def test_the_supervisor_is_short():
     assert len((programs.LAUNCH / "supervise.py").read_text(encoding="utf-8").splitlines()) <= 120
 
 
@@ -182,11 +182,11 @@ def local(folder, script, *options):
     return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
 
 
-def test_local_tells_each_process_who_it_is(tmp_path):
+def test_local_numbers_the_processes(tmp_path):
     script = "env | grep ^JAX_ | sort > seen.$JAX_PROCESS_ID"
     assert outcome(local(tmp_path, script, "--processes", "3", "--devices", "4"))[0] == 0
     seen = [dict(line.split("=") for line in (tmp_path / f"seen.{i}").read_text().splitlines()) for i in range(3)]
-    assert [one.pop("JAX_PROCESS_ID") for one in seen] == ["0", "1", "2"]
+    assert [variables.pop("JAX_PROCESS_ID") for variables in seen] == ["0", "1", "2"]
     assert seen[0] == seen[1] == seen[2]
     assert seen[0]["JAX_NUM_CPU_DEVICES"] == "4"
     assert seen[0]["JAX_NUM_PROCESSES"] == "3"
@@ -201,9 +201,9 @@ def test_local_kills_all_when_one_fails(tmp_path, end, expected):
     script = (
         f"echo $$ > pid.$JAX_PROCESS_ID; [ $JAX_PROCESS_ID = 1 ] && {others} && {end}; trap '' TERM; exec sleep 600"
     )
-    code, said = outcome(local(tmp_path, script, "--processes", "3"))
+    code, errors = outcome(local(tmp_path, script, "--processes", "3"))
     assert code == expected
-    assert f"a process ended with {expected}" in said
+    assert f"a process ended with {expected}" in errors
     for i in range(3):
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / f"pid.{i}").read_text()), 0)
@@ -215,6 +215,6 @@ def test_local_lets_all_save(tmp_path):
     process = local(tmp_path, script, "--processes", "3")
     programs.until(lambda: all((tmp_path / f"ready.{i}").exists() for i in range(3)), timeout=20)
     process.send_signal(signal.SIGTERM)
-    code, said = outcome(process)
+    code, errors = outcome(process)
     assert code == 85
-    assert "were stopped" not in said
+    assert "were stopped" not in errors

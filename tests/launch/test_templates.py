@@ -1,5 +1,5 @@
-"""The files of launch/ for Kubernetes, SkyPilot, SLURM and Docker: what is put in stays what it is; what comes out is
-accepted by the real parser, where that is installed (``pip install -e .[launch]``)."""
+"""The files of launch/ for Kubernetes, SkyPilot, SLURM and Docker: values survive unchanged, and the real parsers
+accept the result if they are installed (``pip install -e .[launch]``)."""
 
 import importlib
 import os
@@ -58,48 +58,48 @@ def container(document):
 
 
 def in_kubernetes(argument):
-    """An argument as a container gets it: $$ is read as $, and $(NAME) as a variable's value."""
-    return re.sub(r"\$\$|\$\([^)]*\)", lambda found: "$" if found[0] == "$$" else "a value", argument)
+    """Returns an argument as a container gets it: $$ becomes $, and $(NAME) the value of a variable."""
+    return re.sub(r"\$\$|\$\([^)]*\)", lambda result: "$" if result[0] == "$$" else "a value", argument)
 
 
 @pytest.mark.parametrize(("template", "kind"), [("k8s/job.yaml", "Job"), ("k8s/jobset.yaml", "JobSet")])
-def test_arguments_stay_what_they_are_in_kubernetes(template, kind):
+def test_arguments_reach_a_container_unchanged(template, kind):
     got = container(documents(template, "base", *HOSTILE)[kind])["args"]
     assert [in_kubernetes(argument) for argument in got] == ["train", "base", *HOSTILE]
 
 
-def test_arguments_stay_what_they_are_in_a_shell():
+def test_arguments_reach_a_shell_unchanged():
     script = documents("sky/train.yaml", "base", *HOSTILE)[None]["run"]
-    # In place of jaxformer a command that prints its arguments with a NUL after each.
+    # Instead of jaxformer, a command that prints its arguments with a NUL after each.
     script = script.replace("cd /jaxformer", "").replace("exec jaxformer", "printf '%s\\0'")
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout.split("\0")[:-1] == ["train", "base", *HOSTILE]
 
 
-def test_what_skypilot_runs_again_and_where():
-    """One machine, for a cached bucket is no storage that several share; wrong settings are not run again."""
+def test_skypilot_retries_on_one_machine():
+    """One machine, because a cached bucket is not shared storage; wrong settings are not retried."""
     task = documents("sky/train.yaml", "base")[None]
     assert task["num_nodes"] == 1
     again = {"max_restarts_on_errors": 0, "recover_on_exit_codes": [1, 70, 85, 134, 137]}
     assert task["resources"]["job_recovery"] == again
     dockerfile = (programs.LAUNCH / "Dockerfile").read_text(encoding="utf-8")
-    assert f"\nWORKDIR {task['run'].split()[1]}\n" in dockerfile  # where the experiments are
+    assert f"\nWORKDIR {task['run'].split()[1]}\n" in dockerfile  # the folder of the experiments
 
 
-def batch_script(folder, code, *arguments, **more):
-    """What srun was given by the job's script when its tasks end with a code, and what scontrol was asked."""
+def batch_script(folder, code, *arguments, **variables):
+    """Runs the job's script with tasks that end with a code, and returns the arguments of srun and scontrol."""
     for name, body in {"srun": f'shift 2; printf "%s\\0" "$@"; exit {code}', "scontrol": 'echo "$@" > called'}.items():
         (folder / name).write_text(f"#!/bin/bash\n{body}\n")
         (folder / name).chmod(0o755)
-    known = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "12", **more}
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "12", **variables}
     command = ["bash", programs.LAUNCH / "slurm" / "train.sbatch", *arguments]
-    done = subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == code, done.stderr
     called = folder / "called"
     return done.stdout.split("\0")[:-1], called.read_text() if called.exists() else ""
 
 
-def test_arguments_stay_what_they_are_in_slurm(tmp_path):
+def test_arguments_reach_srun_unchanged(tmp_path):
     assert batch_script(tmp_path, 85, "base", *HOSTILE)[0] == ["jaxformer", "train", "base", *HOSTILE]
 
 
@@ -112,28 +112,28 @@ def test_arguments_stay_what_they_are_in_slurm(tmp_path):
         (85, "20", True),
     ],
 )
-def test_what_slurm_puts_back_into_the_queue(tmp_path, code, restarts, again):
+def test_slurm_requeues_the_job(tmp_path, code, restarts, again):
     called = batch_script(tmp_path, code, "base", SLURM_RESTART_COUNT=restarts)[1]
     assert called == ("requeue 12\n" if again else "")
 
 
 @pytest.mark.parametrize("bad", ["a;touch x", "$(id)", "../x", "A", "", "-a", "a_b", "a" * 41, "a\nb", "a: b"])
 @pytest.mark.parametrize("key", ["NAME", "CLAIM"])
-def test_names_are_names(key, bad):
+def test_names_are_dns_labels(key, bad):
     from launch.names import name
 
-    with pytest.raises(Exception, match="is no name"):
+    with pytest.raises(Exception, match="a name must be at most 40"):
         name(bad)
-    if bad == "../x":  # the whole way, once
-        code, said = render("k8s/job.yaml", "base", **{key: bad})
-        assert (code, "is no name" in said) == (2, True)
+    if bad == "../x":  # once through the command line
+        code, errors = render("k8s/job.yaml", "base", **{key: bad})
+        assert (code, "a name must be" in errors) == (2, True)
 
 
-def test_values_are_values():
+def test_values_cannot_become_yaml():
     job = documents("k8s/job.yaml", "base", IMAGE="x}\n---\nkind: Secret\n#")["Job"]
     assert container(job)["image"] == "x}\n---\nkind: Secret\n#"
-    assert job["spec"]["parallelizm"] == 4
-    variables = {one["name"]: one.get("value") for one in container(job)["env"]}
+    assert job["spec"]["parallelism"] == 4
+    variables = {variable["name"]: variable.get("value") for variable in container(job)["env"]}
     assert variables["JAX_NUM_PROCESSES"] == "4"
     assert variables["JAX_COORDINATOR_ADDRESS"] == "base-0.base:8476"
 
@@ -141,58 +141,58 @@ def test_values_are_values():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"GPUS": "8; id"}, "GPUS is a number"),
-        ({"GPUS": "0"}, "GPUS is a number"),
-        ({"GPUS": None}, "wants CLAIM, GPUS"),
+        ({"GPUS": "8; id"}, "GPUS must be a whole number"),
+        ({"GPUS": "0"}, "GPUS must be a whole number"),
+        ({"GPUS": None}, "needs CLAIM, GPUS"),
         ({"GPU": "8"}, "got CLAIM, GPU, GPUS"),
         ({"IMAGE": ""}, "IMAGE is empty"),
     ],
 )
-def test_a_value_too_many_or_too_few(changed, message):
-    code, said = render("k8s/job.yaml", "base", **changed)
-    assert (code, message in said) == (2, True)
+def test_wrong_values_are_refused(changed, message):
+    code, errors = render("k8s/job.yaml", "base", **changed)
+    assert (code, message in errors) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["k8s/none.yaml", "NAME=base"], "No such file or directory"),
-        (["k8s/job.yaml", "NAME=base", "NAME=other"], "NAME twice"),
+        (["k8s/job.yaml", "NAME=base", "NAME=other"], "NAME is set twice"),
         (["k8s/job.yaml", *VALUES["k8s/job.yaml"].split(), "--", b"\xff"], "can't encode character"),
     ],
 )
-def test_wrong_words(words, message):
+def test_wrong_arguments(words, message):
     command = [sys.executable, programs.LAUNCH / "render.py", programs.LAUNCH / words[0], *words[1:]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (2, True, False)
 
 
 def test_pods_of_a_job_find_process_0():
-    found = documents("k8s/job.yaml", "base")
-    job, service = found["Job"], found["Service"]
+    result = documents("k8s/job.yaml", "base")
+    job, service = result["Job"], result["Service"]
     pod = job["spec"]["template"]["spec"]
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["publishNotReadyAddresses"]
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     assert pod["subdomain"] == service["metadata"]["name"]
     assert job["spec"]["completionMode"] == "Indexed"
-    assert job["spec"]["completions"] == job["spec"]["parallelizm"]
-    # One number for all pods would be used up NODES times as fast.
+    assert job["spec"]["completions"] == job["spec"]["parallelism"]
+    # A limit shared by all pods would be used up NODES times as fast.
     assert "backoffLimit" not in job["spec"]
     assert (job["spec"]["backoffLimitPerIndex"], job["spec"]["maxFailedIndexes"]) == (64, 0)
 
 
 @pytest.mark.parametrize(("template", "kind"), [("k8s/job.yaml", "Job"), ("k8s/jobset.yaml", "JobSet")])
 def test_exit_codes_and_rights(template, kind):
-    found = documents(template, "base")
-    spec = found[kind]["spec"]
+    result = documents(template, "base")
+    spec = result[kind]["spec"]
     job = spec["replicatedJobs"][0]["template"]["spec"] if kind == "JobSet" else spec
     rules = [(r["action"], r.get("onExitCodes", {}).get("values")) for r in job["podFailurePolicy"]["rules"]]
     assert ("FailJob", [2, 130]) in rules
     assert kind == "JobSet" or ("Ignore", [85]) in rules
     pod = job["template"]["spec"]
     assert not pod["automountServiceAccountToken"]
-    assert not found["ServiceAccount"]["automountServiceAccountToken"]
+    assert not result["ServiceAccount"]["automountServiceAccountToken"]
     assert pod["securityContext"]["runAsNonRoot"]
     assert pod["restartPolicy"] == "Never"
 
@@ -202,7 +202,7 @@ def module(name):
 
 
 @pytest.mark.faults
-def test_kubernetes_accepts_them():
+def test_kubernetes_accepts_the_templates():
     validate = module("kubernetes_validate")
     job = documents("k8s/job.yaml", "base", "--seed", "1")
     jobset = documents("k8s/jobset.yaml", "base")
@@ -215,40 +215,40 @@ def test_kubernetes_accepts_them():
         validate.validate(embedded, "1.31", strict=True)
 
 
-def lost(given, kept, path=""):
-    """What a model did not take over."""
-    if isinstance(given, dict):
-        return [x for key in given for x in lost(given[key], (kept or {}).get(key), f"{path}.{key}")]
-    if isinstance(given, list):
-        return [x for i, one in enumerate(given) for x in lost(one, (kept or [])[i], f"{path}[{i}]")]
-    return [] if given == kept else [path]
+def dropped(source, kept, path=""):
+    """Returns the paths of the values that a model dropped."""
+    if isinstance(source, dict):
+        return [x for key in source for x in dropped(source[key], (kept or {}).get(key), f"{path}.{key}")]
+    if isinstance(source, list):
+        return [x for i, item in enumerate(source) for x in dropped(item, (kept or [])[i], f"{path}[{i}]")]
+    return [] if source == kept else [path]
 
 
 @pytest.mark.faults
-def test_jobset_accepts_it():
-    """By the models that are generated from JobSet's own definition: what they do not know they drop."""
+def test_jobset_accepts_the_template():
+    """The models generated from JobSet's own definition drop every field that they do not know."""
     module("kubeflow_trainer_api")
     models = importlib.import_module("kubeflow_trainer_api.models.jobset_v1alpha2_job_set")
     document = documents("k8s/jobset.yaml", "base", "--seed", "1")["JobSet"]
-    assert lost(document, models.JobsetV1alpha2JobSet.from_dict(document).to_dict()) == []
+    assert dropped(document, models.JobsetV1alpha2JobSet.from_dict(document).to_dict()) == []
     document["spec"]["failurePolicy"]["maxRestart"] = 1
     document["spec"]["replicatedJobs"][0]["replica"] = 2
-    found = lost(document, models.JobsetV1alpha2JobSet.from_dict(document).to_dict())
-    assert found == [".spec.failurePolicy.maxRestart", ".spec.replicatedJobs[0].replica"]
+    result = dropped(document, models.JobsetV1alpha2JobSet.from_dict(document).to_dict())
+    assert result == [".spec.failurePolicy.maxRestart", ".spec.replicatedJobs[0].replica"]
 
 
 PARSE = "import sky, sys; task = sky.Task.from_yaml(sys.argv[1]); print(task.num_nodes, task.resources, task.run); \
-[print(one.job_recovery) for one in task.resources]"
+[print(resource.job_recovery) for resource in task.resources]"
 
 
 @pytest.mark.faults
-def test_skypilot_accepts_it(tmp_path):
+def test_skypilot_accepts_the_template(tmp_path):
     python = programs.python_with("sky")
     file = tmp_path / "train.yaml"
     for old, new, expected in [("use_spot", "use_spot", 0), ("use_spot", "use_spott", 1)]:
         file.write_text(render("sky/train.yaml", "base", *HOSTILE)[1].replace(old, new))
-        known = {**os.environ, "HOME": str(tmp_path)}
-        done = subprocess.run([python, "-c", PARSE, file], env=known, capture_output=True, text=True, timeout=120)
+        env = {**os.environ, "HOME": str(tmp_path)}
+        done = subprocess.run([python, "-c", PARSE, file], env=env, capture_output=True, text=True, timeout=120)
         assert done.returncode == expected, done.stderr
         if expected == 0:
             assert done.stdout.startswith("1 ")
@@ -270,12 +270,12 @@ def test_shell_scripts_pass_shellcheck():
 
 
 @pytest.mark.faults
-def test_docker_reads_the_dockerfile():
-    """By BuildKit's own parser; nothing is built."""
+def test_buildkit_parses_the_dockerfile():
+    """Only the parser of BuildKit runs; nothing is built."""
     commands = module("dockerfile").parse_file(str(programs.LAUNCH / "Dockerfile"))
-    assert [one.cmd.upper() for one in commands][:2] == ["FROM", "ARG"]
-    assert ("PLATFORM=cpu",) in [one.value for one in commands]
-    run, user = [one.value[0] for one in commands if one.cmd.upper() == "RUN"]
+    assert [command.cmd.upper() for command in commands][:2] == ["FROM", "ARG"]
+    assert ("PLATFORM=cpu",) in [command.value for command in commands]
+    run, user = [command.value[0] for command in commands if command.cmd.upper() == "RUN"]
     for platform, expected in {"cpu": "[train]", "cuda": "[train,cuda]", "tpu": "[train,tpu]", "gpu": None}.items():
         done = subprocess.run(
             ["sh", "-c", f'pip() {{ echo "$@"; }}; {run}'], env={"PLATFORM": platform}, capture_output=True, text=True
@@ -283,4 +283,4 @@ def test_docker_reads_the_dockerfile():
         assert (expected in done.stdout) if expected else done.returncode == 2
     script = f'useradd() {{ :; }}; chown() {{ echo "$@"; }}; {user}'
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
-    assert done.stdout == "researcher .\n"  # who can then make .cache in the working directory
+    assert done.stdout == "researcher .\n"  # the user can create .cache in the working directory

@@ -1,6 +1,6 @@
-"""`launch/tpu_vm/train.py` against a stub `gcloud` that writes down what it is asked and knows one TPU's state.
+"""`launch/tpu_vm/train.py` with a stub `gcloud` that records its calls and knows the state of one TPU.
 
-The lines for the hosts run for real, in a shell with a session of its own, as sshd starts one.
+The commands for the hosts really run, in a shell with its own session, as sshd starts one.
 """
 
 import json
@@ -33,7 +33,7 @@ if verb == "ssh" and os.path.exists("host"):
     code = subprocess.run(["bash", "-c", line], cwd="host", start_new_session=True).returncode
     sys.exit(code if code >= 0 else 128 - code)
 """
-# In place of a training: says when it is ready, and saves when it is asked to stop, unless it is stuck.
+# Instead of a training: creates `ready`, and saves on SIGTERM unless it is stuck.
 TRAINING = """
 import pathlib, signal, sys, time
 def save(*_):
@@ -49,15 +49,15 @@ ZONE = "--zone=us-east5-a"
 
 
 def command(folder, state, *arguments, name="base", options=()):
-    """The script's command line, in a folder with a stub of gcloud and what is copied to the hosts."""
+    """Prepares a folder with a stub of gcloud and the files for the hosts, and returns the script's command line."""
     executable(folder / "gcloud", STUB.format(python=sys.executable))
     (folder / "state").write_text(state)
     (folder / "calls").write_text("")
     (folder / "j-1.whl").touch()
     (folder / "experiments").mkdir(exist_ok=True)
     script = str(programs.LAUNCH / "tpu_vm" / "train.py")
-    where = [name, "--zone", "us-east5-a", "--type", "v5litepod-16", "--spot", "--wheel", "j-1.whl"]
-    return [sys.executable, script, *where, "--experiments", "experiments", *options, "--", *arguments]
+    target = [name, "--zone", "us-east5-a", "--type", "v5litepod-16", "--spot", "--wheel", "j-1.whl"]
+    return [sys.executable, script, *target, "--experiments", "experiments", *options, "--", *arguments]
 
 
 def executable(path, text):
@@ -65,14 +65,14 @@ def executable(path, text):
     path.chmod(0o755)
 
 
-def environment(folder, **more):
-    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", **more}
+def environment(folder, **variables):
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", **variables}
 
 
-def train(folder, state, *arguments, fail="", **more):
-    """Exit code, what gcloud was asked, and the error."""
+def train(folder, state, *arguments, fail="", **settings):
+    """Runs the script and returns its exit code, the calls of gcloud, and the errors."""
     done = subprocess.run(
-        command(folder, state, *arguments, **more),
+        command(folder, state, *arguments, **settings),
         cwd=folder, env=environment(folder, FAIL=fail), capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     return done.returncode, calls(folder), done.stderr
@@ -85,14 +85,19 @@ def calls(folder):
 
 
 def lines(made):
-    """The lines of shell among the calls."""
+    """Returns the shell commands among the calls."""
     assert all(call[1:3] == ["base", "--worker=all"] for call in made if call[0] == "ssh")
     return [call[3].removeprefix("--command=") for call in made if call[0] == "ssh"]
 
 
-def sh(line, folder, shell="bash", **more):
+def sh(line, folder, shell="bash", **variables):
     return subprocess.run(
-        [shell, "-c", line], cwd=folder, env=environment(folder, **more), capture_output=True, text=True, timeout=60
+        [shell, "-c", line],
+        cwd=folder,
+        env=environment(folder, **variables),
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
 
@@ -104,9 +109,9 @@ CREATE = ["create", "base", "--accelerator-type=v5litepod-16", "--version=v2-alp
 @pytest.mark.parametrize(
     ("state", "before"), [("", [CREATE]), ("READY", []), ("PREEMPTED", [DELETE, CREATE])], ids=["none", "ready", "gone"]
 )
-def test_makes_what_is_not_there_and_trains_everywhere(tmp_path, state, before):
-    code, made, said = train(tmp_path, state, "demo", "--out", "/mnt/runs/base", options=["--nfs", "10.0.0.2:/runs"])
-    assert code == 0, said
+def test_the_slice_is_created_if_necessary_and_trains_on_all_hosts(tmp_path, state, before):
+    code, made, errors = train(tmp_path, state, "demo", "--out", "/mnt/runs/base", options=["--nfs", "10.0.0.2:/runs"])
+    assert code == 0, errors
     assert made[: 1 + len(before)] == [DESCRIBE, *before]
     stop, copy, mount, install, start = made[1 + len(before) :]
     assert copy == ["scp", str(tmp_path / "j-1.whl"), str(tmp_path / "experiments"), "base:", "--recurse",
@@ -123,15 +128,15 @@ def test_without_a_share_nothing_is_mounted(tmp_path):
 
 
 def test_the_experiments_are_those_of_the_source_tree(tmp_path):
-    given = command(tmp_path, "READY", "demo")
-    at = given.index("--experiments")
-    del given[at : at + 2]
-    subprocess.run(given, cwd=tmp_path, env=environment(tmp_path), check=True, timeout=60)
+    words = command(tmp_path, "READY", "demo")
+    at = words.index("--experiments")
+    del words[at : at + 2]
+    subprocess.run(words, cwd=tmp_path, env=environment(tmp_path), check=True, timeout=60)
     (copy,) = [call for call in calls(tmp_path) if call[0] == "scp"]
     assert copy[2] == str(programs.ROOT / "experiments")
 
 
-def test_arguments_stay_what_they_are_on_the_hosts(tmp_path):
+def test_arguments_reach_the_hosts_unchanged(tmp_path):
     code, made, _ = train(tmp_path, "READY", "base", *HOSTILE)
     assert code == 0
     line = lines(made)[-1].replace("exec .jaxformer/bin/python -u -m jaxformer.cli.main", "printf '%s\\0'")
@@ -141,7 +146,7 @@ def test_arguments_stay_what_they_are_on_the_hosts(tmp_path):
 
 
 def host(folder):
-    """A machine of the slice: a folder with a Python, a training, and nothing to install."""
+    """Creates a host of the slice: a folder with a Python and a training, with nothing to install."""
     (folder / "host" / ".jaxformer" / "bin").mkdir(parents=True)
     (folder / "host" / ".jaxformer" / "bin" / "python").symlink_to(pathlib.Path(sys.executable).resolve())
     (folder / "host" / "jaxformer" / "cli").mkdir(parents=True)
@@ -152,7 +157,7 @@ def host(folder):
 
 
 def started(folder, *arguments):
-    """The script, as a process group of its own, when its training runs."""
+    """Starts the script in its own process group and returns it once its training runs."""
     (folder / "host" / "ready").unlink(missing_ok=True)
     process = subprocess.Popen(
         command(folder, "READY", *arguments), cwd=folder, env=environment(folder), start_new_session=True
@@ -162,13 +167,13 @@ def started(folder, *arguments):
     return process
 
 
-def pid(there):
-    return int((there / ".jaxformer.pid").read_text())
+def pid(machine):
+    return int((machine / ".jaxformer.pid").read_text())
 
 
 @pytest.fixture
-def there(tmp_path):
-    """A host, whose training ends with the test."""
+def machine(tmp_path):
+    """A host whose training ends with the test."""
     yield host(tmp_path)
     if (tmp_path / "host" / ".jaxformer.pid").exists() and running(pid(tmp_path / "host")):
         os.killpg(pid(tmp_path / "host"), signal.SIGKILL)
@@ -180,27 +185,27 @@ def running(number):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_the_hosts_save(tmp_path, there, number):
-    """To the whole process group, as a terminal and supervise.py send it: the training's gcloud must live on."""
+def test_a_signal_lets_the_hosts_save(tmp_path, machine, number):
+    """The whole process group gets the signal, as from a terminal or supervise.py; the gcloud process survives it."""
     process = started(tmp_path, "demo")
     os.killpg(process.pid, number)
     assert process.wait(timeout=20) == 85
-    assert (there / "saved").exists()
+    assert (machine / "saved").exists()
     *_, start, stop = lines(calls(tmp_path))
     assert start.startswith(stop)
 
 
-def test_what_was_left_running_is_stopped_before_anything_is_copied(tmp_path, there):
-    """The launcher is killed, and its gcloud: the training knows nothing of it."""
+def test_a_training_left_behind_is_stopped_before_anything_is_copied(tmp_path, machine):
+    """The launcher and its gcloud are killed without a signal to the training."""
     first = started(tmp_path, "demo")
-    left = pid(there)
+    left = pid(machine)
     (gcloud,) = programs.children(first)
     first.kill()
     first.wait()
     os.kill(gcloud, signal.SIGKILL)
     assert running(left)
     second = started(tmp_path, "demo")
-    assert (there / "saved").exists()
+    assert (machine / "saved").exists()
     assert not running(left)
     assert [call[0] for call in calls(tmp_path)][:3] == ["describe", "ssh", "scp"]
     assert lines(calls(tmp_path))[0].startswith("pid=")
@@ -208,29 +213,29 @@ def test_what_was_left_running_is_stopped_before_anything_is_copied(tmp_path, th
     assert second.wait(timeout=20) == 85
 
 
-def test_a_line_that_gcloud_gives_again_replaces_the_training(tmp_path, there):
+def test_a_command_that_gcloud_repeats_replaces_the_training(tmp_path, machine):
     started(tmp_path, "demo")
-    again, left = lines(calls(tmp_path))[-1], pid(there)
-    repeated = subprocess.Popen(["bash", "-c", again], cwd=there, start_new_session=True)
+    again, left = lines(calls(tmp_path))[-1], pid(machine)
+    repeated = subprocess.Popen(["bash", "-c", again], cwd=machine, start_new_session=True)
     programs.STARTED.append(repeated)
-    programs.until(lambda: pid(there) == repeated.pid, timeout=20)
+    programs.until(lambda: pid(machine) == repeated.pid, timeout=20)
     assert not running(left)
-    assert (there / "saved").exists()
+    assert (machine / "saved").exists()
 
 
-def test_who_does_not_stop_is_killed(tmp_path, there):
+def test_a_training_that_does_not_stop_is_killed(tmp_path, machine):
     started(tmp_path, "demo", "--stuck")
     stop = lines(calls(tmp_path))[0]
-    assert "seq 90" in stop  # less than supervise.py waits
+    assert "seq 90" in stop  # shorter than the grace period of supervise.py
     began = time.monotonic()
-    assert sh(stop.replace("seq 90", "seq 1"), there).returncode == 0
+    assert sh(stop.replace("seq 90", "seq 1"), machine).returncode == 0
     assert time.monotonic() - began < 10
-    assert not running(pid(there))
+    assert not running(pid(machine))
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
 def test_nothing_else_is_stopped(tmp_path, shell):
-    """No number written down, that of nobody, and that of another program by now."""
+    """The recorded number is missing, empty, unused, or belongs to another program."""
     stop = lines(train(tmp_path, "READY", "demo")[1])[0]
     other = subprocess.Popen(["sleep", "600"], start_new_session=True)
     programs.STARTED.append(other)
@@ -246,25 +251,25 @@ def test_the_share_is_mounted_once(tmp_path):
     mount = lines(train(tmp_path, "READY", "demo", options=["--nfs", "10.0.0.2:/runs"])[1])[1]
     mount = mount.replace("/mnt/runs", str(tmp_path / "runs"))
     executable(tmp_path / "mountpoint", '#!/bin/sh\n[ "$1" = -q ] && [ -e "$2/mounted" ]\n')
-    said = 'echo "$@" >>asked; case $1 in mkdir) mkdir "$3" ;; mount) [ -z "$FAIL" ] && touch "$5/mounted" ;; esac'
-    executable(tmp_path / "sudo", f"#!/bin/sh\n{said}\n")
+    script = 'echo "$@" >>asked; case $1 in mkdir) mkdir "$3" ;; mount) [ -z "$FAIL" ] && touch "$5/mounted" ;; esac'
+    executable(tmp_path / "sudo", f"#!/bin/sh\n{script}\n")
     asked = f"mount -t nfs 10.0.0.2:/runs {tmp_path}/runs"
     assert sh(mount, tmp_path, FAIL="1").returncode == 1
     (tmp_path / "runs").rmdir()
     for _ in range(2):
         done = sh(mount, tmp_path)
         assert done.returncode == 0, done.stderr
-    assert (tmp_path / "asked").read_text().splitlines().count(asked) == 2  # the one that failed, and one
+    assert (tmp_path / "asked").read_text().splitlines().count(asked) == 2  # the failed attempt, and one more
     done = sh(mount.replace("-w ", "! -w "), tmp_path)
-    assert (done.returncode, "10.0.0.2:/runs is not yours to write" in done.stderr) == (1, True)
+    assert (done.returncode, "10.0.0.2:/runs is not writable for you" in done.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("bad", ["gs://runs", "10.0.0.2", "-o:/x", "a:/b c", "a:/b;id", "a:/$(id)", ":/x", "a:b"])
-def test_shares_are_shares(tmp_path, bad):
+def test_shares_are_validated(tmp_path, bad):
     assert share("fs-1.example:/vol_1/runs") == "fs-1.example:/vol_1/runs"
-    code, made, said = train(tmp_path, "READY", "demo", options=[f"--nfs={bad}"])
+    code, made, errors = train(tmp_path, "READY", "demo", options=[f"--nfs={bad}"])
     assert (code, made) == (2, [])
-    assert "is no share: host:/path" in said
+    assert "a share must be host:/path" in errors
 
 
 PYTHON = """#!/bin/sh
@@ -274,8 +279,8 @@ case "$*" in *"$FAIL"*) exit 2 ;; esac
 
 
 @pytest.mark.parametrize("fail", ["never", "pip install --quiet --user uv", "uv venv", "uv pip"])
-def test_installing_says_in_one_line_where_it_failed(tmp_path, fail):
-    """With another code than 2, of which a supervisor would make that again cannot help."""
+def test_a_failed_installation_prints_one_line(tmp_path, fail):
+    """Its exit code is not 2, which a supervisor would take as final."""
     install = lines(train(tmp_path, "READY", "demo")[1])[1]
     executable(tmp_path / "python3", PYTHON)
     done = sh(install, tmp_path, FAIL=fail)
@@ -286,40 +291,40 @@ def test_installing_says_in_one_line_where_it_failed(tmp_path, fail):
         assert len(asked) == 3
     else:
         assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
-        assert "no Python 3.12 with jaxformer" in done.stderr
+        assert "cannot install Python 3.12 with jaxformer" in done.stderr
         assert fail in asked[-1]
 
 
 @pytest.mark.parametrize("name", ["a;touch x", "$(id)", "../x", "--zone=b"])
-def test_names_are_names(tmp_path, name):
-    code, made, said = train(tmp_path, "READY", "base", name=name)
+def test_names_are_validated(tmp_path, name):
+    code, made, errors = train(tmp_path, "READY", "base", name=name)
     assert (code, made) == (2, [])
-    assert "is no name" in said or "expected one argument" in said or "required" in said
+    assert "a name must be" in errors or "expected one argument" in errors or "required" in errors
 
 
 @pytest.mark.parametrize("verb", ["create", "scp", "ssh"])
-def test_a_failure_ends_it(tmp_path, verb):
-    code, made, said = train(tmp_path, "", "base", fail=verb)
+def test_a_failure_is_final(tmp_path, verb):
+    code, made, errors = train(tmp_path, "", "base", fail=verb)
     assert code == 255
     assert made[-1][0] == verb
-    assert "Traceback" not in said
+    assert "Traceback" not in errors
 
 
 def test_without_gcloud(tmp_path):
-    given = command(tmp_path, "READY", "base")
+    words = command(tmp_path, "READY", "base")
     (tmp_path / "gcloud").unlink()
-    done = subprocess.run(given, cwd=tmp_path, env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, cwd=tmp_path, env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith("there is no gcloud on this machine's PATH")
+    assert done.stderr.splitlines()[-1].endswith("gcloud not found on PATH; install the Google Cloud CLI")
 
 
 def test_without_experiments(tmp_path):
-    code, made, said = train(tmp_path, "READY", "base", options=["--experiments", "."])
+    code, made, errors = train(tmp_path, "READY", "base", options=["--experiments", "."])
     assert (code, made) == (2, [])
-    assert "no folder named experiments at ." in said
+    assert "--experiments must be a folder named experiments, got ." in errors
 
 
-def test_an_unknown_answer_makes_nothing(tmp_path):
-    code, made, said = train(tmp_path, "READY", "base", fail="describe")
+def test_an_unknown_answer_creates_nothing(tmp_path):
+    code, made, errors = train(tmp_path, "READY", "base", fail="describe")
     assert (code, made) == (255, [DESCRIBE])
-    assert "Traceback" not in said
+    assert "Traceback" not in errors

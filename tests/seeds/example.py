@@ -9,7 +9,7 @@ W_K = jnp.array([[0, 1], [1, 0], [0, 1], [1, 0]], jnp.float32)
 W_V = jnp.array([[1, 1], [0, 0], [0, 1], [1, 0]], jnp.float32)
 Q, K, V = X @ W_Q, X @ W_K, X @ W_V
 
-# exact, from exps of 4 / sqrt 2 and 2 / sqrt 2
+# exact values, from the exponentials of 4 / sqrt 2 and 2 / sqrt 2
 WEIGHTS = np.array(
     [[0.045388, 0.767918, 0.186694], [0.767918, 0.045388, 0.186694], [1 / 3, 1 / 3, 1 / 3]],
 )

@@ -1,4 +1,4 @@
-"""CHECKLIST section A: attention, on the documents' own numbers."""
+"""CHECKLIST section A: attention, with the documents' own numbers."""
 
 import math
 
@@ -18,7 +18,7 @@ def draw(*shape, seed=0):
 
 
 def example(x, mask=None):
-    """Self-attention of section 9.3 on any input."""
+    """Computes the self-attention of section 9.3 on any input."""
     return functional.attention_head(x @ W_Q, x @ W_K, x @ W_V, mask=mask)
 
 
@@ -29,7 +29,7 @@ def softmax(*logits):
 def test_a1_context_of_a_decoder_step():
     """Eq. 17.1-3: e_ti = f(s_{t-1}, h_i), a = softmax over i, c_t = sum_i a_ti h_i; weights in [0, 1], sum 1.
 
-    Differentiable, so the weights are learned without supervision: against finite differences.
+    It is differentiable (checked against finite differences), so the weights are learned without supervision.
     """
     state, encoded = draw(1, 1, 5), draw(1, 4, 3, seed=1)
     learned = draw(5, 6, seed=2), draw(3, 6, seed=3), draw(6, seed=4)
@@ -40,7 +40,7 @@ def test_a1_context_of_a_decoder_step():
     assert float(weights.sum()) == pytest.approx(1)
     np.testing.assert_allclose(context[0, 0], sum(weights[0, 0, i] * encoded[0, i] for i in range(4)), atol=1e-6)
     check_grads(
-        lambda *given: step(*map(jnp.asarray, given))[0], (state, encoded, *learned), 1, ["rev"], atol=1e-2, rtol=1e-2
+        lambda *args: step(*map(jnp.asarray, args))[0], (state, encoded, *learned), 1, ["rev"], atol=1e-2, rtol=1e-2
     )
 
 
@@ -58,7 +58,7 @@ def test_a2_additive_scores():
 
 
 def test_a3_any_similarity():
-    """Eq. 17.12-14: any f_att(q, X_i), softmax, y = sum a_i X_i, X both key and value; the scaled product is one."""
+    """Eq. 17.12-14: any f_att(q, X_i), softmax, y = sum a_i X_i; X is key and value. The scaled product is one case."""
     query, x = draw(1, 2, 3), draw(1, 4, 3, seed=1)
     distance = lambda q, k: -jnp.square(q[:, None] - k[None]).sum(-1)
     output, weights = functional.general_attention(query, x, x, distance)
@@ -90,9 +90,9 @@ def test_a5_separate_value_width():
 
 
 def test_a6_four_queries_three_inputs():
-    """Weights A_ij are query i's, rows sum to 1 (shown transposed, columns do); Y_1 = A11 V1 + A12 V2 + A13 V3.
+    """Row i of the weights A_ij belongs to query i and sums to 1; Y_1 = A11 V1 + A12 V2 + A13 V3.
 
-    The document's 17.38 has A_ji for once; 17.42 and 17.44 have A_ij, which is held here.
+    In a transposed display the columns sum to 1. Equation 17.38 has A_ji; 17.42 and 17.44 have A_ij, as here.
     """
     value = draw(3, 2, seed=2)
     output, weights = functional.attention_head(draw(4, 5), draw(3, 5, seed=1), value)
@@ -108,10 +108,10 @@ def test_a7_row_form_equals_matrix_form():
 
 
 def test_a8_worked_example():
-    """Q, K, V and raw scores as printed; weights exact.
+    """Q, K, V and the raw scores are as printed; the weights are exact.
 
-    The document prints row 1 as [.045, .769, .186], from exps 16.95 and 4.10 where 16.9188 and 4.1133 are right:
-    the exact row rounds to [.045, .768, .187].
+    The document prints row 1 as [.045, .769, .186], from exponentials 16.95 and 4.10 instead of 16.9188 and 4.1133.
+    The exact row rounds to [.045, .768, .187].
     """
     assert Q.tolist() == [[2, 0], [0, 2], [1, 1]]
     assert K.tolist() == [[0, 2], [2, 0], [1, 1]]
@@ -120,12 +120,12 @@ def test_a8_worked_example():
     output, weights = example(X)
     np.testing.assert_allclose(weights, WEIGHTS, atol=1e-6)
     np.testing.assert_allclose(output, OUTPUT, atol=2e-6)
-    np.testing.assert_allclose(weights[0], [0.045, 0.769, 0.186], atol=1.5e-3)  # as printed: within its error
+    np.testing.assert_allclose(weights[0], [0.045, 0.769, 0.186], atol=1.5e-3)  # as printed, within its error
     np.testing.assert_allclose(output, [[1, 0.28], [1, 1.72], [1, 1]], atol=5e-3)
 
 
-def test_a9_who_looks_at_whom():
-    """Tokens 1 and 2 look at each other, their own raw scores are 0; token 3 is uniform: the mean of the values."""
+def test_a9_tokens_1_and_2_attend_to_each_other():
+    """Tokens 1 and 2 attend to each other, and their own raw scores are 0. Token 3 averages the values."""
     output, weights = example(X)
     assert np.asarray(weights).argmax(1)[:2].tolist() == [1, 0]
     assert np.diag(Q @ K.T)[:2].tolist() == [0, 0]
@@ -134,7 +134,7 @@ def test_a9_who_looks_at_whom():
 
 
 def test_a10_weights_are_rows_of_probabilities():
-    """Rows sum to 1, entries are positive, and attention is not symmetric; nor is the table of "The cat sat"."""
+    """Rows sum to 1, entries are positive, and attention is not symmetric, as in the table of "The cat sat"."""
     _, weights = functional.attention_head(draw(5, 4), draw(5, 4, seed=1), draw(5, 4))
     np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
     assert (np.asarray(weights) >= 0).all()
@@ -142,12 +142,12 @@ def test_a10_weights_are_rows_of_probabilities():
     table = np.array([[0.70, 0.15, 0.15], [0.10, 0.60, 0.30], [0.05, 0.75, 0.20]])
     np.testing.assert_allclose(table.sum(1), 1)
     assert table[1, 2] != table[2, 1]
-    # the table is attention's: with scores log a, softmax gives it back
+    # the table can be weights of attention: softmax of its logarithms returns it
     np.testing.assert_allclose([softmax(*row) for row in np.log(table)], table, rtol=1e-5)
 
 
 def test_a11_cross_attention_contains_self_attention():
-    """Queries from t decoder states, keys and values from M memory states: weights [t, M]."""
+    """Queries come from t decoder states, keys and values from M memory states; the weights are [t, M]."""
     memory = draw(6, 4)
     _, weights = functional.attention_head(draw(2, 4, seed=1), memory, memory)
     assert weights.shape == (2, 6)
@@ -156,17 +156,17 @@ def test_a11_cross_attention_contains_self_attention():
 
 
 def test_a12_soft_lookup():
-    """One key that matches loudly: its value comes back, as from a dictionary; keys and values are separate."""
+    """A query that matches one key strongly returns its value, as from a dictionary; keys and values are separate."""
     key, value = jnp.eye(4), draw(4, 3)
-    for wanted in range(4):
-        output, weights = functional.attention_head(100 * key[wanted : wanted + 1], key, value)
-        np.testing.assert_allclose(output[0], value[wanted], atol=1e-6)
-        np.testing.assert_allclose(weights[0], np.eye(4)[wanted], atol=1e-6)
+    for index in range(4):
+        output, weights = functional.attention_head(100 * key[index : index + 1], key, value)
+        np.testing.assert_allclose(output[0], value[index], atol=1e-6)
+        np.testing.assert_allclose(weights[0], np.eye(4)[index], atol=1e-6)
 
 
 @pytest.mark.parametrize("dim", [4, 64, 512, 1024, 12288])
 def test_a13_scaling_keeps_the_variance(dim):
-    """Var(q . k) = d for unit variance (d sigma^4 in general); divided by sqrt d it is 1, whatever d."""
+    """Var(q . k) = d for unit variance (d sigma^4 in general); divided by sqrt d it is 1 for every d."""
     rng = np.random.default_rng(dim)
     query, key = (rng.standard_normal((4000 if dim < 5000 else 500, dim), np.float32) for _ in range(2))
     dots = (query * key).sum(1)
@@ -184,7 +184,7 @@ def test_a14_softmax_values():
 
 
 def test_a15_saturated_softmax_has_no_slope():
-    """a (1 - a): .19661 at [2, 1], 4.54e-5 at [20, 10], 4331 times smaller."""
+    """The slope a (1 - a) is .19661 at [2, 1], 4.54e-5 at [20, 10], 4331 times smaller."""
     slope = jax.grad(lambda x: functional.masked_softmax(x[None], None)[0, 0])
     mild, saturated = (float(slope(jnp.array(x))[0]) for x in ([2.0, 1.0], [20.0, 10.0]))
     assert mild == pytest.approx(0.19661, abs=1e-5)
@@ -193,7 +193,7 @@ def test_a15_saturated_softmax_has_no_slope():
 
 
 def test_a16_temperature():
-    """Adding a constant changes nothing, scaling does: .8808 at T = .5, .6225 at 2, .5250 at 10; then argmax, mean."""
+    """Added constants change nothing, scaling does: .8808 at T = .5, .6225 at 2, .5250 at 10; limits: argmax, mean."""
     np.testing.assert_allclose(softmax(2, 1), softmax(102, 101), rtol=1e-5)
     for temperature, expected in ((0.5, 0.8808), (1, 0.7311), (2, 0.6225), (10, 0.5250), (1e-3, 1), (1e5, 0.5)):
         query, key = jnp.array([[1.0]]), jnp.array([[2.0], [1.0]])
@@ -202,7 +202,7 @@ def test_a16_temperature():
 
 
 def test_a17_linear_in_values_not_in_inputs():
-    """Documents 000 and 001 say linear: f(2X) has row 1 = [2, .00701], where 2 f(X) has [2, .55494]. 004 is right."""
+    """f(2X) has row 1 = [2, .00701], 2 f(X) has [2, .55494]. 000 and 001 call attention linear; 004 is right."""
     plain, doubled = example(X)[0], example(2 * X)[0]
     np.testing.assert_allclose(doubled[0], [2, 0.00701], atol=1e-5)
     np.testing.assert_allclose(2 * plain[0], [2, 0.55494], atol=1e-5)
@@ -213,7 +213,7 @@ def test_a17_linear_in_values_not_in_inputs():
 
 
 def test_a18_permutation_equivariance():
-    """f(sX) = s f(X), not f(X): document 001 says invariant. A causal mask breaks it, as positions do."""
+    """f(sX) = s f(X), not f(X), although 001 says invariant. A causal mask breaks it, as positions do."""
     order = np.array([2, 1, 0])
     plain = example(X)[0]
     np.testing.assert_allclose(example(X[order])[0], plain[order], atol=1e-6)
@@ -223,17 +223,17 @@ def test_a18_permutation_equivariance():
 
 
 def test_a19_weights_depend_on_the_data():
-    """The same token in another company comes out differently; a convolution's kernel would not notice."""
+    """The same token has another output in another context; the kernel of a convolution would not change."""
     other = X.at[1].set(jnp.array([2.0, 0.0, 0.0, 1.0]))
     assert np.abs(example(X)[0][0] - example(other)[0][0]).max() > 0.1
 
 
-def test_a20_queries_do_not_see_each_other():
+def test_a20_queries_are_independent():
     query, x = draw(4, 6), draw(3, 6, seed=1)
-    whole, _ = functional.attention_head(query, x, x)
-    np.testing.assert_allclose(functional.attention_head(query[2:3], x, x)[0], whole[2:3], atol=1e-6)
+    output, _ = functional.attention_head(query, x, x)
+    np.testing.assert_allclose(functional.attention_head(query[2:3], x, x)[0], output[2:3], atol=1e-6)
     moved, _ = functional.attention_head(query.at[0].set(9), x, x)
-    np.testing.assert_array_equal(moved[1:], whole[1:])
+    np.testing.assert_array_equal(moved[1:], output[1:])
 
 
 def test_a22_output_and_weights_come_together():
@@ -245,7 +245,7 @@ def test_a22_output_and_weights_come_together():
 
 
 def test_a22_labeled_map():
-    """A T' x T map with words on both sides, as text: each row darkest where its word looks."""
+    """A T' x T map as text, with words on both sides; each row is darkest at its largest weight."""
     _, weights = example(X)
     lines = as_text(Map(("The", "cat", "sat"), ("Le", "chat", "dort"), np.asarray(weights))).split("\n")
     assert [line.split()[0] for line in lines[:3]] == ["Le", "chat", "dort"]

@@ -26,7 +26,7 @@ def block(width, num_heads, arrangement=functional.pre_norm, cross=False):
 
 
 def test_b1_b2_both_orders():
-    """Post: LN(X + f(X)) leaves every token normalized; pre: X + f(LN X) leaves a sum that is not."""
+    """Post-norm LN(X + f(X)) normalizes every token; the sum X + f(LN X) of pre-norm is not normalized."""
     x = normal(2, 5, 8)
     for arrange, normalized in ((functional.post_norm, True), (functional.pre_norm, False)):
         net, params = built(block(8, 2, arrange))
@@ -39,8 +39,8 @@ def test_b1_b2_both_orders():
 def test_b1_b2_z5_equations(order):
     """Post: Z = LN(X + MHA(X)), Y = LN(Z + FFN(Z)); pre: Z = X + MHA(LN X), Y = Z + FFN(LN Z), exact GELU, masked.
 
-    The sublayers are written out with the block's own parameters. Document 000's single head has no W^O, so that its
-    residual would need d_v = d; here W^O leads back to d.
+    The sublayers are written out with the parameters of the block. The single head of 000 has no W^O, so its residual
+    would need d_v = d; here W^O maps back to d.
     """
     net, params = built(block(8, 2, {"post": functional.post_norm, "pre": functional.pre_norm}[order]))
     x = normal(2, 5, 8)
@@ -101,7 +101,7 @@ def test_b4_document_stack():
 
 
 def test_b4_z5_the_final_norm():
-    """Document 002 alone ends its stack with a LayerNorm; the pre-norm model here does: its states are normalized."""
+    """Only 002 ends its stack with a LayerNorm. The pre-norm model here does too: its states are normalized."""
     small = model("pre")
     states = lambda params: np.asarray(small.call(models.EncoderDecoder.encode, params, SOURCE).states)
     plain = replaced(small.params, {"encoder.norm": {"scale": jnp.ones(8), "bias": jnp.zeros(8)}})
@@ -110,7 +110,7 @@ def test_b4_z5_the_final_norm():
 
 
 def test_b5_decoder_block_has_three_sublayers():
-    """Masked self-attention, cross-attention over the memory, feed-forward; a norm for each."""
+    """The block has masked self-attention, cross-attention and a feed-forward network, each with its own norm."""
     net, params = built(block(8, 2, functional.post_norm, cross=True))
     assert set(params) == {
         *("attention", "attention_norm", "cross", "cross_norm", "feed_forward", "feed_forward_norm"),
@@ -121,23 +121,25 @@ def test_b5_decoder_block_has_three_sublayers():
 
 
 def test_b6_the_whole_source_is_visible():
-    """Every target row sees every real source token, before and after its own place; padding alone is masked."""
+    """Every target row sees every real source token, before and after its own position; only padding is masked."""
     small = model("pre")
     valid = jnp.ones_like(SOURCE, bool)
     plain = np.asarray(small.logits(source_valid=valid, target_valid=jnp.ones_like(TARGET, bool)))
-    for place in range(SOURCE.shape[1]):
-        other = small.logits(SOURCE.at[:, place].set(2), source_valid=valid, target_valid=jnp.ones_like(TARGET, bool))
+    for position in range(SOURCE.shape[1]):
+        other = small.logits(
+            SOURCE.at[:, position].set(2), source_valid=valid, target_valid=jnp.ones_like(TARGET, bool)
+        )
         assert (np.asarray(other) != plain).any(-1).all()
 
 
 def test_b7_logits_without_bias():
-    """Z3: X W_vocab as in 000; document 004 adds a bias, which no model here has."""
+    """Z3: logits are X W_vocab as in 000. 004 adds a bias, which no model here has."""
     shapes = model("pre").net.shapes
     assert set(shapes["decoder"]["output"]) == {"kernel"}
 
 
 def test_b8_one_block_three_families():
-    """Encoder: no mask; decoder-only: causal; decoder of two stacks: causal and cross. One class, told apart by use."""
+    """One class: an encoder uses no mask, decoder-only models a causal one, encoder-decoders also cross-attention."""
     plain, params = built(block(8, 2))
     x = normal(1, 4, 8)
     moved = x.at[0, 3].add(1)
@@ -147,7 +149,7 @@ def test_b8_one_block_three_families():
 
 
 def test_b8_the_third_family():
-    """Encoder-decoder: its decoder block is causal over the target and sees the whole memory."""
+    """The decoder block of an encoder-decoder is causal over the target and sees the whole memory."""
     net, params = built(block(8, 2, cross=True))
     x, memory = normal(1, 4, 8), normal(1, 5, 8, seed=1)
     run = lambda x, memory: np.asarray(net.apply(params, x, memory, mask=masks.causal()))
@@ -166,7 +168,7 @@ def test_b9_x8_modern_block():
 def test_b10_depths(name, depth):
     """L = 6 to 96: parameters grow with depth, the traced program does not.
 
-    Document 003 calls its post-norm, unmasked block GPT-3's scale: GPT-3 is causal and pre-norm, as here.
+    003 presents a post-norm block without a mask at the scale of GPT-3, which is causal and pre-norm, as here.
     """
     stacks = [pure(lambda config, rngs, d=d: modules.Stack(block(8, 2), d, rngs=rngs), None) for d in (6, depth)]
     assert count(stacks[1].shapes) == count(stacks[0].shapes) * depth // 6
@@ -177,26 +179,29 @@ def test_b10_depths(name, depth):
     assert short == long
 
 
-@pytest.mark.parametrize(("width", "num_heads", "hidden"), [(8, 2, 32), (12, 3, 20)])
-def test_b11_hyper_parameters_of_an_encoder_layer(width, num_heads, hidden):
-    """d_model, nhead, dim_feedforward, and as many parameters as `nn.TransformerEncoderLayer` has; equal values are in
-    `tests/parity`, with the layer itself: 4 d^2 + 4 d, 2 d f + f + d, and two norms of 2 d."""
+@pytest.mark.parametrize(("d_model", "num_heads", "d_ff"), [(8, 2, 32), (12, 3, 20)])
+def test_b11_hyper_parameters_of_an_encoder_layer(d_model, num_heads, d_ff):
+    """d_model, nhead and dim_feedforward give as many parameters as `nn.TransformerEncoderLayer` has.
+
+    4 d^2 + 4 d for attention, 2 d f + f + d for the feed-forward network, two norms of 2 d. `tests/parity` compares the
+    values with the layer itself.
+    """
 
     def make(rngs):
-        attention = modules.SelfAttention(width, num_heads, bias=True, rngs=rngs)
-        feed_forward = modules.FeedForward(width, hidden, rngs=rngs)
-        return modules.Block(attention, feed_forward, norm=lambda: modules.LayerNorm(width))
+        attention = modules.SelfAttention(d_model, num_heads, bias=True, rngs=rngs)
+        feed_forward = modules.FeedForward(d_model, d_ff, rngs=rngs)
+        return modules.Block(attention, feed_forward, norm=lambda: modules.LayerNorm(d_model))
 
     net, params = built(make)
-    assert count(params) == 4 * width**2 + 4 * width + 2 * width * hidden + hidden + width + 4 * width
-    assert params["attention"]["kernel"].shape == (width, num_heads, 3, width // num_heads)
-    assert net.apply(params, normal(2, 5, width)).shape == (2, 5, width)
+    assert count(params) == 4 * d_model**2 + 4 * d_model + 2 * d_model * d_ff + d_ff + d_model + 4 * d_model
+    assert params["attention"]["kernel"].shape == (d_model, num_heads, 3, d_model // num_heads)
+    assert net.apply(params, normal(2, 5, d_model)).shape == (2, 5, d_model)
 
 
 def test_b12_heads_for_tasks():
-    """One causal stack, two heads: next-token logits at every place, one classification of the whole.
+    """One causal stack has two heads: next-token logits at every position, and one classification of the sequence.
 
-    The logits of a place know nothing of later tokens; the classification, read at the last real one, of all of them.
+    The logits of a position ignore later tokens. The classification, read at the last real token, uses all tokens.
     """
 
     def make(rngs):
@@ -224,10 +229,10 @@ def test_b12_heads_for_tasks():
 
 
 @pytest.mark.parametrize("compare", ["documents", "library"])
-def test_x4_the_future_cannot_be_seen(compare):
-    """d = 32, h = 4, L = 6: replace token 5 by 100 * randn. 12,576 parameters; the shape is kept.
+def test_x4_the_future_is_invisible(compare):
+    """d = 32, h = 4, L = 6, 12,576 parameters: replacing token 5 by 100 * randn keeps the shape.
 
-    The document allows positions 0 to 4 to move by 1e-5; here they do not move at all.
+    The document allows positions 0 to 4 to change by 1e-5; here they do not change at all.
     """
     net, params = built(block(32, 4))
     assert count(params) == 12_576
@@ -266,7 +271,7 @@ def test_b13_pipeline():
 
 
 def test_b14_positions_survive_depth():
-    """Through the residuals of twelve fresh layers: a model of one repeated word still tells its places apart."""
+    """After twelve untrained residual layers, a model still distinguishes the positions of one repeated word."""
     config = models.EncoderDecoderConfig(
         13, 13, d_model=16, num_heads=2, d_ff=32, num_encoder_layers=12, num_decoder_layers=1, norm_position="pre"
     )
@@ -277,8 +282,8 @@ def test_b14_positions_survive_depth():
     assert distance.min() > 0.1
 
 
-def test_b15_bank_depends_on_its_company():
-    """A lookup is context-free; after attention, "bank" by the river and "bank" for a deposit differ."""
+def test_b15_bank_depends_on_its_context():
+    """A lookup is context-free; after attention, "bank" of a river and "bank" for a deposit differ."""
     small = model("post")
     river, deposit, bank = 3, 4, 5
     contexts = jnp.array([[river, 6, bank, 7, 8, 9], [deposit, 6, bank, 7, 8, 9]], jnp.int32)

@@ -1,7 +1,7 @@
-"""CHECKLIST C1 to C6, C9 and V3: what layers cost, from counted operations, chains of products and Jacobians.
+"""CHECKLIST C1 to C6, C9 and V3: the cost of layers from counted operations, chains of products and Jacobians.
 
-XLA counts the body of a loop once.  So the recurrent layer here is unrolled, and of blockwise attention, which loops,
-the scores that it really works out are counted, by the `score` function that it is given.
+XLA counts the body of a loop once. The recurrent layer here is therefore unrolled. Blockwise attention loops, so the
+scores that it computes are counted by the `score` function that it receives.
 """
 
 import functools
@@ -36,7 +36,7 @@ def convolution(x, kernel, dilation=1):
 
 
 def attend(x, mask=None):
-    """Self-attention of ``[L, D]`` without projections: what the document's table counts."""
+    """Computes self-attention of ``[L, D]`` without projections, as the document's table counts it."""
     lifted = x[None, :, None]
     return functional.attention(lifted, lifted, lifted, mask=mask, implementation="reference")[0, :, 0]
 
@@ -55,21 +55,21 @@ LAYERS = {
 
 
 def flops(program):
-    """As XLA counts them: two operations for each multiply-add, the body of a loop once."""
-    found = program.cost_analysis()
-    assert found is not None
-    return found["flops"]
+    """Returns XLA's count: two operations for each multiply-add, the body of a loop once."""
+    costs = program.cost_analysis()
+    assert costs is not None
+    return costs["flops"]
 
 
 @functools.cache
 def operations(name, length, width, taps=1):
-    """Multiply-adds of one layer."""
+    """Returns the multiply-adds of one layer."""
     x, kernel = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((length, width), (taps, width, width)))
     return flops(jax.jit(LAYERS[name]).lower(x, kernel)) / 2
 
 
 def scores(length, mask):
-    """How many scores attention works out, block by block."""
+    """Returns the number of scores that attention computes, block by block."""
     seen = []
 
     def score(logits):
@@ -83,12 +83,14 @@ def scores(length, mask):
 
 
 def products_in_a_row(function, *args):
-    """The longest chain of matrix products of which each needs the one before."""
+    """Returns the length of the longest chain of matrix products that depend on each other."""
 
     def longest(jaxpr):
         depth, total = {}, 0
         for equation in jaxpr.eqns:
-            assert equation.primitive.name not in ("scan", "while", "cond"), "unroll it: its turns would count as one"
+            assert equation.primitive.name not in ("scan", "while", "cond"), (
+                "unroll loops: their iterations would count as one"
+            )
             inside = [getattr(p, "jaxpr", p) for p in equation.params.values()]
             own = max((longest(p) for p in inside if hasattr(p, "eqns")), default=0)
             own += equation.primitive.name == "dot_general"
@@ -100,7 +102,7 @@ def products_in_a_row(function, *args):
 
 
 def reached(layer, length):
-    """After each further layer, ``layer(i)`` the i-th: the rows that move when the first token does (the Jacobian)."""
+    """Yields, after each layer ``layer(i)``, the rows that change with the first token (the Jacobian)."""
     x = normal(length, 4)
     moved = jnp.zeros_like(x).at[0].set(normal(4, seed=1))
     for i in range(length):
@@ -109,7 +111,7 @@ def reached(layer, length):
 
 
 def needed(layer, length):
-    """The fewest layers after which the last position knows of the first."""
+    """Returns the smallest number of layers after which the last position depends on the first."""
     return next(n for n, rows in enumerate(reached(layer, length), 1) if rows[-1])
 
 
@@ -118,9 +120,9 @@ def needed(layer, length):
     [("recurrent", 2, 4, 1), ("convolution", 2, 4, 2), ("dilated", 2, 4, 2), ("attention", 4, 2, 1)],
 )
 def test_c1_operations_a_layer(name, by_length, by_width, by_taps):
-    """Table 17.2 and 000 9.7: L D^2, K L D^2, K L D^2, L^2 D: by how much they grow as L, D or K doubles.
+    """Table 17.2 and 000 9.7: the growth of L D^2, K L D^2, K L D^2 and L^2 D as L, D or K doubles.
 
-    Kernels reach over the padding too, the softmax adds some operations a score: hence the tolerance.
+    The tolerance covers kernels that reach over the padding, and the operations of the softmax.
     """
     count = functools.partial(operations, name)
     start = count(32, 64, 2)
@@ -130,9 +132,9 @@ def test_c1_operations_a_layer(name, by_length, by_width, by_taps):
 
 
 def test_c1_restricted_attention_is_linear():
-    """r L D: twice as many scores for twice the length, and the same number more for each further r of the window.
+    """r L D: the scores double with the length, and each further r of the window adds the same number of scores.
 
-    Whole blocks are worked on, so a window pays for its edges; without one it is L^2.
+    Whole blocks are computed, so a window pays for its edges. Without a window it is L^2.
     """
     windows = [scores(4096, masks.window(r)) for r in (0, 512, 1024)]
     assert scores(8192, masks.window(512)) / windows[1] == pytest.approx(2, rel=0.1)
@@ -142,9 +144,9 @@ def test_c1_restricted_attention_is_linear():
 
 
 def test_c1_z15_sequential_operations():
-    """L for recurrence, which is also its longest path, 1 for the others: no more for twice the length.
+    """Recurrence takes L steps, which is also its longest path. The others take 1 step at any length.
 
-    Documents that count the steps between the ends say L - 1, others O(L): the same. Attention's "1" is two products.
+    Documents that count the steps between the ends say L - 1, others O(L). The "1" of attention is two products.
     """
     kernel = normal(3, 4, 4)
     chain = lambda layer, length: products_in_a_row(layer, normal(length, 4), kernel)
@@ -157,10 +159,10 @@ def test_c1_z15_sequential_operations():
 
 @pytest.mark.parametrize(("length", "reach"), [(16, 3), pytest.param(32, 5, marks=pytest.mark.full)])
 def test_c1_c5_v3_path_length(length, reach):
-    """Layers between the ends: L / K by convolutions, log_K L dilated by K^i, L / r in a window, 1 by attention.
+    """Layers between the ends: L / K for convolutions, log_K L with dilation K^i, L / r in a window, 1 for attention.
 
-    Exactly: a kernel of K looks K - 1 back, so (L - 1) / (K - 1); dilated, m layers span K^m places;
-    r places back, (L - 1) / r.
+    Exactly: a kernel of K looks K - 1 positions back, which gives (L - 1) / (K - 1); with dilation, m layers span K^m
+    positions; a window of r gives (L - 1) / r.
     """
     kernel = normal(reach, 4, 4)
     step = lambda i, dilation: functools.partial(convolution, kernel=kernel, dilation=dilation)
@@ -172,13 +174,13 @@ def test_c1_c5_v3_path_length(length, reach):
 
 
 def test_c5_ten_thousand_positions():
-    """L = 10,000, K = 3: log_3 L = 8.38, so nine dilated layers; the document's L / K = 3334 of the others as above."""
+    """L = 10,000, K = 3: log_3 L = 8.38, so nine dilated layers; without dilation L / K = 3334, as above."""
     kernel = normal(3, 4, 4)
     assert needed(lambda i: functools.partial(convolution, kernel=kernel, dilation=3**i), 10_000) == 9
 
 
 def test_v3_receptive_field():
-    """Three layers of K = 3 see 7 places, dilated by 1, 3, 9 they see 27: the rows that the first token moves."""
+    """Three layers of K = 3 see 7 positions, and 27 if dilated by 1, 3, 9: the rows that the first token changes."""
     rows_after_three = lambda layer: next(itertools.islice(reached(layer, 32), 2, None)).nonzero()[0].tolist()
     step = lambda dilation: functools.partial(convolution, kernel=normal(3, 4, 4), dilation=dilation)
     assert rows_after_three(lambda i: step(1)) == list(range(7))
@@ -194,9 +196,9 @@ def test_c2_counted():
 
 
 def test_c3_counted():
-    """L = 10,000: 5.12e10 for attention's scores, as many for the mixing; 7.86432e9 for the convolution.
+    """L = 10,000: 5.12e10 for the scores of attention, as many for the mixing; 7.86432e9 for the convolution.
 
-    Attention's scores over recurrence are L / D, and equal at L = D.
+    The ratio of attention's scores to recurrence is L / D; they are equal at L = D.
     """
     assert operations("attention", 10_000, 512) == pytest.approx(2 * 5.12e10, rel=0.02)
     assert operations("convolution", 10_000, 512, 3) == pytest.approx(7.86432e9, rel=0.02)
@@ -206,7 +208,7 @@ def test_c3_counted():
 
 
 def test_c4_counted():
-    """A layer with its projections, 4 L D^2 + 2 L^2 D = 115,097,600: more than the recurrent layer's 26 M."""
+    """A layer with its projections takes 4 L D^2 + 2 L^2 D = 115,097,600, more than the recurrent layer's 26 M."""
     net, params = built(lambda rngs: modules.SelfAttention(512, 8, rngs=rngs))
     x = jax.ShapeDtypeStruct((1, 100, 512), np.float32)
     assert flops(jax.jit(net.net.apply).lower(params, x)) / 2 == pytest.approx(115_097_600, rel=0.02)
@@ -221,7 +223,7 @@ def compiled(function, length):
 
 
 def test_c6_named_remedies():
-    """Ten times as long: attention x 100, linear attention x 10, blocks of a sparse layout x 10; n = 1,000, 10,000."""
+    """From n = 1,000 to 10,000 attention grows x 100, linear attention x 10, blocks of a sparse layout x 10."""
     growth = lambda f: flops(compiled(f, 10_000)) / flops(compiled(f, 1_000))
     dense = functools.partial(functional.attention, implementation="reference")
     assert growth(dense) == pytest.approx(100, rel=0.02)
@@ -231,7 +233,7 @@ def test_c6_named_remedies():
 
 
 def test_c6_memory_of_the_scores():
-    """10,000^2 scores of 4 bytes are 400 MB; block by block memory grows with n, as FlashAttention's does."""
+    """10,000^2 scores of 4 bytes are 400 MB; blockwise memory grows with n, as in FlashAttention."""
     memory = lambda name, n: (
         compiled(functools.partial(functional.attention, implementation=name), n).memory_analysis().temp_size_in_bytes
     )
@@ -242,9 +244,9 @@ def test_c6_memory_of_the_scores():
 
 
 def test_c9_an_encoder_works_in_parallel():
-    """n = 1,000: a block is six products after another whatever n, the recurrent layer a thousand.
+    """n = 1,000: a block is six dependent products deep for every n, the recurrent layer a thousand.
 
-    What a clock would show depends on the machine; how much must wait for what does not.
+    Wall time depends on the machine; the depth of dependent products does not.
     """
 
     def block(rngs):

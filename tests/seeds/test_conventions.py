@@ -1,4 +1,4 @@
-"""CHECKLIST section Z, what no other file here covers, and the contracts and quizzes on attention (X9, X10)."""
+"""CHECKLIST section Z as far as no other file here covers it, and the contracts and quizzes on attention (X9, X10)."""
 
 import math
 
@@ -14,7 +14,7 @@ from tests.seeds.example import K, Q, V
 
 @pytest.mark.parametrize(("dim", "value_dim"), [(4, 4), (4, 9), (64, 2)])
 def test_z4_z10_the_scale_is_of_the_key_width(dim, value_dim):
-    """sqrt of the width of one head's keys (d_k, d_a, d_h, D_Q, C'), by default; the value's width does not enter.
+    """The default scale is the root of one head's key width (d_k, d_a, d_h, D_Q, C'), not of the value's width.
 
     The naive listing of 002 does not scale: ``scale=1.0``.
     """
@@ -27,7 +27,7 @@ def test_z4_z10_the_scale_is_of_the_key_width(dim, value_dim):
 
 
 def test_z4_a_layer_scales_by_its_heads():
-    """sqrt(d / h), not sqrt(d): a layer of two heads equals itself with the scale written out."""
+    """The scale is sqrt(d / h), not sqrt(d): a layer of two heads equals itself with the scale written out."""
 
     def make(scale):
         def attention(query, key, value, **options):
@@ -42,7 +42,7 @@ def test_z4_a_layer_scales_by_its_heads():
 
 
 def test_z8_softmax_is_over_the_keys():
-    """Rows (dim=1, dim=-1) sum to 1; of a transposed display the columns do. Other than square, so that it shows."""
+    """Rows (dim=1, dim=-1) sum to 1, or the columns of a transposed display. The matrix here is not square."""
     weights = functional.attention_weights(normal(1, 3, 1, 4), normal(1, 5, 1, 4, seed=1))[0, 0]
     assert weights.shape == (3, 5)
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
@@ -61,16 +61,16 @@ def test_z9_scores_and_weights():
 
 
 def test_x9_modules_are_silent(capsys):
-    """Document 002's modules print shapes in forward; these print nothing."""
+    """The modules of 002 print shapes in forward; these print nothing."""
     net, params = built(lambda rngs: modules.SelfAttention(8, 2, rngs=rngs))
     net.net.apply(params, normal(1, 5, 8))
     assert capsys.readouterr() == ("", "")
 
 
 def test_x10_quizzes():
-    """Q K^T is similarity: of keys of one length the nearest to a query weighs most; and rows sum to 1.
+    """Q K^T is similarity: among keys of equal length the nearest to a query has the largest weight. Rows sum to 1.
 
-    "Usually", says the quiz: always, unless a row is empty, and then to 0.
+    The quiz says "usually": rows always sum to 1, unless they are empty, and then to 0.
     """
     angle = jnp.linspace(0, 2, 5)
     key = jnp.stack([jnp.cos(angle), jnp.sin(angle)], -1)

@@ -1,4 +1,4 @@
-"""CHECKLIST section D: search, on the documents' own example."""
+"""CHECKLIST section D: search, with the documents' own example."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +7,7 @@ from jaxformer import decoding
 
 WORDS = ["<pad>", "<s>", "</s>", "I", "Me", "am", "have", "too", "is", "a", "student", "x"]
 ID = {word: i for i, word in enumerate(WORDS)}
-NEXT = {  # the document's probabilities; what it leaves out goes to "x", which ends at once and never wins
+NEXT = {  # the document's probabilities; the rest goes to "x", which never wins
     ("<s>",): {"I": 0.60, "Me": 0.30},
     ("I",): {"am": 0.90, "have": 0.03},
     ("Me",): {"too": 0.60, "is": 0.20, "am": 0.01},
@@ -48,7 +48,7 @@ def test_d3_greedy_takes_the_same_path():
 
 
 def test_d3_a_case_where_greedy_loses():
-    """Added: the best first word leads nowhere, and only a beam comes back from it."""
+    """D3, our addition: the best first word is a mistake, and only a beam recovers from it."""
     table = np.full((6, 6), -20.0, np.float32)
     table[1, 3], table[1, 4] = np.log(0.6), np.log(0.4)
     table[3, 2], table[3, 5] = np.log(0.3), np.log(0.3)

@@ -12,20 +12,20 @@ from tests.modules.small import built, count, normal
 
 
 def network(x, w_in, b_in, w_out):
-    """Two layers without a last bias, on rows: x w_in, not the W x of the documents' vectors (Z2)."""
+    """Computes two layers without a last bias, on rows: x w_in, not the W x of the documents' vectors (Z2)."""
     lift = lambda a: jnp.asarray(a, jnp.float32)
     return np.asarray(functional.feed_forward(lift(x), lift(w_in), lift(b_in), lift(w_out), None))
 
 
-@pytest.mark.parametrize(("width", "hidden"), [(512, 2048), (768, 3072)])
-def test_f1_four_times_as_wide(width, hidden):
-    """d_ff = 4 d, and row i depends on row i alone.
+@pytest.mark.parametrize(("d_model", "d_ff"), [(512, 2048), (768, 3072)])
+def test_f1_four_times_as_wide(d_model, d_ff):
+    """d_ff = 4 d, and row i depends on row i only.
 
-    Document 000 gives W1 in R^(d x d_ff) but writes W1 x, which needs d_ff x d: here, and with that shape, x W1.
+    000 gives W1 in R^(d x d_ff) but writes W1 x, which needs d_ff x d. Here it is x W1, with that shape.
     """
-    shapes = modules.pure(lambda config, rngs: modules.FeedForward(width, rngs=rngs), None).shapes
-    assert shapes["up"]["kernel"].shape == (width, hidden)
-    assert shapes["down"]["kernel"].shape == (hidden, width)
+    shapes = modules.pure(lambda config, rngs: modules.FeedForward(d_model, rngs=rngs), None).shapes
+    assert shapes["up"]["kernel"].shape == (d_model, d_ff)
+    assert shapes["down"]["kernel"].shape == (d_ff, d_model)
 
 
 def test_f1_position_wise():
@@ -37,7 +37,7 @@ def test_f1_position_wise():
 
 
 def test_f2_document_feed_forward():
-    """d = 8: hidden 32, two linears with bias, 552 parameters, exact GELU, (1, 5, 8) -> (1, 5, 8)."""
+    """d = 8: 32 hidden units, two linears with bias, 552 parameters, exact GELU, (1, 5, 8) -> (1, 5, 8)."""
     net, params = built(lambda rngs: modules.FeedForward(8, activation=functional.gelu, rngs=rngs))
     assert count(params) == 552
     assert params["up"]["kernel"].shape == (8, 32)
@@ -46,8 +46,8 @@ def test_f2_document_feed_forward():
 
 def test_f3_gelu_values():
     """x Phi(x): five values, and the minimum -.16997 at -.7518."""
-    found = functional.gelu(jnp.array([-1.0, -0.5, 0.5, 1.0, 2.0]))
-    np.testing.assert_allclose(found, [-0.158655, -0.154269, 0.345731, 0.841345, 1.954500], atol=2e-6)
+    result = functional.gelu(jnp.array([-1.0, -0.5, 0.5, 1.0, 2.0]))
+    np.testing.assert_allclose(result, [-0.158655, -0.154269, 0.345731, 0.841345, 1.954500], atol=2e-6)
     x = np.linspace(-4, 4, 200)  # the grid of the document's plot
     curve = np.asarray(functional.gelu(jnp.asarray(x, jnp.float32)))
     assert curve.min() == pytest.approx(-0.16997, abs=1e-4)
@@ -61,7 +61,7 @@ def test_f4_relu_values():
 
 
 def test_f5_linear_layers_collapse():
-    """Without a nonlinearity a hundred layers are one matrix."""
+    """Without a nonlinearity, a hundred layers are one matrix."""
     x, matrices = normal(3, 4), [normal(4, 4, seed=i) / 2 for i in range(100)]
     stacked, product = x, np.eye(4)
     for matrix in matrices:
@@ -103,10 +103,10 @@ def test_f8_more_units_more_bends():
         knots = np.linspace(0, 1, units + 1)[:-1]
         curve = np.sin(3 * np.linspace(0, 1, units + 1))
         slopes = np.diff(curve) * units
-        found = network(x, np.ones((1, units)), -knots, np.diff(slopes, prepend=0)[:, None])[:, 0]
-        bends = np.flatnonzero(np.abs(np.diff(found, 2)) > 1e-5)
+        result = network(x, np.ones((1, units)), -knots, np.diff(slopes, prepend=0)[:, None])[:, 0]
+        bends = np.flatnonzero(np.abs(np.diff(result, 2)) > 1e-5)
         assert len(np.unique(np.round(x[bends + 1, 0] * units))) == units - 1  # the first knot lies on the edge
-        errors.append(np.abs(found - np.sin(3 * x[:, 0])).max())
+        errors.append(np.abs(result - np.sin(3 * x[:, 0])).max())
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.2)
     assert errors[1] / errors[2] == pytest.approx(4, rel=0.2)
 
@@ -138,8 +138,8 @@ def test_f10_gates_and_scores():
 def test_f11_a_probability_below_zero():
     """quality = .3 s + .2 w + .8 relu(w/s - 1.5), defect = -.1 s - .1 w + .9 relu(w/s - 1.5).
 
-    The document calls the second a probability: at (1, 1) it is -.2. The lift to w/s, which is not linear in (s, w),
-    is what separates.
+    The document calls the second a probability, but at (1, 1) it is -.2. The feature w/s, not linear in (s, w),
+    separates the classes.
     """
 
     def scores(size, weight):
@@ -152,7 +152,7 @@ def test_f11_a_probability_below_zero():
 
 
 def test_f12_attention_alone_is_linear_in_one_token():
-    """Why attention without the network is weaker: one token's weight is 1, so its output is linear in it, no XOR."""
+    """Attention alone is weaker: a single token has weight 1, so its output is linear in it and never XOR."""
     w_v, w_o = normal(2, 4), normal(4, 1, seed=1)
     attend = jax.vmap(lambda x: functional.attention_head(x[None], x[None], x[None] @ w_v)[0][0] @ w_o)
     corners = attend(jnp.asarray(INPUTS, jnp.float32))[:, 0]
@@ -162,7 +162,7 @@ def test_f12_attention_alone_is_linear_in_one_token():
 
 
 def test_f12_z11_either_nonlinearity_helps():
-    """Z11: ReLU (000, 001, 003, 17.60) or GELU (the listings), by argument; both break additivity, the identity not."""
+    """Z11: the activation is an argument: ReLU (000, 001, 003, 17.60) or GELU (listings). Both break additivity."""
     x, w_in, w_out = normal(2, 4), normal(4, 8), normal(8, 4, seed=1)
     gaps = {}
     for name, activation in (("relu", functional.relu), ("gelu", functional.gelu), ("none", lambda x: x)):

@@ -1,4 +1,4 @@
-"""CHECKLIST A21, K4, X1 and X2: the documents' seeded listings, with the numbers of PyTorch's generator."""
+"""CHECKLIST A21, K4, X1 and X2: the documents' seeded listings with the numbers of PyTorch's generator."""
 
 import math
 
@@ -11,9 +11,9 @@ from tests.seeds.generator import seeded
 
 
 def test_a21_naive_listing():
-    """Unscaled attention of three tokens; the scaled one spreads. The document prints no values: these are recomputed.
+    """Unscaled attention of three tokens; the scaled one spreads. The document prints no values; these are recomputed.
 
-    X9: its W_V is said to be (d_model, d_k), and it returns a pair where the docstring promises the output.
+    X9: the listing calls its W_V (d_model, d_k), and returns a pair although its docstring promises the output.
     """
     x = jnp.array([[1.0, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]])
     w_q, w_k, w_v = seeded(42, (4, 4), (4, 4), (4, 4))
@@ -37,7 +37,7 @@ def test_k4_masked_demo():
 
 
 def test_x1_visualized_sentence():
-    """ "I love cats and dogs": rows nearly one-hot, since unnormalized projections defeat the scaling."""
+    """ "I love cats and dogs": rows are nearly one-hot, because unnormalized projections defeat the scaling."""
     x, w_q, w_k = seeded(42, (5, 16), (16, 16), (16, 16))
     _, weights = functional.attention_head(x @ w_q, x @ w_k, x)
     expected = [[0, 0, 1, 0, 0], [1, 0, 0, 0, 0], [0.012, 0.988, 0, 0, 0], [0.990, 0.010, 0, 0, 0], [1, 0, 0, 0, 0]]
@@ -46,7 +46,7 @@ def test_x1_visualized_sentence():
 
 
 def test_x2_entropy_of_scaling():
-    """d_k = 512, L = 20: at most ln 20 = 2.9957; unscaled .2193, scaled 2.5955; largest weights 1.000000, .396416."""
+    """d_k = 512, L = 20: entropy .2193 unscaled, 2.5955 scaled, ln 20 = 2.9957 at most; weights 1.000000, .396416."""
     query, key = seeded(42, (20, 512), (20, 512))
     entropy = lambda p: float((-p * jnp.log(p + 1e-10)).sum(-1).mean())
     unscaled, scaled = (functional.attention_head(query, key, key, scale=s)[1] for s in (1.0, None))

@@ -1,9 +1,9 @@
-"""CHECKLIST section K: masks, on the documents' own numbers."""
+"""CHECKLIST section K: masks, with the documents' own numbers."""
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer import functional, masks
+from jaxformer import functional, masks, modules
 from tests.modules.small import built, normal
 from tests.seeds.example import K, Q, V
 
@@ -15,7 +15,7 @@ def attend(mask):
 def test_k1_three_ways_to_write_causal():
     """j <= i is visible: additive (000), 0/1 lower triangle (002), Boolean.
 
-    Document 004 calls its M "lower triangular with -inf"; minus infinity stands strictly above the diagonal.
+    004 calls its M "lower triangular with -inf", but minus infinity is strictly above the diagonal.
     """
     mask = masks.causal()
     tril = np.tril(np.ones((5, 5)))
@@ -29,7 +29,7 @@ def test_k1_three_ways_to_write_causal():
 
 
 def test_k2_masked_weights():
-    """Exactly 0 above the diagonal, A_ij = e^E_ij / sum over k <= i, row 1 = [1, 0, 0]."""
+    """Weights are exactly 0 above the diagonal, A_ij = e^E_ij / sum over k <= i, row 1 = [1, 0, 0]."""
     _, weights = attend(masks.causal())
     assert not np.triu(weights, 1).any()
     score = np.exp(Q @ K.T / np.sqrt(2))
@@ -39,14 +39,14 @@ def test_k2_masked_weights():
 
 
 def test_k3_worked_example_with_causal_mask():
-    """New value: row 2 of the weights [.944193, .055807, 0], of the output [1, 1.888386]."""
+    """Our value: row 2 of the weights is [.944193, .055807, 0], of the output [1, 1.888386]."""
     output, weights = attend(masks.causal())
     np.testing.assert_allclose(weights[1], [0.944193, 0.055807, 0], atol=1e-6)
     np.testing.assert_allclose(output[1], [1, 1.888386], atol=2e-6)
 
 
 def test_k4_one_mask_for_every_batch_and_head():
-    """(L, L) of ones and zeros, 1 = attend: broadcasts over batch and heads; the last row is unchanged."""
+    """An (L, L) mask of ones (attend) and zeros broadcasts over batch and heads; the last row is unchanged."""
     query, key, value = (normal(2, 4, 3, 8, seed=i) for i in range(3))
     plain = functional.attention_weights(query, key)
     weights = functional.attention_weights(query, key, mask=np.tril(np.ones((4, 4))) != 0)
@@ -57,9 +57,9 @@ def test_k4_one_mask_for_every_batch_and_head():
 
 
 def test_k5_additive_masks_add_up():
-    """E + M + P is causal and padding together; an empty row gives 0 here, where the documents' formula gives NaN.
+    """E + M + P combines causal and padding masks. An empty row gives 0 here; the documents' formula gives NaN.
 
-    The document calls P "binary": it holds 0 and minus infinity.
+    The document calls P "binary", but it holds 0 and minus infinity.
     """
     padding = masks.padding(np.array([[False, True, True]]))
     both = masks.causal() & padding
@@ -73,7 +73,7 @@ def test_k5_additive_masks_add_up():
 
 
 def test_k6_padding_listing():
-    """Lengths [4, 6] of 6, mask = arange < length: keys 4 and 5 of item 0 weigh 0, padded queries still give rows."""
+    """Lengths [4, 6] of 6, mask = arange < length: keys 4, 5 of item 0 have weight 0, padded queries give rows."""
     lengths = np.array([4, 6])
     valid = np.arange(6) < lengths[:, None]
     query, key, value = (normal(2, 6, 1, 64, seed=i) for i in range(3))
@@ -101,15 +101,14 @@ def test_k8_start_big_cat():
 
 def test_k9_prefix_by_prefix():
     """The loop that recomputes every prefix equals one masked pass."""
-    whole, _ = attend(masks.causal())
+    output, _ = attend(masks.causal())
     for t in range(3):
         row, _ = functional.attention_head(Q[t : t + 1], K[: t + 1], V[: t + 1])
-        np.testing.assert_allclose(row[0], whole[t], atol=1e-6)
+        np.testing.assert_allclose(row[0], output[t], atol=1e-6)
 
 
 def test_k9_for_a_block():
-    """The same through a whole decoder-only block (its padding and order of sums included)."""
-    from jaxformer import modules
+    """The same holds for a whole decoder-only block (including its padding and order of sums)."""
 
     def make(rngs):
         attention, feed_forward = modules.SelfAttention(8, 2, rngs=rngs), modules.FeedForward(8, rngs=rngs)
@@ -117,9 +116,9 @@ def test_k9_for_a_block():
 
     net, params = built(make)
     x = normal(1, 4, 8)
-    whole = net.apply(params, x, mask=masks.causal())
+    output = net.apply(params, x, mask=masks.causal())
     for t in range(4):
-        np.testing.assert_allclose(net.apply(params, x[:, : t + 1])[:, -1], whole[:, t], atol=1e-5)
+        np.testing.assert_allclose(net.apply(params, x[:, : t + 1])[:, -1], output[:, t], atol=1e-5)
 
 
 def test_k10_five_pairs():
@@ -138,7 +137,7 @@ def test_k10_five_pairs():
 
 
 def test_z6_every_convention_is_the_same_mask():
-    """Additive, 0/1 float, Boolean valid, PyTorch's Boolean blocked: each has a way in, and True = attend inside."""
+    """Additive, 0/1 float, Boolean valid and PyTorch's Boolean blocked masks all convert to True = attend."""
     expected = np.tri(4, dtype=bool)
     additive = np.where(expected, 0.0, -np.inf)
     for mask in (

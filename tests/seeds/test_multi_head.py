@@ -14,8 +14,8 @@ def layer(width, num_heads, **options):
     return built(lambda rngs: modules.SelfAttention(width, num_heads, rngs=rngs, **options))
 
 
-def test_m1_heads_are_attended_apart_and_concatenated():
-    """Each head of d / h on its own, then concatenation and W^O [d, d]."""
+def test_m1_heads_attend_separately_and_are_concatenated():
+    """Heads of d / h attend separately; then come concatenation and W^O [d, d]."""
     net, params = layer(8, 2)
     x = normal(1, 5, 8)
     query, key, value = net.call(modules.SelfAttention.project, params, x)
@@ -31,7 +31,7 @@ def test_m2_head_width():
 
 
 def test_m3_heads_are_a_batch_dimension():
-    """Reshaped to (n, h, d_h) and moved in front, one more batch dimension; moved back before W^O."""
+    """Heads reshaped to (n, h, d_h) and moved to the front are one more batch dimension, moved back before W^O."""
     query, key, value = (normal(1, 5, 3, 4, seed=i) for i in range(3))
     as_batch = [x.transpose(2, 1, 0, 3) for x in (query, key, value)]
     folded = functional.attention(*as_batch).transpose(2, 1, 0, 3)
@@ -39,9 +39,9 @@ def test_m3_heads_are_a_batch_dimension():
 
 
 def test_m4_x7_stacked_matrices():
-    """A fused kernel holds the per-head matrices side by side: one product makes all queries, keys and values, no bias.
+    """A fused kernel holds the per-head matrices side by side: one product without bias gives queries, keys, values.
 
-    Z18: the documents chunk [D, 3D] as Q, K, V; here the kernel is [D, K, G + 2, H], so that heads can be sharded.
+    Z18: the documents split [D, 3D] into Q, K, V; here the kernel is [D, K, G + 2, H], so that heads can be sharded.
     """
     net, params = layer(8, 2)
     kernel, x = params["kernel"], normal(2, 5, 8)
@@ -65,9 +65,9 @@ def test_m5_divisibility_and_shapes():
 
 
 def test_m6_the_built_in_has_biases():
-    """The document says that PyTorch's layer "does the same thing": it has 288 parameters at d = 8, not 256.
+    """The document says that PyTorch's layer "does the same thing", but it has 288 parameters at d = 8, not 256.
 
-    Its output is (1, 5, 8), and its weights, the mean of the heads, (1, 5, 5): in `tests/parity` by the layer itself.
+    Its output is (1, 5, 8), and its weights, the mean over heads, (1, 5, 5); `tests/parity` runs the layer itself.
     """
     assert count(layer(8, 2)[1]) == 256
     net, params = layer(8, 2, bias=True)
@@ -81,14 +81,14 @@ def test_m6_the_built_in_has_biases():
 
 @pytest.mark.parametrize("num_heads", [1, 2, 4, 8])
 def test_m7_x3_parameters_do_not_depend_on_heads(num_heads):
-    """4 d^2 = 16,384 at d = 64 for 1, 2, 4, 8 heads; output (1, 10, 64)."""
+    """The layer has 4 d^2 = 16,384 parameters at d = 64 for 1, 2, 4, 8 heads; output (1, 10, 64)."""
     net, params = layer(64, num_heads)
     assert count(params) == 16_384
     assert jax.eval_shape(net.apply, params, normal(1, 10, 64)).shape == (1, 10, 64)
 
 
 def test_m8_one_head_with_identity_output():
-    """h = 1 and W^O = I is single-head attention; before W^O, heads do not touch each other."""
+    """h = 1 and W^O = I is single-head attention; before W^O the heads are independent."""
     net, params = layer(8, 1)
     params = params | {"output": {"kernel": jnp.eye(8)[None]}}
     x = normal(1, 5, 8)
@@ -101,16 +101,16 @@ def test_m8_one_head_with_identity_output():
 
 
 def test_m9_roles_of_heads():
-    """ "The black cat sat on the mat": heads that link cat-sat, cat-the, sat-on, black-cat, read with a probe.
+    """ "The black cat sat on the mat": a probe reads heads that link cat-sat, cat-the, sat-on, black-cat.
 
-    Nothing enforces such roles: the same layer without them looks everywhere alike.
+    Nothing enforces such roles: the same layer without them attends uniformly.
     """
     words = "the black cat sat on the mat".split()
     at = {word: words.index(word) for word in words}
     roles = [("cat", "sat"), ("cat", "the"), ("sat", "on"), ("black", "cat")]
     x = jnp.eye(8)[jnp.array([at[word] for word in words])][None]  # the second "the" is the first again
     net, params = layer(8, 4)
-    kernel = jnp.zeros((8, 4, 3, 2))  # of each head: query, key, value
+    kernel = jnp.zeros((8, 4, 3, 2))  # the third axis: query, key, value
     for head, (one, other) in enumerate(roles):
         kernel = kernel.at[at[one], head, 0, 0].set(5).at[at[other], head, 1, 0].set(5)
     query, key, _ = net.call(modules.SelfAttention.project, params | {"kernel": kernel}, x)

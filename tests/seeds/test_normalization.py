@@ -15,67 +15,67 @@ ONES = jnp.ones(4)
 
 
 def test_n1_z1_two_published_forms():
-    """gamma (x - mu) / (sigma + eps) + beta (000, 001); / sqrt(var + eps) instead (002, 004). Biased variance."""
+    """gamma (x - mu) / (sigma + eps) + beta in 000 and 001; / sqrt(var + eps) in 002, 004. The variance is biased."""
     x, gamma, beta = np.asarray(TOKEN, np.float64), np.array([1.0, 2, 3, 4]), np.array([0.1, 0.2, 0.3, 0.4])
     for form, bottom in (("deviation", x.std() + 0.1), ("variance", np.sqrt(x.var() + 0.1))):
-        found = functional.layer_norm(TOKEN, jnp.array(gamma), jnp.array(beta), epsilon=0.1, form=form)
-        np.testing.assert_allclose(found, gamma * (x - x.mean()) / bottom + beta, atol=1e-6)
+        result = functional.layer_norm(TOKEN, jnp.array(gamma), jnp.array(beta), epsilon=0.1, form=form)
+        np.testing.assert_allclose(result, gamma * (x - x.mean()) / bottom + beta, atol=1e-6)
 
 
 def test_n2_worked_layer_norm():
     """mu .425, squares .600625 .030625 .390625 .105625, sum 1.1275, variance .281875, deviation .530919.
 
-    The document prints .601 .031 .391 .106 and sums the rounded terms to 1.129; with the unbiased deviation (.613)
-    its result would not come out.
+    The document prints .601 .031 .391 .106 and sums the rounded terms to 1.129. The unbiased deviation (.613) would
+    give another result.
     """
     x = np.array([1.2, 0.6, -0.2, 0.1])
     np.testing.assert_allclose((x - x.mean()) ** 2, [0.600625, 0.030625, 0.390625, 0.105625])
     assert x.var() == pytest.approx(0.281875)
     assert x.std() == pytest.approx(0.530919, abs=1e-6)
-    found = functional.layer_norm(TOKEN, ONES, epsilon=0.0)
-    np.testing.assert_allclose(found, [1.459733, 0.329617, -1.177204, -0.612146], atol=2e-6)
-    np.testing.assert_allclose(found, [1.46, 0.33, -1.18, -0.61], atol=5e-3)
+    result = functional.layer_norm(TOKEN, ONES, epsilon=0.0)
+    np.testing.assert_allclose(result, [1.459733, 0.329617, -1.177204, -0.612146], atol=2e-6)
+    np.testing.assert_allclose(result, [1.46, 0.33, -1.18, -0.61], atol=5e-3)
 
 
 def test_n3_scale():
     """gamma = [2, 1, .5, 1]."""
-    found = functional.layer_norm(TOKEN, jnp.array([2.0, 1.0, 0.5, 1.0]), epsilon=0.0)
-    np.testing.assert_allclose(found, [2.9195, 0.3296, -0.5886, -0.6121], atol=5e-5)
+    result = functional.layer_norm(TOKEN, jnp.array([2.0, 1.0, 0.5, 1.0]), epsilon=0.0)
+    np.testing.assert_allclose(result, [2.9195, 0.3296, -0.5886, -0.6121], atol=5e-5)
 
 
 def test_n4_where_the_forms_differ():
     """x = 1e-3 [1, -1, 1, -1], eps 1e-5: +-.9901 against +-.3015. A constant vector gives beta, not NaN."""
     x = 1e-3 * jnp.array([1.0, -1.0, 1.0, -1.0])
     for form, expected in (("deviation", 0.9901), ("variance", 0.3015)):
-        found = functional.layer_norm(x, ONES, epsilon=1e-5, form=form)
-        np.testing.assert_allclose(found, expected * np.array([1, -1, 1, -1]), atol=5e-5)
+        result = functional.layer_norm(x, ONES, epsilon=1e-5, form=form)
+        np.testing.assert_allclose(result, expected * np.array([1, -1, 1, -1]), atol=5e-5)
         beta = jnp.arange(4.0)
         constant = functional.layer_norm(jnp.full(4, 3.0), ONES, beta, epsilon=1e-5, form=form)
         np.testing.assert_array_equal(constant, beta)
 
 
 def test_n5_mean_zero_deviation_one():
-    """x = randn(2, 4, 8) * 10 + 5. The two epsilons (1e-6, 1e-5) are all that separates the document's two layers:
-    it says their parameters were drawn at random, but both begin as ones and zeros."""
+    """x = randn(2, 4, 8) * 10 + 5. Only the epsilons (1e-6, 1e-5) separate the document's two layers. It says that
+    their parameters were drawn at random, but both start as ones and zeros."""
     x = normal(2, 4, 8) * 10 + 5
-    found = functional.layer_norm(x, jnp.ones(8), epsilon=1e-6)
-    np.testing.assert_allclose(found.mean(-1), 0, atol=1e-6)
-    np.testing.assert_allclose(found.std(-1), 1, atol=1e-5)
-    np.testing.assert_allclose(found, functional.layer_norm(x, jnp.ones(8), epsilon=1e-5), atol=1e-5)
+    result = functional.layer_norm(x, jnp.ones(8), epsilon=1e-6)
+    np.testing.assert_allclose(result.mean(-1), 0, atol=1e-6)
+    np.testing.assert_allclose(result.std(-1), 1, atol=1e-5)
+    np.testing.assert_allclose(result, functional.layer_norm(x, jnp.ones(8), epsilon=1e-5), atol=1e-5)
 
 
-def test_n6_layer_norm_knows_one_token():
-    """Batch, length and padding do not enter; statistics over the batch would."""
+def test_n6_layer_norm_depends_on_one_token():
+    """Layer norm ignores batch, length and padding; statistics over the batch would not."""
     x = normal(3, 4, 8)
-    found = functional.layer_norm(x, jnp.ones(8))
-    np.testing.assert_allclose(functional.layer_norm(x[1:2, :2], jnp.ones(8)), found[1:2, :2], atol=1e-6)
+    result = functional.layer_norm(x, jnp.ones(8))
+    np.testing.assert_allclose(functional.layer_norm(x[1:2, :2], jnp.ones(8)), result[1:2, :2], atol=1e-6)
     over_batch = (x - x.mean(0, keepdims=True)) / x.std(0, keepdims=True)
     alone = (x[:2] - x[:2].mean(0, keepdims=True)) / x[:2].std(0, keepdims=True)
     assert not np.allclose(over_batch[:2], alone, atol=0.1)
 
 
 def test_n7_residual_jacobian():
-    """I + df/dx; f = 0 is the identity."""
+    """The Jacobian is I + df/dx, and f = 0 is the identity."""
     f = lambda x: jnp.tanh(2 * x)
     x = normal(4)
     expected = np.eye(4) + np.diag(2 / np.cosh(2 * np.asarray(x)) ** 2)
@@ -91,7 +91,7 @@ def test_n8_residual_sum():
 
 
 def test_n9_magnitudes():
-    """A sublayer of .01 x: alone .01 |x|, with the residual 1.01 |x|; the document says "matches", 1 % off."""
+    """A sublayer of .01 x gives .01 |x| alone and 1.01 |x| with the residual, 1 % off the "match" of the document."""
     x = normal(6)
     sublayer = lambda x: 0.01 * x
     norm = jnp.linalg.norm
@@ -122,7 +122,7 @@ def test_n10_products_of_slopes():
 
 
 def test_n10_deep_linear_stacks():
-    """Gradient norms through 50 random layers of gain about 1/4: a plain stack loses them, residuals do not."""
+    """Gradients through 50 random layers of gain about 1/4 vanish in a plain stack, and survive with residuals."""
 
     def norm(arrange):
         def stack(x):

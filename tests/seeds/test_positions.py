@@ -1,4 +1,4 @@
-"""CHECKLIST section P: positions (sinusoidal, learned, and the raw index that the documents start from)."""
+"""CHECKLIST section P: sinusoidal and learned positions, and the raw index that the documents start from."""
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +21,14 @@ def test_p1_p2_raw_index_baselines():
         normalized = np.arange(length) / (length - 1)
         assert normalized[-1] == 1
         np.testing.assert_allclose(np.diff(normalized), step)
-    assert np.abs(table(1000, 8)).max() <= 1 + 1e-6  # what sines have over the raw index
-    np.testing.assert_array_equal(table(4, 8), table(10, 8)[:4])  # and over the normalized one
+    assert np.abs(table(1000, 8)).max() <= 1 + 1e-6  # bounded, unlike the raw index
+    np.testing.assert_array_equal(
+        table(4, 8), table(10, 8)[:4]
+    )  # independent of the length, unlike the normalized index
 
 
 def test_p3_positions_are_added_before_the_first_block():
-    """x' = x + p: a model with empty embeddings, whose learned table holds the sines, sees what the sines give."""
+    """x' = x + p: a model whose learned table holds the sinusoids equals the model with sinusoids."""
     sizes = {"d_model": 8, "num_heads": 2, "d_ff": 8, "num_encoder_layers": 1, "num_decoder_layers": 1}
     sines, learned = [
         Small(models.EncoderDecoderConfig(13, 13, positions=p, **sizes)) for p in ("sinusoidal", "learned")
@@ -40,11 +42,11 @@ def test_p3_positions_are_added_before_the_first_block():
 
 def test_p4_interleaved_sines_and_cosines():
     """p_t(2k) = sin(w_k t), p_t(2k + 1) = cos(w_k t), in [-1, 1], for every t."""
-    found = np.asarray(functional.sinusoidal(jnp.array([0, 7, 100_000]), dim=6), np.float64)
-    assert np.abs(found).max() <= 1 + 1e-6
+    result = np.asarray(functional.sinusoidal(jnp.array([0, 7, 100_000]), dim=6), np.float64)
+    assert np.abs(result).max() <= 1 + 1e-6
     for k in range(3):
         angle = 7 * 10_000 ** (-2 * k / 6)
-        np.testing.assert_allclose(found[1, 2 * k : 2 * k + 2], [np.sin(angle), np.cos(angle)], atol=1e-6)
+        np.testing.assert_allclose(result[1, 2 * k : 2 * k + 2], [np.sin(angle), np.cos(angle)], atol=1e-6)
     with pytest.raises(ValueError, match="even"):
         functional.sinusoidal(jnp.arange(2), dim=5)
 
@@ -54,7 +56,7 @@ def test_p5_wavelengths():
     wavelength = lambda dim: 2 * np.pi * 10_000 ** (np.arange(0, dim, 2) / dim)
     np.testing.assert_allclose(wavelength(4), [6.2832, 628.3185], atol=1e-4)
     np.testing.assert_allclose(wavelength(512)[[0, -1]], [6.2832, 60_611], rtol=1e-5)
-    # The function has them: a band returns to its start after one wavelength, to the nearest whole position.
+    # A band returns to its start after one wavelength, rounded to a whole position.
     period = round(wavelength(4)[1])
     np.testing.assert_allclose(table(period + 1, 4)[period, 2:], [0, 1], atol=4e-3)
 
@@ -76,43 +78,43 @@ def test_p7_table_of_i_can_buy():
 
 
 def test_p8_a_sine_alone_is_ambiguous():
-    """sin pi/6 = sin 5pi/6 = .5; the cosines differ in sign: each pair is a point of the unit circle."""
+    """sin pi/6 = sin 5pi/6 = .5; the cosines differ in sign: each pair is a point on the unit circle."""
     assert np.sin(np.pi / 6) == pytest.approx(np.sin(5 * np.pi / 6)) == pytest.approx(0.5)
     assert np.cos(np.pi / 6) == pytest.approx(-np.cos(5 * np.pi / 6)) == pytest.approx(0.8660, abs=1e-4)
-    found = table(50, 16)
-    np.testing.assert_allclose(found[:, 0::2] ** 2 + found[:, 1::2] ** 2, 1, atol=1e-5)
+    result = table(50, 16)
+    np.testing.assert_allclose(result[:, 0::2] ** 2 + result[:, 1::2] ** 2, 1, atol=1e-5)
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(0, 256), (1, 249.1021), (5, 189.5967)])
 def test_p9_dots_depend_on_the_offset_alone(offset, expected):
-    """p_t . p_{t+o} = sum_k cos(w_k o), whatever t; d = 512."""
-    found = table(300, 512)
+    """p_t . p_{t+o} = sum_k cos(w_k o) for every t; d = 512."""
+    result = table(300, 512)
     for start in (0, 17, 250):
-        assert found[start] @ found[start + offset] == pytest.approx(expected, abs=5e-3)
+        assert result[start] @ result[start + offset] == pytest.approx(expected, abs=5e-3)
 
 
 def test_p9_an_offset_is_a_rotation():
-    """One 2 x 2 rotation a band takes p_t to p_{t+3}, for every t."""
-    found, offset = table(40, 8), 3
+    """One 2 x 2 rotation per band maps p_t to p_{t+3}, for every t."""
+    result, offset = table(40, 8), 3
     for k in range(4):
         angle = offset * 10_000 ** (-2 * k / 8)
         rotation = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-        here, there = found[:-offset, 2 * k : 2 * k + 2], found[offset:, 2 * k : 2 * k + 2]
-        np.testing.assert_allclose(here @ rotation.T, there, atol=1e-5)
+        before, after = result[:-offset, 2 * k : 2 * k + 2], result[offset:, 2 * k : 2 * k + 2]
+        np.testing.assert_allclose(before @ rotation.T, after, atol=1e-5)
 
 
 def test_p10_fast_and_slow_bands():
-    """Neighbors differ in the fast bands, far positions in slow ones; a fast band repeats, a slow one hardly moves."""
-    found = table(200, 64)
-    near, far = np.abs(found[11] - found[10]), np.abs(found[190] - found[10])
+    """Neighbors differ in fast bands, distant positions in slow ones. Fast bands repeat, slow ones hardly change."""
+    result = table(200, 64)
+    near, far = np.abs(result[11] - result[10]), np.abs(result[190] - result[10])
     assert near[:8].max() > 0.4
     assert near[48:].max() < 1e-2
     assert far[32:48].max() > 0.3
-    assert np.abs(found[44, :2] - found[0, :2]).max() < 0.02  # 44 is nearly 7 turns of the first band
+    assert np.abs(result[44, :2] - result[0, :2]).max() < 0.02  # 44 is nearly 7 turns of the first band
 
 
 def test_p11_learned_table():
-    """A row a position, N_max d parameters; beyond the table an error, not a vector."""
+    """The table has one row per position and N_max d parameters; a position beyond it is an error."""
     net, params = built(lambda rngs: modules.LearnedPositions(6, 4, rngs=rngs))
     assert count(params) == 24
     np.testing.assert_array_equal(net.apply(params, jnp.arange(3)[None], length=3)[0], params["table"][:3])
@@ -121,7 +123,7 @@ def test_p11_learned_table():
 
 
 def test_p11_ways_out_of_the_table():
-    """Beyond N_max: truncate, extend by random rows or by copies, interpolate; what stays is equal to the bit."""
+    """A table can be truncated, extended by random rows or copies, or interpolated; old rows stay equal bit for bit."""
     rows = normal(6, 4)
     lookup = lambda table, at: functional.learned(table, jnp.array(at))
     np.testing.assert_array_equal(functional.resize_positions(rows, 4, method="truncate"), rows[:4])
@@ -136,13 +138,13 @@ def test_p11_ways_out_of_the_table():
 
 
 def test_p11_v2_patch_grids():
-    """A 2 x 3 grid of patches becomes 3 x 5: interpolated down the columns, then along the rows, corners kept."""
+    """A 2 x 3 grid of patches becomes 3 x 5: interpolated along the columns, then the rows; the corners stay."""
     grid = normal(2, 3, 4)
     stretch = lambda length: lambda rows: functional.resize_positions(rows, length, method="interpolate")
-    found = jax.vmap(stretch(5))(jax.vmap(stretch(3), 1, 1)(grid))
-    assert found.shape == (3, 5, 4)
-    np.testing.assert_allclose(found[::2, ::2], grid, atol=1e-6)
-    np.testing.assert_allclose(found[1, 1], grid[:, :2].mean((0, 1)), atol=1e-6)
+    result = jax.vmap(stretch(5))(jax.vmap(stretch(3), 1, 1)(grid))
+    assert result.shape == (3, 5, 4)
+    np.testing.assert_allclose(result[::2, ::2], grid, atol=1e-6)
+    np.testing.assert_allclose(result[1, 1], grid[:, :2].mean((0, 1)), atol=1e-6)
 
 
 def rotated(query, key, start):
@@ -171,37 +173,37 @@ RELATIVE = {
 
 
 def logits(encode, start=0):
-    """Of six tokens that are all alike, each row less its first entry: the softmax leaves no more of them."""
+    """Returns the logits of six equal tokens, each row minus its diagonal, which the softmax leaves open."""
     query, key = (jnp.broadcast_to(normal(1, 1, 2, 4, seed=i), (1, 6, 2, 4)) for i in (3, 4))
     query, key, bias = encode(query, key, start)
-    found = np.log(np.asarray(functional.attention_weights(query, key, bias=bias)))[0]
-    return found - np.diagonal(found, axis1=1, axis2=2)[..., None]
+    result = np.log(np.asarray(functional.attention_weights(query, key, bias=bias)))[0]
+    return result - np.diagonal(result, axis1=1, axis2=2)[..., None]
 
 
 @pytest.mark.parametrize("name", RELATIVE)
 def test_p12_scores_depend_on_the_offset_alone(name):
-    """Relative encodings: with equal contents the score of i and j is a function of i - j, and not a constant one.
+    """Relative encodings: with equal contents the score of i and j is a non-constant function of i - j.
 
-    The sines of the original, added to the input of projections, have no such property.
+    The sinusoids of the original, added to the input of projections, lack this property.
     """
-    found = logits(RELATIVE[name])
-    np.testing.assert_allclose(found[:, 1:, 1:], found[:, :-1, :-1], atol=2e-5)
-    assert np.abs(found).max() > 0.1
+    result = logits(RELATIVE[name])
+    np.testing.assert_allclose(result[:, 1:, 1:], result[:, :-1, :-1], atol=2e-5)
+    assert np.abs(result).max() > 0.1
     absolute = logits(added)
     assert np.abs(absolute[:, 1:, 1:] - absolute[:, :-1, :-1]).max() > 0.1
 
 
-def test_p12_rotary_ignores_where_a_text_begins():
-    """The same six tokens, 1,000 places on: the same scores. The added sines change theirs."""
+def test_p12_rotary_ignores_the_start_of_a_text():
+    """The same six tokens at positions from 1,000 on have the same scores; with added sinusoids they do not."""
     np.testing.assert_allclose(logits(rotated, 1_000), logits(rotated), atol=1e-3)
     assert np.abs(logits(added, 1_000) - logits(added)).max() > 0.1
 
 
 @pytest.mark.parametrize("scheme", ["none", "original", "BERT, GPT, ViT", "T5", "LLaMA"])
 def test_p13_who_uses_what(scheme):
-    """Each in its place in one layer: sines or a learned table at the input, T5's bias and LLaMA's turns inside.
+    """Sinusoids or a learned table enter at the input, T5's bias and LLaMA's rotations inside the layer.
 
-    All of them tell a sentence from its reverse; without any, the layer is equivariant.
+    All of them distinguish a sentence from its reverse; without any, the layer is equivariant.
     """
 
     def attention(query, key, value, **options):
@@ -217,27 +219,27 @@ def test_p13_who_uses_what(scheme):
         "BERT, GPT, ViT": functional.learned(normal(5, 8), jnp.arange(5)),
     }.get(scheme, jnp.zeros((5, 8)))
     x = normal(1, 5, 8, seed=1)
-    there, back = net.apply(params, x + at[None]), net.apply(params, x[:, ::-1] + at[None])
-    assert np.allclose(there, back[:, ::-1], atol=1e-4) == (scheme == "none")
+    forward, backward = net.apply(params, x + at[None]), net.apply(params, x[:, ::-1] + at[None])
+    assert np.allclose(forward, backward[:, ::-1], atol=1e-4) == (scheme == "none")
 
 
 def test_z7_counted_from_one_or_from_zero():
-    """000, 001 and 17.46 count from 1, 002, 17.47 and 17.50 from 0: the same rows one further, the same products."""
+    """000, 001 and 17.46 count from 1; 002, 17.47 and 17.50 from 0. The rows shift by one, the products stay equal."""
     one, zero = (functional.sinusoidal(start + jnp.arange(6), dim=8) for start in (1, 0))
     np.testing.assert_array_equal(one[:-1], zero[1:])
     np.testing.assert_allclose(one @ one.T, zero @ zero.T, atol=1e-5)
 
 
 def test_p14_a_dog_that_bites():
-    """Without positions "the dog bit the man" and its reverse give the same multiset of outputs; with them, not."""
+    """Without positions "the dog bit the man" and its reverse give the same outputs as multisets; with them not."""
     words = {w: normal(8, seed=i) for i, w in enumerate("the dog bit man cat chased mouse".split())}
     weight = [normal(8, 8, seed=20 + i) for i in range(3)]
 
     def outputs(sentence, positions):
         x = jnp.stack([words[w] for w in sentence.split()])
         x = x + jnp.asarray(table(len(x), 8), jnp.float32) if positions else x
-        found = np.asarray(functional.attention_head(x @ weight[0], x @ weight[1], x @ weight[2])[0])
-        return found[np.lexsort(found.round(3).T)]
+        result = np.asarray(functional.attention_head(x @ weight[0], x @ weight[1], x @ weight[2])[0])
+        return result[np.lexsort(result.round(3).T)]
 
     for one, other in (
         ("the dog bit the man", "the man bit the dog"),

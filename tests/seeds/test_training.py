@@ -1,4 +1,4 @@
-"""CHECKLIST section T, what concerns models and losses: teacher forcing, likelihood, the gradient through scaling."""
+"""CHECKLIST section T for models and losses: teacher forcing, likelihood, the gradient through scaling."""
 
 import jax
 import jax.numpy as jnp
@@ -13,20 +13,20 @@ INPUT = jnp.concatenate([jnp.ones((2, 1), jnp.int32), REFERENCE[:, :-1]], 1)  # 
 
 
 def test_t1_teacher_forcing():
-    """Row t is conditioned on the correct prefix, whatever the model would have said: it equals a fresh run of it.
+    """Row t is conditioned on the correct prefix, even after an error: it equals a separate run on that prefix.
 
-    The end token must be the last label; the document's toy y_1:4 leaves it out.
+    The end token must be the last label; the toy target y_1:4 of the document omits it.
     """
     small = model("post")
-    whole = small.logits(SOURCE, INPUT, source_valid=SOURCE_VALID)
+    logits = small.logits(SOURCE, INPUT, source_valid=SOURCE_VALID)
     assert REFERENCE[0, -1] == 2
     for t in (1, 2):
         fresh = small.logits(SOURCE, INPUT[:, : t + 1], source_valid=SOURCE_VALID)
-        np.testing.assert_allclose(fresh[:, t], whole[:, t], atol=2e-5)
+        np.testing.assert_allclose(fresh[:, t], logits[:, t], atol=2e-5)
 
 
 def test_t2_parallel_likelihood_is_sequential():
-    """NLL = -sum_t log p(y_t | y_<t, x), once in parallel, once step by step with the cache."""
+    """NLL = -sum_t log p(y_t | y_<t, x) in parallel equals the sum step by step with the cache."""
     small = model("post")
     logits = small.logits(SOURCE, INPUT, source_valid=SOURCE_VALID)
     total, count = functional.cross_entropy(logits, REFERENCE)
@@ -42,11 +42,11 @@ def test_t2_parallel_likelihood_is_sequential():
 
 
 def test_t7_without_the_mask_the_answer_is_in_the_input():
-    """The label of row t stands at t + 1 of the input: unmasked attention can copy it, causal attention cannot."""
+    """The label of row t is at t + 1 of the input: unmasked attention can copy it, causal attention cannot."""
     x = normal(5, 8)
-    target = x[1:]  # what each row should say is the next row's content
+    target = x[1:]  # each row predicts the content of the next row
     key = jnp.eye(8)[:5]
-    shifted = jnp.roll(key, -1, 0)  # a query for the place after one's own
+    shifted = jnp.roll(key, -1, 0)  # each query asks for the next position
     unmasked, _ = functional.attention_head(shifted * 50, key, x)
     np.testing.assert_allclose(unmasked[:4], target, atol=1e-4)
     masked, weights = functional.attention_head(shifted * 50, key, x, mask=masks.causal())
@@ -55,7 +55,7 @@ def test_t7_without_the_mask_the_answer_is_in_the_input():
 
 
 def test_t9_scaling_keeps_the_gradient():
-    """At d = 512 unscaled softmax saturates: the gradient that reaches the queries all but vanishes."""
+    """At d = 512 unscaled softmax saturates: the gradient that reaches the queries almost vanishes."""
     query, key, value = (normal(20, 512, seed=i) for i in range(3))
 
     def slope(scale):

@@ -1,0 +1,203 @@
+"""Checks of prose and names: the openings of docstrings, American spelling, and words and names that were retired."""
+
+import ast
+import io
+import pathlib
+import re
+import tokenize
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+FOLDERS = ("jaxformer", "launch", "benchmarks", "experiments", "docs")
+SUFFIXES = {".py", ".md", ".sh", ".yaml", ".txt", ".sbatch", ""}
+FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"] + [
+    path
+    for folder in FOLDERS
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.is_file() and path.suffix in SUFFIXES and not {"__pycache__", "results"} & set(path.parts)
+]
+# Tables of English and French words, and functions whose docstrings quote the sentences that they make.
+CORPUS = "jaxformer/demo/"
+
+# A docstring opens with a verb or a noun phrase, not with a question word, a conjunction or a bare preposition.
+OPENINGS = set(
+    "what where whether how which who whom whose why when if that from of for to by in on with without at as like "
+    "beside so thus such".split()
+)
+
+# Stems of British spellings. Beginnings of longer stems need no entry of their own.
+BRITISH = [
+    # -ise: an American word with this stem and another ending, such as "optimistic" or "parallelism", stays allowed.
+    r"(?:normal|token|optim|initial|organ|synchron|parallel|serial|quant|regular|vector|random|summar|minim|maxim"
+    r"|general|special|recogn|material|visual|util|penal|factor|linear|symmetr|discret|memor|priorit|categor|standard"
+    r"|custom|stabil|final|local|real|equal|character|emphas|apolog)is(?:e|ed|er|ers|es|ing|able|ation|ations)(?![a-z])",
+    r"analys(?:e|ed|er|ing)(?![a-z])",
+    r"(?:colour|behaviour|favour|honour|neighbour|labour|flavour|harbour|endeavour|rigour|vigour)",
+    r"(?:label|model|cancel|travel|signal|channel|tunnel|total|equal)l(?:ed|ing|er|ers)(?![a-z])",
+    r"(?:cent|fib|theat|lit)re(?:s|d)?(?![a-z])",
+    r"(?<![a-z])(?:kilo|milli|centi)?metres?(?![a-z])",
+    r"(?:licen|defen|offen|preten)ce(?:s|d)?(?![a-z])",
+    r"(?:catalogue|dialogue|artefact|judgement|programme(?:s?(?![a-z]))|cheque|sceptic|ageing|acknowledgement)",
+    r"(?<![a-z])(?:grey|whilst|amongst|learnt|spelt|maths|fulfil|storey|tyre)(?![a-z])",
+    r"[a-z]+izm(?![a-z])",  # the other mistake, made once by a script: "parallelizm"
+]
+
+# Words and phrases that no sentence here needs; see "Style" in CONTRIBUTING.md.
+RETIRED_WORDS = [
+    *("anew", "lest", "hence", "nobody", "whoever", "whomever", "thereof", "whereof", "makes so that"),
+    *("is none", "are none", "of which", "gone on with", "goes on with", "all that", "such as are", "such as is"),
+]
+
+# Names that have been replaced by those of the field: num_encoder_layers, tokens_per_batch, n_best and so on.
+RETIRED_NAMES = [
+    *("encoder_depth", "decoder_depth", "token_budget", "num_best", "num_variants", "variant[_-]alpha", "make_plan"),
+    *(
+        "normali[sz]e_heads",
+        "hidden_dropout",
+        "num_key_heads",
+        r"arrange=(?!=)",
+        r"hidden=(?!=)",
+        "tokeniser",
+        "optimiser",
+    ),
+]
+
+
+def phrase(text: str) -> str:
+    """Returns the pattern of a phrase, which may run over the end of a line, also in a comment."""
+    words = r"[\s#]+".join(text.split())
+    return rf"(?<![A-Za-z_])[{words[0].upper()}{words[0]}]{words[1:]}(?![a-z_])"
+
+
+NETS = {
+    "two spaces after a full stop": re.compile(r"[a-z0-9`)\"]\.  (?=[A-Z`])"),
+    "British spelling": re.compile("|".join(BRITISH), re.IGNORECASE),
+    "retired words": re.compile("|".join(map(phrase, RETIRED_WORDS))),
+    "retired names": re.compile(rf"(?<![A-Za-z])(?:{'|'.join(RETIRED_NAMES)})"),
+}
+
+
+def quotes_sentences(node: ast.AST) -> bool:
+    """Returns True for functions that make sentences: they take a source of random numbers."""
+    first = node.args.args[:1] if isinstance(node, ast.FunctionDef) else []
+    return [ast.unparse(argument.annotation) for argument in first if argument.annotation] == ["random.Random"]
+
+
+def documented(tree: ast.Module, *, corpus: bool) -> list[tuple[int, str]]:
+    """Returns the line and docstring of a module and of its public functions, classes and methods."""
+    nodes: list[ast.AST] = [tree]
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            nodes.append(node)
+            members = node.body if isinstance(node, ast.ClassDef) else []
+            nodes += [x for x in members if isinstance(x, ast.FunctionDef) and not x.name.startswith("_")]
+    read = [node for node in nodes if not (corpus and quotes_sentences(node))]
+    pairs = [(getattr(node, "lineno", 1), ast.get_docstring(node)) for node in read]
+    return [(line, text) for line, text in pairs if text]
+
+
+def badly_opened(source: str, *, corpus: bool = False) -> list[str]:
+    """Returns the docstrings that open with one of `OPENINGS`, as ``line: first words``."""
+    found = []
+    for line, text in documented(ast.parse(source), corpus=corpus):
+        first = re.match(r"[^A-Za-z0-9]*([A-Za-z'-]*)", text)
+        assert first is not None
+        if first[1].lower() in OPENINGS:
+            found.append(f"{line}: {' '.join(text.split()[:6])}")
+    return found
+
+
+def caught(net: str, source: str) -> list[str]:
+    """Returns the matches of a net in a text, as ``line: match``."""
+    matches = NETS[net].finditer(source)
+    return [f"{source.count(chr(10), 0, match.start()) + 1}: {match[0]!r}" for match in matches]
+
+
+def without_corpus(source: str) -> str:
+    """Returns a Python source without its string literals, except docstrings that quote no sentences."""
+    docstrings = set()
+    for node in ast.walk(ast.parse(source)):
+        body = node.body if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) else []
+        if body and isinstance(body[0], ast.Expr) and not quotes_sentences(node):
+            docstrings.add((body[0].lineno, body[0].col_offset))
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    characters = list(source)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.STRING and token.start not in docstrings:
+            for at in range(starts[token.start[0] - 1] + token.start[1], starts[token.end[0] - 1] + token.end[1]):
+                characters[at] = "\n" if source[at] == "\n" else " "
+    return "".join(characters)
+
+
+SOURCES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in FILES}
+PROSE = {name: without_corpus(text) if name.startswith(CORPUS) else text for name, text in SOURCES.items()}
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ('"""What a module does."""', ["1: What a module does."]),
+        ('"""A module."""\n\ndef f():\n    """For each row."""', ["3: For each row."]),
+        ('"""``In`` it."""', ["1: ``In`` it."]),
+        ('class A:\n    """A thing."""\n    def f(self):\n        """If it fits."""', ["3: If it fits."]),
+        ('"""A module."""\n\ndef _f():\n    """As it is."""', []),
+        ('"""Form and whatnot: words that begin with one of the list."""', []),
+        ('"""In-place updates."""', []),
+        ("x = 1", []),
+    ],
+)
+def test_the_net_of_openings(source, lines):
+    assert badly_opened(source) == lines
+
+
+@pytest.mark.parametrize(
+    ("net", "text", "count"),
+    [
+        ("British spelling", "normalise_heads, Optimiser, a colourless tokenisation, grey, modelled", 6),
+        ("British spelling", "analysed behaviour in the centre, 3 metres, licence, a parallelizm", 6),
+        ("British spelling", "analyses, optimistic parallelism, cancellation, symmetric programmer, metrics, noise", 0),
+        ("British spelling", "normalize, color, gray, modeled, center, otherwise, exercise, precise, egrey", 0),
+        ("two spaces after a full stop", "It ends.  It begins. It is at 1.  `x` too.", 2),
+        ("two spaces after a full stop", "x = 1.  # one", 0),
+        ("retired words", "Made anew, lest it fail; hence nobody and whoever", 5),
+        ("retired words", "there is none, of\n    # which it has gone on\nwith all that was", 4),
+        ("retired words", "a henchman, challenge, all those, x is None, none_of_which", 0),
+        ("retired names", "f(arrange=x), hidden=3, encoder_depth, token_budget, num_best, tokeniser", 6),
+        ("retired names", "arrangement=x, d_ff=3, tokenizer, n_best, if hidden==3", 0),
+    ],
+)
+def test_the_other_nets(net, text, count):
+    assert len(caught(net, text)) == count
+
+
+def test_the_corpus_is_not_read():
+    source = '''"""Grey."""
+x = f("grey", r"""
+    colour""")
+# grey
+grey = x
+def ask(pick: random.Random):
+    """What is grey?"""
+def f(word: str):
+    """Who is grey?"""
+'''
+    left = without_corpus(source)
+    assert left.count("\n") == source.count("\n")
+    assert [line.split(":")[0] for line in caught("British spelling", left)] == ["1", "4", "5", "9"]
+    assert badly_opened(source, corpus=True) == ["8: Who is grey?"]
+    assert badly_opened(source) == ["6: What is grey?", "8: Who is grey?"]
+
+
+def test_docstrings_open_with_a_verb_or_a_noun():
+    sources = {name: text for name, text in SOURCES.items() if name.endswith(".py")}
+    offenders = {name: badly_opened(text, corpus=name.startswith(CORPUS)) for name, text in sources.items()}
+    assert {name: lines for name, lines in offenders.items() if lines} == {}
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_no_file_holds_what_a_net_catches(net):
+    offenders = {name: caught(net, text) for name, text in PROSE.items()}
+    assert {name: lines for name, lines in offenders.items() if lines} == {}
