@@ -26,7 +26,7 @@ VALID = np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0, 0]], bool)  # [B, S]
 
 
 def arrays(num_heads=4, num_kv_heads=2, value_dim=3, seed=0, dtype=jnp.float32, batch=B):
-    """Query, key, value and an upstream gradient."""
+    """Returns query, key, value and an upstream gradient."""
     draw = np.random.default_rng(seed).standard_normal
     shapes = (
         (batch, T, num_heads, H),
@@ -38,7 +38,7 @@ def arrays(num_heads=4, num_kv_heads=2, value_dim=3, seed=0, dtype=jnp.float32, 
 
 
 def coin(*shape):
-    """A Boolean mask with about a third of the pairs forbidden and one row empty."""
+    """Returns a Boolean mask with about a third of the pairs forbidden and one row empty."""
     array = np.random.default_rng(sum(shape)).random(shape) > 0.35
     array[..., 0, :] = shape[-2] == 1
     return array
@@ -98,25 +98,25 @@ class AttentionContract:
 
     @classmethod
     def on(cls, grid):
-        """The class whose `attend` runs where the axes "data" and "tensor" of a mesh cut the batch and the heads.
+        """Returns the class whose `attend` runs where the mesh axes "data" and "tensor" shard the batch and the heads.
 
-        What is told of its mesh, and may cut the length along "context" too, is told of this one.
+        The mesh may also shard the length along "context".
         """
         return type(cls.__name__, (cls,), {"mesh": grid, "options": {"batch": "data", "heads": "tensor"}})
 
     def weights(self, query, key, *, mask=None):
-        """The weights of any implementation, ``[B, T, N, S]``: what it makes of values that are unit vectors."""
+        """Returns the weights of any implementation, ``[B, T, N, S]``: its output for values that are unit vectors."""
         eye = jnp.broadcast_to(jnp.eye(key.shape[1], dtype=key.dtype)[None, :, None], (*key.shape[:3], key.shape[1]))
         return _attend(type(self), query, key, eye, mask)
 
     def gradients(self, *given, mask=None, bias=None, dropout=None, scale=None):
-        """The output, and the gradients with respect to query, key, value and bias."""
+        """Returns the output, and the gradients with respect to query, key, value and bias."""
         rate, dropout_key = (0.0, None) if dropout is None else dropout
         return _attend_and_pull(type(self), *given, bias, mask, dropout_key, rate=rate, scale=scale)
 
     @staticmethod
     def request(name, dtype=jnp.float32):
-        """Arrays, the library's options and the oracle's options of a case."""
+        """Returns the arrays, the library's options and the oracle's options of a case."""
         (num_heads, num_kv_heads, value_dim), mask, options = CASES[name]
         given = arrays(num_heads, num_kv_heads, value_dim, dtype=dtype)
         theirs = dict(options)
@@ -134,7 +134,7 @@ class AttentionContract:
         self.check_agrees_with_numpy(name)
 
     def check_agrees_with_numpy(self, name):
-        """Output and all four gradients, against an independent float64 implementation."""
+        """Output and all four gradients agree with an independent float64 implementation."""
         given, ours, theirs = self.request(name)
         output, found = self.gradients(*given, **ours)
         expected, _ = numpy_attention.attention(*given[:3], **theirs)
@@ -151,7 +151,7 @@ class AttentionContract:
         self.check_bfloat16(name)
 
     def check_bfloat16(self, name):
-        """bfloat16 in, bfloat16 out, softmax in float32: within two roundings of the exact result."""
+        """Input and output are bfloat16 and the softmax is float32: within two roundings of the exact result."""
         given, ours, theirs = self.request(name, jnp.bfloat16)
         output, found = self.gradients(*given, **ours)
         assert output.dtype == jnp.bfloat16
@@ -176,7 +176,7 @@ class AttentionContract:
         self.check_minus_infinite_bias()
 
     def check_minus_infinite_bias(self):
-        """An additive mask: pairs at minus infinity weigh 0, rows of it are empty, gradients stay finite."""
+        """An additive mask: pairs at minus infinity have weight 0, rows of it are empty, gradients stay finite."""
         allowed = coin(B, 4, T, S)
         given = arrays()
         additive = masks.dense(allowed).additive(T, S)
@@ -191,7 +191,7 @@ class AttentionContract:
         self.check_a_empty_query_rows(fill, dtype)
 
     def check_a_empty_query_rows(self, fill, dtype):
-        """(a): such a query gets output 0, weights 0, gradient 0, whatever it holds; the others do not notice."""
+        """(a): an empty query gets output 0, weights 0 and gradient 0 for any contents; other queries do not change."""
         allowed = np.ones((B, 4, T, S), bool)
         allowed[0, :, 1], allowed[1, 2, 3] = False, False
         query, key, value, upstream = arrays(dtype=dtype)
@@ -212,7 +212,7 @@ class AttentionContract:
         self.check_b_unseen_keys_are_inert(fill, dtype, with_bias)
 
     def check_b_unseen_keys_are_inert(self, fill, dtype, with_bias):
-        """(b): what an unseen key and value hold changes no bit of anything, and their own gradient is 0."""
+        """(b): the contents of an unseen key and value change no bit of other results, and their own gradient is 0."""
         mask = masks.padding(VALID) & masks.causal(S - T)
         options = {"bias": bias(1, 4, T, S)} if with_bias else {}
         query, key, value, upstream = arrays(dtype=dtype)
@@ -232,7 +232,7 @@ class AttentionContract:
         self.check_c_masked_weights_are_exactly_zero(dtype)
 
     def check_c_masked_weights_are_exactly_zero(self, dtype):
-        """(c): not small, zero; also where the masked logit is by far the largest."""
+        """(c): masked weights are exactly 0, also where the masked logit is by far the largest."""
         query, key, value, upstream = arrays(dtype=dtype)
         allowed = coin(B, 4, T, S)
         loud = key.at[:, 3].multiply(100)
@@ -248,7 +248,7 @@ class AttentionContract:
         self.check_nan_upstream_stays_out_of_empty_rows()
 
     def check_nan_upstream_stays_out_of_empty_rows(self):
-        """Where a query sees nothing, even a NaN that other queries see leaves output 0 and query gradient 0."""
+        """An empty query has output 0 and gradient 0, even if a key that other queries see holds NaN."""
         allowed = np.ones((1, 1, T, S), bool)
         allowed[..., 2, :] = False
         query, key, value, upstream = arrays()
@@ -258,7 +258,7 @@ class AttentionContract:
         assert not np.asarray(found[0][:, 2]).any()
 
     def test_transformations_compose(self):
-        """vmap of a jitted gradient equals the loop over it."""
+        """The vmap of a jitted gradient equals the loop over it."""
         query, key, value, upstream = (jnp.stack([x, 2 * x, -x]) for x in arrays())
         mask = masks.Padding(jnp.stack([VALID, ~VALID, VALID]))
 
@@ -275,7 +275,7 @@ class AttentionContract:
 
     @pytest.mark.parametrize("name", first(PLACED, "padding"))
     def test_eight_devices(self, name):
-        """The batch over four, heads over two: devices tell each other nothing, and results lie as what is given."""
+        """Four devices shard the batch and two the heads, without communication; results are placed like the inputs."""
         grid = Mesh(np.array(jax.devices()).reshape(4, 1, 2), ("data", "context", "tensor"))
         cut = NamedSharding(grid, PartitionSpec("data", None, "tensor"))
         given, mask = arrays(batch=4), PLACED[name]
@@ -295,7 +295,7 @@ class AttentionContract:
         self.check_no_keys()
 
     def check_no_keys(self):
-        """Attention over nothing is 0."""
+        """Attention over no keys is 0."""
         query, key, value, _ = arrays()
         assert not np.asarray(self.attend(query, key[:, :0], value[:, :0])).any()
 
@@ -317,7 +317,7 @@ class AttentionContract:
 
     @pytest.mark.parametrize(("changed", "message"), BAD)
     def test_refuses_shapes_that_do_not_fit(self, changed, message):
-        """The error names what came and what was expected; the type hook of the tests would be there before it."""
+        """The error has the got and the expected shape; the type checks of the tests are bypassed."""
         query, key, value, _ = arrays()
         given = {"query": query, "key": key, "value": value}
         given |= {name: jnp.ones(shape, bool if name == "mask" else jnp.float32) for name, shape in changed.items()}
@@ -333,5 +333,5 @@ class AttentionContract:
 
     @staticmethod
     def differences(got, expected):
-        """Positions in the flattened tuples whose arrays are not equal bit for bit."""
+        """Returns the indices of the arrays that are not equal bit for bit."""
         return [i for i, (a, b) in enumerate(zip(got, expected, strict=True)) if not np.array_equal(a, b)]

@@ -1,7 +1,7 @@
-"""What every implementation of attention must make of biases that are no arrays, and of functions of the logits.
+"""The contract of biases that are not arrays, and of functions of the logits, for every implementation of attention.
 
-Each bias is compared with a dense array, made from its formula one pair at a time in NumPy; gradients of what it has
-learned, with those through that array.
+Each bias is compared with a dense array, computed from its formula one pair at a time in NumPy. The gradients of its
+learned arrays are compared with those through that array.
 """
 
 import functools
@@ -25,7 +25,7 @@ WORDS = DRAW.standard_normal((N, S))
 
 
 def pairs(function, dims):
-    """``[B, N, T, S]`` from a function of (b, n, t, s)."""
+    """Returns ``[B, N, T, S]`` from a function of (b, n, t, s)."""
     found = np.zeros(dims)
     for index in np.ndindex(*dims):
         found[index] = function(*index)
@@ -47,7 +47,7 @@ def wave(position, width):
 
 
 def dense(name, query, num_keys=S):
-    """The bias from its formula; `query` is scaled, ``[B, T, N, H]``."""
+    """Returns the bias from its formula; `query` is scaled, ``[B, T, N, H]``."""
     q = np.asarray(query, np.float64)
     every = lambda function: pairs(function, (q.shape[0], N, q.shape[1], num_keys))
     clip = lambda x: max(-2, min(2, x)) + 2
@@ -65,7 +65,7 @@ def dense(name, query, num_keys=S):
 
 
 def made(name, given):
-    """The library's bias with these learned arrays."""
+    """Returns the library's bias with these learned arrays."""
     return {
         "alibi": lambda: functional.alibi(N),
         "t5": lambda: functional.t5_bias(given["t5"], max_distance=6),
@@ -84,7 +84,7 @@ MASK = masks.padding(VALID) & masks.window(3, 2)
 
 
 class BiasContract:
-    """For a class that is also an `AttentionContract`."""
+    """A contract for a class that is also an `AttentionContract`."""
 
     @pytest.mark.parametrize("name", BIASES)
     def test_bias_agrees_with_its_formula(self, name):
@@ -97,7 +97,7 @@ class BiasContract:
 
     @pytest.mark.parametrize("name", BIASES)
     def test_bias_gradients(self, name):
-        """Of queries, keys, values and what is learned: against the plain definition, and a finite difference."""
+        """Gradients of queries, keys, values and learned arrays against the definition and a finite difference."""
         query, key, value, upstream = arrays()
 
         def loss(learned, query, key, value, attend):
@@ -121,7 +121,7 @@ class BiasContract:
         self.check_soft_cap()
 
     def check_soft_cap(self):
-        """Value against the formula, gradients against finite differences of it."""
+        """The value agrees with the formula, and gradients with finite differences of it."""
         query, key, value, upstream = arrays(N, N)
         query = 3 * query
         logits = np.einsum("btnh,bsnh->bnts", *(np.asarray(x, np.float64) for x in (query, key))) * H**-0.5
@@ -136,7 +136,7 @@ class BiasContract:
 
     @pytest.mark.parametrize("mask", [None, MASK], ids=["", "mask"])
     def test_sinks(self, mask):
-        """One more term in the denominator; a query that sees no key gets 0; the sinks' gradient is that term's."""
+        """A sink adds a term to the denominator, with its gradient; an empty query gets 0."""
         query, key, value, upstream = arrays(N, N)
         sinks = jnp.asarray([0.0, -1.0, 2.0, 5.0])
         logits = np.einsum("btnh,bsnh->bnts", *(np.asarray(x, np.float64) for x in (query, key))) * H**-0.5

@@ -4,9 +4,9 @@ import numpy as np
 
 
 def attention(query, key, value, *, allowed=None, bias=None, scale=None, score=None, kept=None, rate=0.0):
-    """Output ``[B, T, N, J]`` and weights ``[B, N, T, S]``; `allowed`, `bias` and `kept` broadcast to the latter.
+    """Returns output ``[B, T, N, J]`` and weights ``[B, N, T, S]``; `allowed`, `bias`, `kept` broadcast to the latter.
 
-    `score` is a function of the scaled logits and its derivative.
+    `score` is a pair: a function of the scaled logits, and its derivative.
     """
     query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
     (batch, num_queries, num_heads, dim), (_, num_keys, num_kv_heads, _) = query.shape, key.shape
@@ -33,10 +33,10 @@ def attention(query, key, value, *, allowed=None, bias=None, scale=None, score=N
 
 
 def gradients(query, key, value, upstream, **options):
-    """The gradients of ``sum(output * upstream)`` with respect to query, key, value and the whole bias, by hand.
+    """Returns the gradients of ``sum(output * upstream)`` with respect to query, key, value and the full bias.
 
-    With p the weights, m = kept / (1 - rate) and y = (p m) v:  dv = (p m)^T dy,  dp = m (dy v^T),
-    ds = p (dp - sum_s p dp),  dq = scale ds k,  dk = scale ds^T q, ds times the slope of `score` in the last two.
+    With p the weights, m = kept / (1 - rate) and y = (p m) v: dv = (p m)^T dy, dp = m (dy v^T),
+    ds = p (dp - sum_s p dp), dq = scale ds k, dk = scale ds^T q; the last two have ds times the derivative of `score`.
     """
     query, key, value, upstream = (np.asarray(x, np.float64) for x in (query, key, value, upstream))
     _, weights = attention(query, key, value, **options)
@@ -59,7 +59,7 @@ def gradients(query, key, value, upstream, **options):
 
 
 def hashed_bits(words, index):
-    """The library's dropout hash in Python integers: two rounds of lowbias32, a key word before each."""
+    """Returns the library's dropout hash in Python integers: a round of lowbias32 for each key word."""
     cut = (1 << 32) - 1
     bits = (index * 0x9E3779B1 + 0x85EBCA6B) & cut
     for word in words:
@@ -71,6 +71,6 @@ def hashed_bits(words, index):
 
 
 def kept(words, rate, shape):
-    """Which elements of an array of `shape` dropout keeps, by their row-major index."""
+    """Returns True for the elements of an array of `shape` that dropout keeps, by their row-major index."""
     size = int(np.prod(shape))
     return np.array([hashed_bits(words, i) >= round(rate * 2**32) for i in range(size)]).reshape(shape)

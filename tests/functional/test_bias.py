@@ -10,7 +10,7 @@ from tests.modules.small import quick
 
 @pytest.mark.parametrize("name", ["alibi", "t5", "relative"])
 def test_bias_with_a_cache(name):
-    """Row t of the whole is the one query at position t against the keys so far: ``bias.at(t)``."""
+    """Row t of the full result is the one query at position t against the keys so far, with ``bias.at(t)``."""
     query, key, value = jnp.asarray(np.random.default_rng(8).standard_normal((3, 2, 6, 4, 8)), jnp.float32)
     bias = {
         "alibi": functional.alibi(4),

@@ -1,4 +1,4 @@
-"""Dropout bits: random enough, independent, and the same wherever they are computed."""
+"""Dropout bits are random enough, independent, and the same on every device and mesh."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def bits(seed=0, count=COUNT):
 
 
 def chi_square(cells):
-    """How many standard deviations a table of counts lies from uniform."""
+    """Returns how many standard deviations a table of counts is from uniform."""
     expected, freedom = cells.sum() / cells.size, cells.size - 1
     return (((cells - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom)
 
@@ -34,7 +34,7 @@ def test_bits_are_the_documented_hash():
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_rate(rate):
-    """The share dropped is the rate within four standard deviations; the mean is kept."""
+    """The dropped fraction is the rate within four standard deviations, and the mean is kept."""
     dropped = np.asarray(functional.dropout(jnp.ones(COUNT), rate=rate, key=jax.random.key(1)))
     assert set(np.unique(dropped)) == {np.float32(0), np.float32(1 / (1 - rate))}
     deviation = np.sqrt(rate * (1 - rate) / COUNT)
@@ -88,14 +88,14 @@ def test_many_small_keys_at_one_index():
 
 
 def test_sites():
-    """A site is the key with the name folded in; no key, no site."""
+    """A site is the key with the name folded in; without a key it is None."""
     assert site(None, "attention") is None
     words = [jax.random.key_data(site(jax.random.key(0), name)).tolist() for name in ("a", "b", "a")]
     assert words[0] == words[2] != words[1]
 
 
 def test_same_under_jit_vmap_and_mesh():
-    """Bits depend on key and absolute index only: not on compilation, mapping, or eight devices in any layout."""
+    """Bits depend only on key and absolute index, not on compilation, mapping, or the layout of eight devices."""
     x, key = jnp.ones((16, 8, 4)), jax.random.key(3)
     drop = lambda x, key: functional.dropout(x, rate=0.5, key=key)
     plain = np.asarray(drop(x, key))
@@ -113,7 +113,7 @@ def test_same_under_jit_vmap_and_mesh():
 
 
 def test_same_attention_weights_dropped_on_a_mesh():
-    """Attention's bits too, with batch and heads split over devices."""
+    """Attention also drops the same weights if devices shard batch and heads."""
     query = jax.random.normal(jax.random.key(0), (4, 3, 2, 4))
     attend = lambda q, key: functional.attention(q, q, q, dropout=functional.Dropout(0.5, key))
     plain = jax.jit(attend)(query, jax.random.key(1))
@@ -145,7 +145,7 @@ def test_dtype_is_kept():
 
 
 def test_index_wraps():
-    """Past 2**32 elements the indices, and so the bits, repeat: stated, and no error."""
+    """Beyond 2**32 elements the indices, and so the bits, repeat without an error, as documented."""
     dims = (1 << 20, 1 << 13)
     row = lambda i: tuple(jnp.uint32([n]) for n in (i, 5))
     assert int(flat_index(dims, row(1))[0]) == (1 << 13) + 5

@@ -1,4 +1,4 @@
-"""Mixtures of experts against a loop over tokens; who is turned away; what the router is told."""
+"""Mixtures of experts agree with a loop over tokens, also for dropped tokens and padding."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ single = lambda x: jnp.asarray(x, jnp.float32)
 
 
 def by_hand(count, *, gate=None, capacity=None, normalize=True):
-    """One token after another, in float64; first choices of all before the second ones."""
+    """Computes one token after another in float64; first choices of all tokens come before second ones."""
     probabilities = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
     order = np.argsort(-probabilities, axis=-1)[:, :count]
     room = np.full(E, TOKENS * count if capacity is None else capacity)
@@ -67,7 +67,7 @@ def test_one_expert_is_the_feed_forward_network():
 
 @pytest.mark.parametrize("capacity", [None, 3])
 def test_gradients(capacity):
-    """Against finite differences; an expert nobody chose, and a token turned away, get 0."""
+    """Gradients agree with finite differences; an unused expert and a dropped token get 0."""
     logits = single(LOGITS).at[:, 4].set(-30)
 
     def loss(x, w_in, w_out, logits):
@@ -92,7 +92,7 @@ def test_gradients(capacity):
 
 
 def test_balance():
-    """1 at an even spread, E at one expert for all; padding does not count; its gradient spreads."""
+    """The loss is 1 for an even distribution and E for a single expert; padding does not count."""
     even = functional.route(jnp.zeros((E, E)) + 3 * jnp.eye(E), 1)
     np.testing.assert_allclose(functional.load_balancing_loss(even), 1, rtol=1e-6)
     crowded = single(np.tile([[9.0, 0, 0, 0, 0]], (6, 1)))
@@ -116,7 +116,7 @@ REAL = jnp.arange(TOKENS) % 3 > 0
 
 
 def test_losses_of_padding_that_is_nan():
-    """Neither they nor their gradients change; that of the balance goes through `route`."""
+    """Neither losses nor gradients change; the gradient of the balance goes through `route`."""
     clean, dirty = (jnp.where(REAL[:, None], single(LOGITS), x) for x in (0.0, jnp.nan))
     balance = lambda x, **options: functional.load_balancing_loss(functional.route(x, 2, **options), REAL)
     np.testing.assert_array_equal(balance(dirty), balance(clean))
@@ -129,7 +129,7 @@ def test_losses_of_padding_that_is_nan():
 
 @pytest.mark.parametrize("capacity", [None, 2])
 def test_padding_goes_to_no_expert(capacity):
-    """Real tokens get what they get alone, padding gets 0, and a NaN there reaches no gradient."""
+    """Real tokens get the output that they get alone, padding gets 0, and NaN there reaches no gradient."""
 
     def loss(x, logits, w_in, valid):
         experts = functional.Experts(w_in, single(KERNELS["w_out"]), single(GATE))

@@ -1,4 +1,4 @@
-"""Cross entropy against the direct formula, and what uncounted labels must not do."""
+"""Cross entropy agrees with the direct formula, and uncounted labels are inert."""
 
 import inspect
 
@@ -21,7 +21,7 @@ SETTINGS = pytest.mark.parametrize(
 
 
 def direct(logits, labels, counted, smoothing, z_loss):
-    """The sum of -target . log softmax + z log^2 Z, and its gradient, in float64 from the definition."""
+    """Returns the sum of -target . log softmax + z log^2 Z and its gradient, in float64 from the definition."""
     shifted = logits - logits.max(-1, keepdims=True)
     log_z = np.log(np.exp(shifted).sum(-1)) + logits.max(-1)
     probability = np.exp(logits - log_z[..., None])
@@ -52,7 +52,7 @@ def test_value_and_gradient(smoothing, z_loss, counted):
 @SETTINGS
 @pytest.mark.parametrize("fill", first([np.nan, np.inf, -np.inf], np.nan))
 def test_uncounted_labels_add_nothing(smoothing, z_loss, counted, fill):
-    """Whatever the logits of padding hold, value and gradient are those of the clean ones, to the bit."""
+    """For any logits of padding, value and gradient equal those of clean ones to the bit."""
     counted = COUNTED if counted is None else counted
     clean = jnp.asarray(LOGITS, jnp.float32)
     dirty = jnp.where(jnp.asarray(counted)[..., None], clean, fill)
@@ -74,7 +74,7 @@ def test_large_logits():
 
 
 def test_a_forbidden_token_costs_nothing_until_it_is_the_label():
-    """Logits of minus infinity, as constrained decoding writes them: finite loss, finite gradient."""
+    """Logits of minus infinity, as in constrained decoding, give a finite loss and gradient."""
     logits = jnp.array([[1.0, -jnp.inf, 2.0]])
     loss = lambda x: functional.cross_entropy(x, jnp.array([0]))[0]
     np.testing.assert_allclose(loss(logits), np.log(1 + np.e), rtol=1e-6)
@@ -90,7 +90,7 @@ def test_bfloat16_logits_are_summed_in_float32():
 
 
 def test_smoothed_loss_is_smallest_at_the_smoothed_distribution():
-    """Not at certainty: the gradient vanishes where softmax equals the target distribution."""
+    """The gradient vanishes where the softmax equals the target distribution, not at certainty."""
     target = np.full(4, 0.2 / 4) + 0.8 * np.eye(4)[2]
     slope = jax.grad(lambda x: functional.cross_entropy(x[None], jnp.array([2]), smoothing=0.2)[0])
     np.testing.assert_allclose(slope(jnp.log(jnp.asarray(target, jnp.float32))), 0, atol=1e-7)
@@ -116,7 +116,7 @@ def ours_linear(x, counted, table=TABLE, **options):
 @SETTINGS
 @pytest.mark.parametrize("chunk", first([1, 4, 7, None], 4), ids="chunk={}".format)
 def test_linear_value_and_gradients(smoothing, z_loss, counted, chunk):
-    """The chain rule by hand, in float64, whatever the pieces: of one position, of two and a rest, of all."""
+    """The chain rule in float64, for chunks of one position, of two and a rest, and of all."""
     logits = WIDE @ TABLE.T
     expected, slope, expected_count = direct(logits, LABELS, counted, smoothing, z_loss)
     options = {"smoothing": smoothing, "z_loss": z_loss, "chunk": chunk}
@@ -126,13 +126,13 @@ def test_linear_value_and_gradients(smoothing, z_loss, counted, chunk):
     np.testing.assert_allclose(d_table, np.einsum("btv,btd->vd", slope, WIDE), atol=1e-5)
     assert float(count) == expected_count
     where = None if counted is None else jnp.asarray(counted)
-    call = functional.linear_cross_entropy  # without a gradient, another program
+    call = functional.linear_cross_entropy  # without a gradient it is another program
     given = (jnp.asarray(WIDE, jnp.float32), jnp.asarray(TABLE, jnp.float32), jnp.asarray(LABELS, jnp.int32))
     np.testing.assert_allclose(call(*given, where=where, **options)[0], expected, rtol=1e-6)
 
 
 def test_linear_gradient_of_a_scaled_loss():
-    """The gradient is taken in the forward pass; what comes from above still multiplies it."""
+    """The gradient is computed in the forward pass, and the upstream gradient still multiplies it."""
     given = jnp.asarray(WIDE, jnp.float32), jnp.asarray(TABLE, jnp.float32), jnp.asarray(LABELS, jnp.int32)
     loss = lambda x: functional.linear_cross_entropy(x, *given[1:])[0]
     np.testing.assert_allclose(jax.grad(lambda x: -3 * loss(x))(given[0]), -3 * jax.grad(loss)(given[0]), rtol=1e-6)
@@ -156,7 +156,7 @@ def test_linear_in_bfloat16():
 
 
 def test_linear_never_holds_the_logits():
-    """Memory of a chunk, from the compiler's own count: 64 positions of 1,024 take a small part of all."""
+    """By the compiler's count, 64 of 1,024 positions at a time take a small part of the memory of all."""
     sizes = jax.ShapeDtypeStruct((1, 1024, 8), jnp.float32), jax.ShapeDtypeStruct((5000, 8), jnp.float32)
     labels = jax.ShapeDtypeStruct((1, 1024), jnp.int32)
 
@@ -171,6 +171,6 @@ def test_linear_never_holds_the_logits():
 
 @pytest.mark.parametrize("shape", [(2, 5, 4), (2, 4, 3), (3, 5, 3)])
 def test_linear_refuses_shapes_that_do_not_fit(shape):
-    unchecked = inspect.unwrap(functional.linear_cross_entropy)  # without the checks that only tests switch on
+    unchecked = inspect.unwrap(functional.linear_cross_entropy)  # without the type checks of the tests
     with pytest.raises(ValueError, match=r"expected x \[B, T, D\], table \[V, D\], labels \[B, T\]; got "):
         unchecked(jnp.zeros(shape), jnp.zeros((7, 3)), jnp.zeros((2, 5), jnp.int32))

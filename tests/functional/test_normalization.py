@@ -1,4 +1,4 @@
-"""Normalization against NumPy, in both forms, and where its slope could break."""
+"""Normalization agrees with NumPy in both forms, and its gradient is finite."""
 
 import jax
 import jax.numpy as jnp

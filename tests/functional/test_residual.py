@@ -38,13 +38,13 @@ def test_sandwich_and_deep_norm():
     ],
 )
 def test_deep_norm_gains(depths, encoder, decoder):
-    """Table 2 of the paper: encoder-only, decoder-only, encoder-decoder."""
+    """Table 2 of the paper for encoder-only, decoder-only and encoder-decoder models."""
     found = functional.deep_norm_gains(*depths)
     np.testing.assert_allclose(found, (encoder, decoder), rtol=1e-12)
 
 
 def test_deep_norm_keeps_the_input_at_depth():
-    """After 200 layers whose sublayers draw on their own, post-norm has forgotten its input; deep norm has not."""
+    """After 200 layers of random sublayers post-norm has lost its input, and deep norm has not."""
 
     def correlation(arrange):
         x = start = jnp.asarray(np.random.default_rng(0).standard_normal((1, 256)), jnp.float32)

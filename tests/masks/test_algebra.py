@@ -50,8 +50,8 @@ expressions = st.recursive(
 )
 
 
-def whole(mask):
-    """The mask as a Boolean array of all of ``[B, N, T, S]``."""
+def full(mask):
+    """Returns the mask as a Boolean array of the full ``[B, N, T, S]``."""
     array = mask.dense(T, S)
     assert array.dtype == bool
     assert array.shape[2:] == (T, S)
@@ -61,17 +61,17 @@ def whole(mask):
 @laws
 @given(expressions, expressions)
 def test_de_morgan(a, b):
-    np.testing.assert_array_equal(whole(~(a & b)), whole(~a | ~b))
-    np.testing.assert_array_equal(whole(~(a | b)), whole(~a & ~b))
+    np.testing.assert_array_equal(full(~(a & b)), full(~a | ~b))
+    np.testing.assert_array_equal(full(~(a | b)), full(~a & ~b))
 
 
 @laws
 @given(expressions, expressions)
 def test_operators_are_those_of_the_arrays(a, b):
-    """So and and or commute, and negation undoes itself."""
-    np.testing.assert_array_equal(whole(a & b), whole(a) & whole(b))
-    np.testing.assert_array_equal(whole(b | a), whole(a) | whole(b))
-    np.testing.assert_array_equal(whole(~~a), whole(a))
+    """So `and` and `or` commute, and double negation is the identity."""
+    np.testing.assert_array_equal(full(a & b), full(a) & full(b))
+    np.testing.assert_array_equal(full(b | a), full(a) | full(b))
+    np.testing.assert_array_equal(full(~~a), full(a))
 
 
 @laws
@@ -80,17 +80,17 @@ def test_tile_is_a_slice_of_dense(mask, row, column):
     """A kernel that asks for tiles sees what the reference sees."""
     tile = np.asarray(mask.tile(row + jnp.arange(2), column + jnp.arange(3)))
     assert tile.shape[2] in (1, 2)
-    expected = whole(mask)[:, :, row : row + 2, column : column + 3]
+    expected = full(mask)[:, :, row : row + 2, column : column + 3]
     np.testing.assert_array_equal(np.broadcast_to(tile, (B, N, 2, 3)), expected)
 
 
 @laws
 @given(expressions, st.integers(0, T - 1), st.integers(1, T))
 def test_key_range_holds_every_allowed_key(mask, start, count):
-    """Skipping what lies outside is never wrong."""
+    """Skipping the keys outside of the range is never wrong."""
     stop = min(T, start + count)
     first, last = mask.key_range(start, stop)
-    allowed = whole(mask)[:, :, start:stop].any((0, 1, 2))
+    allowed = full(mask)[:, :, start:stop].any((0, 1, 2))
     outside = np.ones(S, bool)
     outside[max(0, first) : max(0, min(last, S))] = False
     assert not (allowed & outside).any()
@@ -102,7 +102,7 @@ ordered = st.tuples(integers((B, T), 3), integers((B, S), 3)).map(lambda x: mask
 @laws
 @given(st.one_of(expressions, ordered), st.lists(st.integers(0, T - 1), min_size=1, max_size=3), st.integers(1, T))
 def test_ranges_hold_every_allowed_key_of_each_example(mask, starts, count):
-    """By position and by data together, for any blocks of queries at once; by position alone, an array of NumPy."""
+    """Ranges by position and by data, for any blocks of queries; by position alone they are NumPy arrays."""
     start = np.array(starts)
     stop = np.minimum(start + count, T)
     first, last = mask.ranges(start, stop)
@@ -110,11 +110,11 @@ def test_ranges_hold_every_allowed_key_of_each_example(mask, starts, count):
     key = np.arange(S)
     inside = (np.asarray(first)[..., None] <= key) & (key < np.asarray(last)[..., None])
     for i, block in enumerate(np.broadcast_to(inside, (len(start), B, S))):
-        assert not (whole(mask)[:, :, start[i] : stop[i]].any((1, 2)) & ~block).any()
+        assert not (full(mask)[:, :, start[i] : stop[i]].any((1, 2)) & ~block).any()
 
 
 def test_additive_view():
-    """0 where a query may attend, minus infinity elsewhere, in the dtype asked for."""
+    """0 if a query may attend, minus infinity otherwise, in the requested dtype."""
     mask = masks.causal() & masks.padding(np.array([[True, False, True]]))
     additive = mask.additive(3, 3, jnp.bfloat16)
     assert additive.dtype == jnp.bfloat16
@@ -122,7 +122,7 @@ def test_additive_view():
     np.testing.assert_array_equal(np.isneginf(np.asarray(additive[0, 0], np.float32)), ~mask.dense(3, 3)[0, 0])
 
 
-def test_from_torch_turns_the_polarity():
+def test_from_torch_inverts_the_polarity():
     blocked = np.triu(np.ones((3, 3), bool), 1)
     np.testing.assert_array_equal(masks.from_torch(blocked).dense(3, 3), masks.causal().dense(3, 3))
 
@@ -156,7 +156,7 @@ def test_masks_pass_through_transformations():
 
 
 def test_one_program_serves_all_contents():
-    """Offsets and lengths given as arrays are data, not constants: no second compilation."""
+    """Offsets and lengths in arrays are data, not constants, so they cause no second compilation."""
     traced = []
 
     @jax.jit

@@ -28,8 +28,8 @@ PACKED = [[1, 1, 1, 2, 2, 2, 3, 3], [1, 1, 2, 2, 2, 2, 2, 0]]
         (masks.lengths([5]) | ~masks.lengths([5]), [[(0, 2**31 - 1)]] * 2),
     ],
 )
-def test_live_ranges_are_as_small_as_they_can_tell(mask, expected):
-    """Queries 0 to 3 and 4 to 7: [block][example], from and up to."""
+def test_live_ranges_are_tight(mask, expected):
+    """Queries 0 to 3 and 4 to 7: [block][example], start and stop."""
     found = mask.live_ranges(np.array([0, 4]), np.array([4, 8]))
     if found is not None:
         found = [[tuple(pair) for pair in block] for block in np.stack(found, -1).tolist()]
@@ -53,7 +53,7 @@ def test_live_ranges_are_as_small_as_they_can_tell(mask, expected):
         (masks.block_sparse(np.zeros((4, 4), bool), 3), (0, 0)),
     ],
 )
-def test_key_range_is_as_small_as_it_can_tell(mask, expected):
+def test_key_range_is_tight(mask, expected):
     """Queries 4 to 7: without these bounds window attention would cost O(T S)."""
     assert mask.key_range(4, 8) == expected
 
@@ -114,6 +114,6 @@ def test_constructors_refuse(make, message):
     ],
 )
 def test_lengths_that_do_not_fit_are_refused(mask, message, wrap):
-    """A gather clamps: without the check a mask of the wrong length would repeat its last key."""
+    """A gather clamps, so without the check a mask of the wrong length would repeat its last key."""
     with pytest.raises(ValueError, match=message):
         wrap(mask).dense(3, 5)

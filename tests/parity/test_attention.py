@@ -24,14 +24,14 @@ ALIBI = -(0.25 ** np.arange(1, N + 1))[:, None, None] * np.abs(AHEAD)
 
 
 def attention(*given, grouped=False, **options):
-    """Theirs, of ``[B, T, N, H]``."""
+    """Returns the result of PyTorch for ``[B, T, N, H]``."""
     swapped = [x.transpose(1, 2) for x in given]
     sdpa = torch.nn.functional.scaled_dot_product_attention
     return sdpa(*swapped, enable_gqa=grouped, **options).transpose(1, 2)
 
 
 def agree(ours, theirs, *arrays, tolerance=3e-5):
-    """The same values, and the same gradients of `arrays`."""
+    """Checks that values and gradients of `arrays` are the same."""
     leaves = [leaf(x) for x in arrays]
     expected = theirs(*leaves)
     upstream = array(*expected.shape, seed=9)
@@ -91,7 +91,7 @@ def test_scaled_dot_product_attention(name, implementation):
 @pytest.mark.parametrize("implementation", ["reference", "blockwise"])
 @pytest.mark.parametrize("shape", [(B, N, T, S), (1, N, T, S), (B, 1, T, S)])
 def test_bias(shape, implementation):
-    """And its gradient; where it is minus infinity for them, we take a mask beside it."""
+    """The gradient agrees too; a bias of minus infinity in PyTorch is a mask here."""
     hidden = torch.tensor(np.where(ALLOWED, 0, -np.inf).astype(np.float32))
     agree(
         lambda q, k, v, b: functional.attention(q, k, v, bias=b, mask=ALLOWED, implementation=implementation),
@@ -105,7 +105,7 @@ def test_bias(shape, implementation):
 
 @pytest.mark.parametrize("implementation", ["reference", "blockwise"])
 def test_bfloat16(implementation):
-    """Within 2 % of theirs, and 1 % of float32's, of the same rounded numbers."""
+    """The result is within 2 % of PyTorch's, and within 1 % of float32's, for the same rounded inputs."""
     given = [array(B, n, N, 32, seed=i) for i, n in enumerate((T, S, S))]
     narrow = [jnp.asarray(x, jnp.bfloat16) for x in given]
     exact = attention(*[torch.tensor(np.asarray(x, np.float32)) for x in narrow], is_causal=True)
@@ -144,7 +144,7 @@ FLEX = {
 @pytest.mark.parametrize("name", FLEX)
 @pytest.mark.filterwarnings("ignore")
 def test_flex_attention(name, implementation):
-    """PyTorch's language of masks; it has no gradients on a CPU.  A query without keys gets 0 there too."""
+    """PyTorch's flex attention, which has no gradients on a CPU. A query without keys gets 0 there too."""
     from torch.nn.attention import flex_attention as flex
 
     ours, mask, score = FLEX[name]
@@ -158,7 +158,7 @@ def test_flex_attention(name, implementation):
 
 
 def test_empty_rows():
-    """On purpose: a query without keys gets NaN or 0 there, by version and kernel; here 0."""
+    """An intended difference: a query without keys gets NaN or 0 there, by version and kernel, and 0 here."""
     given = [array(1, 2, 1, H, seed=i) for i in range(3)]
     mask = np.array([[True, False], [False, False]])
     theirs = attention(*map(torch.tensor, given), attn_mask=torch.tensor(mask))
@@ -189,7 +189,7 @@ def test_rotary(pairs, packed):
 
 
 def test_rms_norm():
-    """Their default epsilon is that of the dtype, 1.2e-7; ours is 1e-6."""
+    """The default epsilon there is that of the dtype, 1.2e-7; here it is 1e-6."""
 
     def theirs(x, scale):
         return torch.nn.functional.rms_norm(x, (D,), scale, eps=1e-6)
@@ -206,7 +206,7 @@ def test_rms_norm():
 
 @pytest.mark.parametrize("name", ["GLU", "GEGLU", "SwiGLU"])
 def test_gated_feed_forward(name):
-    """Their `glu` gates by the second half; the names of the gates are Shazeer's."""
+    """PyTorch's `glu` gates by the second half; the names of the gates are Shazeer's."""
     ours = {"GLU": jax.nn.sigmoid, "GEGLU": functional.gelu, "SwiGLU": jax.nn.silu}[name]
 
     def theirs(x, w_gate, w_in, w_out):
@@ -231,7 +231,7 @@ def test_swiglu_is_the_default():
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_linear_cross_entropy(smoothing):
-    """Value and gradients, of inputs and table, with labels left out."""
+    """Value and gradients of inputs and table, without some labels."""
     labels = np.random.default_rng(0).integers(0, 9, (B, T)).astype(np.int32)
     where = np.array([[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]], bool)
     counted = torch.tensor(np.where(where, labels, -100)).long()
@@ -249,7 +249,7 @@ def test_linear_cross_entropy(smoothing):
 
 
 def bucket(ahead, num_buckets, max_distance, bidirectional):
-    """Raffel et al. 2020, 2.1, in whole numbers: ``d >= exact (max / exact)^(k / n)`` asks about n-th powers."""
+    """Returns the bucket of Raffel et al. 2020, 2.1, from n-th powers of ``d >= exact (max / exact)^(k / n)``."""
     start = 0
     if bidirectional:
         num_buckets //= 2
@@ -266,7 +266,7 @@ def bucket(ahead, num_buckets, max_distance, bidirectional):
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (32, 256), (16, 64), (64, 128), (8, 20)])
 def test_t5_buckets(num_buckets, max_distance, bidirectional):
-    """At every distance, those included where the logarithm is a whole number."""
+    """Every distance, including those where the logarithm is an integer."""
     ahead = np.arange(-400, 401, dtype=np.int32)
     want = [bucket(int(a), num_buckets, max_distance, bidirectional) for a in ahead]
     got = functional.t5_bucket(
@@ -276,7 +276,7 @@ def test_t5_buckets(num_buckets, max_distance, bidirectional):
 
 
 def test_t5_bias():
-    """Attention as T5 has it, unscaled, with the gradient of the table."""
+    """Attention of T5, which is unscaled, with the gradient of the table."""
     at = np.array([[bucket(s - t, 8, 6, True) for s in range(S)] for t in range(T)])
     agree(
         lambda q, k, v, t: functional.attention(q, k, v, bias=functional.t5_bias(t, max_distance=6), scale=1.0),

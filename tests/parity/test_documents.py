@@ -12,7 +12,7 @@ pytestmark = pytest.mark.parity
 
 
 def test_the_generator():
-    """What ``torch.manual_seed`` and one ``randn`` after another give."""
+    """The numbers of ``torch.manual_seed`` and one ``randn`` after another."""
     torch.manual_seed(42)
     for found in seeded(42, (4, 4), (5, 16), (20, 512)):
         np.testing.assert_allclose(found, torch.randn(*found.shape).numpy(), atol=2e-6)
@@ -28,7 +28,7 @@ def test_m6_built_in_comparison():
 
 
 def test_n5_layer_norm_against_the_built_in():
-    """They differ by the epsilons only: 1e-6 in the document's class, 1e-5 in PyTorch's."""
+    """The results differ by the epsilons only: 1e-6 in the document's class, 1e-5 in PyTorch's."""
     (x,) = seeded(0, (2, 4, 8))
     x = x * 10 + 5
     theirs = torch.nn.LayerNorm(8)(torch.tensor(np.array(x))).detach().numpy()

@@ -1,4 +1,4 @@
-"""Forward values and gradients against what JAX and Flax have themselves; nothing else needs to be installed."""
+"""Forward values and gradients against those of JAX and Flax, which need no other installation."""
 
 import functools
 
@@ -26,7 +26,7 @@ def pulled(function, upstream, *arrays):
 
 
 def agree(ours, theirs, *arrays, tolerance=3e-5):
-    """The same values, and the same gradients of `arrays`."""
+    """Checks that values and gradients of `arrays` are the same."""
     upstream = normal(*jax.eval_shape(theirs, *arrays).shape, seed=9)
     (output, slopes), (expected, slopes_theirs) = (
         quick(functools.partial(pulled, f))(upstream, *arrays) for f in (ours, theirs)
@@ -69,7 +69,7 @@ def test_jax_nn(name, implementation):
 @pytest.mark.parametrize("implementation", ["reference", "blockwise"])
 @pytest.mark.parametrize("heads", [4, 2])
 def test_jax_nn_with_a_bias(heads, implementation):
-    """Its gradient too, and under a mask."""
+    """The gradient of the bias agrees too, also under a mask."""
     shared = {"mask": jnp.asarray(ALLOWED)}
     agree(
         lambda q, k, v, b: functional.attention(q, k, v, bias=b, implementation=implementation, **shared),
@@ -83,7 +83,7 @@ def test_jax_nn_with_a_bias(heads, implementation):
 
 @pytest.mark.parametrize("implementation", ["reference", "blockwise"])
 def test_nnx_function(implementation):
-    """Flax's function calls that of `jax.nn`, and computes by itself when it shows its weights."""
+    """Flax's function calls that of `jax.nn`, and its own code when it returns weights."""
     arrays = normal(B, T, N, H), normal(B, S, N, H, seed=1), normal(B, S, N, H, seed=2), normal(1, N, T, S, seed=3)
     mask = jnp.asarray(ALLOWED)
     agree(
@@ -97,7 +97,7 @@ def test_nnx_function(implementation):
 
 
 def theirs_with(query, key, value, output, biases):
-    """Their layer with these kernels, ``[D, N, H]`` and ``[N, H, D]``."""
+    """Returns the layer of Flax with these kernels, ``[D, N, H]`` and ``[N, H, D]``."""
     layer = nnx.MultiHeadAttention(N, D, num_kv_heads=key.shape[1], decode=False, rngs=nnx.Rngs(0))
     parts = (layer.query, layer.key, layer.value, layer.out)
     for part, kernel, bias in zip(parts, (query, key, value, output), biases, strict=True):
@@ -108,7 +108,7 @@ def theirs_with(query, key, value, output, biases):
 
 @pytest.mark.parametrize("heads", [4, 2])
 def test_nnx_self_attention(heads):
-    """Ours holds query, key and value heads in one kernel; the mask is padding."""
+    """The layer here has query, key and value heads in one kernel; the mask is padding."""
     net, params = built(lambda rngs: modules.SelfAttention(D, N, num_kv_heads=heads, bias=True, rngs=rngs))
     split = lambda x: (x[..., :-2, :].reshape(*x.shape[:-3], N, H), x[..., -2, :], x[..., -1, :])
     output = params["output"]
@@ -138,7 +138,7 @@ def test_nnx_cross_attention(heads):
     ("ours", "theirs"), [(functional.rms_norm, nnx.RMSNorm), (functional.layer_norm, nnx.LayerNorm)]
 )
 def test_nnx_norms(ours, theirs):
-    """Flax's epsilon is 1e-6 in both; ours is 1e-5 in `layer_norm`."""
+    """Flax's epsilon is 1e-6 in both; here it is 1e-5 in `layer_norm`."""
 
     def norm(x, scale):
         layer = theirs(D, rngs=nnx.Rngs(0))
@@ -149,7 +149,7 @@ def test_nnx_norms(ours, theirs):
 
 
 def test_what_they_make_of_empty_rows_and_of_padding():
-    """On purpose: a query without keys gets the mean of all values there, 0 here; NaN in padding is theirs only."""
+    """An intended difference: a query without keys gets the mean of all values there, and 0 here."""
     query, key, value = normal(B, T, N, H), normal(B, S, N, H, seed=1), normal(B, S, N, H, seed=2)
     none = jnp.zeros((1, 1, T, S), bool)
     mean = jnp.broadcast_to(value.mean(1, keepdims=True), (B, T, N, H))

@@ -30,7 +30,7 @@ class TestTokamax(AttentionContract, BiasContract):
 
     @pytest.fixture(autouse=True)
     def _on_any_device(self, monkeypatch):
-        """As for `jax.nn`, the promotion that it counts on."""
+        """Sets the dtype promotion that tokamax needs, as for `jax.nn`."""
         monkeypatch.setitem(
             api.implementations, "tokamax", api.Implementation(tokamax.attention, tokamax.refuse_anywhere)
         )
@@ -55,8 +55,8 @@ class TestTokamax(AttentionContract, BiasContract):
 
 
 @pytest.mark.parametrize("mask", [masks.causal(), masks.window(2)])
-def test_its_own_words(mask, monkeypatch):
-    """A causal mask and a window that it is told by name."""
+def test_causal_masks_and_windows_become_options(mask, monkeypatch):
+    """A causal mask and a window become options of tokamax."""
     query, key, value, _ = arrays()
     given = query, key[:, :5], value[:, :5]
     monkeypatch.setitem(api.implementations, "tokamax", api.Implementation(tokamax.attention, tokamax.refuse_anywhere))

@@ -23,7 +23,7 @@ def fill(parameter, value):
 
 
 def fill_attention(theirs, params):
-    """Our self-attention into their MultiheadAttention: three stacked [D, D] matrices that multiply from the left."""
+    """Copies self-attention into MultiheadAttention: three stacked [D, D] matrices that multiply from the left."""
     kernel, bias = params["kernel"], params["bias"]  # [D, N, 3, H], [N, 3, H]
     fill(theirs.in_proj_weight, kernel.transpose(2, 1, 3, 0).reshape(3 * D, D))
     fill(theirs.in_proj_bias, bias.transpose(1, 0, 2).reshape(3 * D))
@@ -70,7 +70,7 @@ def block(arrange, activation, cross=False):
 
 @pytest.mark.parametrize("masking", ["none", "causal", "boolean", "bias"])
 def test_scaled_dot_product_attention(masking):
-    """Value and the three gradients; their attn_mask has our polarity in this function."""
+    """Value and the three gradients; the attn_mask of this function has the polarity of this library."""
     given = [array(B, length, N, 4, seed=i) for i, length in enumerate((T, S, S))]
     upstream = array(B, T, N, 4, seed=9)
     mask = np.random.default_rng(5).random((B, N, T, S)) > 0.4
@@ -98,7 +98,7 @@ def test_scaled_dot_product_attention(masking):
 
 
 def test_multihead_attention():
-    """The whole layer with biases, padding in their polarity; the gradients of input and fused kernel."""
+    """The full layer with biases, padding in PyTorch's polarity; gradients of input and fused kernel."""
     net, params = built(lambda rngs: modules.SelfAttention(D, N, bias=True, rngs=rngs))
     theirs = torch.nn.MultiheadAttention(D, N, batch_first=True)
     fill_attention(theirs, params)
@@ -172,7 +172,7 @@ def test_layer_norm():
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_cross_entropy(smoothing):
-    """Their ignore_index is our where; their smoothing is ours."""
+    """PyTorch's ignore_index is `where` here, and its smoothing is the same."""
     logits, labels = array(6, 9) * 3, np.array([0, 8, 3, 2, 5, 1])
     counted = np.array([1, 1, 0, 1, 1, 0], bool)
     given = leaf(logits)
@@ -194,7 +194,7 @@ def test_gelu(ours, approximate):
 
 
 def test_shapes_of_parameters_agree():
-    """The same number of parameters as their encoder layer, biases included."""
+    """The number of parameters equals that of PyTorch's encoder layer, including biases."""
     theirs = torch.nn.TransformerEncoderLayer(D, N, dim_feedforward=F)
     net, _ = block(functional.post_norm, functional.relu)
     ours = sum(x.size for x in jax.tree.leaves(drawn(net.shapes)))

@@ -150,7 +150,7 @@ def _check_bias(bias: Bias, query: Array, ring: Ring) -> None:
         jax.eval_shape(lambda bias, query, t, s: bias.tile(query, t, s), bias, shard, position, position)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"ring attention cannot do this: {type(bias).__name__} needs the queries of all {ring.dims[1]} heads of "
+            f"ring attention cannot do this: {type(bias).__name__} works on the queries of all {ring.dims[1]} heads of "
             f"{ring.dims[0]} rows, and a device has {shard.shape[1]} heads of {shard.shape[0]} rows; do not shard them"
         ) from error
 

@@ -1,4 +1,4 @@
-"""Attention with any similarity: against sums over pairs in NumPy, and the contract of empty rows."""
+"""Attention with any similarity agrees with sums over pairs in NumPy, and keeps the contract of empty rows."""
 
 import inspect
 
@@ -54,7 +54,7 @@ def test_multiplicative_is_its_formula():
 
 
 def test_any_similarity():
-    """The negative distance, which is no product."""
+    """The similarity is a negative distance, which is not a product."""
     similarity = lambda q, k: -jnp.abs(q[:, None, :] - k[None, :, :D]).sum(-1)
     close(functional.general_attention(*ARRAYS, similarity), expected(lambda q, k: -np.abs(q - k[:D]).sum()))
 
@@ -88,7 +88,7 @@ def test_contract_of_empty_rows_and_unseen_keys(fill):
     assert not np.asarray(slopes[1])[~ALLOWED].any()
 
 
-def test_refuses_what_does_not_fit():
+def test_refuses_shapes_that_do_not_fit():
     unchecked = inspect.unwrap(functional.general_attention)
     with pytest.raises(ValueError, match=r"got \[2, 3, 4\], \[2, 5, 6\], \[2, 4, 2\]"):
         unchecked(ARRAYS[0], ARRAYS[1], ARRAYS[2][:, :4], jnp.dot)

@@ -32,7 +32,7 @@ def test_default_is_an_implementation_by_name():
     ],
 )
 def test_long_sequences_go_block_by_block(monkeypatch, platform, lengths, expected):
-    """Sooner on a CPU, whose cache is what they win by; in float32, which cuDNN does not take."""
+    """Blocks are chosen at shorter lengths on a CPU, whose cache holds them; cuDNN does not accept float32."""
     device = types.SimpleNamespace(platform=platform, device_kind="some NVIDIA")
     monkeypatch.setattr(jax, "devices", lambda: [device])
     query, key = (jax.ShapeDtypeStruct((1, length, 2, 8), jnp.float32) for length in lengths)

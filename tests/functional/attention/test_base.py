@@ -20,8 +20,8 @@ def test_masked_softmax_of_an_empty_row_has_no_slope():
 
 
 @pytest.mark.parametrize("implementation", ["reference", "blockwise", "xla"])
-def test_a_scale_known_only_when_the_program_runs(implementation):
-    """It may be learned; where it is an array that is known, it is a number."""
+def test_a_traced_scale(implementation):
+    """A traced scale may be learned; a concrete array is a number."""
     query, key, value, _ = arrays()
     options = {"mask": masks.causal(1), "implementation": implementation}
 

@@ -26,7 +26,7 @@ class TestBlockwise(AttentionContract):
 
 
 class InSmallBlocks:
-    """Two by three: every case has whole, partial and skipped blocks."""
+    """Blocks of two by three: every case has full, partial and skipped blocks."""
 
     implementation = "blockwise"
 
@@ -46,12 +46,15 @@ class TestSmallBlocks(InSmallBlocks, AttentionContract):
 
 @pytest.mark.full
 class TestBiasesInSmallBlocks(InSmallBlocks, BiasContract):
-    """Pairs of `test_product` hold each of them to NumPy in blocks, too."""
+    """The pairs of `test_product` also compare each bias in blocks with NumPy."""
 
 
 @pytest.fixture(params=first([1, 2, 4], 2), ids=lambda heads: f"{heads} at a time")
 def parts(request, monkeypatch):
-    """A class as on a CPU with one device, which works on so many heads at a time; new, for programs are kept by it."""
+    """A class for a single CPU device that computes this many heads at a time.
+
+    The class is new for each test because compiled programs are cached by class.
+    """
     monkeypatch.setattr(targets, "devices", lambda: jax.devices()[:1])
     monkeypatch.setattr(blockwise, "HEADS", request.param)
     return type("Parts", (TestSmallBlocks,), {})()
@@ -62,10 +65,10 @@ def part(query, key, value, *_, **options):
 
 
 class TestParts:
-    """Rows of the batch and key heads a few at a time: each part finds what is said of its own rows and heads."""
+    """A few rows of the batch and key heads at a time: each part uses the mask, bias and dropout of its own."""
 
     def test_sizes(self, monkeypatch):
-        """As many key heads as keep within `HEADS` query heads, at least one; rows, once all heads fit."""
+        """A part has as many key heads as `HEADS` query heads allow, at least one, and more rows once all heads fit."""
         monkeypatch.setattr(blockwise, "HEADS", 4)
         given = lambda batch, heads, key_heads: [jnp.ones((batch, 3, n, 4)) for n in (heads, key_heads, key_heads)]
         assert part(*given(6, 8, 8)) == (6, 8)  # eight devices
@@ -80,7 +83,7 @@ class TestParts:
         first(CASES, "grouped", "padding", "window, dropout"),
     )
     def test_agrees_with_numpy(self, parts, name):
-        """Output and all gradients; arrays of biases of each broadcast shape, masks of rows and heads, dropout."""
+        """Output and all gradients: biases of each broadcast shape, masks of rows and heads, dropout."""
         given, ours, _ = parts.request(name)
         batch, _, num_heads, _ = given[0].shape
         is_cut = part(*given, **ours) != (batch, given[1].shape[2])
@@ -90,7 +93,7 @@ class TestParts:
     @pytest.mark.full
     @pytest.mark.parametrize("shape", [(4, 2, 5, 7), (4, 1, 1, 7), (1, 2, 5, 1), (1, 1, 5, 7)], ids=str)
     def test_more_rows(self, parts, shape):
-        """Four rows of two heads, two rows at a time where four heads are worked on."""
+        """Four rows of two heads; two rows at a time if four heads are computed together."""
         given = arrays(2, 2, batch=4)
         dropout, mask, array = functional.Dropout(0.3, jax.random.key(2)), coin(4, 2, 5, 7), bias(*shape)
         options = {"mask": masks.dense(mask), "bias": array, "dropout": dropout}
@@ -105,7 +108,7 @@ class TestParts:
             np.testing.assert_allclose(got, want, atol=2e-5)
 
     def test_drops_the_same_weights(self, parts):
-        """To the bit: values that are unit vectors show which."""
+        """The dropped weights are the same to the bit; values that are unit vectors show them."""
         query, key, _, _ = arrays()
         eye = jnp.broadcast_to(jnp.eye(7)[None, :, None], (2, 7, 2, 7))
         dropout = functional.Dropout(0.4, jax.random.key(3))
@@ -115,7 +118,7 @@ class TestParts:
         assert 0.3 < dropped[0].mean() < 0.5
 
     def test_keeps_the_contract(self, parts):
-        """Empty rows, unseen keys and forbidden pairs of a part are those of its own rows and heads."""
+        """Empty rows, unseen keys and masked pairs of a part are those of its own rows and heads."""
         parts.check_a_empty_query_rows(np.nan, jnp.float32)
         parts.check_b_unseen_keys_are_inert(np.nan, jnp.float32, True)
         parts.check_c_masked_weights_are_exactly_zero(jnp.float32)
@@ -124,7 +127,7 @@ class TestParts:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Counting(masks.Mask):
-    """A mask that tells which tile it is asked for, when the program runs: the first query and key of each."""
+    """A mask that reports the first query and key of each tile that is computed at run time."""
 
     mask: masks.Mask
     tell: Callable = dataclasses.field(metadata={"static": True})
@@ -141,7 +144,7 @@ class Counting(masks.Mask):
 
 
 def visited(mask, length, *, batch=1, gradient=False):
-    """The tiles that are looked at, in blocks of eight, by their first query and key."""
+    """Returns the tiles that are visited, in blocks of eight, by their first query and key."""
     tiles = []
     query = jnp.ones((batch, length, 1, 4))
 
@@ -186,13 +189,13 @@ SENTENCES = np.repeat([0, 1, 2, 3, 4], [8, 16, 12, 20, 8])[None]  # the last but
     ],
     ids=["lengths", "padding", "nothing", "causal", "prefix", "offset", "packed", "not"],
 )
-def test_what_the_data_rule_out_is_not_visited(mask, expected, gradient):
-    """No tile of padding, or of two sentences: forward, and once more backward."""
+def test_blocks_that_data_rule_out_are_not_visited(mask, expected, gradient):
+    """No tile of padding or of two different sentences is visited, forward or backward."""
     assert sorted(visited(mask, 64, gradient=gradient)) == sorted((1 + gradient) * expected)
 
 
-def test_a_batch_visits_what_any_of_its_rows_needs():
-    """Rows that are worked on together share a loop, whose bounds hold all that are not empty."""
+def test_a_batch_visits_the_blocks_of_all_its_rows():
+    """Rows of a part share a loop, whose bounds hold the ranges of all its non-empty rows."""
     first_and_last = [(i, j) for i in range(8) for j in range(1, 5)]
     real = np.zeros((3, 64), bool)
     real[0, 10:24] = real[2, 16:40] = True
@@ -200,7 +203,7 @@ def test_a_batch_visits_what_any_of_its_rows_needs():
 
 
 def test_parts_have_bounds_of_their_own(monkeypatch):
-    """Row by row, as on a CPU with one device."""
+    """A single CPU device visits the blocks of each row separately."""
     monkeypatch.setattr(targets, "devices", lambda: jax.devices()[:1])
     monkeypatch.setattr(blockwise, "HEADS", 1)
     mask = masks.lengths([8, 40, 0])
@@ -212,8 +215,8 @@ def test_parts_have_bounds_of_their_own(monkeypatch):
     )
 
 
-def test_a_mask_of_the_whole_serves_some_of_its_rows():
-    """Rows 2 and 3 of four, as a device of a mesh holds them: skipped by their own lengths."""
+def test_a_mask_of_the_full_batch_serves_a_shard():
+    """A shard with rows 2 and 3 of four skips blocks by the lengths of these rows."""
     query = jax.random.normal(jax.random.key(0), (4, 12, 1, 4))
     request = make_request(query, query, query, mask=masks.lengths([2, 3, 11, 9]))
     mine = dataclasses.replace(request, query=query[2:], key=query[2:], value=query[2:])
@@ -222,9 +225,9 @@ def test_a_mask_of_the_whole_serves_some_of_its_rows():
 
 
 def test_vmap_keeps_plain_bounds():
-    """One range for all examples: no select copies the gradients of all keys at every turn of a loop.
+    """All examples share one range, so no select copies the gradients of all keys in each iteration of a loop.
 
-    Vmapped twice, under jit, each with its own padding, and the same numbers as one by one.
+    The function is mapped twice under jit, each with its own padding, and gives the same numbers as one by one.
     """
     given = jax.random.normal(jax.random.key(0), (3, 2, 2, 1, 20, 1, 4))
     mask = masks.Lengths(jnp.array([[[3], [9]], [[0], [12]]]))
@@ -247,7 +250,7 @@ def test_vmap_keeps_plain_bounds():
 
 
 def loops_of(jaxpr):
-    """Its loops of unknown length, inner ones too."""
+    """Yields the loops of unknown length of a jaxpr, including nested ones."""
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "while":
             yield eqn
@@ -258,7 +261,7 @@ def loops_of(jaxpr):
 
 @pytest.mark.parametrize("mask", [None, masks.causal(), masks.window(512)], ids=["full", "causal", "window"])
 def test_memory_and_compile_time_at_16384(mask):
-    """8 heads of 64: the weights alone would be 8 GiB."""
+    """With 8 heads the weights alone would take 8 GiB."""
     length = 16_384
     shapes = [jax.ShapeDtypeStruct((1, length, 8, 64), jnp.float32)] * 3
     loss = lambda q, k, v: functional.attention(q, k, v, mask=mask, implementation="blockwise").sum()
@@ -290,15 +293,15 @@ def test_agrees_with_reference_around_whole_blocks(length, mask):
 
 
 def test_chosen_for_long_sequences():
-    """A program for 16,384 positions holds no [T, S] array, without anybody asking for blocks."""
+    """A program for 16,384 positions holds no [T, S] array, although no implementation is named."""
     shapes = [jax.ShapeDtypeStruct((1, 16_384, 1, 8), jnp.float32)] * 3
     memory = jax.jit(functional.attention).lower(*shapes).compile().memory_analysis()
     assert memory.temp_size_in_bytes < 64 << 20
 
 
 @pytest.mark.parametrize("low", [-1e9, float(np.finfo(np.float32).min)])
-def test_a_row_that_a_finite_bias_lowers_as_a_whole(low):
-    """It sees all its keys, alike: so low a logit keeps no difference, and a sum with it would not either."""
+def test_a_finite_bias_that_lowers_a_full_row(low):
+    """All keys of the row get equal weight, because so low a logit keeps no difference."""
     query, key, value, _ = arrays(2, 2)
     lowered = jnp.zeros((1, 1, 5, 7)).at[:, :, 1].set(low)
 
@@ -313,7 +316,7 @@ def test_a_row_that_a_finite_bias_lowers_as_a_whole(low):
 
 @pytest.mark.parametrize("dtype", first([np.float32, np.float64], np.float64))
 def test_in_a_program_of_64_bits(dtype):
-    """Where whole numbers and zeros are wide by default: sums in float32 all the same, also those of a bias."""
+    """Integers and zeros are 64-bit by default; sums remain float32, also those of a bias."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         given = [jnp.asarray(x, dtype) for x in arrays(2, 2)[:3]]
         table = jnp.asarray(np.random.default_rng(0).normal(size=(8, 2)), dtype)

@@ -12,7 +12,7 @@ from tests.contracts.attention import arrays
 
 
 def test_explanation():
-    """A worst error for each that accepts, small; a reason for each that does not; who is chosen."""
+    """Every accepting implementation has a small worst error, every other one a reason, and one is chosen."""
     query, key, value, _ = arrays()
     options = {"mask": masks.causal(1), "bias": functional.alibi(4)}
     found = functional.explain_attention(query, key, value, **options)
@@ -27,7 +27,7 @@ def test_explanation():
 
 
 def test_explanation_is_judged_by_float64(monkeypatch):
-    """An implementation that is off by a thousandth is seen to be; dropout and empty rows are part of the judgment."""
+    """An error of a thousandth is found; dropout and empty rows are part of the comparison."""
     wrong = api.Implementation(lambda r: api.reference.attention(r)[0] * 1.001, lambda r: None)
     monkeypatch.setitem(api.implementations, "wrong", wrong)
     query, key, value, _ = arrays()

@@ -1,4 +1,4 @@
-"""Linear attention: three forms of one sum over pairs."""
+"""Linear attention: its three forms compute one sum over pairs."""
 
 import inspect
 
@@ -40,7 +40,7 @@ def test_padding_is_inert():
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_padding_has_no_gradient(causal):
-    """Nor does what it holds reach that of anything else."""
+    """The contents of padding reach no gradient either."""
     loss = lambda *x: functional.linear_attention(*x, causal=causal, valid=jnp.asarray(VALID)).sum()
     dirty = [ARRAYS[0], *(jnp.where(VALID[..., None, None], x, jnp.nan) for x in ARRAYS[1:])]
     wanted = jax.grad(loss, (0, 1, 2))(*ARRAYS)
@@ -61,7 +61,7 @@ def test_causal_gradients_do_not_depend_on_the_chunk():
 
 
 def test_steps_are_the_rows_of_the_causal_form():
-    """The recurrent form, as a scan: what makes a Transformer an RNN."""
+    """The recurrent form, as a scan, which makes a Transformer an RNN."""
     state = functional.linear_attention_start(B, N, H, J)
 
     def step(state, given):
@@ -82,7 +82,7 @@ def test_another_feature_map():
 
 
 def test_cost_grows_with_the_length_not_its_square():
-    """By the compiler's count of operations: twice the length, twice the work."""
+    """By the compiler's count of operations, twice the length is twice the work."""
 
     def flops(length):
         given = [jax.ShapeDtypeStruct((1, length, 2, 8), jnp.float32)] * 3

@@ -1,12 +1,12 @@
-"""Every choice together with every other: implementations, masks, biases, heads, dtypes, dropout, scores, lengths.
+"""All combinations of implementations, masks, biases, heads, dtypes, dropout, scores and lengths.
 
-The product has 20,736 cases.  `make test` runs a choice of those on one device in which every two values that can meet
-do; `make test-full` the same with the ring, whose programs take longest to compile, a choice in which every three do,
-and every implementation with every mask, bias and number of key heads.  Each is compared, output and all gradients,
-with NumPy in float64; each mask and bias there is made from its formula.  What an implementation refuses is by the
-rules of `refusals`.
+The product has 20,736 cases. `make test` runs cases on one device that cover every pair of values that can meet.
+`make test-full` also runs the ring, whose programs take longest to compile, cases that cover every triple, and every
+implementation with every mask, bias and number of key heads. Output and all gradients of each case are compared with
+NumPy in float64, where each mask and bias is computed from its formula. `refusals` has the rules for the requests that
+an implementation refuses.
 
-All of it takes hours, and can be run in any number of parts, of which this is the third of two hundred::
+The full product takes hours. It can be run in any number of parts; this is the third of two hundred::
 
     JAXFORMER_PRODUCT=3/200 python -m pytest -m full tests/functional/attention/test_product.py -k by_hand
 """
@@ -59,7 +59,7 @@ TOLERANCE = {"float32": 2e-5, "bfloat16": 0.05}
 
 
 def refusals(case):
-    """What an error says of a case that an implementation cannot do: any of these, where there are several."""
+    """Returns the possible error messages of a case that an implementation refuses; none if it accepts the case."""
     xla, ring = "'xla' cannot do this: ", "ring attention cannot do this: "
     return [
         reason
@@ -73,15 +73,15 @@ def refusals(case):
 
 
 def every(**chosen):
-    """All cases, or those with these values only."""
+    """Returns all cases, or those with these values only."""
     return list(itertools.starmap(Case, itertools.product(*(AXES | chosen).values())))
 
 
 @functools.cache
 def cover(strength, *, refused=False, ring=True):
-    """Cases that are refused, or are not, so that every `strength` values that meet in any of these meet in one.
+    """Returns cases, refused or not, that cover every `strength` values that meet in any of these cases.
 
-    Greedy: always the case that brings the most that is new, of equals one least like those before.
+    The choice is greedy: the next case adds the most combinations; of equals it is the one least like those before.
     """
     chosen = AXES["implementation"] if ring else ALONE
     cases = [case for case in every(implementation=chosen) if refused == bool(refusals(case))]
@@ -103,14 +103,14 @@ def cover(strength, *, refused=False, ring=True):
 
 
 def pairs_of_the_ring():
-    """Those of all pairs that it is in; what else meets in them does so among those without it."""
+    """Returns the cases of the cover with the ring; the cover without it has all other pairs."""
     return [case for case in cover(2) if case.implementation not in ALONE]
 
 
 def masked(name, num_queries, num_keys):
-    """The library's mask, and by its formula ``[1 | B, 1 | N, T, S]``."""
+    """Returns the library's mask, and its array ``[1 | B, 1 | N, T, S]`` from the formula."""
     t, s = np.arange(num_queries)[:, None], np.arange(num_keys)
-    offset = max(0, num_keys - num_queries) - 2  # the first two queries of as many or more than keys see none
+    offset = max(0, num_keys - num_queries) - 2  # without more keys than queries, the first two queries see none
     real = s < np.array([[num_keys - 1], [num_keys // 2]])
     segments = np.tile(t[:, 0] // 2, (B, 1)), np.stack([s // 3, s // 2 + 1])  # the second example has no key segment 0
     heads = np.random.default_rng(num_keys).random((B, N, num_queries, num_keys)) > 0.4
@@ -130,7 +130,7 @@ def masked(name, num_queries, num_keys):
 
 
 def learned(case):
-    """What the bias of a case has learned; only that gets a gradient."""
+    """Returns the learned arrays of the bias of a case; only these get a gradient."""
     if case.bias.startswith("array"):
         num_queries, num_keys = case.lengths
         shape = {"array [B, 1, 1, S]": (B, 1, 1, num_keys), "array [1, N, T, 1]": (1, N, num_queries, 1)}[case.bias]
@@ -140,14 +140,14 @@ def learned(case):
 
 
 def added(case, learned):
-    """The library's bias."""
+    """Returns the library's bias."""
     return (
         None if case.bias == "no bias" else learned["array"] if "array" in learned else biases.made(case.bias, learned)
     )
 
 
 def attend(case, query, key, value, **options):
-    """Blocks of three by four, so that of all lengths some are partial; a ring of four devices."""
+    """Computes attention in blocks of three by four, so that all lengths have partial blocks, or on a ring of four."""
     if case.implementation == "blockwise":
         return blockwise.attention(make_request(query, key, value, **options), query_block=3, key_block=4)
     if case.implementation == "ring":
@@ -159,7 +159,7 @@ def attend(case, query, key, value, **options):
 # Programs this small take a second to compile and no time to run.
 @functools.partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})
 def pulled(case, query, key, value, upstream, learned, mask, dropout_key):
-    """The output and the gradients of query, key, value and what the bias has learned."""
+    """Returns the output and the gradients of query, key, value and the learned arrays of the bias."""
     score = None if case.cap is None else functional.soft_cap(case.cap)
     options = {"mask": mask, "score": score, "dropout": functional.Dropout(case.rate, dropout_key)}
     call = lambda q, k, v, learned: attend(case, q, k, v, bias=added(case, learned), **options)
@@ -168,7 +168,7 @@ def pulled(case, query, key, value, upstream, learned, mask, dropout_key):
 
 
 def drawn(case):
-    """Query, key, value and the gradient from above."""
+    """Returns query, key, value and the upstream gradient."""
     num_queries, num_keys = case.lengths
     shapes = (num_queries, N, H), (num_keys, case.key_heads, H), (num_keys, case.key_heads, J), (num_queries, N, J)
     draw = np.random.default_rng(sum(case.lengths) + case.key_heads).standard_normal
@@ -176,7 +176,7 @@ def drawn(case):
 
 
 def by_numpy(case, given, dropout_key):
-    """The same as `pulled`, by formulas."""
+    """Returns the result of `pulled`, computed from formulas."""
     query, key, value, upstream = (np.asarray(x, np.float64) for x in given)
     (num_queries, num_keys), scale, parameters = case.lengths, H**-0.5, learned(case)
     dims = B, N, num_queries, num_keys
@@ -207,9 +207,9 @@ def by_numpy(case, given, dropout_key):
 
 
 def worst(case):
-    """The largest error of the output and of any gradient, next to the largest value where that is above 1."""
+    """Returns the largest error of the output and of any gradient, relative to values above 1."""
     given, dropout_key = drawn(case), jax.random.key(5)
-    # Their gradient of bfloat16 multiplies two dtypes.
+    # The gradient of `jax.nn` in bfloat16 multiplies two dtypes.
     with jax.numpy_dtype_promotion("standard" if case.implementation == "xla" else "strict"):
         found = pulled(case, *given, learned(case), masked(case.mask, *case.lengths)[0], dropout_key)
     assert [x.dtype for x in found[:4]] == [case.dtype] * 4
@@ -225,13 +225,13 @@ def label(case):
 
 
 def refused(case):
-    """In so many words, and before anything is computed."""
+    """Checks that a case is refused with the right message before anything is computed."""
     with pytest.raises(ValueError, match="|".join(map(re.escape, refusals(case)))):
         worst(case)
 
 
 def check(cases):
-    """Each within its tolerance, or refused as it should be."""
+    """Checks that each case is within its tolerance, or is refused."""
     assert cases
     found = {}
     for case in cases:
@@ -245,14 +245,14 @@ def check(cases):
 
 @pytest.mark.parametrize("case", [*cover(2, ring=False), *first(pairs_of_the_ring())], ids=label)
 def test_pairs(case):
-    """Any two choices that can be made together."""
+    """Every pair of choices that can be combined."""
     assert worst(case) < TOLERANCE[case.dtype]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("part", range(PARTS))
 def test_triples(part):
-    """Any three; the cover is made here, for it takes half a second."""
+    """Every triple of choices; the cover is computed here because it takes half a second."""
     check(cover(3)[part::PARTS])
 
 
@@ -262,15 +262,15 @@ def test_triples(part):
 def test_principal_choices(implementation, mask):
     """Each bias and number of key heads: all 648 of the choices that meet in the arithmetic of a tile.
 
-    What is left to the triples has one place each in the code: dtypes are cast, weights dropped and logits capped
-    alike whatever the mask; and lengths, which are five, so that blocks and the pieces of the ring are partial.
+    The remaining choices have one place each in the code, the same for every mask: dtypes are cast, weights dropped and
+    logits capped. The lengths are five, so that blocks and the shards of the ring are partial.
     """
     chosen = {"implementation": (implementation,), "mask": (mask,), "dtype": ("float32",), "rate": (0.0,)}
     check(every(**chosen, cap=(None,), lengths=((5, 5),)))
 
 
 def by_hand():
-    """The cases of the part that the environment names, twelve at a time."""
+    """Returns the cases of the part that the environment names, twelve at a time."""
     named = re.fullmatch(r"(\d+)/(\d+)", os.environ.get("JAXFORMER_PRODUCT", "0/1"))
     assert named, "JAXFORMER_PRODUCT is PART/PARTS, such as 3/200"
     part, parts = map(int, named.groups())
@@ -286,14 +286,14 @@ def test_by_hand(cases):
 
 
 def test_refusals():
-    """Any two choices of which one is refused."""
+    """Every pair of choices that includes a refused one."""
     for case in cover(2, refused=True):
         refused(case)
 
 
 @pytest.mark.parametrize("strength", [2, 3])
 def test_nothing_is_left_out(strength):
-    """What can meet in a case that runs, and what can in one that is refused, does in one of the cover."""
+    """Every combination that can meet in a case that runs, or in a refused one, is in the cover."""
     places = list(itertools.combinations(range(len(AXES)), strength))
     meet = lambda cases: {(where, tuple(case[i] for i in where)) for case in cases for where in places}
     for refused, ring in itertools.product((False, True), repeat=2):

@@ -19,7 +19,7 @@ class TestReference(AttentionContract, BiasContract):
 
 
 def test_oracle_gradients_are_finite_differences():
-    """The NumPy gradients that the contract trusts are themselves the slopes of the NumPy output."""
+    """The NumPy gradients that the contract trusts agree with finite differences of the NumPy output."""
     given = [np.asarray(x, np.float64) for x in arrays(2, 1)]
     options = {
         "allowed": CASES["mask [1, T, S]"][1][:, None],
@@ -36,8 +36,8 @@ def test_oracle_gradients_are_finite_differences():
         np.testing.assert_allclose(np.sum(gradient * step), rise, rtol=1e-6)
 
 
-def test_head_is_what_is_lifted():
-    """One head of one example, computed alone, is that slice of the whole, to the bit; so are its weights."""
+def test_one_head_equals_a_slice_of_the_result():
+    """One head of one example, computed alone, equals that slice of the full result; so do its weights."""
     query, key, value, _ = arrays(4, 4)
     mask = masks.causal(2)
     whole = functional.attention(query, key, value, mask=mask)
@@ -47,14 +47,14 @@ def test_head_is_what_is_lifted():
 
 
 def test_grouped_heads_share_consecutively():
-    """Query heads 0, 1 use key head 0 and heads 2, 3 use key head 1: the same as repeating the key heads."""
+    """Query heads 0, 1 use key head 0 and heads 2, 3 use key head 1, as with repeated key heads."""
     query, key, value, _ = arrays(4, 2)
     repeated = functional.attention(query, *(jnp.repeat(x, 2, axis=2) for x in (key, value)))
     np.testing.assert_allclose(functional.attention(query, key, value), repeated, atol=1e-6)
 
 
 def test_agrees_with_jax_nn():
-    """Where both define the result: Boolean mask with no empty row, bias, grouped heads, equal value dim."""
+    """Both define the result for a Boolean mask without empty rows, a bias, grouped heads, and equal value dims."""
     (query, key, value, _), _, _ = AttentionContract.request("mask [B, N, T, S]")
     mask, bias = np.array(CASES["mask [B, N, T, S]"][1]), CASES["mask [B, N, T, S]"][2]["bias"]
     mask[..., 0] |= ~mask.any(-1)
@@ -75,7 +75,7 @@ def pulled(attend, *given):
 
 
 LIFTED = {
-    # how many products of [T, S] by a head dim there must be
+    # the number of products of [T, S] by a head dim
     "forward": (lambda attend: attend, 2),
     "gradient": (lambda attend: functools.partial(pulled, attend), 5),
 }
@@ -83,16 +83,16 @@ LIFTED = {
 
 @pytest.mark.parametrize("name", ["forward", "gradient"])
 def test_lifting_takes_no_more_memory(name):
-    """Beside what is given and returned, against einsums over batch and heads."""
+    """Temporary memory is compared with einsums over batch and heads."""
     ours, theirs = (x.memory_analysis().temp_size_in_bytes for x in lifted_and_by_hand(name))
     assert ours < 1.1 * theirs
 
 
 @pytest.mark.parametrize("name", LIFTED)
 def test_lifting_costs_no_more(name):
-    """One head of one example, lifted by vmap, against einsums over batch and heads: operations, and bytes moved.
+    """One head of one example, lifted by vmap, against einsums over batch and heads: operations and bytes moved.
 
-    The contract of empty rows and unseen keys is in these bytes: it takes a `where` for each array.
+    The bytes include the contract of empty rows and unseen keys, which needs a `where` for each array.
     """
     ours, theirs = (x.cost_analysis() or {} for x in lifted_and_by_hand(name))
     assert theirs["flops"] > LIFTED[name][1] * 2 * 2 * 8 * 256**2 * 64
@@ -101,7 +101,7 @@ def test_lifting_costs_no_more(name):
 
 
 def lifted_and_by_hand(name):
-    """Both compiled, causal, grouped heads, softmax in float32."""
+    """Returns both compiled programs: causal, grouped heads, softmax in float32."""
     batch, length, heads, key_heads, dim = 2, 256, 8, 4, 64
     mask = np.tri(length, dtype=bool)
 

@@ -1,4 +1,4 @@
-"""Entropy and alignments worked out some rows at a time: those of the whole weights, without their memory."""
+"""Weights of chosen heads and rows; entropy and alignments, computed some rows at a time in little memory."""
 
 import importlib
 
@@ -26,7 +26,7 @@ def rows(request, monkeypatch):
     ),
 )
 @pytest.mark.usefixtures("rows")
-def test_of_the_whole_weights(name):
+def test_entropy_and_alignments_are_those_of_all_weights(name):
     (query, key, _, _), ours, _ = AttentionContract.request(name)
     weights = np.asarray(functional.attention_weights(query, key, **ours), np.float64)
     entropy = -np.where(weights > 0, weights * np.log(np.where(weights > 0, weights, 1)), 0).sum(-1)
@@ -37,7 +37,7 @@ def test_of_the_whole_weights(name):
 
 
 def test_extremes():
-    """One key: 0; all alike: log S; no key at all: 0."""
+    """The entropy is 0 for one key, log S for equal weights, and 0 without keys."""
     query, key, _, _ = arrays(2, 2)
     one = functional.attention_entropy(query, key, mask=masks.lengths([1, 1]))
     np.testing.assert_allclose(one, 0, atol=1e-6)
@@ -49,14 +49,14 @@ def test_extremes():
     "function", [functional.attention_entropy, lambda q, k, **m: functional.top_alignments(q, k, 4, **m)]
 )
 def test_memory_does_not_grow_with_the_square(function):
-    """By the compiler's count: at 8,192 all weights of two heads would take 512 MiB."""
+    """By the compiler's count; at 8,192 positions all weights of two heads would take 512 MiB."""
     given = [jax.ShapeDtypeStruct((1, 8192, 2, 16), jnp.float32)] * 2
     compiled = jax.jit(lambda q, k: function(q, k, mask=masks.causal())).lower(*given).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 64 * 2**20
 
 
 @pytest.mark.parametrize("count", [0, 8])
-def test_refuses_a_count_that_is_not_there(count):
+def test_refuses_a_count_out_of_range(count):
     query, key, _, _ = arrays()
     with pytest.raises(ValueError, match=f"count must be between 1 and 7 keys, got {count}"):
         functional.top_alignments(query, key, count)
@@ -83,7 +83,7 @@ def test_weights_keep_the_contract():
 
 
 @pytest.mark.parametrize(("name", "chosen"), [("rows", [T]), ("rows", [-1]), ("heads", [0, 4])])
-def test_weights_refuse_what_is_not_there(name, chosen):
+def test_weights_refuse_missing_rows_and_heads(name, chosen):
     query, key, _, _ = arrays()
     count = {"rows": T, "heads": 4}[name]
     with pytest.raises(ValueError, match=rf"{name} must be indices from 0 to {count - 1}"):

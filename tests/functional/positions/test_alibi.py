@@ -12,7 +12,7 @@ from jaxformer import functional
     [(8, [2.0**-i for i in range(1, 9)]), (3, [2**-4, 2**-8, 2**-2]), (6, [0.25, 0.0625, 2**-6, 2**-8, 0.5, 0.125])],
 )
 def test_alibi_slopes(num_heads, slopes):
-    """Powers of two are the paper's; for others its code interleaves those of the next power."""
+    """Powers of two have the paper's slopes; other numbers interleave those of the next power, as in its code."""
     np.testing.assert_allclose(functional.alibi(num_heads).slopes, slopes)
 
 

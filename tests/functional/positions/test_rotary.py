@@ -39,7 +39,7 @@ def frequencies(scaling, dim=8, base=10_000.0):
 
 
 def test_rotary_scalings():
-    """At factor 4: what each promises about the fastest, the slowest, and those between."""
+    """At factor 4, the fastest, the slowest and the intermediate frequencies of each scaling."""
     plain, linear = frequencies(functional.linear_scaling(4.0))
     np.testing.assert_allclose(linear.radians, plain / 4)
     _, ntk = frequencies(functional.ntk_scaling(4.0))

@@ -26,7 +26,7 @@ def test_sinusoidal_refuses_an_odd_width():
 
 
 def test_sinusoidal_of_known_positions_is_a_constant():
-    """NumPy positions are computed while tracing, in float64: no sine is left in the program, none is off."""
+    """NumPy positions are computed at trace time in float64: the program has no sine, and each value is exact."""
     positions = np.array([0, 3, 70_000])
     got = functional.sinusoidal(positions, dim=6)
     angle = positions[:, None] * 10_000.0 ** (-np.arange(0, 6, 2) / 6)

@@ -9,7 +9,7 @@ from jaxformer import functional
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_t5_buckets(bidirectional):
-    """Half exact, half logarithmic, the last for all that is farther; one-way, what is ahead is distance 0."""
+    """Half exact, half logarithmic, the last for all longer distances; one-way, keys ahead have distance 0."""
     ahead = jnp.arange(-300, 301)
     found = np.asarray(functional.t5_bucket(ahead, num_buckets=32, max_distance=128, bidirectional=bidirectional))
     behind, ahead_of = found[300::-1], found[300:]
@@ -21,8 +21,8 @@ def test_t5_buckets(bidirectional):
     assert (ahead_of[1:] == behind[1:] + 16).all() if bidirectional else not ahead_of.any()
 
 
-def test_t5_buckets_at_whole_quotients():
-    """80 = 64 (100 / 64)^(32 / 64) exactly: there a logarithm in float32 falls one bucket short."""
+def test_t5_buckets_at_integer_quotients():
+    """80 = 64 (100 / 64)^(32 / 64) exactly, where a float32 logarithm is one bucket short."""
     options = {"num_buckets": 128, "max_distance": 100, "bidirectional": False}
     assert functional.t5_bucket(jnp.array([-79, -80]), **options).tolist() == [94, 96]
 

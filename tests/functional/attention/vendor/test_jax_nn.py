@@ -1,4 +1,4 @@
-"""Kernels of others behind our contract; what they refuse is asserted, by the reason."""
+"""The kernels behind `jax.nn` keep the contract; each refusal is asserted with its reason."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ class TestXla(AttentionContract, BiasContract):
 
     @pytest.fixture(autouse=True)
     def _their_promotion(self):
-        """In bfloat16 their gradient multiplies two dtypes, which our tests forbid everybody else."""
+        """In bfloat16 the gradient of `jax.nn` multiplies two dtypes, which the tests otherwise forbid."""
         with jax.numpy_dtype_promotion("standard"):
             yield
 
@@ -53,7 +53,7 @@ class TestXla(AttentionContract, BiasContract):
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_xla_keeps_the_contract(dtype):
-    """Empty rows, unseen keys, forbidden pairs, and no keys at all; whatever else it is asked is in `test_product`."""
+    """Empty rows, unseen keys, masked pairs, and no keys; `test_product` has all other requests."""
     xla = TestXla()
     with jax.numpy_dtype_promotion("standard"):
         xla.check_a_empty_query_rows(np.nan, dtype)
@@ -62,23 +62,23 @@ def test_xla_keeps_the_contract(dtype):
         xla.check_no_keys()
 
 
-def test_what_the_kernel_is_told_in_its_own_words(monkeypatch):
-    """A causal mask over equal lengths and a window are named, not built; others arrive as arrays."""
-    told = []
+def test_causal_masks_and_windows_become_options(monkeypatch):
+    """A causal mask over equal lengths and a window become options; other masks become arrays."""
+    calls = []
     real = jax.nn.dot_product_attention
 
     def spy(query, key, value, bias, mask, **options):
-        told.append(options | {"mask": mask})
+        calls.append(options | {"mask": mask})
         return real(query, key, value, bias, mask, **options)
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", spy)
     query, key, value, _ = arrays(2, 2)
     for mask in (masks.causal(), masks.window(2), masks.causal(2)):
         functional.attention(query, key[:, :5], value[:, :5], mask=mask, implementation="xla")
-    assert told[0]["is_causal"]
-    assert told[1]["local_window_size"] == (2, 0)
-    assert told[0]["mask"] is told[1]["mask"] is None
-    assert told[2]["mask"].shape == (2, 1, 5, 5)
+    assert calls[0]["is_causal"]
+    assert calls[1]["local_window_size"] == (2, 0)
+    assert calls[0]["mask"] is calls[1]["mask"] is None
+    assert calls[2]["mask"].shape == (2, 1, 5, 5)
 
 
 class Gpu:
@@ -108,7 +108,7 @@ def test_cudnn_needs_its_device():
     ],
 )
 def test_cudnn_refusals_on_its_device(monkeypatch, options, reason):
-    """On a GPU it is chosen for what it takes, and passed over for what it does not."""
+    """On a GPU cuDNN is chosen for requests that it accepts, and not for others."""
     monkeypatch.setattr(jax, "devices", lambda: [Gpu()])
     assert api.choose(request()) == "cudnn"
     assert reason in api.implementations["cudnn"].refuse(request(**options))
@@ -116,7 +116,7 @@ def test_cudnn_refusals_on_its_device(monkeypatch, options, reason):
 
 
 def test_xla_keeps_rows_that_mask_and_bias_empty_together():
-    """The first query may see the first key alone, which the bias forbids: as by the reference, zeros."""
+    """The bias forbids the only key that the mask leaves to the first query: the row is 0."""
     query, key, value, _ = arrays(2, 2)
     query, key, value = (x[:, :5] for x in (query, key, value))
     bias = jnp.where(jnp.arange(5) > 0, 0.0, -jnp.inf).reshape(1, 1, 1, 5)
@@ -143,6 +143,6 @@ def test_xla_in_float16_takes_a_bias_beyond_its_range(low):
 
     with jax.numpy_dtype_promotion("standard"):
         found = jax.grad(loss)(query, "xla")
-    others = np.arange(5) != 1  # of float32 so low a row keeps no difference of its logits, and of ours it does
+    others = np.arange(5) != 1  # with the clamped bias row 1 keeps differences of logits, but not in the reference
     assert np.isfinite(np.asarray(found)).all()
     np.testing.assert_allclose(found[:, others], jax.grad(loss)(query, "reference")[:, others], atol=2e-2)

@@ -1,4 +1,4 @@
-"""Splash attention in Pallas' interpreter; what it refuses is asserted, by the reason."""
+"""Splash attention in the interpreter of Pallas; each refusal is asserted with its reason."""
 
 import functools
 import re
@@ -61,7 +61,7 @@ class TestSplash(AttentionContract):
 
     @classmethod
     def on(cls, grid):
-        """In `shard_map`: no compiler cuts a Pallas kernel."""
+        """Runs in `shard_map`, because no compiler partitions a Pallas kernel."""
 
         def attend(query, key, value, *, mask=None, bias=None, dropout=None, scale=None):
             assert bias is dropout is scale is None
@@ -176,7 +176,7 @@ LONG = {
 @interpreted
 @pytest.mark.parametrize("name", first(LONG, "everything"))
 def test_more_than_a_block(name):
-    """Values, gradients and inert contents of all that nobody sees, where there are several blocks."""
+    """Values, gradients and inert contents of unseen keys, with several blocks."""
     num_queries, num_keys, mask = LONG[name]
     query, key, value, upstream = draw(num_queries, num_keys)
 
@@ -211,7 +211,7 @@ def sizes(jaxpr):
 
 @interpreted
 def test_no_square_is_made():
-    """Of segments, too, it finds out what is seen some rows at a time; for a causal mask it need not look."""
+    """The visible keys of segments are computed some rows at a time; those of a causal mask need no data."""
     length = 8192
     shape = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
     ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
@@ -256,7 +256,7 @@ TWICE = masks.segments(packed(256, 70)) & masks.segments(packed(256, 90))
     ],
 )
 def test_refusals_on_its_device(options, reason):
-    """On a TPU it is chosen for what it takes, and passed over for what it does not."""
+    """On a TPU it is chosen for requests that it accepts, and not for others."""
     assert api.choose(request()) == "splash"
     assert reason in api.implementations["splash"].refuse(request(**options))
     assert api.choose(request(**options)) == "reference"
@@ -272,7 +272,7 @@ def test_takes_a_band_that_leaves_one_key(mask):
 
 @on_tpu
 def test_chosen_where_nothing_has_to_be_cut(monkeypatch):
-    """Not for a few queries, nor on several devices, except in `shard_map`, where each computes its own."""
+    """It is not chosen for a few queries, or on several devices except inside `shard_map`."""
     assert api.choose(request(num_queries=127)) == "reference"
     assert api.choose(request(num_queries=1, num_keys=1 << 22)) == "blockwise"
     monkeypatch.setattr(jax, "devices", lambda: [Device()] * 8)
@@ -312,7 +312,7 @@ def test_is_imported_when_it_is_used():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["nothing", "everything"])
 def test_lowers_for_a_tpu(name, dtype):
-    """As far as Mosaic's own compiler, which comes with a TPU: one kernel forward, two backward."""
+    """The lowering reaches Mosaic's compiler, which comes with a TPU: one kernel forward, two backward."""
     num_queries, num_keys, mask = LONG[name]
 
     def loss(query, key, value):

@@ -1,4 +1,4 @@
-"""What tokamax is handed, by a module in its place that does what `jax.nn` does; the real one is in the parity tier."""
+"""The arguments of tokamax, whose place a module takes that calls `jax.nn`; the parity tests call the real one."""
 
 import importlib.machinery
 import re
@@ -21,40 +21,40 @@ class Gpu:
 
 
 @pytest.fixture
-def told(monkeypatch):
-    """What the module in its place is told; it does not know soft caps."""
-    found = []
+def calls(monkeypatch):
+    """The arguments that the replacement of tokamax receives; it has no soft caps."""
+    recorded = []
 
     def attention(query, key, value, bias, mask, **options):
-        found.append(options | {"bias": bias, "mask": mask})
-        known = {name: option for name, option in options.items() if name != "logits_soft_cap"}
-        return jax.nn.dot_product_attention(query, key, value, bias, mask, **known)
+        recorded.append(options | {"bias": bias, "mask": mask})
+        supported = {name: option for name, option in options.items() if name != "logits_soft_cap"}
+        return jax.nn.dot_product_attention(query, key, value, bias, mask, **supported)
 
     module = types.ModuleType("tokamax")
     module.__spec__ = importlib.machinery.ModuleSpec("tokamax", None)
     module.dot_product_attention = attention
     monkeypatch.setitem(sys.modules, "tokamax", module)
     monkeypatch.setattr(jax, "devices", lambda: [Gpu()])
-    return found
+    return recorded
 
 
 def attend(*given, **options):
     return functional.attention(*given, implementation="tokamax", **options)
 
 
-def test_what_it_is_told(told):
+def test_arguments(calls):
     query, key, value, _ = arrays(2, 2)
     for mask in (None, masks.causal(), masks.window(2), masks.causal(2)):
         attend(query, key[:, :T], value[:, :T], mask=mask, scale=0.3)
     attend(query, key, value, score=functional.soft_cap(5.0))
     plain = {"scale": 0.3, "bias": None, "mask": None}
-    assert told[:3] == [plain, plain | {"is_causal": True}, plain | {"is_causal": True, "local_window_size": (2, 0)}]
-    np.testing.assert_array_equal(told[3]["mask"], np.broadcast_to(np.tri(T, T, 2, dtype=bool), (B, 1, T, T)))
-    assert told[4] == {"scale": 0.5, "bias": None, "mask": None, "logits_soft_cap": 5.0}
+    assert calls[:3] == [plain, plain | {"is_causal": True}, plain | {"is_causal": True, "local_window_size": (2, 0)}]
+    np.testing.assert_array_equal(calls[3]["mask"], np.broadcast_to(np.tri(T, T, 2, dtype=bool), (B, 1, T, T)))
+    assert calls[4] == {"scale": 0.5, "bias": None, "mask": None, "logits_soft_cap": 5.0}
 
 
-def test_our_contract_around_it(told):
-    """Unseen keys are cleaned and empty rows made 0 before and after it, a bias is an array; it is never chosen."""
+def test_the_contract_around_it(calls):
+    """Unseen keys and empty rows are replaced by 0, a bias is an array, and tokamax is never the default."""
     query, key, value, _ = arrays()
     mask = masks.causal(-2) & masks.padding(VALID)
     seen = mask.dense(T, S).any(2)[:, 0, :, None, None]
@@ -63,11 +63,11 @@ def test_our_contract_around_it(told):
     expected = functional.attention(query, key, value, implementation="reference", **options)
     np.testing.assert_allclose(got, expected, atol=1e-6)
     assert not np.asarray(got[:, :2]).any()
-    assert told[0]["bias"].shape == (1, 4, T, S)
+    assert calls[0]["bias"].shape == (1, 4, T, S)
     assert api.choose(make_request(query, key, value)) == "reference"
 
 
-def test_refusals(told, monkeypatch):
+def test_refusals(calls, monkeypatch):
     query, key, value, _ = arrays()
     key0, value0 = key[:, :0], value[:, :0]
     cap = functional.soft_cap(2.0)
@@ -79,14 +79,14 @@ def test_refusals(told, monkeypatch):
     ):
         with pytest.raises(ValueError, match=re.escape(f"'tokamax' cannot do this: {reason}")):
             attend(*given, **options)
-    assert not told
+    assert not calls
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "tokamax", None)
     with pytest.raises(ValueError, match="'tokamax' cannot do this: tokamax is not installed"):
         attend(query, key, value)
 
 
-def test_needs_a_device(told, monkeypatch):
+def test_needs_a_device(calls, monkeypatch):
     monkeypatch.setattr(jax, "devices", lambda: jax.local_devices())
     with pytest.raises(ValueError, match=r"'tokamax' cannot do this: it needs a GPU or a TPU, got cpu \(cpu\)"):
         attend(*arrays()[:3])
