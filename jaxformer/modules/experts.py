@@ -58,7 +58,7 @@ class MixtureOfExperts(nnx.Module):
         key: jax.Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
-        """The mixture of the experts' outputs. Without `valid`, padding takes an expert's room like any earlier token."""
+        """The mixture of the experts' outputs. Without `valid`, padding takes room like any earlier token."""
         logits = functional.linear(x.astype("float32"), self.router[...], None)
         routing = functional.route(logits, self.count, normalize=self.count > 1, valid=valid)
         if intermediates is not None:
