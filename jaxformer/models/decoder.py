@@ -20,7 +20,7 @@ from jaxformer.modules.pure import Params
 
 
 class Context(NamedTuple):
-    """What the hypotheses of a sentence share: computed once by `start`, never tiled by hypotheses."""
+    """The arrays that the hypotheses of a sentence share: computed once by `start`, never tiled by hypotheses."""
 
     memory: tuple[KeyValue | None, ...]  # of each layer, [B, S, N, H]; None without cross-attention
     valid: jax.Array | None  # Bool [B, S]
@@ -33,11 +33,11 @@ class Context(NamedTuple):
 
 
 class DecoderState(NamedTuple):
-    """What differs between hypotheses. Only `reorder` and `take` may assume a layout of its leaves.
+    """The arrays that differ between hypotheses. Only `reorder` and `take` may assume a layout of its leaves.
 
     Each hypothesis stands at a position of its own, which is also the number of tokens that it has seen. For prefixes
-    of different lengths, step through the longest, then set `position` to the lengths (`_replace`): the mask hides
-    what lies beyond, and later steps overwrite it.
+    of different lengths, step through the longest, then set the lengths with ``state._replace(position=lengths)``:
+    the mask hides what lies beyond them, and later steps overwrite it.
     """
 
     position: jax.Array  # int32 [B, K]: the next token's

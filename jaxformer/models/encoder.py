@@ -17,14 +17,14 @@ from jaxformer.modules.attention import Intermediates
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """What an encoder hands to a decoder."""
+    """The states of an encoder, and which of them are real: all that a decoder needs."""
 
     states: jax.Array  # [B, S, D]
     valid: jax.Array | None  # Bool [B, S]
 
     @property
     def mask(self) -> masks.Mask | None:
-        """The mask of its real tokens; None if all are real."""
+        """The mask of the real tokens; None if all are real."""
         return None if self.valid is None else masks.padding(self.valid)
 
 

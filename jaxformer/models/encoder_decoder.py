@@ -33,13 +33,13 @@ class EncoderDecoderConfig(TransformerConfig):
     source_vocab_size: int = 0
     """Source token ids; 0 stands for the tokenizer's, to be filled in before the model is built."""
     target_vocab_size: int = 0
-    """Target token ids; 0 likewise."""
+    """Target token ids; 0 stands for the tokenizer's here too."""
     num_encoder_layers: int = 6
     """Encoder blocks."""
     num_decoder_layers: int = 6
     """Decoder blocks."""
     tie_embeddings: Literal["none", "decoder", "all"] = "all"
-    """Which embeddings share one table: none; target and output; source, target and output."""
+    """The embeddings that share one table: none; target and output; source, target and output."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,16 +32,16 @@ class LanguageModelConfig(TransformerConfig):
     num_layers: int = 6
     """Blocks."""
     norm_position: Literal["post", "pre"] = "pre"
-    """Where layer normalization stands: after the residual sum or before the sublayer."""
+    """The position of layer normalization: after the residual sum or before the sublayer."""
     activation: Literal["relu", "gelu", "gelu_tanh"] = "gelu"
     """The feed-forward nonlinearity."""
     positions: Literal["sinusoidal", "learned"] = "learned"
-    """How positions are told apart."""
+    """The kind of position vectors that are added to the token vectors."""
     tie_embeddings: bool = True
-    """Whether the output projection is the table of the token embeddings."""
+    """Makes the table of the token embeddings the output projection too."""
     causal: bool = True
-    """Whether a token sees only itself and the tokens before it. Without the mask, training learns to copy the next
-    token, which is not there when text is generated: the loss falls to 0 and the text is nonsense."""
+    """Lets a token see only itself and the tokens before it. Without this mask, training learns to copy the next token,
+    which does not exist yet when text is generated: the loss falls to 0 and the text is nonsense."""
 
 
 class LanguageModel(nnx.Module):

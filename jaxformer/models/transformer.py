@@ -46,19 +46,19 @@ class TransformerConfig:
     activation_dropout: float = 0.0
     """Probability of dropping feed-forward d_ff units."""
     norm_position: Literal["post", "pre"] = "post"
-    """Where layer normalization stands: after the residual sum (the paper's) or before the sublayer."""
+    """The position of layer normalization: after the residual sum (the paper's) or before the sublayer."""
     activation: Literal["relu", "gelu", "gelu_tanh"] = "relu"
     """The feed-forward nonlinearity."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    """How positions are told apart."""
+    """The kind of position vectors that are added to the token vectors."""
     max_positions: int = 512
     """Longest sequence with learned positions."""
     attention_bias: bool = False
-    """Whether attention projections have biases."""
+    """Gives the attention projections biases."""
     norm_epsilon: float = 1e-5
     """Added to the variance in layer normalization."""
     remat: bool = False
-    """Recompute each block in the backward pass: less memory, a third more arithmetic."""
+    """Recomputes each block in the backward pass: less memory, a third more arithmetic."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Activations' dtype; parameters, softmax, norms, logits and loss stay float32."""
 

@@ -17,7 +17,7 @@ from jaxformer.functional.cache import KeyValueCache, empty_cache, write
 from jaxformer.modules.initializers import xavier_uniform
 
 Intermediates = dict[str, Any]
-"""What layers record when asked to: queries and keys under "self" and "cross", a routing under "experts"."""
+"""The record that layers leave when asked: queries and keys under "self" and "cross", a routing under "experts"."""
 
 AttentionFunction = Callable[..., Array]
 """A function with the signature of `functional.attention`: ``query, key, value, *, mask, dropout``."""

@@ -16,7 +16,7 @@ from jaxformer.sharding import tables
 
 
 class Embedding(nnx.Module):
-    """A table of token vectors: looked up on the way in, multiplied by ``sqrt(D)`` (Vaswani et al. 2017, 3.4).
+    """A table of token vectors, looked up and multiplied by ``sqrt(D)`` on the way in (Vaswani et al. 2017, 3.4).
 
     Tied to the output projection, the same table scores each token on the way out (Press and Wolf 2017).
     """
@@ -69,7 +69,7 @@ class LearnedPositions(nnx.Module):
 class Embeddings(nnx.Module):
     """The input of a stack: token vectors plus position vectors, with dropout.
 
-    Positions are sinusoidal unless a table of learned ones is given.
+    Positions are sinusoidal unless there is a table of learned ones.
     """
 
     def __init__(

@@ -14,12 +14,12 @@ from jaxformer.modules.initializers import xavier_uniform
 
 
 class MixtureOfExperts(nnx.Module):
-    """In the place of `FeedForward`: each token goes to `count` of `num_experts` networks; F = 4D by default.
+    """A feed-forward layer that sends each token to `count` of `num_experts` networks; F = 4D by default.
 
-    With a capacity each sentence of a batch is a group with its own room, and the kernels and the tokens gathered for
-    each expert have the logical axis "experts", so that a mesh may cut them.  Without, all tokens are sorted together,
-    which is for one device.  With a intermediates the layer leaves its `Routing` under "experts", for
-    `functional.load_balancing_loss`.
+    It takes the place of `FeedForward`. With a capacity, each sentence of a batch is a group with its own room, and the
+    kernels and the tokens gathered for each expert have the logical axis "experts", so that a mesh can shard them.
+    Without one, all tokens are sorted together, which suits one device. Given `intermediates`, the layer leaves its
+    `Routing` there under "experts", as `functional.load_balancing_loss` takes it.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class MixtureOfExperts(nnx.Module):
         gated: bool = False,
         rngs: nnx.Rngs,
     ):
-        """`capacity_factor` limits an expert, in training (where there is a key), to that times its even share."""
+        """`capacity_factor` times its even share limits an expert in training, that is, when there is a key."""
         if not 1 <= count <= num_experts:
             raise ValueError(f"count must be between 1 and {num_experts} experts, got {count}")
         d_ff = 4 * d_model if d_ff is None else d_ff
@@ -58,7 +58,7 @@ class MixtureOfExperts(nnx.Module):
         key: jax.Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
-        """Without `valid`, as in a `Block`, padding takes an expert's room like any token that is before others."""
+        """The mixture of the experts' outputs. Without `valid`, padding takes room like any earlier token."""
         logits = functional.linear(x.astype("float32"), self.router[...], None)
         routing = functional.route(logits, self.count, normalize=self.count > 1, valid=valid)
         if intermediates is not None:
@@ -74,8 +74,8 @@ class MixtureOfExperts(nnx.Module):
             return mixed.reshape(x.shape)
 
         def group(x: Array, routing: functional.Routing) -> Array:
-            place = lambda buffer: constrain(buffer, "experts", None, "model")
-            options = {"activation": self.activation, "capacity": capacity, "place": place}
+            constrain_buffer = lambda buffer: constrain(buffer, "experts", None, "model")
+            options = {"activation": self.activation, "capacity": capacity, "place": constrain_buffer}
             return functional.mixture_of_experts(x, routing, experts, **options)
 
         return constrain(jax.vmap(group)(x, routing), "batch", "length", "model")

@@ -14,7 +14,7 @@ from jaxformer.modules.linear import Linear
 
 
 class FeedForward(nnx.Module):
-    """Two linear maps with biases and an activation between, F = 4D by default; see `functional.feed_forward`."""
+    """Two linear maps with biases and an activation between them, F = 4D by default: see `functional.feed_forward`."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class FeedForward(nnx.Module):
     def __call__(
         self, x: Float[Array, "B T D"], *, key: jax.Array | None = None, intermediates: Intermediates | None = None
     ) -> Float[Array, "B T D"]:
-        del intermediates  # there is nothing to see
+        del intermediates  # nothing is recorded
         hidden = constrain(self.activation(self.up(x)), "batch", "length", "hidden")
         return self.down(functional.dropout(hidden, rate=self.dropout, key=key))
 

@@ -1,8 +1,8 @@
-"""How parameters begin.
+"""The distributions that parameters are drawn from.
 
-The random bits are those of dropout, a hash of (key, index), not of ``jax.random``: on CPU a threefry draw of a stack
-of layers takes 0.6 s to compile, and a model has a dozen of them (initializing compiled in 8.6 s, now 1.0 s).  Bits
-that depend on an absolute index are also the same however the parameters are sharded.
+The random bits are those of dropout, a hash of (key, index), and not of ``jax.random``: on CPU a threefry draw of a
+stack of layers takes 0.6 s to compile, and a model has a dozen of them (initializing compiled in 8.6 s, now 1.0 s).
+Bits that depend on an absolute index are also the same under every sharding of the parameters.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def xavier_uniform(key: jax.Array, shape: tuple[int, ...], *, fan_in: int, fan_out: int) -> jax.Array:
-    """Uniform in ``+-sqrt(6 / (fan_in + fan_out))`` (Glorot and Bengio 2010), for kernels that stack matrices."""
+    """Uniform in ``+-sqrt(6 / (fan_in + fan_out))`` (Glorot and Bengio 2010), also of kernels that stack matrices."""
     return uniform(key, shape) * (6 / (fan_in + fan_out)) ** 0.5
 
 
 def normal(key: jax.Array, shape: tuple[int, ...], *, deviation: float) -> jax.Array:
-    """Normal with mean 0, through the inverse of its distribution function."""
+    """Normal with mean 0, drawn through the inverse of its distribution function."""
     return jax.lax.erf_inv(uniform(key, shape)) * (2**0.5 * deviation)

@@ -36,7 +36,7 @@ class RMSNorm(nnx.Module):
 
 
 class NormPair(nnx.Module):
-    """The norms before and after a sublayer, for `functional.sandwich_norm`."""
+    """The norms before and after a sublayer, as `functional.sandwich_norm` takes them."""
 
     def __init__(self, make: Callable[[], Any]):
         self.before, self.after = make(), make()
