@@ -14,6 +14,7 @@ from tests.decoding.toys import (
     VOCAB,
     as_tuples,
     enumerate_all,
+    log_softmax,
     markov,
     plain,
     start,
@@ -102,6 +103,23 @@ def test_sentence_does_not_depend_on_its_batch():
         assert int(together.lengths[sentence].max()) <= limit
 
 
+def test_a_stopped_sentence_keeps_its_result():
+    """It has K finished hypotheses, and better ones would come while a neighbor goes on."""
+    table = np.full((2, VOCAB, VOCAB), -20.0, np.float32)
+    table[0, BEGIN, [END, 3]] = np.log([0.3, 0.7])
+    table[0, 3, [END, 4]] = np.log([0.6, 0.4])
+    table[0, 4, END] = 0.0  # the mean log-probability grows with every token from here
+    table[1, :, [4, 5]] = 0.0  # two that never end keep END from the best K
+    step = plain(lambda tokens, state: (jnp.asarray(table)[state, tokens], state))
+    state = decoding.TreeState(jnp.array([[0, 0], [1, 1]], jnp.int32))
+    together = search(step, state, 2, max_length=6)
+    alone = search(step, state.take(jnp.array([0])), 2, max_length=6)
+    assert as_tuples(alone, 0) == [(3, END), (END,)]
+    assert as_tuples(together, 0) == as_tuples(alone, 0)
+    np.testing.assert_array_equal(together.scores[0], alone.scores[0])
+    assert int(together.lengths[1].max()) == 6
+
+
 def test_n_best_is_sorted_and_distinct():
     step, _ = markov(6)
     result = search(step, start(4), 4)
@@ -150,7 +168,7 @@ jax.tree_util.register_pytree_node(
 
 
 def test_a_state_may_hold_what_hypotheses_share():
-    """The whole past decides the next token; it is the same from a leaf per hypothesis and from a shared one."""
+    """The past decides the next token; it is the same from a leaf per hypothesis, from a shared one, and by hand."""
     table = jnp.asarray(np.random.default_rng(9).normal(size=(VOCAB,) * 4) * 1.5, jnp.float32)
     beam_size, batch, length = 3, 2, 5
 
@@ -183,7 +201,12 @@ def test_a_state_may_hold_what_hypotheses_share():
     result = search(shared, empty, beam_size, **options)
     np.testing.assert_array_equal(result.tokens, expected.tokens)
     np.testing.assert_array_equal(result.scores, expected.scores)
-    assert len(set(as_tuples(result, 0))) == beam_size
+    for sentence in range(batch):
+        assert len(set(as_tuples(result, sentence))) == beam_size
+        for k, tokens in enumerate(as_tuples(result, sentence)):
+            read = [(tokens[0] if i else 0, BEGIN + sum(tokens[:i]), ((BEGIN, *tokens)[i])) for i in range(len(tokens))]
+            total = sum(log_softmax(np.asarray(table))[f, t % VOCAB, b, tokens[i]] for i, (f, t, b) in enumerate(read))
+            np.testing.assert_allclose(result.log_probs[sentence, k], total, rtol=1e-5)
 
 
 def test_one_program_for_equal_shapes():
