@@ -80,7 +80,7 @@ def planned(model: str, topology: str, mesh: str, batch_size: int, length: int) 
     from jaxformer.tasks.registry import resolve
 
     config = dataclasses.replace(resolve(f"wmt14:{model}_en_de"), mesh=mesh)
-    found, _ = planner.plan(config, topology, shape=(rows, length))
+    result, _ = planner.plan(config, topology, shape=(batch_size, length))
     sent: dict[str, float] = {}
     for collective in result.collectives:
         name = f"{collective.kind} along {','.join(collective.axes)}"
@@ -91,16 +91,15 @@ def planned(model: str, topology: str, mesh: str, batch_size: int, length: int) 
     return {"case": [model, topology, mesh, batch_size, length]} | facts | {"collectives": sent, "largest": largest}
 
 
-def forecasted(plan: dict[str, Any]) -> Forecast:
-    """The forecast of a plan in the file, with one collective for all of a kind and mesh axes."""
+def restored(plan: dict[str, Any]) -> Forecast:
+    """Returns the forecast of a plan in the file, with one collective for all of a kind and mesh axes."""
     from jaxformer.planning.forecast import Memory, conclude
     from jaxformer.tasks.registry import resolve
     from jaxformer.tasks.translation import TASK
 
     config, mesh = resolve(f"wmt14:{plan['case'][0]}_en_de"), plan["mesh"]
     network = TASK.network(config, config.data.vocab_size)
-    num_rows, length, _ = plan["batch"]
-    costs = network.costs(network.abstract_batch(num_rows, length, None))
+    costs = network.costs(tuple(plan["batch"]))
     sent = [_collective(*name.split(" along "), wire, mesh) for name, wire in plan["collectives"].items()]
     return conclude(costs, plan["topology"], mesh, Memory(**plan["memory"]), sent or None)
 

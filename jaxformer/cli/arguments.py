@@ -73,12 +73,15 @@ def paths(config: Any, prefix: str = "") -> dict[str, tuple[Any, str]]:
 
 def field_docstrings(kind: type) -> dict[str, str]:
     """The string that follows each field in a dataclass's source."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body
-    return {
-        field.target.id: " ".join(text.value.value.split())
-        for field, text in itertools.pairwise(body)
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-    }
+    texts: dict[str, str] = {}
+    for ancestor in reversed(kind.__mro__[:-1]):
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(ancestor))).body
+        for field, text in itertools.pairwise(definition.body if isinstance(definition, ast.ClassDef) else []):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+                docstring = text.value.value if isinstance(text.value, ast.Constant) else None
+                if isinstance(docstring, str):
+                    texts[field.target.id] = " ".join(docstring.split())
+    return texts
 
 
 def _flags(arguments: Sequence[str], known: Mapping[str, tuple[Any, str]]) -> list[str]:

@@ -49,7 +49,9 @@ def main(arguments: Sequence[str]) -> int:
         print(name)
         for score in corpus_scores:
             print(f"  {score}")
-    about = {name: [dataclasses.asdict(score) for score in corpus_scores] for name, corpus_scores in scores.items()}
+    about: dict[str, object] = {
+        name: [dataclasses.asdict(score) for score in corpus_scores] for name, corpus_scores in scores.items()
+    }
     about["settings"] = {"decode": to_data(getattr(config, "decode", None)), "checkpoint": options.checkpoint}
     about["steps"] = list(predictor.steps)
     write_text(options.run / f"scores-{split}-{options.checkpoint}.json", json.dumps(about, indent=2) + "\n")

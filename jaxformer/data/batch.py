@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 import jax
 import numpy as np
@@ -13,25 +14,25 @@ from jaxformer.data.special_tokens import SpecialTokens
 Shape = tuple[int, int, int]
 """Rows, source length, target length."""
 
-Array = jax.Array | np.ndarray
-"""An array of a batch: numpy's where the batch is made, JAX's once it is on devices."""
+ArrayT = TypeVar("ArrayT")
+"""The arrays of a batch: ``np.ndarray`` where the batch is made, ``jax.Array`` on devices."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Batch:
+class Batch(Generic[ArrayT]):
     """B pairs, padded on the right: the source ends with `eos`; `labels` are `target` shifted by one position."""
 
-    source: Array  # int32 [B, S]
-    source_valid: Array  # Bool [B, S], True where a token is real
-    target: Array  # int32 [B, T], begins with bos
-    labels: Array  # int32 [B, T], ends with eos
-    target_valid: Array  # Bool [B, T]
+    source: ArrayT  # int32 [B, S]
+    source_valid: ArrayT  # Bool [B, S], True where a token is real
+    target: ArrayT  # int32 [B, T], begins with bos
+    labels: ArrayT  # int32 [B, T], ends with eos
+    target_valid: ArrayT  # Bool [B, T]
 
-    @classmethod
+    @staticmethod
     def from_tokens(
-        cls, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], shape: Shape, special: SpecialTokens
-    ) -> Batch:
+        sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], shape: Shape, special: SpecialTokens
+    ) -> Batch[np.ndarray]:
         """Pads pairs of token ids, without `bos` and `eos`, to ``(rows, S, T)``; the remaining rows stay empty.
 
         Raises:
@@ -45,7 +46,7 @@ class Batch:
         target = np.full_like(labels, special.pad)
         target[:, 1:] = np.where(target_valid[:, 1:], labels[:, :-1], special.pad)
         target[target_valid[:, 0], 0] = special.bos
-        return cls(source, source_valid, target, labels, target_valid)
+        return Batch(source, source_valid, target, labels, target_valid)
 
 
 def pad(

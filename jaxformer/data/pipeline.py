@@ -123,7 +123,7 @@ def prepare(
     return Tokens(source, target, tokenizer.special)
 
 
-def make_batch(tokens: Tokens, plan: BatchPlan, step: int, *, rows: Rows | None = None) -> Batch:
+def make_batch(tokens: Tokens, plan: BatchPlan, step: int, *, rows: Rows | None = None) -> Batch[np.ndarray]:
     """Makes batch number `step` of the plan: a pure function of its arguments.
 
     With several segmentations, each epoch draws a new one for each pair.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+from typing import Generic
 
 import jax
 import numpy as np
 
-from jaxformer.data.batch import Array
+from jaxformer.data.batch import ArrayT
 from jaxformer.data.pipeline import Rows
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.text import Text
@@ -20,12 +21,12 @@ from jaxformer.errors import ConfigError, DataError
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class TextBatch:
+class TextBatch(Generic[ArrayT]):
     """B windows of T tokens; `labels` are the tokens that follow, one position later."""
 
-    tokens: Array  # int32 [B, T]
-    labels: Array  # int32 [B, T]
-    valid: Array  # Bool [B, T], True where the token and its label are real
+    tokens: ArrayT  # int32 [B, T]
+    labels: ArrayT  # int32 [B, T]
+    valid: ArrayT  # Bool [B, T], True where the token and its label are real
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +78,7 @@ class RandomWindows:
         """The number of batches that hold as many tokens as the text; being random, they repeat and miss some."""
         return -(-self.stream.num_labels // (self.batch_size * self.length))
 
-    def batch(self, step: int, *, rows: Rows | None = None) -> TextBatch:
+    def batch(self, step: int, *, rows: Rows | None = None) -> TextBatch[np.ndarray]:
         """Makes batch number `step`, for any ``step >= 0``.
 
         Args:
@@ -114,7 +115,7 @@ class OrderedWindows:
         """The number of batches in which every token is predicted once."""
         return -(-self.stream.num_labels // (self.batch_size * self.length))
 
-    def batch(self, step: int, *, rows: Rows | None = None) -> TextBatch:
+    def batch(self, step: int, *, rows: Rows | None = None) -> TextBatch[np.ndarray]:
         """Makes batch number `step`, for ``0 <= step < steps_per_epoch``.
 
         Args:
@@ -152,7 +153,7 @@ def _rows_of(starts: np.ndarray, rows: Rows | None) -> np.ndarray:
     return np.where(indices < len(starts), starts[np.minimum(indices, len(starts) - 1)], -1)
 
 
-def _cut(stream: TokenStream, starts: np.ndarray, length: int) -> TextBatch:
+def _cut(stream: TokenStream, starts: np.ndarray, length: int) -> TextBatch[np.ndarray]:
     """Cuts windows of `length` tokens and their labels, marked where they lie in the stream."""
     positions = starts[:, None] + np.arange(length)
     valid = (starts >= 0)[:, None] & (positions < stream.num_labels)

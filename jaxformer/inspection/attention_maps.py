@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -18,8 +17,9 @@ BYTE = re.compile("<0x[0-9A-F]{2}>")
 """The form of a byte of a character that is not in the vocabulary."""
 
 
-class PieceMap(Protocol):
-    """Weights ``[L, N, T, S]`` between the pieces of a source and a target."""
+@dataclasses.dataclass(frozen=True)
+class PieceMap:
+    """Attention weights ``[L, N, T, S]`` between the pieces of a source and a target."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]

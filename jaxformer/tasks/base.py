@@ -94,10 +94,9 @@ CorpusT = TypeVar("CorpusT", bound=Corpus)
 VocabularyT = TypeVar("VocabularyT", bound=Vocabulary)
 PredictorT = TypeVar("PredictorT", bound=Predictor)
 BatchT = TypeVar("BatchT")
-DataT = TypeVar("DataT", bound="Data[Any, Any]")
 
 
-class Data(abc.ABC, Generic[BatchT, VocabularyT]):
+class Data(abc.ABC, Generic[VocabularyT]):
     """A corpus prepared for training: batches as pure functions of their number."""
 
     vocabulary: VocabularyT
@@ -113,11 +112,11 @@ class Data(abc.ABC, Generic[BatchT, VocabularyT]):
         """The padded lengths of batches, for the mesh to check; empty where nothing has a length."""
 
     @abc.abstractmethod
-    def batches(self, start: int, rows: Rows) -> Iterator[BatchT]:
-        """Yields training batches ``start, start + 1, ...`` without end, as host arrays."""
+    def batches(self, start: int, rows: Rows) -> Iterator[object]:
+        """Yields training batches ``start, start + 1, ...`` without end, as pytrees of numpy arrays."""
 
     @abc.abstractmethod
-    def validation_batches(self, rows: Rows) -> Iterator[BatchT]:
+    def validation_batches(self, rows: Rows) -> Iterator[object]:
         """Yields batches that hold each validation example once."""
 
 
@@ -133,6 +132,11 @@ class Network(abc.ABC, Generic[BatchT]):
     def num_parameters(self) -> int:
         """The number of parameters."""
 
+    @property
+    @abc.abstractmethod
+    def compute_dtype(self) -> str:
+        """The dtype of the matrix products' operands."""
+
     @abc.abstractmethod
     def loss(
         self, params: Params, batch: BatchT, key: jax.Array | None
@@ -144,40 +148,38 @@ class Network(abc.ABC, Generic[BatchT]):
         """Returns the loss by which models are compared, without dropout or smoothing, as (sum, count)."""
 
     @abc.abstractmethod
-    def abstract_batch(self, num_rows: int, length: int, rows: jax.sharding.Sharding) -> BatchT:
-        """Returns a batch of ``jax.ShapeDtypeStruct``, placed by `rows`."""
-
-    @property
-    @abc.abstractmethod
-    def compute_dtype(self) -> str:
-        """The dtype of the matrix products' operands."""
-
-    @abc.abstractmethod
-    def training_flops(self, batch: BatchT) -> float:
-        """Returns the model's floating-point operations in a training step; padded places count."""
-
-    @abc.abstractmethod
-    def computed_flops(self, batch: BatchT) -> float:
-        """Returns the operations that the devices perform, with what the backward pass computes again."""
-
-    @abc.abstractmethod
     def shape(self, batch: BatchT) -> tuple[int, ...]:
         """Returns the rows of a batch, then its lengths; the last is that of what is predicted."""
 
     @abc.abstractmethod
-    def describe(self, batch: BatchT) -> str:
+    def planned_shape(self, num_rows: int, length: int) -> tuple[int, ...]:
+        """Returns the `shape` of a batch of so many rows whose sequences all have this length."""
+
+    @abc.abstractmethod
+    def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> object:
+        """Returns a batch of ``jax.ShapeDtypeStruct`` of this shape, placed by `rows`."""
+
+    @abc.abstractmethod
+    def describe(self, shape: tuple[int, ...]) -> str:
         """Returns the size of a batch in words, such as "64 x 128 tokens"."""
 
-    def costs(self, batch: BatchT) -> Costs:
-        """Returns the size and arithmetic of a training step on a batch."""
-        shape = self.shape(batch)
+    @abc.abstractmethod
+    def training_flops(self, shape: tuple[int, ...]) -> float:
+        """Returns the model's floating-point operations in a training step; padded places count."""
+
+    @abc.abstractmethod
+    def computed_flops(self, shape: tuple[int, ...]) -> float:
+        """Returns the operations that the devices perform, with what the backward pass computes again."""
+
+    def costs(self, shape: tuple[int, ...]) -> Costs:
+        """Returns the size and arithmetic of a training step on a batch of this shape."""
         return Costs(
             batch=shape,
-            description=self.describe(batch),
+            description=self.describe(shape),
             tokens=shape[0] * shape[-1],
             parameters=self.num_parameters,
-            flops=self.training_flops(batch),
-            computed_flops=self.computed_flops(batch),
+            flops=self.training_flops(shape),
+            computed_flops=self.computed_flops(shape),
             compute_dtype=self.compute_dtype,
         )
 
@@ -213,7 +215,7 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
         """
 
     @abc.abstractmethod
-    def prepare(self, config: ConfigT, corpus: CorpusT, run: pathlib.Path) -> Data[BatchT, VocabularyT]:
+    def prepare(self, config: ConfigT, corpus: CorpusT, run: pathlib.Path) -> Data[VocabularyT]:
         """Learns or loads the run's vocabulary, which it saves in `run`, and plans batches.
 
         Raises:

@@ -127,8 +127,11 @@ class TextCorpus:
         return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
 
 
+DeviceBatch = TextBatch[jax.Array]
+
+
 @dataclasses.dataclass(frozen=True)
-class TextData(Data[TextBatch, Tokenizer]):
+class TextData(Data[Tokenizer]):
     """Windows of the tokenized texts."""
 
     corpus: TextCorpus
@@ -149,15 +152,15 @@ class TextData(Data[TextBatch, Tokenizer]):
     def lengths(self) -> Sequence[int]:
         return (self.train.length,)
 
-    def batches(self, start: int, rows: Rows) -> Iterator[TextBatch]:
+    def batches(self, start: int, rows: Rows) -> Iterator[TextBatch[np.ndarray]]:
         return batches(functools.partial(self.train.batch, rows=rows), start=start)
 
-    def validation_batches(self, rows: Rows) -> Iterator[TextBatch]:
+    def validation_batches(self, rows: Rows) -> Iterator[TextBatch[np.ndarray]]:
         return batches(functools.partial(self.validation.batch, rows=rows), stop=self.validation.steps_per_epoch)
 
 
 @dataclasses.dataclass(frozen=True)
-class LanguageModelNetwork(Network[TextBatch]):
+class LanguageModelNetwork(Network[DeviceBatch]):
     """A decoder-only Transformer with the cross entropy of the next token."""
 
     net: Pure[models.LanguageModel, models.LanguageModelConfig]
@@ -167,34 +170,39 @@ class LanguageModelNetwork(Network[TextBatch]):
     def num_parameters(self) -> int:
         return costs.language_model_parameters(self.net.config)
 
-    def loss(self, params: Params, batch: TextBatch, key: jax.Array | None):
+    def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
         return *self._cross_entropy(params, batch, key), {}
 
-    def validation_loss(self, params: Params, batch: TextBatch):
+    def validation_loss(self, params: Params, batch: DeviceBatch):
         return self._cross_entropy(params, batch, None)
 
-    def _cross_entropy(self, params: Params, batch: TextBatch, key: jax.Array | None):
+    def _cross_entropy(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
         return self.net.bind(params).cross_entropy(batch.tokens, batch.labels, valid=batch.valid, key=key)
 
-    def abstract_batch(self, num_rows: int, length: int, rows: jax.sharding.Sharding) -> TextBatch:
-        tokens = jax.ShapeDtypeStruct((num_rows, length), jnp.int32, sharding=rows)
-        return TextBatch(tokens, tokens, jax.ShapeDtypeStruct((num_rows, length), jnp.bool_, sharding=rows))
+    def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> TextBatch[jax.ShapeDtypeStruct]:
+        tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
+        return TextBatch(tokens, tokens, jax.ShapeDtypeStruct(shape, jnp.bool_, sharding=rows))
 
-    def training_flops(self, batch: TextBatch) -> float:
-        return costs.language_model_training_flops(self.net.config, *batch.tokens.shape)
+    def training_flops(self, shape: tuple[int, ...]) -> float:
+        num_rows, length = shape
+        return costs.language_model_training_flops(self.net.config, num_rows, length)
 
-    def computed_flops(self, batch: TextBatch) -> float:
-        return costs.language_model_computed_flops(self.net.config, *batch.tokens.shape)
+    def computed_flops(self, shape: tuple[int, ...]) -> float:
+        num_rows, length = shape
+        return costs.language_model_computed_flops(self.net.config, num_rows, length)
 
     @property
     def compute_dtype(self) -> str:
         return self.net.config.compute_dtype
 
-    def shape(self, batch: TextBatch) -> tuple[int, ...]:
+    def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
         return batch.tokens.shape
 
-    def describe(self, batch: TextBatch) -> str:
-        return "{} x {} tokens".format(*batch.tokens.shape)
+    def planned_shape(self, num_rows: int, length: int) -> tuple[int, ...]:
+        return num_rows, length
+
+    def describe(self, shape: tuple[int, ...]) -> str:
+        return "{} x {} tokens".format(*shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,7 +280,7 @@ def _generate(net, temperature: float, forbidden: tuple[int, ...], pad: int, par
     return result.tokens[:, 0]
 
 
-class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, TextBatch, Tokenizer, TextGenerator]):
+class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, DeviceBatch, Tokenizer, TextGenerator]):
     """Prediction of the next token of a text."""
 
     name = "language_model"
@@ -356,7 +364,8 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, TextBatch, Token
         stream = prepare_text(corpus.validation, predictor.tokenizer, config.data.cache)
         windows = OrderedWindows(stream, config.data.length, config.data.batch_size)
         loss = jax.jit(LanguageModelNetwork(predictor.net, (0, 0)).validation_loss)
-        sums = [jax.device_get(loss(predictor.params, windows.batch(i))) for i in range(windows.steps_per_epoch)]
+        device_batches = (jax.tree.map(jnp.asarray, windows.batch(i)) for i in range(windows.steps_per_epoch))
+        sums = [jax.device_get(loss(predictor.params, batch)) for batch in device_batches]
         total, count = (float(sum(column)) for column in zip(*sums, strict=True))
         say(f"held-out text: {int(count):,} tokens, {len(corpus.validation):,} characters")
         scores = [nats_per_token(total, count), perplexity(total, count)]

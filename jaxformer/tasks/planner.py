@@ -42,8 +42,8 @@ def planned_trainer(config: TaskConfig, mesh: Mesh) -> Trainer:
 def workload(config: TaskConfig, mesh: Mesh, *, shape: Shape | None = None) -> Workload:
     """Lowers the training step of a configuration for the devices of a mesh, which need not be here."""
     trainer = planned_trainer(config, mesh)
-    lowered, batch = trainer.lower(*(shape or trainer.network.largest_batch))
-    return Workload(lowered, trainer.abstract_state(), trainer.network.costs(batch))
+    lowered, batch_shape = trainer.lower(*(shape or trainer.network.largest_batch))
+    return Workload(lowered, trainer.abstract_state(), trainer.network.costs(batch_shape))
 
 
 def remedies(config: TaskConfig, result: Forecast, *, shape: Shape | None = None) -> list[str]:

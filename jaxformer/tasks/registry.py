@@ -179,7 +179,11 @@ def _load_file(path: pathlib.Path) -> types.ModuleType:
 
 
 def _call(module: types.ModuleType, function: str, reference: str) -> TaskConfig:
-    public = {name: value for name, value in vars(module).items() if _is_config_function(module, name, value)}
+    public = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, types.FunctionType) and _is_config(module, name, value)
+    }
     if not function:
         if len(public) != 1:
             raise ConfigError(f"{reference} holds {', '.join(public) or 'no function'}; say which: {reference}:NAME")
@@ -195,10 +199,9 @@ def _call(module: types.ModuleType, function: str, reference: str) -> TaskConfig
     return config
 
 
-def _is_config_function(module: types.ModuleType, name: str, value: object) -> bool:
-    """Whether the module itself defines this function, and it can be called without arguments."""
-    ours = isinstance(value, types.FunctionType) and value.__module__ == module.__name__ and not name.startswith("_")
-    return ours and not _required(value)
+def _is_config(module: types.ModuleType, name: str, function: types.FunctionType) -> bool:
+    """True if the module itself defines this public function, and it can be called without arguments."""
+    return function.__module__ == module.__name__ and not name.startswith("_") and not _required(function)
 
 
 def _required(function: types.FunctionType) -> list[str]:

@@ -95,7 +95,7 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
                 config=config.train,
                 validate=Validation(task, config, corpus, data, trainer),
                 maximize=task.figures.get(config.train.metric, False),
-                flops=trainer.network.training_flops,
+                flops=lambda batch: trainer.network.training_flops(trainer.network.shape(batch)),
                 outputs=outputs,
                 progress=progress,
             )
@@ -132,7 +132,7 @@ def _claim(out: pathlib.Path, task: AnyTask, config: TaskConfig) -> None:
 
 def _prepare(
     task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Path, placement: Placement, say: Say
-) -> Data[Any, Any]:
+) -> Data[Any]:
     """Has the task prepare its data, says what there is, and saves where it all came from."""
     began = time.perf_counter()
     data = task.prepare(config, corpus, out)
@@ -181,10 +181,10 @@ def _split_init(text: str) -> tuple[pathlib.Path, str]:
 class Validation:
     """The validation loss of a state, and the further figures of its task."""
 
-    def __init__(self, task: AnyTask, config: TaskConfig, corpus: Corpus, data: Data[Any, Any], trainer: Trainer):
+    def __init__(self, task: AnyTask, config: TaskConfig, corpus: Corpus, data: Data[Any], trainer: Trainer):
         self._task, self._config, self._corpus, self._data, self._trainer = task, config, corpus, data, trainer
         placement = trainer.placement
-        self._loss = jax.jit(placement.under(trainer.network.validation_loss), out_shardings=placement.whole)
+        self._loss = jax.jit(placement.under(trainer.network.validation_loss), out_shardings=placement.replicated)
 
     def __call__(self, state: training.TrainState) -> Mapping[str, float]:
         params, trainer = training.best_params(state), self._trainer

@@ -63,7 +63,7 @@ class Trainer(Generic[BatchT]):
         place = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
         return jax.tree.map(place, jax.eval_shape(self._create), self.shardings)
 
-    def step(self) -> training.step.Step:
+    def step(self) -> jax.stages.Wrapped:
         """Returns the compiled training step."""
         train = self.config.train
         return training.make_step(
@@ -75,23 +75,24 @@ class Trainer(Generic[BatchT]):
             shardings=self.shardings,
         )
 
-    def lower(self, num_rows: int, length: int) -> tuple[jax.stages.Lowered, BatchT]:
+    def lower(self, num_rows: int, length: int) -> tuple[jax.stages.Lowered, tuple[int, ...]]:
         """Lowers the training step for the devices of the mesh, which need not be here.
 
-        Returns the batch it is for, too, with its rows filled up as in training.
+        Returns the shape of its batch, too, with the rows filled up as in training.
         """
         num_rows += -num_rows % (self.placement.ways * self.config.train.accumulate)
-        batch = self.network.abstract_batch(num_rows, length, self.placement.rows)
+        shape = self.network.planned_shape(num_rows, length)
+        batch = self.network.abstract_batch(shape, self.placement.rows)
         with targets.compiling_for(self.placement.mesh.devices.flatten().tolist()):
-            return self.step().lower(self.abstract_state(), batch), batch
+            return self.step().lower(self.abstract_state(), batch), shape
 
     def rows(self, num_rows: int) -> np.ndarray:
         """Returns the indices of the rows of a batch that this process reads."""
         return self.placement.rows_here(num_rows, parts=self.config.train.accumulate)
 
-    def on_devices(self, stream: Iterator[BatchT]) -> Iterator[BatchT]:
+    def on_devices(self, stream: Iterator[object]) -> Iterator[BatchT]:
         """Yields batches on the devices, one ahead of the one in use."""
-        waiting = None
+        waiting: BatchT | None = None
         for batch in stream:
             ready, waiting = waiting, self.placement.assemble(batch)
             if ready is not None:

@@ -27,7 +27,7 @@ def make_step(
     nonfinite: Literal["abort", "skip"] = "abort",
     ema_decay: float = 0.0,
     shardings: TrainState | None = None,
-) -> Step:
+) -> jax.stages.Wrapped:
     """Returns a jitted ``step(state, batch) -> (state, metrics)`` that reuses the memory of the state it is given.
 
     The gradient is that of ``sum / count`` over the whole batch. Metrics: loss_sum, count, gradient_norm, finite

@@ -153,7 +153,7 @@ def test_what_may_stand_before_the_configuration(capsys):
         ("fsdp=4", "mesh 'fsdp=4' has fsdp 4 = 4 devices, but there are 8"),
         (
             "tensor=8",
-            "params['decoder']['stack']['layers']['attention']['kernel'] of shape [2, 32, 4, 3, 8]: dimension 2 (heads)",
+            "['stack']['layers']['attention']['kernel'] of shape [2, 32, 4, 3, 8]: dimension 2 (heads)",
         ),
     ],
 )

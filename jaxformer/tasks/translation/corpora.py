@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from jaxformer import demo
 from jaxformer.data.sources import Parallel, locate, read_parallel, read_table, split_by_source

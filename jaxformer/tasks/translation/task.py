@@ -31,9 +31,11 @@ from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
 from jaxformer.tasks.translation.corpora import Corpora, load_corpora
 from jaxformer.tasks.translation.translator import Translator
 
+DeviceBatch = Batch[jax.Array]
+
 
 @dataclasses.dataclass(frozen=True)
-class TranslationData(Data[Batch, Tokenizer]):
+class TranslationData(Data[Tokenizer]):
     """Tokenized pairs and their batch plans."""
 
     corpora: Corpora
@@ -56,11 +58,11 @@ class TranslationData(Data[Batch, Tokenizer]):
     def lengths(self) -> Sequence[int]:
         return [length for _, length, _ in self.train[1].shapes]
 
-    def batches(self, start: int, rows: Rows) -> Iterator[Batch]:
+    def batches(self, start: int, rows: Rows) -> Iterator[Batch[np.ndarray]]:
         tokens, plan = self.train
         return batches(lambda step: make_batch(tokens, plan, step, rows=rows), start=start)
 
-    def validation_batches(self, rows: Rows) -> Iterator[Batch]:
+    def validation_batches(self, rows: Rows) -> Iterator[Batch[np.ndarray]]:
         tokens, plan = self.validation
         return batches(lambda step: make_batch(tokens, plan, step, rows=rows), stop=plan.steps_per_epoch)
 
@@ -72,7 +74,7 @@ class TranslationData(Data[Batch, Tokenizer]):
 
 
 @dataclasses.dataclass(frozen=True)
-class TranslationNetwork(Network[Batch]):
+class TranslationNetwork(Network[DeviceBatch]):
     """An encoder-decoder with label-smoothed cross entropy of the next target token."""
 
     net: Pure[models.EncoderDecoder, models.EncoderDecoderConfig]
@@ -83,14 +85,14 @@ class TranslationNetwork(Network[Batch]):
     def num_parameters(self) -> int:
         return costs.encoder_decoder_parameters(self.net.config)
 
-    def loss(self, params: Params, batch: Batch, key: jax.Array | None):
+    def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
         smoothing, z_loss = self.objective.label_smoothing, self.objective.z_loss
         return *self._cross_entropy(params, batch, key, smoothing=smoothing, z_loss=z_loss), {}
 
-    def validation_loss(self, params: Params, batch: Batch):
+    def validation_loss(self, params: Params, batch: DeviceBatch):
         return self._cross_entropy(params, batch, None)
 
-    def _cross_entropy(self, params: Params, batch: Batch, key: jax.Array | None, **options: float):
+    def _cross_entropy(self, params: Params, batch: DeviceBatch, key: jax.Array | None, **options: float):
         return self.net.bind(params).cross_entropy(
             batch.source,
             batch.target,
@@ -101,30 +103,38 @@ class TranslationNetwork(Network[Batch]):
             **options,
         )
 
-    def abstract_batch(self, num_rows: int, length: int, rows: jax.sharding.Sharding) -> Batch:
-        tokens = jax.ShapeDtypeStruct((num_rows, length), jnp.int32, sharding=rows)
-        valid = jax.ShapeDtypeStruct((num_rows, length), jnp.bool_, sharding=rows)
-        return Batch(tokens, valid, tokens, tokens, valid)
+    def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> Batch[jax.ShapeDtypeStruct]:
+        num_rows, source, target = shape
+        place = functools.partial(jax.ShapeDtypeStruct, sharding=rows)
+        tokens, labels = place((num_rows, source), jnp.int32), place((num_rows, target), jnp.int32)
+        valid = place((num_rows, source), jnp.bool_), place((num_rows, target), jnp.bool_)
+        return Batch(tokens, valid[0], labels, labels, valid[1])
 
-    def training_flops(self, batch: Batch) -> float:
-        return costs.encoder_decoder_training_flops(self.net.config, *batch.source.shape, batch.target.shape[1])
+    def training_flops(self, shape: tuple[int, ...]) -> float:
+        num_rows, source, target = shape
+        return costs.encoder_decoder_training_flops(self.net.config, num_rows, source, target)
 
-    def computed_flops(self, batch: Batch) -> float:
-        return costs.encoder_decoder_computed_flops(self.net.config, *batch.source.shape, batch.target.shape[1])
+    def computed_flops(self, shape: tuple[int, ...]) -> float:
+        num_rows, source, target = shape
+        return costs.encoder_decoder_computed_flops(self.net.config, num_rows, source, target)
 
     @property
     def compute_dtype(self) -> str:
         return self.net.config.compute_dtype
 
-    def shape(self, batch: Batch) -> tuple[int, ...]:
-        return *batch.source.shape, batch.target.shape[1]
+    def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
+        num_rows, source = batch.source.shape
+        return num_rows, source, batch.target.shape[1]
 
-    def describe(self, batch: Batch) -> str:
-        num_rows, source, target = self.shape(batch)
+    def planned_shape(self, num_rows: int, length: int) -> tuple[int, ...]:
+        return num_rows, length, length
+
+    def describe(self, shape: tuple[int, ...]) -> str:
+        num_rows, source, target = shape
         return f"{num_rows} x {source} source and {num_rows} x {target} target tokens"
 
 
-class Translation(Task[TranslationConfig, Corpora, Batch, Tokenizer, Translator]):
+class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Translator]):
     """Translation between two languages."""
 
     name = "translation"

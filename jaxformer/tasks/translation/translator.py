@@ -17,6 +17,7 @@ from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.inspection.attention_maps import PieceMap
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks.translation.config import DecodeConfig
@@ -46,15 +47,6 @@ class Candidate:
     text: str
     score: float
     tokens: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class AttentionMap:
-    """The attention of target pieces to source pieces: weights ``[L, N, T, S]``, rows summing to 1."""
-
-    source: tuple[str, ...]
-    target: tuple[str, ...]
-    weights: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +106,7 @@ class Translator:
                 progress(len(indices))
         return results
 
-    def attention(self, source: str, target: str | None = None) -> AttentionMap:
+    def attention(self, source: str, target: str | None = None) -> PieceMap:
         """Returns the cross-attention between a sentence and a translation of it, by default this model's own."""
         target = self.translate([source])[0] if target is None else target
         bos, eos = self.tokenizer.special.bos, self.tokenizer.special.eos
@@ -122,7 +114,7 @@ class Translator:
         inputs = np.append(bos, labels[:-1])
         weights = _cross_attention(self.net, self.params, jnp.asarray(columns)[None], jnp.asarray(inputs)[None])
         source_pieces, target_pieces = ((*self.tokenizer.pieces(ids[:-1]), "</s>") for ids in (columns, labels))
-        return AttentionMap(source_pieces, target_pieces, np.asarray(weights))
+        return PieceMap(source_pieces, target_pieces, np.asarray(weights))
 
     def _check_lengths(self, tokens: list[np.ndarray], first: int) -> None:
         for number, ids in enumerate(tokens, first):
@@ -167,8 +159,8 @@ class Translator:
 
     def _candidate(self, hypotheses: Hypotheses, row: int, rank: int) -> Candidate:
         ids = hypotheses.tokens[row, rank, : hypotheses.lengths[row, rank]]
-        ids = ids[ids != self.tokenizer.special.eos]
-        text = self.tokenizer.decode(ids).translate(_BREAKS)
+        ids = np.asarray(ids[ids != self.tokenizer.special.eos])
+        text = self.tokenizer.decode(ids.tolist()).translate(_BREAKS)
         return Candidate(text, float(hypotheses.scores[row, rank]), tuple(ids.tolist()))
 
 
@@ -180,7 +172,7 @@ def _search(
     search = functools.partial(_search_rows, net, options)
     if placement is None:
         return search(params, *arrays)
-    return jax.lax.with_sharding_constraint(placement.under(search)(params, *arrays), placement.whole)
+    return jax.lax.with_sharding_constraint(placement.under(search)(params, *arrays), placement.replicated)
 
 
 def _search_rows(net: Net, options: SearchOptions, params: Params, source: Any, valid: Any, max_lengths: Any):
