@@ -59,7 +59,8 @@ def test_xla_keeps_the_contract(dtype):
         xla.check_a_empty_query_rows(np.nan, dtype)
         xla.check_b_unseen_keys_are_inert(np.nan, dtype, True)
         xla.check_c_masked_weights_are_exactly_zero(dtype)
-        xla.check_no_keys()
+        with pytest.raises(ValueError, match="at least one query and one key"):
+            xla.check_no_keys()
 
 
 def test_causal_masks_and_windows_become_options(monkeypatch):
