@@ -109,16 +109,16 @@ class AttentionContract:
         eye = jnp.broadcast_to(jnp.eye(key.shape[1], dtype=key.dtype)[None, :, None], (*key.shape[:3], key.shape[1]))
         return _attend(type(self), query, key, eye, mask)
 
-    def gradients(self, *given, mask=None, bias=None, dropout=None, scale=None):
+    def gradients(self, *inputs, mask=None, bias=None, dropout=None, scale=None):
         """Returns the output, and the gradients with respect to query, key, value and bias."""
         rate, dropout_key = (0.0, None) if dropout is None else dropout
-        return _attend_and_pull(type(self), *given, bias, mask, dropout_key, rate=rate, scale=scale)
+        return _attend_and_pull(type(self), *inputs, bias, mask, dropout_key, rate=rate, scale=scale)
 
     @staticmethod
     def request(name, dtype=jnp.float32):
         """Returns the arrays, the library's options and the oracle's options of a case."""
         (num_heads, num_kv_heads, value_dim), mask, options = CASES[name]
-        given = arrays(num_heads, num_kv_heads, value_dim, dtype=dtype)
+        inputs = arrays(num_heads, num_kv_heads, value_dim, dtype=dtype)
         theirs = dict(options)
         if mask is not None:
             theirs["allowed"] = np.asarray(masks.as_mask(mask).dense(T, S))
@@ -127,7 +127,7 @@ class AttentionContract:
             key = jax.random.key(11)
             ours["dropout"] = functional.Dropout(rate, key)
             theirs |= {"rate": rate, "kept": numpy_attention.kept(jax.random.key_data(key), rate, (B, num_heads, T, S))}
-        return given, ours, theirs
+        return inputs, ours, theirs
 
     @pytest.mark.parametrize("name", CASES)
     def test_agrees_with_numpy(self, name):
@@ -135,16 +135,16 @@ class AttentionContract:
 
     def check_agrees_with_numpy(self, name):
         """Output and all four gradients agree with an independent float64 implementation."""
-        given, ours, theirs = self.request(name)
-        output, found = self.gradients(*given, **ours)
-        expected, _ = numpy_attention.attention(*given[:3], **theirs)
+        inputs, ours, theirs = self.request(name)
+        output, grads = self.gradients(*inputs, **ours)
+        expected, _ = numpy_attention.attention(*inputs[:3], **theirs)
         np.testing.assert_allclose(output, expected, atol=self.tolerance, rtol=0)
-        *expected, d_bias = numpy_attention.gradients(*given, **theirs)
-        for got, want in zip(found[:3], expected, strict=True):
+        *expected, d_bias = numpy_attention.gradients(*inputs, **theirs)
+        for got, want in zip(grads[:3], expected, strict=True):
             np.testing.assert_allclose(got, want, atol=4 * self.tolerance, rtol=0)
         if "bias" in ours:
             spread = tuple(dim for dim, size in enumerate(ours["bias"].shape) if size == 1)
-            np.testing.assert_allclose(found[3], d_bias.sum(spread, keepdims=True), atol=8 * self.tolerance, rtol=0)
+            np.testing.assert_allclose(grads[3], d_bias.sum(spread, keepdims=True), atol=8 * self.tolerance, rtol=0)
 
     @pytest.mark.parametrize("name", ["grouped", "mask [B, N, T, S]", "dropout, bias"])
     def test_bfloat16(self, name):
@@ -152,11 +152,11 @@ class AttentionContract:
 
     def check_bfloat16(self, name):
         """Input and output are bfloat16 and the softmax is float32: within two roundings of the exact result."""
-        given, ours, theirs = self.request(name, jnp.bfloat16)
-        output, found = self.gradients(*given, **ours)
+        inputs, ours, theirs = self.request(name, jnp.bfloat16)
+        output, grads = self.gradients(*inputs, **ours)
         assert output.dtype == jnp.bfloat16
-        assert all(g.dtype == jnp.bfloat16 for g in found[:3])
-        expected, _ = numpy_attention.attention(*given[:3], **theirs)
+        assert all(g.dtype == jnp.bfloat16 for g in grads[:3])
+        expected, _ = numpy_attention.attention(*inputs[:3], **theirs)
         np.testing.assert_allclose(np.asarray(output, np.float64), expected, atol=0.03, rtol=0.01)
 
     def test_rows_sum_to_one(self):
@@ -178,12 +178,12 @@ class AttentionContract:
     def check_minus_infinite_bias(self):
         """An additive mask: pairs at minus infinity have weight 0, rows of it are empty, gradients stay finite."""
         allowed = coin(B, 4, T, S)
-        given = arrays()
+        inputs = arrays()
         additive = masks.dense(allowed).additive(T, S)
-        output, found = self.gradients(*given, bias=additive)
-        expected, _ = numpy_attention.attention(*given[:3], allowed=allowed)
+        output, grads = self.gradients(*inputs, bias=additive)
+        expected, _ = numpy_attention.attention(*inputs[:3], allowed=allowed)
         np.testing.assert_allclose(output, expected, atol=self.tolerance)
-        assert all(np.isfinite(x).all() for x in found)
+        assert all(np.isfinite(x).all() for x in grads)
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("fill", FILLS)
@@ -195,15 +195,15 @@ class AttentionContract:
         allowed = np.ones((B, 4, T, S), bool)
         allowed[0, :, 1], allowed[1, 2, 3] = False, False
         query, key, value, upstream = arrays(dtype=dtype)
-        clean, clean_found = self.gradients(query, key, value, upstream, mask=masks.dense(allowed))
+        clean, clean_grads = self.gradients(query, key, value, upstream, mask=masks.dense(allowed))
         holes = query.at[0, 1].set(fill).at[1, 3, 2].set(fill)
-        output, found = self.gradients(holes, key, value, upstream, mask=masks.dense(allowed))
+        output, grads = self.gradients(holes, key, value, upstream, mask=masks.dense(allowed))
         for empty in ((0, 1), (1, 3, 2)):
             assert not np.asarray(output[empty]).any()
-            assert not np.asarray(found[0][empty]).any()
+            assert not np.asarray(grads[0][empty]).any()
         weights = np.asarray(self.weights(holes, key, mask=masks.dense(allowed))).swapaxes(1, 2)
         assert not weights[~allowed.any(-1)].any()
-        assert not self.differences((output, *found[:3]), (clean, *clean_found[:3]))
+        assert not self.differences((output, *grads[:3]), (clean, *clean_grads[:3]))
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("fill", FILLS)
@@ -219,11 +219,11 @@ class AttentionContract:
         clean = self.gradients(query, key, value, upstream, mask=mask, **options)
         unseen = jnp.asarray(~VALID)[:, :, None, None]
         dirty_key, dirty_value = (jnp.where(unseen, jnp.asarray(fill, dtype), x) for x in (key, value))
-        output, found = self.gradients(query, dirty_key, dirty_value, upstream, mask=mask, **options)
+        output, grads = self.gradients(query, dirty_key, dirty_value, upstream, mask=mask, **options)
         same = slice(None if with_bias else 3)
-        assert not self.differences((output, *found[same]), (clean[0], *clean[1][same]))
-        assert not np.asarray(found[1])[~VALID].any()
-        assert not np.asarray(found[2])[~VALID].any()
+        assert not self.differences((output, *grads[same]), (clean[0], *clean[1][same]))
+        assert not np.asarray(grads[1])[~VALID].any()
+        assert not np.asarray(grads[2])[~VALID].any()
         before, after = (np.asarray(self.weights(query, k, mask=mask)) for k in (key, dirty_key))
         np.testing.assert_array_equal(before, after)
 
@@ -240,9 +240,9 @@ class AttentionContract:
         assert not weights[~allowed].any()
         assert (weights[allowed.any(-1)].sum(-1) > 0.9).all()
         allowed[:, :, :, 3] = False  # now nobody sees the loud key: no gradient reaches it
-        _, found = self.gradients(query, loud, value, upstream, mask=masks.dense(allowed))
-        assert not np.asarray(found[1][:, 3]).any()
-        assert not np.asarray(found[2][:, 3]).any()
+        _, grads = self.gradients(query, loud, value, upstream, mask=masks.dense(allowed))
+        assert not np.asarray(grads[1][:, 3]).any()
+        assert not np.asarray(grads[2][:, 3]).any()
 
     def test_nan_upstream_stays_out_of_empty_rows(self):
         self.check_nan_upstream_stays_out_of_empty_rows()
@@ -252,10 +252,10 @@ class AttentionContract:
         allowed = np.ones((1, 1, T, S), bool)
         allowed[..., 2, :] = False
         query, key, value, upstream = arrays()
-        output, found = self.gradients(query, key, value.at[:, 0].set(jnp.nan), upstream, mask=masks.dense(allowed))
+        output, grads = self.gradients(query, key, value.at[:, 0].set(jnp.nan), upstream, mask=masks.dense(allowed))
         assert np.isnan(output[:, 1]).all()
         assert not np.asarray(output[:, 2]).any()
-        assert not np.asarray(found[0][:, 2]).any()
+        assert not np.asarray(grads[0][:, 2]).any()
 
     def test_transformations_compose(self):
         """The vmap of a jitted gradient equals the loop over it."""
@@ -278,10 +278,10 @@ class AttentionContract:
         """Four devices shard the batch and two the heads, without communication; results are placed like the inputs."""
         grid = Mesh(np.array(jax.devices()).reshape(4, 1, 2), ("data", "context", "tensor"))
         cut = NamedSharding(grid, PartitionSpec("data", None, "tensor"))
-        given, mask = arrays(batch=4), PLACED[name]
-        expected, expected_slopes = self.gradients(*given, mask=mask)
+        inputs, mask = arrays(batch=4), PLACED[name]
+        expected, expected_slopes = self.gradients(*inputs, mask=mask)
         everywhere = jax.device_put(mask, NamedSharding(grid, PartitionSpec()))
-        placed = *jax.device_put(given, cut), None, everywhere, None
+        placed = *jax.device_put(inputs, cut), None, everywhere, None
         program = _attend_and_pull.lower(self.on(grid), *placed, rate=0.0, scale=None).compile()
         text = program.as_text() or ""
         for told in ("all-gather", "all-reduce", "all-to-all"):
@@ -319,11 +319,11 @@ class AttentionContract:
     def test_refuses_shapes_that_do_not_fit(self, changed, message):
         """The error has the got and the expected shape; the type checks of the tests are bypassed."""
         query, key, value, _ = arrays()
-        given = {"query": query, "key": key, "value": value}
-        given |= {name: jnp.ones(shape, bool if name == "mask" else jnp.float32) for name, shape in changed.items()}
+        inputs = {"query": query, "key": key, "value": value}
+        inputs |= {name: jnp.ones(shape, bool if name == "mask" else jnp.float32) for name, shape in changed.items()}
         attend = getattr(functional.attention, "__wrapped__", functional.attention)
         with pytest.raises(ValueError, match=re.escape(message)):
-            attend(**given, implementation=self.implementation)
+            attend(**inputs, implementation=self.implementation)
 
     @pytest.mark.parametrize("rate", [-0.1, 1.0])
     def test_refuses_a_dropout_rate_outside_its_range(self, rate):

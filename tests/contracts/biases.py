@@ -26,10 +26,10 @@ WORDS = DRAW.standard_normal((N, S))
 
 def pairs(function, dims):
     """Returns ``[B, N, T, S]`` from a function of (b, n, t, s)."""
-    found = np.zeros(dims)
+    array = np.zeros(dims)
     for index in np.ndindex(*dims):
-        found[index] = function(*index)
-    return found
+        array[index] = function(*index)
+    return array
 
 
 def bucket(ahead, buckets, longest):
@@ -41,8 +41,8 @@ def bucket(ahead, buckets, longest):
     return start + min(half - 1, exact + int(math.log(distance / exact) / math.log(longest / exact) * (half - exact)))
 
 
-def wave(position, width):
-    angles = [position / 10_000 ** (2 * k / width) for k in range(width // 2)]
+def wave(position, dim):
+    angles = [position / 10_000 ** (2 * k / dim) for k in range(dim // 2)]
     return np.array([f(a) for a in angles for f in (math.sin, math.cos)])
 
 
@@ -64,16 +64,18 @@ def dense(name, query, num_keys=S):
     }[name]()
 
 
-def made(name, given):
+def made(name, parameters):
     """Returns the library's bias with these learned arrays."""
     return {
         "alibi": lambda: functional.alibi(N),
-        "t5": lambda: functional.t5_bias(given["t5"], max_distance=6),
-        "relative keys": lambda: functional.relative_keys(given["keys"]),
-        "relative keys by head": lambda: functional.relative_keys(given["keys by head"]),
-        "transformer-xl": lambda: functional.positions.relative.TransformerXL(given["kernel"], given["shift"], H**-0.5),
-        "sum": lambda: made("alibi", given) + made("t5", given),
-        "shifted": lambda: made("relative keys", given).at(3),
+        "t5": lambda: functional.t5_bias(parameters["t5"], max_distance=6),
+        "relative keys": lambda: functional.relative_keys(parameters["keys"]),
+        "relative keys by head": lambda: functional.relative_keys(parameters["keys by head"]),
+        "transformer-xl": lambda: functional.positions.relative.TransformerXL(
+            parameters["kernel"], parameters["shift"], H**-0.5
+        ),
+        "sum": lambda: made("alibi", parameters) + made("t5", parameters),
+        "shifted": lambda: made("relative keys", parameters).at(3),
     }[name]()
 
 
@@ -104,16 +106,16 @@ class BiasContract:
             return jnp.sum(attend(query, key, value, mask=MASK, bias=made(name, learned)) * upstream)
 
         plain = functools.partial(functional.attention, implementation="reference")
-        given = LEARNED, query, key, value
-        found, expected = (
-            jax.jit(jax.grad(functools.partial(loss, attend=attend), (0, 1, 2, 3)))(*given)
+        inputs = LEARNED, query, key, value
+        grads, expected = (
+            jax.jit(jax.grad(functools.partial(loss, attend=attend), (0, 1, 2, 3)))(*inputs)
             for attend in (self.attend, plain)
         )
-        for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        for got, want in zip(jax.tree.leaves(grads), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(got, want, atol=3e-5)
         step = jax.tree.map(lambda x: jnp.asarray(DRAW.standard_normal(x.shape), jnp.float32), LEARNED)
-        moved = lambda e: loss(jax.tree.map(lambda x, d: x + e * d, LEARNED, step), *given[1:], self.attend)
-        slope = sum(float(jnp.sum(g * d)) for g, d in zip(found[0].values(), step.values(), strict=True))
+        moved = lambda e: loss(jax.tree.map(lambda x, d: x + e * d, LEARNED, step), *inputs[1:], self.attend)
+        slope = sum(float(jnp.sum(g * d)) for g, d in zip(grads[0].values(), step.values(), strict=True))
         np.testing.assert_allclose(slope, (moved(1e-2) - moved(-1e-2)) / 2e-2, rtol=2e-2, atol=5e-3)
         assert (slope != 0) == (name != "alibi")
 
@@ -152,5 +154,5 @@ class BiasContract:
         np.testing.assert_allclose(attend(sinks), expected, atol=1e-5)
         share = np.exp(np.asarray(sinks, np.float64))[None, :, None] / total
         slope = -(expected * np.asarray(upstream)).sum(-1).transpose(0, 2, 1) * share
-        found = jax.grad(lambda x: jnp.sum(attend(x) * upstream))(sinks)
-        np.testing.assert_allclose(found, slope.sum((0, 2)), atol=2e-5)
+        grads = jax.grad(lambda x: jnp.sum(attend(x) * upstream))(sinks)
+        np.testing.assert_allclose(grads, slope.sum((0, 2)), atol=2e-5)

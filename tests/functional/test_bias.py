@@ -19,12 +19,12 @@ def test_bias_with_a_cache(name):
             jnp.asarray(np.random.default_rng(1).standard_normal((7, 8)), jnp.float32)
         ),
     }[name]
-    whole = functional.attention(query, key, value, mask=masks.causal(), bias=bias)
+    full = functional.attention(query, key, value, mask=masks.causal(), bias=bias)
     weights = functional.attention_weights(query, key, mask=masks.causal(), bias=bias, rows=[5, 2])
     attend = quick(functional.attention, static_argnames="implementation")
     for t, implementation in ((0, "blockwise"), (3, "reference"), (5, "blockwise")):
         row = attend(
             query[:, t : t + 1], key, value, mask=masks.causal(t), bias=bias.at(t), implementation=implementation
         )
-        np.testing.assert_allclose(row[:, 0], whole[:, t], atol=1e-5)
-    np.testing.assert_allclose(jnp.einsum("bnts,bsnj->btnj", weights, value), whole[:, jnp.array([5, 2])], atol=1e-5)
+        np.testing.assert_allclose(row[:, 0], full[:, t], atol=1e-5)
+    np.testing.assert_allclose(jnp.einsum("bnts,bsnj->btnj", weights, value), full[:, jnp.array([5, 2])], atol=1e-5)

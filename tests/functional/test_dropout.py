@@ -81,8 +81,8 @@ def test_many_small_keys_at_one_index():
     """Each index sees fair bits over seeds 0, 1, 2, ...: the first element is not always dropped."""
     keys = jax.random.wrap_key_data(jnp.stack([jnp.zeros(4096, jnp.uint32), jnp.arange(4096, dtype=jnp.uint32)], 1))
     for index in (0, 1, 77):
-        found = np.asarray(jax.vmap(lambda key: hashed_bits(key, jnp.uint32(index)))(keys))  # noqa: B023
-        assert abs(chi_square(np.bincount(found >> 28, minlength=16))) < 5
+        result = np.asarray(jax.vmap(lambda key: hashed_bits(key, jnp.uint32(index)))(keys))  # noqa: B023
+        assert abs(chi_square(np.bincount(result >> 28, minlength=16))) < 5
     kept = jax.vmap(lambda key: functional.dropout(jnp.ones(3), rate=0.01, key=key))(keys)
     assert np.asarray(kept[0]).all()
 

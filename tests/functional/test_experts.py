@@ -75,12 +75,12 @@ def test_gradients(capacity):
             jnp.sin(computed(2, capacity=capacity, x=x, kernels={"w_in": w_in, "w_out": w_out}, logits=logits))
         )
 
-    given = single(X), *map(single, KERNELS.values()), logits
-    found = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(*given)
-    assert not np.asarray(found[1][4]).any()
-    for i, gradient in enumerate(found):
+    inputs = single(X), *map(single, KERNELS.values()), logits
+    grads = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(*inputs)
+    assert not np.asarray(grads[1][4]).any()
+    for i, gradient in enumerate(grads):
         step = single(np.random.default_rng(i).standard_normal(gradient.shape))
-        moved = lambda e: float(loss(*(x + e * step if j == i else x for j, x in enumerate(given))))  # noqa: B023
+        moved = lambda e: float(loss(*(x + e * step if j == i else x for j, x in enumerate(inputs))))  # noqa: B023
         np.testing.assert_allclose(
             float((gradient * step).sum()), (moved(1e-3) - moved(-1e-3)) / 2e-3, rtol=3e-2, atol=2e-2
         )
@@ -121,8 +121,8 @@ def test_losses_of_padding_that_is_nan():
     balance = lambda x, **options: functional.load_balancing_loss(functional.route(x, 2, **options), REAL)
     np.testing.assert_array_equal(balance(dirty), balance(clean))
     for loss in (lambda x: balance(x, valid=REAL), lambda x: functional.router_z_loss(x, REAL)):
-        (found, slope), (expected, wanted) = (jax.value_and_grad(loss)(x) for x in (dirty, clean))
-        np.testing.assert_array_equal(found, expected)
+        (got, slope), (expected, wanted) = (jax.value_and_grad(loss)(x) for x in (dirty, clean))
+        np.testing.assert_array_equal(got, expected)
         np.testing.assert_array_equal(slope, wanted)
         assert np.asarray(wanted)[np.asarray(REAL)].any()
 
@@ -136,7 +136,7 @@ def test_padding_goes_to_no_expert(capacity):
         output = functional.mixture_of_experts(x, functional.route(logits, 2, valid=valid), experts, capacity=capacity)
         return jnp.sin(output).sum(), output
 
-    x, logits = (jnp.where(REAL[:, None], single(given), jnp.nan) for given in (X, LOGITS))
+    x, logits = (jnp.where(REAL[:, None], single(array), jnp.nan) for array in (X, LOGITS))
     real, w_in = np.asarray(REAL), single(KERNELS["w_in"])
     slope = jax.grad(loss, (0, 1, 2), has_aux=True)
     (*by_token, by_kernel), output = slope(x, logits, w_in, REAL)

@@ -22,10 +22,10 @@ def single(*xs):
 def test_two_linear_maps(biased):
     b_in, b_out = (B_IN, B_OUT) if biased else (0.0, 0.0)
     expected = np.maximum(0, X @ W_IN + b_in) @ W_OUT + b_out
-    given = [
+    inputs = [
         None if x is None else single(x)[0] for x in (W_IN, B_IN if biased else None, W_OUT, B_OUT if biased else None)
     ]
-    np.testing.assert_allclose(functional.feed_forward(single(X)[0], *given), expected, atol=1e-5)
+    np.testing.assert_allclose(functional.feed_forward(single(X)[0], *inputs), expected, atol=1e-5)
 
 
 def test_gated():

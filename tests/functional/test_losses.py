@@ -127,15 +127,15 @@ def test_linear_value_and_gradients(smoothing, z_loss, counted, chunk):
     assert float(count) == expected_count
     where = None if counted is None else jnp.asarray(counted)
     call = functional.linear_cross_entropy  # without a gradient it is another program
-    given = (jnp.asarray(WIDE, jnp.float32), jnp.asarray(TABLE, jnp.float32), jnp.asarray(LABELS, jnp.int32))
-    np.testing.assert_allclose(call(*given, where=where, **options)[0], expected, rtol=1e-6)
+    inputs = (jnp.asarray(WIDE, jnp.float32), jnp.asarray(TABLE, jnp.float32), jnp.asarray(LABELS, jnp.int32))
+    np.testing.assert_allclose(call(*inputs, where=where, **options)[0], expected, rtol=1e-6)
 
 
 def test_linear_gradient_of_a_scaled_loss():
     """The gradient is computed in the forward pass, and the upstream gradient still multiplies it."""
-    given = jnp.asarray(WIDE, jnp.float32), jnp.asarray(TABLE, jnp.float32), jnp.asarray(LABELS, jnp.int32)
-    loss = lambda x: functional.linear_cross_entropy(x, *given[1:])[0]
-    np.testing.assert_allclose(jax.grad(lambda x: -3 * loss(x))(given[0]), -3 * jax.grad(loss)(given[0]), rtol=1e-6)
+    inputs = jnp.asarray(WIDE, jnp.float32), jnp.asarray(TABLE, jnp.float32), jnp.asarray(LABELS, jnp.int32)
+    loss = lambda x: functional.linear_cross_entropy(x, *inputs[1:])[0]
+    np.testing.assert_allclose(jax.grad(lambda x: -3 * loss(x))(inputs[0]), -3 * jax.grad(loss)(inputs[0]), rtol=1e-6)
 
 
 def test_linear_uncounted_labels_add_nothing():
@@ -172,5 +172,5 @@ def test_linear_never_holds_the_logits():
 @pytest.mark.parametrize("shape", [(2, 5, 4), (2, 4, 3), (3, 5, 3)])
 def test_linear_refuses_shapes_that_do_not_fit(shape):
     unchecked = inspect.unwrap(functional.linear_cross_entropy)  # without the type checks of the tests
-    with pytest.raises(ValueError, match=r"expected x \[B, T, D\], table \[V, D\], labels \[B, T\]; got "):
+    with pytest.raises(ValueError, match=r"shapes must be x \[B, T, D\], table \[V, D\], labels \[B, T\], got "):
         unchecked(jnp.zeros(shape), jnp.zeros((7, 3)), jnp.zeros((2, 5), jnp.int32))

@@ -39,8 +39,8 @@ def test_sandwich_and_deep_norm():
 )
 def test_deep_norm_gains(depths, encoder, decoder):
     """Table 2 of the paper for encoder-only, decoder-only and encoder-decoder models."""
-    found = functional.deep_norm_gains(*depths)
-    np.testing.assert_allclose(found, (encoder, decoder), rtol=1e-12)
+    gains = functional.deep_norm_gains(*depths)
+    np.testing.assert_allclose(gains, (encoder, decoder), rtol=1e-12)
 
 
 def test_deep_norm_keeps_the_input_at_depth():

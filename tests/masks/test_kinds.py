@@ -30,10 +30,10 @@ PACKED = [[1, 1, 1, 2, 2, 2, 3, 3], [1, 1, 2, 2, 2, 2, 2, 0]]
 )
 def test_live_ranges_are_tight(mask, expected):
     """Queries 0 to 3 and 4 to 7: [block][example], start and stop."""
-    found = mask.live_ranges(np.array([0, 4]), np.array([4, 8]))
-    if found is not None:
-        found = [[tuple(pair) for pair in block] for block in np.stack(found, -1).tolist()]
-    assert found == expected
+    result = mask.live_ranges(np.array([0, 4]), np.array([4, 8]))
+    if result is not None:
+        result = [[tuple(pair) for pair in block] for block in np.stack(result, -1).tolist()]
+    assert result == expected
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,9 @@ AHEAD = np.arange(S)[None] - np.arange(T)[:, None]
 ALIBI = -(0.25 ** np.arange(1, N + 1))[:, None, None] * np.abs(AHEAD)
 
 
-def attention(*given, grouped=False, **options):
+def attention(*inputs, grouped=False, **options):
     """Returns the result of PyTorch for ``[B, T, N, H]``."""
-    swapped = [x.transpose(1, 2) for x in given]
+    swapped = [x.transpose(1, 2) for x in inputs]
     sdpa = torch.nn.functional.scaled_dot_product_attention
     return sdpa(*swapped, enable_gqa=grouped, **options).transpose(1, 2)
 
@@ -78,13 +78,13 @@ CASES = {
 @pytest.mark.parametrize("implementation", ["reference", "blockwise"])
 @pytest.mark.parametrize("name", CASES)
 def test_scaled_dot_product_attention(name, implementation):
-    (num_queries, num_keys), heads, width, ours, theirs = CASES[name]
+    (num_queries, num_keys), heads, value_dim, ours, theirs = CASES[name]
     agree(
         lambda q, k, v: functional.attention(q, k, v, implementation=implementation, **ours),
         lambda q, k, v: attention(q, k, v, grouped=heads != N, **theirs),
         array(B, num_queries, N, H),
         array(B, num_keys, heads, H, seed=1),
-        array(B, num_keys, heads, width, seed=2),
+        array(B, num_keys, heads, value_dim, seed=2),
     )
 
 
@@ -106,8 +106,8 @@ def test_bias(shape, implementation):
 @pytest.mark.parametrize("implementation", ["reference", "blockwise"])
 def test_bfloat16(implementation):
     """The result is within 2 % of PyTorch's, and within 1 % of float32's, for the same rounded inputs."""
-    given = [array(B, n, N, 32, seed=i) for i, n in enumerate((T, S, S))]
-    narrow = [jnp.asarray(x, jnp.bfloat16) for x in given]
+    inputs = [array(B, n, N, 32, seed=i) for i, n in enumerate((T, S, S))]
+    narrow = [jnp.asarray(x, jnp.bfloat16) for x in inputs]
     exact = attention(*[torch.tensor(np.asarray(x, np.float32)) for x in narrow], is_causal=True)
     theirs = attention(*[torch.tensor(np.asarray(x, np.float32)).bfloat16() for x in narrow], is_causal=True)
     ours = functional.attention(*narrow, mask=masks.causal(), implementation=implementation)
@@ -148,21 +148,21 @@ def test_flex_attention(name, implementation):
     from torch.nn.attention import flex_attention as flex
 
     ours, mask, score = FLEX[name]
-    given = [array(B, S, heads, H, seed=i) for i, heads in enumerate((N, 2, 2))]
+    inputs = [array(B, S, heads, H, seed=i) for i, heads in enumerate((N, 2, 2))]
     block_mask = flex.create_block_mask(mask, B, None, S, S, device="cpu")
-    swapped = [torch.tensor(x).transpose(1, 2) for x in given]
+    swapped = [torch.tensor(x).transpose(1, 2) for x in inputs]
     expected = flex.flex_attention(*swapped, score_mod=score, block_mask=block_mask, enable_gqa=True)
-    output = functional.attention(*map(jnp.asarray, given), implementation=implementation, **ours)
+    output = functional.attention(*map(jnp.asarray, inputs), implementation=implementation, **ours)
     close(output, expected.transpose(1, 2))
     assert (name == "empty rows") == (not output[:, 0].any())
 
 
 def test_empty_rows():
     """An intended difference: a query without keys gets NaN or 0 there, by version and kernel, and 0 here."""
-    given = [array(1, 2, 1, H, seed=i) for i in range(3)]
+    inputs = [array(1, 2, 1, H, seed=i) for i in range(3)]
     mask = np.array([[True, False], [False, False]])
-    theirs = attention(*map(torch.tensor, given), attn_mask=torch.tensor(mask))
-    ours = functional.attention(*map(jnp.asarray, given), mask=mask)
+    theirs = attention(*map(torch.tensor, inputs), attn_mask=torch.tensor(mask))
+    ours = functional.attention(*map(jnp.asarray, inputs), mask=mask)
     close(ours[:, 0], theirs[:, 0])
     assert not ours[:, 1].any()
     assert not theirs[:, 1].nan_to_num().any()
@@ -218,7 +218,7 @@ def test_gated_feed_forward(name):
         return inner @ w_out
 
     weights = [array(*shape, seed=i) for i, shape in enumerate([(D, 24), (D, 24), (24, D)], 1)]
-    call = lambda *given: functional.gated_feed_forward(*given, activation=ours)
+    call = lambda *inputs: functional.gated_feed_forward(*inputs, activation=ours)
     agree(call, theirs, array(B, T, D), *weights, tolerance=1e-3)
 
 

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.parity
 def test_the_generator():
     """The numbers of ``torch.manual_seed`` and one ``randn`` after another."""
     torch.manual_seed(42)
-    for found in seeded(42, (4, 4), (5, 16), (20, 512)):
-        np.testing.assert_allclose(found, torch.randn(*found.shape).numpy(), atol=2e-6)
+    for numbers in seeded(42, (4, 4), (5, 16), (20, 512)):
+        np.testing.assert_allclose(numbers, torch.randn(*numbers.shape).numpy(), atol=2e-6)
 
 
 def test_m6_built_in_comparison():

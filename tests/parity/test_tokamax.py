@@ -58,8 +58,8 @@ class TestTokamax(AttentionContract, BiasContract):
 def test_causal_masks_and_windows_become_options(mask, monkeypatch):
     """A causal mask and a window become options of tokamax."""
     query, key, value, _ = arrays()
-    given = query, key[:, :5], value[:, :5]
+    inputs = query, key[:, :5], value[:, :5]
     monkeypatch.setitem(api.implementations, "tokamax", api.Implementation(tokamax.attention, tokamax.refuse_anywhere))
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        got = functional.attention(*given, mask=mask, implementation="tokamax")
-    np.testing.assert_allclose(got, functional.attention(*given, mask=mask, implementation="reference"), atol=1e-6)
+        got = functional.attention(*inputs, mask=mask, implementation="tokamax")
+    np.testing.assert_allclose(got, functional.attention(*inputs, mask=mask, implementation="reference"), atol=1e-6)

@@ -71,7 +71,7 @@ def block(arrange, activation, cross=False):
 @pytest.mark.parametrize("masking", ["none", "causal", "boolean", "bias"])
 def test_scaled_dot_product_attention(masking):
     """Value and the three gradients; the attn_mask of this function has the polarity of this library."""
-    given = [array(B, length, N, 4, seed=i) for i, length in enumerate((T, S, S))]
+    inputs = [array(B, length, N, 4, seed=i) for i, length in enumerate((T, S, S))]
     upstream = array(B, T, N, 4, seed=9)
     mask = np.random.default_rng(5).random((B, N, T, S)) > 0.4
     mask[..., 0] = True  # their empty rows are NaN
@@ -88,10 +88,10 @@ def test_scaled_dot_product_attention(masking):
         "boolean": {"attn_mask": torch.tensor(mask)},
         "bias": {"attn_mask": torch.tensor(bias)},
     }[masking]
-    leaves = [leaf(x.transpose(0, 2, 1, 3)) for x in given]
+    leaves = [leaf(x.transpose(0, 2, 1, 3)) for x in inputs]
     expected = torch.nn.functional.scaled_dot_product_attention(*leaves, **theirs)
     expected.backward(torch.tensor(upstream.transpose(0, 2, 1, 3).copy()))
-    output, pull = jax.vjp(lambda *qkv: functional.attention(*qkv, **ours), *map(jnp.asarray, given))
+    output, pull = jax.vjp(lambda *qkv: functional.attention(*qkv, **ours), *map(jnp.asarray, inputs))
     close(output, expected.transpose(1, 2))
     for got, x in zip(pull(jnp.asarray(upstream)), leaves, strict=True):
         close(got, x.grad.transpose(1, 2))
@@ -103,8 +103,8 @@ def test_multihead_attention():
     theirs = torch.nn.MultiheadAttention(D, N, batch_first=True)
     fill_attention(theirs, params)
     x = array(B, S, D)
-    given = leaf(x)
-    expected, weights = theirs(given, given, given, key_padding_mask=torch.tensor(~VALID))
+    inputs = leaf(x)
+    expected, weights = theirs(inputs, inputs, inputs, key_padding_mask=torch.tensor(~VALID))
     expected.square().sum().backward()
     close(net.apply(params, jnp.asarray(x), mask=masks.padding(VALID)), expected)
     query, key, _ = net.call(modules.SelfAttention.project, params, jnp.asarray(x))
@@ -112,7 +112,7 @@ def test_multihead_attention():
     close(ours.mean(1), weights)  # theirs are averaged over heads
     loss = lambda p, x: jnp.sum(net.net.apply(p, x, mask=masks.padding(VALID)) ** 2)
     slope, slope_x = jax.grad(loss, (0, 1))(params, jnp.asarray(x))
-    close(slope_x, given.grad, 1e-3)
+    close(slope_x, inputs.grad, 1e-3)
     close(slope["kernel"].transpose(2, 1, 3, 0).reshape(3 * D, D), theirs.in_proj_weight.grad, 2e-3)
     close(slope["bias"].transpose(1, 0, 2).reshape(-1), theirs.in_proj_bias.grad, 2e-3)
     close(slope["output"]["kernel"].reshape(D, D).T, theirs.out_proj.weight.grad, 2e-3)
@@ -128,14 +128,14 @@ def test_encoder_layer(norm_first, activation):
     )
     fill_block(theirs, params)
     x = array(B, S, D)
-    given = leaf(x)
-    expected = theirs(given, src_key_padding_mask=torch.tensor(~VALID))
+    inputs = leaf(x)
+    expected = theirs(inputs, src_key_padding_mask=torch.tensor(~VALID))
     real = VALID[..., None].astype(np.float32)  # they may leave padded rows empty
     (expected * torch.tensor(real)).square().sum().backward()
     output = net.apply(params, jnp.asarray(x), mask=masks.padding(VALID))
     close(output * real, expected * torch.tensor(real))
     loss = lambda x: jnp.sum(net.net.apply(params, x, mask=masks.padding(VALID)) ** 2 * real)
-    close(jax.grad(loss)(jnp.asarray(x)), given.grad, 1e-3)
+    close(jax.grad(loss)(jnp.asarray(x)), inputs.grad, 1e-3)
 
 
 @pytest.mark.parametrize(("norm_first", "activation"), [(True, "relu"), (False, "gelu")])
@@ -148,14 +148,14 @@ def test_decoder_layer(norm_first, activation):
     )
     fill_block(theirs, params, cross=True)
     x, memory = array(B, T, D), array(B, S, D, seed=1)
-    given = [leaf(x), leaf(memory)]
+    inputs = [leaf(x), leaf(memory)]
     blocked = torch.tensor(~np.tri(T, dtype=bool))
-    expected = theirs(*given, tgt_mask=blocked, memory_key_padding_mask=torch.tensor(~VALID))
+    expected = theirs(*inputs, tgt_mask=blocked, memory_key_padding_mask=torch.tensor(~VALID))
     expected.square().sum().backward()
     both = {"mask": masks.from_torch(blocked.numpy()), "memory_mask": masks.padding(VALID)}
     close(net.apply(params, jnp.asarray(x), jnp.asarray(memory), **both), expected)
     loss = lambda x, m: jnp.sum(net.net.apply(params, x, m, **both) ** 2)
-    for got, y in zip(jax.grad(loss, (0, 1))(jnp.asarray(x), jnp.asarray(memory)), given, strict=True):
+    for got, y in zip(jax.grad(loss, (0, 1))(jnp.asarray(x), jnp.asarray(memory)), inputs, strict=True):
         close(got, y.grad, 2e-3)
 
 
@@ -175,16 +175,16 @@ def test_cross_entropy(smoothing):
     """PyTorch's ignore_index is `where` here, and its smoothing is the same."""
     logits, labels = array(6, 9) * 3, np.array([0, 8, 3, 2, 5, 1])
     counted = np.array([1, 1, 0, 1, 1, 0], bool)
-    given = leaf(logits)
+    inputs = leaf(logits)
     loss = torch.nn.CrossEntropyLoss(label_smoothing=smoothing, reduction="sum", ignore_index=-100)
-    expected = loss(given, torch.tensor(np.where(counted, labels, -100)))
+    expected = loss(inputs, torch.tensor(np.where(counted, labels, -100)))
     expected.backward()
     ours = lambda x: functional.cross_entropy(
         x, jnp.asarray(labels, jnp.int32), where=jnp.asarray(counted), smoothing=smoothing
     )[0]
     value, slope = jax.value_and_grad(ours)(jnp.asarray(logits))
     close(value, expected)
-    close(slope, given.grad)
+    close(slope, inputs.grad)
 
 
 @pytest.mark.parametrize(("ours", "approximate"), [(functional.gelu, "none"), (functional.gelu_tanh, "tanh")])

@@ -75,13 +75,15 @@ def test_contract_of_empty_rows_and_unseen_keys(fill):
         output, weights = functional.additive_attention(query, key, value, **WEIGHTS, mask=masks.dense(allowed))
         return jnp.sum(output**2), (output, weights)
 
-    found = jax.value_and_grad(both, (0, 1, 2), has_aux=True)
+    value_and_grads = jax.value_and_grad(both, (0, 1, 2), has_aux=True)
     query, key, value = ARRAYS
     unseen = ~ALLOWED[..., None]
     dirty = (query.at[1, 2].set(fill), *(jnp.where(unseen, fill, x) for x in (key, value)))
-    for a, b in zip(jax.tree.leaves(found(*dirty)), jax.tree.leaves(found(query, key, value)), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(value_and_grads(*dirty)), jax.tree.leaves(value_and_grads(query, key, value)), strict=True
+    ):
         np.testing.assert_array_equal(a, b)
-    (_, (output, weights)), slopes = found(*dirty)
+    (_, (output, weights)), slopes = value_and_grads(*dirty)
     assert not np.asarray(output[1, 2]).any()
     assert not np.asarray(weights)[~allowed].any()
     assert not np.asarray(slopes[0][1, 2]).any()

@@ -70,13 +70,13 @@ class TestParts:
     def test_sizes(self, monkeypatch):
         """A part has as many key heads as `HEADS` query heads allow, at least one, and more rows once all heads fit."""
         monkeypatch.setattr(blockwise, "HEADS", 4)
-        given = lambda batch, heads, key_heads: [jnp.ones((batch, 3, n, 4)) for n in (heads, key_heads, key_heads)]
-        assert part(*given(6, 8, 8)) == (6, 8)  # eight devices
+        inputs = lambda batch, heads, key_heads: [jnp.ones((batch, 3, n, 4)) for n in (heads, key_heads, key_heads)]
+        assert part(*inputs(6, 8, 8)) == (6, 8)  # eight devices
         monkeypatch.setattr(targets, "devices", lambda: jax.devices()[:1])
-        assert [part(*given(6, 8, k)) for k in (8, 4, 2, 1)] == [(1, 4), (1, 2), (1, 1), (1, 1)]
-        assert [part(*given(6, n, n)) for n in (6, 4, 2, 1)] == [(1, 3), (1, 4), (2, 2), (3, 1)]
-        assert part(*given(6, 8, 8), bias=functional.alibi(8)) == (6, 8)
-        assert part(*given(6, 8, 8), bias=jnp.ones((6, 8, 3, 3))) == (1, 4)
+        assert [part(*inputs(6, 8, k)) for k in (8, 4, 2, 1)] == [(1, 4), (1, 2), (1, 1), (1, 1)]
+        assert [part(*inputs(6, n, n)) for n in (6, 4, 2, 1)] == [(1, 3), (1, 4), (2, 2), (3, 1)]
+        assert part(*inputs(6, 8, 8), bias=functional.alibi(8)) == (6, 8)
+        assert part(*inputs(6, 8, 8), bias=jnp.ones((6, 8, 3, 3))) == (1, 4)
 
     @pytest.mark.parametrize(
         "name",
@@ -84,9 +84,9 @@ class TestParts:
     )
     def test_agrees_with_numpy(self, parts, name):
         """Output and all gradients: biases of each broadcast shape, masks of rows and heads, dropout."""
-        given, ours, _ = parts.request(name)
-        batch, _, num_heads, _ = given[0].shape
-        is_cut = part(*given, **ours) != (batch, given[1].shape[2])
+        inputs, ours, _ = parts.request(name)
+        batch, _, num_heads, _ = inputs[0].shape
+        is_cut = part(*inputs, **ours) != (batch, inputs[1].shape[2])
         assert is_cut == (batch * num_heads > blockwise.HEADS)
         parts.check_agrees_with_numpy(name)
 
@@ -94,17 +94,17 @@ class TestParts:
     @pytest.mark.parametrize("shape", [(4, 2, 5, 7), (4, 1, 1, 7), (1, 2, 5, 1), (1, 1, 5, 7)], ids=str)
     def test_more_rows(self, parts, shape):
         """Four rows of two heads; two rows at a time if four heads are computed together."""
-        given = arrays(2, 2, batch=4)
+        inputs = arrays(2, 2, batch=4)
         dropout, mask, array = functional.Dropout(0.3, jax.random.key(2)), coin(4, 2, 5, 7), bias(*shape)
         options = {"mask": masks.dense(mask), "bias": array, "dropout": dropout}
-        assert part(*given, **options) == {1: (1, 1), 2: (1, 2), 4: (2, 2)}[blockwise.HEADS]
+        assert part(*inputs, **options) == {1: (1, 1), 2: (1, 2), 4: (2, 2)}[blockwise.HEADS]
         kept = numpy_attention.kept(jax.random.key_data(dropout.key), 0.3, (4, 2, 5, 7))
         theirs = {"allowed": mask, "bias": array, "rate": 0.3, "kept": kept}
-        output, found = parts.gradients(*given, **options)
-        np.testing.assert_allclose(output, numpy_attention.attention(*given[:3], **theirs)[0], atol=3e-6)
-        *expected, d_bias = numpy_attention.gradients(*given, **theirs)
+        output, result = parts.gradients(*inputs, **options)
+        np.testing.assert_allclose(output, numpy_attention.attention(*inputs[:3], **theirs)[0], atol=3e-6)
+        *expected, d_bias = numpy_attention.gradients(*inputs, **theirs)
         expected.append(d_bias.sum(tuple(dim for dim, size in enumerate(shape) if size == 1), keepdims=True))
-        for got, want in zip(found, expected, strict=True):
+        for got, want in zip(result, expected, strict=True):
             np.testing.assert_allclose(got, want, atol=2e-5)
 
     def test_drops_the_same_weights(self, parts):
@@ -153,7 +153,7 @@ def visited(mask, length, *, batch=1, gradient=False):
             make_request(query, query, query, mask=Counting(mask, tiles.append)), query_block=8, key_block=8
         )
 
-    function = jax.grad(lambda *given: call(*given).sum()) if gradient else call
+    function = jax.grad(lambda *inputs: call(*inputs).sum()) if gradient else call
     jax.block_until_ready(jax.jit(function)(query, mask))
     jax.effects_barrier()
     return [(query // 8, key // 8) for query, key in tiles]
@@ -209,9 +209,9 @@ def test_parts_have_bounds_of_their_own(monkeypatch):
     mask = masks.lengths([8, 40, 0])
     assert sorted(visited(mask, 64, batch=3)) == sorted((i, j) for i in range(8) for j in [0, *range(5)])
     query = jax.random.normal(jax.random.key(0), (3, 64, 1, 4))
-    found = attention(make_request(query, query, query, mask=mask), query_block=8, key_block=8)
+    result = attention(make_request(query, query, query, mask=mask), query_block=8, key_block=8)
     np.testing.assert_allclose(
-        found, functional.attention(query, query, query, mask=mask, implementation="reference"), atol=2e-6
+        result, functional.attention(query, query, query, mask=mask, implementation="reference"), atol=2e-6
     )
 
 
@@ -220,8 +220,8 @@ def test_a_mask_of_the_full_batch_serves_a_shard():
     query = jax.random.normal(jax.random.key(0), (4, 12, 1, 4))
     request = make_request(query, query, query, mask=masks.lengths([2, 3, 11, 9]))
     mine = dataclasses.replace(request, query=query[2:], key=query[2:], value=query[2:])
-    found = jax.jit(lambda row: attention(mine, query_block=4, key_block=4, dims=(4, 1, 12, 12), origin=(row, 0)))(2)
-    np.testing.assert_allclose(found, attention(request)[2:], atol=2e-6)
+    result = jax.jit(lambda row: attention(mine, query_block=4, key_block=4, dims=(4, 1, 12, 12), origin=(row, 0)))(2)
+    np.testing.assert_allclose(result, attention(request)[2:], atol=2e-6)
 
 
 def test_vmap_keeps_plain_bounds():
@@ -229,7 +229,7 @@ def test_vmap_keeps_plain_bounds():
 
     The function is mapped twice under jit, each with its own padding, and gives the same numbers as one by one.
     """
-    given = jax.random.normal(jax.random.key(0), (3, 2, 2, 1, 20, 1, 4))
+    inputs = jax.random.normal(jax.random.key(0), (3, 2, 2, 1, 20, 1, 4))
     mask = masks.Lengths(jnp.array([[[3], [9]], [[0], [12]]]))
 
     @jax.jit
@@ -241,9 +241,9 @@ def test_vmap_keeps_plain_bounds():
     together = jax.vmap(jax.vmap(one))
     for i, j in np.ndindex(2, 2):
         pick = functools.partial(jax.tree.map, lambda x: x[i, j])  # noqa: B023
-        for got, want in zip(pick(together(*given, mask)), one(*given[:, i, j], pick(mask)), strict=True):
+        for got, want in zip(pick(together(*inputs, mask)), one(*inputs[:, i, j], pick(mask)), strict=True):
             np.testing.assert_allclose(got, want, atol=1e-6)
-    loops = [eqn.params["cond_jaxpr"] for eqn in loops_of(jax.make_jaxpr(together)(*given, mask))]
+    loops = [eqn.params["cond_jaxpr"] for eqn in loops_of(jax.make_jaxpr(together)(*inputs, mask))]
     assert len(loops) == 2
     assert all(not condition.jaxpr.outvars[0].aval.shape for condition in loops)
     assert all(eqn.primitive.name != "reduce_or" for condition in loops for eqn in condition.jaxpr.eqns)
@@ -318,7 +318,7 @@ def test_a_finite_bias_that_lowers_a_full_row(low):
 def test_in_a_program_of_64_bits(dtype):
     """Integers and zeros are 64-bit by default; sums remain float32, also those of a bias."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        given = [jnp.asarray(x, dtype) for x in arrays(2, 2)[:3]]
+        inputs = [jnp.asarray(x, dtype) for x in arrays(2, 2)[:3]]
         table = jnp.asarray(np.random.default_rng(0).normal(size=(8, 2)), dtype)
 
         def loss(arrays, table, implementation):
@@ -329,7 +329,7 @@ def test_in_a_program_of_64_bits(dtype):
             return jnp.sin(output).sum(), output
 
         slope = jax.value_and_grad(loss, (0, 1), has_aux=True)
-        found, expected = (slope(given, table, name) for name in ("blockwise", "reference"))
-    for got, want in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        result, expected = (slope(inputs, table, name) for name in ("blockwise", "reference"))
+    for got, want in zip(*map(jax.tree.leaves, (result, expected)), strict=True):
         assert got.dtype == want.dtype
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

@@ -15,12 +15,12 @@ def test_explanation():
     """Every accepting implementation has a small worst error, every other one a reason, and one is chosen."""
     query, key, value, _ = arrays()
     options = {"mask": masks.causal(1), "bias": functional.alibi(4)}
-    found = functional.explain_attention(query, key, value, **options)
-    assert found.chosen == "reference"
-    assert set(found.errors) == {"reference", "blockwise", "xla"}
-    assert all(error and 0 < error < 1e-5 for error in found.errors.values())
-    assert set(found.refused) == {"cudnn", "splash", "tokamax"}
-    text = str(found)
+    explanation = functional.explain_attention(query, key, value, **options)
+    assert explanation.chosen == "reference"
+    assert set(explanation.errors) == {"reference", "blockwise", "xla"}
+    assert all(error and 0 < error < 1e-5 for error in explanation.errors.values())
+    assert set(explanation.refused) == {"cudnn", "splash", "tokamax"}
+    text = str(explanation)
     assert text.splitlines()[0].startswith("-> reference    worst error ")
     assert "   cudnn        refuses: it needs an NVIDIA GPU" in text
     assert "   splash       refuses: it needs a TPU v4 or later, got cpu (cpu)" in text
@@ -33,8 +33,8 @@ def test_explanation_is_judged_by_float64(monkeypatch):
     query, key, value, _ = arrays()
     options = {"mask": masks.dense(np.tri(5, 7, -1, dtype=bool)), "score": functional.soft_cap(3.0)}
     options["dropout"] = functional.Dropout(0.3, jax.random.key(2))
-    found = functional.explain_attention(query, key, value, **options)
-    errors = {name: error or 0.0 for name, error in found.errors.items()}
+    explanation = functional.explain_attention(query, key, value, **options)
+    errors = {name: error or 0.0 for name, error in explanation.errors.items()}
     assert errors["wrong"] > 1e-4
     assert 0 < errors["blockwise"] < 1e-5
     assert 0 < errors["reference"] < 1e-5
@@ -43,7 +43,7 @@ def test_explanation_is_judged_by_float64(monkeypatch):
 def test_explanation_of_shapes_alone():
     explain = inspect.unwrap(functional.explain_attention)
     long = jax.ShapeDtypeStruct((1, 16_384, 8, 64), jnp.float32)
-    found = explain(long, long, long, mask=masks.causal())
-    assert found.chosen == "blockwise"
-    assert found.errors == {"reference": None, "blockwise": None, "xla": None}
-    assert "worst" not in str(found)
+    explanation = explain(long, long, long, mask=masks.causal())
+    assert explanation.chosen == "blockwise"
+    assert explanation.errors == {"reference": None, "blockwise": None, "xla": None}
+    assert "worst" not in str(explanation)

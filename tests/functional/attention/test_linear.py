@@ -64,8 +64,8 @@ def test_steps_are_the_rows_of_the_causal_form():
     """The recurrent form, as a scan, which makes a Transformer an RNN."""
     state = functional.linear_attention_start(B, N, H, J)
 
-    def step(state, given):
-        output, state = functional.linear_attention_step(*given, state)
+    def step(state, inputs):
+        output, state = functional.linear_attention_step(*inputs, state)
         return state, output
 
     _, rows = jax.lax.scan(step, state, tuple(jnp.moveaxis(x, 1, 0) for x in ARRAYS))
@@ -85,8 +85,8 @@ def test_cost_grows_with_the_length_not_its_square():
     """By the compiler's count of operations, twice the length is twice the work."""
 
     def flops(length):
-        given = [jax.ShapeDtypeStruct((1, length, 2, 8), jnp.float32)] * 3
-        return jax.jit(functional.linear_attention).lower(*given).compile().cost_analysis()["flops"]
+        inputs = [jax.ShapeDtypeStruct((1, length, 2, 8), jnp.float32)] * 3
+        return jax.jit(functional.linear_attention).lower(*inputs).compile().cost_analysis()["flops"]
 
     assert flops(2048) == pytest.approx(2 * flops(1024), rel=0.05)
 

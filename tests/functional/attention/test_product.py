@@ -91,15 +91,15 @@ def cover(strength, *, refused=False, ring=True):
         shape = [sizes[i] for i in chosen]
         meetings.append(count + np.ravel_multi_index(tuple(numbers[:, i] for i in chosen), shape))
         count += math.prod(shape)
-    meetings, found = np.stack(meetings, 1), []
-    new, known = np.zeros(count, int), np.zeros(len(cases), int)
+    meetings, results = np.stack(meetings, 1), []
+    new, similarity = np.zeros(count, int), np.zeros(len(cases), int)
     new[meetings] = 1
     while new.any():
-        best = (new[meetings].sum(1) * 10_000 - known).argmax()
+        best = (new[meetings].sum(1) * 10_000 - similarity).argmax()
         new[meetings[best]] = 0
-        known += (numbers == numbers[best]).sum(1)
-        found.append(cases[best])
-    return found
+        similarity += (numbers == numbers[best]).sum(1)
+        results.append(cases[best])
+    return results
 
 
 def pairs_of_the_ring():
@@ -175,9 +175,9 @@ def drawn(case):
     return [jnp.asarray(draw((B, *shape)), case.dtype) for shape in shapes]
 
 
-def by_numpy(case, given, dropout_key):
+def by_numpy(case, inputs, dropout_key):
     """Returns the result of `pulled`, computed from formulas."""
-    query, key, value, upstream = (np.asarray(x, np.float64) for x in given)
+    query, key, value, upstream = (np.asarray(x, np.float64) for x in inputs)
     (num_queries, num_keys), scale, parameters = case.lengths, H**-0.5, learned(case)
     dims = B, N, num_queries, num_keys
     options = {"allowed": masked(case.mask, *case.lengths)[1]}
@@ -208,13 +208,13 @@ def by_numpy(case, given, dropout_key):
 
 def worst(case):
     """Returns the largest error of the output and of any gradient, relative to values above 1."""
-    given, dropout_key = drawn(case), jax.random.key(5)
+    inputs, dropout_key = drawn(case), jax.random.key(5)
     # The gradient of `jax.nn` in bfloat16 multiplies two dtypes.
     with jax.numpy_dtype_promotion("standard" if case.implementation == "xla" else "strict"):
-        found = pulled(case, *given, learned(case), masked(case.mask, *case.lengths)[0], dropout_key)
-    assert [x.dtype for x in found[:4]] == [case.dtype] * 4
+        results = pulled(case, *inputs, learned(case), masked(case.mask, *case.lengths)[0], dropout_key)
+    assert [x.dtype for x in results[:4]] == [case.dtype] * 4
     errors = []
-    for got, want in zip(*(jax.tree.leaves(x) for x in (found, by_numpy(case, given, dropout_key))), strict=True):
+    for got, want in zip(*(jax.tree.leaves(x) for x in (results, by_numpy(case, inputs, dropout_key))), strict=True):
         assert got.shape == want.shape
         errors.append(np.abs(np.asarray(got, np.float64) - want).max() / max(1, np.abs(want).max()))
     return max(errors)
@@ -233,14 +233,14 @@ def refused(case):
 def check(cases):
     """Checks that each case is within its tolerance, or is refused."""
     assert cases
-    found = {}
+    results = {}
     for case in cases:
         if refusals(case):
             refused(case)
         else:
-            found[case] = worst(case)
+            results[case] = worst(case)
     pulled.clear_cache()
-    assert {label(case): x for case, x in found.items() if not x < TOLERANCE[case.dtype]} == {}
+    assert {label(case): x for case, x in results.items() if not x < TOLERANCE[case.dtype]} == {}
 
 
 @pytest.mark.parametrize("case", [*cover(2, ring=False), *first(pairs_of_the_ring())], ids=label)
@@ -294,8 +294,8 @@ def test_refusals():
 @pytest.mark.parametrize("strength", [2, 3])
 def test_nothing_is_left_out(strength):
     """Every combination that can meet in a case that runs, or in a refused one, is in the cover."""
-    places = list(itertools.combinations(range(len(AXES)), strength))
-    meet = lambda cases: {(where, tuple(case[i] for i in where)) for case in cases for where in places}
+    subsets = list(itertools.combinations(range(len(AXES)), strength))
+    meet = lambda cases: {(where, tuple(case[i] for i in where)) for case in cases for where in subsets}
     for refused, ring in itertools.product((False, True), repeat=2):
         chosen = every() if ring else every(implementation=ALONE)
         possible = meet(case for case in chosen if refused == bool(refusals(case)))

@@ -20,16 +20,16 @@ class TestReference(AttentionContract, BiasContract):
 
 def test_oracle_gradients_are_finite_differences():
     """The NumPy gradients that the contract trusts agree with finite differences of the NumPy output."""
-    given = [np.asarray(x, np.float64) for x in arrays(2, 1)]
+    inputs = [np.asarray(x, np.float64) for x in arrays(2, 1)]
     options = {
         "allowed": CASES["mask [1, T, S]"][1][:, None],
         "bias": np.asarray(CASES["padding"][2]["bias"][:, :2], float),
     }
-    found = numpy_attention.gradients(*given, **options)
+    grads = numpy_attention.gradients(*inputs, **options)
     draw = np.random.default_rng(3).standard_normal
-    loss = lambda q, k, v, bias: np.sum(numpy_attention.attention(q, k, v, **(options | {"bias": bias}))[0] * given[3])
-    point = [*given[:3], np.broadcast_to(options["bias"], (B, 2, T, S))]
-    for i, gradient in enumerate(found):
+    loss = lambda q, k, v, bias: np.sum(numpy_attention.attention(q, k, v, **(options | {"bias": bias}))[0] * inputs[3])
+    point = [*inputs[:3], np.broadcast_to(options["bias"], (B, 2, T, S))]
+    for i, gradient in enumerate(grads):
         step = 1e-6 * draw(point[i].shape)
         moved = [[x + sign * step if i == j else x for j, x in enumerate(point)] for sign in (1, -1)]
         rise = (loss(*moved[0]) - loss(*moved[1])) / 2
@@ -40,9 +40,9 @@ def test_one_head_equals_a_slice_of_the_result():
     """One head of one example, computed alone, equals that slice of the full result; so do its weights."""
     query, key, value, _ = arrays(4, 4)
     mask = masks.causal(2)
-    whole = functional.attention(query, key, value, mask=mask)
+    full = functional.attention(query, key, value, mask=mask)
     output, weights = functional.attention_head(query[1, :, 2], key[1, :, 2], value[1, :, 2], mask=mask)
-    np.testing.assert_allclose(output, whole[1, :, 2], atol=1e-6)
+    np.testing.assert_allclose(output, full[1, :, 2], atol=1e-6)
     np.testing.assert_allclose(weights, functional.attention_weights(query, key, mask=mask)[1, 2], atol=1e-6)
 
 
@@ -69,8 +69,8 @@ def test_agrees_with_flax():
     np.testing.assert_allclose(functional.attention(query, key, value, mask=mask), peer, atol=2e-6)
 
 
-def pulled(attend, *given):
-    output, pull = jax.vjp(attend, *given)
+def pulled(attend, *inputs):
+    output, pull = jax.vjp(attend, *inputs)
     return pull(output)
 
 

@@ -50,8 +50,8 @@ def test_extremes():
 )
 def test_memory_does_not_grow_with_the_square(function):
     """By the compiler's count; at 8,192 positions all weights of two heads would take 512 MiB."""
-    given = [jax.ShapeDtypeStruct((1, 8192, 2, 16), jnp.float32)] * 2
-    compiled = jax.jit(lambda q, k: function(q, k, mask=masks.causal())).lower(*given).compile()
+    shapes = [jax.ShapeDtypeStruct((1, 8192, 2, 16), jnp.float32)] * 2
+    compiled = jax.jit(lambda q, k: function(q, k, mask=masks.causal())).lower(*shapes).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 64 * 2**20
 
 
@@ -66,8 +66,8 @@ def test_refuses_a_count_out_of_range(count):
 def test_weights_of_chosen_heads_and_rows(name):
     (query, key, _, _), ours, theirs = AttentionContract.request(name)
     _, expected = numpy_attention.attention(query, key, key, **theirs)
-    whole = functional.attention_weights(query, key, **ours)
-    np.testing.assert_allclose(whole, expected, atol=1e-6)
+    full = functional.attention_weights(query, key, **ours)
+    np.testing.assert_allclose(full, expected, atol=1e-6)
     heads = [0] if query.shape[2] == 1 else [3, 1]
     some = functional.attention_weights(query, key, rows=[4, 0], heads=heads, **ours)
     np.testing.assert_allclose(some, expected[:, heads][:, :, [4, 0]], atol=1e-6)

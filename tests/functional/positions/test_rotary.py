@@ -34,8 +34,8 @@ def test_rotary_logits_depend_on_the_distance(scaling):
 
 
 def frequencies(scaling, dim=8, base=10_000.0):
-    given = Frequencies(base ** (-np.arange(0, dim, 2) / dim))
-    return given.radians, scaling(given, base)
+    unscaled = Frequencies(base ** (-np.arange(0, dim, 2) / dim))
+    return unscaled.radians, scaling(unscaled, base)
 
 
 def test_rotary_scalings():

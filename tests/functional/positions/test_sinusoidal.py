@@ -31,6 +31,8 @@ def test_sinusoidal_of_known_positions_is_a_constant():
     got = functional.sinusoidal(positions, dim=6)
     angle = positions[:, None] * 10_000.0 ** (-np.arange(0, 6, 2) / 6)
     np.testing.assert_allclose(got[:, ::2], np.sin(angle), atol=1e-7)
-    program = lambda known: str(jax.make_jaxpr(lambda x: x + functional.sinusoidal(known(3), dim=4))(jnp.ones((3, 4))))
+    program = lambda make_positions: str(
+        jax.make_jaxpr(lambda x: x + functional.sinusoidal(make_positions(3), dim=4))(jnp.ones((3, 4)))
+    )
     assert " sin " in program(jnp.arange)
     assert " sin " not in program(np.arange)

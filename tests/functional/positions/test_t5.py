@@ -11,8 +11,8 @@ from jaxformer import functional
 def test_t5_buckets(bidirectional):
     """Half exact, half logarithmic, the last for all longer distances; one-way, keys ahead have distance 0."""
     ahead = jnp.arange(-300, 301)
-    found = np.asarray(functional.t5_bucket(ahead, num_buckets=32, max_distance=128, bidirectional=bidirectional))
-    behind, ahead_of = found[300::-1], found[300:]
+    buckets = np.asarray(functional.t5_bucket(ahead, num_buckets=32, max_distance=128, bidirectional=bidirectional))
+    behind, ahead_of = buckets[300::-1], buckets[300:]
     exact, last = (8, 15) if bidirectional else (16, 31)
     assert behind[:exact].tolist() == list(range(exact))
     assert (np.diff(behind) >= 0).all()

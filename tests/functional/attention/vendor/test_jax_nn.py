@@ -59,7 +59,8 @@ def test_xla_keeps_the_contract(dtype):
         xla.check_a_empty_query_rows(np.nan, dtype)
         xla.check_b_unseen_keys_are_inert(np.nan, dtype, True)
         xla.check_c_masked_weights_are_exactly_zero(dtype)
-        xla.check_no_keys()
+        with pytest.raises(ValueError, match="at least one query and one key"):
+            xla.check_no_keys()
 
 
 def test_causal_masks_and_windows_become_options(monkeypatch):
@@ -126,9 +127,9 @@ def test_xla_keeps_rows_that_mask_and_bias_empty_together():
         return (output**2).sum() + output[:, 0].sum(), output
 
     (expected, _), wanted = jax.value_and_grad(loss, has_aux=True)((query, key, value), "reference")
-    (found, output), slopes = jax.value_and_grad(loss, has_aux=True)((query, key, value), "xla")
+    (result, output), slopes = jax.value_and_grad(loss, has_aux=True)((query, key, value), "xla")
     assert not np.asarray(output[:, 0]).any()
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
     for got, want in zip(slopes, wanted, strict=True):
         np.testing.assert_allclose(got, want, atol=1e-5)
 
@@ -142,7 +143,7 @@ def test_xla_in_float16_takes_a_bias_beyond_its_range(low):
         return functional.attention(query, key, value, bias=bias, implementation=implementation).sum()
 
     with jax.numpy_dtype_promotion("standard"):
-        found = jax.grad(loss)(query, "xla")
+        result = jax.grad(loss)(query, "xla")
     others = np.arange(5) != 1  # with the clamped bias row 1 keeps differences of logits, but not in the reference
-    assert np.isfinite(np.asarray(found)).all()
-    np.testing.assert_allclose(found[:, others], jax.grad(loss)(query, "reference")[:, others], atol=2e-2)
+    assert np.isfinite(np.asarray(result)).all()
+    np.testing.assert_allclose(result[:, others], jax.grad(loss)(query, "reference")[:, others], atol=2e-2)

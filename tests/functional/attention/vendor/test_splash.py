@@ -99,10 +99,10 @@ class TestSplash(AttentionContract):
         with refused(NO_ARRAY):
             self.check_nan_upstream_stays_out_of_empty_rows()
         query, key, value, upstream = arrays()
-        output, found = self.gradients(query, key, value.at[:, 0].set(jnp.nan), upstream, mask=masks.causal(-2))
+        output, result = self.gradients(query, key, value.at[:, 0].set(jnp.nan), upstream, mask=masks.causal(-2))
         assert np.isnan(output[:, 2:]).all()
         assert not np.asarray(output[:, :2]).any()
-        assert not np.asarray(found[0][:, :2]).any()
+        assert not np.asarray(result[0][:, :2]).any()
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("fill", FILLS)
@@ -113,11 +113,11 @@ class TestSplash(AttentionContract):
         query, key, value, upstream = arrays(dtype=dtype)
         clean, clean_found = self.gradients(query, key, value, upstream, mask=mask)
         holes = query.at[0, 1].set(fill).at[1, 4].set(fill)
-        output, found = self.gradients(holes, key, value, upstream, mask=mask)
+        output, result = self.gradients(holes, key, value, upstream, mask=mask)
         weights = np.asarray(self.weights(holes, key, mask=mask))
         for empty in ((0, 1), (1, 4)):
-            assert not any(np.asarray(x[empty]).any() for x in (output, found[0], weights))
-        assert not self.differences((output, *found[:3]), (clean, *clean_found[:3]))
+            assert not any(np.asarray(x[empty]).any() for x in (output, result[0], weights))
+        assert not self.differences((output, *result[:3]), (clean, *clean_found[:3]))
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("fill", FILLS)
@@ -187,17 +187,17 @@ def test_more_than_a_block(name):
         return output, *pull(upstream)
 
     allowed = np.ones((1, 1, num_queries, num_keys), bool) if mask is None else np.asarray(mask.dense(*LONG[name][:2]))
-    found = pulled(query, key, value, upstream)
+    result = pulled(query, key, value, upstream)
     expected, _ = numpy_attention.attention(query, key, value, allowed=allowed)
-    np.testing.assert_allclose(found[0], expected, atol=3e-6)
+    np.testing.assert_allclose(result[0], expected, atol=3e-6)
     expected = numpy_attention.gradients(query, key, value, upstream, allowed=allowed)
-    for got, want in zip(found[1:], expected, strict=False):
+    for got, want in zip(result[1:], expected, strict=False):
         np.testing.assert_allclose(got, want, atol=2e-5)
     filled, seen = (jnp.asarray(allowed.any(axis)[:, 0])[:, :, None, None] for axis in (3, 2))
     dirty = jnp.where(filled, query, jnp.nan), *(jnp.where(seen, x, jnp.nan) for x in (key, value))
-    for got, want in zip(pulled(*dirty, upstream), found, strict=True):
+    for got, want in zip(pulled(*dirty, upstream), result, strict=True):
         np.testing.assert_array_equal(got, want)
-    for got, of in zip(found, (filled, filled, seen, seen), strict=True):
+    for got, of in zip(result, (filled, filled, seen, seen), strict=True):
         assert not np.asarray(jnp.where(of, 0, got)).any()
 
 
@@ -220,9 +220,9 @@ def test_no_square_is_made():
         mask = masks.causal() & masks.segments(ids)
         return functional.attention(query, key, value, mask=mask, implementation="splash").sum()
 
-    found = list(sizes(jax.make_jaxpr(jax.grad(loss))(shape, shape, shape, ids).jaxpr))
-    assert length * splash.ROWS in found
-    assert max(found) <= length**2 // 32
+    result = list(sizes(jax.make_jaxpr(jax.grad(loss))(shape, shape, shape, ids).jaxpr))
+    assert length * splash.ROWS in result
+    assert max(result) <= length**2 // 32
 
 
 def request(num_queries=256, num_keys=256, dtype=jnp.bfloat16, dim=64, key_dtype=None, **options):
@@ -243,7 +243,7 @@ TWICE = masks.segments(packed(256, 70)) & masks.segments(packed(256, 90))
         ({"key_dtype": jnp.float32}, "one dtype, float32 or bfloat16, got bfloat16, float32 and float32"),
         ({"dim": 320}, "head dims up to 256, got 320 and 320"),
         ({"bias": functional.alibi(4)}, NO_BIAS),
-        ({"score": jnp.tanh}, "soft_cap only"),
+        ({"score": jnp.tanh}, "its only function of the logits is soft_cap"),
         ({"dropout": functional.Dropout(0.1, jax.random.key(0))}, NO_DROPOUT),
         ({"mask": PREFIX}, "got Or"),
         ({"mask": ~masks.causal()}, "got Not"),
@@ -318,6 +318,6 @@ def test_lowers_for_a_tpu(name, dtype):
     def loss(query, key, value):
         return functional.attention(query, key, value, mask=mask, score=functional.soft_cap(9.0)).sum()
 
-    given = [jax.ShapeDtypeStruct(x.shape, dtype) for x in draw(num_queries, num_keys)[:3]]
-    program = jax.export.export(jax.jit(jax.grad(loss, (0, 1, 2))), platforms=["tpu"])(*given)
+    inputs = [jax.ShapeDtypeStruct(x.shape, dtype) for x in draw(num_queries, num_keys)[:3]]
+    program = jax.export.export(jax.jit(jax.grad(loss, (0, 1, 2))), platforms=["tpu"])(*inputs)
     assert program.mlir_module().count("stablehlo.custom_call @tpu_custom_call") == 3

@@ -38,8 +38,8 @@ def calls(monkeypatch):
     return recorded
 
 
-def attend(*given, **options):
-    return functional.attention(*given, implementation="tokamax", **options)
+def attend(*inputs, **options):
+    return functional.attention(*inputs, implementation="tokamax", **options)
 
 
 def test_arguments(calls):
@@ -71,14 +71,14 @@ def test_refusals(calls, monkeypatch):
     query, key, value, _ = arrays()
     key0, value0 = key[:, :0], value[:, :0]
     cap = functional.soft_cap(2.0)
-    for given, options, reason in (
+    for inputs, options, reason in (
         ((query, key, value), {"score": jnp.tanh}, "its only function of the logits is soft_cap"),
         ((query, key, value), {"score": cap, "bias": functional.alibi(4)}, "it would cap the sum of logits and bias"),
         ((query, key, value), {"dropout": functional.Dropout(0.1, jax.random.key(0))}, "it cannot drop weights"),
         ((query, key0, value0), {}, "it needs at least one query and one key"),
     ):
         with pytest.raises(ValueError, match=re.escape(f"'tokamax' cannot do this: {reason}")):
-            attend(*given, **options)
+            attend(*inputs, **options)
     assert not calls
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "tokamax", None)
