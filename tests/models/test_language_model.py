@@ -55,9 +55,12 @@ def test_without_the_causal_mask_the_future_is_seen():
 
 @BOTH
 def test_what_padding_holds_does_not_matter(name):
+    """At the end, which the causal mask hides, and at the beginning, which only `valid` does."""
     small = language_model(name)
-    plain, other = (logits(small, tokens, valid=VALID) for tokens in (TOKENS, jnp.where(VALID, TOKENS, 7)))
-    np.testing.assert_array_equal(different(plain, other) & np.asarray(VALID), False)
+    for valid in (VALID, VALID[:, ::-1]):
+        plain, other = (logits(small, tokens, valid=valid) for tokens in (TOKENS, jnp.where(valid, TOKENS, 7)))
+        np.testing.assert_array_equal(different(plain, other) & np.asarray(valid), False)
+    plain = logits(small, valid=VALID)
     alone = logits(small, TOKENS[1:, :4])
     np.testing.assert_allclose(alone[0], plain[1, :4], atol=2e-5)
 
