@@ -38,7 +38,7 @@ class Chip:
 
 # TPUs, per chip: docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x}, read in 2026. The interconnect there counts all
 # ports and both directions; a ring along one axis sends through two ports, so total / ports. v4's page gives no
-# interconnect: 6 links of 50 GB/s each way are from Jouppi et al. 2023, table 4, and its network is taken to be v5p's.
+# interconnect: 6 links of 50 GB/s each way are from Jouppi et al. 2023, and its network is assumed to be v5p's.
 # A TPU7x chip is two devices. GPUs: NVIDIA's data sheets of the SXM modules (H100 PCIe apart), and of the DGX
 # systems for the network, per GPU; NVLink's figures, such as 900 GB/s, count both directions.
 CHIPS = {

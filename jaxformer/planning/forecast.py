@@ -96,7 +96,7 @@ class Forecast:
     estimate: Roofline | None
 
     def utilization(self, seconds: float) -> float:
-        """Returns the share of the machine's bfloat16 peak that the model uses in a step of so many seconds (MFU)."""
+        """Returns the share of the machine's bfloat16 peak that the model uses in a step of this length (MFU)."""
         peak = topology.parse(self.topology).chip.bfloat16_flops
         return self.flops / (seconds * math.prod(self.mesh.values()) * peak)
 
@@ -159,7 +159,7 @@ def conclude(
 
 
 def _compiled(lowered: jax.stages.Lowered, state: int, platform: str) -> tuple[jax.stages.Compiled | None, int]:
-    """Returns the program and the peak of its memory; None where it does not fit beside a state of so many bytes.
+    """Returns the program and the peak of its memory; None where it does not fit beside the state, given in bytes.
 
     The compiler for TPUs lets temporaries overlap, and fits their peak into the memory; their sum may be twice that.
     Elsewhere all of them are one buffer, which a CPU's peak leaves out.
@@ -200,7 +200,7 @@ def remedies(
       num_rows: rows of the batch before they are filled up for the mesh.
       accumulate: parts into which the batch is cut now.
       remat: True if blocks are computed again in the backward pass already, or cannot be.
-      smaller_batch: function from a number of rows to the task's option for a batch of so many, such as
+      smaller_batch: function from a number of rows to the task's option for a batch of them, such as
         ``"--data.tokens_per_batch 1152"``; an empty text where training would refuse it.
     """
     memory, hints = forecast.memory, list[str]()

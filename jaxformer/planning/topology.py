@@ -34,7 +34,6 @@ _PLANE = "1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"
 _CUBE = "2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16"
 _HOSTS = "1x1", "1x8", "2x8", "4x8", "8x8", "16x8", "32x8", "64x8"
 SIZES = {
-    "v4": Sizes(_CUBE, 4096),
     "v5e": Sizes(_PLANE, 256),
     "v5p": Sizes(_CUBE, 6144),
     "v6e": Sizes(_PLANE, 256),

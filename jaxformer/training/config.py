@@ -23,7 +23,7 @@ def check_at_least(config: object, least: float, *names: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """How long to train, and what to keep.
+    """The length of a training, and what it keeps.
 
     Where there are checkpoints, one is also written at the last step, at a best validation, and when training is asked
     to stop.

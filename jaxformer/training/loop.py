@@ -90,8 +90,7 @@ def fit(
     """
     outputs, progress = outputs or Outputs(), progress or Progress()
     recorder = Recorder(outputs, steps=config.steps, log_every=config.log_every)
-    clock, rollbacks, target = _Clock(config), 0, _abstract(state)
-    number = int(state.step)
+    number, rollbacks, clock, target = int(state.step), 0, _Clock(config), _abstract(state)
     stream = _numbered(batches, number, progress.left_out)
     with stop_requests() as requests, Watchdog(config.stall_minutes * 60) as watchdog:
         reason = _complete(number, config, progress)
@@ -116,15 +115,15 @@ def fit(
 
                 reason = _reason_to_stop(number, config, progress, first_request(number, requests), clock)
 
-                due = reason is not None or better or clock.save_due(number)
-                if outputs.checkpoints and (due or _due(number, config.checkpoint_every)):
+                due = reason or better or clock.save_due(number) or _due(number, config.checkpoint_every)
+                if outputs.checkpoints and due:
                     recorder.settle()
                     watchdog.at(f"saving after step {number}", together=True)
                     outputs.checkpoints.save(number, state, {"progress": dataclasses.asdict(progress)}, score=score)
                     clock.saved()
                     rollbacks = 0
             except NonFiniteError as error:
-                reason, rollbacks = None, rollbacks + 1
+                reason, rollbacks = None, rollbacks + 1  # a step that fails while it is saved was not the last
                 if rollbacks > config.rollbacks:
                     raise
                 watchdog.at(f"going back from step {error.step}", together=True)
@@ -158,7 +157,7 @@ def _due(number: int, every: int, *, last: bool = False) -> bool:
 
 
 def _score(figures: Mapping[str, float], metric: str, maximize: bool) -> float:
-    """Returns the figure of this name as a score, of which lower is better."""
+    """Returns the figure of this name as a score: lower is better."""
     if metric not in figures:
         raise ConfigError(f"the metric must be one of the validation's figures {sorted(figures)}, got {metric!r}")
     return -figures[metric] if maximize else figures[metric]
@@ -191,7 +190,7 @@ class _Clock:
         return self._over(self._config.checkpoint_minutes, self._saved, number)
 
     def _over(self, minutes: float, since: float, number: int) -> bool:
-        """With several processes the clock of the first one counts; it is asked only now and then, as all must wait."""
+        """The clock of the first process counts; it is asked only now and then, since all of them must wait for it."""
         if minutes <= 0 or (jax.process_count() > 1 and number % (self._config.log_every or 10)):
             return False
         return processes.decided(time.monotonic() - since >= minutes * 60)
