@@ -147,8 +147,10 @@ def test_the_guard_knows_a_command_before_it_runs(tmp_path):
     program = f"""
 import guard
 guard.Guard().start(["sh", "-c", 'echo $$ > {tmp_path}/child; kill -9 $PPID; sleep 600'])
+import time
+time.sleep(60)
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=programs.LAUNCH, timeout=20)
+    done = subprocess.run([sys.executable, "-c", program], cwd=programs.LAUNCH, timeout=50)
     assert done.returncode == -signal.SIGKILL
     programs.until(lambda: ended(tmp_path / "child"), timeout=20)
 

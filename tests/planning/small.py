@@ -16,8 +16,7 @@ OPTIMIZER = training.make_optimizer(training.OptimizerConfig(), steps=1000)
 
 
 def loss(net, params, batch, key):
-    total, count = net.apply(
-        params,
+    total, count = net.bind(params).cross_entropy(
         batch["source"],
         batch["target"],
         batch["labels"],
@@ -25,7 +24,6 @@ def loss(net, params, batch, key):
         target_valid=batch["target_valid"],
         smoothing=0.1,
         key=key,
-        method="cross_entropy",
     )
     return total, count, {}
 
