@@ -16,7 +16,9 @@ TRANSLATION = (
     "multi30k:en_de multi30k:de_en multi30k:en_fr tatoeba:en_fr tatoeba:en_de wmt14:base_en_de wmt14:big_en_de "
     "wmt14:large_en_de wmt14:base_en_fr wmt14:big_en_fr"
 ).split()
-LANGUAGE_MODEL = [f"tinyshakespeare:{name}" for name in ("characters", "characters_large", "subwords", "no_mask")]
+LANGUAGE_MODEL = [
+    f"tinyshakespeare:{name}" for name in ("characters", "characters_large", "characters_hour", "subwords", "no_mask")
+]
 NAMES = [*registry.BUILTIN, *TRANSLATION, *LANGUAGE_MODEL]
 
 
