@@ -265,11 +265,18 @@ class TextGenerator:
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _generate(net, temperature: float, forbidden: tuple[int, ...], pad: int, params: Params, prefix, lengths, keys):
-    """Tokens ``[B, window]``: the prefixes, continued."""
+    """Returns tokens ``[B, window + 1]``: the prefixes, continued by what a window of tokens predicts."""
     batch, window = prefix.shape
     model = net.bind(params)
     context, state = model.start(batch_size=batch, beam_size=1, length=window)
-    search = {"max_length": window, "bos": None, "eos": None, "pad": pad, "prefix": prefix, "prefix_lengths": lengths}
+    search = {
+        "max_length": window + 1,
+        "bos": None,
+        "eos": None,
+        "pad": pad,
+        "prefix": prefix,
+        "prefix_lengths": lengths,
+    }
     transforms = [decoding.forbid(forbidden)]
     step = lambda tokens, state: model.step(tokens, state, context)
     if temperature == 0:

@@ -76,6 +76,17 @@ def test_prompts_are_continued(generator):
     assert texts[2].startswith("S")
 
 
+def test_a_window_of_one_token(generator):
+    """A model that sees one token continues a text, too: each token follows from the one before."""
+    one = dataclasses.replace(generator, window=1, decode=DecodeConfig(max_tokens=5, temperature=0))
+    text = one.generate(["She"])[0]
+    assert len(text) == 8
+    last = generator.tokenizer.encode([text])[0][-2:]
+    logits = np.array(generator.net.apply(generator.params, jnp.array([last[:1]], jnp.int32))[0, -1])
+    logits[sorted(generator.tokenizer.special.ids)] = -np.inf
+    assert int(logits[: generator.tokenizer.vocab_size].argmax()) == last[1]
+
+
 def test_a_text_does_not_depend_on_the_others(generator):
     """Draws are a function of the seed and the prompt's number, so a prompt alone gives what it gives as the first."""
     together = generator.generate(["The old man", "She sings."])
