@@ -14,15 +14,15 @@ from collections.abc import Iterator
 def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     """Yields a temporary path beside `path`, which takes its place when the block ends without an error.
 
-    A symbolic link is followed, so that it stays one. What exists and is no regular file, such as ``/dev/stdout`` or a
-    named pipe, is written to and not replaced. Missing folders are made; after an error nothing is left behind.
+    A symbolic link is followed, so that it remains a link. A path that is not a regular file, such as ``/dev/stdout``
+    or a named pipe, is written to and not replaced. Missing folders are made; after an error no temporary file is left.
     """
     path = pathlib.Path(path).resolve()
     regular = path.is_file() or not path.exists()
     if regular:
         path.parent.mkdir(parents=True, exist_ok=True)
     folder = path.parent if regular else pathlib.Path(tempfile.gettempdir())
-    temporary = folder / f".{os.getpid()}.{path.name}"  # the suffix stays: it says the format of a picture
+    temporary = folder / f".{os.getpid()}.{path.name}"  # matplotlib chooses a format by the suffix
     try:
         yield temporary
         if regular:
