@@ -6,7 +6,6 @@ Plain data must fit exactly: an unknown key or a wrong type is an error that nam
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import types
@@ -14,6 +13,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ def comparable(config: Any) -> dict[str, Any]:
 def fingerprint(config: Any) -> str:
     """Returns a hash of every setting, except those that are marked `PLACE`."""
     text = json.dumps(comparable(config), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return short_digest([text])
 
 
 def difference(old: object, new: object, path: str = "") -> str:
