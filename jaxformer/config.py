@@ -1,12 +1,11 @@
-"""Settings as frozen dataclasses: to plain data and back, changed by name, compared by fingerprint.
+"""Settings as frozen dataclasses: conversion to and from plain data, changes by name, and fingerprints.
 
-Data that is read must fit exactly: an unknown key or a wrong type is an error that names the key and the nearest one.
+Plain data must fit exactly: an unknown key or a wrong type is an error that names the key and the nearest one.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import types
@@ -14,12 +13,13 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
 
 PLACE = {"place": True}
-"""Metadata of a setting that says where something runs, not what: a run may be resumed under another value of it."""
+"""Metadata of a setting that affects only where a run is computed: a run may be resumed with another value."""
 
 
 def to_data(config: Any) -> Any:
@@ -35,7 +35,7 @@ def from_data(kind: type[T], data: object, *, path: str = "") -> T:
     """Builds the dataclass `kind` from plain data.
 
     Raises:
-      ConfigError: a key that `kind` does not have, a value of the wrong type, or one that `kind` itself refuses.
+      ConfigError: an unknown key, a value of the wrong type, or a value that `kind` itself refuses.
     """
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path or kind.__name__} must be a table of settings, got {data!r}")
@@ -43,10 +43,10 @@ def from_data(kind: type[T], data: object, *, path: str = "") -> T:
     names = _names(kind)
     values = {}
     for key, value in data.items():
-        where = f"{path}.{key}" if path else str(key)
+        setting = f"{path}.{key}" if path else str(key)
         if key not in names:
-            raise ConfigError(f"unknown setting {where!r}{did_you_mean(str(key), names)}")
-        values[key] = _checked(hints[key], value, where)
+            raise ConfigError(f"unknown setting {setting!r}{did_you_mean(str(key), names)}")
+        values[key] = _checked(hints[key], value, setting)
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:
@@ -54,27 +54,27 @@ def from_data(kind: type[T], data: object, *, path: str = "") -> T:
 
 
 def changed(config: T, changes: Mapping[str, object]) -> T:
-    """Returns a configuration with some settings replaced; those of a part are given as a mapping of their own.
+    """Returns a configuration with some settings replaced; those of a nested part as a mapping.
 
     Args:
       changes: by name, such as ``{"seed": 1, "train": {"steps": 500}}``; paths may be ``os.PathLike``.
 
     Raises:
-      ConfigError: as for `from_data`.
+      ConfigError: see `from_data`.
     """
     return from_data(type(config), _merged(to_data(config), changes))
 
 
-def essence(config: Any) -> dict[str, Any]:
+def comparable(config: Any) -> dict[str, Any]:
     """Returns a configuration as plain data, without the settings that are marked `PLACE`."""
     kept = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if not f.metadata.get("place")}
-    return {name: essence(x) if dataclasses.is_dataclass(x) else to_data(x) for name, x in kept.items()}
+    return {name: comparable(x) if dataclasses.is_dataclass(x) else to_data(x) for name, x in kept.items()}
 
 
 def fingerprint(config: Any) -> str:
-    """Returns a hash of every setting that says what is computed."""
-    text = json.dumps(essence(config), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    """Returns a hash of every setting, except those that are marked `PLACE`."""
+    text = json.dumps(comparable(config), sort_keys=True, separators=(",", ":"))
+    return short_digest([text])
 
 
 def difference(old: object, new: object, path: str = "") -> str:
@@ -87,14 +87,14 @@ def difference(old: object, new: object, path: str = "") -> str:
 
 
 def at_least(minimum: float, config: object, *names: str) -> None:
-    """Checks numeric settings; for the ``__post_init__`` of a configuration.
+    """Checks that numeric settings are at least `minimum`, in the ``__post_init__`` of a configuration.
 
     Raises:
-      ValueError: a setting below `minimum`, or NaN.
+      ConfigError: a setting is below `minimum`, or NaN.
     """
     for name in names:
         if not getattr(config, name) >= minimum:
-            raise ValueError(f"{name} must be at least {minimum}, got {getattr(config, name)}")
+            raise ConfigError(f"{name} must be at least {minimum}, got {getattr(config, name)}")
 
 
 def _names(kind: type) -> list[str]:

@@ -28,11 +28,11 @@ class DataError(JaxformerError, ValueError):
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Returns ``"; did you mean 'x'?"`` for the nearest name, or the list of all names where none is near.
+    """Returns ``"; did you mean 'x'?"`` for the nearest name, or the list of all names if none is near.
 
     >>> did_you_mean("widht", ["width", "depth"])
     "; did you mean 'width'?"
-    >>> did_you_mean("colour", ["width", "depth"])
+    >>> did_you_mean("color", ["width", "depth"])
     '; there are depth, width'
     """
     names = sorted(names)

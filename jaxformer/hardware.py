@@ -16,14 +16,14 @@ class Chip:
     memory: float
     """Bytes of its memory (HBM)."""
     bfloat16_flops: float
-    """Dense bfloat16 matrix peak, FLOP/s; of a V100, which has no bfloat16, that of float16."""
+    """Dense bfloat16 matrix peak, FLOP/s; float16 for a V100, which has no bfloat16."""
     float32_flops: float
-    """Peak of float32 matrices at JAX's default precision, FLOP/s. On a TPU that is one pass in bfloat16, so the same;
-    on GPUs since the A100 it is TF32, half as fast (`jax.lax.Precision`)."""
+    """Peak of float32 matrix products at JAX's default precision, FLOP/s. On a TPU that is one pass in bfloat16, so the
+    same; on GPUs since the A100 it is TF32, half as fast (`jax.lax.Precision`)."""
     memory_bandwidth: float
     """Bandwidth of its memory, bytes/s."""
     link_bandwidth: float
-    """Bytes/s that it can send to its neighbors: along one axis of a TPU's torus, half of it each way round; or by
+    """Bytes/s that it can send to its neighbors: along one axis of a TPU's torus, half of it in each direction; or by
     NVLink, to any GPU of the host."""
     network_bandwidth: float
     """Bytes/s that it can send through the slower network: to another slice of TPUs, or another host of GPUs."""
@@ -60,7 +60,7 @@ OTHER_NAMES = {"v5litepod": "v5e"}
 
 
 def canonical(name: str) -> str:
-    """Returns the name of a chip in `CHIPS`; a name that is not known stays as it is.
+    """Returns the name of a chip in `CHIPS`; an unknown name is returned unchanged.
 
     >>> canonical("v5litepod")
     'v5e'

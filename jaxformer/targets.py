@@ -28,7 +28,7 @@ _devices: contextvars.ContextVar[Sequence[Device]] = contextvars.ContextVar("dev
 
 
 def devices() -> Sequence[Device]:
-    """Returns the devices that a function being traced will run on: those given to `compiling_for`, else all here."""
+    """Returns the devices that a function being traced will run on: those of `compiling_for`, else all of JAX."""
     return _devices.get() or jax.devices()
 
 

@@ -54,3 +54,22 @@ def test_devices_and_pipes_are_written_to(tmp_path):
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     files.write_text("/dev/null", "nothing")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_a_folder_appears_complete_or_not_at_all(tmp_path):
+    path = tmp_path / "new" / "folder"
+    with pytest.raises(RuntimeError), files.creating_folder(path) as temporary:
+        (temporary / "a").write_text("half")
+        raise RuntimeError("disk full")
+    assert os.listdir(path.parent) == []
+    with files.creating_folder(path) as temporary:
+        (temporary / "a").write_text("all")
+        assert not path.exists()
+    assert (path / "a").read_text() == "all"
+    with files.creating_folder(path) as temporary:  # another process was first
+        (temporary / "a").write_text("the same")
+    assert (path / "a").read_text() == "all"
+    assert os.listdir(path.parent) == ["folder"]
+    files.remove_folder(path)
+    files.remove_folder(path)  # another process was first
+    assert os.listdir(path.parent) == []

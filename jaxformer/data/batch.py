@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import jax
@@ -13,6 +13,9 @@ from jaxformer.data.special_tokens import SpecialTokens
 
 Shape = tuple[int, int, int]
 """Rows, source length, target length."""
+
+Rows = Callable[[int], np.ndarray]
+"""Maps the number of rows of a full batch to the indices, in order, of the rows to make; further rows are empty."""
 
 ArrayT = TypeVar("ArrayT")
 """The arrays of a batch: ``np.ndarray`` where the batch is made, ``jax.Array`` on devices."""
@@ -52,7 +55,7 @@ class Batch(Generic[ArrayT]):
 def pad(
     sequences: Sequence[np.ndarray], shape: tuple[int, int], special: SpecialTokens
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of tokens, each followed by `eos` and filled up with `pad`; and a mask that is True at the real tokens."""
+    """Returns rows of tokens, each followed by `eos` and padded, and a mask that is True at the real tokens."""
     lengths = np.array([len(ids) + 1 for ids in sequences] + [0] * (shape[0] - len(sequences)))
     if lengths.max(initial=0) > shape[1]:
         raise ValueError(f"a sequence of {lengths.max()} tokens, eos included, does not fit length {shape[1]}")

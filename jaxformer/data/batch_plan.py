@@ -1,4 +1,4 @@
-"""The batch plan: the pairs of batch number i, as a pure function of the lengths, a seed and i.
+"""The batch plan: the pairs of batch i as a pure function of the lengths, a seed and i.
 
 A run that is resumed on any number of hosts sees the same data in the same order. Pairs are grouped by length
 into a small number of batch shapes, each holding about the same number of padded tokens, so that a run compiles a
@@ -39,14 +39,14 @@ class BatchPlan:
         return sum(-(-len(bucket) // shape[0]) for bucket, shape in zip(self.buckets, self.shapes, strict=True))
 
     def batch(self, step: int) -> tuple[Shape, np.ndarray, int]:
-        """The shape, the pairs and the epoch of batch `step`, for any ``step >= 0``."""
+        """Returns the shape, the pairs and the epoch of batch `step`, for any ``step >= 0``."""
         epoch, position = divmod(step, self.steps_per_epoch)
         bucket, start = self._order(epoch if self.shuffle else 0)[position]
         rows = self.shapes[bucket][0]
         return self.shapes[bucket], self._members(epoch if self.shuffle else 0)[bucket][start : start + rows], epoch
 
     def fill(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> float:
-        """The share of an epoch's padded positions that hold a token (lengths as given to `make_batch_plan`)."""
+        """Returns the share of an epoch's padded positions that hold a token; for the lengths of `make_batch_plan`."""
         real = sum(int(source_lengths[b].sum() + target_lengths[b].sum() + 2 * len(b)) for b in self.buckets)
         padded = sum(
             -(-len(b) // rows) * rows * (source + target)
@@ -95,7 +95,7 @@ def make_batch_plan(
     Args:
       source_lengths, target_lengths: tokens of each pair, eos not counted.
       max_length: pairs with a side longer than this, eos included, are skipped.
-      multiple_of: rows of a batch are a multiple of this, so that a mesh of so many devices divides them.
+      multiple_of: rows of a batch are a multiple of this, so that a mesh of as many devices divides them.
       length_multiple: lengths of batches are a multiple of this, for meshes that shard them.
 
     Raises:
@@ -120,7 +120,7 @@ def make_batch_plan(
 
 
 def num_rows(tokens_per_batch: int, length: int, multiple_of: int = 8) -> int:
-    """The number of rows of a batch of sentences of this length."""
+    """Returns the number of rows of a batch of sentences of this length."""
     return max(multiple_of, tokens_per_batch // length // multiple_of * multiple_of)
 
 
@@ -134,17 +134,17 @@ def replan(plan: BatchPlan, source_lengths: np.ndarray, target_lengths: np.ndarr
 
 
 def _limits(longer: np.ndarray, num_shapes: int, multiple: int) -> np.ndarray:
-    """At most `num_shapes` upper lengths that leave the least padding: optimal by dynamic programming.
+    """Returns at most `num_shapes` upper lengths that leave the least padding, by dynamic programming.
 
-    Only multiples of a small grain are tried, so the table stays small for long sentences too.
+    Only multiples of a step are tried, so the table stays small for long sentences too.
     """
     top = -(-int(longer.max()) // multiple) * multiple
-    grain = multiple * max(1, -(-top // (128 * multiple)))
-    edges = np.arange(grain, top + grain, grain)
+    step = multiple * max(1, -(-top // (128 * multiple)))
+    edges = np.arange(step, top + step, step)
     edges[-1] = top
     counts = np.diff(np.searchsorted(np.sort(longer), edges, side="right"), prepend=0)
     total = np.concatenate([[0], np.cumsum(counts)])
-    # cost[j] = least padded tokens that hold everything up to edge j, in as many shapes as tried so far.
+    # cost[j] is the least number of padded tokens for all pairs up to edge j, with the number of shapes so far.
     cost = np.concatenate([[0.0], edges * np.cumsum(counts)])
     choices = []
     for _ in range(min(num_shapes, len(edges)) - 1):
@@ -153,10 +153,10 @@ def _limits(longer: np.ndarray, num_shapes: int, multiple: int) -> np.ndarray:
         trial[0, 0] = 0.0
         choices.append(trial.argmin(1))
         cost = trial.min(1)
-    limits, at = [top], len(edges)
+    limits, edge = [top], len(edges)
     for choice in reversed(choices):
-        at = int(choice[at])
-        if at == 0:
+        edge = int(choice[edge])
+        if edge == 0:
             break
-        limits.append(int(edges[at - 1]))
+        limits.append(int(edges[edge - 1]))
     return np.array(sorted(set(limits)))

@@ -19,7 +19,7 @@ from jaxformer.errors import JaxformerError
 from jaxformer.files import write_bytes
 
 LARGEST = 1 << 30
-"""Bytes after which a download is given up; every corpus here is far smaller."""
+"""The number of bytes after which a download is stopped; every corpus of the catalog is far smaller."""
 
 
 class FetchError(JaxformerError):
@@ -33,7 +33,7 @@ class File:
     """One file of a corpus.
 
     Attributes:
-      path: its place below the data directory.
+      path: its path below the data directory.
       url: its address.
       sha256: the checksum of the file after unpacking.
       member: the name inside a zip archive, if it is one; a url that ends in .gz is unpacked too.
@@ -117,12 +117,12 @@ def fetch(
     say: Callable[[str], None] = lambda text: None,
     timeout: float = 60.0,
 ) -> list[pathlib.Path]:
-    """Downloads a corpus into `directory`; files that are there and correct are left alone.
+    """Downloads a corpus into `directory`, except files that exist with the right checksum; returns their paths.
 
     A file appears under its name only when it is whole and its checksum is correct.
 
     Raises:
-      FetchError: an unknown name, no connection, a server's refusal, or a wrong checksum (both are named).
+      FetchError: an unknown name, no connection, an error of the server, or a wrong checksum.
     """
     if name not in catalog:
         raise FetchError(f"no corpus {name!r}; there are {', '.join(sorted(catalog))}")

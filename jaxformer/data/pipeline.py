@@ -13,7 +13,7 @@ from typing import Generic, Literal, TypeVar
 import grain
 import numpy as np
 
-from jaxformer.data.batch import Batch
+from jaxformer.data.batch import Batch, Rows
 from jaxformer.data.batch_plan import BatchPlan
 from jaxformer.data.sources import Parallel
 from jaxformer.data.special_tokens import SpecialTokens
@@ -25,9 +25,6 @@ from jaxformer.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 B = TypeVar("B")
-
-Rows = Callable[[int], np.ndarray]
-"""Maps the number of rows of a planned batch to the indices, in order, of the rows to make; further ones are empty."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +44,7 @@ class Tokens:
         return len(self.source)
 
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of each source and target, of the longest segmentation: a batch shape must hold any of them."""
+        """Returns the lengths of each source and target in the longest segmentation: a batch must hold any of them."""
         source, target = ([ragged.lengths for ragged in side] for side in (self.source, self.target))
         return np.max(source, axis=0), np.max(target, axis=0)
 
@@ -59,7 +56,9 @@ def prepare_tokenizer(
     kind: Literal["unigram", "bpe", "characters"],
     vocab_size: int = 0,
 ) -> Tokenizer:
-    """Trains a tokenizer on all lines of a text, or reads it from `cache` where an earlier call left it undamaged.
+    """Trains a tokenizer on all lines of a text, or reads it from `cache` if an earlier call saved it.
+
+    A damaged file is replaced, with a warning.
 
     Args:
       vocab_size: token ids of a subword tokenizer; a vocabulary of characters has as many as the text has.
@@ -68,7 +67,7 @@ def prepare_tokenizer(
       ConfigError: the text cannot fill the vocabulary.
     """
     if kind == "characters":
-        return CharacterTokenizer.train(text.lines())  # as fast as reading it
+        return CharacterTokenizer.train(text.lines())  # training is as fast as reading
     version = importlib.metadata.version("sentencepiece")
     path = pathlib.Path(cache) / f"{text.fingerprint}-{kind}-{vocab_size}-{version}.model"
     if path.exists():
@@ -89,13 +88,13 @@ def prepare(
     alpha: float = 0.2,
     seed: int = 0,
 ) -> Tokens:
-    """Tokenizes a corpus, or reads its tokens from `cache` where an earlier call left them; see `cached_sequences`.
+    """Tokenizes a corpus, or reads its tokens from `cache` if an earlier call saved them; see `cached_sequences`.
 
     Args:
-      num_segmentations: segmentations a sentence; the first is the best one, the others are sampled.
+      num_segmentations: the number for each sentence; the first is the best one, the others are sampled.
 
     Raises:
-      ConfigError: several segmentations were asked of a tokenizer that knows only one.
+      ConfigError: there should be several segmentations, but the tokenizer has only one.
     """
     if num_segmentations > 1 and not isinstance(tokenizer, SubwordTokenizer):
         raise ConfigError(f"num_segmentations must be 1 for characters, got {num_segmentations}")
@@ -137,12 +136,12 @@ def make_batch(tokens: Tokens, plan: BatchPlan, step: int, *, rows: Rows | None 
     else:
         random = np.random.default_rng((plan.seed, epoch, step, 2))
         variants = random.integers(tokens.num_segmentations, size=(2, len(pairs)))
-    wanted = rows(shape[0]) if rows else np.arange(shape[0])
-    filled = wanted[wanted < len(pairs)]
+    indices = rows(shape[0]) if rows else np.arange(shape[0])
+    filled = indices[indices < len(pairs)]
     variants, pairs = variants[:, filled], pairs[filled]
     sources = [tokens.source[v][i] for v, i in zip(variants[0], pairs, strict=True)]
     targets = [tokens.target[v][i] for v, i in zip(variants[1], pairs, strict=True)]
-    return Batch.from_tokens(sources, targets, (len(wanted), *shape[1:]), tokens.special)
+    return Batch.from_tokens(sources, targets, (len(indices), *shape[1:]), tokens.special)
 
 
 class _Steps(grain.sources.RandomAccessDataSource, Generic[B]):

@@ -1,6 +1,6 @@
 """Random segmentations of text into subwords, repeatable on every machine.
 
-sentencepiece samples too, but salts its generator in each process, whatever its seed is.
+sentencepiece can sample too, but it salts its generator differently in each process, even with a fixed seed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Subwords:
 
     @functools.cached_property
     def longest(self) -> int:
-        """Characters of the longest piece."""
+        """The number of characters of the longest piece."""
         return max(map(len, self.scores), default=1)
 
     @functools.cached_property
@@ -46,7 +46,7 @@ class Subwords:
         return min(self.scores.values(), default=0.0)
 
     def tokens(self, pieces: Iterable[str]) -> list[int]:
-        """The tokens of pieces and of characters outside the vocabulary."""
+        """Returns the tokens of pieces and of characters outside the vocabulary."""
         tokens: list[int] = []
         for piece in pieces:
             if piece in self.ids:
@@ -78,7 +78,7 @@ def sample_unigram(subwords: Subwords, lines: Iterable[str], *, seed: int, alpha
 
 
 def sample_bpe(subwords: Subwords, lines: Iterable[str], *, seed: int, alpha: float) -> list[list[int]]:
-    """Segments each line by its merges, each of which is left out with probability `alpha` (Provilkov et al. 2020).
+    """Segments each line by merges, leaving each merge out with probability `alpha` (Provilkov et al. 2020).
 
     Args:
       lines: text with `SPACE` for spaces.
@@ -91,26 +91,26 @@ def sample_bpe(subwords: Subwords, lines: Iterable[str], *, seed: int, alpha: fl
 
 
 def _lattice(subwords: Subwords, word: str, *, alpha: float) -> list[tuple[list[float], list[int]]]:
-    """The places where a piece that ends at each position may begin, with their cumulative probabilities."""
+    """Returns, for each position, the cumulative probabilities and the starts of the pieces that may end there."""
     forward, starts = [0.0], [([1.0], [0])]
     for stop in range(1, len(word) + 1):
-        weights, begins = [], []
+        weights, start_of = [], []
         for start in range(max(0, stop - subwords.longest), stop):
             score = subwords.scores.get(word[start:stop])
             if score is None and stop - start == 1:
                 score = subwords.lowest - _UNKNOWN
             if score is not None:
                 weights.append(forward[start] + alpha * score)
-                begins.append(start)
+                start_of.append(start)
         top = max(weights)
         total = math.fsum(math.exp(weight - top) for weight in weights)
         forward.append(top + math.log(total))
-        starts.append((list(itertools.accumulate(math.exp(weight - top) / total for weight in weights)), begins))
+        starts.append((list(itertools.accumulate(math.exp(weight - top) / total for weight in weights)), start_of))
     return starts
 
 
 def _merge(subwords: Subwords, word: str, alpha: float, draw: Callable[[], float]) -> list[str]:
-    """The pieces of a word after its best merges, in order, except those that are left out."""
+    """Returns the pieces of a word after its best merges, in order, except those that are left out."""
     edges = list(range(len(word) + 1))
     left_out: set[tuple[int, int, int]] = set()
     while True:

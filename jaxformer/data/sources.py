@@ -9,12 +9,13 @@ import os
 import pathlib
 from collections.abc import Sequence
 
+from jaxformer.digests import short_digest
 from jaxformer.errors import DataError
 
 
 @dataclasses.dataclass(frozen=True)
 class Parallel:
-    """Aligned sentences, and the lines that were left out (numbers count from 1)."""
+    """Aligned sentences, and the numbers of the lines that were left out, counted from 1."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
@@ -27,18 +28,14 @@ class Parallel:
     @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of every sentence in order."""
-        digest = hashlib.sha256()
-        for text in self.lines():
-            digest.update(text.encode())
-            digest.update(b"\n")
-        return digest.hexdigest()[:16]
+        return short_digest(f"{text}\n" for text in self.lines())
 
     def lines(self) -> tuple[str, ...]:
-        """All sentences: every source, then every target."""
+        """Returns all sentences: every source, then every target."""
         return (*self.source, *self.target)
 
     def report(self) -> str:
-        """One line: the number of pairs, and the lines that were skipped, by rule."""
+        """Returns one line with the number of pairs, and the skipped lines by reason."""
         skipped = []
         if self.empty:
             skipped.append(f"{len(self.empty)} with an empty side (line {_first_five(self.empty)})")
@@ -67,13 +64,12 @@ def read_parallel(
     A pair with a side that is empty or longer than `max_characters` is skipped, and its line number is kept.
 
     Raises:
-      DataError: a missing file, bytes that are not UTF-8 (file and line named), or unequal numbers of lines (both
-        named).
+      DataError: a file is missing or not UTF-8 (the message has file and line), or the numbers of lines differ.
     """
-    left, right = read_lines(source), read_lines(target)
-    if len(left) != len(right):
-        raise DataError(f"{source} has {len(left):,} lines, but {target} has {len(right):,}; they must be aligned")
-    return _pairs(left, right, max_characters)
+    sources, targets = read_lines(source), read_lines(target)
+    if len(sources) != len(targets):
+        raise DataError(f"{source} has {len(sources):,} lines, but {target} has {len(targets):,}; they must be aligned")
+    return _pairs(sources, targets, max_characters)
 
 
 def read_table(
@@ -82,19 +78,19 @@ def read_table(
     """Reads two columns, counted from 0, of a table with tabs between columns; skips lines as `read_parallel` does.
 
     Raises:
-      DataError: a missing file, bytes that are not UTF-8, or a line with too few columns.
+      DataError: the file is missing or not UTF-8, or a line has too few columns.
     """
     table = [line.split("\t") for line in read_lines(path)]
     for number, row in enumerate(table, 1):
         if len(row) <= max(columns) and row != [""]:
             raise DataError(f"{path}, line {number}: {len(row)} column(s), but column {max(columns)} was asked for")
-    blank = [""] * (max(columns) + 1)
-    table = [blank if row == [""] else row for row in table]
+    empty_row = [""] * (max(columns) + 1)
+    table = [empty_row if row == [""] else row for row in table]
     return _pairs([row[columns[0]] for row in table], [row[columns[1]] for row in table], max_characters)
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[str]:
-    """The lines of a UTF-8 file, without line ends.
+    """Returns the lines of a UTF-8 file, without line ends.
 
     Raises:
       DataError: the file is missing or unreadable, or a line is not UTF-8.
@@ -104,7 +100,7 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
 
 
 def read_utf8(path: str | os.PathLike[str]) -> str:
-    """The text of a UTF-8 file, without a byte order mark, every line end as ``"\\n"``.
+    """Returns the text of a UTF-8 file, without a byte order mark, every line end as ``"\\n"``.
 
     Raises:
       DataError: the file is missing or unreadable, or a line is not UTF-8.
@@ -116,13 +112,13 @@ def read_utf8(path: str | os.PathLike[str]) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1  # its own bytes: without the byte order mark
+        line = error.object.count(b"\n", 0, error.start) + 1  # error.object does not hold the byte order mark
         raise DataError(f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x})") from error
     return text.replace("\r\n", "\n")
 
 
 def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> list[Parallel]:
-    """Sets pairs aside so that no source sentence is in two parts: ``[rest, part, part, ...]``.
+    """Splits pairs into ``[rest, part, part, ...]``, with no source sentence in two of them.
 
     Corpora repeat sentences with other translations; a split by lines would leak them from training into test.
     A hash of each source sentence and `seed` chooses its part, so the split does not depend on the file's order.
@@ -133,9 +129,9 @@ def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> l
     Raises:
       DataError: more than half of the corpus would be set aside, or no pair would be left.
     """
-    refusal = f"cannot set aside {sum(held_out):,} of {len(pairs):,} pairs"
+    problem = f"cannot set aside {sum(held_out):,} of {len(pairs):,} pairs"
     if 2 * sum(held_out) > len(pairs):
-        raise DataError(f"{refusal}; lower held_out or name files")
+        raise DataError(f"{problem}; lower held_out or name files")
     order = sorted(set(pairs.source), key=lambda text: hashlib.sha256(f"{seed}\n{text}".encode()).digest())
     indices_of: dict[str, list[int]] = {}
     for i, text in enumerate(pairs.source):
@@ -149,7 +145,7 @@ def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> l
         parts.append(part)
     parts.insert(0, [i for text in remaining for i in indices_of[text]])
     if sum(held_out) and not parts[0]:
-        raise DataError(f"{refusal}: they have {len(order):,} distinct sources; lower held_out or name files")
+        raise DataError(f"{problem}: they have {len(order):,} distinct sources; lower held_out or name files")
     ordered = [sorted(part) for part in parts]
     return [Parallel(tuple(pairs.source[i] for i in part), tuple(pairs.target[i] for i in part)) for part in ordered]
 

@@ -31,5 +31,5 @@ class SpecialTokens:
 
     @property
     def ids(self) -> frozenset[int]:
-        """All of them, as a set."""
+        """The set of all special ids."""
         return frozenset((self.pad, self.bos, self.eos, self.unk))

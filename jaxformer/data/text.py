@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import io
 import os
 from collections.abc import Iterator
 
 from jaxformer.data.sources import read_utf8
+from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, DataError
 
 LONGEST = 1000
@@ -28,10 +28,10 @@ class Text:
     @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of every character."""
-        return hashlib.sha256(self.characters.encode()).hexdigest()[:16]
+        return short_digest([self.characters])
 
     def lines(self) -> list[str]:
-        """The text in pieces that join to it: cut after each line break, and inside lines longer than `LONGEST`.
+        """Returns the text in parts that join to it: cut after each line break, and inside lines longer than `LONGEST`.
 
         >>> Text("To be,\\nor not").lines()
         ['To be,\\n', 'or not']
@@ -39,7 +39,7 @@ class Text:
         return [part for line in io.StringIO(self.characters, newline="\n") for part in _cut(line)]
 
     def report(self) -> str:
-        """One line: the size of the text."""
+        """Returns one line with the size of the text."""
         return f"{len(self):,} characters"
 
 
@@ -49,7 +49,7 @@ def read_text(*paths: str | os.PathLike[str]) -> Text:
     Windows line ends become ``"\\n"``. A file that does not end with a line break gets one if another file follows.
 
     Raises:
-      DataError: a file is missing, unreadable, without text, or not UTF-8 (file and line named); no file was named.
+      DataError: a file is missing, unreadable, without text, or not UTF-8; or no file was named.
     """
     if not paths:
         raise DataError("no text: name at least one file")
@@ -64,7 +64,7 @@ def read_text(*paths: str | os.PathLike[str]) -> Text:
 
 
 def split_text(text: Text, *, held_out: float = 0.1) -> tuple[Text, Text]:
-    """Splits the last part of a text off: the training text, and the held-out text of a share `held_out`.
+    """Splits a text into training text and held-out text; the latter is the last part, a share `held_out` of all.
 
     Characters are counted, so 0.1 gives the public split of tinyshakespeare (1,003,854 and 111,540 characters).
 
@@ -81,7 +81,7 @@ def split_text(text: Text, *, held_out: float = 0.1) -> tuple[Text, Text]:
 
 
 def _cut(line: str) -> Iterator[str]:
-    """Parts of at most `LONGEST` characters, cut before a space where there is one."""
+    """Yields parts of at most `LONGEST` characters, cut before a space if there is one."""
     start = 0
     while len(line) - start > LONGEST:
         space = line.rfind(" ", start + 1, start + LONGEST + 1)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import logging
 import os
 import pathlib
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+
+from jaxformer.files import creating_folder, remove_folder
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ class Ragged:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each sequence."""
+        """The number of tokens of each sequence."""
         return np.diff(self.offsets)
 
 
@@ -45,15 +44,15 @@ def cached_sequences(
     vocab_size: int,
     about: Mapping[str, int],
 ) -> dict[str, Ragged]:
-    """Reads the arrays of `folder` by name, or makes them where an earlier call did not leave them.
+    """Returns the arrays of `folder` by name, after making and saving them if there is no such folder.
 
-    The folder appears by one rename when it is whole, so a process that dies here, or another that makes the same
-    arrays, does no harm. A damaged folder is rebuilt, with a warning.
+    The folder appears by one rename when it is complete, so several processes may call this at once, and may be killed.
+    A damaged folder is rebuilt, with a warning.
 
     Args:
       folder: its name must be a hash of everything that the arrays depend on.
-      make: the token sequences of one name.
-      num_sequences: sequences of each name.
+      make: returns the token sequences of one name.
+      num_sequences: the number of sequences of each name.
       about: figures saved with the arrays and compared when they are read.
     """
     folder = pathlib.Path(folder)
@@ -62,33 +61,26 @@ def cached_sequences(
             return _read(folder, names, num_sequences, about)
         except (FileNotFoundError, EOFError, ValueError) as error:
             logger.warning("%s is damaged (%s); rebuilding it", folder, error)
-            _remove(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+            remove_folder(folder)
     dtype = np.uint16 if vocab_size <= 2**16 else np.int32
-    for name in names:
-        sequences = make(name)
-        tokens = np.concatenate(sequences) if sequences else np.zeros(0)
-        np.save(temporary / f"{name}.npy", tokens.astype(dtype))
-        offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in sequences])]).astype(np.int64)
-        np.save(temporary / f"{name}-offsets.npy", offsets)
-    (temporary / "about.json").write_text(json.dumps(dict(about)))
-    try:
-        temporary.rename(folder)
-    except OSError:  # another process was first; its arrays are the same
-        shutil.rmtree(temporary)
-        if not folder.exists():
-            raise
+    with creating_folder(folder) as temporary:
+        for name in names:
+            sequences = make(name)
+            tokens = np.concatenate(sequences) if sequences else np.zeros(0)
+            np.save(temporary / f"{name}.npy", tokens.astype(dtype))
+            offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in sequences])]).astype(np.int64)
+            np.save(temporary / f"{name}-offsets.npy", offsets)
+        (temporary / "about.json").write_text(json.dumps(dict(about)))
     return _read(folder, names, num_sequences, about)
 
 
 def _read(
     folder: pathlib.Path, names: Sequence[str], num_sequences: int, about: Mapping[str, int]
 ) -> dict[str, Ragged]:
-    """The arrays of a folder, checked against `about`, `num_sequences` and their own offsets.
+    """Returns the arrays of a folder, checked against `about`, `num_sequences` and their own offsets.
 
     Raises:
-      FileNotFoundError, EOFError, ValueError: it is damaged.
+      FileNotFoundError, EOFError, ValueError: the folder is damaged.
     """
     if (saved := json.loads((folder / "about.json").read_text())) != about:
         raise ValueError(f"about.json says {saved}, expected {dict(about)}")
@@ -100,11 +92,3 @@ def _read(
             raise ValueError(f"{name}.npy has {len(tokens)} tokens, which are not those of its offsets")
         arrays[name] = Ragged(tokens, offsets)
     return arrays
-
-
-def _remove(folder: pathlib.Path) -> None:
-    """Removes a folder by a rename first, so that no other process meets half of it, or finds its name taken."""
-    aside = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    with contextlib.suppress(FileNotFoundError):  # another process was first
-        folder.rename(aside)
-    shutil.rmtree(aside)

@@ -1,9 +1,8 @@
-"""Tokenizers that give back exactly what they were given: subwords, by sentencepiece, and single characters."""
+"""Tokenizers: subwords, by sentencepiece and without loss, and single characters."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import io
 import json
 import os
@@ -16,6 +15,7 @@ import sentencepiece
 
 from jaxformer.data.segmentation import SPACE, Subwords, sample_bpe, sample_unigram
 from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import write_bytes
 
@@ -42,15 +42,15 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
-        """The token ids of each line, int32, without `bos` and `eos`."""
+        """Returns the token ids of each line, int32, without `bos` and `eos`."""
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids; special tokens are silent."""
+        """Returns the text of token ids; special tokens are left out."""
         ...
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The piece of each token, a space shown as U+2581."""
+        """Returns the piece of each token, a space shown as U+2581."""
         ...
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -59,7 +59,7 @@ class Tokenizer(Protocol):
 
 
 class SubwordTokenizer:
-    """A vocabulary of subwords, trained with sentencepiece; without loss: ``decode(encode([text])[0]) == text``.
+    """A vocabulary of subwords, trained with sentencepiece, without loss: ``decode(encode([text])[0]) == text``.
 
     Nothing is normalized, and characters outside the vocabulary become bytes. A line break is such a character, so it
     is one token and no piece spans two lines. The one exception is the private-use character U+E000, which stands for
@@ -135,10 +135,10 @@ class SubwordTokenizer:
     @property
     def fingerprint(self) -> str:
         """A hash of the model: equal tokenizers, equal tokens."""
-        return hashlib.sha256(self._model).hexdigest()[:16]
+        return short_digest([self._model])
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
-        """The token ids of each line, int32, without `bos` and `eos`."""
+        """Returns the token ids of each line, int32, without `bos` and `eos`."""
         return [np.asarray(ids, np.int32) for ids in self._processor.encode([_escape(line) for line in lines])]
 
     def sample(self, lines: Sequence[str], *, seed: int, alpha: float = 0.2) -> list[np.ndarray]:
@@ -148,14 +148,14 @@ class SubwordTokenizer:
           alpha: unigram, exponent of the probabilities, more diverse if smaller (Kudo 2018); BPE, probability of
             leaving out a merge, more diverse if larger (Provilkov et al. 2020).
         """
-        draw = sample_unigram if self._is_unigram() else sample_bpe
+        sample = sample_unigram if self._is_unigram() else sample_bpe
         spaced = (_escape(line).replace(" ", SPACE) for line in lines)
-        return [np.asarray(ids, np.int32) for ids in draw(self._subwords(), spaced, seed=seed, alpha=alpha)]
+        return [np.asarray(ids, np.int32) for ids in sample(self._subwords(), spaced, seed=seed, alpha=alpha)]
 
     def _is_unigram(self) -> bool:
         try:
             self._processor.nbest_encode("a", nbest_size=2)
-        except RuntimeError:  # which BPE does not know
+        except RuntimeError:  # BPE models have no n-best encoding
             return False
         return True
 
@@ -171,12 +171,12 @@ class SubwordTokenizer:
         )
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids; special tokens are silent."""
-        silent = self._special.ids
-        return _unescape(self._processor.decode([int(token) for token in ids if token not in silent]))
+        """Returns the text of token ids; special tokens are left out."""
+        special = self._special.ids
+        return _unescape(self._processor.decode([int(token) for token in ids if token not in special]))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The piece of each token, a space shown as U+2581."""
+        """Returns the piece of each token, a space shown as U+2581."""
         return [self._processor.id_to_piece(int(token)) for token in ids]
 
 
@@ -253,20 +253,20 @@ class CharacterTokenizer:
     @property
     def fingerprint(self) -> str:
         """A hash of the characters and the special tokens."""
-        return hashlib.sha256(json.dumps(self._content()).encode()).hexdigest()[:16]
+        return short_digest([json.dumps(self._content())])
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
-        """The token ids of each line, int32, without `bos` and `eos`."""
+        """Returns the token ids of each line, int32, without `bos` and `eos`."""
         id_of, unk = self._id_of, self._special.unk
         return [np.fromiter((id_of.get(character, unk) for character in line), np.int32, len(line)) for line in lines]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids; special tokens are silent."""
-        silent = self._special.ids
-        return "".join(self._text_of[int(token)] for token in ids if int(token) not in silent)
+        """Returns the text of token ids; special tokens are left out."""
+        special = self._special.ids
+        return "".join(self._text_of[int(token)] for token in ids if int(token) not in special)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The character of each token, a space shown as U+2581; special tokens by their names, such as ``<eos>``."""
+        """Returns the character of each token, a space as U+2581, special tokens by names such as ``<eos>``."""
         names = {token: f"<{name}>" for name, token in dataclasses.asdict(self._special).items()}
         shown = self._text_of | names
         return [shown[int(token)].replace(" ", SPACE) for token in ids]
@@ -288,7 +288,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> SubwordTokenizer | Character
     try:
         if data.startswith(b"{"):
             return CharacterTokenizer.from_json(data)
-        if not data:  # sentencepiece would take this for a tokenizer without pieces
+        if not data:  # sentencepiece would read a tokenizer without pieces
             raise ValueError("it is empty")
         return SubwordTokenizer(data)
     except ValueError as error:

@@ -10,8 +10,7 @@ from typing import Generic
 import jax
 import numpy as np
 
-from jaxformer.data.batch import ArrayT
-from jaxformer.data.pipeline import Rows
+from jaxformer.data.batch import ArrayT, Rows
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.text import Text
 from jaxformer.data.token_cache import cached_sequences
@@ -126,7 +125,7 @@ class OrderedWindows:
 
 
 def prepare_text(text: Text, tokenizer: Tokenizer, cache: str | os.PathLike[str]) -> TokenStream:
-    """Tokenizes a text, or reads its tokens from `cache` where an earlier call left it; see `cached_sequences`."""
+    """Tokenizes a text, or reads its tokens from `cache` if an earlier call saved them; see `cached_sequences`."""
     lines = text.lines()
     arrays = cached_sequences(
         pathlib.Path(cache) / f"text-{text.fingerprint}-{tokenizer.fingerprint}",
@@ -146,7 +145,7 @@ def _check_sizes(length: int, batch_size: int) -> None:
 
 
 def _rows_of(starts: np.ndarray, rows: Rows | None) -> np.ndarray:
-    """The starts of the rows to make; -1 for rows beyond the batch, which are empty."""
+    """Returns the starts of the rows to make; -1 for rows beyond the batch, which are empty."""
     if rows is None:
         return starts
     indices = rows(len(starts))

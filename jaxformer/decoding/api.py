@@ -2,11 +2,11 @@
 
 A model is one function, ``step(tokens, state) -> (scores, state)``. It takes the last token of each of K hypotheses of
 B sentences, ``int32 [B, K]``, and returns the scores of every possible next token, ``[B, K, V]``: logits, or
-log-probabilities. What differs between hypotheses lives in the state, positions included: a row of a state knows how
-many tokens it has seen. What never changes (the encoder's output, its keys and values) is closed over by `step`.
+log-probabilities. The state holds everything that differs between hypotheses, such as the position of
+each. `step` closes over constants (the encoder's output, its keys and values).
 
-A search never looks inside a state. It asks a state for its `shape` and calls `reorder` and `take`, so a state may hold
-what the hypotheses of a sentence share.
+A search knows only `shape`, `reorder` and `take` of a state, so a state may also hold arrays that the hypotheses of a
+sentence share.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class State(Protocol):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """B sentences and K hypotheses of each."""
+        """The numbers of sentences, B, and of hypotheses of each, K."""
         ...
 
     def reorder(self, parents: jax.Array, /) -> Self:
@@ -64,10 +64,10 @@ class TreeState(Generic[T]):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """B and K.
+        """The numbers of sentences, B, and of hypotheses of each, K.
 
         Raises:
-          ValueError: The leaves do not all begin with the same two dimensions.
+          ValueError: the leaves do not all begin with the same two dimensions.
         """
         shapes = {leaf.shape[:2] for leaf in jax.tree.leaves(self.tree)}
         if len(shapes) != 1 or len(next(iter(shapes))) != 2:
@@ -88,13 +88,13 @@ class TreeState(Generic[T]):
 class Hypotheses:
     """Decoded sequences, best first: K of each of B sentences.
 
-    Tokens of a prefix stand first and count in `lengths`; their log-probabilities are not part of anything here.
+    Tokens of a prefix stand first and count in `lengths`; they have no log-probabilities.
     """
 
     tokens: jax.Array  # int32 [B, K, T]: without bos, with eos where it was reached, then pad
     lengths: jax.Array  # int32 [B, K]: tokens, eos included
     log_probs: jax.Array  # float32 [B, K]: sum over the chosen tokens
-    scores: jax.Array  # float32 [B, K]: what ranks them
+    scores: jax.Array  # float32 [B, K]: the hypotheses are ranked by these
     token_log_probs: jax.Array  # float32 [B, K, T]: of each chosen token; 0 for a prefix and for pad
 
 
@@ -105,10 +105,10 @@ def gather(tree: T, indices: Int[Array, "B K2"]) -> T:
 
 
 def check_state(state: State) -> tuple[int, int]:
-    """Returns the B and K of a state.
+    """Returns B and K of a state, after checking that the object is a state.
 
     Raises:
-      ValueError: The object is not a state.
+      ValueError: the object is not a state.
     """
     missing = [name for name in ("shape", "reorder", "take") if not hasattr(state, name)]
     if missing:
@@ -120,8 +120,8 @@ def check_state(state: State) -> tuple[int, int]:
 
 
 def limits(max_lengths: Int[Array, " B"] | None, max_length: int, batch: int) -> Int[Array, " B"]:
-    """The most tokens of each sentence, eos included: at most `max_length`, at least one."""
+    """Returns the maximum number of tokens of each sentence, eos included: at least 1 and at most `max_length`."""
     if max_length < 1:
         raise ConfigError(f"max_length must be at least 1, got {max_length}")
-    most = max_length if max_lengths is None else jnp.asarray(max_lengths)
-    return jnp.broadcast_to(jnp.clip(most, 1, max_length), (batch,)).astype(jnp.int32)
+    requested = max_length if max_lengths is None else jnp.asarray(max_lengths)
+    return jnp.broadcast_to(jnp.clip(requested, 1, max_length), (batch,)).astype(jnp.int32)

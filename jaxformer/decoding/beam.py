@@ -1,4 +1,4 @@
-"""Beam search: the best of many hypotheses, with live and finished ones kept apart."""
+"""Beam search, with separate sets of live and finished hypotheses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Beam(NamedTuple, Generic[S]):
     last: jax.Array  # int32 [B, K]: their last tokens
     state: S
     finished: Hypotheses  # [B, K], best first; scores of minus infinity where there are fewer
-    stopped: jax.Array  # Bool [B]: nothing changes this sentence any more
+    stopped: jax.Array  # Bool [B]: the search of this sentence is complete
 
 
 class _Rules(NamedTuple):
@@ -46,22 +46,22 @@ def beam_search(
     exact_stop: bool = False,
     transforms: Sequence[Transform] = (),
 ) -> Hypotheses:
-    r"""The `beam_size` best sequences of each sentence, ranked by :math:`\log p / L^\alpha`, by one ``while_loop``.
+    r"""Finds the `beam_size` best sequences of each sentence, ranked by :math:`\log p / L^\alpha`; one ``while_loop``.
 
     L counts tokens with `eos`; :math:`\alpha` is `length_penalty`: 0 favors short sequences, 1 is the mean
     log-probability of a token (Graves 2012; Wu et al. 2016 use a relative of it). In each step every live hypothesis
-    proposes its best 2K tokens; those that are `eos` compete for the K finished places, the best K others live on.
+    proposes its best 2K tokens; those that are `eos` compete for the K finished ones; the best K others stay live.
     A sentence's result does not depend on the others in its batch.
 
     Args:
-      step, state: See `jaxformer.decoding.api`; the state holds `beam_size` equal hypotheses of each sentence.
-      max_length: The most tokens, `eos` included; static.
-      bos, eos, pad: Never chosen except `eos`, which `bos` may equal and `pad` may not.
-      max_lengths: The most tokens of each sentence, ``int [B]``; a hypothesis that reaches it must end.
-      exact_stop: A sentence stops when K hypotheses are finished; with `exact_stop`, only when no live one could
+      step, state: see `jaxformer.decoding.api`; the state holds `beam_size` equal hypotheses of each sentence.
+      max_length: the most tokens, `eos` included; static.
+      bos, eos, pad: never chosen except `eos`, which `bos` may equal and `pad` may not.
+      max_lengths: the most tokens of each sentence, ``int [B]``; a hypothesis that reaches it must end.
+      exact_stop: a sentence stops when K hypotheses are finished; with `exact_stop`, only when no live one could
         still reach the finished ones: its score is at most ``log p / max_lengths ** length_penalty``, since later
         tokens only lower log p.
-      transforms: See `jaxformer.decoding.transforms`.
+      transforms: see `jaxformer.decoding.transforms`.
 
     Raises:
       ValueError: `beam_size` is not that of the state.
@@ -79,10 +79,10 @@ def beam_search(
         raise ValueError(f"the state holds {num_hypotheses} hypotheses of each sentence, but beam_size is {beam_size}")
     if not length_penalty >= 0:  # nor NaN
         raise ConfigError(f"length_penalty must be at least 0, got {length_penalty}")
-    most = limits(max_lengths, max_length, batch)
-    transforms = well_formed(transforms, bos=bos, eos=eos, pad=pad, max_lengths=most)
+    token_limits = limits(max_lengths, max_length, batch)
+    transforms = well_formed(transforms, bos=bos, eos=eos, pad=pad, max_lengths=token_limits)
     next_log_probs, sentences = chain(*transforms), jnp.arange(batch, dtype=jnp.int32)
-    rules = _Rules(eos, length_penalty, exact_stop, most)
+    rules = _Rules(eos, length_penalty, exact_stop, token_limits)
 
     def advance(beam: _Beam[S]) -> _Beam[S]:
         scores, state = step(beam.last, beam.state)
@@ -94,15 +94,15 @@ def beam_search(
 
     tokens = jnp.full((batch, beam_size, max_length), pad, jnp.int32)
     token_log_probs = jnp.zeros((batch, beam_size, max_length), jnp.float32)
-    nothing = jnp.full((batch, beam_size), -jnp.inf, jnp.float32)
+    no_scores = jnp.full((batch, beam_size), -jnp.inf, jnp.float32)
     beam = _Beam(
         number=jnp.int32(0),
         tokens=tokens,
         token_log_probs=token_log_probs,
-        log_probs=nothing.at[:, 0].set(0.0),  # all hypotheses are equal at first: one speaks for them
+        log_probs=no_scores.at[:, 0].set(0.0),  # all hypotheses are equal at first, so one of them is extended
         last=jnp.full((batch, beam_size), bos, jnp.int32),
         state=state,
-        finished=Hypotheses(tokens, jnp.zeros((batch, beam_size), jnp.int32), nothing, nothing, token_log_probs),
+        finished=Hypotheses(tokens, jnp.zeros((batch, beam_size), jnp.int32), no_scores, no_scores, token_log_probs),
         stopped=jnp.zeros(batch, bool),
     )
     beam = jax.lax.while_loop(lambda beam: (beam.number < max_length) & ~beam.stopped.all(), advance, beam)
@@ -110,7 +110,7 @@ def beam_search(
 
 
 def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _Rules) -> _Beam[S]:
-    """The beam after one more token, from the log-probabilities of the next tokens and the state after them."""
+    """Returns the beam after one more token, from the log-probabilities of the next tokens and the state after them."""
     beam_size, number = choices.shape[1], beam.number
     parents, tokens, gained, log_probs = _propose(choices, beam.log_probs, 2 * beam_size)
     append = lambda old, new: jax.lax.dynamic_update_index_in_dim(gather(old, parents), new, number, 2)
@@ -119,7 +119,7 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
 
     # An eos finishes only among the best K, as greedy search would take it; then a beam size of 1 is greedy search.
     finishing = ends & (jnp.arange(ends.shape[1]) < beam_size)[None]
-    # A stopped sentence keeps what it has, whatever its neighbors still need.
+    # A stopped sentence keeps its result while the others in the batch continue.
     scores = jnp.where(finishing, log_probs, -jnp.inf) / (number + 1).astype(jnp.float32) ** rules.length_penalty
     scores = jnp.where(beam.stopped[:, None], -jnp.inf, scores)
     lengths = jnp.full_like(tokens, number + 1)
@@ -148,9 +148,9 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
 def _propose(
     choices: Float[Array, "B K V"], log_probs: Float[Array, "B K"], count: int
 ) -> tuple[Int[Array, "B C"], Int[Array, "B C"], Float[Array, "B C"], Float[Array, "B C"]]:
-    """The best `count` continuations of a sentence: parents, tokens, the tokens' log-probabilities, and the totals.
+    """Returns a sentence's best `count` continuations: parents, tokens, the tokens' log-probabilities, and totals.
 
-    Each hypothesis's best come first, then the best of those: far less to sort than K V values at once.
+    They are chosen from the best continuations of each hypothesis, so fewer than K V values are sorted.
     """
     batch, _, vocab_size = choices.shape
     best, tokens = jax.lax.top_k(choices, min(count, vocab_size))
@@ -161,7 +161,7 @@ def _propose(
 
 
 def _best(old: Hypotheses, new: Hypotheses) -> Hypotheses:
-    """The best of both, as many as `old` has."""
+    """Returns the best of both, as many as `old` has."""
     both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], 1), old, new)
     _, chosen = jax.lax.top_k(both.scores, old.scores.shape[1])
     return gather(both, chosen)

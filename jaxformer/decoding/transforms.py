@@ -1,9 +1,10 @@
-"""Rules that change the scores of the next token: masks, filters and temperatures, which chain.
+"""Transforms of the scores of the next token: masks, filters and temperatures, which can be chained.
 
-A transform is called with scores ``[B, K, V]`` and a history and returns scores. Its attribute `normalized` says where
-it acts. False: on the step's own scores, before log-softmax, so that the probabilities of a step still add up to 1, as
-in CTranslate2. True: on log-probabilities, after log-softmax, so that what it removes is lost, as in Hugging Face.
-Every callable with that attribute is a transform; those here are frozen dataclasses and pytrees.
+A transform is called with scores ``[B, K, V]`` and a history and returns scores. Its attribute `normalized` says on
+what it acts. False: on the step's own scores, before log-softmax, so that the probabilities of a step still add up to
+1, as in CTranslate2. True: on log-probabilities, after log-softmax, so that the probability of removed tokens is lost,
+as in Hugging Face.
+Every callable with that attribute is a transform; the transforms of this module are frozen dataclasses and pytrees.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ Scores: TypeAlias = Float[Array, "B K V"]
 class History:
     """The sequences so far, of K hypotheses of B sentences.
 
-    `sentences` is the row of each sentence in the batch that the search was given: an array with one entry per
-    sentence is indexed by it, since a search may drop the rows of finished sentences.
+    `sentences` is the row of each sentence in the full batch. It indexes arrays with one entry per sentence, because a
+    search may drop the rows of finished sentences.
     """
 
     tokens: jax.Array  # int32 [B, K, T]: a prefix included, bos not; only the first `lengths` count
@@ -176,12 +177,12 @@ def forbid(tokens: Sequence[int], *, normalized: bool = True) -> Transform:
     """Forbids the choice of any of `tokens`.
 
     Args:
-      tokens: Ids; static.
-      normalized: Whether their probability is lost, as with Hugging Face's `bad_words_ids`, or goes to the other
-        tokens, as with CTranslate2's `suppress_sequences`.
+      tokens: ids; static.
+      normalized: True if their probability is lost, as with Hugging Face's `bad_words_ids`; False if it goes to the
+        other tokens, as with CTranslate2's `suppress_sequences`.
 
     Raises:
-      ConfigError: An id is negative.
+      ConfigError: an id is negative.
 
     >>> import jax.numpy as jnp
     >>> forbid([0, 2])(jnp.array([[[-1.0, -3.0, -2.0]]]), None).tolist()
@@ -208,12 +209,12 @@ def min_length(lengths: int | Int[Array, " B"], *, eos: int, normalized: bool = 
     """Forbids `eos` until a sequence with it has at least `lengths` tokens, a prefix included.
 
     Hugging Face's ``min_length=n`` is n here, its ``min_new_tokens=n`` is n + 1; CTranslate2's
-    ``min_decoding_length=n`` is n + 1 with ``normalized=False``. A search that reaches its maximum earlier has no token
-    left to choose: its log-probability is minus infinity.
+    ``min_decoding_length=n`` is n + 1 with ``normalized=False``. If a search reaches its maximum earlier, no token is
+    allowed, and its log-probability is minus infinity.
 
     Args:
-      lengths: For all sentences, or for each.
-      normalized: See `forbid`.
+      lengths: for all sentences, or for each.
+      normalized: see `forbid`.
 
     >>> import jax.numpy as jnp
     >>> history = History(jnp.zeros((1, 2, 3), jnp.int32), jnp.array([[1, 2]]), jnp.arange(1))
@@ -226,7 +227,7 @@ def min_length(lengths: int | Int[Array, " B"], *, eos: int, normalized: bool = 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ForceEnd:
-    """Leaves only `eos`, with its own log-probability, where it is the last token that `max_lengths` allow."""
+    """Allows only `eos`, with its own log-probability, as the last token before the limit of `max_lengths`."""
 
     max_lengths: jax.Array  # int32 [B]
     eos: int = dataclasses.field(metadata={"static": True})
@@ -255,7 +256,7 @@ def well_formed(
 
 
 def _per_sentence(value: int | jax.Array, history: History) -> jax.Array:
-    """One number, or one per sentence of the whole batch, as ``[1, 1]`` or ``[B, 1]``."""
+    """Returns one number, or one per sentence of the full batch, as ``[1, 1]`` or ``[B, 1]``."""
     value = jnp.asarray(value)
     return value[None, None] if value.ndim == 0 else value[history.sentences][:, None]
 

@@ -1,4 +1,4 @@
-"""One loop over steps, and the three ways to choose its tokens that need no beam: greedy, sampled and forced."""
+"""One loop over steps, and three ways to choose its tokens: greedy, sampled and forced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Choose(Protocol):
 
 
 class _Progress(NamedTuple, Generic[S]):
-    number: jax.Array  # int32: places of `tokens` that are filled
+    number: jax.Array  # int32: positions of `tokens` that are filled
     last: jax.Array  # int32 [B, K]: the token that the next step takes
     state: S
     done: jax.Array  # Bool [B, K]
@@ -47,16 +47,16 @@ def unroll(
     """Extends each hypothesis by itself until `eos` is chosen or its limit is reached, by one ``while_loop``.
 
     Args:
-      step, state: See `jaxformer.decoding.api`.
-      choose: Sees the log-probabilities after all transforms.
-      start: The forced tokens of each hypothesis, ``lengths`` of them and then `pad`, in a buffer of T places.
-      bos: The token before the first; None where the first forced token is the one to begin with.
-      eos: None where no token ends a sequence.
-      max_lengths: The most tokens of each hypothesis, forced ones included; at most T.
-      transforms: See `jaxformer.decoding.transforms`; nothing else is forbidden or forced here.
+      step, state: see `jaxformer.decoding.api`.
+      choose: sees the log-probabilities after all transforms.
+      start: the forced tokens of each hypothesis, ``lengths`` of them and then `pad`, in a buffer of length T.
+      bos: the token before the first; None if the first forced token begins the sequence.
+      eos: the token that ends a sequence; None if there is no such token.
+      max_lengths: the most tokens of each hypothesis, forced ones included; at most T.
+      transforms: see `jaxformer.decoding.transforms`; no others are added here.
 
     Returns:
-      Hypotheses ``[B, K]`` with ``scores == log_probs``; forced tokens have no part in log-probabilities.
+      Hypotheses ``[B, K]`` with ``scores == log_probs``; forced tokens do not count in log-probabilities.
     """
     length, max_lengths = start.tokens.shape[2], max_lengths.astype(jnp.int32)
     next_log_probs = chain(*transforms)
@@ -115,23 +115,23 @@ def greedy(
     """Takes the most probable token at every step, for each hypothesis by itself.
 
     Args:
-      step, state: See `jaxformer.decoding.api`.
-      max_length: The most tokens, `eos` and prefix included; static.
-      bos: The token before the first, never chosen unless it is `eos`; None where the prefix begins the sequence,
-        which then has at least one token.
-      eos: Ends a sequence, and must be the last token at the limit; None where no token does.
-      pad: Fills what follows the end; never chosen.
-      max_lengths: The most tokens of each sentence, at most `max_length`.
-      prefix: Tokens that come first, whatever their probability. They stand in `tokens` and count in `lengths` and
-        limits, but have no part in log-probabilities. A sentence whose prefix fills its limit gets no other token.
-      prefix_lengths: The tokens of each prefix; all P by default.
-      transforms: See `jaxformer.decoding.transforms`.
+      step, state: see `jaxformer.decoding.api`.
+      max_length: the most tokens, `eos` and prefix included; static.
+      bos: the token before the first, never chosen unless it is `eos`; None if the prefix begins the sequence; it
+        must then have at least one token.
+      eos: the token that ends a sequence, and that must be the last one at the limit; None if no token does.
+      pad: fills what follows the end; never chosen.
+      max_lengths: the most tokens of each sentence, at most `max_length`.
+      prefix: the first tokens of each sequence. They are part of `tokens` and count in `lengths` and limits, but not in
+        log-probabilities. A sentence whose prefix reaches its limit gets no other token.
+      prefix_lengths: the tokens of each prefix; all P by default.
+      transforms: see `jaxformer.decoding.transforms`.
 
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``.
 
     Raises:
-      ConfigError: `pad` is `eos`; a prefix is longer than `max_length`, or missing where there is no `bos`.
+      ConfigError: `pad` is `eos`; a prefix is longer than `max_length`, or is missing although there is no `bos`.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.decoding import TreeState
@@ -140,7 +140,7 @@ def greedy(
     [[[4, 5, 6, 7, 0, 0]]]
     """
     start = _start(check_state(state), max_length, bos=bos, pad=pad, prefix=prefix, prefix_lengths=prefix_lengths)
-    most = jnp.maximum(limits(max_lengths, max_length, start.lengths.shape[0]), start.lengths[:, 0])
+    token_limits = jnp.maximum(limits(max_lengths, max_length, start.lengths.shape[0]), start.lengths[:, 0])
     return unroll(
         step,
         state,
@@ -149,8 +149,8 @@ def greedy(
         bos=bos,
         eos=eos,
         pad=pad,
-        max_lengths=jnp.broadcast_to(most[:, None], start.lengths.shape),
-        transforms=well_formed(transforms, bos=bos, eos=eos, pad=pad, max_lengths=most),
+        max_lengths=jnp.broadcast_to(token_limits[:, None], start.lengths.shape),
+        transforms=well_formed(transforms, bos=bos, eos=eos, pad=pad, max_lengths=token_limits),
     )
 
 
@@ -170,19 +170,19 @@ def sample(
 ) -> Hypotheses:
     """Draws every token from the model's distribution after the transforms, for each hypothesis by itself.
 
-    The random bits of a token are a function of the sentence's key, the hypothesis and the token's place, so they do
+    The random bits of a token are a function of the sentence's key, the hypothesis and the token's position, so they do
     not depend on the other sentences, their number or padding. Hypotheses are not sorted by score.
 
     Args:
-      key: One ``jax.random.key``, into which the sentence's row in the batch is folded; or one per sentence, ``[B]``,
+      key: one ``jax.random.key``, into which the sentence's row in the batch is folded; or one per sentence, ``[B]``,
         such as ``jax.vmap(jax.random.fold_in, (None, 0))(key, indices)`` for the sentences of a corpus.
-      step, state, max_length, bos, eos, pad, max_lengths, prefix, prefix_lengths, transforms: See `greedy`.
+      step, state, max_length, bos, eos, pad, max_lengths, prefix, prefix_lengths, transforms: see `greedy`.
 
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``, of the distribution after the transforms.
 
     Raises:
-      ConfigError: See `greedy`.
+      ConfigError: see `greedy`.
       ValueError: `key` is neither one key nor one per sentence.
 
     >>> import jax, jax.numpy as jnp
@@ -200,12 +200,12 @@ def sample(
     keys = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))(keys, jnp.arange(shape[1]))  # [B, K]
 
     def choose(log_probs: jax.Array, history: History) -> jax.Array:
-        of_step = jax.vmap(fold_in_each)(keys[history.sentences], history.lengths)
-        noise = jax.vmap(jax.vmap(lambda key: _gumbel(key, log_probs.shape[-1])))(of_step)
+        step_keys = jax.vmap(fold_in_each)(keys[history.sentences], history.lengths)
+        noise = jax.vmap(jax.vmap(lambda key: _gumbel(key, log_probs.shape[-1])))(step_keys)
         return (log_probs + noise).argmax(-1)
 
     start = _start(shape, max_length, bos=bos, pad=pad, prefix=prefix, prefix_lengths=prefix_lengths)
-    most = jnp.maximum(limits(max_lengths, max_length, shape[0]), start.lengths[:, 0])
+    token_limits = jnp.maximum(limits(max_lengths, max_length, shape[0]), start.lengths[:, 0])
     return unroll(
         step,
         state,
@@ -214,8 +214,8 @@ def sample(
         bos=bos,
         eos=eos,
         pad=pad,
-        max_lengths=jnp.broadcast_to(most[:, None], shape),
-        transforms=well_formed(transforms, bos=bos, eos=eos, pad=pad, max_lengths=most),
+        max_lengths=jnp.broadcast_to(token_limits[:, None], shape),
+        transforms=well_formed(transforms, bos=bos, eos=eos, pad=pad, max_lengths=token_limits),
     )
 
 
@@ -230,17 +230,17 @@ def forced(
     prefix_lengths: Int[Array, " B"] | None = None,
     transforms: Sequence[Transform] = (),
 ) -> Hypotheses:
-    """The log-probabilities of given sequences, in sum and per token.
+    """Computes the log-probabilities of given sequences: their sums, and those of each token.
 
-    With the transforms of a search they are those that the search returned with these sequences.
+    With the transforms of a search, they equal those that the search returned with these sequences.
 
     Args:
-      step, state: See `jaxformer.decoding.api`.
-      tokens: Without `bos`; `eos` counts like any other token.
-      lengths: The tokens of each sequence, at most T; the others are ignored.
-      bos: The token before the first; None where the first token of each sequence is only read and not scored.
-      prefix_lengths: The first tokens of each sentence's sequences that are not scored; 0 by default.
-      transforms: See `jaxformer.decoding.transforms`.
+      step, state: see `jaxformer.decoding.api`.
+      tokens: without `bos`; `eos` counts like any other token.
+      lengths: the tokens of each sequence, at most T; the others are ignored.
+      bos: the token before the first; None if the first token of each sequence is only read and not scored.
+      prefix_lengths: the first tokens of each sentence's sequences that are not scored; 0 by default.
+      transforms: see `jaxformer.decoding.transforms`.
 
     Raises:
       ValueError: `tokens` have another B or K than the state.
@@ -257,9 +257,9 @@ def forced(
         raise ValueError(f"tokens and lengths must begin {shape} as the state, got {tokens.shape} and {lengths.shape}")
     first = 0 if bos is not None else 1
     unscored = jnp.full(shape[:1], first) if prefix_lengths is None else jnp.maximum(prefix_lengths, first)
-    place = jnp.arange(tokens.shape[2])[None, None]
+    position = jnp.arange(tokens.shape[2])[None, None]
     lengths = jnp.clip(lengths, 0, tokens.shape[2])
-    tokens = jnp.where(place < lengths[..., None], tokens, pad).astype(jnp.int32)
+    tokens = jnp.where(position < lengths[..., None], tokens, pad).astype(jnp.int32)
 
     def choose(log_probs: jax.Array, history: History) -> jax.Array:
         index = jnp.minimum(history.lengths, tokens.shape[2] - 1)[..., None]
@@ -279,7 +279,7 @@ def _start(
     prefix: Int[Array, "B P"] | None,
     prefix_lengths: Int[Array, " B"] | None,
 ) -> History:
-    """Every sentence's prefix and then `pad`, the same for all hypotheses."""
+    """Returns a history of each sentence's prefix and then `pad`, the same for all hypotheses."""
     batch = shape[0]
     if prefix is None and prefix_lengths is not None:
         raise ConfigError("prefix_lengths were given without a prefix")
@@ -300,7 +300,10 @@ def _start(
 
 
 def _gumbel(key: jax.Array, size: int) -> Float[Array, " V"]:
-    """Gumbel noise: the argmax of log-probabilities plus it is a draw. The same bits under every vmap and mesh."""
+    """Returns Gumbel noise: the argmax of its sum with log-probabilities is a draw.
+
+    The bits are the same under every vmap and mesh.
+    """
     bits = hashed_bits(key, jnp.arange(size, dtype=jnp.uint32))
     uniform = ((bits >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2**-23)  # never 0 or 1
     return -jnp.log(-jnp.log(uniform))

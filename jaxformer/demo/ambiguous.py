@@ -120,11 +120,11 @@ def light(pick: random.Random) -> Pair:
     """A light is une lumière; a light box is une boîte légère."""
     subject, tense = draw_subject(pick, PERSON), pick.choice(("present", "past", "future"))
     if pick.random() < 0.6:
-        colours = [
+        colors = [
             a for a in adjectives_for(LIGHT) if a.kind == "colour" and a.english not in ("black", "grey", "brown")
         ]
         lamp = build(
-            LIGHT, [pick.choice(colours)] if pick.random() < 0.6 else [], determiner="the", plural=pick.random() < 0.4
+            LIGHT, [pick.choice(colors)] if pick.random() < 0.6 else [], determiner="the", plural=pick.random() < 0.4
         )
         place = noun_phrase(
             pick, pick.choice(nouns_of({"building", "room", "vehicle"})), determiner="the", adjectives=0, plural=False

@@ -39,7 +39,7 @@ def draw_negation(pick: random.Random, verb: Verb, tense: str, chance: float) ->
 
 
 def singular(subject: Phrase) -> bool:
-    """Returns True where the English present takes an s."""
+    """Returns True if the English present takes an s."""
     return subject.person == 3 and not subject.plural
 
 
@@ -54,7 +54,7 @@ def english_be(subject: Phrase, tense: str) -> str:
 
 
 def english_verb(verb: Verb, subject: Phrase, tense: str, negation: str = "") -> Words:
-    """The English verb group: present, past, progressive past, future."""
+    """Returns the English verb group: present, past, progressive past, future."""
     base, third, past, _, ing = verb.english
     mark = (negation,) if negation else ()
     if tense == "future":
@@ -75,7 +75,7 @@ def french_verb(
     clitic: Words = (),
     ending: str = "",
 ) -> Words:
-    """The French verb group with its object pronoun and negation around it.
+    """Returns the French verb group with its object pronoun and negation around it.
 
     Args:
       negation: None, or what closes it after the finite verb: "pas", "jamais", "plus", "rien", `BARE`.
@@ -88,7 +88,7 @@ def french_verb(
 
 
 def inverted(verb: Verb, pronoun: Phrase, tense: str, *, ending: str = "", negation: str | None = None) -> Words:
-    """The verb before its pronoun: lit-elle, mange-t-il, a-t-elle mangé."""
+    """Returns the verb before its pronoun: lit-elle, mange-t-il, a-t-elle mangé."""
     finite, rest = _finite(verb, pronoun, tense, ending)
     subject = pronoun.french[0]
     bridge = "-t-" if finite[-1] in "ae" and subject in ("il", "elle") else "-"
@@ -118,5 +118,5 @@ def _person(subject: Phrase) -> int:
 
 
 def agreeing(participle: str, ending: str) -> str:
-    """A participle with the ending of what it agrees with: pris, prise, dû, vue."""
+    """Returns a participle with the ending of what it agrees with: pris, prise, dû, vue."""
     return participle if ending == "s" and participle.endswith("s") else participle + ending

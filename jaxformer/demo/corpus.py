@@ -15,7 +15,7 @@ import zlib
 from jaxformer.demo import ambiguous, clauses, questions, statements
 from jaxformer.demo.phrases import Pair
 
-CONSTRUCTIONS = {  # how often each is drawn
+CONSTRUCTIONS = {  # weights of the draws
     statements.action: 8, statements.state: 6, statements.institution: 4, statements.birth: 1, statements.motion: 4,
     statements.activity: 4, statements.existence: 2, statements.comparison: 3, statements.possession: 2,
     statements.identity: 2, statements.modal: 3, statements.dative: 3, statements.nothing: 2,
@@ -66,11 +66,11 @@ def generate(num_pairs: int, *, seed: int = 0) -> list[Pair]:
 
 
 def text(num_sentences: int = 20_000, *, seed: int = 0) -> str:
-    """English sentences, one a line and no two alike, as a text for a language model; by default 0.8 MB."""
+    """Returns English sentences, one a line and no two alike, as a text for a language model; by default 0.8 MB."""
     return "".join(f"{pair.english}\n" for pair in generate(num_sentences, seed=seed))
 
 
-@functools.cache  # some seconds; nothing in it can be changed
+@functools.cache  # it takes some seconds, and the result is immutable
 def splits(*, seed: int = 0, num_train: int = 36_000, num_test: int = 500) -> Splits:
     """Returns the parts that the demonstration trains on and is tested on."""
     pool = generate(num_train * 5 // 4 + 12 * num_test, seed=seed)
@@ -78,8 +78,8 @@ def splits(*, seed: int = 0, num_train: int = 36_000, num_test: int = 500) -> Sp
     rest = [pair for pair in pool if not _held_out(pair)]
     # A French sentence may translate several English ones; a test sentence's must not be in training either.
     test, train = rest[: 2 * num_test], rest[2 * num_test :]
-    kept = (*test, *unseen[:num_test], *EXAMPLES)
-    english, french = ({getattr(pair, side) for pair in kept} for side in ("english", "french"))
+    tested = (*test, *unseen[:num_test], *EXAMPLES)
+    english, french = ({getattr(pair, side) for pair in tested} for side in ("english", "french"))
     train = [pair for pair in train if pair.french not in french and pair.english not in english][:num_train]
     if len(train) < num_train or len(unseen) < num_test:
         raise ValueError(f"the grammar gave {len(train)} training and {len(unseen)} unseen pairs; draw more")

@@ -12,7 +12,7 @@ ASPIRATED = frozenset("héros hibou hiboux haricot haricots huit onze haut haute
 
 
 def begins_with_vowel(word: str) -> bool:
-    """Returns True where the preceding word elides: before a vowel, or an h that is not aspirated."""
+    """Returns True if the preceding word elides: before a vowel, or an h that is not aspirated."""
     return word[0].lower() in VOWELS and word.lower() not in ASPIRATED
 
 
@@ -51,9 +51,9 @@ class Adjective:
         return self.feminine if feminine else self.masculine
 
 
-def _plural(word: str, given: str = "") -> str:
-    if given:
-        return given
+def _plural(word: str, irregular: str = "") -> str:
+    if irregular:
+        return irregular
     if word[-1] in "sxz":
         return word
     if word.endswith(("eau", "eu")):

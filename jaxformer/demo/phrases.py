@@ -32,7 +32,7 @@ _GROUPS = {"colour": "colour", "origin": "origin"}
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A sentence and its translation, the construction they show, and the combinations that the split goes by."""
+    """A sentence and its translation, the construction they show, and the combinations by which the corpus is split."""
 
     english: str
     french: str
@@ -78,14 +78,14 @@ def _nouns_of(kinds: frozenset[str]) -> tuple[Noun, ...]:
 
 
 def nouns_of(kinds: Set[str], where: Callable[[Noun], bool] | None = None) -> Sequence[Noun]:
-    """The nouns of any of these classes."""
+    """Returns the nouns of any of these classes."""
     found = _nouns_of(frozenset(kinds))
     return found if where is None else [noun for noun in found if where(noun)]
 
 
 @functools.cache
 def adjectives_for(noun: Noun) -> tuple[Adjective, ...]:
-    """Adjectives that make sense of a noun; no English word twice."""
+    """Returns adjectives that make sense of a noun; no English word twice."""
     return tuple(adjective for adjective in ADJECTIVES if adjective.suits & noun.kinds)
 
 
@@ -116,7 +116,7 @@ def noun_phrase(
 
 
 def build(noun: Noun, chosen: list[Adjective], *, determiner: str, plural: bool, negated: bool = False) -> Phrase:
-    """The phrase of a noun with these adjectives, given in English order."""
+    """Returns the phrase of a noun with these adjectives, given in English order."""
     before = [a for a in chosen if a.before]
     after = [a for a in chosen if not a.before]
     word = noun.french_plural if plural else noun.french
@@ -213,7 +213,7 @@ def _french_determiner(determiner: str, following: str, feminine: bool, plural: 
 
 
 def both(first: Phrase, second: Phrase) -> Phrase:
-    """Two phrases joined by "and": plural, feminine only if both are."""
+    """Returns two phrases joined by "and": plural, feminine only if both are."""
     return Phrase(
         (*first.english, "and", *second.english),
         (*first.french, "et", *second.french),
@@ -231,7 +231,7 @@ def make_pair(
     end: str = ".",
     marks: tuple[tuple[str, str], ...] = (),
 ) -> Pair:
-    """The two sentences as text, with the combinations in them."""
+    """Returns the two sentences as text, with the combinations in them."""
     features = frozenset(pair for phrase in used for pair in phrase.pairs) | frozenset(marks)
     return Pair(english_text(english, end), french_text(french, end), construction, features)
 

@@ -52,7 +52,7 @@ def draw_third(pick: random.Random, kinds: frozenset[str] = PERSON) -> Phrase:
 
 
 def use(verb: Verb, noun: Noun) -> tuple[tuple[str, str], ...]:
-    """The combination of a verb and its object, by which the corpus is split."""
+    """Returns the combination of a verb and its object, by which the corpus is split."""
     return ((verb.english[0], noun.english),)
 
 

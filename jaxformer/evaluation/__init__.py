@@ -1,1 +1,1 @@
-"""Scores: translations against references, language models on held-out text."""
+"""Scores of translations against references, and of language models on held-out text."""

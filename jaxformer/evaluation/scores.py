@@ -56,7 +56,7 @@ def moses_bleu(hypotheses: Sequence[str], references: Sequence[str], *, language
 
 
 def nats_per_token(total: float, count: float) -> Score:
-    """The mean cross entropy of a language model, from the sum of ``-log p`` over tokens and their number.
+    """Returns the mean cross entropy of a language model, from the sum of ``-log p`` over tokens and their number.
 
     >>> str(nats_per_token(30.0, 20))
     'nats per token 1.5000  [-log p, mean of 20 tokens]'
@@ -69,7 +69,7 @@ def nats_per_token(total: float, count: float) -> Score:
 
 
 def perplexity(total: float, count: float) -> Score:
-    """The perplexity ``exp(total / count)`` of a language model; comparable only between equal tokenizers.
+    """Returns the perplexity ``exp(total / count)`` of a language model; comparable only between equal tokenizers.
 
     Args:
       total: the sum of ``-log p`` over tokens, in nats.
@@ -85,7 +85,7 @@ def perplexity(total: float, count: float) -> Score:
 
 
 def bits_per_character(total: float, num_characters: float) -> Score:
-    """The bits a language model needs for a character: comparable between tokenizers of the same text.
+    """Returns the bits a language model needs for a character: comparable between tokenizers of the same text.
 
     Args:
       total: the sum of ``-log p`` over all tokens of the text, in nats.

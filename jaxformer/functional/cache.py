@@ -26,7 +26,7 @@ class KeyValueCache(NamedTuple):
 
 
 def empty_cache(batch: int, beam_size: int, length: int, heads: int, dim: int, dtype: DTypeLike) -> KeyValueCache:
-    """A cache of zeros with room for `length` positions."""
+    """Returns a cache of zeros with room for `length` positions."""
     zeros = jnp.zeros((batch, beam_size, length, heads, dim), dtype)
     return KeyValueCache(zeros, zeros)
 
@@ -37,9 +37,9 @@ def write(
     value: Float[Array, "B K N J"],
     position: Int[Array, "B K"],
 ) -> KeyValueCache:
-    """The cache with one position set, which each hypothesis has for itself.
+    """Returns the cache with the key and value of one position of each hypothesis replaced.
 
-    `position` must be below the length of the cache: JAX would take the last position for one beyond.
+    `position` must be below the length of the cache: JAX would clamp a later one to the last position.
     """
 
     def set_row(cached: Array, new: Array, position: Array) -> Array:

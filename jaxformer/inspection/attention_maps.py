@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxformer.data.segmentation import SPACE
 from jaxformer.errors import ConfigError
 
-SPACE = "\u2581"
-"""The character that tokenizers write for the space before a piece."""
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 """The form of a byte of a character that is not in the vocabulary."""
 
@@ -50,10 +49,10 @@ def select(attention: PieceMap, *, layer: int | None = None, head: int | None = 
 
 
 def most_aligned(attention: PieceMap) -> tuple[int, int]:
-    """The layer and head that come closest to an alignment: their weights reach the most source pieces.
+    """Returns the layer and head that come closest to an alignment: their weights reach the most source pieces.
 
-    Most heads look elsewhere, at neighbors or at the end of the sentence, and a mean over all heads blurs the one
-    that looks at the words being translated. Reach is the sum, over all source pieces except the last one (the end of
+    Most heads attend to neighbors or to the end of the sentence, and a mean over all heads blurs the one that attends
+    to the words being translated. Reach is the sum, over all source pieces except the last one (the end of
     the sentence), of the largest weight that any target piece gives them.
     """
     reach = np.asarray(attention.weights)[..., :-1].max(-2).sum(-1)
@@ -88,7 +87,7 @@ def as_text(attention: Map, *, shades: str = " .:-=+*#%@") -> str:
 
 
 def _words(pieces: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """Words and the pieces they consist of; punctuation and special tokens stand alone."""
+    """Returns words and the indices of their pieces; punctuation and special tokens stand alone."""
     words: list[tuple[str, list[int]]] = []
     for piece, indices in _characters(pieces):
         text = piece.replace(SPACE, " ").strip()
@@ -103,7 +102,7 @@ def _words(pieces: Sequence[str]) -> list[tuple[str, list[int]]]:
 
 
 def _characters(pieces: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """Pieces and their indices; consecutive bytes are joined to the text that they spell."""
+    """Returns pieces and their indices; consecutive bytes are joined to the text that they spell."""
     characters: list[tuple[str, list[int]]] = []
     for is_byte, run in itertools.groupby(enumerate(pieces), lambda item: bool(BYTE.fullmatch(item[1]))):
         indices, texts = zip(*run, strict=True)

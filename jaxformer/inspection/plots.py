@@ -1,4 +1,4 @@
-"""Pictures.  matplotlib is imported here and nowhere else."""
+"""Pictures, by matplotlib: attention maps and loss curves."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def loss_curves(log: Iterable[Mapping[str, object]], path: pathlib.Path, *, titl
 
 
 def _other_figure(entries: Iterable[Mapping[str, object]]) -> str | None:
-    """The first validation figure with a value, besides the loss."""
+    """Returns the first validation figure with a value, besides the loss."""
     names = (name for entry in entries for name, value in entry.items() if value is not None)
     return next((name for name in names if name.startswith("validation_") and name != "validation_loss"), None)
 
@@ -128,21 +128,21 @@ def _cells(axes: Axes, weights: np.ndarray, *, top: float) -> AxesImage:
 
 
 def _ceiling(weights: np.ndarray) -> float:
-    """The largest weight, rounded up to a tenth."""
+    """Returns the largest weight, rounded up to a tenth."""
     return min(1.0, max(0.1, float(np.ceil(weights.max() * 10 - 1e-9)) / 10))
 
 
 def _series(entries: Iterable[Mapping[str, object]], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The steps and values of the entries that have a value."""
+    """Returns the steps and values of the entries that have a value."""
     chosen = [entry for entry in entries if entry.get(name) is not None]
     return np.array([entry["step"] for entry in chosen], float), np.array([entry[name] for entry in chosen], float)
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:
-    """The mean over a window around each value, a fiftieth of the run wide and cut off at its ends."""
+    """Returns the mean over a window around each value, a fiftieth of the run wide and cut off at its ends."""
     size = len(values)
-    here, half = np.arange(size), size // 100
-    start, stop = np.maximum(here - half, 0), np.minimum(here + half + 1, size)
+    index, half = np.arange(size), size // 100
+    start, stop = np.maximum(index - half, 0), np.minimum(index + half + 1, size)
     total = np.concatenate([[0.0], np.cumsum(values)])
     return (total[stop] - total[start]) / (stop - start)
 

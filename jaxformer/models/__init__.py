@@ -1,4 +1,4 @@
-"""Whole networks."""
+"""Complete networks: encoder, decoder, encoder-decoder, language model; and their costs."""
 
 from jaxformer.models import costs as costs
 from jaxformer.models.decoder import Context as Context

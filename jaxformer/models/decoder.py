@@ -27,7 +27,7 @@ class Context(NamedTuple):
     layers: tuple[Params, ...]  # the blocks' parameters, unstacked
 
     def take(self, sentences: Int[Array, " B2"]) -> Context:
-        """The context of these sentences only, in this order."""
+        """Returns the context of these sentences only, in this order."""
         memory, valid = jax.tree.map(lambda leaf: leaf[sentences], (self.memory, self.valid))
         return Context(memory, valid, self.layers)
 
@@ -35,9 +35,9 @@ class Context(NamedTuple):
 class DecoderState(NamedTuple):
     """The arrays that differ between hypotheses. Only `reorder` and `take` may assume a layout of its leaves.
 
-    Each hypothesis stands at a position of its own, which is also the number of tokens that it has seen. For prefixes
+    Each hypothesis has its own position, which is also the number of tokens that it has seen. For prefixes
     of different lengths, step through the longest, then set the lengths with ``state._replace(position=lengths)``:
-    the mask hides what lies beyond them, and later steps overwrite it.
+    the mask hides later positions, and later steps overwrite them.
     """
 
     position: jax.Array  # int32 [B, K]: the next token's
@@ -45,24 +45,24 @@ class DecoderState(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """B sentences and K hypotheses of each."""
+        """The numbers of sentences, B, and of hypotheses of each, K."""
         batch_size, beam_size = self.position.shape
         return batch_size, beam_size
 
     def reorder(self, parents: Int[Array, "B K"]) -> DecoderState:
-        """Each hypothesis replaced by the one of its sentence that it grew from."""
+        """Replaces each hypothesis with its parent, a hypothesis of the same sentence."""
         sentences = jnp.arange(parents.shape[0])[:, None]
         return jax.tree.map(lambda leaf: leaf[sentences, parents], self)
 
     def take(self, sentences: Int[Array, " B2"]) -> DecoderState:
-        """The state of these sentences only, in this order."""
+        """Returns the state of these sentences only, in this order."""
         return jax.tree.map(lambda leaf: leaf[sentences], self)
 
 
 class Decoder(nnx.Module):
     """``tokens, memory -> logits``; without cross-attention a language model, ``tokens -> logits``.
 
-    `output` is the output projection; None takes the table of the token embeddings for it.
+    `output` is the output projection; None uses the table of the token embeddings.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Decoder(nnx.Module):
         valid: Bool[Array, "B T"] | None = None,
         key: jax.Array | None = None,
     ) -> Float[Array, "B T V"]:
-        """Teacher-forced logits, float32: row t scores the token after ``tokens[:, :t + 1]``.
+        """Returns teacher-forced logits, float32: row t scores the token after ``tokens[:, :t + 1]``.
 
         Args:
           valid: True where a token is real; default: everywhere.
@@ -105,7 +105,7 @@ class Decoder(nnx.Module):
         key: jax.Array | None = None,
         copies: Float[Array, "G C V D"] | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """The loss of the teacher-forced logits, (sum, count), without holding them.
+        """Returns the loss of the teacher-forced logits, (sum, count), without holding them.
 
         Args:
           labels: the token after each of `tokens`; counted where `valid`.
@@ -121,7 +121,7 @@ class Decoder(nnx.Module):
     def captured(
         self, tokens: Int[Array, "B T"], memory: Memory | None = None, *, valid: Bool[Array, "B T"] | None = None
     ) -> Intermediates:
-        """Queries ``[L, B, T, N, H]`` and keys of every layer, named "self" and "cross"."""
+        """Returns queries ``[L, B, T, N, H]`` and keys of every layer, named "self" and "cross"."""
         return self._run(tokens, memory, valid, None, None, capture=True)[1]
 
     def start(
@@ -129,7 +129,7 @@ class Decoder(nnx.Module):
     ) -> tuple[Context, DecoderState]:
         """Prepares to decode `length` positions with `beam_size` hypotheses of each of `batch_size` sentences.
 
-        A search may be no longer: the logits of a `step` beyond that are NaN.
+        The logits of a `step` beyond `length` are NaN.
         """
         self.embeddings.check_length(length)
         layers = self.stack.unstacked()
@@ -143,10 +143,10 @@ class Decoder(nnx.Module):
     def step(
         self, tokens: Int[Array, "B K"], state: DecoderState, context: Context
     ) -> tuple[Float[Array, "B K V"], DecoderState]:
-        """Logits after one more token of each hypothesis, equal to that row of the teacher-forced logits.
+        """Returns the logits after one more token of each hypothesis, equal to that row of the teacher-forced logits.
 
-        The past is all that a step sees, also without the causal mask. Logits are NaN beyond the positions that
-        `start` prepared, where the last one's keys and values are overwritten.
+        A step sees only the past, also without the causal mask. Beyond the positions that `start` prepared, logits are
+        NaN, and the keys and values of the last position are overwritten.
         """
         position, length = state.position, state.caches[0].key.shape[2]
         x = self.embeddings.step(tokens, position, length=length)
@@ -156,7 +156,7 @@ class Decoder(nnx.Module):
             block = self.stack.block(params)
             x, cache = block.step(x, cache, memory, position=position, memory_mask=mask)
             caches.append(cache)
-        x = jnp.where((position < length)[..., None], x, jnp.nan)  # an index that is traced cannot be refused
+        x = jnp.where((position < length)[..., None], x, jnp.nan)  # a traced position cannot raise an error
         return self._logits(self._final(x)), DecoderState(position + 1, tuple(caches))
 
     def _run(
@@ -169,7 +169,7 @@ class Decoder(nnx.Module):
         *,
         capture: bool,
     ) -> tuple[Array, Intermediates]:
-        """The final states, and what was captured."""
+        """Returns the final states and the captured intermediates."""
         x = self.embeddings(tokens, key=site(key, "embedding"), copies=copies)
         mask = masks.causal() if self.causal else None
         if valid is not None:
@@ -185,7 +185,7 @@ class Decoder(nnx.Module):
     def _logits(self, x: Array) -> Array:
         if self.output is None:
             return constrain(self.embeddings.tokens.logits(x), "batch", "length", "vocab")
-        # Not through self.output, whose products come back in the dtype of x: logits are float32 to the last bit.
+        # self.output would round the logits to the dtype of x.
         kernel = self.output.kernel[...].astype(x.dtype)
         logits = jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
         return constrain(logits, "batch", "length", "vocab")

@@ -17,7 +17,7 @@ from jaxformer.modules.attention import Intermediates
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """The states of an encoder, and which of them are real: all that a decoder needs."""
+    """The states of an encoder, and which of them are real: everything that a decoder needs."""
 
     states: jax.Array  # [B, S, D]
     valid: jax.Array | None  # Bool [B, S]
@@ -42,7 +42,7 @@ class Encoder(nnx.Module):
         key: jax.Array | None = None,
         copies: Float[Array, "G C V D"] | None = None,
     ) -> Memory:
-        """The memory of a sequence.
+        """Returns the memory of a sequence.
 
         Args:
           valid: True where a token is real; default: everywhere.
@@ -54,7 +54,7 @@ class Encoder(nnx.Module):
     def captured(
         self, tokens: Int[Array, "B S"], *, valid: Bool[Array, "B S"] | None = None
     ) -> tuple[Memory, Intermediates]:
-        """The memory, and queries and keys of every layer, ``{"self": ([L, B, S, N, H], [L, B, S, N, H])}``."""
+        """Returns the memory, and every layer's queries and keys, ``{"self": ([L, B, S, N, H], [L, B, S, N, H])}``."""
         return self._run(tokens, valid, None, None, capture=True)
 
     def _run(

@@ -46,8 +46,7 @@ class EncoderDecoderConfig(TransformerConfig):
         if self.tie_embeddings == "all" and self.source_vocab_size != self.target_vocab_size:
             raise ValueError(
                 f"tie_embeddings='all' shares one table, so vocabularies must be equal: "
-                f"source {self.source_vocab_size}, "
-                f"target {self.target_vocab_size}"
+                f"source {self.source_vocab_size}, target {self.target_vocab_size}"
             )
 
 
@@ -63,8 +62,8 @@ class EncoderDecoder(nnx.Module):
     ):
         sizes = config.source_vocab_size, config.target_vocab_size
         if min(sizes) < 1:
-            raise ValueError(f"a model needs vocabularies, got source and target sizes {sizes}")
-        # The order in which parameters are drawn.
+            raise ValueError(f"source_vocab_size and target_vocab_size must be at least 1, got {sizes}")
+        # The order of these lines determines the random values of the parameters.
         shared = config.tie_embeddings == "all"
         source = None if shared else Embedding(config.source_vocab_size, config.d_model, rngs=rngs)
         target = Embedding(config.target_vocab_size, config.d_model, rngs=rngs)
@@ -95,7 +94,7 @@ class EncoderDecoder(nnx.Module):
         target_valid: Bool[Array, "B T"] | None = None,
         key: jax.Array | None = None,
     ) -> Float[Array, "B T V"]:
-        """Teacher-forced logits, float32: row t scores the token after ``target[:, :t + 1]``.
+        """Returns teacher-forced logits, float32: row t scores the token after ``target[:, :t + 1]``.
 
         Args:
           source_valid, target_valid: True where a token is real; default: everywhere.
@@ -107,7 +106,7 @@ class EncoderDecoder(nnx.Module):
     def encode(
         self, source: Int[Array, "B S"], *, source_valid: Bool[Array, "B S"] | None = None, key: jax.Array | None = None
     ) -> Memory:
-        """The memory of a source; every source token sees every real one."""
+        """Returns the memory of a source; every source token sees every real one."""
         return self.encoder(source, valid=source_valid, key=key)
 
     def decode(
@@ -118,7 +117,7 @@ class EncoderDecoder(nnx.Module):
         target_valid: Bool[Array, "B T"] | None = None,
         key: jax.Array | None = None,
     ) -> Float[Array, "B T V"]:
-        """Teacher-forced logits of a target, given a memory."""
+        """Returns teacher-forced logits of a target, given a memory."""
         return self.decoder(target, memory, valid=target_valid, key=key)
 
     def cross_entropy(
@@ -133,7 +132,7 @@ class EncoderDecoder(nnx.Module):
         z_loss: float = 0.0,
         key: jax.Array | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """The loss of the teacher-forced logits, (sum, count), without holding them; what training minimizes.
+        """Returns the loss of the teacher-forced logits, (sum, count), without holding them; training minimizes it.
 
         Args:
           labels: the token after each of `target`; counted where `target_valid`.
@@ -164,10 +163,10 @@ class EncoderDecoder(nnx.Module):
         *,
         source_valid: Bool[Array, "B S"] | None = None,
     ) -> dict[str, tuple[Array, Array]]:
-        """Queries ``[L, B, T, N, H]`` and keys ``[L, B, S, N, H]`` of the named attentions, without dropout.
+        """Returns queries ``[L, B, T, N, H]`` and keys ``[L, B, S, N, H]`` of the named attentions, without dropout.
 
         Names: "encoder.self", "decoder.self", "decoder.cross". Give a layer's pair to `functional.attention_weights`
-        with the rows and heads to be seen.
+        with the rows and heads of interest.
         """
         memory, intermediates = self.encoder.captured(source, valid=source_valid)
         result = {f"encoder.{name}": pair for name, pair in intermediates.items()}
@@ -177,12 +176,12 @@ class EncoderDecoder(nnx.Module):
     def start(self, memory: Memory, *, beam_size: int, length: int) -> tuple[Context, DecoderState]:
         """Prepares to decode `length` positions with `beam_size` hypotheses of each sentence.
 
-        A search may be no longer: the logits of a `step` beyond that are NaN.
+        The logits of a `step` beyond `length` are NaN.
         """
         return self.decoder.start(memory, batch_size=memory.states.shape[0], beam_size=beam_size, length=length)
 
     def step(
         self, tokens: Int[Array, "B K"], state: DecoderState, context: Context
     ) -> tuple[Float[Array, "B K V"], DecoderState]:
-        """Logits after one more token of each hypothesis: see `Decoder.step`."""
+        """Returns the logits after one more token of each hypothesis: see `Decoder.step`."""
         return self.decoder.step(tokens, state, context)

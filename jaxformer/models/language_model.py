@@ -55,7 +55,7 @@ class LanguageModel(nnx.Module):
         rngs: nnx.Rngs,
     ):
         if config.vocab_size < 1:
-            raise ValueError(f"a model needs a vocabulary, got vocab_size {config.vocab_size}")
+            raise ValueError(f"vocab_size must be at least 1, got {config.vocab_size}")
         embeddings = Embeddings(
             Embedding(config.vocab_size, config.d_model, rngs=rngs),
             make_positions(config, rngs=rngs),
@@ -73,7 +73,7 @@ class LanguageModel(nnx.Module):
     def __call__(
         self, tokens: Int[Array, "B T"], *, valid: Bool[Array, "B T"] | None = None, key: jax.Array | None = None
     ) -> Float[Array, "B T V"]:
-        """Logits, float32: row t scores the token after ``tokens[:, :t + 1]``.
+        """Returns logits, float32: row t scores the token after ``tokens[:, :t + 1]``.
 
         Args:
           valid: True where a token is real; default: everywhere.
@@ -91,7 +91,7 @@ class LanguageModel(nnx.Module):
         z_loss: float = 0.0,
         key: jax.Array | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """The loss of the logits, (sum, count), without holding them; what training minimizes.
+        """Returns the loss of the logits, (sum, count), without holding them; training minimizes it.
 
         Args:
           labels: the token after each of `tokens`; counted where `valid`.
@@ -102,10 +102,10 @@ class LanguageModel(nnx.Module):
     def captured(
         self, tokens: Int[Array, "B T"], names: Collection[str], *, valid: Bool[Array, "B T"] | None = None
     ) -> dict[str, tuple[Array, Array]]:
-        """Queries and keys ``[L, B, T, N, H]`` of the named attentions, without dropout.
+        """Returns queries and keys ``[L, B, T, N, H]`` of the named attentions, without dropout.
 
-        The only name is "decoder.self". Give a layer's pair to `functional.attention_weights` with the rows and heads
-        to be seen.
+        The only name is "decoder.self". Give a layer's pair to `functional.attention_weights` with the rows and
+        heads of interest.
         """
         intermediates = self.decoder.captured(tokens, valid=valid)
         return select({f"decoder.{name}": pair for name, pair in intermediates.items()}, names)
@@ -113,12 +113,12 @@ class LanguageModel(nnx.Module):
     def start(self, *, batch_size: int, beam_size: int, length: int) -> tuple[Context, DecoderState]:
         """Prepares to decode `length` positions, prefixes included, with `beam_size` hypotheses of each text.
 
-        A search may be no longer: the logits of a `step` beyond that are NaN.
+        The logits of a `step` beyond `length` are NaN.
         """
         return self.decoder.start(batch_size=batch_size, beam_size=beam_size, length=length)
 
     def step(
         self, tokens: Int[Array, "B K"], state: DecoderState, context: Context
     ) -> tuple[Float[Array, "B K V"], DecoderState]:
-        """Logits after one more token of each hypothesis: see `Decoder.step`."""
+        """Returns the logits after one more token of each hypothesis: see `Decoder.step`."""
         return self.decoder.step(tokens, state, context)

@@ -77,7 +77,7 @@ class TransformerConfig:
 def make_stack(
     config: TransformerConfig, num_layers: int, *, cross: bool = False, attention: AttentionFunction, rngs: nnx.Rngs
 ) -> Stack[Block]:
-    """A stack of blocks with these settings; with `cross`, each has cross-attention."""
+    """Returns a stack of blocks with these settings; with `cross`, each has cross-attention."""
     d_model = config.d_model
 
     def make_block(rngs: nnx.Rngs) -> Block:
@@ -96,26 +96,26 @@ def make_stack(
 
 
 def make_final_norm(config: TransformerConfig) -> LayerNorm | None:
-    """The norm after the last block. Post-norm blocks end in one; pre-norm blocks leave an unnormalized sum."""
+    """Returns the norm after the last block. Post-norm blocks end in one; pre-norm blocks leave an unnormalized sum."""
     return LayerNorm(config.d_model, epsilon=config.norm_epsilon) if config.norm_position == "pre" else None
 
 
 def make_positions(config: TransformerConfig, *, rngs: nnx.Rngs) -> LearnedPositions | None:
-    """A table of learned positions; None if they are sinusoidal."""
+    """Returns a table of learned positions, or None if they are sinusoidal."""
     learned = config.positions == "learned"
     return LearnedPositions(config.max_positions, config.d_model, rngs=rngs) if learned else None
 
 
 def make_output(config: TransformerConfig, vocab_size: int, *, rngs: nnx.Rngs) -> Linear:
-    """An output projection with a matrix of its own."""
+    """Returns an output projection with its own matrix."""
     return Linear(config.d_model, vocab_size, bias=False, axes=("model", "vocab"), rngs=rngs)
 
 
 def select(captured: Mapping[str, T], names: Collection[str]) -> dict[str, T]:
-    """The named entries of what was captured.
+    """Returns the named entries of `captured`.
 
     Raises:
-      ValueError: a name that does not exist, with those that do.
+      ValueError: a name does not exist; the message has the names that do.
     """
     if unknown := set(names) - captured.keys():
         raise ValueError(f"unknown attention names {sorted(unknown)}; there are {sorted(captured)}")

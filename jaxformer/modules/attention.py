@@ -1,4 +1,4 @@
-"""Multi-head attention layers: projections around the attention function they are given."""
+"""Multi-head attention layers: projections around an attention function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxformer.functional.cache import KeyValueCache, empty_cache, write
 from jaxformer.modules.initializers import xavier_uniform
 
 Intermediates = dict[str, Any]
-"""The record that layers leave when asked: queries and keys under "self" and "cross", a routing under "experts"."""
+"""Intermediate results of a layer: queries and keys under "self" and "cross", a routing under "experts"."""
 
 AttentionFunction = Callable[..., Array]
 """A function with the signature of `functional.attention`: ``query, key, value, *, mask, dropout``."""
@@ -31,7 +31,7 @@ class KeyValue(NamedTuple):
 
 
 def head_dim(d_model: int, num_heads: int, num_kv_heads: int) -> int:
-    """``d_model / num_heads``, after checking that heads fit.
+    """Returns ``d_model / num_heads``, after checking the numbers of heads.
 
     Raises:
       ValueError: `d_model` is not a multiple of `num_heads`, or `num_heads` not one of `num_kv_heads`.
@@ -61,7 +61,7 @@ class SelfAttention(nnx.Module):
     """Multi-head self-attention (Vaswani et al. 2017, 3.2.2) with one fused projection.
 
     The kernel ``[D, K, G + 2, H]`` holds, for each of K key heads, its G query heads, its key and its value: one
-    matrix product makes all three, and a mesh can split it over heads without cutting through any of them.
+    matrix product computes all three, and a mesh can split it over heads without cutting through any of them.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class SelfAttention(nnx.Module):
         self.dropout = dropout
 
     def project(self, x: Float[Array, "B T D"]) -> tuple[Array, Array, Array]:
-        """Queries ``[B, T, N, H]``, keys and values ``[B, T, K, H]``."""
+        """Returns queries ``[B, T, N, H]``, keys and values ``[B, T, K, H]``."""
         kernel = self.kernel[...]
         bias = None if self.bias is None else self.bias[...].reshape(-1)
         fused = functional.linear(x, kernel.reshape(kernel.shape[0], -1), bias)
         fused = fused.reshape(*x.shape[:2], *kernel.shape[1:])
-        # Not slices: the gradient of a split is one concatenation, that of slices a sum of padded arrays.
+        # The gradient of a split is one concatenation; that of slices is a sum of padded arrays.
         query, keys, values = jax.lax.split(fused, (kernel.shape[2] - 2, 1, 1), axis=3)
         query = query.reshape(*x.shape[:2], -1, kernel.shape[-1])
         names = ("batch", "length", "heads", "head_dim")
@@ -112,14 +112,14 @@ class SelfAttention(nnx.Module):
         return self.output(self.attention(query, keys, values, mask=mask, dropout=dropout))
 
     def empty_cache(self, batch_size: int, beam_size: int, length: int, dtype: DTypeLike) -> KeyValueCache:
-        """A cache of this layer's keys and values with room for `length` positions."""
+        """Returns a cache of this layer's keys and values with room for `length` positions."""
         _, num_kv_heads, _, dim = self.kernel.shape
         return empty_cache(batch_size, beam_size, length, num_kv_heads, dim, dtype)
 
     def step(
         self, x: Float[Array, "B K D"], cache: KeyValueCache, position: Int[Array, "B K"]
     ) -> tuple[Float[Array, "B K D"], KeyValueCache]:
-        """One position of K hypotheses a sentence, each at a position of its own and against its own past."""
+        """Computes one position of each of K hypotheses of a sentence, which attends to its own past."""
         query, keys, values = self.project(x)
         cache = write(cache, keys, values, position)
         num_hypotheses = x.shape[0] * x.shape[1]
@@ -161,10 +161,10 @@ class CrossAttention(nnx.Module):
         self.dropout = dropout
 
     def project(self, memory: Float[Array, "B S D"]) -> KeyValue:
-        """The memory's keys and values."""
-        both = _project(memory, self.key_value, self.key_value_bias)
+        """Returns the keys and values of a memory."""
+        fused = _project(memory, self.key_value, self.key_value_bias)
         names = ("batch", "memory_length", "heads", "head_dim")
-        keys, values = (half.squeeze(3) for half in jax.lax.split(both, (1, 1), axis=3))
+        keys, values = (x.squeeze(3) for x in jax.lax.split(fused, (1, 1), axis=3))
         return KeyValue(constrain(keys, *names), constrain(values, *names))
 
     def __call__(
@@ -184,7 +184,7 @@ class CrossAttention(nnx.Module):
 
 
 def _project(x: Array, kernel: nnx.Param, bias: nnx.Param | None) -> Array:
-    """``[B, T, D]`` to ``[B, T, *heads]`` as one matrix product."""
+    """Maps ``[B, T, D]`` to ``[B, T, *heads]`` by one matrix product."""
     shape = kernel[...].shape
     flat_bias = None if bias is None else bias[...].reshape(-1)
     flat = functional.linear(x, kernel[...].reshape(shape[0], -1), flat_bias)

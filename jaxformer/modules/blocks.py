@@ -1,4 +1,4 @@
-"""The transformer block: one class for encoder, decoder and decoder-only, told apart by mask and cross-attention."""
+"""The transformer block: one class for encoder, decoder and decoder-only, distinguished by mask and cross-attention."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MemoryT = TypeVar("MemoryT")
 class Block(nnx.Module):
     """Self-attention, cross-attention if `cross` is given, feed-forward; each in ``arrangement(x, sublayer, norm)``.
 
-    `norm` makes the norm that the arrangement takes, which for `functional.sandwich_norm` is a `NormPair`.
+    `norm` constructs the norm that `arrangement` takes; `functional.sandwich_norm` takes a `NormPair`.
     Without a mask it is an encoder block; with `masks.causal` a decoder-only block; with `cross` too, the decoder
     block of an encoder-decoder.
     """
@@ -68,7 +68,7 @@ class Block(nnx.Module):
         if (cross := self.cross) is not None:
 
             def cross_attention(y: Array) -> Array:
-                projected = cross.project(_needed(memory))
+                projected = cross.project(_required(memory))
                 site_key = site(key, "cross weights")
                 y = cross(y, projected, mask=memory_mask, key=site_key, intermediates=intermediates)
                 return self._drop(y, key, "cross")
@@ -86,9 +86,9 @@ class Block(nnx.Module):
         length: int,
         dtype: DTypeLike,
     ) -> tuple[KeyValue | None, KeyValueCache]:
-        """The memory's keys and values, None without cross-attention, and an empty cache: what `step` needs."""
+        """Returns the keys and values of the memory (None without cross-attention) and an empty cache, for `step`."""
         cache = self.attention.empty_cache(batch_size, beam_size, length, dtype)
-        return (None if self.cross is None else self.cross.project(_needed(memory))), cache
+        return (None if self.cross is None else self.cross.project(_required(memory))), cache
 
     def step(
         self,
@@ -99,7 +99,7 @@ class Block(nnx.Module):
         position: Int[Array, "B K"],
         memory_mask: masks.Mask | None = None,
     ) -> tuple[Float[Array, "B K D"], KeyValueCache]:
-        """One position of K hypotheses, which equals that row of the whole forward pass."""
+        """Computes one position of K hypotheses, which equals that row of the full forward pass."""
         caches = [cache]
 
         def self_attention(y: Array) -> Array:
@@ -108,8 +108,8 @@ class Block(nnx.Module):
 
         x = self.arrangement(x, self_attention, self.attention_norm)
         if (cross := self.cross) is not None:
-            # The hypotheses of a sentence stand where the queries of a sequence would: one memory serves them all.
-            x = self.arrangement(x, lambda y: cross(y, _needed(memory), mask=memory_mask), self.cross_norm)
+            # The hypotheses of a sentence take the place of the queries of a sequence, so they share one memory.
+            x = self.arrangement(x, lambda y: cross(y, _required(memory), mask=memory_mask), self.cross_norm)
         x = self.arrangement(x, self.feed_forward, self.feed_forward_norm)
         return x, caches[0]
 
@@ -117,7 +117,7 @@ class Block(nnx.Module):
         return functional.dropout(y, rate=self.dropout, key=site(key, name))
 
 
-def _needed(memory: MemoryT | None) -> MemoryT:
+def _required(memory: MemoryT | None) -> MemoryT:
     if memory is None:
         raise ValueError("a block with cross-attention needs a memory, got None")
     return memory

@@ -32,10 +32,10 @@ class Embedding(nnx.Module):
         dtype: jnp.dtype = jnp.dtype("float32"),
         copies: Float[Array, "G C V D"] | None = None,
     ) -> Float[Array, "B ... D"]:
-        """``sqrt(D) table[tokens]``, in `dtype`. Token ids must be below the vocabulary size.
+        """Returns ``sqrt(D) table[tokens]``, in `dtype`. Token ids must be below the vocabulary size.
 
         Args:
-          copies: the result of `copies`, where several uses share it; None makes new ones.
+          copies: the result of the method `copies`, if several uses share it; None computes it.
         """
         if copies is None:
             copies = self.copies(tokens.shape[0], dtype=dtype)
@@ -47,7 +47,7 @@ class Embedding(nnx.Module):
         return tables.table_copies(self.table[...], rows=rows, length=length, dtype=dtype)
 
     def logits(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
-        """``x table^T``, in float32."""
+        """Returns ``x table^T``, in float32."""
         table = self.table[...].astype(x.dtype)
         return jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
 
@@ -60,7 +60,7 @@ class LearnedPositions(nnx.Module):
         self.table = nnx.Param(table, axes=("position", "model"))
 
     def __call__(self, positions: Int[Array, "*batch"], *, length: int) -> Float[Array, "*batch D"]:
-        """The vectors of `positions`, all below the static `length`."""
+        """Returns the vectors of `positions`, all below the static `length`."""
         table = self.table[...]
         check_positions(length, table.shape[0])
         return functional.learned(table, positions)
@@ -86,26 +86,26 @@ class Embeddings(nnx.Module):
         key: jax.Array | None = None,
         copies: Float[Array, "G C V D"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """The vectors of whole sequences.
+        """Returns the vectors of full sequences.
 
         Args:
           copies: see `Embedding`.
         """
         length = tokens.shape[1]
-        # A constant, unless it would make the program large.
+        # Positions are a constant of the program, unless they would make it large.
         array_module = np if length * self.d_model <= 1 << 20 else jnp
         x = self._sum(tokens, array_module.arange(length)[None], length, copies)
         return functional.dropout(x, rate=self.dropout, key=key)
 
     def step(self, tokens: Int[Array, "B K"], positions: Int[Array, "B K"], *, length: int) -> Float[Array, "B K D"]:
-        """The vectors of one token of each hypothesis at its position, below the static `length`."""
+        """Returns the vectors of one token of each hypothesis at its position, below the static `length`."""
         return self._sum(tokens, positions, length, None)
 
     def check_length(self, length: int) -> None:
-        """Refuses more positions than a learned table has.
+        """Checks that a learned table has at least `length` positions.
 
         Raises:
-          ValueError: naming both lengths.
+          ValueError: the table is shorter; the message has both lengths.
         """
         if self.positions is not None:
             check_positions(length, self.positions.table.shape[0])

@@ -16,9 +16,9 @@ from jaxformer.modules.initializers import xavier_uniform
 class MixtureOfExperts(nnx.Module):
     """A feed-forward layer that sends each token to `count` of `num_experts` networks; F = 4D by default.
 
-    It takes the place of `FeedForward`. With a capacity, each sentence of a batch is a group with its own room, and the
+    It replaces `FeedForward`. With a capacity, each sentence of a batch is a group with a capacity of its own, and the
     kernels and the tokens gathered for each expert have the logical axis "experts", so that a mesh can shard them.
-    Without one, all tokens are sorted together, which suits one device. Given `intermediates`, the layer leaves its
+    Without one, all tokens are sorted together, which suits one device. Given `intermediates`, the layer records its
     `Routing` there under "experts", as `functional.load_balancing_loss` takes it.
     """
 
@@ -34,18 +34,23 @@ class MixtureOfExperts(nnx.Module):
         gated: bool = False,
         rngs: nnx.Rngs,
     ):
-        """`capacity_factor` times its even share limits an expert in training, that is, when there is a key."""
+        """Draws the parameters.
+
+        Args:
+          capacity_factor: the capacity of an expert in training (when there is a key), relative to an even share of the
+            tokens; None for no limit.
+        """
         if not 1 <= count <= num_experts:
             raise ValueError(f"count must be between 1 and {num_experts} experts, got {count}")
         d_ff = 4 * d_model if d_ff is None else d_ff
         shapes = {"up": (num_experts, d_model, d_ff), "down": (num_experts, d_ff, d_model)}
-        drawn = {name: xavier_uniform(rngs.params(), s, fan_in=s[1], fan_out=s[2]) for name, s in shapes.items()}
+        kernels = {name: xavier_uniform(rngs.params(), s, fan_in=s[1], fan_out=s[2]) for name, s in shapes.items()}
         self.router = nnx.Param(
             xavier_uniform(rngs.params(), (d_model, num_experts), fan_in=d_model, fan_out=num_experts),
             axes=("model", None),
         )
-        self.up = nnx.Param(drawn["up"], axes=("experts", "model", "hidden"))
-        self.down = nnx.Param(drawn["down"], axes=("experts", "hidden", "model"))
+        self.up = nnx.Param(kernels["up"], axes=("experts", "model", "hidden"))
+        self.down = nnx.Param(kernels["down"], axes=("experts", "hidden", "model"))
         gate = xavier_uniform(rngs.params(), shapes["up"], fan_in=d_model, fan_out=d_ff) if gated else None
         self.gate = None if gate is None else nnx.Param(gate, axes=("experts", "model", "hidden"))
         self.count, self.capacity_factor, self.activation = count, capacity_factor, activation
@@ -58,7 +63,7 @@ class MixtureOfExperts(nnx.Module):
         key: jax.Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
-        """The mixture of the experts' outputs. Without `valid`, padding takes room like any earlier token."""
+        """Returns the mixture of the experts' outputs. Without `valid`, padding takes capacity like any other token."""
         logits = functional.linear(x.astype("float32"), self.router[...], None)
         routing = functional.route(logits, self.count, normalize=self.count > 1, valid=valid)
         if intermediates is not None:

@@ -1,7 +1,7 @@
 """The hinge between modules and functions: a module class and its configuration as functions over a plain dict.
 
 Everything outside `modules` and `models` sees parameters as one nested dict of arrays. Flax NNX holds and names
-parameters and never transforms: ``jax.jit``, ``jax.grad``, ``jax.vmap`` and ``jax.lax.scan`` apply.
+parameters; transformations are those of JAX (``jax.jit``, ``jax.grad``, ``jax.vmap``, ``jax.lax.scan``).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ ConfigT = TypeVar("ConfigT", bound=Hashable)
 
 @dataclasses.dataclass(frozen=True)
 class Pure(Generic[ModelT, ConfigT]):
-    """A model as pure functions. Hashable, allocates nothing; see `pure`."""
+    """A model as pure functions; see `pure`. It is hashable and allocates nothing."""
 
     model: Callable[..., ModelT]
     config: ConfigT
 
     def init(self, key: jax.Array) -> Params:
-        """New parameters. Jit it with ``out_shardings`` and they are born sharded."""
+        """Returns new parameters. Under ``jax.jit`` with ``out_shardings`` they are created sharded."""
         return nnx.to_pure_dict(self._split(key)[1])
 
     def bind(self, params: Params) -> ModelT:
-        """The model with these parameters, whose methods are then called as usual.
+        """Returns the model with these parameters; its methods are called as usual.
 
         It costs nothing while a function is traced. Bind inside the function that is transformed, so that the
         parameters are among its arguments::
@@ -41,7 +41,8 @@ class Pure(Generic[ModelT, ConfigT]):
             jax.jit(lambda params, source: net.bind(params).encode(source))
 
         Raises:
-          ValueError: parameters that do not belong to this model, with the path, the got and the expected shape.
+          ValueError: the parameters do not belong to this model; the message has the path, the got and the expected
+            shape.
         """
         check_shapes(params, self.shapes)
         return nnx.merge(self._abstract[0], params)
@@ -57,7 +58,7 @@ class Pure(Generic[ModelT, ConfigT]):
 
     @property
     def axes(self) -> Params:
-        """The logical axis names of each parameter (see `jaxformer.axes`); stacked layers come first."""
+        """The logical axis names of each parameter (see `jaxformer.axes`); "layers" comes first in a stack."""
         return self._abstract[2]
 
     def _split(self, key: jax.Array) -> tuple[nnx.GraphDef[ModelT], nnx.State]:
@@ -79,7 +80,7 @@ class Pure(Generic[ModelT, ConfigT]):
 
 
 def pure(model: Callable[..., ModelT], config: ConfigT) -> Pure[ModelT, ConfigT]:
-    """A module class ``model(config, *, rngs)`` as functions over a plain nested dict of arrays.
+    """Returns a module class ``model(config, *, rngs)`` as functions over a plain nested dict of arrays.
 
     >>> from jaxformer import models
     >>> config = models.EncoderDecoderConfig(100, 100, d_model=16, num_heads=2, d_ff=32)
@@ -95,10 +96,10 @@ def pure(model: Callable[..., ModelT], config: ConfigT) -> Pure[ModelT, ConfigT]
 
 
 def check_shapes(params: Params, expected: Params) -> None:
-    """Compares paths and shapes; NNX itself would accept a wrong shape.
+    """Checks paths and shapes; NNX itself would accept a wrong shape.
 
     Raises:
-      ValueError: the first difference.
+      ValueError: a path or shape differs; the message has the first difference.
     """
     got = {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(params)}
     want = {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(expected)}
@@ -111,7 +112,7 @@ def check_shapes(params: Params, expected: Params) -> None:
 
 
 def _names(variable: nnx.Variable) -> nnx.Variable:
-    """The variable with its axis names in place of its value; layers stacked in front are named too."""
+    """Returns the variable with its axis names in place of its value, "layers" for stacked dimensions."""
     names = variable.get_metadata("axes")
     stacked = variable[...].ndim - len(names)
     return variable.replace(("layers",) * stacked + tuple(names))

@@ -18,15 +18,15 @@ class Stack(nnx.Module, Generic[ModelT]):
     """`num_layers` blocks made by ``make_block(rngs)``.
 
     One traced block serves them all: compile time does not grow with `num_layers`, and the loop measured faster than
-    unrolled layers on CPU. The backward pass recomputes what lies between matrix products and, with `remat`, each
-    block from its input.
+    unrolled layers on CPU. The backward pass recomputes the operations between matrix products or, with
+    `remat`, each block from its input.
     """
 
     def __init__(
         self, make_block: Callable[[nnx.Rngs], ModelT], num_layers: int, *, remat: bool = False, rngs: nnx.Rngs
     ):
         if num_layers < 1:
-            raise ValueError(f"a stack needs at least one layer, got num_layers {num_layers}")
+            raise ValueError(f"num_layers must be at least 1, got {num_layers}")
         graphs: list[nnx.GraphDef[ModelT]] = []
 
         def build(key: jax.Array) -> Params:
@@ -42,7 +42,7 @@ class Stack(nnx.Module, Generic[ModelT]):
     def __call__(
         self, x: Float[Array, "B T D"], *args: Any, key: jax.Array | None = None, capture: bool = False, **shared: Any
     ) -> tuple[Float[Array, "B T D"], Intermediates]:
-        """Applies the blocks in turn; `args` and `shared` go to each, and `key` is split among them.
+        """Applies the blocks one after another; all get `args` and `shared`, and `key` is split among them.
 
         Returns the result and, with `capture`, the intermediates of every layer, ``{name: (queries, keys)}``, each
         ``[L, B, T, N, H]``; without it an empty dict.
@@ -56,17 +56,17 @@ class Stack(nnx.Module, Generic[ModelT]):
             return x, intermediates or {}
 
         keys = None if key is None else jax.random.split(key, self.num_layers)
-        # Only matrix products are kept for the backward pass: what lies between them is computed again sooner than
-        # read back, on CPU by a tenth. In a scan nothing can be merged with another iteration, so no guard is needed.
+        # Only matrix products are kept for the backward pass: recomputing the operations between them is faster than
+        # reading their results (by 10 % on CPU). XLA cannot merge scan iterations, so prevent_cse is not needed.
         policy = None if self.remat else jax.checkpoint_policies.dots_with_no_batch_dims_saveable
         body = jax.checkpoint(body, prevent_cse=False, policy=policy)
         return jax.lax.scan(body, x, (nnx.to_pure_dict(stacked), keys))
 
     def unstacked(self) -> tuple[Params, ...]:
-        """The parameters of each block, for loops that need them ready before they begin (see `block`)."""
+        """Returns the parameters of each block, for loops that need them before they start (see `block`)."""
         stacked = nnx.to_pure_dict(nnx.state(self.layers, nnx.Param))
         return tuple(jax.tree.map(operator.itemgetter(i), stacked) for i in range(self.num_layers))
 
     def block(self, params: Params) -> ModelT:
-        """The block with these parameters."""
+        """Returns the block with these parameters."""
         return nnx.merge(nnx.graphdef(self.layers), params)

@@ -1,8 +1,8 @@
-"""The processes of one run find each other, agree on their settings, and do not delay each other's end.
+"""The processes of one run: they find each other, agree on their settings, and do not delay each other's end.
 
 The first source that gives an address wins: arguments, or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID
-together; the launchers that JAX detects by itself (SLURM under srun, Open MPI, Kubernetes, TPU). Without any, this
-process is alone. With JAX_NUM_PROCESSES=1 it is always alone.
+together; the launchers that JAX detects by itself (SLURM under srun, Open MPI, Kubernetes, TPU). If none
+gives one, this process is alone. With JAX_NUM_PROCESSES=1 it is always alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jax.experimental import multihost_utils
 
 from jaxformer.errors import ConfigError, JaxformerError
 
-MANY = {
+PROCESS_COUNTS = {
     "OMPI_COMM_WORLD_SIZE": "Open MPI",
     "PMI_SIZE": "MPI",
     "SLURM_NTASKS": "SLURM",
@@ -33,7 +33,7 @@ MANY = {
 }
 """The variables in which launchers say how many processes they start."""
 
-_here: Cluster | None = None  # that of this process, once it has others
+_this_process: Cluster | None = None  # the cluster of this process, once it has others
 
 
 class DistributedError(JaxformerError, RuntimeError):
@@ -42,7 +42,10 @@ class DistributedError(JaxformerError, RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """This process among all, and the source of it; `local_devices` are its GPUs of this host, () stands for all."""
+    """The place of this process among those of a run, and the source that says so.
+
+    `local_devices` are the GPUs of this host that the process uses; () stands for all.
+    """
 
     method: str
     coordinator: str = ""
@@ -51,7 +54,7 @@ class Cluster:
     local_devices: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        """Returns one line for the log; it asks the devices."""
+        """Returns one line for the log; it initializes the devices."""
         devices = f"{jax.local_device_count()} of {jax.device_count()} devices ({jax.devices()[0].device_kind})"
         at = f", coordinator {self.coordinator}" if self.coordinator else ""
         return f"process {self.process_id} of {self.num_processes} ({self.method}{at}): {devices}"
@@ -81,10 +84,10 @@ def initialize(
     >>> initialize(devices=jax.device_count()).num_processes
     1
     """
-    global _here
+    global _this_process
     cluster = detect(os.environ, coordinator, num_processes, process_id)
     if cluster.num_processes > 1:
-        _here, sys.excepthook = cluster, _leave_after(sys.excepthook)
+        _this_process, sys.excepthook = cluster, _leave_after(sys.excepthook)
     if cluster.coordinator:
         _connect(cluster)
     if devices not in (None, jax.device_count()):
@@ -98,10 +101,10 @@ def detect(
     num_processes: int | None = None,
     process_id: int | None = None,
 ) -> Cluster:
-    """Returns what `initialize` connects to; it connects to no process itself.
+    """Returns the cluster that `initialize` connects to, without connecting.
 
     Raises:
-      ConfigError: settings that contradict each other, or several processes that cannot know of each other.
+      ConfigError: settings that contradict each other, or several processes that have no address of each other.
 
     >>> detect({"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3"}).process_id
     3
@@ -132,7 +135,7 @@ def detect(
 
 
 def agree(settings: Mapping[str, str]) -> None:
-    """Returns when every process has called it with the same names and texts; the processes exchange their hashes.
+    """Checks that all processes call it with the same names and texts; they wait for each other and exchange hashes.
 
     Raises:
       ConfigError: in every process, with the names that differ and the processes and hosts that differ from process 0.
@@ -144,11 +147,13 @@ def agree(settings: Mapping[str, str]) -> None:
     names = sorted(settings)
     host = socket.gethostname().encode()[:64].ljust(64, b"\0")
     hosts = [bytes(row).rstrip(b"\0").decode() for row in _gathered(host)]
-    if odd := _unlike_first(_gathered(_digest("\0".join(names)))):
-        raise ConfigError(f"{_named(odd, hosts)} know other settings than process 0: run the same code everywhere")
+    if differing := _unlike_first(_gathered(_digest("\0".join(names)))):
+        raise ConfigError(
+            f"{_named(differing, hosts)} know other settings than process 0: run the same code everywhere"
+        )
     digests = _gathered(b"".join(_digest(settings[name]) for name in names)).reshape(len(hosts), len(names), 32)
-    odd_processes = {name: _unlike_first(digests[:, i]) for i, name in enumerate(names)}
-    if mismatches := [f"{name} of {_named(odd, hosts)}" for name, odd in odd_processes.items() if odd]:
+    differences = {name: _unlike_first(digests[:, i]) for i, name in enumerate(names)}
+    if mismatches := [f"{name} of {_named(x, hosts)}" for name, x in differences.items() if x]:
         raise ConfigError(f"not the same as in process 0 ({hosts[0]}): {'; '.join(mismatches)}")
 
 
@@ -158,10 +163,10 @@ def leave(code: int) -> None:
     At a usual exit JAX waits for all processes and aborts with a code of its own; a process that failed must not wait.
     The first process ends last, because the others abort as soon as it is gone.
     """
-    if _here is not None:
+    if _this_process is not None:
         sys.stdout.flush()
         sys.stderr.flush()
-        if _here.process_id == 0:
+        if _this_process.process_id == 0:
             time.sleep(2)
         os._exit(code)
 
@@ -205,8 +210,8 @@ def _connect(cluster: Cluster) -> None:
 def _detected(environment: Mapping[str, str], coordinator: str | None) -> Cluster | None:
     for kind in ClusterEnv._cluster_types:
         # A pod outside an Indexed Job, perhaps a notebook, has no other processes to look for.
-        lonely = kind.__name__ == "K8sCluster" and "JOB_COMPLETION_INDEX" not in environment
-        if kind.opt_in_only_method or lonely or not kind.is_env_present():
+        outside_job = kind.__name__ == "K8sCluster" and "JOB_COMPLETION_INDEX" not in environment
+        if kind.opt_in_only_method or outside_job or not kind.is_env_present():
             continue
         count, rank = kind.get_process_count(), kind.get_process_id()
         if count == 1:
@@ -221,7 +226,7 @@ def _detected(environment: Mapping[str, str], coordinator: str | None) -> Cluste
 
 def _alone(environment: Mapping[str, str]) -> Cluster:
     """Returns a single process; refuses to be one of several that would all write the same run."""
-    for name, launcher in MANY.items():
+    for name, launcher in PROCESS_COUNTS.items():
         if (_number(environment, name) or 1) > 1:
             start = "start it with srun" if launcher == "SLURM" else "set JAX_COORDINATOR_ADDRESS and JAX_PROCESS_ID"
             raise ConfigError(
@@ -234,21 +239,21 @@ def _alone(environment: Mapping[str, str]) -> Cluster:
 def gpus_of_task(environment: Mapping[str, str], local_rank: int | None) -> tuple[int, ...]:
     """Returns the indices, among the GPUs that this task sees, of those that it must use; () stands for all.
 
-    JAX takes one for each task of SLURM and Open MPI, so a single task a node would leave seven of eight idle.
+    JAX takes one for each task of SLURM and Open MPI, so seven of eight would be idle with one task per node.
     """
     if devices := _devices_as_set(environment):
         return devices
     tasks = _tasks_here(environment)
     if local_rank is None or tasks == 1:
         return ()
-    seen = len([item for item in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if item])
-    if not seen:
+    num_visible = len([item for item in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if item])
+    if not num_visible:
         return (local_rank,)
-    if seen < (_number(environment, "SLURM_GPUS_ON_NODE") or 0):
+    if num_visible < (_number(environment, "SLURM_GPUS_ON_NODE") or 0):
         return ()  # bound to this task already
-    if seen % tasks:
-        raise ConfigError(f"{seen} GPUs cannot be divided among the {tasks} tasks of this node")
-    each = seen // tasks
+    if num_visible % tasks:
+        raise ConfigError(f"{num_visible} GPUs cannot be divided among the {tasks} tasks of this node")
+    each = num_visible // tasks
     return tuple(range(local_rank * each, (local_rank + 1) * each))
 
 
@@ -299,7 +304,7 @@ def _digest(text: str) -> bytes:
 
 
 def _gathered(data: bytes) -> np.ndarray:
-    """Returns the bytes of every process, one row each."""
+    """Returns the bytes of every process, one row for each."""
     return np.asarray(multihost_utils.process_allgather(np.frombuffer(data, np.uint8)))
 
 

@@ -8,7 +8,7 @@ from jax.experimental import multihost_utils
 
 
 def first() -> bool:
-    """True in the process that writes logs, pictures and everything else that exists once.
+    """Returns True in the process that writes logs, pictures and every other file that exists once per run.
 
     >>> first()
     True
@@ -26,7 +26,7 @@ def wait(name: str) -> None:
 
 
 def everywhere(here: bool) -> bool:
-    """True if `here` is true in every process.
+    """Returns True if `here` is true in every process.
 
     >>> everywhere(True)
     True
@@ -35,7 +35,7 @@ def everywhere(here: bool) -> bool:
 
 
 def decided(by_first: bool) -> bool:
-    """Returns the value of the first process, where clocks and disks may differ.
+    """Returns the value of the first process, because clocks and disks may differ.
 
     >>> decided(False)
     False
@@ -44,5 +44,5 @@ def decided(by_first: bool) -> bool:
 
 
 def asked_to_stop(step: int) -> bool:
-    """True if some process got SIGTERM: at the same step in all of them, the first that no process has passed."""
+    """Returns True if a process got SIGTERM: in all processes at the same step, the first that none has passed."""
     return jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step)

@@ -1,1 +1,1 @@
-"""The needs of a training step on target hardware: topology, collectives, roofline and forecast, ahead of time."""
+"""Forecasts of a training step on target hardware, ahead of time: topology, collectives, roofline, memory."""

@@ -14,12 +14,11 @@ import jax
 from jax.sharding import Mesh
 
 from jaxformer import sharding
+from jaxformer.hardware import GIB
 from jaxformer.planning import topology
 from jaxformer.planning.hlo import Collective, collectives
 from jaxformer.planning.roofline import Roofline, roofline
 from jaxformer.training.state import TrainState
-
-GIB = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Costs:
     flops: float
     """Floating-point operations of the model in a step, all devices together."""
     computed_flops: float
-    """The same with those that the backward pass computes again."""
+    """The same with the recomputation of the backward pass."""
     compute_dtype: str
     """The type of the matrix products' operands, "bfloat16" or "float32"."""
 
@@ -59,15 +58,15 @@ class Memory:
 
     parameters: int
     optimizer: int
-    """Moments, and the moving average where one is kept."""
+    """Moments, and the moving average if there is one."""
     peak: int
-    """Everything at the worst moment; of a program that does not fit, as far as the compiler says."""
+    """The peak of all memory in use; for a program that does not fit, as far as the compiler says."""
     available: int
     """The part of the device's memory that JAX will take."""
 
     @property
     def temporaries(self) -> int:
-        """Activations, gradients, arrays that are gathered for a while, and the program itself."""
+        """Activations, gradients, gathered arrays, and the program itself."""
         return self.peak - self.parameters - self.optimizer
 
     @property
@@ -87,12 +86,12 @@ class Forecast:
     tokens: int
     parameters: int
     flops: float
-    """Those of the model in a step, all devices together; without those that the backward pass computes again."""
+    """Operations of the model in a step, all devices together, without recomputation."""
     computed: float
-    """The operations that the devices compute for it."""
+    """The same with recomputation."""
     memory: Memory
     collectives: tuple[Collective, ...]
-    """Those of one device; empty for a program that does not fit, whose collectives are unknown."""
+    """The collectives of one device; empty for a program that does not fit, because they are unknown."""
     estimate: Roofline | None
 
     def utilization(self, seconds: float) -> float:
@@ -106,21 +105,24 @@ def forecast(workload: Workload, name: str, mesh: Mesh) -> Forecast:
 
     Args:
       workload: lowered for the devices of `mesh`.
-      name: the topology, such as "v5p:4x4x8"; a mesh that begins ``slice=2`` has two of them. Of GPUs all hosts are
-        counted, such as "h100:16x8".
-      mesh: that of the workload, from `topology.mesh`.
+      name: the topology, such as "v5p:4x4x8"; a mesh that begins ``slice=2`` has two of them. A topology of GPUs
+        has all hosts, such as "h100:16x8".
+      mesh: the mesh of the workload, from `topology.mesh`.
 
     Raises:
       ConfigError: an unknown topology.
     """
     available = topology.parse(name).available
-    held = _held(workload.state.params), _held((workload.state.optimizer, workload.state.ema_params))
-    program, peak = _compiled(workload.lowered, sum(held), mesh.devices.flat[0].platform)
+    state_bytes = (
+        _device_bytes(workload.state.params),
+        _device_bytes((workload.state.optimizer, workload.state.ema_params)),
+    )
+    program, peak = _compiled(workload.lowered, sum(state_bytes), mesh.devices.flat[0].platform)
     sizes = dict(mesh.shape)
     if program is None:
-        peak = max(peak, available + 1)  # the compiler keeps some memory for itself, and has refused
+        peak = max(peak, available + 1)  # the compiler refused it, because it keeps some memory for itself
     sent = None if program is None else collectives(program.as_text() or "", sizes)
-    return conclude(workload.costs, name, sizes, Memory(*held, peak, available), sent)
+    return conclude(workload.costs, name, sizes, Memory(*state_bytes, peak, available), sent)
 
 
 def conclude(
@@ -139,7 +141,7 @@ def conclude(
             topology.parse(name),
             mesh,
             flops=costs.computed_flops / math.prod(mesh.values()),
-            touched=2 * memory.peak,  # everything in memory at the worst moment was written once, and is read once
+            touched=2 * memory.peak,  # all memory in use at the peak was written once, and is read once
             collectives=sent,
             dtype=costs.compute_dtype,
         )
@@ -159,18 +161,18 @@ def conclude(
 
 
 def _compiled(lowered: jax.stages.Lowered, state: int, platform: str) -> tuple[jax.stages.Compiled | None, int]:
-    """Returns the program and the peak of its memory; None where it does not fit beside the state, given in bytes.
+    """Returns the program, or None if it does not fit beside `state` bytes of state, and the peak of its memory.
 
     The compiler for TPUs lets temporaries overlap, and fits their peak into the memory; their sum may be twice that.
-    Elsewhere all of them are one buffer, which a CPU's peak leaves out.
+    On other platforms they are one buffer, which the peak of a CPU does not include.
     """
     try:
         program = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         size = r"([\d.]+)([KMGT])"
         used = re.search(rf"Used {size} of [\d.]+[KMGT] hbm", str(error))
-        more = re.search(rf"required for HLO temporaries \({size}\) exceeds available HBM", str(error))
-        match = used or more
+        temporaries = re.search(rf"required for HLO temporaries \({size}\) exceeds available HBM", str(error))
+        match = used or temporaries
         if "RESOURCE_EXHAUSTED" not in str(error) or not match:
             raise
         needed = int(float(match[1]) * 2 ** {"K": 10, "M": 20, "G": 30, "T": 40}[match[2]])
@@ -185,7 +187,7 @@ def _compiled(lowered: jax.stages.Lowered, state: int, platform: str) -> tuple[j
     return program, peak + analysis.generated_code_size_in_bytes
 
 
-def _held(tree: object) -> int:
+def _device_bytes(tree: object) -> int:
     """Returns the bytes that one device holds of a tree of shapes with shardings."""
     shards = [(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(tree)]
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shards)
@@ -194,14 +196,14 @@ def _held(tree: object) -> int:
 def remedies(
     forecast: Forecast, *, num_rows: int, accumulate: int, remat: bool, smaller_batch: Callable[[int], str]
 ) -> list[str]:
-    """Returns what would make a step fit, with the arithmetic of each: `fsdp` shrinks the state, fewer rows the rest.
+    """Returns changes that would make a step fit, with their arithmetic: `fsdp` shrinks the state, fewer rows the rest.
 
     Args:
-      num_rows: rows of the batch before they are filled up for the mesh.
-      accumulate: parts into which the batch is cut now.
-      remat: True if blocks are computed again in the backward pass already, or cannot be.
+      num_rows: the rows of the batch before padding for the mesh.
+      accumulate: the current number of parts of the batch.
+      remat: True if the backward pass recomputes blocks already, or cannot.
       smaller_batch: function from a number of rows to the task's option for a batch of them, such as
-        ``"--data.tokens_per_batch 1152"``; an empty text where training would refuse it.
+        ``"--data.tokens_per_batch 1152"``; an empty text if training would refuse it.
     """
     memory, hints = forecast.memory, list[str]()
     state = memory.parameters + memory.optimizer
@@ -210,9 +212,9 @@ def remedies(
             "--model.remat True: blocks are computed again in the backward pass; up to a third more arithmetic"
         )
     ways = math.prod(forecast.mesh.get(axis, 1) for axis in sharding.RULES["batch"])
-    held = forecast.batch[0] // (ways * accumulate)  # rows of one part on a device
-    needed = lambda rows: state + memory.temporaries * rows / held
-    fewer = next((rows for rows in range(held - 1, 0, -1) if needed(rows) <= memory.available), 0)
+    device_rows = forecast.batch[0] // (ways * accumulate)  # of one part
+    needed = lambda rows: state + memory.temporaries * rows / device_rows
+    fewer = next((rows for rows in range(device_rows - 1, 0, -1) if needed(rows) <= memory.available), 0)
     if fewer:
         parts = -(-num_rows // (ways * fewer))
         fewer = -(-num_rows // (ways * parts))  # parts of equal size

@@ -41,15 +41,15 @@ class Collective:
     devices: int
     """The number of devices that take part together; 2 in a permutation, where one sends to one."""
     axes: tuple[str, ...]
-    """Mesh axes along which these devices lie."""
+    """The mesh axes along which these devices are."""
     count: int
-    """The number of times that it runs in one run of the program, loops multiplied out."""
+    """The number of runs in one run of the program, loops included."""
     where: str
-    """The operation that it belongs to."""
+    """The name of the operation in the program."""
 
     @property
     def wire(self) -> float:
-        """Bytes that a device sends each time, around a ring: (n - 1) / n of `bytes`, twice in an all-reduce."""
+        """The bytes that a device sends in each run, around a ring: (n - 1) / n of `bytes`, twice in an all-reduce."""
         if self.kind.startswith("collective"):
             return self.bytes
         return self.bytes * (self.devices - 1) / self.devices * (2 if self.kind == "all-reduce" else 1)
@@ -63,8 +63,8 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
       mesh: ``mesh.shape``, the axes with their sizes in order.
 
     Raises:
-      ValueError: the text does not tell how often a loop around a collective runs, or names groups of devices in an
-        unknown notation.
+      ValueError: the number of iterations of a loop around a collective is not in the text, or groups of devices are in
+        an unknown notation.
 
     >>> collectives('''ENTRY %main (x: f32[4]) -> f32[8] {
     ...   %x = f32[4]{0} parameter(0)
@@ -84,12 +84,12 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
 
 
 def group(collectives: Iterable[Collective]) -> list[Collective]:
-    """Returns one collective for all of one kind, size and mesh axes, counts added; `where` is that of the first."""
+    """Merges collectives of one kind, size and mesh axes, and adds their counts; `where` is that of the first."""
     groups: dict[tuple, Collective] = {}
     for one in collectives:
         key = one.kind, one.bytes, one.axes
-        before = groups.get(key)
-        groups[key] = one if before is None else dataclasses.replace(before, count=before.count + one.count)
+        same = groups.get(key)
+        groups[key] = one if same is None else dataclasses.replace(same, count=same.count + one.count)
     return list(groups.values())
 
 
@@ -111,7 +111,7 @@ def _parse(text: str) -> dict[str, Computation]:
 
 
 def _runs(program: dict[str, Computation]) -> dict[str, int]:
-    """Returns how often each computation runs that holds a collective, or calls one that does."""
+    """Returns the number of runs of each computation that holds a collective, or calls one that does."""
     holds: dict[str, bool] = {}
 
     def interesting(name: str) -> bool:
@@ -146,7 +146,7 @@ def _callees(line: str) -> list[tuple[str, str]]:
 
 
 def _turns(program: dict[str, Computation], caller: Computation, line: str) -> int:
-    """Returns how often a loop runs: as the compiler noted, else from ``start, start + step, ... < stop``."""
+    """Returns the iterations of a loop: from the compiler's note, else from ``start, start + step, ... < stop``."""
     if noted := re.search(r'"known_trip_count":\{"n":"(\d+)"', line):
         return int(noted[1])
     called = dict(_CALLS.findall(line))

@@ -1,4 +1,4 @@
-"""A roofline of one training step: the best that the data sheet allows. It is an estimate, never a measurement."""
+"""A roofline of one training step: the best time that the data sheet allows. It is an estimate, not a measurement."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SHARED = "all-gather", "all-reduce", "reduce-scatter"
 
 @dataclasses.dataclass(frozen=True)
 class Roofline:
-    """Seconds that a step would spend on each of three things at the data sheet's rates if it did nothing else."""
+    """Seconds of a step for computation, memory and network, each by itself at the rates of the data sheet."""
 
     compute: float
     """Matrix products at the chip's peak."""
     memory: float
-    """The bytes that it must read and write once."""
+    """Reading and writing the bytes of the device's memory once."""
     network: float
     """All collectives, one after another, each on a ring along its mesh axes. This is not a lower limit: a mesh axis
     that lies along several dimensions of a torus can use the links of all of them, and two permutations can go opposite
@@ -30,12 +30,12 @@ class Roofline:
 
     @property
     def overlapped(self) -> float:
-        """Seconds of a step in which all three overlap."""
+        """The seconds of a step in which all three overlap."""
         return max(self.compute, self.memory, self.network)
 
     @property
     def serial(self) -> float:
-        """Seconds of a step in which the network waits for the device, and the device for the network."""
+        """The seconds of a step in which network and device wait for each other."""
         return max(self.compute, self.memory) + self.network
 
     @property
@@ -57,9 +57,9 @@ def roofline(
 
     Args:
       mesh: ``mesh.shape``, the axes with their sizes in order.
-      flops: operations of one device, with those that the program does twice.
-      touched: bytes that one device reads or writes at least.
-      collectives: those of the program.
+      flops: operations of one device, recomputed ones included.
+      touched: the least number of bytes that one device reads or writes.
+      collectives: the collectives of the program.
       dtype: the type of the matrix products' operands, "bfloat16" or "float32".
 
     >>> from jaxformer.planning.topology import parse
@@ -76,10 +76,10 @@ def roofline(
 def _bandwidth(topology: Topology, mesh: Mapping[str, int], one: Collective) -> float:
     """Returns the bytes/s at which a device sends in a collective.
 
-    A ring on a torus goes both ways round, two devices have one link between them, and a permutation sends one way;
+    A ring on a torus sends in both directions, two devices have one link between them, and a permutation sends one way;
     through NVLink's switch each device sends at its full rate to any other. The traffic out of a slice, or out of a
     host of GPUs, is shared by all of the devices there that take part, each with an adapter of its own; in an
-    all-to-all and a permutation nothing can be shared. The slowest of the groups that do the same in parallel counts.
+    all-to-all and a permutation nothing can be shared. Of several groups in parallel, the slowest counts.
     """
     size, chip = math.prod(mesh.values()), topology.chip
     link = chip.link_bandwidth / 2 if one.devices == 2 and not chip.gpu else chip.link_bandwidth

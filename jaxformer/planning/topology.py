@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from jaxformer import hardware, sharding
@@ -25,9 +26,9 @@ class Sizes:
     """The slices of TPUs, or clusters of GPUs, of one chip."""
 
     shapes: tuple[str, ...]
-    """The usual slices or clusters; others of the same form are tried, too."""
+    """The usual slices or clusters; others of the same form are accepted, too."""
     largest: int
-    """Chips of the largest slice or cluster."""
+    """The number of chips of the largest slice or cluster."""
 
 
 _PLANE = "1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"
@@ -71,7 +72,7 @@ class Topology:
 
     @property
     def available(self) -> int:
-        """Bytes of a device's memory that JAX will take: three quarters of a GPU's, unless a variable says otherwise.
+        """The bytes of a device's memory that JAX uses: three quarters of a GPU's, unless a variable says otherwise.
 
         Raises:
           ConfigError: the variable is not a positive number, or two variables are set.
@@ -100,7 +101,7 @@ def parse(name: str) -> Topology:
     """Returns the topology of a name such as ``v5p:4x4x8``, a torus of TPUs, or ``h100:16x8``, 16 hosts of 8 GPUs.
 
     Raises:
-      ConfigError: the chip is unknown, or has no slice of that shape; the nearest name is in the message.
+      ConfigError: the chip is unknown, or has no slice of that shape; the message has the nearest name.
 
     >>> parse("v5p:4x4x8").size, parse("h100:16x8").joined
     (128, 8)
@@ -128,7 +129,7 @@ def _nearest(kind: str, shape: str) -> str:
 
 
 def devices(name: str, *, slices: int = 1) -> Sequence[Any]:
-    """Returns the devices of this many slices of a topology, to compile for; none of them needs to be here.
+    """Returns the devices of this many slices of a topology, to compile for; they need not be on this machine.
 
     Raises:
       ConfigError: the topology is unknown, or the compiler for it, libtpu or JAX's CUDA wheels, is not installed.
@@ -154,13 +155,11 @@ def _tpus(topology: Topology, slices: int) -> Sequence[Any]:
     name = f"{topology.kind}:{shape}"
     if importlib.util.find_spec("libtpu") is None:
         raise ConfigError(f"compiling for {name} needs libtpu, but no TPU: pip install '{wanted_libtpu()}'")
-    from jax.experimental import topologies
-
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # or it asks the cloud which TPU this is
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # otherwise it asks the cloud for the type of the TPU
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # a TPU has one process; compiling for one needs no TPU
     options = {"num_slices": slices} if slices > 1 else {}
     try:
-        # With flags libtpu may speak: an unknown flag ends the process, and only its own message says why.
+        # With flags libtpu is not silenced: an unknown flag ends the process, and only libtpu's message says why.
         with contextlib.nullcontext() if os.environ.get("LIBTPU_INIT_ARGS") else _quiet():
             return topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices
     except jax.errors.JaxRuntimeError as error:
@@ -174,8 +173,6 @@ def _gpus(topology: Topology) -> Sequence[Any]:
         raise ConfigError(
             f"compiling for {topology.kind} needs 5 GB of CUDA wheels, but no GPU: pip install '{wanted}'"
         )
-    from jax.experimental import topologies
-
     hosts, gpus = topology.shape
     with _quiet():
         described = topologies.get_topology_desc(
@@ -185,7 +182,7 @@ def _gpus(topology: Topology) -> Sequence[Any]:
 
 
 def _target_config(chip: hardware.Chip) -> str:
-    """Returns the `GpuTargetConfigProto` of a GPU that XLA cannot ask, as text.
+    """Returns the `GpuTargetConfigProto` of a GPU that is not on this machine, as text.
 
     The limits are those of compute capability 9.0, in the CUDA C++ Programming Guide; the caches and the 132
     multiprocessors at 1.98 GHz are those of Hopper's SXM modules.
@@ -222,7 +219,7 @@ def wanted_libtpu() -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences standard error, also for C++: libtpu complains about the TPU that it does not find."""
+    """Silences standard error, also for C++, because libtpu warns that it finds no TPU."""
     stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(null, 2)

@@ -21,11 +21,11 @@ from jaxformer.masks import Mask
 from jaxformer.sharding.rules import RULES, Rules, spec, ways
 
 Cut = str | tuple[str, ...] | None
-"""The mesh axes that cut a dimension."""
+"""The mesh axes over which a dimension is sharded; None if it is not."""
 
-BY_ITSELF = ("reference", "xla", "cudnn")
-"""Implementations that the compiler shards along batch and heads by itself; the others hold loops or kernels, and it
-would gather all of their operands on every device."""
+PARTITIONED_BY_XLA = ("reference", "xla", "cudnn")
+"""Implementations that the compiler can shard along batch and heads. The others hold loops or kernels, whose operands
+it would gather on every device."""
 
 
 def sharded_attention(
@@ -33,16 +33,16 @@ def sharded_attention(
 ) -> Callable[..., jax.Array]:
     """Returns `functional.attention` on a mesh: each device computes its own rows of the batch and its own heads.
 
-    Nothing is gathered. Where the table cuts lengths (mesh axis `context`), sequences go around a ring. The result is
-    called with global arrays, inside ``jit``, by a model that takes it as an argument:
+    Nothing is gathered. If the table shards lengths (mesh axis `context`), attention is computed on a ring. The result
+    is called with global arrays, inside ``jit``, by a model that takes it as an argument:
     ``pure(functools.partial(Model, attention=sharded_attention(mesh)), config)``.
 
     Args:
-      rules: the table; its "batch", "heads" and "length" name the mesh axes that cut them.
+      rules: the table; its "batch", "heads" and "length" name the mesh axes that shard them.
       implementation: as in `functional.attention`; None chooses.
 
     Raises:
-      ConfigError: when called, a request that the implementation, or a ring, cannot do.
+      ConfigError: when called, if the implementation or the ring cannot compute the request.
 
     >>> from jaxformer import sharding
     >>> x = jnp.ones((2, 6, 2, 4))
@@ -58,7 +58,7 @@ def sharded_attention(
         request = make_request(query, key, value, **options)
         with targets.compiling_for(targets.devices()[:1]):  # each device computes its own share, as if it were alone
             name = implementation or api.choose(request)
-        if mesh.size == 1 or name in BY_ITSELF:
+        if mesh.size == 1 or name in PARTITIONED_BY_XLA:
             return api.attention(query, key, value, **options, implementation=name)
         return _mapped(request, name, mesh, batch_cut, heads_cut)
 
@@ -70,7 +70,7 @@ def _fitting(cut: Cut, size: int, mesh: Mesh) -> Cut:
 
 
 def _mapped(request: Request, name: str, mesh: Mesh, batch: Cut, heads: Cut) -> jax.Array:
-    """Computes each device's own rows and heads with the implementation of this name."""
+    """Computes each device's own rows and heads with the named implementation."""
     dims = request.query.shape[0], request.query.shape[2], request.query.shape[1], request.key.shape[1]
 
     def local(query: jax.Array, key: jax.Array, value: jax.Array, mask: Any, bias: Any, dropout_key: Any) -> jax.Array:
@@ -85,25 +85,26 @@ def _mapped(request: Request, name: str, mesh: Mesh, batch: Cut, heads: Cut) -> 
 
     cut = PartitionSpec(batch, None, heads)
     array = request.bias is not None and not isinstance(request.bias, Bias)
-    bias = _of_array(request.bias, batch, heads) if array else PartitionSpec()
-    specs = cut, cut, cut, _of_mask(request.mask, batch, heads), bias, PartitionSpec()
+    bias = _array_spec(request.bias, batch, heads) if array else PartitionSpec()
+    specs = cut, cut, cut, _mask_spec(request.mask, batch, heads), bias, PartitionSpec()
     mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=cut, check_vma=False)
     key = None if request.dropout is None else request.dropout.key
     return mapped(request.query, request.key, request.value, request.mask, request.bias, key)
 
 
-def _origin(cut: Cut, held: int) -> Any:
-    return 0 if cut is None else jax.lax.axis_index(cut) * held
+def _origin(cut: Cut, count: int) -> Any:
+    """Returns the index of the first of this device's `count` rows or heads."""
+    return 0 if cut is None else jax.lax.axis_index(cut) * count
 
 
-def _of_array(x: Any, batch: Cut, heads: Cut) -> PartitionSpec:
+def _array_spec(x: Any, batch: Cut, heads: Cut) -> PartitionSpec:
     """Returns the `PartitionSpec` of an array ``[b, n, t, s]``: a dimension of 1 is replicated."""
     return PartitionSpec(*(cut if size > 1 else None for cut, size in zip((batch, heads), x.shape, strict=False)))
 
 
-def _of_mask(mask: Mask | None, batch: Cut, heads: Cut) -> Any:
-    """Returns the `PartitionSpec` of a mask's arrays: those of rows lie with the rows, others are replicated."""
-    of = functools.partial(_of_mask, batch=batch, heads=heads)
+def _mask_spec(mask: Mask | None, batch: Cut, heads: Cut) -> Any:
+    """Returns the `PartitionSpec` of a mask's arrays: those of rows are sharded like rows, others replicated."""
+    of = functools.partial(_mask_spec, batch=batch, heads=heads)
     match mask:
         case masks.And(left, right) | masks.Or(left, right):
             return type(mask)(of(left), of(right))
@@ -112,7 +113,7 @@ def _of_mask(mask: Mask | None, batch: Cut, heads: Cut) -> Any:
         case masks.Lengths() | masks.Padding() | masks.Segments():
             return jax.tree.map(lambda x: PartitionSpec(batch if x.shape[0] > 1 else None), mask)
         case masks.Dense(array):
-            return masks.Dense(_of_array(array, batch, heads))  # pyright: ignore[reportArgumentType]
+            return masks.Dense(_array_spec(array, batch, heads))  # pyright: ignore[reportArgumentType]
         case _:
             return jax.tree.map(lambda _: PartitionSpec(), mask)
 
@@ -120,18 +121,17 @@ def _of_mask(mask: Mask | None, batch: Cut, heads: Cut) -> Any:
 def ring_attention(
     mesh: Mesh, axis: str, *, batch: Cut = None, heads: Cut = None, zigzag: bool = False
 ) -> Callable[..., jax.Array]:
-    """Returns attention whose sequences are cut along the mesh axis `axis`; self- and cross-attention.
+    """Returns attention whose sequences are sharded along the mesh axis `axis`; self- and cross-attention.
 
     The result has the signature of `functional.attention` (no `implementation`, biases as `Bias` only) and is called
-    with global arrays, under ``jit`` or not: the placement is cut, not the interface.
+    with global arrays, under ``jit`` or not.
 
     Args:
-      batch, heads: mesh axes that cut the batch and the heads as well.
+      batch, heads: mesh axes that shard the batch and the heads as well.
       zigzag: True if positions are in the order of `functional.zigzag`, which is load-balanced under a causal mask.
 
     Raises:
-      ConfigError: an axis that the mesh lacks; when called, a size that it does not divide, or a request that a ring
-        cannot do.
+      ConfigError: the mesh lacks an axis; when called, a size is not divisible, or a ring cannot compute this.
 
     >>> import numpy as np
     >>> mesh = Mesh(np.array(jax.devices()[:1]), ("context",))
@@ -165,16 +165,16 @@ def ring_attention(
         if 0 in lengths:
             return jnp.zeros((*query.shape[:3], value.shape[3]), query.dtype)
         dims = query.shape[0], query.shape[2], *lengths
-        around = ring.Ring(axis, size, dims, (batch, heads), zigzag)
+        devices = ring.Ring(axis, size, dims, (batch, heads), zigzag)
         query, key, value = (ring.fill(x, size) for x in (query, key, value))
 
-        def local(query: jax.Array, key: jax.Array, value: jax.Array, mask: Any, bias: Any, key_: Any) -> jax.Array:
+        def local(query: jax.Array, key: jax.Array, value: jax.Array, mask: Any, bias: Any, dropout_key: Any):
             share = make_request(query, key, value, scale=scale, score=score)
-            dropout = None if request.dropout is None else Dropout(request.dropout.rate, key_)
-            return ring.attention(dataclasses.replace(share, mask=mask, bias=bias, dropout=dropout), around)
+            dropout = None if request.dropout is None else Dropout(request.dropout.rate, dropout_key)
+            return ring.attention(dataclasses.replace(share, mask=mask, bias=bias, dropout=dropout), devices)
 
         cut = PartitionSpec(batch, axis, heads)
-        specs = cut, cut, cut, _of_mask(request.mask, batch, heads), PartitionSpec(), PartitionSpec()
+        specs = cut, cut, cut, _mask_spec(request.mask, batch, heads), PartitionSpec(), PartitionSpec()
         mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=cut, check_vma=False)
         dropout_key = None if request.dropout is None else request.dropout.key
         return mapped(query, key, value, request.mask, request.bias, dropout_key)[:, : lengths[0]]

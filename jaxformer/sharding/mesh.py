@@ -19,13 +19,13 @@ AXES = ("slice", "data", "fsdp", "expert", "context", "tensor")
 
 
 def mesh(text: str = "", devices: Sequence[Any] | None = None) -> Mesh:
-    """Returns the mesh of a line of ``axis=size`` pairs, separated by commas; an empty line makes all devices `data`.
+    """Returns the mesh of a line of ``axis=size`` pairs with commas between; if it is empty, all devices are `data`.
 
     Axes are laid out in the order of `AXES`, not of the line, so that neighbors on the last axes are neighbors in the
-    machine. One size may be ``*``, which stands for the devices that are left.
+    machine. One size may be ``*``, which stands for the remaining devices.
 
     Args:
-      devices: all devices by default.
+      devices: the devices of the mesh; all by default.
 
     Raises:
       ConfigError: a line that does not parse, an unknown axis (the nearest is named), or sizes whose product is not the
@@ -47,7 +47,7 @@ def mesh(text: str = "", devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def num_slices(text: str) -> int:
-    """Returns the number of slices in the line of a mesh.
+    """Returns the number of slices that the line of a mesh names.
 
     Raises:
       ConfigError: the line leaves the number open, and there are no devices to count.
@@ -87,9 +87,9 @@ def _sizes(text: str) -> dict[str, int]:
         sizes[name] = 0 if size == "*" else int(size)
         if size != "*" and sizes[name] < 1:
             raise ConfigError(f"mesh {text!r}: {name!r} must be at least 1, got {size}")
-    open_ = [name for name, size in sizes.items() if size == 0]
-    if len(open_) > 1:
-        raise ConfigError(f"mesh {text!r}: only one size may be *, got {' and '.join(open_)}")
+    unknown_sizes = [name for name, size in sizes.items() if size == 0]
+    if len(unknown_sizes) > 1:
+        raise ConfigError(f"mesh {text!r}: only one size may be *, got {' and '.join(unknown_sizes)}")
     return sizes
 
 

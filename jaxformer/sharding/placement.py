@@ -40,21 +40,21 @@ class Placement:
 
     @property
     def ways(self) -> int:
-        """The number of shards into which the rows of a batch are cut."""
+        """The number of shards of the rows of a batch."""
         return tables.ways(self.rows.spec[0], self.mesh)
 
     @property
     def length_ways(self) -> int:
-        """The number of shards into which lengths are cut, where it divides them."""
+        """The number of shards of lengths that are divisible by it."""
         return tables.ways(tables.spec(("length",), self.rules, self.mesh)[0], self.mesh)
 
     @property
     def rows(self) -> NamedSharding:
-        """The sharding of a batch: rows are cut as the table says, and no row is."""
+        """The sharding of a batch along its rows, as the table says; the other dimensions are not sharded."""
         return NamedSharding(self.mesh, tables.spec(("batch",), self.rules, self.mesh))
 
     def rows_here(self, num_rows: int, *, parts: int = 1) -> np.ndarray:
-        """Returns the indices, in order, of the rows that this process's devices hold: the rows that it must read.
+        """Returns the indices, in order, of the rows that this process's devices hold and that it must read.
 
         The batch is filled up to a multiple of `ways` times `parts`. On a torus, neighbors along a mesh axis are seldom
         neighbors in a host, so these rows are often scattered.
@@ -72,12 +72,12 @@ class Placement:
         """Returns arrays of the rows of all processes, from those of `rows_here`, without any communication."""
         num_shards = len(self._shards_here())
 
-        def globally(x: Any) -> jax.Array:
+        def global_array(x: Any) -> jax.Array:
             x = np.asarray(x)
             shape = len(x) // num_shards * self.ways, *x.shape[1:]
             return jax.make_array_from_process_local_data(self.rows, x, shape)
 
-        return jax.tree.map(globally, local)
+        return jax.tree.map(global_array, local)
 
     def params(self, shapes: Any, names: Any) -> Any:
         """Returns the shardings of parameters of these shapes and axis names (``net.shapes``, ``net.axes``)."""

@@ -1,9 +1,9 @@
 """Placement as data: a table from logical axis names to mesh axes, and its two uses.
 
-Parameters and optimizer moments are born where the table says (`shardings_like`, `state_shardings`); activations that
-a model names are placed while the function is traced (`under`). A mesh axis cuts at most one dimension of an array, the
-first one that asks for it. So one table serves both: "model" is cut over `fsdp` in a parameter, but not in an
-activation, whose batch is cut over `fsdp` already.
+Parameters and optimizer moments are created where the table says (`shardings_like`, `state_shardings`); activations
+that a model names are placed while the function is traced (`under`). A mesh axis shards at most one dimension of an
+array, the first whose rule names it. So one table serves both: "model" is sharded over `fsdp` in a parameter, but not
+in an activation, whose batch is sharded over `fsdp` already.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ RULES: Rules = {
 }
 """Data, fully sharded, tensor (Megatron), context and expert parallelism, for the axes that the mesh has."""
 
+_active: contextvars.ContextVar[tuple[Rules, Mesh] | None] = contextvars.ContextVar("rules", default=None)
+
 
 def spec(names: Axes, rules: Rules, mesh: Mesh) -> PartitionSpec:
     """Returns the `PartitionSpec` of an array whose dimensions have these names.
@@ -46,20 +48,20 @@ def spec(names: Axes, rules: Rules, mesh: Mesh) -> PartitionSpec:
     >>> list(spec(("model", "heads", "head_dim"), RULES, grid)), list(spec(("batch", "length", "model"), RULES, grid))
     (['fsdp', 'tensor', None], ['fsdp', None, None])
     """
-    free, cuts = set(mesh.axis_names), []
+    free, entries = set(mesh.axis_names), []
     for name in names:
-        wanted = rules.get(name, ()) if name is not None else ()
-        taken = tuple(axis for axis in wanted if axis in free)
+        axes_of_name = rules.get(name, ()) if name is not None else ()
+        taken = tuple(axis for axis in axes_of_name if axis in free)
         free -= set(taken)
-        cuts.append(taken if len(taken) > 1 else taken[0] if taken else None)
-    return PartitionSpec(*cuts)
+        entries.append(taken if len(taken) > 1 else taken[0] if taken else None)
+    return PartitionSpec(*entries)
 
 
 def shardings_like(shapes: Any, names: Any, rules: Rules, mesh: Mesh) -> Any:
     """Returns a sharding for every array of a tree, from its axis names.
 
     Raises:
-      ConfigError: the mesh axes of a dimension do not divide it; the parameter is named.
+      ConfigError: the mesh axes of a dimension do not divide it; the message has the parameter.
     """
 
     def place(path: Any, shape: Any, names: Axes) -> NamedSharding:
@@ -77,12 +79,12 @@ def shardings_like(shapes: Any, names: Any, rules: Rules, mesh: Mesh) -> Any:
 
 
 def ways(cut: str | tuple[str, ...] | None, mesh: Mesh) -> int:
-    """Returns the number of shards into which an entry of a `PartitionSpec` cuts a dimension."""
+    """Returns the number of shards of a dimension with this entry of a `PartitionSpec`."""
     return math.prod(mesh.shape[axis] for axis in ((cut,) if isinstance(cut, str) else cut or ()))
 
 
 def state_shardings(state: Any, params: Any, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
-    """Returns the shardings of a `TrainState`: moments and averages lie with their parameters, the rest is replicated.
+    """Returns the shardings of a `TrainState`: moments and averages are placed like parameters, the rest is replicated.
 
     Args:
       state: shapes, from ``jax.eval_shape``.
@@ -97,9 +99,9 @@ def state_shardings(state: Any, params: Any, optimizer: optax.GradientTransforma
 
 
 def under(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
-    """Returns a decorator: while the function is traced, the activations that it names are placed.
+    """Returns a decorator that places the activations that a function names, while the function is traced.
 
-    It goes inside ``jax.jit``: around it, jit would find the program of another placement in its cache.
+    It goes inside ``jax.jit``: outside, jit would reuse a program that was compiled for another placement.
     """
 
     def place(x: jax.Array, names: Axes) -> jax.Array:
@@ -123,9 +125,6 @@ def under(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
 
 
 def num_shards(*names: AxisName) -> int:
-    """Returns the number of devices over which the rules of `under` shard an array of these dimensions, 1 without."""
+    """Returns the number of devices over which the rules of `under` shard an array of these dimensions; else 1."""
     active = _active.get()
     return 1 if active is None else math.prod(ways(cut, active[1]) for cut in spec(names, *active))
-
-
-_active: contextvars.ContextVar[tuple[Rules, Mesh] | None] = contextvars.ContextVar("rules", default=None)

@@ -1,4 +1,4 @@
-"""A table of vectors that a batch looks up and is scored by, with one copy for each group of devices."""
+"""A table of vectors that embeds and scores tokens, with one copy for each group of devices."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def linear_cross_entropy(
     z_loss: float = 0.0,
     chunk: int | None = None,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """`functional.linear_cross_entropy` on a mesh: the table and its gradient are sent once, not once a chunk.
+    """Computes `functional.linear_cross_entropy` on a mesh: the table and its gradient are sent once, not once a chunk.
 
     Args:
       table: the output projection, with a row for each label, or the `table_copies` that all its uses share.

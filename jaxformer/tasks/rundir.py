@@ -21,7 +21,7 @@ import platform
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxformer.config import difference, essence, fingerprint, to_data
+from jaxformer.config import comparable, difference, fingerprint, to_data
 from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
 
@@ -51,7 +51,7 @@ def check_config(out: pathlib.Path, saved: Any, config: Any) -> None:
       ConfigError: it has another; the first difference is named.
     """
     if type(saved) is not type(config) or fingerprint(saved) != fingerprint(config):
-        text = difference(essence(saved), essence(config))
+        text = difference(comparable(saved), comparable(config))
         raise ConfigError(f"{out} holds a run of another configuration: {text}")
 
 

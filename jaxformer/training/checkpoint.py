@@ -1,11 +1,11 @@
-"""Checkpoints that are complete, checked and few.
+"""Checkpoints: saved atomically, verified by checksums, the last and the best ones kept.
 
 Orbax writes them, asynchronously and atomically. It does not notice a flipped bit, so every leaf has a 64-bit
 checksum of its bits, computed on the devices that hold it, saved in the same commit and computed again after
-restoring, on any mesh. A step with a mismatch is passed over, and the step before is used.
+restoring, on any mesh. A step with a mismatch is skipped, and the step before is used.
 
-Each process reads its part alone, and all of them exchange the outcome before they continue together: otherwise damage
-that only one of them finds would leave the others waiting for it.
+Each process reads its part by itself, then all exchange the outcome before they continue. Otherwise damage that only
+one process finds would leave the others waiting for it.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Checkpoints:
     Reading never changes what another process is writing: leftovers of a killed save are removed by the first save.
 
     Args:
-      directory: made if missing.
-      keep_last: steps kept, besides the best one.
+      directory: created if it does not exist.
+      keep_last: the number of last steps to keep, besides the best one.
       timeout: seconds after which a save that does not end is an error, since a disk that fills up during a save
         would hang the run; of the order of `save_seconds`.
 
@@ -61,7 +61,7 @@ class Checkpoints:
         )
         self.directory = pathlib.Path(directory).absolute()
         handlers = {"state": ocp.StandardCheckpointHandler(), "about": ocp.JsonCheckpointHandler()}
-        self._tidy, self._scores = False, dict[int, float | None]()
+        self._leftovers_removed, self._scores = False, dict[int, float | None]()
         try:
             self._manager = ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
         except OSError as error:
@@ -83,7 +83,7 @@ class Checkpoints:
         return min(scored, key=lambda step: (scored[step], step)) if scored else None
 
     def _score(self, step: int) -> float | None:
-        """Returns the score of a step; None where it has none, or cannot be read."""
+        """Returns the score of a step; None if it has none, or if it cannot be read."""
         if step not in self._scores:
             try:
                 self._scores[step] = self._about(step).get("score")
@@ -93,7 +93,7 @@ class Checkpoints:
         return self._scores[step]
 
     def _about(self, step: int) -> dict[str, Any]:
-        """Returns the metadata of a step, without Orbax's manager, which would wait for other processes."""
+        """Returns the metadata of a step, without Orbax's manager, because that would wait for other processes."""
         about = ocp.JsonCheckpointHandler().restore(epath.Path(self.directory / str(step) / "about"))
         if not is_intact(about):
             raise CheckpointError("damaged: wrong digest of the metadata")
@@ -103,7 +103,7 @@ class Checkpoints:
         """Returns the state and metadata of a step as this process reads them, without telling the others.
 
         Raises:
-          Exception: almost any, where a file is damaged.
+          Exception: almost any type, if a file is damaged.
         """
         if step not in self.steps():
             raise CheckpointError(f"it does not exist; there are {self.steps()}")
@@ -148,7 +148,7 @@ class Checkpoints:
         return ""
 
     def wait(self) -> None:
-        """Returns when nothing is being saved.
+        """Waits until no save is in progress.
 
         Raises:
           CheckpointError: the save in progress failed.
@@ -173,35 +173,35 @@ class Checkpoints:
             neither read nor checked, and stay so.
 
         Raises:
-          CheckpointError: the step is missing, damaged, or that of another model.
+          CheckpointError: the step is missing, damaged, or of another model.
         """
-        _hush()
+        _silence_failed_reads()
         self.wait()
-        where, restored, problem = f"step {step} in {self.directory}", None, ""
+        step_name, restored, problem = f"step {step} in {self.directory}", None, ""
         try:
             restored = self._read(step, target)
         except CheckpointError as error:
-            problem = f"{where}: {error}"
+            problem = f"{step_name}: {error}"
         except Exception as error:  # a damaged file shows as almost any exception
-            problem = f"{where} cannot be read: {_first_line(error)}"
-            logger.debug("%s", where, exc_info=True)
+            problem = f"{step_name} cannot be read: {_first_line(error)}"
+            logger.debug("%s", step_name, exc_info=True)
         if not processes.everywhere(restored is not None) or restored is None:
-            raise CheckpointError(problem or f"{where} cannot be read by another process")
+            raise CheckpointError(problem or f"{step_name} cannot be read by another process")
         state, about = restored
         sums, saved = _listed(checksums(state)), about["checksums"]
         expected = sums.keys() | saved.keys() - _left_out(target)
         if wrong := sorted(path for path in expected if sums.get(path) != saved.get(path)):
-            raise CheckpointError(f"{where} is damaged: wrong checksum of {', '.join(wrong[:3])}")
+            raise CheckpointError(f"{step_name} is damaged: wrong checksum of {', '.join(wrong[:3])}")
         return state, about
 
     def restore_latest(self, target: Any) -> tuple[Any, dict[str, Any]] | None:
-        """Restores the newest sound step, with a warning for each newer one; returns None where there is no step.
+        """Restores the newest sound step, with a warning for each newer one; returns None without a step.
 
-        Steps that were passed over are renamed to ``damaged-STEP``, out of the way of later steps. Where no step is
-        sound, nothing is renamed: the fault may be the reader's.
+        Damaged steps are renamed to ``damaged-STEP``, so that they do not collide with later steps. If no step is sound,
+        none is renamed, because the reader may be at fault.
 
         Raises:
-          CheckpointError: there are steps, and none of them is sound; the message is that of the newest.
+          CheckpointError: there are steps, but no sound one; the message is that of the newest.
         """
         steps, errors = self.steps(), dict[int, str]()
         for step in reversed(steps):
@@ -211,35 +211,35 @@ class Checkpoints:
                 errors[step] = str(error)
                 logger.warning("%s; trying the step before", error)
             else:
-                self._set_aside(errors)
+                self._rename_damaged(errors)
                 return restored
         if steps:
             raise CheckpointError(f"none of the steps {steps} can be restored; {errors[steps[-1]]}")
         return None
 
-    def _set_aside(self, steps: Mapping[int, object]) -> None:
-        """Renames damaged steps, once a sound one is found."""
+    def _rename_damaged(self, steps: Mapping[int, object]) -> None:
+        """Renames damaged steps."""
         if not steps:
             return
         for step in steps:
             self._scores.pop(step, None)
         if processes.first():
             for step in steps:
-                aside = self.directory / f"damaged-{step}"
-                shutil.rmtree(aside, ignore_errors=True)
-                os.replace(self.directory / str(step), aside)
-        processes.wait("damaged steps are set aside")
+                renamed = self.directory / f"damaged-{step}"
+                shutil.rmtree(renamed, ignore_errors=True)
+                os.replace(self.directory / str(step), renamed)
+        processes.wait("damaged steps are renamed")
         self._manager.reload()
 
     def _remove_leftovers(self) -> None:
-        """Removes what a killed process was saving; only once, and never while only reading."""
-        if not self._tidy and processes.first():
+        """Removes the incomplete saves of killed processes, once, before the first save."""
+        if not self._leftovers_removed and processes.first():
             for path in self.directory.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
                 shutil.rmtree(path)
-        self._tidy = True
+        self._leftovers_removed = True
 
     def average(self, target: Any, steps: Sequence[int], pick: Any = lambda state: state.params) -> Any:
-        """Returns the float32 mean of what `pick` takes from the states of these steps, by default their parameters."""
+        """Returns the float32 mean of ``pick(state)``, by default the parameters, over the states of these steps."""
         if not steps:
             raise CheckpointError(f"no steps to average in {self.directory}; there are {self.steps()}")
         total = None
@@ -250,7 +250,7 @@ class Checkpoints:
 
 
 def save_seconds(state: Any) -> int:
-    """Returns how many seconds a save of `state`, or of its shapes, may take: a minute, and 20 MB/s on top.
+    """Returns the seconds that a save of `state`, or of its shapes, may take: a minute, plus its bytes at 20 MB/s.
 
     >>> save_seconds({"w": jax.ShapeDtypeStruct((500, 1_000_000), jnp.float32)})
     160
@@ -275,8 +275,8 @@ class _LastAndBest(preservation_policy.PreservationPolicy):
     def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
         """Returns one answer for each step, oldest first."""
         del context
-        best, old = self.best(), len(checkpoints) - self.last
-        return [number >= old or checkpoint.step == best for number, checkpoint in enumerate(checkpoints)]
+        best, num_old = self.best(), len(checkpoints) - self.last
+        return [number >= num_old or checkpoint.step == best for number, checkpoint in enumerate(checkpoints)]
 
 
 def _left_out(target: Any) -> set[str]:
@@ -298,9 +298,9 @@ def _check_kind(saved: Any, target: Any) -> None:
     """Checks paths, shapes and dtypes: Orbax would cast a dtype without a warning."""
     got, want = ({_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(x)} for x in (saved, target))
     for path in sorted(got.keys() | want.keys()):
-        there, here = _kind(got.get(path)), _kind(want.get(path))
-        if there != here and not (want.get(path) is ... and path in got):
-            raise CheckpointError(f"that of another model: {path} is {there} there, {here} here")
+        saved_kind, target_kind = _kind(got.get(path)), _kind(want.get(path))
+        if saved_kind != target_kind and not (want.get(path) is ... and path in got):
+            raise CheckpointError(f"that of another model: {path} is {saved_kind} there, {target_kind} here")
 
 
 def _kind(leaf: Any) -> Any:
@@ -308,28 +308,28 @@ def _kind(leaf: Any) -> Any:
 
 
 def _path(path: Any) -> str:
-    """Returns a path without the difference between attributes, keys and indices, which saving forgets."""
+    """Returns a path as text, the same for attributes, keys and indices, which a save does not distinguish."""
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
 
-def _hush() -> None:
-    """Silences the tracebacks of the reads that a failed read leaves in progress.
+def _silence_failed_reads() -> None:
+    """Silences the tracebacks of reads that were in progress when another read failed.
 
-    Orbax closes its event loop with them in it; the interpreter prints how they ended at some later time.
+    Orbax closes its event loop before they end, so the interpreter reports them at some later time.
     """
-    before = sys.unraisablehook
-    if getattr(before, "passes_over_reads", False):
+    previous_hook = sys.unraisablehook
+    if getattr(previous_hook, "silences_failed_reads", False):
         return
 
     def hook(unraisable: sys.UnraisableHookArgs, /) -> None:
-        late = unraisable.object is None and str(unraisable.exc_value) == "Event loop is closed"
+        loop_closed = unraisable.object is None and str(unraisable.exc_value) == "Event loop is closed"
         code = getattr(unraisable.object, "cr_code", None)
-        if late or (code is not None and "orbax" in pathlib.Path(code.co_filename).parts):
+        if loop_closed or (code is not None and "orbax" in pathlib.Path(code.co_filename).parts):
             logger.debug("left over from a failed read: %s", unraisable.exc_value)
         else:
-            before(unraisable)
+            previous_hook(unraisable)
 
-    hook.passes_over_reads = True  # pyright: ignore[reportFunctionMemberAccess]
+    hook.silences_failed_reads = True  # pyright: ignore[reportFunctionMemberAccess]
     sys.unraisablehook = hook
 
 

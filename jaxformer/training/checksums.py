@@ -1,4 +1,4 @@
-"""Checksums of arrays and digests of metadata: a single flipped bit in a checkpoint always shows."""
+"""Checksums of arrays and digests of metadata, which detect every single flipped bit in a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from jaxformer.functional.dropout import mix32
 def checksums(tree: Any) -> dict[str, jax.Array]:
     """Returns 64 bits for each leaf, as two uint32: its bits times a hash of their index, summed with wrap-around.
 
-    The order of the sum does not matter, so every mesh computes the same; a single flipped bit always shows, since the
-    factors are odd. Leaves that are ``...`` have none.
+    The order of the sum does not matter, so every mesh computes the same. A single flipped bit always changes the sum,
+    because the factors are odd. Leaves that are ``...`` have none.
 
     >>> [value.shape for value in checksums({"w": jnp.ones((3, 2)), "left out": ...}).values()]
     [(2,)]
@@ -31,7 +31,7 @@ def checksums(tree: Any) -> dict[str, jax.Array]:
 def _checksum(leaf: jax.Array) -> jax.Array:
     bits = _words(leaf)
     index, stride = jnp.zeros(bits.shape, jnp.uint32), 1
-    for dim in reversed(range(bits.ndim)):  # a reshaped flat iota would be held in full by every device of a mesh
+    for dim in reversed(range(bits.ndim)):  # every device of a mesh would hold all of a reshaped flat iota
         index += jax.lax.broadcasted_iota(jnp.uint32, bits.shape, dim) * jnp.uint32(stride % 2**32)
         stride *= bits.shape[dim]
     lanes = [
@@ -59,7 +59,7 @@ def signed(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_intact(metadata: Mapping[str, Any]) -> bool:
-    """True if the digest of the metadata is right, or missing."""
+    """Returns True if the digest of the metadata is right, or missing."""
     digest = metadata.get("digest")
     return digest is None or digest == _digest({name: value for name, value in metadata.items() if name != "digest"})
 

@@ -5,28 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from jaxformer.config import at_least
 from jaxformer.errors import ConfigError
-
-
-def check_at_least(config: object, least: float, *names: str) -> None:
-    """Checks that these settings of a configuration are at least `least`.
-
-    Raises:
-      ConfigError: one of them is smaller, or not a number.
-
-    >>> check_at_least(TrainConfig(steps=10), 1, "steps", "accumulate")
-    """
-    for name in names:
-        if not getattr(config, name) >= least:  # NaN is refused, too
-            raise ConfigError(f"{name} must be at least {least}, got {getattr(config, name)}")
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
     """The length of a training, and what it keeps.
 
-    Where there are checkpoints, one is also written at the last step, at a best validation, and when training is asked
-    to stop.
+    A run with checkpoints also writes one at the last step, at a best validation, and when it is asked to stop.
     """
 
     steps: int = 100_000
@@ -61,9 +48,9 @@ class TrainConfig:
     """Write TensorBoard events."""
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "steps", "accumulate", "keep_last")
-        check_at_least(self, 0, "ema_decay", "validate_every", "patience", "minutes", "checkpoint_every")
-        check_at_least(self, 0, "checkpoint_minutes", "log_every", "stall_minutes")
+        at_least(1, self, "steps", "accumulate", "keep_last")
+        at_least(0, self, "ema_decay", "validate_every", "patience", "minutes", "checkpoint_every")
+        at_least(0, self, "checkpoint_minutes", "log_every", "stall_minutes")
         if self.ema_decay >= 1:
             raise ConfigError(f"ema_decay must be less than 1, got {self.ema_decay}")
 

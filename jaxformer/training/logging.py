@@ -15,7 +15,7 @@ class JsonLog:
     """A log with one JSON object a line. Opening it at a step removes what an earlier process wrote after that step.
 
     Args:
-      path: the file; made if missing.
+      path: the file; created if it does not exist.
       step: the step from which training continues; later lines, and a line cut short by a crash, are removed.
     """
 
@@ -44,11 +44,11 @@ class JsonLog:
         self._file.write(json.dumps({"step": step, **plain}, allow_nan=False) + "\n")
 
     def flush(self) -> None:
-        """Hands everything written so far to the operating system, so that killing this process loses nothing."""
+        """Passes all lines to the operating system, so that none is lost if this process is killed."""
         self._file.flush()
 
     def close(self) -> None:
-        """Flushes and closes."""
+        """Flushes and closes the file."""
         self._file.close()
 
 
@@ -69,24 +69,24 @@ class TensorBoard:
     """TensorBoard events, through tensorboardX.
 
     Args:
-      directory: where events go.
+      directory: the folder of the event files.
       step: events after this step, from an earlier process, are dropped by TensorBoard itself.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, step: int = 0):
-        from tensorboardX import SummaryWriter  # half a second of import, for those who use it
+        from tensorboardX import SummaryWriter  # importing it takes half a second
 
         self._writer = SummaryWriter(str(directory), purge_step=step + 1)
 
     def write(self, step: int, **values: float) -> None:
-        """Adds scalars at a step."""
+        """Returns adds scalars at a step."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
     def flush(self) -> None:
-        """Writes what is buffered; tensorboardX would hold it back for two minutes."""
+        """Writes buffered events; tensorboardX by itself writes every two minutes."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Writes what is buffered, and closes."""
+        """Writes buffered events, and closes the file."""
         self._writer.close()

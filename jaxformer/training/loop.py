@@ -25,16 +25,16 @@ Batches = Callable[[int], Iterator[Any]]
 
 @dataclasses.dataclass
 class Progress:
-    """The part of a run, besides the state, that a resumed run must know; saved with each checkpoint."""
+    """The part of a run that is not in its state and that a resumed run needs; saved with each checkpoint."""
 
     best_score: float = math.inf  # lower is better: the negative of a metric that grows
     best_step: int = 0
     validations_since_best: int = 0
     left_out: list[int] = dataclasses.field(default_factory=list)
-    """Batches, by their number in the batch plan, that are never trained on, since they were not finite."""
+    """Batches, by their number in the batch plan, that are skipped because their loss or gradient was not finite."""
 
     def add(self, step: int, score: float) -> bool:
-        """Takes note of a validation; returns True if it is the best so far."""
+        """Returns adds a validation; returns True if it is the best so far."""
         if score < self.best_score:
             self.best_score, self.best_step, self.validations_since_best = score, step, 0
             return True
@@ -47,7 +47,7 @@ class Result:
     """The end of a training.
 
     `programs` is the number of compiled training steps, one for each batch shape; `skipped` is the number of updates
-    that this process left out because they were not finite.
+    that this process skipped because they were not finite.
     """
 
     state: TrainState
@@ -80,10 +80,10 @@ def fit(
       validate: function from a state to figures, `config.metric` among them.
       maximize: True if `config.metric` grows as the model improves, as BLEU does.
       flops: the model's floating-point operations in a step on a batch, for utilization.
-      progress: that of the run that is resumed.
+      progress: the progress of the run that is resumed.
 
     Raises:
-      NonFiniteError: a loss or gradient was not finite, the step does not skip it, and there is no rollback left.
+      NonFiniteError: a loss or gradient was not finite, the step does not skip it, and no rollbacks are left.
       CheckpointError: a checkpoint could not be written.
       ConfigError: `config.metric` is not among the figures of the validation.
       ValueError: the batches end before the last step.
@@ -123,7 +123,7 @@ def fit(
                     clock.saved()
                     rollbacks = 0
             except NonFiniteError as error:
-                reason, rollbacks = None, rollbacks + 1  # a step that fails while it is saved was not the last
+                reason, rollbacks = None, rollbacks + 1  # a step that fails while it is saved is not the last
                 if rollbacks > config.rollbacks:
                     raise
                 watchdog.at(f"going back from step {error.step}", together=True)
@@ -132,7 +132,7 @@ def fit(
                 stream = _numbered(batches, number, progress.left_out)
                 recorder.went_back(number, error)
         recorder.settle()
-        if outputs.checkpoints:  # a signal that comes now must not cut the last save short
+        if outputs.checkpoints:  # a signal must not interrupt the last save
             watchdog.at("waiting for the last checkpoint", together=True)
             outputs.checkpoints.wait()
     return Result(state, reason, progress, _num_programs(step), recorder.skipped)
@@ -172,12 +172,12 @@ def _complete(number: int, config: TrainConfig, progress: Progress) -> Reason | 
 def _reason_to_stop(
     number: int, config: TrainConfig, progress: Progress, request: Request | None, clock: _Clock
 ) -> Reason | None:
-    """Returns the reason to stop after this step; a complete run is complete, even if a signal came meanwhile."""
+    """Returns the reason to stop after this step, or None; a complete run is "done" even if there was a signal."""
     return _complete(number, config, progress) or request or ("time" if clock.is_up(number) else None)
 
 
 class _Clock:
-    """The settings that are in minutes."""
+    """The time limits of a training."""
 
     def __init__(self, config: TrainConfig):
         self._config, self._began = config, time.monotonic()
@@ -190,7 +190,10 @@ class _Clock:
         return self._over(self._config.checkpoint_minutes, self._saved, number)
 
     def _over(self, minutes: float, since: float, number: int) -> bool:
-        """The clock of the first process counts; it is asked only now and then, since all of them must wait for it."""
+        """Returns True if so many minutes have passed since `since`.
+
+        The clock of the first process decides, at some steps only, because all processes wait for its answer.
+        """
         if minutes <= 0 or (jax.process_count() > 1 and number % (self._config.log_every or 10)):
             return False
         return processes.decided(time.monotonic() - since >= minutes * 60)
@@ -202,7 +205,7 @@ class _Clock:
 def _last_saved(
     outputs: Outputs, target: TrainState, progress: Progress, error: NonFiniteError
 ) -> tuple[TrainState, Progress]:
-    """Returns the last checkpoint, with the batch of the error left out; raises the error where there is none."""
+    """Returns the last checkpoint, with the batch of the error left out; raises the error if there is none."""
     if outputs.checkpoints is None:
         raise error
     outputs.checkpoints.wait()

@@ -1,4 +1,4 @@
-"""The progress that a person sees: a bar in a terminal, elsewhere a line now and then."""
+"""Display of the progress of a training: a bar in a terminal, elsewhere a line at intervals."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Bar:
 
 
 class Lines:
-    """Plain lines at most every `seconds`, as files, pipes and schedulers need them."""
+    """Plain lines, at most one every `seconds`, for files, pipes and schedulers."""
 
     def __init__(self, console: Console, *, start: int, steps: int, seconds: float = 10.0):
         self._console, self._steps, self._seconds = console, steps, seconds
@@ -67,19 +67,24 @@ class Lines:
         )
 
     def say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        print_line(self._console, text)
 
     def close(self) -> None:
-        """Nothing to clear away."""
+        """Does nothing: lines need no cleanup."""
 
 
 def reporter(console: Console, *, start: int, steps: int) -> Reporter:
-    """Returns a bar where there is a terminal to draw it on, else lines."""
+    """Returns a bar if the console is a terminal, else lines."""
     return (Bar if console.is_terminal else Lines)(console, start=start, steps=steps)
 
 
+def print_line(console: Console, text: str) -> None:
+    """Prints one line as it is, without colors, markup or line breaks."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def peak_flops() -> tuple[float, str]:
-    """Returns the matrix FLOP/s of all devices, and its source: a data sheet, or a product timed here and now."""
+    """Returns the matrix FLOP/s of all devices, and its source: a data sheet, or a product timed on this machine."""
     devices = jax.devices()
     kind = devices[0].device_kind
     chip = hardware.by_device_kind(kind)
@@ -94,6 +99,6 @@ def peak_flops() -> tuple[float, str]:
         began = time.perf_counter()
         product(x, x).block_until_ready()
         best = min(best, time.perf_counter() - began)
-    # The devices that JAX makes of a processor share its cores; those of accelerators share nothing.
+    # The CPU devices of JAX share one processor; accelerators share nothing.
     count = 1 if devices[0].platform == "cpu" else len(devices)
     return 2 * size**3 / best * count, f"float32 product of {size} x {size} timed on this machine"

@@ -52,7 +52,7 @@ class Recorder:
         self._waiting = (number, batch, metrics, flops)
 
     def catch_up(self) -> None:
-        """Records the metrics that are waiting, and makes sure that a kill would not lose them."""
+        """Records the waiting metrics, and flushes the log, so that they are not lost if the process is killed."""
         if self._waiting is None:
             return
         number, batch, metrics, flops = self._waiting
@@ -62,7 +62,7 @@ class Recorder:
             self._outputs.log.flush()
 
     def went_back(self, number: int, error: NonFiniteError) -> None:
-        """Goes back to the end of a step: removes what was logged after it, and reports the error."""
+        """Goes back to the end of a step: removes later lines of the log, and reports the error."""
         self._waiting = None
         if self._outputs.log:
             self._outputs.log.rewind(number)
@@ -108,11 +108,11 @@ class Recorder:
         if (not self._every or number % self._every) and number != self._steps:
             return
         seconds = time.perf_counter() - self._since
-        # Of all steps since the last line: batches of short sentences and of long ones have very different losses.
+        # The means are over all steps since the last line, because losses of short and of long sentences differ a lot.
         loss, rate, speed = self._loss / max(self._tokens, 1.0), self._tokens / seconds, self._flops / seconds
         self._new_window()
-        used = speed / out.peak_flops if out.peak_flops else None
+        utilization = speed / out.peak_flops if out.peak_flops else None
         if out.board:
             out.board.write(number, **{"train/loss": loss, "train/tokens_per_second": rate, **metrics})
         if out.reporter:
-            out.reporter.update(number, loss=loss, tokens_per_second=rate, utilization=used)
+            out.reporter.update(number, loss=loss, tokens_per_second=rate, utilization=utilization)

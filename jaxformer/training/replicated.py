@@ -1,4 +1,4 @@
-"""Data parallelism with `jax.pmap`, where every collective is written out; `make_step` on a mesh does the same."""
+"""Data parallelism with `jax.pmap` and explicit collectives; `make_step` on a mesh computes the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) ->
     its own dropout; without dropout the numbers are those of `make_step`.
 
     Raises:
-      ValueError: when called, a state with a moving average, which only `make_step` keeps.
+      ValueError: when called, a state with a moving average, which only `make_step` supports.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.training.state import create

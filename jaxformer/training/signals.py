@@ -20,8 +20,8 @@ Request = Literal["terminated", "interrupted"]
 def stop_requests() -> Iterator[list[Request]]:
     """Collects requests to stop; a second Ctrl-C interrupts at once. Outside the main thread there are none.
 
-    With several processes, JAX has a handler of its own for SIGTERM, which tells every process of another's signal.
-    Ctrl-C is turned into such a signal, so that all processes stop at the same step.
+    With several processes, JAX has its own handler for SIGTERM, which tells all processes of the signal. Ctrl-C is
+    turned into SIGTERM, so that all processes stop at the same step.
     """
     requests: list[Request] = []
 
@@ -38,14 +38,14 @@ def stop_requests() -> Iterator[list[Request]]:
     if jax.process_count() > 1:
         handlers = {signal.SIGINT: pass_on}
     try:
-        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        previous_handlers = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     except ValueError:  # outside the main thread signals belong to other code
         yield requests
         return
     try:
         yield requests
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             # None stands for a handler from outside Python, which cannot be put back.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
@@ -53,7 +53,7 @@ def stop_requests() -> Iterator[list[Request]]:
 def first_request(step: int, requests: Sequence[Request]) -> Request | None:
     """Returns the first request to stop, or None.
 
-    Any one of several processes may have been asked; all of them see the request at the same step.
+    If one of several processes was asked to stop, all of them see the request at the same step.
     """
     if processes.asked_to_stop(step):
         return "terminated"

@@ -31,7 +31,7 @@ def create(
     ema: bool = False,
     shardings: TrainState | None = None,
 ) -> TrainState:
-    """Returns a new state, made in one jitted function: with `shardings`, every leaf is born where it belongs.
+    """Returns a new state, made in one jitted function: with `shardings`, every leaf is created on its devices.
 
     Args:
       init: function from a key to parameters.
@@ -54,5 +54,5 @@ def create(
 
 
 def best_params(state: TrainState) -> Any:
-    """Returns the parameters to evaluate: the moving average where one is kept."""
+    """Returns the parameters to evaluate: the moving average if the state has one."""
     return state.params if state.ema_params is None else state.ema_params

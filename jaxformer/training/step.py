@@ -28,7 +28,7 @@ def make_step(
     ema_decay: float = 0.0,
     shardings: TrainState | None = None,
 ) -> jax.stages.Wrapped:
-    """Returns a jitted ``step(state, batch) -> (state, metrics)`` that reuses the memory of the state it is given.
+    """Returns a jitted ``step(state, batch) -> (state, metrics)`` that reuses the memory of its state.
 
     The gradient is that of ``sum / count`` over the whole batch. Metrics: loss_sum, count, gradient_norm, finite
     (1 or 0), and those of the loss.
@@ -38,8 +38,8 @@ def make_step(
         update is the same as with 1, in less memory.
       nonfinite: with "skip", a gradient that is not finite changes only the step count, so that the next batch follows;
         with "abort" the caller sees ``finite == 0`` and stops.
-      ema_decay: decay of the moving average, when the state keeps one.
-      shardings: a TrainState of shardings, as `create` takes it: the new state lies where the old one did.
+      ema_decay: decay of the moving average, if the state has one.
+      shardings: a TrainState of shardings, as for `create`: the new state is placed like the old one.
 
     Raises:
       ConfigError: when called, a batch whose first dimension is not a multiple of `accumulate`.
@@ -98,7 +98,7 @@ def _summed_gradient(loss: Loss, params: Any, batch: Any, key: jax.Array, accumu
     sizes = {x.shape[0] for x in jax.tree.leaves(batch)}
     if any(size % accumulate for size in sizes):
         raise ConfigError(f"accumulate={accumulate} does not divide the batch's first dimension {sorted(sizes)}")
-    # Part i takes every accumulate-th row: on a mesh each device keeps the rows it has.
+    # Part i takes every accumulate-th row, so that on a mesh no row changes its device.
     parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, accumulate, *x.shape[1:]), 1, 0), batch)
     keys = jax.random.split(key, accumulate)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, *_first(parts, keys)))

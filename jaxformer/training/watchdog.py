@@ -1,4 +1,7 @@
-"""Ends a process that is alive and makes no progress, which no heartbeat notices, and says where it was."""
+"""A watchdog that ends a process that is alive but makes no progress, and says where it was stuck.
+
+Heartbeats do not notice such a process.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ import time
 import jax
 
 EXIT_CODE = 70
-"""The exit code of a stuck process: a crash, to be tried again."""
+"""The exit code of a stuck process; a scheduler should restart it like one that crashed."""
 
 GRACE = 15.0
-"""Seconds that a process waits longer where all processes wait together."""
+"""Further seconds for actions in which all processes take part."""
 
 
 class Watchdog:
@@ -34,13 +37,13 @@ class Watchdog:
         self._where, self._since, self._limit = "starting", time.monotonic(), seconds
 
     def at(self, where: str, *, together: bool = False) -> None:
-        """Takes note of progress, and of the next action.
+        """Records progress and the next action, `where`.
 
         Args:
-          together: all processes do it together, so a process that is stuck elsewhere gets time to say so first.
+          together: True if all processes take part; one that is stuck elsewhere then has time to report it first.
         """
-        more = GRACE if together and jax.process_count() > 1 else 0.0
-        self._where, self._since, self._limit = where, time.monotonic(), self._seconds + more
+        grace = GRACE if together and jax.process_count() > 1 else 0.0
+        self._where, self._since, self._limit = where, time.monotonic(), self._seconds + grace
 
     def __enter__(self) -> Watchdog:
         if self._seconds > 0:
@@ -58,4 +61,4 @@ class Watchdog:
             if idle > self._limit:
                 print(f"{process} is stuck: {self._where} for {idle:.0f} s; its stacks:", file=sys.stderr, flush=True)
                 faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr, all_threads=True)
-                os._exit(EXIT_CODE)  # a softer end would need the main thread, which does not respond
+                os._exit(EXIT_CODE)  # other ways to exit need the main thread, which does not respond

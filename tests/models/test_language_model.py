@@ -181,7 +181,7 @@ def test_longer_than_the_learned_positions():
 
 
 def test_a_model_needs_a_vocabulary():
-    with pytest.raises(ValueError, match="a model needs a vocabulary, got vocab_size 0"):
+    with pytest.raises(ValueError, match="vocab_size must be at least 1, got 0"):
         pure(models.LanguageModel, models.LanguageModelConfig()).shapes
 
 

@@ -87,5 +87,5 @@ def test_one_trace_whatever_the_depth():
 
 
 def test_a_stack_has_layers():
-    with pytest.raises(ValueError, match="at least one layer, got num_layers 0"):
+    with pytest.raises(ValueError, match="num_layers must be at least 1, got 0"):
         modules.Stack(make_block, 0, rngs=nnx.Rngs(0))

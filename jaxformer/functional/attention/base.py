@@ -38,7 +38,7 @@ class Request:
 
 
 def make_request(query, key, value, *, mask=None, bias=None, scale=None, score=None, dropout=None) -> Request:
-    """Checks shapes once, at trace time, for every implementation.
+    """Returns a request after checking its shapes once, at trace time, for every implementation.
 
     Raises:
       ValueError: a rank, head count, head dim or length does not fit; the message has the got and the expected value.

@@ -1,4 +1,4 @@
-"""Splash attention, the kernel for TPU that comes with JAX: memory O(T + S), and blocks outside a band are not visited.
+"""Splash attention, the kernel for TPU that comes with JAX: memory O(T + S), and blocks outside a band are skipped.
 
 The kernel masks by position and by segment. A `masks.Band` becomes its local mask. Padding, in a batch or at the end of
 the last block, gets a segment that no query has.

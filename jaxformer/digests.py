@@ -1,0 +1,18 @@
+"""Short hashes that name data in caches and runs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+
+def short_digest(parts: Iterable[str | bytes]) -> str:
+    """Returns 16 hexadecimal digits of the SHA-256 of all parts, joined; texts are encoded as UTF-8.
+
+    >>> short_digest(["a", b"b"]) == short_digest(["ab"]) != short_digest(["ba"])
+    True
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.encode() if isinstance(part, str) else part)
+    return digest.hexdigest()[:16]
