@@ -71,7 +71,7 @@ def no_mask() -> LanguageModelingConfig:
         ),
         data=DataConfig(text=TEXT, length=64, batch_size=12),
         optimizer=_adam(2e-3),
-        train=TrainConfig(steps=2000, validate_every=250, checkpoint_every=500, keep_last=1),
+        train=TrainConfig(steps=4000, validate_every=250, checkpoint_every=500, keep_last=1),
         decode=DecodeConfig(max_tokens=500),
     )
 
