@@ -173,6 +173,20 @@ def test_tests_call_no_tests():
     assert {path: uses for path, uses in found.items() if uses} == {}
 
 
+OF_NO_ONE_MODULE = {"contracts", "seeds", "parity", "faults", "launch", "experiments", "benchmarks"}
+"""Folders of tests whose files are about no single module."""
+
+
+def test_tests_mirror_the_package():
+    """`jaxformer/a/b.py` is tested in `tests/a/test_b.py`, at least nine modules of ten; no other files are there."""
+    modules = {path.relative_to(ROOT / "jaxformer") for path in PACKAGE if path.name != "__init__.py"}
+    files = {path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
+    tested = {path.with_name(path.name.removeprefix("test_")) for path in files}
+    assert len(modules & tested) >= 0.9 * len(modules), sorted(map(str, modules - tested))
+    mirroring = {path for path in tested if len(path.parts) > 1 and path.parts[0] not in OF_NO_ONE_MODULE}
+    assert mirroring - modules == set()
+
+
 def loaded_after(statement: str) -> set[str]:
     """Returns the top-level modules of a fresh process after a statement."""
     program = f"{statement}\nimport sys; print(*{{name.partition('.')[0] for name in sys.modules}})"

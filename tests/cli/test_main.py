@@ -1,12 +1,10 @@
 """Which errors become one line and which keep their traceback."""
 
-import dataclasses
 import importlib
 import importlib.metadata
 import io
 import os
 import pathlib
-import shlex
 import subprocess
 import sys
 import types
@@ -14,11 +12,9 @@ import types
 import numpy as np
 import pytest
 
-from jaxformer.cli import arguments, main, translate
+from jaxformer.cli import main
 from jaxformer.errors import ConfigError, DataError, JaxformerError
 from jaxformer.inspection.attention_maps import Map, as_text
-from jaxformer.tasks import registry
-from jaxformer.tasks.translation import TranslationConfig, Translator
 
 
 def outcome(monkeypatch, capsys, command):
@@ -47,16 +43,6 @@ def test_an_error_carries_its_exit_code(monkeypatch, capsys):
         exit_code = 7
 
     assert outcome(monkeypatch, capsys, lambda: raise_it(Tired("enough"))) == (7, "jaxformer demo: enough\n")
-
-
-def test_every_error_for_users_has_an_exit_code():
-    """Imported or not, each is a `JaxformerError`, whose code the command line returns."""
-    for module in ("data.fetch", "training.checkpoint", "training.recorder", "multihost.cluster"):
-        importlib.import_module(f"jaxformer.{module}")
-    codes = {
-        kind.__name__: kind.exit_code for kind in JaxformerError.__subclasses__() if "jaxformer" in kind.__module__
-    }
-    assert {"ConfigError": 2, "DataError": 2, "CheckpointError": 1, "DistributedError": 1}.items() <= codes.items()
 
 
 def a_bug_of_ours():
@@ -115,106 +101,11 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path, unbuffered):
     assert (process.wait(timeout=120), said) == (0, b"")
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["--model.d_model", "abc"], "Error parsing --model.d-model: invalid literal for int() with base 10: 'abc'"),
-        (["--seed", "2.5"], "Error parsing --seed: invalid literal for int() with base 10: '2.5'"),
-        (["--seed"], "Missing value for argument '--seed'. Expected 1 values."),
-        (["stray"], "Unrecognized options: stray"),
-        (["--model.num-heads", "3"], "Error parsing model: d_model (512) must be divisible by num_heads (3)"),
-        (["--modle.d_model=3"], "unknown setting --modle.d_model; did you mean 'model.d_model'?"),
-    ],
-)
-def test_bad_settings_say_what_is_wrong_and_no_more(given, message):
-    with pytest.raises(ConfigError) as caught:
-        arguments.override(TranslationConfig(), given)
-    assert str(caught.value) == message
-
-
-def test_settings_reach_their_fields():
-    given = ["--model.d_model=64", "--model.num-heads", "4", "--data.columns", "1", "0", "--train.no-tensorboard"]
-    config = arguments.override(TranslationConfig(), given)
-    assert (config.model.d_model, config.model.num_heads, config.data.columns) == (64, 4, (1, 0))
-    assert not config.train.tensorboard
-    assert config.optimizer == TranslationConfig().optimizer
-
-
-@pytest.mark.parametrize("given", [["--model.remat", "True"], ["--model.remat=true"], ["--model.remat"]])
-def test_what_is_true_or_false_is_given_as_a_word_or_a_flag(given):
-    assert arguments.override(TranslationConfig(), [*given, "--train.tensorboard=False"]).model.remat
-    assert not arguments.override(TranslationConfig(), ["--seed=1", "--train.tensorboard", "False"]).train.tensorboard
-
-
-@pytest.mark.parametrize("config", [TranslationConfig(), registry.resolve("demo"), registry.resolve("language_model")])
-def test_settings_can_be_given_as_they_are_printed(config):
-    lines = [line for line in arguments.settings_help(config).splitlines() if line.startswith("  --")]
-    assert len(lines) == len(arguments.paths(config))
-    for line in lines:
-        assert arguments.override(config, shlex.split(line)) == config
-    words = [word for line in lines for word in shlex.split(line)]
-    assert arguments.override(dataclasses.replace(config, name="another", seed=3), words) == config
-
-
-class Echo(Translator):
-    def __init__(self):
-        """A translator without a model."""
-
-    def translate(self, sentences, *, first=1, progress=None):
-        if "too long" in sentences:
-            raise DataError(f"sentence {first + sentences.index('too long')} is too long")
-        return [sentence.upper() for sentence in sentences]
-
-
-@pytest.fixture
-def echo(monkeypatch):
-    monkeypatch.setattr(translate, "load", lambda options, settings, command: (None, Echo()))
-
-
-def test_options_may_stand_before_the_sentences(echo, capsys):
-    assert translate.main(["run", "--decode.beam_size", "2", "a dog", "--decode.length_penalty=0.6", "a cat"]) == 0
-    assert capsys.readouterr().out == "A DOG\nA CAT\n"
-
-
-def test_standard_input_is_utf8_whatever_the_locale(echo, capsys, monkeypatch):
-    given = io.TextIOWrapper(io.BytesIO("été\r\n\nb\n".encode() + b"\xff\n"), encoding="ascii")
-    monkeypatch.setattr(sys, "stdin", given)
-    with pytest.raises(DataError, match=r"standard input, line 4: not UTF-8 \(byte 0xff\)"):
-        translate.main(["run"])
-    assert capsys.readouterr().out == "ÉTÉ\n\nB\n"
-
-
-def standard_input(monkeypatch, data):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-
-
-def test_standard_input_goes_to_a_file_and_to_lines(echo, capsys, monkeypatch, tmp_path):
-    standard_input(monkeypatch, b"\xef\xbb\xbfa dog\na cat\n")
-    assert translate.main(["run", "--out", str(tmp_path / "out")]) == 0
-    assert capsys.readouterr().out == ""
-    assert (tmp_path / "out").read_text() == "A DOG\nA CAT\n"
-    standard_input(monkeypatch, b"short\ntoo long\n")
-    with pytest.raises(DataError, match="sentence 2 is too long"):
-        translate.main(["run"])
-
-
-def test_no_sentences_are_no_lines(echo, capsys, tmp_path):
-    (tmp_path / "empty").touch()
-    assert translate.main(["run", "--file", str(tmp_path / "empty")]) == 0
-    assert capsys.readouterr().out == ""
-
-
 @pytest.mark.parametrize("command", [["translate", "run"], ["inspect", "run", "--source"]])
 def test_an_argument_that_is_not_utf8(capsys, command):
     with pytest.raises(SystemExit, match="2"):
         main.main([*command, "caf\udce9"])
     assert r"'caf\udce9' is not UTF-8" in capsys.readouterr().err
-
-
-def test_a_picture_of_no_known_kind_is_refused_before_the_run_is_read(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main.main(["inspect", "nowhere", "--source", "a", "--out", "map.xyz"])
-    assert "--out map.xyz: a picture is one of .png, .svg, .pdf" in capsys.readouterr().err
 
 
 def test_results_are_utf8_whatever_the_locale(monkeypatch):

@@ -13,48 +13,53 @@ import numpy as np
 import pytest
 
 import jaxformer
-from jaxformer import training
+from jaxformer import demo, training
 from jaxformer.tasks import registry
 
 pytestmark = pytest.mark.faults
 
+COMMANDS = {
+    "translation": (
+        "demo --model.num-encoder-layers 1 --model.num-decoder-layers 1 --data.vocab-size 400 "
+        "--data.tokens-per-batch 512 --data.num-shapes 2 --decode.validation-sentences 0"
+    ),
+    "language_model": "language_model --data.text text.txt --model.num-layers 1 --data.length 32 --data.batch-size 8",
+}
+"""The configuration of each task, and the settings that are its own."""
 SETTINGS = (
-    "--model.d_model 16 --model.num-heads 2 --model.d_ff 32 --model.num-encoder-layers 1 --model.num-decoder-layers 1 "
-    "--model.dropout 0.1 --data.vocab-size 400 --data.tokens-per-batch 512 --data.num-shapes 2 --train.steps 300 "
-    "--train.validate-every 40 --train.checkpoint-every 20 --decode.validation-sentences 0 --train.ema-decay 0.9"
+    "--model.d_model 16 --model.num-heads 2 --model.d_ff 32 --model.dropout 0.1 --train.steps 300 "
+    "--train.validate-every 40 --train.checkpoint-every 20 --train.ema-decay 0.9"
 ).split()
 
 
-def start(folder, out):
+@pytest.fixture(params=COMMANDS)
+def task(request, tmp_path):
+    """The name of a task, whose data is in the directory of the test."""
+    if request.param == "language_model":
+        (tmp_path / "text.txt").write_text("\n".join(pair.english for pair in demo.generate(500)))
+    return request.param
+
+
+def start(folder, out, task):
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
-    command = [
-        sys.executable,
-        "-m",
-        "jaxformer.cli.main",
-        "train",
-        "demo",
-        "--out",
-        out,
-        "--data.cache",
-        f"tokens-{out}",
-        *SETTINGS,
-    ]
+    command = [sys.executable, "-m", "jaxformer.cli.main", "train", *COMMANDS[task].split(), *SETTINGS]
+    command += ["--out", out, "--data.cache", f"tokens-{out}"]
     return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def finish(folder, out):
-    process = start(folder, out)
+def finish(folder, out, task):
+    process = start(folder, out, task)
     _, said = process.communicate(timeout=280)
     assert process.returncode == 0, said
     return said
 
 
 def parameters(folder, out):
-    translator = jaxformer.load(folder / out, checkpoint="last")
+    predictor = jaxformer.load(folder / out, checkpoint="last")
     assert registry.read_config(folder / out).train.steps == 300
     with training.Checkpoints(folder / out / "checkpoints") as checkpoints:
         assert checkpoints.steps()[-1] == 300
-    return jax.tree.map(np.asarray, translator.params)
+    return jax.tree.map(np.asarray, predictor.params)
 
 
 def logged(folder, out):
@@ -64,16 +69,16 @@ def logged(folder, out):
     ]
 
 
-def test_killed_three_times(tmp_path):
-    finish(tmp_path, "whole")
+def test_killed_three_times(tmp_path, task):
+    finish(tmp_path, "whole", task)
     pick, killed = random.Random(int(time.time())), []
     for _ in range(3):
-        process = start(tmp_path, "killed")
+        process = start(tmp_path, "killed", task)
         time.sleep(pick.uniform(1.0, 9.0))  # from preparing data to the middle of training
         process.send_signal(signal.SIGKILL)
         process.communicate()
         killed.append(process.returncode)
-    finish(tmp_path, "killed")
+    finish(tmp_path, "killed", task)
     whole, resumed = parameters(tmp_path, "whole"), parameters(tmp_path, "killed")
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), whole, resumed))
     losses, validations = logged(tmp_path, "killed")
@@ -83,8 +88,8 @@ def test_killed_three_times(tmp_path):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 85), (signal.SIGINT, 130)])
-def test_asked_to_stop(tmp_path, number, code):
-    process = start(tmp_path, "run")
+def test_asked_to_stop(tmp_path, task, number, code):
+    process = start(tmp_path, "run", task)
     log = tmp_path / "run" / "log.jsonl"
     deadline = time.monotonic() + 120
     while not (log.exists() and log.read_text().count("\n") > 10) and time.monotonic() < deadline:
@@ -95,4 +100,4 @@ def test_asked_to_stop(tmp_path, number, code):
     with training.Checkpoints(tmp_path / "run" / "checkpoints") as checkpoints:
         stopped = checkpoints.steps()[-1]
     assert len(logged(tmp_path, "run")[0]) == stopped
-    assert f"resumed from step {stopped}" in finish(tmp_path, "run")
+    assert f"resumed from step {stopped}" in finish(tmp_path, "run", task)

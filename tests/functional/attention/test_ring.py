@@ -1,13 +1,22 @@
-"""The order of positions on a ring of devices; `tests/sharding/test_ring.py` has ring attention itself."""
+"""The order of positions on a ring of devices; ring attention keeps the contract of every implementation.
+
+It moves only what it must.
+"""
+
+import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxformer import functional
+from jaxformer import functional, masks, sharding
 from jaxformer.functional.attention import ring
 from jaxformer.functional.attention.base import make_request
+from tests.contracts.attention import AttentionContract
+from tests.contracts.biases import BiasContract
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -60,3 +69,219 @@ def test_refuses_an_array_of_biases():
     assert ring.refuse(make_request(query, query, query, bias=functional.alibi(2))) is None
     reason = ring.refuse(make_request(query, query, query, bias=jnp.zeros((1, 1, 4, 4))))
     assert reason == "a bias must be a Bias, which is computed tile by tile, not a T x S array"
+
+
+def mesh(**sizes):
+    devices = np.array(jax.devices()[: np.prod(list(sizes.values()))])
+    return Mesh(devices.reshape(tuple(sizes.values())), tuple(sizes))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Table(functional.Bias):
+    """An array, asked for tile by tile."""
+
+    array: jax.Array
+
+    def tile(self, query, query_index, key_index):
+        rows = query_index if self.array.shape[2] > 1 else jnp.zeros_like(query_index)
+        columns = key_index if self.array.shape[3] > 1 else jnp.zeros_like(key_index)
+        return self.array[:, :, rows][..., columns]
+
+
+class RingContract(AttentionContract):
+    mesh: Mesh
+    options: dict
+
+    @classmethod
+    def attend(cls, query, key, value, *, bias=None, implementation=None, **options):
+        bias = Table(bias) if isinstance(bias, jax.Array) else bias
+        return sharding.ring_attention(cls.mesh, "context", **cls.options)(query, key, value, bias=bias, **options)
+
+
+@pytest.mark.full
+class TestRing(RingContract):
+    """Four devices in a ring: pieces of two positions, the last ones filled up."""
+
+    mesh, options = mesh(context=4), {}
+
+
+class TestRingBiases(BiasContract, TestRing):
+    """Biases that no array holds, on a ring."""
+
+
+def split(grid, **options):
+    return sharding.ring_attention(grid, "context", **options)
+
+
+def long_arrays(length, heads=4, key_heads=2, batch=2):
+    draw = np.random.default_rng(length).standard_normal
+    shapes = [(batch, length, n, 8) for n in (heads, key_heads, key_heads, heads)]
+    return tuple(jnp.asarray(draw(shape), jnp.float32) for shape in shapes)
+
+
+def value_and_gradients(attend, given, **options):
+    query, key, value, upstream = given
+    loss = lambda q, k, v: jnp.sum(attend(q, k, v, **options) * upstream)
+    return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(query, key, value)
+
+
+MASKS = {
+    "none": None,
+    "causal": masks.causal(),
+    "window": masks.window(9),
+    "padding": masks.lengths(jnp.array([48, 11])) & masks.causal(),
+    "heads": masks.dense(np.random.default_rng(0).random((2, 4, 48, 48)) > 0.4),
+}
+
+
+@pytest.mark.parametrize("name", [n if n == "padding" else pytest.param(n, marks=pytest.mark.full) for n in MASKS])
+@pytest.mark.parametrize("order", ["in order", "zigzag"])
+def test_with_batch_and_heads_cut_too(name, order):
+    """Two by two by two devices; masks of all rows and heads reach the device that holds them."""
+    given, mask = long_arrays(48), MASKS[name]
+    expected = value_and_gradients(functional.attention, given, mask=mask, implementation="reference")
+    attend = split(mesh(data=2, context=2, tensor=2), batch="data", heads="tensor", zigzag=order == "zigzag")
+    if order == "zigzag":
+        given = tuple(functional.zigzag(x, 2) for x in given)
+    loss, gradients = value_and_gradients(attend, given, mask=mask)
+    if order == "zigzag":
+        gradients = tuple(functional.unzigzag(x, 2) for x in gradients)
+    np.testing.assert_allclose(loss, expected[0], rtol=1e-5)
+    for got, want in zip(gradients, expected[1], strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-5)
+
+
+def test_dropout_is_that_of_the_whole():
+    """What is dropped does not depend on who holds what."""
+    given = long_arrays(24)
+    attend = split(mesh(data=2, context=2, tensor=2), batch="data", heads="tensor")
+    dropout = functional.Dropout(0.4, jax.random.key(5))
+    found, expected = (value_and_gradients(f, given, dropout=dropout) for f in (attend, functional.attention))
+    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, want, atol=3e-5, rtol=1e-5)
+
+
+def test_biases_of_heads_that_are_cut():
+    """A slope a head, and keys by distance, on devices that hold two heads each: values and learned gradients."""
+    given = long_arrays(16)
+    table = jnp.asarray(np.random.default_rng(1).standard_normal((8, 4)), jnp.float32)
+    attend = split(mesh(context=4, tensor=2), heads="tensor")
+
+    def loss(table, attend):
+        bias = functional.alibi(4) + functional.t5_bias(table, max_distance=6)
+        return jnp.sum(attend(*given[:3], bias=bias, mask=masks.causal()) * given[3])
+
+    found, expected = (
+        jax.jit(jax.value_and_grad(loss), static_argnums=1)(table, f) for f in (attend, functional.attention)
+    )
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
+    np.testing.assert_allclose(found[1], expected[1], atol=2e-5)
+
+
+def test_rows_that_a_bias_lowers_as_a_whole():
+    """The log-sum-exp of such a row is merged in two parts: in one sum the number of its keys would be lost."""
+    given = long_arrays(16)
+    lowered = Table(jnp.where(jnp.arange(16) % 3 == 0, -1e9, 0.0).reshape(1, 1, 16, 1))
+    options = {"bias": lowered, "mask": masks.causal() & masks.window(9)}
+    found, expected = (value_and_gradients(f, given, **options) for f in (split(mesh(context=4)), functional.attention))
+    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, want, atol=3e-5, rtol=1e-5)
+
+
+def test_a_bias_that_needs_all_heads_says_so():
+    """Transformer-XL adds a vector of its own to the queries of each head: refused in words, not by a shape."""
+    query, key, value, _ = long_arrays(16)
+    heads, dim = query.shape[2:]
+    shift = jnp.ones((heads, dim))
+    query, bias = functional.transformer_xl(query, jnp.ones((6, heads, dim)), shift, shift)
+    attend = split(mesh(context=4, tensor=2), heads="tensor")
+    words = "ring attention cannot do this: TransformerXL works on the queries of all 4 heads .* has 2 heads"
+    with pytest.raises(ValueError, match=words):
+        attend(query, key, value, bias=bias)
+    assert (
+        split(mesh(context=4))(query, key, value, bias=bias).shape
+        == value.shape[:1] + query.shape[1:3] + value.shape[3:]
+    )
+
+
+def test_cross_attention_of_other_lengths():
+    """Queries and keys are cut each by their own length; neither needs to be a multiple."""
+    query, _, _, upstream = long_arrays(10)
+    _, key, value, _ = long_arrays(23)
+    given = query, key, value, upstream
+    found = value_and_gradients(split(mesh(context=8)), given, mask=masks.lengths(jnp.array([23, 9])))
+    expected = value_and_gradients(functional.attention, given, mask=masks.lengths(jnp.array([23, 9])))
+    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-5, rtol=1e-5)
+
+
+def compiled(length, grid, **options):
+    shape = jax.ShapeDtypeStruct(
+        (1, length, 2, 16), jnp.float32, sharding=NamedSharding(grid, PartitionSpec(None, "context"))
+    )
+    attend = split(grid, **options)
+    loss = lambda q, k, v: attend(q, k, v, mask=masks.causal()).sum()
+    return jax.jit(jax.grad(loss, (0, 1, 2))).lower(shape, shape, shape).compile()
+
+
+def test_nothing_but_pieces_travels():
+    """No device gathers the keys: pieces are handed on, and memory is that of a piece, forward and backward."""
+    text = compiled(4096, mesh(context=8)).as_text() or ""
+    assert "collective-permute" in text
+    for whole in ("all-gather", "all-to-all", "all-reduce"):
+        assert whole not in text
+    memory = [compiled(16_384, mesh(context=n)).memory_analysis().temp_size_in_bytes for n in (2, 8)]
+    assert memory[1] < 0.5 * memory[0]
+
+
+def blocks_visited(order, length=4096, size=8, block=64):
+    """By each device, over the whole round, under a causal mask."""
+    around = ring.Ring("context", size, (1, 1, length, length), zigzag=order == "zigzag")
+    local = length // size
+    ranges = ring._key_ranges(masks.causal(), around, local, block, (0, 1))
+    total = np.zeros(size, int)
+    for rank in range(size):
+        for owner in range(size):
+            starts = np.asarray(around.positions(owner, local))[::block]
+            bounds = ring.blockwise.key_bounds(ranges[rank], starts, block)
+            total[rank] += (bounds[:, 1] - bounds[:, 0]).sum()
+    return total
+
+
+def test_zigzag_balances_a_causal_mask():
+    """The busiest device of a ring does nearly twice the mean in order, and hardly more than the mean in zigzag."""
+    in_order, zigzag = blocks_visited("in order"), blocks_visited("zigzag")
+    blocks = 4096 // 64
+    assert in_order.sum() == zigzag.sum() == blocks * (blocks + 1) // 2
+    assert in_order.max() > 1.8 * in_order.mean()
+    assert zigzag.max() < 1.01 * zigzag.mean()
+
+
+def test_as_a_module_s_attention():
+    """It is given to a layer like any other."""
+    from jaxformer import modules, pure
+
+    attend = split(mesh(context=4))
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((2, 12, 8)), jnp.float32)
+    outputs = []
+    for attention in (attend, functional.attention):
+        layer = pure(lambda _, rngs: modules.SelfAttention(8, 2, attention=attention, rngs=rngs), None)  # noqa: B023
+        outputs.append(layer.apply(layer.init(jax.random.key(0)), x, mask=masks.causal()))
+    np.testing.assert_allclose(*outputs, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda q: sharding.ring_attention(mesh(context=2), "contxt"), "no axis 'contxt'; it has ['context']"),
+        (lambda q: split(mesh(context=2, data=4), batch="data")(q, q, q), "batch = 2 cannot be cut along 'data' = 4"),
+        (lambda q: split(mesh(context=2, tensor=4), heads="tensor")(q, q, q), "key heads = 2 cannot be cut"),
+        (lambda q: split(mesh(context=4), zigzag=True)(q, q, q), "lengths that 8 divides, got (12, 12)"),
+        (lambda q: functional.zigzag(q, 4), "the length must be a multiple of 8, got 12"),
+        (lambda q: split(mesh(context=4))(q, q, q, bias=jnp.ones((1, 1, 12, 12))), "not a T x S array"),
+    ],
+)
+def test_refusals(make, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make(jnp.ones((2, 12, 2, 4)))

@@ -8,7 +8,7 @@ an implementation refuses.
 
 The full product takes hours. It can be run in any number of parts; this is the third of two hundred::
 
-    JAXFORMER_PRODUCT=3/200 python -m pytest -m full tests/functional/attention/test_product.py -k by_hand
+    JAXFORMER_PRODUCT=3/200 python -m pytest -m full tests/contracts/test_product.py -k by_hand
 """
 
 import collections

@@ -1,0 +1,52 @@
+"""Settings given as arguments: what is accepted, and what is said of a mistake."""
+
+import dataclasses
+import shlex
+
+import pytest
+
+from jaxformer.cli import arguments
+from jaxformer.errors import ConfigError
+from jaxformer.tasks import registry
+from jaxformer.tasks.translation import TranslationConfig
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--model.d_model", "abc"], "Error parsing --model.d-model: invalid literal for int() with base 10: 'abc'"),
+        (["--seed", "2.5"], "Error parsing --seed: invalid literal for int() with base 10: '2.5'"),
+        (["--seed"], "Missing value for argument '--seed'. Expected 1 values."),
+        (["stray"], "Unrecognized options: stray"),
+        (["--model.num-heads", "3"], "Error parsing model: d_model (512) must be divisible by num_heads (3)"),
+        (["--modle.d_model=3"], "unknown setting --modle.d_model; did you mean 'model.d_model'?"),
+    ],
+)
+def test_bad_settings_say_what_is_wrong_and_no_more(given, message):
+    with pytest.raises(ConfigError) as caught:
+        arguments.override(TranslationConfig(), given)
+    assert str(caught.value) == message
+
+
+def test_settings_reach_their_fields():
+    given = ["--model.d_model=64", "--model.num-heads", "4", "--data.columns", "1", "0", "--train.no-tensorboard"]
+    config = arguments.override(TranslationConfig(), given)
+    assert (config.model.d_model, config.model.num_heads, config.data.columns) == (64, 4, (1, 0))
+    assert not config.train.tensorboard
+    assert config.optimizer == TranslationConfig().optimizer
+
+
+@pytest.mark.parametrize("given", [["--model.remat", "True"], ["--model.remat=true"], ["--model.remat"]])
+def test_what_is_true_or_false_is_given_as_a_word_or_a_flag(given):
+    assert arguments.override(TranslationConfig(), [*given, "--train.tensorboard=False"]).model.remat
+    assert not arguments.override(TranslationConfig(), ["--seed=1", "--train.tensorboard", "False"]).train.tensorboard
+
+
+@pytest.mark.parametrize("config", [TranslationConfig(), registry.resolve("demo"), registry.resolve("language_model")])
+def test_settings_can_be_given_as_they_are_printed(config):
+    lines = [line for line in arguments.settings_help(config).splitlines() if line.startswith("  --")]
+    assert len(lines) == len(arguments.paths(config))
+    for line in lines:
+        assert arguments.override(config, shlex.split(line)) == config
+    words = [word for line in lines for word in shlex.split(line)]
+    assert arguments.override(dataclasses.replace(config, name="another", seed=3), words) == config

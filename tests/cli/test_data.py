@@ -1,0 +1,41 @@
+"""``jaxformer data``: the catalog, downloads by name, and the built-in corpus as files."""
+
+import pytest
+
+from jaxformer import demo
+from jaxformer.cli import data, main
+from jaxformer.data import fetch
+
+
+def test_the_catalog_is_listed(capsys):
+    assert data.main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(fetch.CATALOG)
+    assert all(corpus.about in line for line, corpus in zip(lines, fetch.CATALOG.values(), strict=True))
+
+
+def test_the_built_in_corpus_as_files(tmp_path, capsys):
+    """Aligned, whole, and the same as the demo trains on."""
+    assert data.main(["grammar", "--out", str(tmp_path)]) == 0
+    parts = demo.splits()
+    for name in ("train", "validation", "seen", "unseen"):
+        english, french = ((tmp_path / f"{name}.{code}").read_text().splitlines() for code in ("en", "fr"))
+        pairs = getattr(parts, name)
+        assert list(zip(english, french, strict=True)) == [(pair.english, pair.french) for pair in pairs]
+    assert f"{tmp_path / 'train'}.en, .fr: {len(parts.train):,} pairs" in capsys.readouterr().out
+
+
+def test_a_corpus_is_fetched_by_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(fetch, "fetch", lambda name, out, say: [out / f"{name}.en"])
+    assert data.main(["fetch", "multi30k", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'multi30k.en'}\n"
+
+
+def test_what_cannot_be_fetched(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        data.main(["fetch"])
+    assert "fetch needs the name of a corpus" in capsys.readouterr().err
+    assert main.main(["data", "fetch", "multi3k", "--out", str(tmp_path)]) != 0
+    error = capsys.readouterr().err
+    assert (len(error.splitlines()), "no corpus 'multi3k'" in error) == (1, True)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,60 @@
+"""``jaxformer evaluate``: which split is scored, and what is printed and saved."""
+
+import json
+import types
+
+import pytest
+
+from jaxformer.cli import evaluate
+from jaxformer.evaluation.scores import Score
+from jaxformer.tasks import runner
+from jaxformer.tasks.language_model import LanguageModelingConfig
+from jaxformer.tasks.translation import DecodeConfig, TranslationConfig
+
+SCORE = Score("BLEU", 12.345, "tok:13a")
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The options of each evaluation, whose result is made up."""
+    calls = []
+
+    def scored(run, predictor, **options):
+        calls.append({"run": run, **options})
+        return {"corpus": [SCORE]}
+
+    monkeypatch.setattr(runner, "evaluate", scored)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "split"),
+    [
+        (TranslationConfig(), [], "test"),
+        (TranslationConfig(), ["--split", "validation"], "validation"),
+        (LanguageModelingConfig(), [], "validation"),  # a text has no test part of its own
+    ],
+)
+def test_the_split_is_that_of_the_task(asked, monkeypatch, tmp_path, config, options, split):
+    predictor = types.SimpleNamespace(steps=(4, 6))
+    monkeypatch.setattr(evaluate, "load", lambda options, settings, command: (config, predictor))
+    assert evaluate.main([str(tmp_path), "--data-dir", "corpora", *options]) == 0
+    (call,) = asked
+    assert (call["run"], call["split"], call["data_dir"]) == (tmp_path, split, "corpora")
+    assert [path.name for path in tmp_path.iterdir()] == [f"scores-{split}-best.json"]
+
+
+def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, capsys, tmp_path):
+    config = TranslationConfig(decode=DecodeConfig(beam_size=7))
+    predictor = types.SimpleNamespace(steps=(4, 6))
+    loaded = []
+    monkeypatch.setattr(
+        evaluate, "load", lambda options, settings, command: loaded.append((settings, command)) or (config, predictor)
+    )
+    assert evaluate.main([str(tmp_path), "--checkpoint", "average", "--decode.beam_size", "7"]) == 0
+    assert loaded == [(["--decode.beam_size", "7"], "evaluate")]
+    assert capsys.readouterr().out == f"corpus\n  {SCORE}\n"
+    saved = json.loads((tmp_path / "scores-test-average.json").read_text())
+    assert saved["corpus"] == [{"name": "BLEU", "value": 12.345, "signature": "tok:13a", "decimals": 2}]
+    assert (saved["steps"], saved["settings"]["checkpoint"]) == ([4, 6], "average")
+    assert saved["settings"]["decode"]["beam_size"] == 7

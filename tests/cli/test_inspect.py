@@ -1,0 +1,64 @@
+"""``jaxformer inspect``: the head that is drawn, the picture and the text."""
+
+import numpy as np
+import pytest
+
+from jaxformer.cli import inspect, main
+from jaxformer.tasks.translation import Translator
+from tests.inspection.small import Pieces, rows
+
+WEIGHTS = np.array(rows(0, 2, 2, 2, 3))
+WEIGHTS[1, 0] = [[0.9, 0.05, 0.05], [0.05, 0.9, 0.05]]  # of all heads, this one aligns
+
+
+class Fixed(Translator):
+    def __init__(self):
+        """A translator without a model."""
+
+    def attention(self, source, target=None):
+        assert source == "A dog runs"
+        return Pieces(("▁A", "▁dog", "▁runs"), ("▁Un", f"▁{target or 'chien'}"), WEIGHTS)
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    monkeypatch.setattr(inspect, "load", lambda options, settings, command: (None, Fixed()))
+    return tmp_path
+
+
+def test_the_head_that_aligns_most_words_is_drawn(run, capsys):
+    assert inspect.main([str(run), "--source", "A dog runs"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("decoder layer 1, head 0, which aligns most words")
+    assert "chien" in out
+    assert out.splitlines()[-1] == str(run / "attention.png")
+    assert (run / "attention.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_chosen_head_a_mean_and_a_translation_of_your_own(run, capsys):
+    words = [str(run), "--source", "A dog runs", "--target", "cheval", "--out", str(run / "map.svg")]
+    texts = []
+    for choice in (["--layer", "1", "--head", "0"], ["--layer", "1"], ["--mean"]):
+        assert inspect.main([*words, *choice]) == 0
+        texts.append(capsys.readouterr().out)
+        assert "aligns most words" not in texts[-1]
+        assert "cheval" in texts[-1]
+    assert len(set(texts)) == 3
+
+
+def test_a_grid_is_a_picture_of_all_heads(run, capsys):
+    assert inspect.main([str(run), "--source", "A dog runs", "--grid", "--out", str(run / "heads.svg")]) == 0
+    assert capsys.readouterr().out == f"{run / 'heads.svg'}\n"
+    assert "layer 1, head 1" in (run / "heads.svg").read_text()
+
+
+def test_an_empty_source_is_refused(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main.main(["inspect", "nowhere", "--source", "  "])
+    assert "--source is empty" in capsys.readouterr().err
+
+
+def test_a_picture_of_no_known_kind_is_refused_before_the_run_is_read(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main.main(["inspect", "nowhere", "--source", "a", "--out", "map.xyz"])
+    assert "--out map.xyz: a picture is one of .png, .svg, .pdf" in capsys.readouterr().err

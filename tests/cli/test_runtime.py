@@ -1,0 +1,80 @@
+"""What commands share: the compile cache, the console, the settings that processes compare, the curves."""
+
+import io
+import json
+
+import jax
+import pytest
+from rich.console import Console
+
+from jaxformer.cli import runtime
+from jaxformer.config import to_data
+from jaxformer.multihost import cluster, processes
+from jaxformer.tasks.translation import TranslationConfig
+
+
+@pytest.fixture
+def _jax_settings():
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.mark.usefixtures("_jax_settings")
+def test_compiled_programs_are_kept_where_only_their_owner_writes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    jax.config.update("jax_compilation_cache_dir", None)
+    runtime.start(compile_cache=False)
+    assert jax.config.jax_compilation_cache_dir is None
+    assert not list(tmp_path.iterdir())
+    runtime.start()
+    folder = tmp_path / "jaxformer" / "programs"
+    assert jax.config.jax_compilation_cache_dir == str(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    jax.config.update("jax_compilation_cache_dir", "/mine")
+    runtime.start()
+    assert jax.config.jax_compilation_cache_dir == "/mine"
+
+
+def test_processes_agree_on_settings_code_versions_and_place(tmp_path, monkeypatch, capsys):
+    agreed = []
+    monkeypatch.setattr(cluster, "initialize", lambda devices: f"{devices} devices")
+    monkeypatch.setattr(cluster, "agree", agreed.append)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_some_flag=1")
+    for config in (TranslationConfig(), TranslationConfig(seed=3)):
+        runtime.join(config, tmp_path, devices=8)
+    assert capsys.readouterr().err == "8 devices\n8 devices\n"
+    first, second = agreed
+    assert {name for name in first if first[name] != second[name]} == {"seed"}
+    assert (first["model.d_model"], first["--out"]) == (json.dumps(512), str(tmp_path))
+    assert (first["jax"], first["XLA_FLAGS"], len(first["code"])) == (jax.__version__, "--xla_some_flag=1", 64)
+
+
+def test_every_setting_has_a_dotted_name():
+    flat = runtime._flat(to_data(TranslationConfig()))
+    assert flat["data.columns"] == json.dumps(to_data(TranslationConfig())["data"]["columns"])
+    assert flat["optimizer.b1"] == "0.9"
+    assert all(isinstance(value, str) and not value.startswith("{") for value in flat.values())
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_of_several_processes_the_first_speaks(monkeypatch, capsys, first):
+    monkeypatch.setattr(processes, "first", lambda: first)
+    runtime.console().print("hello")
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "hello\n" if first else "")
+
+
+def test_a_line_is_printed_as_it_is():
+    text = io.StringIO()
+    runtime.say(Console(file=text, width=20))("[bold]12[/bold] " + "x" * 40)
+    assert text.getvalue() == "[bold]12[/bold] " + "x" * 40 + "\n"
+
+
+def test_curves_are_drawn_from_the_log(tmp_path):
+    log = [{"step": step, "loss": 5 / step} for step in range(1, 9)]
+    (tmp_path / "log.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in log))
+    assert runtime.draw_curves(tmp_path) == tmp_path / "curves.png"
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,71 @@
+"""``jaxformer train``: what it refuses before anything starts, and how it ends."""
+
+import types
+
+import pytest
+
+from jaxformer.cli import runtime, train
+from jaxformer.cli.main import main
+from jaxformer.tasks import runner
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["demo", "--train.steps", "many"], "invalid literal for int"),
+        (["dmeo"], "did you mean 'demo'"),
+        (["demo", "--model.num-heads", "3"], "must be divisible by num_heads"),
+    ],
+)
+def test_typing_errors(tmp_path, monkeypatch, capsys, arguments, message):
+    """Exit code 2, one message, and nothing written."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *arguments, "--out", "x"]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """The configurations that would be trained; training ends with the reason in `trained.reason`."""
+    calls = types.SimpleNamespace(configs=[], joined=[], reason="done")
+
+    def fit(config, out, console):
+        calls.configs.append(config)
+        return types.SimpleNamespace(reason=calls.reason)
+
+    monkeypatch.setattr(runner, "train", fit)
+    monkeypatch.setattr(runtime, "join", lambda config, out, devices: calls.joined.append((out.name, devices)))
+    monkeypatch.setattr(runtime, "draw_curves", lambda out: out)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"), [("done", 0), ("patience", 0), ("terminated", 85), ("time", 85), ("interrupted", 130)]
+)
+def test_the_exit_code_says_why_it_ended(trained, tmp_path, reason, code):
+    """85 tells a scheduler to run the same command again."""
+    trained.reason = reason
+    assert train.main(["demo", "--out", str(tmp_path / "run")]) == code
+
+
+def test_settings_and_options_reach_the_run(trained, tmp_path):
+    words = ["demo", "--out", str(tmp_path / "run"), "--data-dir", "corpora", "--devices", "8", "--train.steps=20"]
+    assert train.main([*words, "--mesh", "data=8", "--seed", "3", "--init-from", "runs/demo:last"]) == 0
+    (config,) = trained.configs
+    assert (config.data.directory, config.train.steps, config.mesh) == ("corpora", 20, "data=8")
+    assert (config.seed, config.init_from) == (3, "runs/demo:last")
+    assert trained.joined == [("run", 8)]
+
+
+def test_a_run_needs_a_place(trained, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        train.main(["demo"])
+    assert "--out RUN is missing" in capsys.readouterr().err
+    assert trained.configs == []
+
+
+def test_settings_are_printed_with_what_replaces_them(trained, capsys):
+    assert train.main(["demo", "--settings", "--train.steps", "7"]) == 0
+    assert "  --train.steps 7\n" in capsys.readouterr().out
+    assert trained.configs == []

@@ -1,0 +1,21 @@
+"""A small configuration to plan for eight devices."""
+
+import dataclasses
+
+from jaxformer import models
+from jaxformer.tasks.translation import DataConfig, TranslationConfig
+from jaxformer.training.config import TrainConfig
+
+MODEL = models.EncoderDecoderConfig(d_model=32, num_heads=4, d_ff=64, num_encoder_layers=2, num_decoder_layers=2)
+CONFIG = TranslationConfig(
+    mesh="fsdp=4,tensor=2",
+    model=MODEL,
+    data=DataConfig(vocab_size=400, tokens_per_batch=1000, max_length=48),
+    train=TrainConfig(accumulate=3),
+)
+
+
+def budget(tokens, **model):
+    """CONFIG with so many tokens a batch; three parts, of which each of four devices has a piece."""
+    data = dataclasses.replace(CONFIG.data, tokens_per_batch=tokens)
+    return dataclasses.replace(CONFIG, data=data, model=dataclasses.replace(MODEL, **model))
