@@ -58,9 +58,14 @@ def test_devices_and_pipes_are_written_to(tmp_path):
 
 def test_a_folder_appears_complete_or_not_at_all(tmp_path):
     path = tmp_path / "new" / "folder"
-    with pytest.raises(RuntimeError), files.creating_folder(path) as temporary:
-        (temporary / "a").write_text("half")
-        raise RuntimeError("disk full")
+
+    def fail():
+        with files.creating_folder(path) as temporary:
+            (temporary / "a").write_text("half")
+            raise RuntimeError("disk full")
+
+    with pytest.raises(RuntimeError, match="disk full"):
+        fail()
     assert os.listdir(path.parent) == []
     with files.creating_folder(path) as temporary:
         (temporary / "a").write_text("all")

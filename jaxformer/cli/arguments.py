@@ -20,37 +20,37 @@ from jaxformer.errors import ConfigError, did_you_mean
 
 
 def override(config: Any, arguments: Sequence[str]) -> Any:
-    """The configuration with the settings that the arguments name, as ``--path.to.field value``.
+    """Returns the configuration with the settings of the arguments, such as ``--model.d_model 256``.
 
-    What is true or false may be given as ``--model.remat True``, ``--model.remat=true`` or ``--model.remat``.
+    Booleans have the forms ``--model.remat True``, ``--model.remat=true`` and ``--model.remat``.
 
     Raises:
-      ConfigError: an unknown setting (the nearest is named), or a value of the wrong type.
+      ConfigError: an unknown setting (the message has the nearest one), or a value of the wrong type.
     """
-    known = paths(config)
+    settings = paths(config)
     for argument in arguments:
         name = argument.partition("=")[0]
         if name.startswith("--"):
             plain = name[2:].replace("-", "_")
-            plain = plain.removeprefix("no_") if plain not in known else plain
+            plain = plain.removeprefix("no_") if plain not in settings else plain
             head, _, tail = plain.rpartition(".")
-            plain = f"{head}.{tail.removeprefix('no_')}" if head and plain not in known else plain
-            if plain not in known:
-                raise ConfigError(f"unknown setting {name}{did_you_mean(plain, known)}")
-    said = io.StringIO()
+            plain = f"{head}.{tail.removeprefix('no_')}" if head and plain not in settings else plain
+            if plain not in settings:
+                raise ConfigError(f"unknown setting {name}{did_you_mean(plain, settings)}")
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
             return tyro.cli(
-                type(config), default=config, args=_flags(arguments, known), config=(tyro.conf.AvoidSubcommands,)
+                type(config), default=config, args=_flags(arguments, settings), config=(tyro.conf.AvoidSubcommands,)
             )
     except SystemExit as stopped:
-        raise ConfigError(_essence(said.getvalue())) from stopped
-    except ValueError as error:  # a configuration that refuses its values
+        raise ConfigError(_message(output.getvalue())) from stopped
+    except ValueError as error:  # of a configuration that refuses a value
         raise ConfigError(str(error)) from error
 
 
 def settings_help(config: Any) -> str:
-    """Every setting with its value, as an argument gives it, and its meaning, one a line."""
+    """Returns text with every setting as an argument with its value, and its docstring."""
     lines = []
     for path, (value, text) in paths(config).items():
         words = value if isinstance(value, tuple) else (value,)
@@ -59,20 +59,20 @@ def settings_help(config: Any) -> str:
 
 
 def paths(config: Any, prefix: str = "") -> dict[str, tuple[Any, str]]:
-    """Every setting's dotted name, with its value and its docstring."""
-    found: dict[str, tuple[Any, str]] = {}
+    """Returns the value and the docstring of every setting, by its dotted name."""
+    settings: dict[str, tuple[Any, str]] = {}
     texts = field_docstrings(type(config))
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
-            found.update(paths(value, f"{prefix}{field.name}."))
+            settings.update(paths(value, f"{prefix}{field.name}."))
         else:
-            found[f"{prefix}{field.name}"] = (value, texts.get(field.name, ""))
-    return found
+            settings[f"{prefix}{field.name}"] = (value, texts.get(field.name, ""))
+    return settings
 
 
 def field_docstrings(kind: type) -> dict[str, str]:
-    """The string that follows each field in a dataclass's source."""
+    """Returns the string that follows each field in a dataclass's source."""
     texts: dict[str, str] = {}
     for ancestor in reversed(kind.__mro__[:-1]):
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(ancestor))).body
@@ -84,25 +84,25 @@ def field_docstrings(kind: type) -> dict[str, str]:
     return texts
 
 
-def _flags(arguments: Sequence[str], known: Mapping[str, tuple[Any, str]]) -> list[str]:
-    """The arguments with ``--x True`` and ``--x=False`` of settings that are true or false as tyro's flags."""
-    given, words = [], list(arguments)
+def _flags(arguments: Sequence[str], settings: Mapping[str, tuple[Any, str]]) -> list[str]:
+    """Returns the arguments with ``--x True`` and ``--x=False`` of Boolean settings replaced by tyro's flags."""
+    flags, words = [], list(arguments)
     while words:
         word = words.pop(0)
         name, equals, value = word.partition("=")
         path = name[2:].replace("-", "_")
-        if name.startswith("--") and path in known and isinstance(known[path][0], bool):
+        if name.startswith("--") and path in settings and isinstance(settings[path][0], bool):
             if not equals and words and words[0].lower() in ("true", "false"):
                 value = words.pop(0)
             if value.lower() in ("true", "false"):
                 head, dot, tail = path.rpartition(".")
                 word = f"--{head}{dot}{'no_' if value.lower() == 'false' else ''}{tail}"
-        given.append(word)
-    return given
+        flags.append(word)
+    return flags
 
 
-def _essence(text: str) -> str:
-    """What tyro says went wrong, without its title, its frame and its help: what stands between the first two rules."""
-    between = re.split(r"^.*[-─]{4,}.*$", text, flags=re.MULTILINE)
-    lines = between[1] if len(between) > 1 else text
+def _message(text: str) -> str:
+    """Returns the error message in tyro's output: the text between its first two rules, without the frame."""
+    sections = re.split(r"^.*[-─]{4,}.*$", text, flags=re.MULTILINE)
+    lines = sections[1] if len(sections) > 1 else text
     return " ".join(word for word in re.split(r"[\s│]+", lines) if word)

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run", metavar="RUN", type=local_path, help="a run directory")
-    parser.add_argument("--last", type=int, default=5, help="how many checkpoints (default 5)")
+    parser.add_argument("--last", type=int, default=5, help="the number of checkpoints (default 5)")
     parser.add_argument("--mesh", default="", metavar="MESH", help="device mesh; default: a copy on every device")
     options = parser.parse_args(arguments)
     if options.last < 1:

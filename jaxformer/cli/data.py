@@ -25,20 +25,20 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("action", choices=("list", "fetch", "grammar"))
-    parser.add_argument("name", nargs="?", help="which corpus to fetch")
-    parser.add_argument("--out", type=local_path, default=pathlib.Path("data"), help="where to put it (default: data)")
-    known = parser.parse_args(arguments)
-    if known.action == "grammar":
-        return _write_grammar(known.out)
+    parser.add_argument("name", nargs="?", help="the corpus to fetch")
+    parser.add_argument("--out", type=local_path, default=pathlib.Path("data"), help="the folder (default: data)")
+    options = parser.parse_args(arguments)
+    if options.action == "grammar":
+        return _write_grammar(options.out)
     from jaxformer.data import fetch
 
-    if known.action == "list":
+    if options.action == "list":
         for name, corpus in fetch.CATALOG.items():
             print(f"{name:12} {corpus.about}")
         return 0
-    if not known.name:
+    if not options.name:
         parser.error("fetch needs the name of a corpus; `jaxformer data list` shows them")
-    for path in fetch.fetch(known.name, known.out, say=print):
+    for path in fetch.fetch(options.name, options.out, say=print):
         print(path)
     return 0
 

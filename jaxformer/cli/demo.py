@@ -41,6 +41,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _show(run: pathlib.Path) -> int:
+    """Prints scores, translations and an attention map of the trained run."""
     from jaxformer import demo
     from jaxformer.cli import runtime
     from jaxformer.evaluation.scores import bleu
@@ -55,9 +56,9 @@ def _show(run: pathlib.Path) -> int:
     signature = ""
     for name, part in TASK.read(config).tests.items():
         score = bleu(translator.translate(part.source), part.target)
-        words = bleu([demo.dictionary_baseline(text) for text in part.source], part.target)
+        dictionary = bleu([demo.dictionary_baseline(text) for text in part.source], part.target)
         signature = score.signature
-        print(f"  {name} ({len(part):,}){'':{28 - len(name)}}{score.value:8.2f}   {words.value:8.2f}")
+        print(f"  {name} ({len(part):,}){'':{28 - len(name)}}{score.value:8.2f}   {dictionary.value:8.2f}")
     print(f"  signature: {signature}\n")
     examples = [pair.english for pair in demo.EXAMPLES]
     for english, french in zip(examples, translator.translate(examples), strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 from collections.abc import Sequence
 
@@ -27,9 +28,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_run_options(parser)
     parser.add_argument(
-        "--split", choices=("test", "validation"), help="which data; default: test, or what the task holds out"
+        "--split", choices=("test", "validation"), help="the data; default: test, or what the task holds out"
     )
-    parser.add_argument("--data-dir", default="", metavar="DIR", help="where the corpora are, if they have moved")
+    parser.add_argument("--data-dir", default="", metavar="DIR", help="the folder of the corpora, if they have moved")
     rest, settings = split_settings(arguments)
     options = parser.parse_args(rest)
     from jaxformer.cli import runtime
@@ -37,11 +38,12 @@ def main(arguments: Sequence[str]) -> int:
     from jaxformer.files import write_text
     from jaxformer.multihost import cluster, processes
     from jaxformer.tasks import registry, runner
+    from jaxformer.training.progress import print_line
 
     cluster.initialize()
     config, predictor = load(options, settings, "evaluate")
     split = options.split or registry.task_of(config).default_split
-    say = runtime.say(runtime.console())
+    say = functools.partial(print_line, runtime.console())
     scores = runner.evaluate(options.run, predictor, split=split, data_dir=options.data_dir, say=say)
     if not processes.first():
         return 0

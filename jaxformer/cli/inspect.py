@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     """Draws the cross-attention between a sentence and its translation."""
     parser = argparse.ArgumentParser(
         prog="jaxformer inspect",
-        description="Draws which source word each target word looked at: a picture, and the same as text.",
+        description="Draws how much each target word attends to each source word, as a picture and as text.",
         epilog=SETTINGS + EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

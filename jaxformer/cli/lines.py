@@ -1,4 +1,4 @@
-"""Lines of standard input, as they come."""
+"""The lines of standard input, one at a time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def standard_input() -> Iterator[tuple[int, str]]:
     """Yields each line with its number, from 1.
 
     Raises:
-      DataError: a line is not UTF-8. Bytes are read, because how strict text is depends on the locale.
+      DataError: a line is not UTF-8.
     """
-    for number, line in enumerate(sys.stdin.buffer, 1):
+    for number, line in enumerate(sys.stdin.buffer, 1):  # bytes, because the decoding of text depends on the locale
         try:
             yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:

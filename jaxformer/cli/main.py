@@ -1,7 +1,7 @@
-"""``jaxformer COMMAND``: chooses the command and turns errors into one line and an exit code.
+"""``jaxformer COMMAND``: runs a command, and turns errors into one line and an exit code.
 
 Exit codes: 0 done; 2 the configuration or the data is wrong, so that trying again cannot help; 85 stopped by SIGTERM
-after saving, so that running the same command again goes on; 130 likewise by Ctrl-C; 70 stuck; 1 anything else.
+after saving, so that the same command resumes it; 130 likewise by Ctrl-C; 70 stuck; 1 anything else.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ EXAMPLES = """examples:
 
 
 def script() -> int:
-    """The console script: `main` in a process whose memory comes in large pages, a fifth faster on a CPU.
+    """Runs `main` as the console script, in a process with huge pages of memory, which is a fifth faster on a CPU.
 
-    The C library reads this setting before Python begins, so the process is replaced by one that has it; whoever sets
-    GLIBC_TUNABLES, be it to nothing, is left alone.
+    The C library reads this setting when a process starts, so this process is replaced by a new one. If GLIBC_TUNABLES
+    is already set, even to an empty text, it stays.
     """
     heavy = sys.argv[1:2] and sys.argv[1] in ("demo", "train", "evaluate", "translate", "generate")
     if heavy and sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
-        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very command
-    # As files are; the locale may know fewer characters than a translation.
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - the same command
+    # The encoding of the locale may lack characters of a translation.
     sys.stdout.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
     code = main()
     if code not in (0, 85) and "jaxformer.multihost.cluster" in sys.modules:
@@ -69,16 +69,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
     parser.add_argument("--version", action="version", version=_version())
-    # Only the first word is ours: everything after it belongs to the command.
+    # The first word is the command; the others are its arguments.
     command = parser.parse_args(arguments[:1] or ["--help"]).command
     try:
         code = importlib.import_module(f"jaxformer.cli.{command}").main(arguments[1:])
-        sys.stdout.flush()  # here, where a closed pipe is still caught
+        sys.stdout.flush()  # inside the try block, which handles a closed pipe
         return code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output has seen enough; what is still buffered has nowhere to go
+    except BrokenPipeError:  # the reader of the output has closed it; buffered output is dropped
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -90,23 +90,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _exit_code(error: Exception) -> int | None:
-    """Returns the exit code of an error that a user can act on; None for the others, which keep their traceback."""
+    """Returns the exit code of an error that a user can act on; None for other errors, which keep their traceback."""
     if isinstance(error, JaxformerError):
         return error.exit_code
     if _missing_extra(error):
         return 2
-    return _settings_of_jax(error) or (1 if isinstance(error, OSError) else None)
+    return _code_of_jax_error(error) or (1 if isinstance(error, OSError) else None)
 
 
-def _settings_of_jax(error: Exception) -> int | None:
-    """The code of what JAX says of its variables and platforms; 1 for a device that does not answer."""
-    where = pathlib.Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts[-3:]
-    if where == ("jax", "_src", "config.py") and isinstance(error, ValueError):
+def _code_of_jax_error(error: Exception) -> int | None:
+    """Returns 2 for an error of JAX about its variables or platforms, 1 if a device does not answer, else None."""
+    file = pathlib.Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts[-3:]
+    if file == ("jax", "_src", "config.py") and isinstance(error, ValueError):
         return 2
-    if where == ("jax", "_src", "xla_bridge.py") and isinstance(error, RuntimeError):
+    if file == ("jax", "_src", "xla_bridge.py") and isinstance(error, RuntimeError):
         return 2 if "known backends" in str(error) else 1
-    # Of a platform that it knows and is not installed JAX only asserts that there is one.
-    return 2 if where == ("jax", "_src", "xla_bridge.py") and isinstance(error, AssertionError) else None
+    # For a known platform that is not installed, JAX raises an AssertionError without a message.
+    return 2 if file == ("jax", "_src", "xla_bridge.py") and isinstance(error, AssertionError) else None
 
 
 def _missing_extra(error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""What the command line takes for a path, and for a sentence."""
+"""The types of arguments that are paths or sentences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pathlib
 
 
 def local_path(text: str) -> pathlib.Path:
-    """A path of this machine; ``gs://bucket/run`` is none, and would be taken for a folder named ``gs:``.
+    """Returns the path of a local file or folder; ``gs://bucket/run`` would become a folder named ``gs:``.
 
     Raises:
       argparse.ArgumentTypeError: the text is an address.
@@ -18,10 +18,10 @@ def local_path(text: str) -> pathlib.Path:
 
 
 def sentence(text: str) -> str:
-    """Text that is to be translated or drawn.
+    """Returns a text, after checking that it is UTF-8.
 
     Raises:
-      argparse.ArgumentTypeError: its bytes are not UTF-8, for which Python puts characters that no text holds.
+      argparse.ArgumentTypeError: its bytes are not UTF-8; Python replaces them with surrogate characters.
     """
     try:
         text.encode()

@@ -21,17 +21,17 @@ EXAMPLES = """examples:
   jaxformer plan wmt14:big_en_de --topology h100:4x8 --mesh data=4,fsdp=8
   jaxformer plan wmt14:large_en_de --topology v5e:4x4 --mesh fsdp=16 --model.remat True --json
 
-Nothing runs and no accelerator is needed: the training step is compiled for machines that are not here.
+Nothing runs and no accelerator is needed: the training step is compiled ahead of time.
 """
 MIB, GIB = 2**20, 2**30
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints what a step needs and sends; 0 when it fits, 2 when it does not or cannot be compiled."""
+    """Prints the memory and the traffic of a step; returns 0 if it fits, 2 if it does not or cannot be compiled."""
     parser = argparse.ArgumentParser(
         prog="jaxformer plan",
         usage="jaxformer plan CONFIG --topology TOPOLOGY [--mesh MESH] [--batch ROWSxLENGTH] [--field value ...]",
-        description="Compiles the training step for a machine that is not here: does it fit, and what does it send?",
+        description="Compiles the training step for target hardware: does it fit, and what does it send?",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     import jax
     from rich.console import Console
 
-    jax.config.update("jax_platforms", "cpu")  # a TPU that is here must not be touched
+    jax.config.update("jax_platforms", "cpu")  # a TPU of this machine stays free for other processes
     from jaxformer.tasks import planner
 
     shape = _shape(options.batch)
@@ -73,26 +73,26 @@ def _shape(text: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2])
 
 
-def as_data(found: Forecast, said: Sequence[str]) -> dict[str, Any]:
-    """Everything as plain data; bytes and seconds."""
-    data = dataclasses.asdict(found) | {"fits": found.memory.fits, "remedies": list(said)}
-    if found.estimate is not None:
-        times = {"overlapped": found.estimate.overlapped, "serial": found.estimate.serial}
-        data["estimate"] |= times | {"bound": found.estimate.bound}
-        data["utilization"] = {name: found.utilization(seconds) for name, seconds in times.items()}
+def as_data(forecast: Forecast, hints: Sequence[str]) -> dict[str, Any]:
+    """Returns a forecast as plain data, in bytes and seconds; `hints` are changes that would make the step fit."""
+    data = dataclasses.asdict(forecast) | {"fits": forecast.memory.fits, "remedies": list(hints)}
+    if forecast.estimate is not None:
+        times = {"overlapped": forecast.estimate.overlapped, "serial": forecast.estimate.serial}
+        data["estimate"] |= times | {"bound": forecast.estimate.bound}
+        data["utilization"] = {name: forecast.utilization(seconds) for name, seconds in times.items()}
     return data
 
 
-def report(name: str, found: Forecast, said: Sequence[str], *, rows: int = 12) -> str:
-    """The forecast in words, with the `rows` groups of collectives that take longest."""
+def report(name: str, forecast: Forecast, hints: Sequence[str], *, rows: int = 12) -> str:
+    """Returns a forecast in words, with the `rows` groups of collectives that take longest."""
     from jaxformer.planning.hlo import group
 
-    devices = math.prod(found.mesh.values())
-    mesh = ",".join(f"{axis}={size}" for axis, size in found.mesh.items())
-    memory = found.memory
+    devices = math.prod(forecast.mesh.values())
+    mesh = ",".join(f"{axis}={size}" for axis, size in forecast.mesh.items())
+    memory = forecast.memory
     lines = [
-        f"{name}: {found.parameters:,} parameters; {found.topology}, {devices} devices, mesh {mesh}",
-        f"a batch of {found.description}, padding counted",
+        f"{name}: {forecast.parameters:,} parameters; {forecast.topology}, {devices} devices, mesh {mesh}",
+        f"a batch of {forecast.description}, padding counted",
         "",
         "memory of a device, GiB",
         f"  {memory.parameters / GIB:9.3f}  parameters",
@@ -101,37 +101,36 @@ def report(name: str, found: Forecast, said: Sequence[str], *, rows: int = 12) -
         f"  {memory.peak / GIB:9.3f}  peak, of the {memory.available / GIB:.0f} that JAX takes: "
         + ("it fits" if memory.fits else "IT DOES NOT FIT"),
     ]
-    if said:
-        lines += ["", "what would make it fit", *(f"  {one}" for one in said)]
-    if found.estimate is None:
+    if hints:
+        lines += ["", "what would make it fit", *(f"  {hint}" for hint in hints)]
+    if forecast.estimate is None:
         return "\n".join(lines)
-    groups = sorted(group(found.collectives), key=lambda one: -one.wire * one.count)
-    sent = sum(one.wire * one.count for one in groups)
+    groups = sorted(group(forecast.collectives), key=lambda collective: -collective.wire * collective.count)
+    sent = sum(collective.wire * collective.count for collective in groups)
     lines += [
         "",
         f"collectives of a step: {sent / MIB:,.1f} MiB sent by each device",
         "        MiB   times   sends MiB",
     ]
     lines += [
-        f"  {one.bytes / MIB:9.3f}  {one.count:6}  {one.wire * one.count / MIB:10.2f}  "
-        f"{one.kind} along {','.join(one.axes) or 'nothing'}"
-        for one in groups[:rows]
+        f"  {collective.bytes / MIB:9.3f}  {collective.count:6}  {collective.wire * collective.count / MIB:10.2f}  "
+        f"{collective.kind} along {','.join(collective.axes) or 'nothing'}"
+        for collective in groups[:rows]
     ]
     if groups[rows:]:
-        left = sum(one.wire * one.count for one in groups[rows:]) / MIB
-        lines.append(
-            f"  {sum(one.count for one in groups[rows:]):17}  {left:10.2f}  the rest, in {len(groups) - rows} sizes"
-        )
-    best = found.estimate
+        count = sum(collective.count for collective in groups[rows:])
+        left = sum(collective.wire * collective.count for collective in groups[rows:]) / MIB
+        lines.append(f"  {count:17}  {left:10.2f}  the rest, in {len(groups) - rows} sizes")
+    best = forecast.estimate
     lines += [
         "",
-        f"arithmetic: {found.flops / 1e12:,.2f} TFLOP a step; with what the backward pass computes again "
-        f"{found.computed / 1e12:,.2f}, {found.computed / devices / 1e12:,.3f} a device",
+        f"arithmetic: {forecast.flops / 1e12:,.2f} TFLOP a step; with what the backward pass computes again "
+        f"{forecast.computed / 1e12:,.2f}, {forecast.computed / devices / 1e12:,.3f} a device",
         "estimate (a roofline from data sheets, NOT a measurement), milliseconds a step",
         f"  compute {1e3 * best.compute:.2f}, memory at least {1e3 * best.memory:.2f}, "
         f"network {1e3 * best.network:.2f}: the {best.bound} is the bound",
         f"  {1e3 * best.overlapped:.2f} with all overlapped, {1e3 * best.serial:.2f} if the network is waited for: "
-        f"{found.utilization(best.overlapped):.0%} to {found.utilization(best.serial):.0%} of the peak, "
-        f"{found.tokens / best.overlapped:,.0f} to {found.tokens / best.serial:,.0f} target tokens/s",
+        f"{forecast.utilization(best.overlapped):.0%} to {forecast.utilization(best.serial):.0%} of the peak, "
+        f"{forecast.tokens / best.overlapped:,.0f} to {forecast.tokens / best.serial:,.0f} target tokens/s",
     ]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The options of commands that use a trained run, and the predictor that they ask for."""
+"""The options of commands that use a trained run, and their predictor."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SETTINGS = "  --decode.NAME VALUE    a setting of the search; `jaxformer train R
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say which run, and which of its checkpoints."""
+    """Adds the options for the run, its checkpoint and the mesh."""
     parser.add_argument("run", metavar="RUN", type=local_path, help="a run directory")
     parser.add_argument("--checkpoint", default="best", help="best (default), last, average, or a step")
     parser.add_argument("--mesh", default="", metavar="MESH", help="device mesh; default: all devices share the work")
 
 
 def split_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the arguments without those of the search, and those: ``--decode.x 1`` or ``--decode.x=1``, anywhere."""
+    """Splits off the settings of the search, ``--decode.x 1`` or ``--decode.x=1``; returns other arguments first."""
     rest: list[str] = []
     settings: list[str] = []
     words = list(arguments)
@@ -33,7 +33,7 @@ def split_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             settings.append(word)
             if "=" not in word and words and not words[0].startswith("--"):
                 settings.append(words.pop(0))
-        elif word == "--":  # what follows is no option
+        elif word == "--":  # no options follow
             return [*rest, word, *words], settings
         else:
             rest.append(word)
@@ -41,7 +41,7 @@ def split_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def load(options: argparse.Namespace, settings: Sequence[str], command: str) -> tuple[TaskConfig, Predictor]:
-    """Returns the configuration of a run with the settings of its search replaced, and its predictor.
+    """Returns the configuration of a run, with these settings of its search, and its predictor.
 
     Raises:
       ConfigError: the command cannot use a predictor of this run's task.

@@ -1,8 +1,7 @@
-"""Parts that commands share: the compilation cache, the processes of a run, the console, the pictures."""
+"""Functions that commands share: compilation cache, processes of a run, console, pictures."""
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import logging
@@ -10,7 +9,6 @@ import os
 import pathlib
 import platform
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,23 +19,23 @@ from jaxformer.config import to_data
 from jaxformer.multihost import cluster, processes
 
 EXIT_CODES = {"terminated": 85, "time": 85, "interrupted": 130}
-"""Of a training that was stopped and saved, by the reason; the same command goes on with it."""
+"""The exit codes of a training that was stopped and saved, by the reason; the same command resumes it."""
 
 
 def start(*, compile_cache: bool = True) -> None:
-    """Settings of this process: compiled programs are kept for the next one, in the user's own cache directory."""
-    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax tells of every directory it looks into
+    """Configures this process: compiled programs are cached in the user's own cache directory."""
+    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax logs every directory that it reads
     if compile_cache and jax.config.jax_compilation_cache_dir is None:
         base = pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "jaxformer" / "programs"
-        base.mkdir(parents=True, exist_ok=True, mode=0o700)  # whoever can write there can run code here
+        base.mkdir(parents=True, exist_ok=True, mode=0o700)  # a user who can write there can run code here
         jax.config.update("jax_compilation_cache_dir", str(base))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
 def join(config: Any, out: pathlib.Path, *, devices: int | None = None) -> None:
-    """Connects the processes of one run, says what was found, and has them agree on settings, code and versions."""
-    found = cluster.initialize(devices=devices)
-    print(found, file=sys.stderr, flush=True)
+    """Connects the processes of one run, reports them, and checks that they agree on settings, code and versions."""
+    this_process = cluster.initialize(devices=devices)
+    print(this_process, file=sys.stderr, flush=True)
     code = hashlib.sha256()
     for path in sorted(pathlib.Path(jaxformer.__file__).parent.rglob("*.py")):
         code.update(path.read_bytes())
@@ -47,24 +45,19 @@ def join(config: Any, out: pathlib.Path, *, devices: int | None = None) -> None:
 
 
 def _flat(data: Any, path: str = "") -> dict[str, str]:
-    """Settings by their dotted names."""
+    """Returns settings as JSON, by their dotted names."""
     if not isinstance(data, dict):
         return {path: json.dumps(data)}
     return {k: v for name, part in data.items() for k, v in _flat(part, f"{path}.{name}" if path else name).items()}
 
 
 def console() -> Console:
-    """Standard error, so that a command's results can be piped; of several processes the first one speaks."""
+    """Returns a console on standard error, so that results can be piped; it is quiet except in the first process."""
     return Console(stderr=True, quiet=not processes.first())
 
 
-def say(console: Console) -> Callable[[str], None]:
-    """Returns a function that prints one line to a console as it is."""
-    return functools.partial(console.print, highlight=False, soft_wrap=True, markup=False)
-
-
 def draw_curves(run: pathlib.Path) -> pathlib.Path:
-    """``run/curves.png``: the losses of a run."""
+    """Draws the losses of a run into ``run/curves.png``, and returns this path."""
     from jaxformer.inspection import plots
     from jaxformer.training.logging import read_log
 

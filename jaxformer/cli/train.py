@@ -22,7 +22,7 @@ Run the same command again to resume where it stopped.
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Trains; 0 done, 85 stopped by SIGTERM or out of time, 130 by Ctrl-C: in all cases after saving."""
+    """Trains; returns 0 when done, 85 after SIGTERM or a time limit, 130 after Ctrl-C, in all cases after saving."""
     parser = argparse.ArgumentParser(
         prog="jaxformer train",
         usage="jaxformer train CONFIG --out RUN [--field value ...]",
@@ -36,9 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--out", metavar="RUN", type=local_path, help="the run directory")
     parser.add_argument(
-        "--data-dir", metavar="DIR", help="where the corpora are; default: here, else in JAXFORMER_DATA"
+        "--data-dir", metavar="DIR", help="the folder of the corpora; default: here, else JAXFORMER_DATA"
     )
-    parser.add_argument("--devices", type=int, metavar="N", help="stop unless there are N devices, of all hosts")
+    parser.add_argument("--devices", type=int, metavar="N", help="stop unless all hosts together have N devices")
     parser.add_argument("--settings", action="store_true", help="print every setting of CONFIG and stop")
     parser.add_argument("--no-compile-cache", action="store_true", help="compile every program again")
     options, rest = parser.parse_known_args(arguments)

@@ -18,7 +18,7 @@ EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Translates arguments, else a file, else standard input."""
+    """Prints the translations of arguments, else of a file, else of standard input."""
     parser = argparse.ArgumentParser(
         prog="jaxformer translate",
         usage="jaxformer translate RUN [SENTENCE ...] [options] [--decode.NAME VALUE ...]",
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     add_run_options(parser)
     parser.add_argument("sentences", nargs="*", type=sentence, metavar="SENTENCE", help="sentences to translate")
     parser.add_argument("--file", type=pathlib.Path, help="a file of sentences, one a line")
-    parser.add_argument("--out", type=local_path, help="write translations here instead of printing them")
+    parser.add_argument("--out", type=local_path, help="the file to write translations to, instead of printing them")
     parser.add_argument("--n-best", type=int, default=1, help="print the N best, score and text, separated by tabs")
     rest, settings = split_settings(arguments)
     options = parser.parse_intermixed_args(rest)  # options may stand between the run and the sentences

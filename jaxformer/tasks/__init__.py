@@ -1,4 +1,4 @@
-"""Tasks, and the one runner that trains, averages, loads, scores and plans every one of them.
+"""Tasks, and one runner that trains, averages, loads and scores all of them.
 
-`base` says what a task is, `registry` knows their names, `runner` does what is the same for every task.
+`base` defines a task, `registry` has the tasks by name, `runner` and `planner` do the work that all tasks share.
 """

@@ -1,8 +1,9 @@
-"""What a task is: everything that the runner needs to know of it, and nothing that is the same for every task.
+"""The interface of a task: its data, its network and its predictor.
 
 A task reads a corpus, prepares batches, builds a network with its loss, and makes a predictor of trained parameters.
-The runner does the rest: run directories, meshes, checkpoints, training, validation, averaging, planning. A new task is
-one module with a configuration (a `TaskConfig`), these classes, and the value ``TASK``; `registry` lists its name.
+The runner does the work that all tasks share: run directories, meshes, checkpoints, training, validation, averaging,
+planning. A new task is one module with a configuration (a `TaskConfig`), these classes, and the value ``TASK``;
+`registry` lists its name.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import jax
 
 from jaxformer import functional
 from jaxformer.config import PLACE, at_least
+from jaxformer.data.batch import Rows
 from jaxformer.evaluation.scores import Score
+from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.planning.forecast import Costs
 from jaxformer.sharding import Placement
@@ -25,25 +28,19 @@ from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
 
 Say = Callable[[str], None]
-"""Takes one line for the person who watches."""
-
-Rows = Callable[[int], Any]
-"""From the number of rows of a whole batch to the indices, in order, of the rows that this process reads."""
-
-AttentionFunction = Callable[..., jax.Array]
-"""A function with the signature of `functional.attention`."""
+"""A function that shows one line to the user."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskConfig:
-    """The settings that every task has; a task adds `model`, `data` and, where something is searched, `decode`."""
+    """The settings that every task has; a task adds `model`, `data` and, if its predictor searches, `decode`."""
 
     name: str = "run"
     """The run's name in logs and pictures."""
     seed: int = 0
-    """Parameters, dropout and the order of the data follow from it."""
+    """The seed of parameters, dropout and the order of the data."""
     init_from: str = ""
-    """Start from the parameters of another run: RUN or RUN:CHECKPOINT. Its tokenizer is used, too."""
+    """Start from the parameters of another run: RUN or RUN:CHECKPOINT. The run also takes its tokenizer."""
     mesh: str = dataclasses.field(default="", metadata=PLACE)
     """Axes of the device mesh, such as "data=8,tensor=4"; by default all devices are `data`."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -58,11 +55,11 @@ class TaskConfig:
 
 
 class Corpus(Protocol):
-    """Data as read: text, or the places of images. Reading it writes nothing."""
+    """Data as read, such as text or the paths of images. Reading it writes nothing."""
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
-        """A hash of each part that training must not see changed; `train` and `validation` at least."""
+        """A hash of each part that must stay the same for a run; `train` and `validation` at least."""
         ...
 
 
@@ -85,7 +82,7 @@ class Predictor(Protocol):
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The training steps whose parameters these are; several when they were averaged."""
+        """The training steps whose parameters these are; several if they were averaged."""
         ...
 
 
@@ -104,12 +101,12 @@ class Data(abc.ABC, Generic[VocabularyT]):
     @property
     @abc.abstractmethod
     def report(self) -> Sequence[str]:
-        """Lines that say what there is and what was left out."""
+        """Lines that describe the data, and the examples that were left out."""
 
     @property
     @abc.abstractmethod
     def lengths(self) -> Sequence[int]:
-        """The padded lengths of batches, for the mesh to check; empty where nothing has a length."""
+        """The padded lengths of batches; empty if the data have no length."""
 
     @abc.abstractmethod
     def batches(self, start: int, rows: Rows) -> Iterator[object]:
@@ -121,11 +118,11 @@ class Data(abc.ABC, Generic[VocabularyT]):
 
 
 class Network(abc.ABC, Generic[BatchT]):
-    """A model with its loss, and what a step on a batch costs."""
+    """A model with its loss, and the costs of a step on a batch."""
 
     net: Pure[Any, Any]
     largest_batch: tuple[int, int]
-    """Rows and length of the batch that needs most memory."""
+    """Rows and length of the batch that needs the most memory."""
 
     @property
     @abc.abstractmethod
@@ -149,11 +146,11 @@ class Network(abc.ABC, Generic[BatchT]):
 
     @abc.abstractmethod
     def shape(self, batch: BatchT) -> tuple[int, ...]:
-        """Returns the rows of a batch, then its lengths; the last is that of what is predicted."""
+        """Returns the rows of a batch, then its lengths; the last is the length of the predicted sequence."""
 
     @abc.abstractmethod
     def planned_shape(self, num_rows: int, length: int) -> tuple[int, ...]:
-        """Returns the `shape` of a batch of so many rows whose sequences all have this length."""
+        """Returns the `shape` of a batch of `num_rows` rows whose sequences all have this length."""
 
     @abc.abstractmethod
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> object:
@@ -165,11 +162,11 @@ class Network(abc.ABC, Generic[BatchT]):
 
     @abc.abstractmethod
     def training_flops(self, shape: tuple[int, ...]) -> float:
-        """Returns the model's floating-point operations in a training step; padded places count."""
+        """Returns the model's floating-point operations in a training step; padding counts."""
 
     @abc.abstractmethod
     def computed_flops(self, shape: tuple[int, ...]) -> float:
-        """Returns the operations that the devices perform, with what the backward pass computes again."""
+        """Returns the operations that the devices perform, with the recomputation of the backward pass."""
 
     def costs(self, shape: tuple[int, ...]) -> Costs:
         """Returns the size and arithmetic of a training step on a batch of this shape."""
@@ -185,7 +182,7 @@ class Network(abc.ABC, Generic[BatchT]):
 
 
 class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
-    """A kind of experiment; see the module."""
+    """A kind of experiment; see the docstring of this module."""
 
     name: ClassVar[str]
     commands: ClassVar[tuple[str, ...]] = ()
@@ -193,16 +190,16 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
     vocabulary_files: ClassVar[tuple[str, ...]] = ("tokenizer.model", "tokenizer.json")
     """The names that a saved vocabulary may have in a run directory."""
     figures: ClassVar[Mapping[str, bool]] = {}
-    """The validation figures besides the loss; True where a figure grows as a model improves."""
+    """The validation figures besides the loss; True if a figure grows as a model improves."""
     default_split: ClassVar[str] = "test"
-    """The split that is scored when none is named."""
+    """The split that is scored by default."""
     config: type[ConfigT]
 
     def check(self, config: ConfigT) -> None:
-        """Refuses settings that contradict each other, before anything is read.
+        """Checks settings against each other, before anything is read.
 
         Raises:
-          ConfigError: with both settings.
+          ConfigError: two settings contradict each other; the message has both.
         """
         del config
 
@@ -211,7 +208,7 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
         """Reads or generates the corpus.
 
         Raises:
-          DataError: files that are missing, malformed or not named.
+          DataError: a file is missing, malformed or not named.
         """
 
     @abc.abstractmethod
@@ -228,15 +225,15 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
 
     @abc.abstractmethod
     def planned_vocab_size(self, config: ConfigT) -> int:
-        """Returns the vocabulary size that settings promise, for plans without data.
+        """Returns the vocabulary size that follows from the settings, for plans without data.
 
         Raises:
-          ConfigError: they leave it open.
+          ConfigError: the settings do not determine it.
         """
 
     @abc.abstractmethod
     def smaller_batch(self, config: ConfigT, num_rows: int) -> str:
-        """Returns the option for batches of so many rows; empty where training would refuse them."""
+        """Returns the option for batches of `num_rows` rows; empty if training would refuse them."""
 
     @abc.abstractmethod
     def network(
@@ -267,8 +264,8 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
     def evaluate(
         self, config: ConfigT, corpus: CorpusT, predictor: PredictorT, *, split: str, say: Say
     ) -> dict[str, list[Score]]:
-        """Scores a split ("test" or "validation"), by the name of the corpus.
+        """Returns the scores of a split ("test" or "validation"), by the name of the corpus.
 
         Raises:
-          DataError: there is no such data.
+          DataError: there is no such split.
         """

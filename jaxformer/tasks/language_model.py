@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxformer import decoding, functional, models
 from jaxformer.config import PLACE, at_least
+from jaxformer.data.batch import Rows
 from jaxformer.data.pipeline import batches, prepare_tokenizer
 from jaxformer.data.sources import locate
 from jaxformer.data.text import Text, read_text, split_text
@@ -23,15 +24,16 @@ from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, pre
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score, bits_per_character, nats_per_token, perplexity
 from jaxformer.models import costs
+from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.multihost import processes
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import AttentionFunction, Data, Network, Rows, Say, Task, TaskConfig
+from jaxformer.tasks.base import Data, Network, Say, Task, TaskConfig
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
 
 VOCAB_MULTIPLE = 8
-"""A vocabulary of characters has any size: the model's is filled up to a multiple of this."""
+"""The model's vocabulary is padded to a multiple of this, because a vocabulary of characters may have any size."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +43,9 @@ class DataConfig:
     text: str = ""
     """The training text, UTF-8; several files are separated by commas and read as one text."""
     validation: str = ""
-    """A text to validate on; without one, `held_out` of the training text is set aside."""
+    """A text to validate on; by default, `held_out` of the training text is set aside."""
     held_out: float = 0.1
-    """The last part of the text, set aside for validation where no file is named."""
+    """The last part of the text, set aside for validation if no file is named."""
     tokenizer: Literal["characters", "unigram", "bpe"] = "characters"
     """The tokens: single characters, or subwords by sentencepiece."""
     vocab_size: int = 1000
@@ -64,14 +66,14 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DecodeConfig:
-    """The way texts are continued."""
+    """Settings of the continuation of texts."""
 
     max_tokens: int = 200
     """Tokens to add to a prompt."""
     temperature: float = 0.8
     """Logits are divided by it before a token is drawn; 0 takes the most probable token."""
     seed: int = 0
-    """Draws are a function of the seed, the prompt's number and the token's place."""
+    """Draws are a function of the seed, the prompt's number and the token's position."""
 
     def __post_init__(self) -> None:
         at_least(1, self, "max_tokens")
@@ -82,7 +84,7 @@ class DecodeConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageModelingConfig(TaskConfig):
-    """A whole language modeling experiment."""
+    """A complete language modeling experiment."""
 
     name: str = "language model"
     """The run's name in logs and pictures."""
@@ -214,14 +216,14 @@ class TextGenerator:
     tokenizer: Tokenizer
     decode: DecodeConfig
     window: int
-    """The tokens that the model was trained to see at once."""
+    """The number of tokens that the model was trained to see at once."""
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are."""
 
     def generate(self, prompts: Sequence[str]) -> list[str]:
         """Returns each prompt with its continuation, at most `decode.max_tokens` tokens long.
 
-        A text longer than the window goes on from its last half: what lies further back is forgotten.
+        A text that fills the window is continued from its last half; earlier tokens are forgotten.
 
         Raises:
           DataError: a prompt holds characters that the vocabulary does not have.
@@ -231,10 +233,10 @@ class TextGenerator:
         rounds = 0
         while growing := [i for i, end in enumerate(ends) if len(ids[i]) < end]:
             contexts = [ids[i][-self._kept(len(ids[i])) :] for i in growing]
-            for i, more in zip(growing, self._continue(contexts, growing, rounds), strict=True):
-                ids[i] = [*ids[i], *more][: ends[i]]
+            for i, new_tokens in zip(growing, self._continue(contexts, growing, rounds), strict=True):
+                ids[i] = [*ids[i], *new_tokens][: ends[i]]
             rounds += 1
-        # The prompt as it was given; an empty one began with a line break that is not its own.
+        # An empty prompt was encoded as a line break, which is removed.
         return [self.tokenizer.decode(text)[0 if prompt else 1 :] for prompt, text in zip(prompts, ids, strict=True)]
 
     def _encode(self, prompt: str) -> list[int]:
@@ -245,11 +247,11 @@ class TextGenerator:
         return ids
 
     def _kept(self, length: int) -> int:
-        """The tokens of a text that are read again: all while they fit, else the last half of a window."""
+        """Returns the number of last tokens of a text that are read again: all if they fit, else half a window."""
         return length if length < self.window else max(self.window // 2, 1)
 
     def _continue(self, contexts: list[list[int]], indices: list[int], rounds: int) -> list[list[int]]:
-        """New tokens of each context, up to the end of the window."""
+        """Returns new tokens of each context, up to the end of the window."""
         pad = self.tokenizer.special.pad
         prefix = np.full((1 << (len(contexts) - 1).bit_length(), self.window), pad, np.int32)
         lengths = np.ones(len(prefix), np.int32)
@@ -347,7 +349,7 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, DeviceBatch, Tok
     ) -> LanguageModelNetwork:
         if config.model.vocab_size not in (0, vocab_size):
             raise DataError(f"model.vocab_size is {config.model.vocab_size}, but the tokenizer has {vocab_size}")
-        # Filled up with tokens that never occur, so that a mesh can divide the table.
+        # Padded with tokens that never occur, so that a mesh can divide the table.
         shape = dataclasses.replace(config.model, vocab_size=vocab_size + -vocab_size % VOCAB_MULTIPLE)
         net = pure(functools.partial(models.LanguageModel, attention=attention), shape)
         return LanguageModelNetwork(net, (config.data.batch_size, config.data.length))

@@ -1,4 +1,4 @@
-"""Plans: the training step of a configuration, compiled for devices that are not here."""
+"""Plans: the training step of a configuration, compiled ahead of time for target hardware."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Shape = tuple[int, int]
 def plan(config: TaskConfig, name: str, *, shape: Shape | None = None) -> tuple[Forecast, list[str]]:
     """Compiles the training step of a configuration, on its mesh, for a topology.
 
-    Returns the forecast, and what would make the step fit where it does not.
+    Returns the forecast, and changes that would make the step fit if it does not.
 
     Args:
-      name: such as "v5p:4x4x8"; a mesh that begins ``slice=2`` has two of them. Or "h100:16x8", all hosts counted.
-      shape: of the batch; by default the one that needs most memory.
+      name: the topology, such as "v5p:4x4x8" (of each slice of the mesh) or "h100:16x8" (all hosts).
+      shape: rows and length of the batch; by default of the batch that needs the most memory.
 
     Raises:
       ConfigError: an unknown topology, a mesh that does not fit it or the model, or no compiler for it.
@@ -34,7 +34,7 @@ def plan(config: TaskConfig, name: str, *, shape: Shape | None = None) -> tuple[
 
 
 def planned_trainer(config: TaskConfig, mesh: Mesh) -> Trainer:
-    """Returns the trainer of a configuration without its data: the settings say how large the vocabulary is."""
+    """Returns the trainer of a configuration without its data: the settings determine the size of the vocabulary."""
     task = registry.task_of(config)
     return make_trainer(task, config, task.planned_vocab_size(config), Placement(mesh))
 
@@ -47,7 +47,7 @@ def workload(config: TaskConfig, mesh: Mesh, *, shape: Shape | None = None) -> W
 
 
 def remedies(config: TaskConfig, result: Forecast, *, shape: Shape | None = None) -> list[str]:
-    """Returns what would make the step fit, as options of the command line with their arithmetic."""
+    """Returns changes that would make the step fit, as options of the command line with their arithmetic."""
     task = registry.task_of(config)
     network = task.network(config, task.planned_vocab_size(config))
     num_rows, length = shape or network.largest_batch

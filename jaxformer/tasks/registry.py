@@ -1,12 +1,11 @@
-"""The tasks by name, and the ways to name a configuration.
+"""The tasks by name, and the references to configurations.
 
-Naming is cheap: a task is imported when it is used, and listing configurations reads sources without running them.
+A task is imported when it is used, and listing configurations reads sources without running them.
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -16,6 +15,7 @@ import types
 from typing import Any
 
 from jaxformer.config import changed, from_data
+from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.tasks.base import Task, TaskConfig
 from jaxformer.tasks.rundir import read_json
@@ -48,13 +48,13 @@ def get(name: str) -> AnyTask:
 
 
 def task_of(config: TaskConfig) -> AnyTask:
-    """Returns the task that a configuration is for.
+    """Returns the task of a configuration.
 
     Raises:
-      ConfigError: it is no task's configuration.
+      ConfigError: it is not the configuration of a task.
     """
     for name in TASKS:
-        module = sys.modules.get(TASKS[name])  # whoever made the configuration has imported its task
+        module = sys.modules.get(TASKS[name])  # the module of an existing configuration is imported
         if module is not None and isinstance(config, module.TASK.config):
             return module.TASK
     raise ConfigError(f"{type(config).__name__} is not the configuration of a task")
@@ -64,7 +64,7 @@ def read_config(path: pathlib.Path) -> TaskConfig:
     """Reads the configuration in a saved config.json, or in the config.json of a run directory.
 
     Raises:
-      ConfigError: there is none, or it does not fit this version.
+      ConfigError: there is no such file, or it does not fit this version.
     """
     if path.suffix != ".json":
         path = path / "config.json"
@@ -82,10 +82,10 @@ def configure(reference: str, **settings: Any) -> TaskConfig:
 
     Args:
       reference: see `resolve`.
-      settings: by name; those of a part as a mapping: ``data={"source": "my.en"}, train={"steps": 500}``.
+      settings: by name; those of a nested part as a mapping: ``data={"source": "my.en"}, train={"steps": 500}``.
 
     Raises:
-      ConfigError: an unknown name or setting (the nearest is named), or a value of the wrong type.
+      ConfigError: an unknown name or setting (the message has the nearest one), or a value of the wrong type.
 
     >>> configure("demo", train={"steps": 20}).train.steps
     20
@@ -98,10 +98,10 @@ def resolve(reference: str) -> TaskConfig:
 
     A reference is, in this order: a saved ``config.json``; ``path/file.py[:function]``; a built-in name; a name below
     ``./experiments`` such as ``translation/multi30k:en_de`` or ``multi30k:en_de``; ``package.module:function``. Without
-    a function, the file's only public one is meant. Only the named file is run.
+    a function, it is the only public function of the file. Only the named file is run.
 
     Raises:
-      ConfigError: there is nothing of that name; the nearest name is given.
+      ConfigError: there is no such configuration; the message has the nearest name.
     """
     path, _, function = reference.partition(":")
     if reference.endswith(".json"):
@@ -121,7 +121,7 @@ def resolve(reference: str) -> TaskConfig:
 
 
 def catalog() -> list[tuple[str, str]]:
-    """Returns names and summaries of the configurations at hand: the built-in ones, then those below ``./experiments``.
+    """Returns names and summaries of all configurations: the built-in ones, then those below ``./experiments``.
 
     Sources are read and not run. A file that is not Python is listed with the reason.
     """
@@ -135,22 +135,22 @@ def catalog() -> list[tuple[str, str]]:
     for file in sorted(root.glob("**/*.py")):
         if file.name.startswith("_"):
             continue
-        place = file.relative_to(root).with_suffix("").as_posix()
+        path = file.relative_to(root).with_suffix("").as_posix()
         try:
-            entries += [(f"{place}:{name}", summary) for name, summary in _functions(file)]
+            entries += [(f"{path}:{name}", summary) for name, summary in _functions(file)]
         except (OSError, SyntaxError, ValueError) as error:
             reason = (str(error).splitlines() or [""])[0]
-            entries.append((place, f"cannot be read: {type(error).__name__}: {reason}"))
+            entries.append((path, f"cannot be read: {type(error).__name__}: {reason}"))
     return entries
 
 
 def _functions(file: pathlib.Path) -> list[tuple[str, str]]:
-    """The public functions of a file that need no arguments, with the first lines of their docstrings."""
+    """Returns the public functions of a file that need no arguments, with the first lines of their docstrings."""
     entries = []
     for node in ast.parse(file.read_bytes(), filename=str(file)).body:
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-            given = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
-            if given == 0 and None not in node.args.kw_defaults:
+            num_required = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
+            if num_required == 0 and None not in node.args.kw_defaults:
                 entries.append((node.name, ((ast.get_docstring(node) or "").splitlines() or [""])[0]))
     return entries
 
@@ -168,7 +168,7 @@ def _below_experiments(name: str) -> pathlib.Path | None:
 def _load_file(path: pathlib.Path) -> types.ModuleType:
     if not path.is_file():
         raise ConfigError(f"no configuration file {path}")
-    name = f"jaxformer_config_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    name = f"jaxformer_config_{short_digest([str(path.resolve())])}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is not a Python file")
@@ -200,11 +200,11 @@ def _call(module: types.ModuleType, function: str, reference: str) -> TaskConfig
 
 
 def _is_config(module: types.ModuleType, name: str, function: types.FunctionType) -> bool:
-    """True if the module itself defines this public function, and it can be called without arguments."""
+    """Returns True if the module itself defines this public function, and it can be called without arguments."""
     return function.__module__ == module.__name__ and not name.startswith("_") and not _required(function)
 
 
 def _required(function: types.FunctionType) -> list[str]:
-    """The parameters that a call must give."""
+    """Returns the names of the parameters without a default."""
     parameters = inspect.signature(function).parameters.values()
     return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]

@@ -1,4 +1,4 @@
-"""The run directory: what a training run leaves behind, and what makes it reproducible.
+"""The run directory: the files of a training run, from which it can be used, resumed and repeated.
 
 ::
 
@@ -7,7 +7,7 @@
       provenance.json    versions, platform, hash of the data
       tokenizer.model    the vocabulary (tokenizer.json for characters)
       checkpoints/       parameters, optimizer, position in the data
-      init.json          with `init_from`: which parameters were taken from the other run, and why not the rest
+      init.json          with `init_from`: the parameters taken from the other run, and the reasons for the rest
       log.jsonl          every training step and validation, once
       curves.png         the loss curves
 """
@@ -29,9 +29,9 @@ PACKAGES = ("jaxformer", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "
 
 
 def holds_run(out: pathlib.Path) -> bool:
-    """Returns whether `out` holds a run that can be resumed; writes nothing.
+    """Returns True if `out` holds a run that can be resumed; writes nothing.
 
-    A run that ended before its first step, perhaps because its settings did not fit its data, cannot be.
+    A run that ended before its first step, such as one whose settings do not fit its data, cannot be resumed.
 
     Raises:
       ConfigError: `out` holds files that are not a run.
@@ -45,10 +45,10 @@ def holds_run(out: pathlib.Path) -> bool:
 
 
 def check_config(out: pathlib.Path, saved: Any, config: Any) -> None:
-    """Checks that a run to be resumed has this configuration, but for the settings that say where it runs.
+    """Checks that a run to be resumed has this configuration, except for settings marked `PLACE`.
 
     Raises:
-      ConfigError: it has another; the first difference is named.
+      ConfigError: it has another configuration; the message has the first difference.
     """
     if type(saved) is not type(config) or fingerprint(saved) != fingerprint(config):
         text = difference(comparable(saved), comparable(config))
@@ -59,13 +59,13 @@ def check_data(out: pathlib.Path, hashes: Mapping[str, str]) -> None:
     """Checks that a run to be resumed or scored was trained on this data, by hashes of its parts.
 
     Raises:
-      ConfigError: it was trained on other data, so what it learned and the order of its batches would mean nothing; or
+      ConfigError: it was trained on other data, for which its parameters and the order of its batches are wrong; or
         provenance.json cannot be read.
     """
     path = out / "provenance.json"
-    before = read_json(path).get("data", hashes) if path.exists() else hashes
-    if before != hashes:
-        raise ConfigError(f"{out} holds a run on other data, by its hash: {difference(before, dict(hashes))}")
+    saved = read_json(path).get("data", hashes) if path.exists() else hashes
+    if saved != hashes:
+        raise ConfigError(f"{out} holds a run on other data, by its hash: {difference(saved, dict(hashes))}")
 
 
 def claim(out: pathlib.Path, task: str, config: Any, vocabulary_files: Iterable[str]) -> None:
@@ -80,7 +80,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     """Reads a JSON object.
 
     Raises:
-      ConfigError: the file cannot be read or holds something else.
+      ConfigError: the file cannot be read, or holds no JSON object.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -92,7 +92,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def write_provenance(out: pathlib.Path, **facts: Any) -> None:
-    """Saves what a reader needs to run this again: versions, platform, and `facts`."""
+    """Saves the facts that are needed to repeat the run: versions, platform, and `facts`."""
     versions = {}
     for name in PACKAGES:
         try:

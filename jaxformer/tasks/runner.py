@@ -1,4 +1,4 @@
-"""Training, averaging, loading and scoring: everything that is the same for every task."""
+"""Training, averaging, loading and scoring, for every task."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ from jaxformer.tasks.base import Corpus, Data, Predictor, Say, TaskConfig
 from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.trainer import Trainer, make_trainer
 from jaxformer.training.logging import JsonLog, TensorBoard
-from jaxformer.training.progress import peak_flops, reporter
+from jaxformer.training.progress import peak_flops, print_line, reporter
 
 Path = str | os.PathLike[str]
 
 
 def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> training.Result:
-    """Trains into the run directory `out`, or resumes the run that is there.
+    """Trains into the run directory `out`, or resumes the run in it.
 
-    Of several processes each calls this with the same arguments, and the same `out` on shared storage.
+    If a run has several processes, all call this with the same arguments and the same `out` on shared storage.
 
     Args:
-      console: where progress is shown; by default standard error.
+      console: the console that shows progress; by default standard error.
 
     Raises:
       ConfigError: settings that contradict each other, the mesh, or the model; or `out` belongs to another
         configuration, or to other data.
-      DataError: the data is not what it should be.
+      DataError: the data is missing or malformed.
       CheckpointError: a checkpoint cannot be written or read.
       NonFiniteError: a loss or gradient was not finite.
     """
     out, console = pathlib.Path(out), console or Console(stderr=True, quiet=not processes.first())
-    say = _sayer(console)
+    say = functools.partial(print_line, console)
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
-    # Whatever can be refused is refused before `out` is claimed: a mistake leaves nothing behind.
+    # All settings are checked before `out` is claimed, so that a mistake leaves no files.
     training.make_schedule(config.optimizer, steps=config.train.steps)
     _check_metric(task, config.train.metric)
     task.check(config)
@@ -114,13 +114,13 @@ def _check_metric(task: AnyTask, metric: str) -> None:
 
 
 def _agree(out: pathlib.Path, corpus: Corpus, resumed: bool) -> None:
-    """Has all processes look at data and run directory before one of them writes."""
+    """Checks that all processes see the same data and run directory, before one of them writes."""
     hashes = {f"{part} data": text for part, text in corpus.fingerprints.items()}
     cluster.agree({**hashes, f"a run in {out}": str(resumed)})
 
 
 def _claim(out: pathlib.Path, task: AnyTask, config: TaskConfig) -> None:
-    """Makes `out` the run of this configuration; with `init_from`, it starts with the other run's vocabulary."""
+    """Makes `out` the run of this configuration; with `init_from`, copies the other run's vocabulary."""
     if processes.first():
         rundir.claim(out, task.name, config, task.vocabulary_files)
         if config.init_from:
@@ -133,16 +133,16 @@ def _claim(out: pathlib.Path, task: AnyTask, config: TaskConfig) -> None:
 def _prepare(
     task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Path, placement: Placement, say: Say
 ) -> Data[Any]:
-    """Has the task prepare its data, says what there is, and saves where it all came from."""
+    """Returns the prepared data of the task, reports it, and saves its provenance."""
     began = time.perf_counter()
     data = task.prepare(config, corpus, out)
     for line in data.report:
         say(line)
     say(f"data prepared in {time.perf_counter() - began:.1f} s")
     ways = placement.length_ways
-    if uncut := [length for length in data.lengths if length % ways]:
+    if uneven := [length for length in data.lengths if length % ways]:
         say(
-            f"outside attention, batches of lengths {', '.join(map(str, uncut))} are not sharded, because {ways} does "
+            f"outside attention, batches of lengths {', '.join(map(str, uneven))} are not sharded, because {ways} does "
             f"not divide them; with --data.length-multiple {ways} it does"
         )
     if processes.first():
@@ -155,7 +155,7 @@ def _prepare(
 def _first_state(
     task: AnyTask, config: TaskConfig, trainer: Trainer, out: pathlib.Path, say: Say
 ) -> training.TrainState:
-    """The state before the first step, with the parameters of another run where the configuration says so."""
+    """Returns the state before the first step, with the parameters of another run if `init_from` names one."""
     state = trainer.new_state()
     if not config.init_from:
         return state
@@ -173,7 +173,7 @@ def _first_state(
 
 
 def _split_init(text: str) -> tuple[pathlib.Path, str]:
-    """The run and the checkpoint of ``RUN[:CHECKPOINT]``."""
+    """Returns the run and the checkpoint of ``RUN[:CHECKPOINT]``."""
     run, _, checkpoint = text.partition(":")
     return pathlib.Path(run), checkpoint or "best"
 
@@ -195,23 +195,23 @@ class Validation:
         predictor = self._task.predictor(
             self._config, self._data.vocabulary, trainer.network.net, params, trainer.placement, (int(state.step),)
         )
-        more = self._task.validation_figures(self._config, self._corpus, self._data, predictor)
-        return {"loss": total / count, **more}
+        figures = self._task.validation_figures(self._config, self._corpus, self._data, predictor)
+        return {"loss": total / count, **figures}
 
 
 def load(
     run: Path, *, checkpoint: str = "best", mesh: str = "", decode: Mapping[str, object] | None = None
 ) -> Predictor:
-    """Returns the predictor of a run, whichever its task is: a `Translator`, a `TextGenerator`, ...
+    """Returns the predictor of a run of any task: a `Translator`, a `TextGenerator`, ...
 
     Args:
       checkpoint: "best" (lowest validation score), "last", "average" (see `average`), or a step.
       mesh: the devices that share the work; by default each holds a copy of the parameters.
-      decode: settings of the configuration's `decode` that replace those of training.
+      decode: settings that replace those of the configuration's `decode`.
 
     Raises:
-      ConfigError: `run` is not a run, or has no such checkpoint or setting.
-      CheckpointError: it has no checkpoint yet, or a damaged one.
+      ConfigError: `run` is not a run directory, or has no such checkpoint or setting.
+      CheckpointError: the run has no checkpoint yet, or it is damaged.
     """
     run = pathlib.Path(run)
     config = registry.read_config(run)
@@ -232,7 +232,7 @@ def predictor(run: pathlib.Path, config: TaskConfig, *, checkpoint: str = "best"
 
 
 def _load_params(run: pathlib.Path, checkpoint: str, mesh: str) -> tuple[Params, tuple[int, ...]]:
-    """The parameters of a run, and their steps."""
+    """Returns the parameters of a run, and their steps."""
     config = registry.read_config(run)
     task = registry.task_of(config)
     size = task.vocabulary(run).vocab_size
@@ -267,7 +267,7 @@ def _choose(saved: training.Checkpoints, checkpoint: str) -> int:
 
 
 def _without_moments(state: training.TrainState) -> training.TrainState:
-    """The shapes of a state without the optimizer's: two thirds of a checkpoint that need not be read."""
+    """Returns the shapes of a state without the optimizer's, two thirds of a checkpoint, which need not be read."""
     return dataclasses.replace(state, optimizer=jax.tree.map(lambda _: ..., state.optimizer))
 
 
@@ -298,16 +298,16 @@ def evaluate(
     data_dir: Path = "",
     say: Say | None = None,
 ) -> dict[str, list[Score]]:
-    """Scores a run on a split of its data, by the name of the corpus.
+    """Returns the scores of a run on a split of its data, by the name of the corpus.
 
     Args:
-      predictor: of `load`; by default that of the best checkpoint.
-      split: "test" or "validation"; by default the one that the task's users report.
+      predictor: the result of `load`; by default for the best checkpoint.
+      split: "test" or "validation"; by default the task's `default_split`.
       data_dir: the folder of the corpora, if it has moved since training.
 
     Raises:
-      ConfigError: the run was trained on other data, from which it may have learned what is held out of this.
-      DataError: the data is not what it should be.
+      ConfigError: the run was trained on other data, which may contain the held-out part of this data.
+      DataError: the data is missing or malformed.
     """
     run = pathlib.Path(run)
     config = registry.read_config(run)
@@ -323,7 +323,3 @@ def _described(placement: Placement) -> str:
     """Returns text such as ``"8 devices (data=4,tensor=2)"``."""
     sizes = ",".join(f"{name}={size}" for name, size in placement.mesh.shape.items())
     return "1 device" if placement.mesh.size == 1 else f"{placement.mesh.size} devices ({sizes})"
-
-
-def _sayer(console: Console) -> Say:
-    return functools.partial(console.print, highlight=False, soft_wrap=True, markup=False)

@@ -1,4 +1,4 @@
-"""A network on a mesh: the state and the step that are trained, planned and restored, the same for every task."""
+"""A network on a mesh: the state and the step of training, for every task."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ import optax
 
 from jaxformer import functional, sharding, targets, training
 from jaxformer.errors import ConfigError
+from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import AttentionFunction, BatchT, Network, Task, TaskConfig
+from jaxformer.tasks.base import BatchT, Network, Task, TaskConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class Trainer(Generic[BatchT]):
-    """A network, its optimizer, and where they lie; allocates nothing."""
+    """A network, its optimizer and their placement; it allocates nothing."""
 
     config: TaskConfig
     network: Network[BatchT]
@@ -36,8 +37,8 @@ class Trainer(Generic[BatchT]):
         """The shardings of the parameters.
 
         Raises:
-          ConfigError: the mesh cuts a dimension that it does not divide, with the parameter's name; or it has an axis
-            that cuts nothing, along which all devices would do the same.
+          ConfigError: the mesh shards a dimension that it does not divide; or it has an axis that shards nothing, along
+            which all devices would do the same.
         """
         net, mesh = self.network.net, self.placement.mesh
         shardings = self.placement.params(net.shapes, net.axes)
@@ -55,11 +56,11 @@ class Trainer(Generic[BatchT]):
         return self.placement.state(self._create, self.params_shardings, self.optimizer)
 
     def new_state(self) -> training.TrainState:
-        """Returns the state before the first step, every leaf born where it belongs."""
+        """Returns the state before the first step, every leaf created on its devices."""
         return self._create(shardings=self.shardings)
 
     def abstract_state(self) -> training.TrainState:
-        """Returns shapes, dtypes and placement of the state: what a restored one must match."""
+        """Returns shapes, dtypes and placement of the state, which a restored one must match."""
         place = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
         return jax.tree.map(place, jax.eval_shape(self._create), self.shardings)
 
@@ -76,9 +77,9 @@ class Trainer(Generic[BatchT]):
         )
 
     def lower(self, num_rows: int, length: int) -> tuple[jax.stages.Lowered, tuple[int, ...]]:
-        """Lowers the training step for the devices of the mesh, which need not be here.
+        """Lowers the training step for the devices of the mesh, which need not be on this machine.
 
-        Returns the shape of its batch, too, with the rows filled up as in training.
+        Also returns the shape of its batch, with the rows padded as in training.
         """
         num_rows += -num_rows % (self.placement.ways * self.config.train.accumulate)
         shape = self.network.planned_shape(num_rows, length)
@@ -92,13 +93,13 @@ class Trainer(Generic[BatchT]):
 
     def on_devices(self, stream: Iterator[object]) -> Iterator[BatchT]:
         """Yields batches on the devices, one ahead of the one in use."""
-        waiting: BatchT | None = None
+        next_batch: BatchT | None = None
         for batch in stream:
-            ready, waiting = waiting, self.placement.assemble(batch)
+            ready, next_batch = next_batch, self.placement.assemble(batch)
             if ready is not None:
                 yield ready
-        if waiting is not None:
-            yield waiting
+        if next_batch is not None:
+            yield next_batch
 
     def _create(self, **options: Any) -> training.TrainState:
         key, ema = jax.random.key(self.config.seed), self.config.train.ema_decay > 0
@@ -111,11 +112,11 @@ def make_trainer(
     """Builds the trainer of a configuration, for a vocabulary.
 
     Raises:
-      ConfigError: the settings make no model.
+      ConfigError: the settings do not make a model.
     """
     try:
         network = task.network(config, vocab_size, attention_on(placement))
-        network.net.shapes  # noqa: B018 - builds the model abstractly: what it refuses, it refuses here
+        network.net.shapes  # noqa: B018 - builds the model abstractly, so that its errors are raised here
     except ConfigError:
         raise
     except ValueError as error:

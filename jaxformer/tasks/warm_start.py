@@ -12,16 +12,16 @@ from jaxformer.modules.pure import Params
 
 @dataclasses.dataclass(frozen=True)
 class WarmStart:
-    """Which parameters were taken from another run, and why the rest were not; names are paths."""
+    """The parameters that were taken from another run, and the reasons for the rest; names are paths."""
 
     taken: tuple[str, ...]
     new: Mapping[str, str]
     """Parameters that keep their initial values, with the reason."""
     unused: tuple[str, ...]
-    """Parameters of the other run that have no place here."""
+    """Parameters of the other run that this one does not have."""
 
     def report(self) -> list[str]:
-        """Returns lines for the person who watches: counts first, then each parameter that was not taken."""
+        """Returns lines for the user: the counts, then each parameter that was not taken."""
         lines = [f"{len(self.taken)} parameters taken, {len(self.new)} new, {len(self.unused)} of the other run unused"]
         lines += [f"  new: {name} ({reason})" for name, reason in self.new.items()]
         return lines + [f"  unused: {name}" for name in self.unused]
@@ -34,13 +34,13 @@ def merge(initial: Params, source: Params) -> tuple[Params, WarmStart]:
     >>> params["a"].tolist(), about.taken, dict(about.new)
     ([1.0, 1.0], ('a',), {'b': 'the other run has none'})
     """
-    there = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(source)}
+    source_leaves = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(source)}
     taken: list[str] = []
     new: dict[str, str] = {}
 
     def choose(path: tuple, leaf: jax.Array) -> jax.Array:
         name = _name(path)
-        other = there.get(name)
+        other = source_leaves.get(name)
         if other is None:
             new[name] = "the other run has none"
         elif other.shape != leaf.shape:
@@ -52,7 +52,7 @@ def merge(initial: Params, source: Params) -> tuple[Params, WarmStart]:
 
     params = jax.tree_util.tree_map_with_path(choose, initial)
     names = {_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(initial)}
-    return params, WarmStart(tuple(taken), new, tuple(sorted(there.keys() - names)))
+    return params, WarmStart(tuple(taken), new, tuple(sorted(source_leaves.keys() - names)))
 
 
 def _name(path: tuple) -> str:

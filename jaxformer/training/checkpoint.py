@@ -195,9 +195,9 @@ class Checkpoints:
         return state, about
 
     def restore_latest(self, target: Any) -> tuple[Any, dict[str, Any]] | None:
-        """Restores the newest sound step, with a warning for each newer one; returns None without a step.
+        """Restores the newest sound step, and warns of each newer one; returns None if there is no step.
 
-        Damaged steps are renamed to ``damaged-STEP``, so that they do not collide with later steps. If no step is sound,
+        Damaged steps are renamed to ``damaged-STEP``, so that later steps can have their names. If no step is sound,
         none is renamed, because the reader may be at fault.
 
         Raises:

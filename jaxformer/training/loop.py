@@ -205,7 +205,7 @@ class _Clock:
 def _last_saved(
     outputs: Outputs, target: TrainState, progress: Progress, error: NonFiniteError
 ) -> tuple[TrainState, Progress]:
-    """Returns the last checkpoint, with the batch of the error left out; raises the error if there is none."""
+    """Returns the last checkpoint, with the batch of the error left out; raises the error if there is no checkpoint."""
     if outputs.checkpoints is None:
         raise error
     outputs.checkpoints.wait()

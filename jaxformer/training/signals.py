@@ -18,7 +18,7 @@ Request = Literal["terminated", "interrupted"]
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[list[Request]]:
-    """Collects requests to stop; a second Ctrl-C interrupts at once. Outside the main thread there are none.
+    """Collects requests to stop; a second Ctrl-C interrupts at once. Outside the main thread it collects nothing.
 
     With several processes, JAX has its own handler for SIGTERM, which tells all processes of the signal. Ctrl-C is
     turned into SIGTERM, so that all processes stop at the same step.

@@ -13,8 +13,8 @@ from jaxformer import sharding
 from jaxformer.cli.plan import main
 from jaxformer.planning import topology as machines
 from jaxformer.planning.forecast import forecast
-from jaxformer.tasks.planner import workload
-from jaxformer.tasks.registry import resolve
+from jaxformer.tasks.planner import plan, workload
+from jaxformer.tasks.registry import configure, resolve
 
 pytest.importorskip("libtpu", reason="no libtpu, which compiles for TPUs without one")
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
@@ -96,3 +96,11 @@ def test_a_step_that_does_not_fit(capsys):
     assert "IT DOES NOT FIT" in out
     assert "what would make it fit\n  --train.accumulate " in out
     assert "collectives" not in out
+
+
+def test_a_language_model():
+    """Planned by the same runner: its step, on the mesh, with its own batch."""
+    config = configure("language_model", mesh="fsdp=4,tensor=2", model={"vocab_size": 72})
+    result, hints = plan(config, "v5e:2x4")
+    assert (result.batch, result.tokens, result.memory.fits, hints) == ((32, 128), 32 * 128, True, [])
+    assert {collective.axes for collective in result.collectives} >= {("fsdp",), ("tensor",)}

@@ -1,4 +1,4 @@
-"""What a translation experiment consists of: plain data, saved with every run."""
+"""The configuration of a translation experiment: plain data, saved with every run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jaxformer.tasks.base import TaskConfig
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Where sentence pairs come from and how they become batches."""
+    """The source of sentence pairs, their tokens and their batches."""
 
     corpus: Literal["files", "grammar"] = "files"
     """Read files, or generate the built-in English-French corpus."""
     source: str = ""
-    """Training sentences, one a line; or a table of tab-separated columns, when `target` is empty."""
+    """Training sentences, one a line; or a table of tab-separated columns, if `target` is empty."""
     target: str = ""
     """Their translations, line by line."""
     columns: tuple[int, int] = (0, 1)
@@ -31,7 +31,7 @@ class DataConfig:
     test_target: str = ""
     """Their translations."""
     held_out: int = 1000
-    """Pairs set aside for validation, and as many for test, where no files are named; split by source sentence."""
+    """Pairs set aside for validation, and as many for test, if no files are named; split by source sentence."""
     source_language: str = "en"
     """Two-letter code; chooses Moses' tokenizer rules in scoring."""
     target_language: str = "fr"
@@ -42,7 +42,7 @@ class DataConfig:
     vocab_size: int = 8000
     """Subword pieces, joint over both languages."""
     tokenizer: Literal["unigram", "bpe"] = "unigram"
-    """How sentencepiece cuts words."""
+    """The algorithm by which sentencepiece segments words."""
     num_segmentations: int = 1
     """Segmentations sampled for each training sentence (subword regularization, Kudo 2018); 1 is the best one only."""
     segmentation_alpha: float = 0.2
@@ -52,11 +52,11 @@ class DataConfig:
     tokens_per_batch: int = 4096
     """Padded tokens a batch, the longer side counted."""
     num_shapes: int = 6
-    """Batch shapes, hence compiled programs."""
+    """The number of batch shapes; one program is compiled for each."""
     length_multiple: int = 1
-    """Lengths of batches are a multiple of this; a mesh that cuts lengths (`context`) wants its own size here."""
+    """Lengths of batches are a multiple of this; for a mesh that shards lengths, use the size of its `context` axis."""
     cache: str = dataclasses.field(default=".cache/jaxformer", metadata=PLACE)
-    """Where tokenized corpora are kept, by hash."""
+    """The folder of tokenized corpora, by hash."""
 
     def __post_init__(self) -> None:
         at_least(
@@ -91,7 +91,7 @@ class LossConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DecodeConfig:
-    """How translations are searched for."""
+    """The search for translations."""
 
     beam_size: int = 4
     """Hypotheses kept for each sentence; 1 is greedy search."""
@@ -113,7 +113,7 @@ class DecodeConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TranslationConfig(TaskConfig):
-    """A whole translation experiment."""
+    """A complete translation experiment."""
 
     name: str = "translation"
     """The run's name in logs and pictures."""

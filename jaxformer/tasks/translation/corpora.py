@@ -13,7 +13,7 @@ from jaxformer.tasks.translation.config import DataConfig
 
 @dataclasses.dataclass(frozen=True)
 class Corpora:
-    """Sentence pairs for training, validation and tests; more than one test where the corpus has them."""
+    """Sentence pairs for training, validation and tests; some corpora have more than one test."""
 
     train: Parallel
     validation: Parallel
@@ -21,7 +21,7 @@ class Corpora:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Hashes of what a run is trained and validated on."""
+        """Hashes of the training and the validation data."""
         return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import functional, models
-from jaxformer.data.batch import Batch
+from jaxformer.data.batch import Batch, Rows
 from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, replan
 from jaxformer.data.batch_plan import num_rows as rows_of_budget
 from jaxformer.data.pipeline import Tokens, batches, make_batch, prepare, prepare_tokenizer
@@ -23,10 +23,11 @@ from jaxformer.data.tokenizer import Tokenizer, load_tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score, bleu, chrf, moses_bleu
 from jaxformer.models import costs
+from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.multihost import processes
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import AttentionFunction, Data, Network, Rows, Say, Task
+from jaxformer.tasks.base import Data, Network, Say, Task
 from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
 from jaxformer.tasks.translation.corpora import Corpora, load_corpora
 from jaxformer.tasks.translation.translator import Translator
@@ -67,10 +68,10 @@ class TranslationData(Data[Tokenizer]):
         return batches(lambda step: make_batch(tokens, plan, step, rows=rows), stop=plan.steps_per_epoch)
 
     def validation_pairs(self, number: int) -> Parallel:
-        """Returns the first validation pairs that are as short as training's: the model may not number longer ones."""
-        held, plan = self.corpora.validation, self.validation[1]
-        chosen = np.setdiff1d(np.arange(len(held)), plan.skipped)[:number]
-        return Parallel(tuple(held.source[i] for i in chosen), tuple(held.target[i] for i in chosen))
+        """Returns the first validation pairs that are no longer than those of training, which the model can encode."""
+        pairs, plan = self.corpora.validation, self.validation[1]
+        chosen = np.setdiff1d(np.arange(len(pairs)), plan.skipped)[:number]
+        return Parallel(tuple(pairs.source[i] for i in chosen), tuple(pairs.target[i] for i in chosen))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,14 +174,14 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
                 f"batches hold sentences of up to {longest} tokens, but model.max_positions is {model.max_positions}; "
                 f"lower data.max_length to {model.max_positions} or raise model.max_positions"
             )
-        held = prepare(corpus.validation, tokenizer, data.cache)
-        validation = replan(plan, *held.lengths())
+        validation_tokens = prepare(corpus.validation, tokenizer, data.cache)
+        validation = replan(plan, *validation_tokens.lengths())
         if validation.steps_per_epoch == 0:
             raise DataError("no validation pair is as short as the longest training pair")
-        return TranslationData(corpus, tokenizer, (tokens, plan), (held, validation))
+        return TranslationData(corpus, tokenizer, (tokens, plan), (validation_tokens, validation))
 
     def _tokenizer(self, config: TranslationConfig, corpus: Corpora, run: pathlib.Path) -> Tokenizer:
-        """The run's tokenizer: the saved one, else one trained on both sides of the training data."""
+        """Returns the run's tokenizer: the saved one, else one trained on both sides of the training data."""
         path, data = run / "tokenizer.model", config.data
         if processes.first() and not path.exists():
             prepare_tokenizer(corpus.train, data.cache, vocab_size=data.vocab_size, kind=data.tokenizer).save(path)
@@ -245,7 +246,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
 
 
 def _longest(config: TranslationConfig) -> int:
-    """The padded length of the longest sentences."""
+    """Returns the padded length of the longest sentences."""
     return config.data.max_length + -config.data.max_length % config.data.length_multiple
 
 

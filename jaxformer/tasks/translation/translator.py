@@ -26,7 +26,7 @@ LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Padded source lengths: one program is compiled for each that occurs."""
 
 _BREAKS = str.maketrans(dict.fromkeys("\0\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029", " "))
-"""Characters that end a line or a column. A model that writes bytes can write them."""
+"""Characters that end a line or a column; a model whose tokens are bytes can produce them."""
 
 Net = Pure[models.EncoderDecoder, models.EncoderDecoderConfig]
 
@@ -60,12 +60,12 @@ class Translator:
     placement: Placement | None = None
     """The mesh whose devices share the sentences; None means one device."""
     steps: tuple[int, ...] = ()
-    """The training steps whose parameters these are; several when they were averaged."""
+    """The training steps whose parameters these are; several if they were averaged."""
 
     def translate(
         self, sentences: Sequence[str], *, first: int = 1, progress: Callable[[int], None] | None = None
     ) -> list[str]:
-        """Returns the best translation of each sentence, in order; a sentence of nothing but spaces has an empty one.
+        """Returns the best translation of each sentence, in order; an empty one for a sentence of spaces.
 
         See `candidates` for the arguments and errors.
         """
@@ -95,7 +95,7 @@ class Translator:
         tokens = [np.append(ids, eos) for ids in self.tokenizer.encode(list(sentences))]
         self._check_lengths(tokens, first)
         results: list[list[Candidate]] = [[Candidate("", 0.0, ())] * n_best for _ in sentences]
-        # Sentences of similar length waste least on padding; sorting is stable, so the result is reproducible.
+        # Sentences of similar length need the least padding. The sort is stable, so the result is reproducible.
         order = sorted((i for i, text in enumerate(sentences) if text.strip()), key=lambda i: len(tokens[i]))
         for start in range(0, len(order), self._batch_size):
             indices = order[start : start + self._batch_size]
@@ -125,7 +125,7 @@ class Translator:
 
     @property
     def _max_positions(self) -> int:
-        """The longest sequence that the model can number; sinusoidal positions have no end."""
+        """The length of the longest sequence that has positions; sinusoidal positions have no limit."""
         config = self.net.config
         return config.max_positions if config.positions == "learned" else sys.maxsize
 
@@ -135,7 +135,7 @@ class Translator:
 
     @property
     def _batch_size(self) -> int:
-        """Sentences searched together: where there are more devices than `batch_size`, one for each."""
+        """The number of sentences searched together: a multiple of the number of devices that share them."""
         return self.decode.batch_size + -self.decode.batch_size % self._ways
 
     def _search(self, sources: list[np.ndarray]) -> Hypotheses:
@@ -168,7 +168,7 @@ class Translator:
 def _search(
     net: Net, options: SearchOptions, placement: Placement | None, params: Params, *arrays: jax.Array
 ) -> Hypotheses:
-    """The hypotheses, replicated on every device; each device searches for its rows."""
+    """Returns the hypotheses, replicated on every device; each device searches for its rows."""
     search = functools.partial(_search_rows, net, options)
     if placement is None:
         return search(params, *arrays)
