@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 
 class JaxformerError(Exception):
-    """Base class of the errors for users; `exit_code` is what a command ends with."""
+    """Base class of the errors for users; `exit_code` is the exit code of a command that fails with it."""
 
     exit_code = 1
 
@@ -22,7 +22,7 @@ class ConfigError(JaxformerError, ValueError):
 
 
 class DataError(JaxformerError, ValueError):
-    """The user's data is not what it should be; the message names the file and the line."""
+    """The user's data is missing or malformed; the message has the file and the line."""
 
     exit_code = 2
 

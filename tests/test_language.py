@@ -2,6 +2,7 @@
 
 import ast
 import io
+import itertools
 import pathlib
 import re
 import tokenize
@@ -25,6 +26,8 @@ OPENINGS = set(
     "what where whether how which who whom whose why when if that from of for to by in on with without at as like "
     "beside so thus such".split()
 )
+# "Returns" is followed by a noun phrase.
+QUESTIONS = set("what where whether how which who whom whose why when if".split())
 
 # Stems of British spellings. Beginnings of longer stems need no entry of their own.
 BRITISH = [
@@ -45,7 +48,19 @@ BRITISH = [
 
 # Words and phrases that no sentence here needs; see "Style" in CONTRIBUTING.md.
 RETIRED_WORDS = [
-    *("anew", "lest", "hence", "nobody", "whoever", "whomever", "thereof", "whereof", "makes so that"),
+    *(
+        "anew",
+        "lest",
+        "hence",
+        "nobody",
+        "whoever",
+        "whomever",
+        "whichever",
+        "wherever",
+        "thereof",
+        "whereof",
+        "makes so that",
+    ),
     *("is none", "are none", "of which", "gone on with", "goes on with", "all that", "such as are", "such as is"),
 ]
 
@@ -85,25 +100,25 @@ def quotes_sentences(node: ast.AST) -> bool:
 
 
 def documented(tree: ast.Module, *, corpus: bool) -> list[tuple[int, str]]:
-    """Returns the line and docstring of a module and of its public functions, classes and methods."""
-    nodes: list[ast.AST] = [tree]
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            nodes.append(node)
-            members = node.body if isinstance(node, ast.ClassDef) else []
-            nodes += [x for x in members if isinstance(x, ast.FunctionDef) and not x.name.startswith("_")]
+    """Returns the line and text of all docstrings: of modules, classes, functions and, below them, of attributes."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)]
     read = [node for node in nodes if not (corpus and quotes_sentences(node))]
     pairs = [(getattr(node, "lineno", 1), ast.get_docstring(node)) for node in read]
-    return [(line, text) for line, text in pairs if text]
+    for node in read:
+        for attribute, text in itertools.pairwise([] if isinstance(node, ast.FunctionDef) else node.body):
+            if isinstance(attribute, ast.Assign | ast.AnnAssign) and isinstance(text, ast.Expr):
+                value = text.value.value if isinstance(text.value, ast.Constant) else None
+                pairs.append((text.lineno, value if isinstance(value, str) else None))
+    return sorted((line, text) for line, text in pairs if text)
 
 
 def badly_opened(source: str, *, corpus: bool = False) -> list[str]:
     """Returns the docstrings that open with one of `OPENINGS`, as ``line: first words``."""
     found = []
     for line, text in documented(ast.parse(source), corpus=corpus):
-        first = re.match(r"[^A-Za-z0-9]*([A-Za-z'-]*)", text)
-        assert first is not None
-        if first[1].lower() in OPENINGS:
+        words = re.match(r"[^A-Za-z0-9]*([A-Za-z'-]*) ?([A-Za-z'-]*)", text)
+        assert words is not None
+        if words[1].lower() in OPENINGS or (words[1] == "Returns" and words[2] in QUESTIONS):
             found.append(f"{line}: {' '.join(text.split()[:6])}")
     return found
 
@@ -143,7 +158,11 @@ PROSE = {name: without_corpus(text) if name.startswith(CORPUS) else text for nam
         ('"""A module."""\n\ndef f():\n    """For each row."""', ["3: For each row."]),
         ('"""``In`` it."""', ["1: ``In`` it."]),
         ('class A:\n    """A thing."""\n    def f(self):\n        """If it fits."""', ["3: If it fits."]),
-        ('"""A module."""\n\ndef _f():\n    """As it is."""', []),
+        ('"""A module."""\n\ndef _f():\n    """As it is."""', ["3: As it is."]),
+        ('"""A module."""\nx = 1\n"""Where it is."""', ["3: Where it is."]),
+        ('class A:\n    x: int = 1\n    """How many."""\n    y = "For"', ["3: How many."]),
+        ('"""Returns whether it fits."""', ["1: Returns whether it fits."]),
+        ('"""Returns a question: what it is."""\nx = 1\nf("for")', []),
         ('"""Form and whatnot: words that begin with one of the list."""', []),
         ('"""In-place updates."""', []),
         ("x = 1", []),

@@ -1,7 +1,7 @@
 """``jaxformer COMMAND``: runs a command, and turns errors into one line and an exit code.
 
 Exit codes: 0 done; 2 the configuration or the data is wrong, so that trying again cannot help; 85 stopped by SIGTERM
-after saving, so that the same command resumes it; 130 likewise by Ctrl-C; 70 stuck; 1 anything else.
+after saving, so that the same command resumes it; 130 the same by Ctrl-C; 70 stuck; 1 anything else.
 """
 
 from __future__ import annotations

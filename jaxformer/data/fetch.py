@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 
-from jaxformer.errors import JaxformerError
+from jaxformer.errors import JaxformerError, did_you_mean
 from jaxformer.files import write_bytes
 
 LARGEST = 1 << 30
@@ -125,7 +125,7 @@ def fetch(
       FetchError: an unknown name, no connection, an error of the server, or a wrong checksum.
     """
     if name not in catalog:
-        raise FetchError(f"no corpus {name!r}; there are {', '.join(sorted(catalog))}")
+        raise FetchError(f"no corpus {name!r}{did_you_mean(name, catalog)}")
     root = pathlib.Path(directory).resolve()
     paths = []
     for file in catalog[name].files:

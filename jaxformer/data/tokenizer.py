@@ -225,7 +225,7 @@ class CharacterTokenizer:
 
     @classmethod
     def from_json(cls, data: bytes) -> CharacterTokenizer:
-        """Reads what `save` wrote.
+        """Returns the tokenizer that `save` wrote.
 
         Raises:
           ValueError: the data is damaged.

@@ -153,7 +153,7 @@ def _rows_of(starts: np.ndarray, rows: Rows | None) -> np.ndarray:
 
 
 def _cut(stream: TokenStream, starts: np.ndarray, length: int) -> TextBatch[np.ndarray]:
-    """Cuts windows of `length` tokens and their labels, marked where they lie in the stream."""
+    """Cuts windows of `length` tokens and their labels, with a mask of the positions inside the stream."""
     positions = starts[:, None] + np.arange(length)
     valid = (starts >= 0)[:, None] & (positions < stream.num_labels)
     positions = np.where(valid, positions, 0)

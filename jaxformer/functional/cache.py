@@ -1,4 +1,4 @@
-"""The key-value cache of incremental decoding: a value that goes in and comes out, like any other array."""
+"""The key-value cache of incremental decoding, an argument and a result like any other array."""
 
 from __future__ import annotations
 

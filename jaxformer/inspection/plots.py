@@ -139,7 +139,7 @@ def _series(entries: Iterable[Mapping[str, object]], name: str) -> tuple[np.ndar
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:
-    """Returns the mean over a window around each value, a fiftieth of the run wide and cut off at its ends."""
+    """Returns the mean over a window around each value, a fiftieth of the run wide and shorter at its ends."""
     size = len(values)
     index, half = np.arange(size), size // 100
     start, stop = np.maximum(index - half, 0), np.minimum(index + half + 1, size)

@@ -31,13 +31,13 @@ class EncoderDecoderConfig(TransformerConfig):
     """The shape of an encoder-decoder; the defaults are the paper's base model (table 3)."""
 
     source_vocab_size: int = 0
-    """Source token ids; 0 stands for the tokenizer's, to be filled in before the model is built."""
+    """The number of source token ids; 0 is replaced by the tokenizer's before the model is built."""
     target_vocab_size: int = 0
-    """Target token ids; 0 stands for the tokenizer's here too."""
+    """The number of target token ids; 0 is replaced in the same way."""
     num_encoder_layers: int = 6
-    """Encoder blocks."""
+    """The number of encoder blocks."""
     num_decoder_layers: int = 6
-    """Decoder blocks."""
+    """The number of decoder blocks."""
     tie_embeddings: Literal["none", "decoder", "all"] = "all"
     """The embeddings that share one table: none; target and output; source, target and output."""
 

@@ -28,9 +28,9 @@ class LanguageModelConfig(TransformerConfig):
     """The shape of a language model; the defaults are GPT-2's choices (Radford et al. 2019) at a small size."""
 
     vocab_size: int = dataclasses.field(default=0, kw_only=False)
-    """Token ids; 0 stands for the tokenizer's, to be filled in before the model is built."""
+    """The number of token ids; 0 is replaced by the tokenizer's before the model is built."""
     num_layers: int = 6
-    """Blocks."""
+    """The number of blocks."""
     norm_position: Literal["post", "pre"] = "pre"
     """The position of layer normalization: after the residual sum or before the sublayer."""
     activation: Literal["relu", "gelu", "gelu_tanh"] = "gelu"

@@ -36,7 +36,7 @@ class TransformerConfig:
     d_model: int = 512
     """D, the dimension of the model."""
     num_heads: int = 8
-    """N, attention heads; must divide `d_model`."""
+    """N, the number of attention heads; it must divide `d_model`."""
     d_ff: int = 2048
     """F, the dimension inside the feed-forward network."""
     dropout: float = 0.1
@@ -44,7 +44,7 @@ class TransformerConfig:
     attention_dropout: float = 0.0
     """Probability of dropping attention weights."""
     activation_dropout: float = 0.0
-    """Probability of dropping feed-forward d_ff units."""
+    """Probability of dropping hidden units of the feed-forward network."""
     norm_position: Literal["post", "pre"] = "post"
     """The position of layer normalization: after the residual sum (the paper's) or before the sublayer."""
     activation: Literal["relu", "gelu", "gelu_tanh"] = "relu"
@@ -54,7 +54,7 @@ class TransformerConfig:
     max_positions: int = 512
     """Longest sequence with learned positions."""
     attention_bias: bool = False
-    """Gives the attention projections biases."""
+    """Adds biases to the attention projections."""
     norm_epsilon: float = 1e-5
     """Added to the variance in layer normalization."""
     remat: bool = False

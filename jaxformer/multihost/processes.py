@@ -17,7 +17,7 @@ def first() -> bool:
 
 
 def wait(name: str) -> None:
-    """Returns when every process has called it with this name.
+    """Waits until every process has called it with this name.
 
     >>> wait("the tokenizer is saved")
     """

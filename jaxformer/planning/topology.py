@@ -1,4 +1,4 @@
-"""Target hardware by name: its devices, for which a program can be compiled without them, and its data sheet."""
+"""Target hardware by name: its data sheet, and its devices for compiling ahead of time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SIZES = {
     "h100": Sizes(_HOSTS, 8192),
     "h200": Sizes(_HOSTS, 8192),
 }
-"""The chips for which programs can be compiled without them."""
+"""The chips for which programs can be compiled ahead of time."""
 _GPUS_OF_A_HOST = 8
 NAMES = [f"{kind}:{shape}" for kind, sizes in SIZES.items() for shape in sizes.shapes]
 """The usual topologies."""
@@ -206,7 +206,7 @@ def _target_config(chip: hardware.Chip) -> str:
 
 
 def wanted_libtpu() -> str:
-    """Returns the libtpu that goes with the JAX in use, from its own metadata.
+    """Returns the version of libtpu that the installed JAX requires, from its metadata.
 
     >>> wanted_libtpu().startswith("libtpu==")
     True

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxformer.errors import ConfigError, did_you_mean
 
 AXES = ("slice", "data", "fsdp", "expert", "context", "tensor")
-"""Mesh axes, outermost first: `slice` crosses the slow network between slices, `tensor` wants the fastest links."""
+"""Mesh axes, outermost first: `slice` crosses the slow network between slices, `tensor` needs the fastest links."""
 
 
 def mesh(text: str = "", devices: Sequence[Any] | None = None) -> Mesh:
@@ -94,7 +94,7 @@ def _sizes(text: str) -> dict[str, int]:
 
 
 def _slices(devices: Sequence[Any]) -> set[int]:
-    """Returns the slices of TPUs. JAX numbers hosts of GPUs likewise; these are in order and need no axis."""
+    """Returns the slices of TPUs. JAX also numbers hosts of GPUs as slices; they need no axis and count as one."""
     return {getattr(device, "slice_index", 0) if device.platform == "tpu" else 0 for device in devices}
 
 

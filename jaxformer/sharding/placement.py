@@ -88,5 +88,5 @@ class Placement:
         return tables.state_shardings(jax.eval_shape(make), params, optimizer, self.mesh)
 
     def under(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns `function` with the activations that it names placed while it is traced; goes inside ``jax.jit``."""
+        """Returns `function` with placed activations; to be applied inside ``jax.jit``, like `rules.under`."""
         return function if self.mesh.size == 1 else tables.under(self.rules, self.mesh)(function)

@@ -1,4 +1,4 @@
-"""Training: state, step, loop, checkpoints and logs; it knows no task."""
+"""Training: state, step, loop, checkpoints and logs; independent of any task."""
 
 from jaxformer.training.checkpoint import CheckpointError as CheckpointError
 from jaxformer.training.checkpoint import Checkpoints as Checkpoints

@@ -11,7 +11,7 @@ from jaxformer.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """The length of a training, and what it keeps.
+    """The length of a training, its validations and its checkpoints.
 
     A run with checkpoints also writes one at the last step, at a best validation, and when it is asked to stop.
     """
@@ -19,7 +19,7 @@ class TrainConfig:
     steps: int = 100_000
     """Parameter updates."""
     accumulate: int = 1
-    """Microbatches an update: a batch is cut into this many parts, which run one after another."""
+    """Microbatches an update: a batch is split into this many parts, which run one after another."""
     ema_decay: float = 0.0
     """Decay of an exponential moving average of the parameters; 0 keeps none."""
     validate_every: int = 1000
@@ -56,5 +56,5 @@ class TrainConfig:
 
     @property
     def rollbacks(self) -> int:
-        """The number of times in a row that training goes back to a checkpoint."""
+        """The most times in a row that training goes back to a checkpoint."""
         return 3 if self.nonfinite == "rollback" else 0

@@ -12,7 +12,7 @@ from jaxformer import files
 
 
 class JsonLog:
-    """A log with one JSON object a line. Opening it at a step removes what an earlier process wrote after that step.
+    """A log with one JSON object a line. Opening it at a step removes the lines of later steps.
 
     Args:
       path: the file; created if it does not exist.
@@ -53,7 +53,7 @@ class JsonLog:
 
 
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Returns the lines of a log, without those that a crash cut short or garbled."""
+    """Returns the lines of a log, without those that a crash truncated or damaged."""
     entries = []
     for line in pathlib.Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
         try:

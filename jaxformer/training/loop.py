@@ -1,4 +1,4 @@
-"""The training loop. It knows steps, batches, validation and checkpoints, and no task."""
+"""The training loop: steps, validation and checkpoints, independent of any task."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class _Clock:
         return self._over(self._config.checkpoint_minutes, self._saved, number)
 
     def _over(self, minutes: float, since: float, number: int) -> bool:
-        """Returns True if so many minutes have passed since `since`.
+        """Returns True if this many minutes have passed since `since`.
 
         The clock of the first process decides, at some steps only, because all processes wait for its answer.
         """

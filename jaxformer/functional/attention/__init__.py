@@ -1,4 +1,4 @@
-"""Attention: `api` dispatches to implementations, which know the request in `base` and not each other."""
+"""Attention: `api` dispatches to implementations, which import `base` and not each other."""
 
 from jaxformer.functional.attention.additive import additive_attention as additive_attention
 from jaxformer.functional.attention.additive import general_attention as general_attention

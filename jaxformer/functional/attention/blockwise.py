@@ -310,7 +310,7 @@ def _through_bias(tiling: Tiling, leaves, d_leaves, tile: Tile, query: Array, d_
 
 
 def _pad_bias(tiling: Tiling, bias: Any) -> Any:
-    """Pads an array to full blocks, unless it is broadcast: XLA would move a slice beyond the end, not cut it."""
+    """Pads an array to full blocks, unless it is broadcast: XLA would shift a slice that goes beyond the end."""
     if bias is None or tiling.tree is not None:
         return bias
     missing = [-length % block for length, block in zip(tiling.dims[2:], tiling.blocks, strict=True)]

@@ -1,4 +1,4 @@
-"""The corpora of a translation experiment, as its data configuration names them."""
+"""The corpora of a translation experiment, from its data configuration."""
 
 from __future__ import annotations
 
