@@ -64,6 +64,8 @@ class TrainConfig:
         check_at_least(self, 1, "steps", "accumulate", "keep_last")
         check_at_least(self, 0, "ema_decay", "validate_every", "patience", "minutes", "checkpoint_every")
         check_at_least(self, 0, "checkpoint_minutes", "log_every", "stall_minutes")
+        if self.steps >= 2**31:  # the counter of the training state has 32 bits
+            raise ConfigError(f"steps must be less than 2**31, got {self.steps}")
         if self.ema_decay >= 1:
             raise ConfigError(f"ema_decay must be less than 1, got {self.ema_decay}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Literal
 
 import jax
@@ -10,6 +11,7 @@ import optax
 
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.training import schedules
+from jaxformer.training.config import check_at_least
 
 SCHEDULES = "inverse_sqrt", "cosine", "linear", "constant"
 
@@ -38,6 +40,16 @@ class OptimizerConfig:
     """Decoupled weight decay (Loshchilov and Hutter 2019), on matrices only."""
     clip_norm: float = 0.0
     """Largest global norm of the gradient; 0 does not clip."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 0, "learning_rate", "warmup_steps", "decay_steps", "cooldown", "b1", "b2", "epsilon")
+        check_at_least(self, 0, "weight_decay", "clip_norm")
+        for name in ("learning_rate", "epsilon", "weight_decay", "clip_norm"):
+            if getattr(self, name) == math.inf:
+                raise ConfigError(f"{name} must be finite, got inf")
+        for name in ("b1", "b2"):
+            if getattr(self, name) >= 1:
+                raise ConfigError(f"{name} must be less than 1, got {getattr(self, name)}")
 
 
 def make_schedule(config: OptimizerConfig, *, steps: int) -> schedules.Schedule:
