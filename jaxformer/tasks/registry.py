@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import pathlib
 import sys
 import types
@@ -74,10 +75,13 @@ def read_config(path: pathlib.Path) -> TaskConfig:
     name = saved.get("task")
     if not isinstance(name, str) or name not in TASKS:
         raise ConfigError(f"{path} is of task {name!r}; this version knows {sorted(TASKS)}")
-    return from_data(get(name).config, saved.get("config"))
+    try:
+        return from_data(get(name).config, saved.get("config"))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
-def configure(reference: str, **settings: Any) -> TaskConfig:
+def configure(reference: str | os.PathLike[str], **settings: Any) -> TaskConfig:
     """Returns a named configuration, with some settings replaced.
 
     Args:
@@ -90,7 +94,7 @@ def configure(reference: str, **settings: Any) -> TaskConfig:
     >>> configure("demo", train={"steps": 20}).train.steps
     20
     """
-    return changed(resolve(reference), settings)
+    return changed(resolve(os.fspath(reference)), settings)
 
 
 def resolve(reference: str) -> TaskConfig:
