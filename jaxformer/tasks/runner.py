@@ -17,7 +17,7 @@ from rich.console import Console
 
 from jaxformer import sharding, training
 from jaxformer.config import changed, fingerprint
-from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.errors import ConfigError, JaxformerError, did_you_mean
 from jaxformer.evaluation.scores import Score
 from jaxformer.files import write_text
 from jaxformer.modules.pure import Params
@@ -49,13 +49,14 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
       NonFiniteError: a loss or gradient was not finite.
     """
     out, console = pathlib.Path(out), console or Console(stderr=True, quiet=not processes.first())
-    say = _sayer(console)
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
     # Whatever can be refused is refused before `out` is claimed: a mistake leaves nothing behind.
     training.make_schedule(config.optimizer, steps=config.train.steps)
     _check_metric(task, config.train.metric)
     task.check(config)
     resumed = rundir.holds_run(out)
+    if config.init_from and not resumed:
+        _check_init(config.init_from)
     if resumed:
         rundir.check_config(out, registry.read_config(out), config)
     corpus = task.read(config)
@@ -64,6 +65,25 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
         rundir.check_data(out, corpus.fingerprints)  # after agreeing, so that all processes refuse together
     else:
         _claim(out, task, config)
+    try:
+        return _train(task, config, corpus, out, placement, console, resumed)
+    except JaxformerError:
+        if processes.first():
+            rundir.release(out, task.vocabulary_files)  # what only the data or the other run could show
+        raise
+
+
+def _train(
+    task: AnyTask,
+    config: TaskConfig,
+    corpus: Corpus,
+    out: pathlib.Path,
+    placement: Placement,
+    console: Console,
+    resumed: bool,
+) -> training.Result:
+    """Trains in a run directory that is claimed."""
+    say = _sayer(console)
     data = _prepare(task, config, corpus, out, placement, say)
     trainer = make_trainer(task, config, data.vocabulary.vocab_size, placement)
     abstract = trainer.abstract_state()
@@ -173,9 +193,26 @@ def _first_state(
 
 
 def _split_init(text: str) -> tuple[pathlib.Path, str]:
-    """The run and the checkpoint of ``RUN[:CHECKPOINT]``."""
-    run, _, checkpoint = text.partition(":")
-    return pathlib.Path(run), checkpoint or "best"
+    """The run and the checkpoint of ``RUN[:CHECKPOINT]``; a directory of this very name is the run."""
+    if pathlib.Path(text).is_dir():
+        return pathlib.Path(text), "best"
+    run, colon, checkpoint = text.rpartition(":")
+    return pathlib.Path(run if colon else text), (colon and checkpoint) or "best"
+
+
+def _check_init(text: str) -> None:
+    """Checks that there is such a run, with such a checkpoint, before the data is prepared."""
+    run, checkpoint = _split_init(text)
+    registry.read_config(run)
+    if checkpoint != "average":
+        with training.Checkpoints(run / "checkpoints") as saved:
+            _choose(saved, checkpoint)
+    elif not (run / "average").is_dir():
+        raise _no_average(run)
+
+
+def _no_average(run: pathlib.Path) -> training.CheckpointError:
+    return training.CheckpointError(f"{run} has no averaged parameters; run `jaxformer average {run}` first")
 
 
 class Validation:
@@ -200,7 +237,7 @@ class Validation:
 
 
 def load(
-    run: Path, *, checkpoint: str = "best", mesh: str = "", decode: Mapping[str, object] | None = None
+    run: Path, *, checkpoint: str | int = "best", mesh: str = "", decode: Mapping[str, object] | None = None
 ) -> Predictor:
     """Returns the predictor of a run, whichever its task is: a `Translator`, a `TextGenerator`, ...
 
@@ -219,7 +256,7 @@ def load(
         if not hasattr(config, "decode"):
             raise ConfigError(f"{run} has no settings named decode: a {registry.task_of(config).name} searches nothing")
         config = changed(config, {"decode": decode})
-    return predictor(run, config, checkpoint=checkpoint, mesh=mesh)
+    return predictor(run, config, checkpoint=str(checkpoint), mesh=mesh)
 
 
 def predictor(run: pathlib.Path, config: TaskConfig, *, checkpoint: str = "best", mesh: str = "") -> Predictor:
@@ -245,7 +282,7 @@ def _restore(run: pathlib.Path, trainer: Trainer, checkpoint: str) -> tuple[Para
         with training.Checkpoints(run / "average") as saved:
             restored = saved.restore_latest(abstract.params)
         if restored is None:
-            raise training.CheckpointError(f"{run} has no averaged parameters; run `jaxformer average {run}` first")
+            raise _no_average(run)
         return restored[0], tuple(restored[1].get("averaged", ()))
     with training.Checkpoints(run / "checkpoints", keep_last=trainer.config.train.keep_last) as saved:
         state, _ = saved.restore(_choose(saved, checkpoint), _without_moments(abstract))
@@ -275,7 +312,13 @@ def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     """Averages the parameters of the last checkpoints (Vaswani et al. 2017, 6.1) into ``run/average``.
 
     Returns the steps that were averaged.
+
+    Raises:
+      ConfigError: `last` is less than 1, or `run` is not a run.
+      CheckpointError: it has no checkpoint yet, or a damaged one.
     """
+    if last < 1:
+        raise ConfigError(f"last must be at least 1, got {last}")
     run = pathlib.Path(run)
     config = registry.read_config(run)
     task = registry.task_of(config)
