@@ -78,6 +78,10 @@ class DecodeConfig:
         at_least(0, self, "temperature", "seed")
         if not math.isfinite(self.temperature):
             raise ValueError(f"temperature must be finite, got {self.temperature}")
+        if self.temperature and not 1e-6 <= self.temperature <= 1e6:  # below, rounding decides in place of the logits
+            raise ValueError(f"temperature must be 0 or in [1e-6, 1e6], got {self.temperature}")
+        if self.seed >= 2**32:
+            raise ValueError(f"seed must be less than 2**32, got {self.seed}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -224,8 +228,11 @@ class TextGenerator:
         A text longer than the window goes on from its last half: what lies further back is forgotten.
 
         Raises:
+          TypeError: `prompts` is one text and not a sequence of texts.
           DataError: a prompt holds characters that the vocabulary does not have.
         """
+        if isinstance(prompts, str):  # each of its characters would be a prompt
+            raise TypeError("prompts must be a sequence of texts, got one text; write [text]")
         ids = [self._encode(prompt) for prompt in prompts]
         ends = [len(prompt_ids) + self.decode.max_tokens for prompt_ids in ids]
         rounds = 0
@@ -298,14 +305,14 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, DeviceBatch, Tok
         data = config.data
         if not data.text:
             raise DataError("no text: give --data.text FILE")
-        files = lambda names: [locate(name.strip(), data.directory) for name in names.split(",")]
+        files = lambda names: [locate(name, data.directory) for name in map(str.strip, names.split(",")) if name]
         text = read_text(*files(data.text))
         if data.validation:
             return TextCorpus(text, read_text(*files(data.validation)))
         return TextCorpus(*split_text(text, held_out=data.held_out))
 
     def prepare(self, config: LanguageModelingConfig, corpus: TextCorpus, run: pathlib.Path) -> TextData:
-        data, path = config.data, run / self._file(config)
+        data, path = config.data, self._saved(run) or run / self._file(config)
         if processes.first() and not path.exists():
             prepare_tokenizer(corpus.train, data.cache, kind=data.tokenizer, vocab_size=data.vocab_size).save(path)
         processes.wait("the tokenizer is saved")
@@ -322,8 +329,11 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, DeviceBatch, Tok
         return "tokenizer.json" if config.data.tokenizer == "characters" else "tokenizer.model"
 
     def vocabulary(self, run: pathlib.Path) -> Tokenizer:
-        name = next((name for name in self.vocabulary_files if (run / name).exists()), self.vocabulary_files[0])
-        return load_tokenizer(run / name)
+        return load_tokenizer(self._saved(run) or run / self.vocabulary_files[0])
+
+    def _saved(self, run: pathlib.Path) -> pathlib.Path | None:
+        """The tokenizer of a run, which is of another kind than the settings say if it came with `init_from`."""
+        return next((run / name for name in self.vocabulary_files if (run / name).exists()), None)
 
     def planned_vocab_size(self, config: LanguageModelingConfig) -> int:
         if config.model.vocab_size:
