@@ -279,6 +279,8 @@ def _load_params(run: pathlib.Path, checkpoint: str, mesh: str) -> tuple[Params,
 def _restore(run: pathlib.Path, trainer: Trainer, checkpoint: str) -> tuple[Params, tuple[int, ...]]:
     abstract = trainer.abstract_state()
     if checkpoint == "average":
+        if not (run / "average").is_dir():  # it would be made
+            raise _no_average(run)
         with training.Checkpoints(run / "average") as saved:
             restored = saved.restore_latest(abstract.params)
         if restored is None:

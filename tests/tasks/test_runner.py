@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -83,3 +84,9 @@ def test_an_average_of_no_checkpoints_is_refused(tmp_path):
     """The last 0 of a list are all of it."""
     with pytest.raises(ConfigError, match="last must be at least 1, got 0"):
         jaxformer.average(tmp_path, last=0)
+
+
+def test_asking_for_an_average_makes_none(tmp_path):
+    with pytest.raises(training.CheckpointError, match="has no averaged parameters; run `jaxformer average"):
+        runner._restore(tmp_path, SimpleNamespace(abstract_state=lambda: None), "average")
+    assert not list(tmp_path.iterdir())
