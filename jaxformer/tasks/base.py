@@ -133,9 +133,9 @@ class Network(abc.ABC, Generic[BatchT]):
         """The number of parameters."""
 
     @property
-    @abc.abstractmethod
     def compute_dtype(self) -> str:
-        """The dtype of the matrix products' operands."""
+        """The dtype of the matrix products' operands; by default the model's setting of this name."""
+        return self.net.config.compute_dtype
 
     @abc.abstractmethod
     def loss(
@@ -151,9 +151,9 @@ class Network(abc.ABC, Generic[BatchT]):
     def shape(self, batch: BatchT) -> tuple[int, ...]:
         """Returns the rows of a batch, then its lengths; the last is that of what is predicted."""
 
-    @abc.abstractmethod
     def planned_shape(self, num_rows: int, length: int) -> tuple[int, ...]:
-        """Returns the `shape` of a batch of so many rows whose sequences all have this length."""
+        """Returns the `shape` of a batch of so many rows whose sequences all have this length; one a row by default."""
+        return num_rows, length
 
     @abc.abstractmethod
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> object:
@@ -234,9 +234,10 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
           ConfigError: they leave it open.
         """
 
-    @abc.abstractmethod
     def smaller_batch(self, config: ConfigT, num_rows: int) -> str:
-        """Returns the option for batches of so many rows; empty where training would refuse them."""
+        """Returns the option for batches of so many rows; empty where training would refuse them, as by default."""
+        del config, num_rows
+        return ""
 
     @abc.abstractmethod
     def network(

@@ -195,15 +195,8 @@ class LanguageModelNetwork(Network[DeviceBatch]):
         num_rows, length = shape
         return costs.language_model_computed_flops(self.net.config, num_rows, length)
 
-    @property
-    def compute_dtype(self) -> str:
-        return self.net.config.compute_dtype
-
     def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
         return batch.tokens.shape
-
-    def planned_shape(self, num_rows: int, length: int) -> tuple[int, ...]:
-        return num_rows, length
 
     def describe(self, shape: tuple[int, ...]) -> str:
         return "{} x {} tokens".format(*shape)

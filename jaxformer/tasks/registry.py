@@ -58,7 +58,7 @@ def task_of(config: TaskConfig) -> AnyTask:
         module = sys.modules.get(TASKS[name])  # whoever made the configuration has imported its task
         if module is not None and isinstance(config, module.TASK.config):
             return module.TASK
-    raise ConfigError(f"{type(config).__name__} is not the configuration of a task")
+    raise ConfigError(f"{type(config).__name__} is not the configuration of a task in registry.TASKS")
 
 
 def read_config(path: pathlib.Path) -> TaskConfig:

@@ -118,10 +118,6 @@ class TranslationNetwork(Network[DeviceBatch]):
         num_rows, source, target = shape
         return costs.encoder_decoder_computed_flops(self.net.config, num_rows, source, target)
 
-    @property
-    def compute_dtype(self) -> str:
-        return self.net.config.compute_dtype
-
     def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
         num_rows, source = batch.source.shape
         return num_rows, source, batch.target.shape[1]
