@@ -84,7 +84,7 @@ def release(out: pathlib.Path, vocabulary_files: Iterable[str]) -> None:
     for name in ("config.json", "provenance.json", "init.json", *vocabulary_files):
         (out / name).unlink(missing_ok=True)
     for folder in (out / "checkpoints", out):
-        with contextlib.suppress(OSError):  # there is none, or it holds something
+        with contextlib.suppress(OSError):  # missing, or not empty
             folder.rmdir()
 
 
