@@ -25,8 +25,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--last", type=int, default=5, help="the number of checkpoints (default 5)")
     parser.add_argument("--mesh", default="", metavar="MESH", help="device mesh; default: a copy on every device")
     options = parser.parse_args(arguments)
-    if options.last < 1:
-        parser.error(f"--last must be at least 1, got {options.last}")
     from jaxformer.cli import runtime
     from jaxformer.tasks import runner
 

@@ -95,6 +95,8 @@ def _exit_code(error: Exception) -> int | None:
         return error.exit_code
     if _missing_extra(error):
         return 2
+    if _out_of_memory(error):
+        return 1
     return _code_of_jax_error(error) or (1 if isinstance(error, OSError) else None)
 
 
@@ -113,7 +115,16 @@ def _missing_extra(error: Exception) -> bool:
     return isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in EXTRAS
 
 
+def _out_of_memory(error: Exception) -> bool:
+    """Returns whether numpy or a device had no memory left."""
+    device = isinstance(error, RuntimeError) and str(error).startswith("RESOURCE_EXHAUSTED")
+    return device or isinstance(error, MemoryError)
+
+
 def _message(error: Exception) -> str:
+    if _out_of_memory(error):
+        about = (str(error).splitlines() or ["no memory left"])[0]
+        return f"out of memory: {about}; choose a smaller batch or model"
     if _missing_extra(error):
         return f"{error}; install it with: pip install 'jaxformer[train]'"
     return str(error) or f"JAX finds no device, JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"

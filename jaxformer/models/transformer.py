@@ -63,13 +63,15 @@ class TransformerConfig:
     """Activations' dtype; parameters, softmax, norms, logits and loss stay float32."""
 
     def __post_init__(self) -> None:
-        head_dim(self.d_model, self.num_heads, self.num_heads)
         for name, kind in typing.get_type_hints(type(self)).items():
             value = getattr(self, name)
             if typing.get_origin(kind) is Literal and value not in typing.get_args(kind):
                 raise ValueError(f"{name} must be one of {typing.get_args(kind)}, got {value!r}")
+            if kind is int and not name.endswith("vocab_size") and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
             if name.endswith("dropout") and not 0 <= value < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {value}")
+        head_dim(self.d_model, self.num_heads, self.num_heads)
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, got {self.d_model}")
 

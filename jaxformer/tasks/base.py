@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -125,14 +126,14 @@ class Network(abc.ABC, Generic[BatchT]):
     """Rows and length of the batch that needs the most memory."""
 
     @property
-    @abc.abstractmethod
     def num_parameters(self) -> int:
         """The number of parameters."""
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.net.shapes))
 
     @property
-    @abc.abstractmethod
     def compute_dtype(self) -> str:
-        """The dtype of the matrix products' operands."""
+        """The dtype of the matrix products' operands; by default the model's setting of this name."""
+        return self.net.config.compute_dtype
 
     @abc.abstractmethod
     def loss(
@@ -140,17 +141,18 @@ class Network(abc.ABC, Generic[BatchT]):
     ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
         """Returns the training loss summed over a batch, the number of its terms, and further figures."""
 
-    @abc.abstractmethod
     def validation_loss(self, params: Params, batch: BatchT) -> tuple[jax.Array, jax.Array]:
-        """Returns the loss by which models are compared, without dropout or smoothing, as (sum, count)."""
+        """Returns the loss by which models are compared, as (sum, count); by default `loss` without dropout."""
+        total, count, _ = self.loss(params, batch, None)
+        return total, count
 
     @abc.abstractmethod
     def shape(self, batch: BatchT) -> tuple[int, ...]:
         """Returns the rows of a batch, then its lengths; the last is the length of the predicted sequence."""
 
-    @abc.abstractmethod
     def planned_shape(self, num_rows: int, length: int) -> tuple[int, ...]:
         """Returns the `shape` of a batch of `num_rows` rows whose sequences all have this length."""
+        return num_rows, length
 
     @abc.abstractmethod
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> object:
@@ -164,9 +166,9 @@ class Network(abc.ABC, Generic[BatchT]):
     def training_flops(self, shape: tuple[int, ...]) -> float:
         """Returns the model's floating-point operations in a training step; padding counts."""
 
-    @abc.abstractmethod
     def computed_flops(self, shape: tuple[int, ...]) -> float:
-        """Returns the operations that the devices perform, with the recomputation of the backward pass."""
+        """Returns the operations that the devices perform, with any recomputation of the backward pass."""
+        return self.training_flops(shape)
 
     def costs(self, shape: tuple[int, ...]) -> Costs:
         """Returns the size and arithmetic of a training step on a batch of this shape."""
@@ -231,9 +233,10 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
           ConfigError: the settings do not determine it.
         """
 
-    @abc.abstractmethod
     def smaller_batch(self, config: ConfigT, num_rows: int) -> str:
-        """Returns the option for batches of `num_rows` rows; empty if training would refuse them."""
+        """Returns the option for batches of `num_rows` rows; empty, as by default, if training would refuse them."""
+        del config, num_rows
+        return ""
 
     @abc.abstractmethod
     def network(

@@ -80,6 +80,10 @@ class DecodeConfig:
         at_least(0, self, "temperature", "seed")
         if not math.isfinite(self.temperature):
             raise ValueError(f"temperature must be finite, got {self.temperature}")
+        if self.temperature and not 1e-6 <= self.temperature <= 1e6:  # below, rounding decides in place of the logits
+            raise ValueError(f"temperature must be 0 or in [1e-6, 1e6], got {self.temperature}")
+        if self.seed >= 2**32:
+            raise ValueError(f"seed must be less than 2**32, got {self.seed}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,18 +172,9 @@ class LanguageModelNetwork(Network[DeviceBatch]):
     net: Pure[models.LanguageModel, models.LanguageModelConfig]
     largest_batch: tuple[int, int]
 
-    @property
-    def num_parameters(self) -> int:
-        return costs.language_model_parameters(self.net.config)
-
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
-        return *self._cross_entropy(params, batch, key), {}
-
-    def validation_loss(self, params: Params, batch: DeviceBatch):
-        return self._cross_entropy(params, batch, None)
-
-    def _cross_entropy(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
-        return self.net.bind(params).cross_entropy(batch.tokens, batch.labels, valid=batch.valid, key=key)
+        model = self.net.bind(params)
+        return *model.cross_entropy(batch.tokens, batch.labels, valid=batch.valid, key=key), {}
 
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> TextBatch[jax.ShapeDtypeStruct]:
         tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
@@ -193,15 +188,8 @@ class LanguageModelNetwork(Network[DeviceBatch]):
         num_rows, length = shape
         return costs.language_model_computed_flops(self.net.config, num_rows, length)
 
-    @property
-    def compute_dtype(self) -> str:
-        return self.net.config.compute_dtype
-
     def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
         return batch.tokens.shape
-
-    def planned_shape(self, num_rows: int, length: int) -> tuple[int, ...]:
-        return num_rows, length
 
     def describe(self, shape: tuple[int, ...]) -> str:
         return "{} x {} tokens".format(*shape)
@@ -226,8 +214,11 @@ class TextGenerator:
         A text that fills the window is continued from its last half; earlier tokens are forgotten.
 
         Raises:
+          TypeError: `prompts` is one text and not a sequence of texts.
           DataError: a prompt holds characters that the vocabulary does not have.
         """
+        if isinstance(prompts, str):  # each of its characters would be a prompt
+            raise TypeError("prompts must be a sequence of texts, got one text; write [text]")
         ids = [self._encode(prompt) for prompt in prompts]
         ends = [len(prompt_ids) + self.decode.max_tokens for prompt_ids in ids]
         rounds = 0
@@ -307,14 +298,14 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, DeviceBatch, Tok
         data = config.data
         if not data.text:
             raise DataError("no text: give --data.text FILE")
-        files = lambda names: [locate(name.strip(), data.directory) for name in names.split(",")]
+        files = lambda names: [locate(name, data.directory) for name in map(str.strip, names.split(",")) if name]
         text = read_text(*files(data.text))
         if data.validation:
             return TextCorpus(text, read_text(*files(data.validation)))
         return TextCorpus(*split_text(text, held_out=data.held_out))
 
     def prepare(self, config: LanguageModelingConfig, corpus: TextCorpus, run: pathlib.Path) -> TextData:
-        data, path = config.data, run / self._file(config)
+        data, path = config.data, self._saved(run) or run / self._file(config)
         if processes.first() and not path.exists():
             prepare_tokenizer(corpus.train, data.cache, kind=data.tokenizer, vocab_size=data.vocab_size).save(path)
         processes.wait("the tokenizer is saved")
@@ -331,8 +322,11 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, DeviceBatch, Tok
         return "tokenizer.json" if config.data.tokenizer == "characters" else "tokenizer.model"
 
     def vocabulary(self, run: pathlib.Path) -> Tokenizer:
-        name = next((name for name in self.vocabulary_files if (run / name).exists()), self.vocabulary_files[0])
-        return load_tokenizer(run / name)
+        return load_tokenizer(self._saved(run) or run / self.vocabulary_files[0])
+
+    def _saved(self, run: pathlib.Path) -> pathlib.Path | None:
+        """The tokenizer of a run, which is of another kind than the settings say if it came with `init_from`."""
+        return next((run / name for name in self.vocabulary_files if (run / name).exists()), None)
 
     def planned_vocab_size(self, config: LanguageModelingConfig) -> int:
         if config.model.vocab_size:

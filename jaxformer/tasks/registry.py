@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
+import os
 import pathlib
 import sys
 import types
@@ -24,7 +26,10 @@ TASKS = {
     "translation": "jaxformer.tasks.translation",
     "language_model": "jaxformer.tasks.language_model",
 }
-"""The module of each task, by the name that is saved in a run's config.json. A module holds its task as ``TASK``."""
+"""The module of each task, by the name that is saved in a run's config.json. A module holds its task as ``TASK``.
+
+Another package adds a task by an entry point of the group ``jaxformer.tasks``, or by an entry in this table.
+"""
 
 BUILTIN = {
     "demo": "jaxformer.tasks.translation.presets",
@@ -42,9 +47,17 @@ def get(name: str) -> AnyTask:
     Raises:
       ConfigError: there is no such task.
     """
+    _add_installed(name)
     if name not in TASKS:
         raise ConfigError(f"unknown task {name!r}{did_you_mean(name, TASKS)}")
     return importlib.import_module(TASKS[name]).TASK
+
+
+def _add_installed(name: str) -> None:
+    """Registers the task of this name that an installed package offers as an entry point, if there is one."""
+    if name not in TASKS:
+        for entry in importlib.metadata.entry_points(group="jaxformer.tasks", name=name):
+            TASKS[name] = entry.module
 
 
 def task_of(config: TaskConfig) -> AnyTask:
@@ -57,7 +70,7 @@ def task_of(config: TaskConfig) -> AnyTask:
         module = sys.modules.get(TASKS[name])  # the module of an existing configuration is imported
         if module is not None and isinstance(config, module.TASK.config):
             return module.TASK
-    raise ConfigError(f"{type(config).__name__} is not the configuration of a task")
+    raise ConfigError(f"{type(config).__name__} is not the configuration of a task in registry.TASKS")
 
 
 def read_config(path: pathlib.Path) -> TaskConfig:
@@ -72,12 +85,15 @@ def read_config(path: pathlib.Path) -> TaskConfig:
             raise ConfigError(f"{path.parent} is not a run: it has no config.json")
     saved = read_json(path)
     name = saved.get("task")
-    if not isinstance(name, str) or name not in TASKS:
-        raise ConfigError(f"{path} is of task {name!r}; this version knows {sorted(TASKS)}")
-    return from_data(get(name).config, saved.get("config"))
+    if not isinstance(name, str):
+        raise ConfigError(f"{path} is of task {name!r}; there are {', '.join(sorted(TASKS))}")
+    try:
+        return from_data(get(name).config, saved.get("config"))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
-def configure(reference: str, **settings: Any) -> TaskConfig:
+def configure(reference: str | os.PathLike[str], **settings: Any) -> TaskConfig:
     """Returns a named configuration, with some settings replaced.
 
     Args:
@@ -90,7 +106,7 @@ def configure(reference: str, **settings: Any) -> TaskConfig:
     >>> configure("demo", train={"steps": 20}).train.steps
     20
     """
-    return changed(resolve(reference), settings)
+    return changed(resolve(os.fspath(reference)), settings)
 
 
 def resolve(reference: str) -> TaskConfig:

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import pathlib
@@ -74,6 +75,17 @@ def claim(out: pathlib.Path, task: str, config: Any, vocabulary_files: Iterable[
         (out / name).unlink(missing_ok=True)
     saved = {"task": task, "config": to_data(config)}
     write_text(out / "config.json", json.dumps(saved, indent=2, ensure_ascii=False) + "\n")
+
+
+def release(out: pathlib.Path, vocabulary_files: Iterable[str]) -> None:
+    """Removes what `claim` and the preparation of data left in `out`, unless training has begun there."""
+    if holds_run(out):
+        return
+    for name in ("config.json", "provenance.json", "init.json", *vocabulary_files):
+        (out / name).unlink(missing_ok=True)
+    for folder in (out / "checkpoints", out):
+        with contextlib.suppress(OSError):  # missing, or not empty
+            folder.rmdir()
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:

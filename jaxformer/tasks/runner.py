@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 import pathlib
@@ -17,7 +16,7 @@ from rich.console import Console
 
 from jaxformer import sharding, training
 from jaxformer.config import changed, fingerprint
-from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.errors import ConfigError, JaxformerError, did_you_mean
 from jaxformer.evaluation.scores import Score
 from jaxformer.files import write_text
 from jaxformer.modules.pure import Params
@@ -28,7 +27,7 @@ from jaxformer.tasks.base import Corpus, Data, Predictor, Say, TaskConfig
 from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.trainer import Trainer, make_trainer
 from jaxformer.training.logging import JsonLog, TensorBoard
-from jaxformer.training.progress import peak_flops, print_line, reporter
+from jaxformer.training.progress import peak_flops, reporter
 
 Path = str | os.PathLike[str]
 
@@ -49,13 +48,14 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
       NonFiniteError: a loss or gradient was not finite.
     """
     out, console = pathlib.Path(out), console or Console(stderr=True, quiet=not processes.first())
-    say = functools.partial(print_line, console)
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
     # All settings are checked before `out` is claimed, so that a mistake leaves no files.
     training.make_schedule(config.optimizer, steps=config.train.steps)
     _check_metric(task, config.train.metric)
     task.check(config)
     resumed = rundir.holds_run(out)
+    if config.init_from and not resumed:
+        _check_init(config.init_from)
     if resumed:
         rundir.check_config(out, registry.read_config(out), config)
     corpus = task.read(config)
@@ -64,6 +64,25 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
         rundir.check_data(out, corpus.fingerprints)  # after agreeing, so that all processes refuse together
     else:
         _claim(out, task, config)
+    try:
+        return _train(task, config, corpus, out, placement, console, resumed)
+    except JaxformerError:
+        if processes.first():
+            rundir.release(out, task.vocabulary_files)  # what only the data or the other run could show
+        raise
+
+
+def _train(
+    task: AnyTask,
+    config: TaskConfig,
+    corpus: Corpus,
+    out: pathlib.Path,
+    placement: Placement,
+    console: Console,
+    resumed: bool,
+) -> training.Result:
+    """Trains in a run directory that is claimed."""
+    say = functools.partial(print_line, console)
     data = _prepare(task, config, corpus, out, placement, say)
     trainer = make_trainer(task, config, data.vocabulary.vocab_size, placement)
     abstract = trainer.abstract_state()
@@ -173,9 +192,26 @@ def _first_state(
 
 
 def _split_init(text: str) -> tuple[pathlib.Path, str]:
-    """Returns the run and the checkpoint of ``RUN[:CHECKPOINT]``."""
-    run, _, checkpoint = text.partition(":")
-    return pathlib.Path(run), checkpoint or "best"
+    """Returns the run and the checkpoint of ``RUN[:CHECKPOINT]``; a directory with the whole name is the run."""
+    if pathlib.Path(text).is_dir():
+        return pathlib.Path(text), "best"
+    run, colon, checkpoint = text.rpartition(":")
+    return pathlib.Path(run if colon else text), (colon and checkpoint) or "best"
+
+
+def _check_init(text: str) -> None:
+    """Checks, before the data is prepared, that the run and its checkpoint exist."""
+    run, checkpoint = _split_init(text)
+    registry.read_config(run)
+    if checkpoint != "average":
+        with training.Checkpoints(run / "checkpoints") as saved:
+            _choose(saved, checkpoint)
+    elif not (run / "average").is_dir():
+        raise _no_average(run)
+
+
+def _no_average(run: pathlib.Path) -> training.CheckpointError:
+    return training.CheckpointError(f"{run} has no averaged parameters; run `jaxformer average {run}` first")
 
 
 class Validation:
@@ -200,7 +236,7 @@ class Validation:
 
 
 def load(
-    run: Path, *, checkpoint: str = "best", mesh: str = "", decode: Mapping[str, object] | None = None
+    run: Path, *, checkpoint: str | int = "best", mesh: str = "", decode: Mapping[str, object] | None = None
 ) -> Predictor:
     """Returns the predictor of a run of any task: a `Translator`, a `TextGenerator`, ...
 
@@ -219,7 +255,7 @@ def load(
         if not hasattr(config, "decode"):
             raise ConfigError(f"{run} has no settings named decode: a {registry.task_of(config).name} searches nothing")
         config = changed(config, {"decode": decode})
-    return predictor(run, config, checkpoint=checkpoint, mesh=mesh)
+    return predictor(run, config, checkpoint=str(checkpoint), mesh=mesh)
 
 
 def predictor(run: pathlib.Path, config: TaskConfig, *, checkpoint: str = "best", mesh: str = "") -> Predictor:
@@ -242,10 +278,12 @@ def _load_params(run: pathlib.Path, checkpoint: str, mesh: str) -> tuple[Params,
 def _restore(run: pathlib.Path, trainer: Trainer, checkpoint: str) -> tuple[Params, tuple[int, ...]]:
     abstract = trainer.abstract_state()
     if checkpoint == "average":
+        if not (run / "average").is_dir():  # it would be made
+            raise _no_average(run)
         with training.Checkpoints(run / "average") as saved:
             restored = saved.restore_latest(abstract.params)
         if restored is None:
-            raise training.CheckpointError(f"{run} has no averaged parameters; run `jaxformer average {run}` first")
+            raise _no_average(run)
         return restored[0], tuple(restored[1].get("averaged", ()))
     with training.Checkpoints(run / "checkpoints", keep_last=trainer.config.train.keep_last) as saved:
         state, _ = saved.restore(_choose(saved, checkpoint), _without_moments(abstract))
@@ -275,7 +313,13 @@ def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     """Averages the parameters of the last checkpoints (Vaswani et al. 2017, 6.1) into ``run/average``.
 
     Returns the steps that were averaged.
+
+    Raises:
+      ConfigError: `last` is less than 1, or `run` is not a run.
+      CheckpointError: it has no checkpoint yet, or a damaged one.
     """
+    if last < 1:
+        raise ConfigError(f"last must be at least 1, got {last}")
     run = pathlib.Path(run)
     config = registry.read_config(run)
     task = registry.task_of(config)

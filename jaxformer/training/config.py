@@ -51,6 +51,8 @@ class TrainConfig:
         at_least(1, self, "steps", "accumulate", "keep_last")
         at_least(0, self, "ema_decay", "validate_every", "patience", "minutes", "checkpoint_every")
         at_least(0, self, "checkpoint_minutes", "log_every", "stall_minutes")
+        if self.steps >= 2**31:  # the counter of the training state has 32 bits
+            raise ConfigError(f"steps must be less than 2**31, got {self.steps}")
         if self.ema_decay >= 1:
             raise ConfigError(f"ema_decay must be less than 1, got {self.ema_decay}")
 

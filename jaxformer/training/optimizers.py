@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Literal
 
 import jax
 import optax
 
+from jaxformer.config import at_least
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.training import schedules
 
@@ -38,6 +40,16 @@ class OptimizerConfig:
     """Decoupled weight decay (Loshchilov and Hutter 2019), on matrices only."""
     clip_norm: float = 0.0
     """Largest global norm of the gradient; 0 does not clip."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "learning_rate", "warmup_steps", "decay_steps", "cooldown", "b1", "b2", "epsilon")
+        at_least(0, self, "weight_decay", "clip_norm")
+        for name in ("learning_rate", "epsilon", "weight_decay", "clip_norm"):
+            if getattr(self, name) == math.inf:
+                raise ConfigError(f"{name} must be finite, got inf")
+        for name in ("b1", "b2"):
+            if getattr(self, name) >= 1:
+                raise ConfigError(f"{name} must be less than 1, got {getattr(self, name)}")
 
 
 def make_schedule(config: OptimizerConfig, *, steps: int) -> schedules.Schedule:

@@ -38,6 +38,17 @@ def test_exit_codes(monkeypatch, capsys, error, code):
     assert len(said.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError("Unable to allocate 7 TiB"), RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating")]
+)
+def test_no_memory_left_is_one_line(monkeypatch, capsys, error):
+    found, said = outcome(monkeypatch, capsys, lambda: raise_it(error))
+    assert found == 1
+    assert said.startswith("jaxformer demo: out of memory: ")
+    assert said.endswith("; choose a smaller batch or model\n")
+    assert len(said.splitlines()) == 1
+
+
 def test_an_error_carries_its_exit_code(monkeypatch, capsys):
     class Tired(JaxformerError):
         exit_code = 7

@@ -13,6 +13,10 @@ from tests.models.small import CONFIGS, LANGUAGE_CONFIGS
     ("change", "message"),
     [
         ({"num_heads": 3}, r"d_model \(8\) must be divisible by num_heads \(3\)"),
+        ({"num_heads": -2}, "num_heads must be at least 1, got -2"),
+        ({"d_model": 0}, "d_model must be at least 1, got 0"),
+        ({"d_ff": 0}, "d_ff must be at least 1, got 0"),
+        ({"max_positions": 0}, "max_positions must be at least 1, got 0"),
         ({"d_model": 7, "num_heads": 1}, r"sinusoidal positions need an even d_model, got 7"),
         ({"positions": "sinusodial"}, r"positions must be one of \('sinusoidal', 'learned'\), got 'sinusodial'"),
         ({"norm_position": "sandwich"}, r"norm_position must be one of \('post', 'pre'\), got 'sandwich'"),

@@ -1,12 +1,18 @@
 """The parts of a task that every task shares: settings, costs, and what a task need not say."""
 
+import importlib.metadata
 import importlib.util
+import sys
+import types
 
 import pytest
 
+from jaxformer import models
+from jaxformer.config import changed
+from jaxformer.errors import ConfigError
 from jaxformer.tasks import registry
 from jaxformer.tasks.base import Task, TaskConfig
-from jaxformer.tasks.language_model import LanguageModelingConfig
+from jaxformer.tasks.language_model import TASK, LanguageModelingConfig
 from jaxformer.tasks.translation import TranslationConfig
 
 CONFIGS = [TranslationConfig(), registry.configure("language_model", model={"vocab_size": 80})]
@@ -51,3 +57,51 @@ def test_what_a_task_says_of_itself_is_known_to_the_rest(config):
     assert all(importlib.util.find_spec(f"jaxformer.cli.{command}") for command in task.commands)
     assert task.default_split in ("test", "validation")
     assert task.vocabulary_files
+
+
+def test_what_a_network_has_by_default():
+    shape = models.LanguageModelConfig(d_model=8, num_heads=2, d_ff=8, num_layers=1, compute_dtype="bfloat16")
+    network = TASK.network(LanguageModelingConfig(model=shape), 8)
+    assert network.compute_dtype == "bfloat16"
+    assert network.planned_shape(3, 5) == (3, 5)
+
+
+def test_no_smaller_batch_is_offered_by_default():
+    config = LanguageModelingConfig()
+    assert Task.smaller_batch(TASK, config, 4) == ""
+    assert TASK.smaller_batch(config, 4) == "--data.batch_size 4"
+
+
+def test_a_task_is_registered_from_outside_the_package(monkeypatch, tmp_path):
+    """With one line, by the module that holds it."""
+
+    class ParityConfig(TaskConfig):
+        pass
+
+    task = types.SimpleNamespace(config=ParityConfig)
+    config = changed(ParityConfig(), {"seed": 3})
+    with pytest.raises(ConfigError, match=r"ParityConfig is not the configuration of a task in registry\.TASKS"):
+        registry.task_of(config)
+    monkeypatch.setitem(sys.modules, "my_parity", types.SimpleNamespace(TASK=task))
+    monkeypatch.setitem(registry.TASKS, "parity", "my_parity")
+    assert registry.task_of(config) is task
+    assert registry.get("parity") is task
+
+
+def test_a_task_of_another_package_is_an_entry_point(monkeypatch):
+    """A run of it is read by any process, without a line that registers it."""
+    (entry,) = importlib.metadata.EntryPoints(
+        [importlib.metadata.EntryPoint("parity", "my_parity", "jaxformer.tasks")]
+    ).select(name="parity")
+    offered = lambda *, group, name: [entry] if (group, name) == ("jaxformer.tasks", "parity") else []
+    monkeypatch.setattr(importlib.metadata, "entry_points", offered)
+    monkeypatch.setattr(registry, "TASKS", dict(registry.TASKS))
+    monkeypatch.setitem(sys.modules, "my_parity", types.SimpleNamespace(TASK="the task"))
+    assert registry.get("parity") == "the task"
+    with pytest.raises(ConfigError, match="unknown task 'party'; did you mean 'parity'"):
+        registry.get("party")
+
+
+def test_a_network_counts_its_parameters():
+    network = TASK.network(registry.configure("language_model"), 72)
+    assert network.num_parameters == models.costs.language_model_parameters(network.net.config)

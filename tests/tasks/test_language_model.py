@@ -9,6 +9,7 @@ import pytest
 
 from jaxformer import demo, models
 from jaxformer.config import changed
+from jaxformer.data.pipeline import prepare_tokenizer
 from jaxformer.data.tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import pure
@@ -109,6 +110,52 @@ def test_greedy_takes_the_most_probable_character(generator):
 def test_unknown_characters_are_named(generator):
     with pytest.raises(DataError, match="the model's vocabulary has no 'é', '雨'"):
         generator.generate(["é雨The"])
+
+
+def test_one_text_is_not_a_list_of_prompts(generator):
+    """Each of its characters would be a prompt."""
+    with pytest.raises(TypeError, match=r"write \[text\]"):
+        generator.generate("The")
+
+
+def test_the_coldest_temperature_is_greedy(generator):
+    texts = [
+        dataclasses.replace(generator, decode=DecodeConfig(max_tokens=6, temperature=t)).generate(["She"])
+        for t in (0.0, 1e-6)
+    ]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": 1e-10}, r"temperature must be 0 or in \[1e-6, 1e6\], got 1e-10"),
+        ({"temperature": 1e39}, r"temperature must be 0 or in \[1e-6, 1e6\], got 1e\+39"),
+        ({"seed": 2**32}, r"seed must be less than 2\*\*32, got 4294967296"),
+    ],
+)
+def test_settings_that_32_bits_cannot_hold_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        DecodeConfig(**settings)
+
+
+def test_a_comma_after_the_last_file_names_no_file(tmp_path):
+    config = tiny(tmp_path)
+    text = config.data.text
+    assert TASK.read(changed(config, {"data": {"text": f"{text}, "}})) == TASK.read(config)
+    with pytest.raises(DataError, match="no text"):
+        TASK.read(changed(config, {"data": {"text": ","}}))
+
+
+def test_a_run_keeps_one_tokenizer(tmp_path):
+    """The one that came with `init_from`, of whichever kind it is; it is the one that is loaded later."""
+    config, run = tiny(tmp_path), tmp_path / "run"
+    corpus = TASK.read(config)
+    subwords = prepare_tokenizer(corpus.train, tmp_path / "cache", kind="bpe", vocab_size=400)
+    subwords.save(run / "tokenizer.model")
+    data = TASK.prepare(config, corpus, run)
+    assert data.vocabulary.fingerprint == subwords.fingerprint == TASK.vocabulary(run).fingerprint
+    assert not (run / "tokenizer.json").exists()
 
 
 def test_t7_without_the_causal_mask(generator):

@@ -6,7 +6,7 @@ import pytest
 
 from jaxformer.config import to_data
 from jaxformer.errors import ConfigError
-from jaxformer.tasks import registry
+from jaxformer.tasks import registry, rundir
 from jaxformer.tasks.translation import TranslationConfig
 
 
@@ -121,3 +121,16 @@ def test_every_task_is_there(name):
 def test_every_built_in_configuration_is_there(folder, name):
     assert registry.resolve(name)
     assert dict(registry.catalog())[name]
+
+
+def test_a_path_names_a_configuration(folder):
+    rundir.claim(folder / "run", "translation", registry.resolve("demo"), ())
+    assert registry.configure(folder / "run" / "config.json", seed=3).seed == 3
+
+
+def test_a_wrong_setting_in_a_file_names_the_file(tmp_path):
+    rundir.claim(tmp_path, "translation", registry.resolve("demo"), ())
+    path = tmp_path / "config.json"
+    path.write_text(path.read_text().replace('"seed"', '"sede"'))
+    with pytest.raises(ConfigError, match=r"config\.json: unknown setting 'sede'; did you mean 'seed'"):
+        registry.read_config(tmp_path)

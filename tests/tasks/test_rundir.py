@@ -25,6 +25,22 @@ def test_run_directories(tmp_path):
         rundir.check_config(run, config, dataclasses.replace(config, seed=1))
 
 
+def test_a_refused_run_leaves_nothing(tmp_path):
+    """Unless its training had begun, or the folder holds other files."""
+    run, other, begun = tmp_path / "run", tmp_path / "other", tmp_path / "begun"
+    for out in (run, other, begun):
+        rundir.claim(out, "translation", small(), ("tokenizer.model",))
+        (out / "tokenizer.model").write_bytes(b"pieces")
+        (out / "checkpoints").mkdir()
+    (other / "notes").touch()
+    (begun / "log.jsonl").touch()
+    for out in (run, other, begun):
+        rundir.release(out, ("tokenizer.model",))
+    assert not run.exists()
+    assert [path.name for path in other.iterdir()] == ["notes"]
+    assert len(list(begun.iterdir())) == 4
+
+
 def test_files_that_are_no_run_are_left_alone(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("years of work")
@@ -36,7 +52,7 @@ def test_files_that_are_no_run_are_left_alone(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"task": "cooking", "config": {}}', "task 'cooking'"),
+        ('{"task": "cooking", "config": {}}', "unknown task 'cooking'"),
         ('{"task": [], "config": {}}', r"task \[\]"),
         ("[1]", "no JSON object"),
         ("{", "cannot read"),

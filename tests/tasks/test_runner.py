@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 import re
 import runpy
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -17,8 +18,16 @@ from tests.contracts.task import quiet
 from tests.tasks.small import small
 
 
-def test_settings_put_right_are_not_another_run(tmp_path):
-    """What ended for its settings, before a step, is in nobody's way: the advice of its message can be followed."""
+def test_a_refused_run_leaves_nothing(tmp_path):
+    """Where only the data can show that the settings are wrong, too."""
+    with pytest.raises(DataError, match=r"model\.max_positions is 8"):
+        jaxformer.train(small(cache=str(tmp_path / "cache")), tmp_path / "run", console=quiet())
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_put_right_are_not_another_run(tmp_path, monkeypatch):
+    """What ended before a step is in nobody's way, even if it was killed before it could remove its files."""
+    monkeypatch.setattr(rundir, "release", lambda out, names: None)
     wrong = small(cache=str(tmp_path / "cache"))
     for config in (wrong, dataclasses.replace(wrong, data=dataclasses.replace(wrong.data, vocab_size=500))):
         with pytest.raises(DataError, match=r"model\.max_positions is 8"):
@@ -40,6 +49,49 @@ def test_a_checkpoint_is_a_number_of_digits(tmp_path):
         saved.save(2, {"x": jax.numpy.ones(2)}, {})
         with pytest.raises(ConfigError, match="no checkpoint '²'"):
             runner._choose(saved, "²")
+
+
+@pytest.mark.parametrize(
+    ("given", "run", "checkpoint"),
+    [
+        ("a", "a", "best"),
+        ("a:", "a", "best"),
+        ("a:last", "a", "last"),
+        ("10:30", "10:30", "best"),
+        ("10:30:4", "10:30", "4"),
+    ],
+)
+def test_the_run_and_checkpoint_of_a_warm_start(tmp_path, monkeypatch, given, run, checkpoint):
+    """A directory may have a colon in its name, as times have."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "10:30").mkdir()
+    assert runner._split_init(given) == (pathlib.Path(run), checkpoint)
+
+
+def test_a_warm_start_that_cannot_be_is_refused_before_the_data_is_prepared(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "_prepare", None)
+    config = small(cache=str(tmp_path / "cache"))
+    for given, message in (("nowhere", "nowhere is not a run"), (str(tmp_path / "run"), "is not a run")):
+        with pytest.raises(ConfigError, match=message):
+            jaxformer.train(dataclasses.replace(config, init_from=given), tmp_path / "run", console=quiet())
+    rundir.claim(tmp_path / "source", "translation", config, ())
+    for given, message in ((":average", "has no averaged parameters"), ("", "no checkpoint in")):
+        again = dataclasses.replace(config, init_from=f"{tmp_path / 'source'}{given}")
+        with pytest.raises(training.CheckpointError, match=message):
+            jaxformer.train(again, tmp_path / "run", console=quiet())
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_average_of_no_checkpoints_is_refused(tmp_path):
+    """The last 0 of a list are all of it."""
+    with pytest.raises(ConfigError, match="last must be at least 1, got 0"):
+        jaxformer.average(tmp_path, last=0)
+
+
+def test_asking_for_an_average_makes_none(tmp_path):
+    with pytest.raises(training.CheckpointError, match="has no averaged parameters; run `jaxformer average"):
+        runner._restore(tmp_path, SimpleNamespace(abstract_state=lambda: None), "average")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_python_lines_of_the_readme(tmp_path, monkeypatch, capsys):

@@ -1,16 +1,42 @@
 """Optimizers from configuration."""
 
+import math
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 from jaxformer import training
+from jaxformer.errors import ConfigError
 from jaxformer.training import optimizers
 
 
 def test_unknown_schedule():
     with pytest.raises(ValueError, match="no schedule 'cosin'"):
         training.make_optimizer(training.OptimizerConfig(schedule="cosin"), steps=10)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"learning_rate": -1.0}, "learning_rate must be at least 0, got -1.0"),
+        ({"learning_rate": math.nan}, "learning_rate must be at least 0, got nan"),
+        ({"learning_rate": math.inf}, "learning_rate must be finite, got inf"),
+        ({"warmup_steps": -5}, "warmup_steps must be at least 0, got -5"),
+        ({"decay_steps": -4}, "decay_steps must be at least 0, got -4"),
+        ({"cooldown": math.nan}, "cooldown must be at least 0, got nan"),
+        ({"b1": 1.0}, "b1 must be less than 1, got 1.0"),
+        ({"b2": math.nan}, "b2 must be at least 0, got nan"),
+        ({"epsilon": -1.0}, "epsilon must be at least 0, got -1.0"),
+        ({"weight_decay": -1.0}, "weight_decay must be at least 0, got -1.0"),
+        ({"clip_norm": math.nan}, "clip_norm must be at least 0, got nan"),
+    ],
+)
+def test_refusals(settings, message):
+    """A rate below 0 climbs the loss, and NaN would end the training only after it had claimed its run directory."""
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        training.OptimizerConfig(**settings)
 
 
 def test_decay_spares_biases_and_norms():

@@ -82,10 +82,6 @@ class TranslationNetwork(Network[DeviceBatch]):
     objective: LossConfig
     largest_batch: tuple[int, int]
 
-    @property
-    def num_parameters(self) -> int:
-        return costs.encoder_decoder_parameters(self.net.config)
-
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
         smoothing, z_loss = self.objective.label_smoothing, self.objective.z_loss
         return *self._cross_entropy(params, batch, key, smoothing=smoothing, z_loss=z_loss), {}
@@ -118,10 +114,6 @@ class TranslationNetwork(Network[DeviceBatch]):
     def computed_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, source, target = shape
         return costs.encoder_decoder_computed_flops(self.net.config, num_rows, source, target)
-
-    @property
-    def compute_dtype(self) -> str:
-        return self.net.config.compute_dtype
 
     def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
         num_rows, source = batch.source.shape

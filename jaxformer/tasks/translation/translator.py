@@ -86,9 +86,12 @@ class Translator:
           progress: called with the number of sentences done after each batch.
 
         Raises:
+          TypeError: `sentences` is one text and not a sequence of texts.
           ConfigError: `n_best` is larger than the beam.
           DataError: a sentence is longer than the model's positions.
         """
+        if isinstance(sentences, str):  # each of its characters would be a sentence
+            raise TypeError("sentences must be a sequence of texts, got one text; write [text]")
         if not 1 <= n_best <= self.decode.beam_size:
             raise ConfigError(f"n_best must be in [1, beam_size = {self.decode.beam_size}], got {n_best}")
         eos = self.tokenizer.special.eos

@@ -47,6 +47,12 @@ def test_a_translation_is_one_line(monkeypatch):
     assert translator().translate(["She sings.", " \u3000"]) == ["a b  c d e f", ""]
 
 
+def test_one_text_is_not_a_list_of_sentences():
+    """Each of its characters would be a sentence."""
+    with pytest.raises(TypeError, match=r"write \[text\]"):
+        translator().translate("the")
+
+
 def test_limits_on_length():
     one = translator()
     for sentence, (best,) in zip(SENTENCES, one.candidates(SENTENCES), strict=True):
