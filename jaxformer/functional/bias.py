@@ -11,7 +11,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 
 class Bias:
@@ -70,13 +70,24 @@ class Shifted(Bias):
 
 
 def dense_bias(
-    bias: Bias | Array, query: Float[Array, "B T N H"], num_keys: int, scale: float, rows: Array | None = None
+    bias: Bias | Array,
+    query: Float[Array, "B T N H"],
+    num_keys: int,
+    scale: float,
+    rows: Array | None = None,
+    allowed: Bool[Array, "_ _ _ _"] | None = None,
 ) -> Float[Array, "b n t s"]:
-    """Returns the bias of the queries at `rows` (all by default) and of every key, as an array."""
+    """Returns the bias of the queries at `rows` (all by default) and of every key, as an array.
+
+    Queries that may attend to no key by `allowed`, the mask of these rows, count as 0: they may hold NaN, and 0 times
+    NaN would reach the gradients of the bias.
+    """
     rows = jnp.arange(query.shape[1]) if rows is None else rows
     if not isinstance(bias, Bias):
         return bias if bias.shape[2] == 1 else bias[:, :, rows]
     scaled = query.transpose(0, 2, 1, 3)[:, :, rows].astype(jnp.float32) * scale
+    if allowed is not None:
+        scaled = jnp.where(allowed.any(3)[..., None], scaled, 0)
     # Each row is computed by itself because the chosen rows need not be consecutive.
     row_bias = lambda row, index: bias.tile(row[:, :, None], index[None], jnp.arange(num_keys))[:, :, 0]
     return jax.vmap(row_bias, (2, 0), 2)(scaled, rows)

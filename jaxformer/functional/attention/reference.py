@@ -74,7 +74,9 @@ def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "
     dims = batch, num_heads, num_queries, num_keys
     kept = None if request.dropout is None else _kept_weights(request.dropout, dims)
     mask = None if request.mask is None else request.mask.dense(num_queries, num_keys)
-    bias = None if request.bias is None else dense_bias(request.bias, request.query, num_keys, request.scale)
+    bias = request.bias
+    if bias is not None:
+        bias = dense_bias(bias, request.query, num_keys, request.scale, allowed=mask)
     extras = {name: x for name, x in (("mask", mask), ("bias", bias), ("kept", kept)) if x is not None}
 
     def example(query, key, value, extras):  # query [T, N, H], key [S, K, H]; extras [N | 1, T, S]

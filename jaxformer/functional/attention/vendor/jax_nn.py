@@ -60,16 +60,15 @@ def attention_by(call: Callable[..., Array], request: Request) -> Float[Array, "
     """Computes the result of `reference.attention` with a `call` like ``jax.nn.dot_product_attention``."""
     query, key, value, mask = request.query, request.key, request.value, request.mask
     batch, num_queries, num_keys = *query.shape[:2], key.shape[1]
-    bias = None if request.bias is None else dense_bias(request.bias, query, num_keys, request.scale)
+    allowed = None if mask is None else mask.dense(num_queries, num_keys)
+    bias = None if request.bias is None else dense_bias(request.bias, query, num_keys, request.scale, allowed=allowed)
     nonempty = jnp.ones((1, 1, num_queries, 1), bool)
-    allowed = None
     if bias is not None:
         # A bias may be an additive mask. A row of minus infinity, also after a cast to the dtype of the query, is NaN.
         nonempty = bias > -jnp.inf
         low = 0.5 * max(float(jnp.finfo(x.dtype).min) for x in (bias, query))
         bias = jnp.maximum(bias, low).astype(query.dtype)
-    if mask is not None:
-        allowed = mask.dense(num_queries, num_keys)
+    if allowed is not None:
         nonempty = nonempty & allowed  # elementwise: mask and bias together may leave a row without keys
         seen = _per_key_head(allowed.any(2), request.group)
         key, value = (jnp.where(seen, x, 0) for x in (key, value))
