@@ -48,6 +48,8 @@ def refuse_cudnn(request: Request) -> str | None:
         return f"it needs a head dim that is a multiple of 8 and at most 128, got {_dim(request)}"
     if isinstance(request.bias, Bias):
         return "it would need the bias as a T x S array"
+    if request.bias is not None and request.bias.dtype != request.query.dtype:
+        return f"it would round the bias from {request.bias.dtype} to {request.query.dtype}, the dtype of the query"
     return refuse_xla(request)
 
 
@@ -64,10 +66,12 @@ def attention_by(call: Callable[..., Array], request: Request) -> Float[Array, "
     bias = None if request.bias is None else dense_bias(request.bias, query, num_keys, request.scale, allowed=allowed)
     nonempty = jnp.ones((1, 1, num_queries, 1), bool)
     if bias is not None:
-        # A bias may be an additive mask. A row of minus infinity, also after a cast to the dtype of the query, is NaN.
+        # The logits are float32, while bfloat16 has steps of 2 near 500. A bias may be an additive mask; a row of minus
+        # infinity, also after a cast, is NaN.
+        dtype = bias.dtype if bias.dtype == query.dtype else jnp.promote_types(query.dtype, jnp.float32)
         nonempty = bias > -jnp.inf
-        low = 0.5 * max(float(jnp.finfo(x.dtype).min) for x in (bias, query))
-        bias = jnp.maximum(bias, low).astype(query.dtype)
+        low = 0.5 * max(float(jnp.finfo(x).min) for x in (bias.dtype, dtype))
+        bias = jnp.maximum(bias, low).astype(dtype)
     if allowed is not None:
         nonempty = nonempty & allowed  # elementwise: mask and bias together may leave a row without keys
         seen = _per_key_head(allowed.any(2), request.group)
