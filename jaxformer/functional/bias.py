@@ -41,6 +41,14 @@ class Bias:
         """Returns the same bias with query positions that start at `offset`, as in decoding with a cache."""
         return Shifted(self, jnp.asarray(offset, jnp.int32))
 
+    def take_heads(self, first: int | jax.Array, count: int) -> Bias:
+        """Returns the same bias for `count` heads from `first` on, as on a device that holds only these.
+
+        Its `tile` gets the queries of these heads. The default computes the tile of all heads and keeps a part. A bias
+        that combines queries with arrays of all heads must take the parts of its arrays instead.
+        """
+        return HeadsOf(self, jnp.asarray(first, jnp.int32), count)
+
     def __add__(self, other: Bias) -> Bias:
         return Sum(self, other)
 
@@ -56,6 +64,9 @@ class Sum(Bias):
     def tile(self, query, query_index, key_index):
         return self.left.tile(query, query_index, key_index) + self.right.tile(query, query_index, key_index)
 
+    def take_heads(self, first, count):
+        return Sum(self.left.take_heads(first, count), self.right.take_heads(first, count))
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +78,23 @@ class Shifted(Bias):
 
     def tile(self, query, query_index, key_index):
         return self.bias.tile(query, query_index + self.offset, key_index)
+
+    def take_heads(self, first, count):
+        return Shifted(self.bias.take_heads(first, count), self.offset)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class HeadsOf(Bias):
+    """The part of a bias that belongs to `count` heads from `first` on."""
+
+    bias: Bias
+    first: jax.Array
+    count: int = dataclasses.field(metadata={"static": True})
+
+    def tile(self, query, query_index, key_index):
+        tile = self.bias.tile(query, query_index, key_index)
+        return tile if tile.shape[1] == 1 else jax.lax.dynamic_slice_in_dim(tile, self.first, self.count, 1)
 
 
 def dense_bias(

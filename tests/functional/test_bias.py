@@ -61,3 +61,12 @@ def test_empty_queries_do_not_reach_learned_tables(implementation, name, fill):
     dirty, clean = (slopes_of_tables(attend, name, x) for x in (fill, 1.0))
     for got, want in zip(jax.tree.leaves(dirty), jax.tree.leaves(clean), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", biases.BIASES)
+def test_take_heads(name):
+    """The tile of some heads and of their queries is that part of the tile of all heads."""
+    query, index = arrays()[0].swapaxes(1, 2), (jnp.arange(T), jnp.arange(S))
+    bias = biases.made(name, biases.LEARNED) + functional.with_sinks(*arrays()[1:3], jnp.arange(4.0))[3]
+    whole = bias.tile(query, *index)
+    np.testing.assert_allclose(bias.take_heads(1, 2).tile(query[:, 1:3], *index), whole[:, 1:3], atol=5e-6)

@@ -131,6 +131,48 @@ def test_biases_by_head():
         np.testing.assert_allclose(got, want, atol=1e-5)
 
 
+BY_HEAD = {
+    "relative keys by head": lambda learned: biases.made("relative keys by head", learned),
+    "transformer-xl": lambda learned: biases.made("transformer-xl", learned),
+    "shifted": lambda learned: biases.made("relative keys by head", learned).at(1),
+    "sum": lambda learned: biases.made("transformer-xl", learned) + functional.alibi(4),
+}
+
+
+@pytest.mark.parametrize("name", BY_HEAD)
+def test_biases_that_combine_queries_with_heads_that_are_cut(name):
+    """Each device takes the tables of its own heads: the output, and gradients of queries and learned arrays."""
+    query, key, value, upstream = arrays(batch=4)
+    options = {"mask": MASKS["lengths"]}
+
+    def pulled(learned, query, attend):
+        call = lambda learned, query: attend(query, key, value, bias=BY_HEAD[name](learned), **options)
+        output, pull = jax.vjp(call, learned, query)
+        return output, pull(upstream)
+
+    run = jax.jit(pulled, static_argnums=2)
+    attend = sharding.sharded_attention(sharding.mesh(GRID), implementation="blockwise")
+    found, expected = (run(biases.LEARNED, query, f) for f in (attend, functional.attention))
+    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-5)
+
+
+def test_sinks_by_head():
+    """The sinks and the bias beneath them belong to the heads of a device."""
+    query, key, value, upstream = arrays(batch=4)
+
+    def loss(sinks, learned, attend):
+        bias = biases.made("relative keys by head", learned)
+        keys, values, _, bias = functional.with_sinks(key, value, sinks, bias=bias)
+        return jnp.sum(attend(query, keys, values, bias=bias) * upstream)
+
+    slopes = jax.jit(jax.value_and_grad(loss, (0, 1)), static_argnums=2)
+    attend = sharding.sharded_attention(sharding.mesh(GRID), implementation="blockwise")
+    found, expected = (slopes(jnp.arange(4.0), biases.LEARNED, f) for f in (attend, functional.attention))
+    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", first(["relative keys", "relative keys by head", "transformer-xl"], "relative keys"))
 def test_empty_queries_do_not_reach_learned_tables(name):
     """A query that may attend to no key holds NaN; the gradients of the tables are finite, as those of one device."""
