@@ -220,7 +220,9 @@ def backward(tiling: Tiling, saved: Saved, upstream: Float[Array, "B T N J"]) ->
             if tile.kept is not None:
                 mixing, d_mixing = (jnp.where(tile.kept, x * (1 / (1 - tiling.rate)), 0.0) for x in (weights, d_mixing))
             d_logits = jnp.where(tile.allowed, weights * (d_mixing - level_block), 0.0)
-            d_scaled = d_logits if tiling.score is None else jax.vjp(tiling.score, scaled)[1](d_logits)[0]
+            d_scaled = d_logits
+            if tiling.score is not None:  # its slope may be infinite at 0, the logit of a masked pair
+                d_scaled = jnp.where(tile.allowed, jax.vjp(tiling.score, scaled)[1](d_logits)[0], 0.0)
             d_products = (d_scaled * tiling.scale).astype(query.dtype)
             d_query += _mix(d_products, tile.key)
             d_key = _add_block(tiling, d_key, _sum_over_queries(d_products, query_block), location, column)

@@ -54,7 +54,9 @@ def attention_head(
         key, value = jnp.where(seen, key, 0), jnp.where(seen, value, 0)
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     logits = jnp.einsum("th,sh->ts", query, key, preferred_element_type=jnp.float32) * factor
-    logits = logits if score is None else score(logits)
+    if score is not None:
+        # The slope of a score may be infinite at 0, the logit of a masked pair, and 0 times infinity is NaN.
+        logits = score(logits if mask is None else jnp.where(mask, logits, 1.0))
     if bias is not None:
         logits = logits + bias.astype(jnp.float32)
     weights = masked_softmax(logits, mask)
