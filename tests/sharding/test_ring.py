@@ -195,6 +195,12 @@ def test_cross_attention_of_other_lengths():
         np.testing.assert_allclose(got, want, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("empty", ["batch", "length"])
+def test_empty_arrays(empty):
+    x = jnp.ones((0, 8, 2, 4) if empty == "batch" else (2, 0, 2, 4))
+    assert jax.jit(jax.grad(lambda x: split(mesh(context=4))(x, x, x, mask=masks.causal()).sum()))(x).shape == x.shape
+
+
 def compiled(length, grid, **options):
     shape = jax.ShapeDtypeStruct(
         (1, length, 2, 16), jnp.float32, sharding=NamedSharding(grid, PartitionSpec(None, "context"))

@@ -71,7 +71,7 @@ def attention(
     if dims is not None and isinstance(request.bias, Bias):
         check_bias_of_shard(request.bias, request.query, dims, "blockwise")
     num_queries, num_keys = request.query.shape[1], request.key.shape[1]
-    if num_queries == 0 or num_keys == 0:
+    if 0 in (request.query.shape[0], num_queries, num_keys):
         return jnp.zeros((*request.query.shape[:3], request.value.shape[3]), request.query.dtype)
     # The fewest blocks, of equal size: 384 positions make two blocks of 192, not one of 256 and one half empty.
     query_block = -(-num_queries // -(-num_queries // query_block))

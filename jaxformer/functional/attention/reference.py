@@ -69,7 +69,7 @@ def attention_head(
 
 def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "B N T S"]]:
     """Computes `attention_head` for all heads and examples. It holds the weights, so memory is O(T S)."""
-    batch, num_queries, num_heads, _ = request.query.shape
+    batch, num_queries, num_heads, head_dim = request.query.shape
     num_keys, num_kv_heads = request.key.shape[1:3]
     rate = request.dropout.rate if request.dropout else 0.0
     head = functools.partial(attention_head, scale=request.scale, score=request.score, rate=rate)
@@ -82,7 +82,7 @@ def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "
     extras = {name: x for name, x in (("mask", mask), ("bias", bias), ("kept", kept)) if x is not None}
 
     def example(query, key, value, extras):  # query [T, N, H], key [S, K, H]; extras [N | 1, T, S]
-        grouped = query.reshape(num_queries, num_kv_heads, request.group, -1)
+        grouped = query.reshape(num_queries, num_kv_heads, request.group, head_dim)
         per_head = {n: x.shape[0] != 1 or num_heads == 1 for n, x in extras.items()}
         split = {
             n: x.reshape(num_kv_heads, request.group, *x.shape[1:]) if per_head[n] else x[0] for n, x in extras.items()
@@ -92,7 +92,9 @@ def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "
         over_group = jax.vmap(call, (1, None, None, axes), (1, 0))
         over_heads = jax.vmap(over_group, (1, 1, 1, axes), (1, 0))
         output, weights = over_heads(grouped, key, value, split)
-        return output.reshape(num_queries, num_heads, -1), weights.reshape(num_heads, num_queries, num_keys)
+        return output.reshape(num_queries, num_heads, output.shape[-1]), weights.reshape(
+            num_heads, num_queries, num_keys
+        )
 
     shared = {n: x.shape[0] == 1 and batch != 1 for n, x in extras.items()}
     extras = {n: x[0] if shared[n] else x for n, x in extras.items()}

@@ -127,7 +127,7 @@ def _weights(request: Request, rows: Array, heads: np.ndarray) -> Array:
 def _by_rows(request: Request, function: Callable[[Array], Any]) -> Any:
     """Applies `function` to the weights of some rows at a time; returns arrays ``[B, N, T, ...]``."""
     length = request.query.shape[1]
-    blocks = -(-length // ROWS)
+    blocks = max(1, -(-length // ROWS))
     size = -(-length // blocks)
     heads = np.arange(request.query.shape[2])
     rows = jnp.minimum(jnp.arange(blocks * size), length - 1).reshape(blocks, size)

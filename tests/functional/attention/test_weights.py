@@ -101,3 +101,9 @@ def test_empty_queries_do_not_reach_learned_tables():
 
     slopes = [jax.grad(loss)(jnp.ones((3, query.shape[3])), x) for x in (dirty, query)]
     np.testing.assert_array_equal(*slopes)
+
+
+def test_no_queries():
+    query, key, _, _ = arrays()
+    assert functional.attention_entropy(query[:, :0], key, mask=masks.causal()).shape == (2, 4, 0)
+    assert functional.attention_weights(query[:, :0], key).shape == (2, 4, 0, key.shape[1])

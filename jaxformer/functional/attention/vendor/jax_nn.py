@@ -108,5 +108,5 @@ def _rows(x: Array) -> Array:
 def _per_key_head(seen: Array, group: int) -> Array:
     """Reduces ``[b, n, S]`` to ``[b, S, k, 1]``: True if any of the heads that share a key head sees the key."""
     if seen.shape[1] > 1:
-        seen = seen.reshape(seen.shape[0], -1, group, seen.shape[2]).any(2)
+        seen = seen.reshape(seen.shape[0], seen.shape[1] // group, group, seen.shape[2]).any(2)
     return _rows(seen)
