@@ -20,9 +20,11 @@ from jaxformer.masks import Band
 
 
 def refuse_xla(request: Request) -> str | None:
-    """Returns the reason why `jax.nn` cannot compute this on any device, or None if it can."""
+    """Returns the reason why `jax.nn` cannot compute this on the target devices, or None if it can."""
     if request.score is not None:
         return "it has no function of the logits"
+    if request.query.dtype == jnp.float16 and targets.devices()[0].platform == "cpu":
+        return "XLA has no products of float16 with sums in float32 on a CPU; use float32 or bfloat16"
     return refuse_call(request)
 
 

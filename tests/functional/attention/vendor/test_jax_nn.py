@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import functional, masks
+from jaxformer import functional, masks, targets
 from jaxformer.functional.attention import api
 from jaxformer.functional.attention.base import make_request
 from tests.contracts import numpy_attention
@@ -137,6 +137,27 @@ def test_xla_keeps_rows_that_mask_and_bias_empty_together():
         np.testing.assert_allclose(got, want, atol=1e-5)
 
 
+@pytest.fixture
+def _for_a_gpu(monkeypatch):
+    """The target is a GPU; operations one by one also run here, where JAX falls back to another precision."""
+    monkeypatch.setattr(targets, "devices", lambda: [Gpu()])
+
+
+def test_xla_refuses_float16_on_a_cpu(monkeypatch):
+    """Compiled, its products have a precision that XLA lacks on a CPU; the refusal says what does."""
+    query, key, value, _ = (x.astype(jnp.float16) for x in arrays())
+    attend = jax.jit(jax.grad(lambda query: functional.attention(query, key, value, implementation="xla").sum()))
+    reason = (
+        "'xla' cannot do this: XLA has no products of float16 with sums in float32 on a CPU; use float32 or bfloat16"
+    )
+    with pytest.raises(ValueError, match=reason):
+        attend(query)
+    assert api.implementations["xla"].refuse(make_request(query, key, value))
+    monkeypatch.setattr(targets, "devices", lambda: [Gpu()])
+    assert api.implementations["xla"].refuse(make_request(query, key, value)) is None
+
+
+@pytest.mark.usefixtures("_for_a_gpu")
 @pytest.mark.parametrize("low", [-np.inf, -1e9])
 def test_xla_in_float16_takes_a_bias_beyond_its_range(low):
     query, key, value = (x.astype(jnp.float16) for x in arrays(2, 2)[:3])
@@ -152,6 +173,7 @@ def test_xla_in_float16_takes_a_bias_beyond_its_range(low):
     np.testing.assert_allclose(result[:, others], jax.grad(loss)(query, "reference")[:, others], atol=2e-2)
 
 
+@pytest.mark.usefixtures("_for_a_gpu")
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bfloat16", "float16"])
 def test_a_float32_bias_is_not_rounded(dtype):
     """Near 500 bfloat16 has steps of 2 and float16 of 0.25; only the inputs and the result are rounded."""
