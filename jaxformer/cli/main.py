@@ -116,7 +116,7 @@ def _missing_extra(error: Exception) -> bool:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Returns whether numpy or a device had no memory left."""
+    """Returns True if numpy or a device had no memory left."""
     device = isinstance(error, RuntimeError) and str(error).startswith("RESOURCE_EXHAUSTED")
     return device or isinstance(error, MemoryError)
 

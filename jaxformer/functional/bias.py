@@ -11,7 +11,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 
 class Bias:
@@ -41,6 +41,14 @@ class Bias:
         """Returns the same bias with query positions that start at `offset`, as in decoding with a cache."""
         return Shifted(self, jnp.asarray(offset, jnp.int32))
 
+    def take_heads(self, first: int | jax.Array, count: int) -> Bias:
+        """Returns the same bias for `count` heads from `first` on, as on a device that holds only these.
+
+        Its `tile` gets the queries of these heads. The default computes the tile of all heads and keeps a part. A bias
+        that combines queries with arrays of all heads must take the parts of its arrays instead.
+        """
+        return HeadsOf(self, jnp.asarray(first, jnp.int32), count)
+
     def __add__(self, other: Bias) -> Bias:
         return Sum(self, other)
 
@@ -56,6 +64,9 @@ class Sum(Bias):
     def tile(self, query, query_index, key_index):
         return self.left.tile(query, query_index, key_index) + self.right.tile(query, query_index, key_index)
 
+    def take_heads(self, first, count):
+        return Sum(self.left.take_heads(first, count), self.right.take_heads(first, count))
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -68,15 +79,45 @@ class Shifted(Bias):
     def tile(self, query, query_index, key_index):
         return self.bias.tile(query, query_index + self.offset, key_index)
 
+    def take_heads(self, first, count):
+        return Shifted(self.bias.take_heads(first, count), self.offset)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class HeadsOf(Bias):
+    """The part of a bias that belongs to `count` heads from `first` on."""
+
+    bias: Bias
+    first: jax.Array
+    count: int = dataclasses.field(metadata={"static": True})
+
+    def tile(self, query, query_index, key_index):
+        tile = self.bias.tile(query, query_index, key_index)
+        return tile if tile.shape[1] == 1 else jax.lax.dynamic_slice_in_dim(tile, self.first, self.count, 1)
+
 
 def dense_bias(
-    bias: Bias | Array, query: Float[Array, "B T N H"], num_keys: int, scale: float, rows: Array | None = None
+    bias: Bias | Array,
+    query: Float[Array, "B T N H"],
+    num_keys: int,
+    scale: float,
+    rows: Array | None = None,
+    allowed: Bool[Array, "_ _ _ _"] | None = None,
 ) -> Float[Array, "b n t s"]:
-    """Returns the bias of the queries at `rows` (all by default) and of every key, as an array."""
+    """Returns the bias of the queries at `rows` (all by default) and of every key, as an array.
+
+    Queries that may attend to no key by `allowed`, the mask of these rows, count as 0: they may hold NaN, and 0 times
+    NaN would reach the gradients of the bias.
+    """
     rows = jnp.arange(query.shape[1]) if rows is None else rows
     if not isinstance(bias, Bias):
         return bias if bias.shape[2] == 1 else bias[:, :, rows]
+    if num_keys == 0:  # a tile has at least one key
+        return jnp.zeros((1, 1, rows.shape[0], 0))
     scaled = query.transpose(0, 2, 1, 3)[:, :, rows].astype(jnp.float32) * scale
+    if allowed is not None:
+        scaled = jnp.where(allowed.any(3)[..., None], scaled, 0)
     # Each row is computed by itself because the chosen rows need not be consecutive.
     row_bias = lambda row, index: bias.tile(row[:, :, None], index[None], jnp.arange(num_keys))[:, :, 0]
     return jax.vmap(row_bias, (2, 0), 2)(scaled, rows)

@@ -7,6 +7,7 @@ fuses into the surrounding arithmetic, where ``jax.random.bernoulli`` costs a se
 
 from __future__ import annotations
 
+import math
 import zlib
 from typing import NamedTuple
 
@@ -48,30 +49,58 @@ def mix32(bits: UInt32[Array, "*dims"]) -> UInt32[Array, "*dims"]:
     return bits ^ (bits >> 16)
 
 
-def hashed_bits(key: jax.Array, index: UInt32[Array, ...]) -> UInt32[Array, ...]:
-    """Returns 32 random bits for each index: one round of `mix32` for each word of the key."""
+class WideIndex(NamedTuple):
+    """The index of an element of an array of more than 2**32 elements, as two words of 32 bits."""
+
+    low: UInt32[Array, ...]
+    high: UInt32[Array, ...]
+
+
+def hashed_bits(key: jax.Array, index: UInt32[Array, ...] | WideIndex) -> UInt32[Array, ...]:
+    """Returns 32 random bits for each index: one round of `mix32` for each word of the key.
+
+    Equal indices have equal bits, in whatever array. The high word of an index changes the last word of the key.
+    """
     words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     # The mixer maps 0 to 0; the constant keeps index 0 away from it under the all-zero key of jax.random.key(0).
-    bits = index * jnp.uint32(0x9E3779B1) + jnp.uint32(0x85EBCA6B)
-    for word in words.reshape(-1):
+    low, high = index if isinstance(index, WideIndex) else (index, None)
+    bits = low * jnp.uint32(0x9E3779B1) + jnp.uint32(0x85EBCA6B)
+    *others, last = words.reshape(-1)
+    for word in others:
         bits = mix32(bits ^ word)
-    return bits
+    return mix32(bits ^ last if high is None else bits ^ last ^ high * jnp.uint32(0xC2B2AE3D))
 
 
-def keep(key: jax.Array, rate: float, index: UInt32[Array, ...]) -> Bool[Array, ...]:
+def keep(key: jax.Array, rate: float, index: UInt32[Array, ...] | WideIndex) -> Bool[Array, ...]:
     """Returns True, with probability ``1 - rate``, at each index."""
     return hashed_bits(key, index) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
 
 
-def flat_index(dims: tuple[int, ...], indices: tuple[Array, ...]) -> UInt32[Array, ...]:
-    """Returns the row-major index, modulo 2**32, of an element of an array of shape `dims`; `indices` broadcast."""
+def flat_index(dims: tuple[int, ...], indices: tuple[Array, ...]) -> UInt32[Array, ...] | WideIndex:
+    """Returns the row-major index of an element of an array of shape `dims`; `indices` broadcast."""
+    if math.prod(dims) > 2**32:
+        return _wide_index(dims, indices)
     flat = jnp.uint32(0)
     for size, index in zip(dims, indices, strict=True):
         flat = flat * jnp.uint32(size % 2**32) + index.astype(jnp.uint32)
     return flat
 
 
-def every_index(dims: tuple[int, ...]) -> UInt32[Array, "*dims"]:
+def _wide_index(dims: tuple[int, ...], indices: tuple[Array, ...]) -> WideIndex:
+    low = high = jnp.uint32(0)
+    for size, index in zip(dims, indices, strict=True):
+        size %= 2**32
+        # The product of two words, by halves.
+        size_low, size_high = jnp.uint32(size & 0xFFFF), jnp.uint32(size >> 16)
+        low_low, low_high = low & 0xFFFF, low >> 16
+        middle = low_high * size_low + (low_low * size_low >> 16)
+        carry = low_high * size_high + (middle >> 16) + (low_low * size_high + (middle & 0xFFFF) >> 16)
+        low = low * jnp.uint32(size) + index.astype(jnp.uint32)
+        high = high * jnp.uint32(size) + carry + (low < index.astype(jnp.uint32)).astype(jnp.uint32)
+    return WideIndex(low, high)
+
+
+def every_index(dims: tuple[int, ...]) -> UInt32[Array, ...] | WideIndex:
     """Returns the `flat_index` of every element of an array of shape `dims`."""
     return flat_index(dims, tuple(jax.lax.broadcasted_iota(jnp.uint32, dims, dim) for dim in range(len(dims))))
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Integer
 
 from jaxformer import targets
 from jaxformer.axes import constrain
@@ -15,7 +15,7 @@ from jaxformer.axes import constrain
 
 def cross_entropy(
     logits: Float[Array, "*batch V"],
-    labels: Int[Array, "*batch"],
+    labels: Integer[Array, "*batch"],
     *,
     where: Bool[Array, "*batch"] | None = None,
     smoothing: float = 0.0,
@@ -48,7 +48,7 @@ def cross_entropy(
         logits = jnp.where(where[..., None], logits, 0.0)
     log_z = jax.nn.logsumexp(logits, axis=-1)
     # A comparison, because its gradient is elementwise, while the gradient of a gather is a scatter over [.., V].
-    chosen = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1) == labels[..., None]
+    chosen = _chosen(labels, logits.shape)
     loss = log_z - (1 - smoothing) * jnp.where(chosen, logits, 0.0).sum(-1)
     if smoothing:
         loss -= smoothing * logits.mean(-1)
@@ -59,6 +59,13 @@ def cross_entropy(
     return jnp.where(where, loss, 0.0).sum(), where.sum().astype(jnp.float32)
 
 
+def _chosen(labels: Integer[Array, "*batch"], shape: tuple[int, ...]) -> Bool[Array, "*batch V"]:
+    """Returns True at the label of each row of logits ``[*batch, V]``."""
+    if labels.dtype.itemsize < 4:  # an index below V may not fit, and would wrap onto other labels
+        labels = labels.astype(jnp.int32)
+    return jax.lax.broadcasted_iota(labels.dtype, shape, len(shape) - 1) == labels[..., None]
+
+
 def logits_per_chunk() -> int:
     """Returns the number of logits that a target device holds at a time: 4 M in the cache of a CPU, 1 GB elsewhere."""
     return 1 << (22 if targets.devices()[0].platform == "cpu" else 28)
@@ -67,7 +74,7 @@ def logits_per_chunk() -> int:
 def linear_cross_entropy(
     x: Float[Array, "B T D"],
     table: Float[Array, "V D"] | Float[Array, "G C V D"],
-    labels: Int[Array, "B T"],
+    labels: Integer[Array, "B T"],
     *,
     where: Bool[Array, "B T"] | None = None,
     smoothing: float = 0.0,
@@ -149,7 +156,7 @@ def _linear_cross_entropy_forward(options, x, copies, labels, where):
         powers = jnp.exp(logits - top)
         weight = powers.sum(-1, keepdims=True)
         log_z = top + jnp.log(weight)
-        chosen = jax.lax.broadcasted_iota(labels.dtype, logits.shape, 3) == labels[..., None]
+        chosen = _chosen(labels, logits.shape)
         loss = log_z[..., 0] - (1 - options.smoothing) * jnp.where(chosen, logits, 0.0).sum(-1)
         loss += options.z_loss * jnp.square(log_z[..., 0]) - options.smoothing * logits.mean(-1)
         scale = (1 + 2 * options.z_loss * log_z) / weight

@@ -162,7 +162,7 @@ def ring_attention(
         _check_cuts(mesh, ((batch, "batch", query.shape[0]), (heads, "key heads", key.shape[2])))
         if zigzag and any(length % (2 * size) for length in lengths):
             raise ConfigError(f"zigzag over {size} devices needs lengths that {2 * size} divides, got {lengths}")
-        if 0 in lengths:
+        if 0 in (query.shape[0], *lengths):
             return jnp.zeros((*query.shape[:3], value.shape[3]), query.dtype)
         dims = query.shape[0], query.shape[2], *lengths
         devices = ring.Ring(axis, size, dims, (batch, heads), zigzag)

@@ -6,7 +6,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Integer
 
 from jaxformer import functional
 from jaxformer.axes import constrain
@@ -78,7 +78,7 @@ def lookup(copies: Float[Array, "G C V D"], tokens: Int[Array, "B ..."]) -> Floa
 def linear_cross_entropy(
     x: Float[Array, "B T D"],
     table: Float[Array, "V D"] | Float[Array, "G C V D"],
-    labels: Int[Array, "B T"],
+    labels: Integer[Array, "B T"],
     *,
     where: Bool[Array, "B T"] | None = None,
     smoothing: float = 0.0,

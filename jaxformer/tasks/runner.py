@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -27,7 +28,7 @@ from jaxformer.tasks.base import Corpus, Data, Predictor, Say, TaskConfig
 from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.trainer import Trainer, make_trainer
 from jaxformer.training.logging import JsonLog, TensorBoard
-from jaxformer.training.progress import peak_flops, reporter
+from jaxformer.training.progress import peak_flops, print_line, reporter
 
 Path = str | os.PathLike[str]
 

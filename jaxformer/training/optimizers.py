@@ -59,7 +59,10 @@ def make_schedule(config: OptimizerConfig, *, steps: int) -> schedules.Schedule:
       ConfigError: the schedule is unknown, or its warm-up is not shorter than its decay.
     """
     rate = _schedule(config, steps)
-    return schedules.cooldown(rate, steps, round(steps * config.cooldown)) if config.cooldown else rate
+    if not config.cooldown:
+        return rate
+    last = round(steps * config.cooldown)
+    return schedules.cooldown(rate, steps, max(1, last) if config.cooldown > 0 else last)
 
 
 def _schedule(config: OptimizerConfig, steps: int) -> schedules.Schedule:

@@ -1,11 +1,9 @@
 """What commands share: the compile cache, the console, the settings that processes compare, the curves."""
 
-import io
 import json
 
 import jax
 import pytest
-from rich.console import Console
 
 from jaxformer.cli import runtime
 from jaxformer.config import to_data
@@ -65,12 +63,6 @@ def test_of_several_processes_the_first_speaks(monkeypatch, capsys, first):
     runtime.console().print("hello")
     out, err = capsys.readouterr()
     assert (out, err) == ("", "hello\n" if first else "")
-
-
-def test_a_line_is_printed_as_it_is():
-    text = io.StringIO()
-    runtime.say(Console(file=text, width=20))("[bold]12[/bold] " + "x" * 40)
-    assert text.getvalue() == "[bold]12[/bold] " + "x" * 40 + "\n"
 
 
 def test_curves_are_drawn_from_the_log(tmp_path):

@@ -59,11 +59,15 @@ def gradients(query, key, value, upstream, **options):
 
 
 def hashed_bits(words, index):
-    """Returns the library's dropout hash in Python integers: a round of lowbias32 for each key word."""
+    """Returns the library's dropout hash in Python integers: a round of lowbias32 for each key word.
+
+    The part of the index beyond 32 bits changes the last word.
+    """
     cut = (1 << 32) - 1
     bits = (index * 0x9E3779B1 + 0x85EBCA6B) & cut
-    for word in words:
-        bits ^= int(word)
+    *others, last = (int(word) for word in words)
+    for word in (*others, last ^ ((index >> 32) * 0xC2B2AE3D & cut)):
+        bits ^= word
         bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) & cut
         bits = ((bits ^ (bits >> 15)) * 0x846CA68B) & cut
         bits ^= bits >> 16

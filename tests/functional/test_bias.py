@@ -1,11 +1,17 @@
-"""Biases of a query that continues a cached sequence."""
+"""Biases of a query that continues a cached sequence, and of queries that may attend to no key."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxformer import functional, masks
+from tests.contracts import biases
+from tests.contracts.attention import B, S, T, arrays
 from tests.modules.small import quick
+from tests.selection import first
 
 
 @pytest.mark.parametrize("name", ["alibi", "t5", "relative"])
@@ -28,3 +34,39 @@ def test_bias_with_a_cache(name):
         )
         np.testing.assert_allclose(row[:, 0], full[:, t], atol=1e-5)
     np.testing.assert_allclose(jnp.einsum("bnts,bsnj->btnj", weights, value), full[:, jnp.array([5, 2])], atol=1e-5)
+
+
+COMBINES_WITH_QUERIES = "relative keys", "relative keys by head", "transformer-xl", "shifted"
+
+
+def slopes_of_tables(attend, name, fill):
+    """Returns the gradients of query and learned arrays, where two queries hold `fill` and may attend to no key."""
+    query, key, value, upstream = arrays()
+    allowed = np.ones((B, 4, T, S), bool)
+    allowed[0, :, 1] = allowed[1, 2, 3] = False
+    query = query.at[0, 1].set(fill).at[1, 3, 2].set(fill)
+
+    def loss(query, learned):
+        return jnp.sum(attend(query, key, value, mask=masks.dense(allowed), bias=biases.made(name, learned)) * upstream)
+
+    return jax.grad(loss, (0, 1))(query, biases.LEARNED)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "blockwise", "xla"])
+@pytest.mark.parametrize("name", COMBINES_WITH_QUERIES)
+@pytest.mark.parametrize("fill", first([np.nan, np.inf], np.nan))
+def test_empty_queries_do_not_reach_learned_tables(implementation, name, fill):
+    """The gradients of the tables are to the bit those of clean queries."""
+    attend = quick(functools.partial(functional.attention, implementation=implementation))
+    dirty, clean = (slopes_of_tables(attend, name, x) for x in (fill, 1.0))
+    for got, want in zip(jax.tree.leaves(dirty), jax.tree.leaves(clean), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", biases.BIASES)
+def test_take_heads(name):
+    """The tile of some heads and of their queries is that part of the tile of all heads."""
+    query, index = arrays()[0].swapaxes(1, 2), (jnp.arange(T), jnp.arange(S))
+    bias = biases.made(name, biases.LEARNED) + functional.with_sinks(*arrays()[1:3], jnp.arange(4.0))[3]
+    whole = bias.tile(query, *index)
+    np.testing.assert_allclose(bias.take_heads(1, 2).tile(query[:, 1:3], *index), whole[:, 1:3], atol=5e-6)

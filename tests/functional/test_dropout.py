@@ -1,5 +1,7 @@
 """Dropout bits are random enough, independent, and the same on every device and mesh."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -144,12 +146,31 @@ def test_dtype_is_kept():
     assert functional.dropout(jnp.ones(8, jnp.bfloat16), rate=0.5, key=jax.random.key(0)).dtype == jnp.bfloat16
 
 
-def test_index_wraps():
-    """Beyond 2**32 elements the indices, and so the bits, repeat without an error, as documented."""
-    dims = (1 << 20, 1 << 13)
-    row = lambda i: tuple(jnp.uint32([n]) for n in (i, 5))
-    assert int(flat_index(dims, row(1))[0]) == (1 << 13) + 5
-    assert int(flat_index(dims, row((1 << 19) + 1))[0]) == (1 << 13) + 5
+@pytest.mark.parametrize("dims", [(1 << 20, 1 << 13), (3, 70_000, 5, 40_009), (2**32 - 1, 2**32 - 1), (7, 2**31, 2)])
+def test_indices_beyond_32_bits(dims):
+    """The two words are the index, and the bits those of the hash in Python integers; they do not repeat."""
+    key, draw = jax.random.key(5), np.random.default_rng(0)
+    indices = np.stack([draw.integers(0, size, 100) for size in dims])
+    indices[:, 0], indices[:, 1] = 0, np.array(dims) - 1
+    index = flat_index(dims, tuple(jnp.asarray(x.astype(np.uint32)) for x in indices))
+    expected = [
+        functools.reduce(lambda flat, x: flat * x[0] + int(x[1]), zip(dims, i, strict=True), 0) for i in indices.T
+    ]
+    assert index.low.tolist() == [x % 2**32 for x in expected]
+    assert index.high.tolist() == [x >> 32 for x in expected]
+    words = np.asarray(jax.random.key_data(key))
+    assert hashed_bits(key, index).tolist() == [numpy_attention.hashed_bits(words, x) for x in expected]
+
+
+def test_large_arrays_do_not_repeat_bits():
+    """The bits of the first 2**32 elements are those of a small array; an element 2**32 further has others."""
+    dims, key, columns = (1 << 20, 1 << 13), jax.random.key(1), jnp.arange(1 << 13)
+    row = lambda i: np.asarray(hashed_bits(key, flat_index(dims, (jnp.uint32(i), columns))))
+    np.testing.assert_array_equal(row(1), bits(1)[1 << 13 : 2 << 13])
+    for later in (1 << 19, (1 << 19) + 1):
+        assert (row(later) != row(later - (1 << 19))).mean() > 0.999
+        cells = np.bincount((row(later) >> 28) * 16 + (row(later - (1 << 19)) >> 28), minlength=256)
+        assert abs(chi_square(cells)) < 5
     big = jax.ShapeDtypeStruct(dims, jnp.bfloat16)
     assert jax.eval_shape(lambda x: functional.dropout(x, rate=0.1, key=jax.random.key(0)), big).shape == dims
 

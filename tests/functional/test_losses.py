@@ -102,6 +102,23 @@ def test_refuses_smoothing_outside_its_range(smoothing):
         functional.cross_entropy(jnp.zeros((1, 3)), jnp.array([0]), smoothing=smoothing)
 
 
+@pytest.mark.parametrize("dtype", [jnp.uint8, jnp.int8, jnp.int16, jnp.uint16], ids=lambda dtype: dtype.__name__)
+def test_labels_of_few_bits(dtype):
+    """More classes than the dtype has numbers: the losses and gradients are to the bit those of int32 labels."""
+    draw = np.random.default_rng(5)
+    x, table = (jnp.asarray(draw.standard_normal(shape), jnp.float32) for shape in ((1, 4, 1), (70_000, 1)))
+    labels = jnp.array([[0, 5, 100, 127]])
+
+    def both(x, table, labels):
+        total, _ = functional.cross_entropy(jnp.einsum("btd,vd->btv", x, table), labels)
+        return total + functional.linear_cross_entropy(x, table, labels)[0]
+
+    slopes = jax.jit(jax.value_and_grad(both, (0, 1)))
+    narrow, wide = (slopes(x, table, labels.astype(d)) for d in (dtype, jnp.int32))
+    for got, want in zip(jax.tree.leaves(narrow), jax.tree.leaves(wide), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 WIDE = DRAW.standard_normal((2, 5, 3))
 TABLE = DRAW.standard_normal((7, 3))
 

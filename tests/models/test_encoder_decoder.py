@@ -323,7 +323,7 @@ def test_one_table_needs_one_vocabulary():
 
 
 def test_a_model_needs_vocabularies():
-    with pytest.raises(ValueError, match=r"got source and target sizes \(0, 0\)"):
+    with pytest.raises(ValueError, match=r"vocab_size must be at least 1, got \(0, 0\)"):
         pure(models.EncoderDecoder, models.EncoderDecoderConfig()).shapes
 
 

@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxformer import functional, masks, sharding
 from jaxformer.functional.attention import api
 from jaxformer.functional.attention.vendor import splash
+from tests.contracts import biases
 from tests.contracts.attention import FOUR_ROWS, arrays, coin
 from tests.launch import programs
 from tests.selection import first
@@ -128,6 +129,65 @@ def test_biases_by_head():
     there, placed, here = both(MASKS["causal"], 0.0, alibi, implementation="blockwise")
     for got, want in zip(there(*placed), here, strict=True):
         np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+BY_HEAD = {
+    "relative keys by head": lambda learned: biases.made("relative keys by head", learned),
+    "transformer-xl": lambda learned: biases.made("transformer-xl", learned),
+    "shifted": lambda learned: biases.made("relative keys by head", learned).at(1),
+    "sum": lambda learned: biases.made("transformer-xl", learned) + functional.alibi(4),
+}
+
+
+@pytest.mark.parametrize("name", BY_HEAD)
+def test_biases_that_combine_queries_with_heads_that_are_cut(name):
+    """Each device takes the tables of its own heads: the output, and gradients of queries and learned arrays."""
+    query, key, value, upstream = arrays(batch=4)
+    options = {"mask": MASKS["lengths"]}
+
+    def pulled(learned, query, attend):
+        call = lambda learned, query: attend(query, key, value, bias=BY_HEAD[name](learned), **options)
+        output, pull = jax.vjp(call, learned, query)
+        return output, pull(upstream)
+
+    run = jax.jit(pulled, static_argnums=2)
+    attend = sharding.sharded_attention(sharding.mesh(GRID), implementation="blockwise")
+    found, expected = (run(biases.LEARNED, query, f) for f in (attend, functional.attention))
+    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-5)
+
+
+def test_sinks_by_head():
+    """The sinks and the bias beneath them belong to the heads of a device."""
+    query, key, value, upstream = arrays(batch=4)
+
+    def loss(sinks, learned, attend):
+        bias = biases.made("relative keys by head", learned)
+        keys, values, _, bias = functional.with_sinks(key, value, sinks, bias=bias)
+        return jnp.sum(attend(query, keys, values, bias=bias) * upstream)
+
+    slopes = jax.jit(jax.value_and_grad(loss, (0, 1)), static_argnums=2)
+    attend = sharding.sharded_attention(sharding.mesh(GRID), implementation="blockwise")
+    found, expected = (slopes(jnp.arange(4.0), biases.LEARNED, f) for f in (attend, functional.attention))
+    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", first(["relative keys", "relative keys by head", "transformer-xl"], "relative keys"))
+def test_empty_queries_do_not_reach_learned_tables(name):
+    """A query that may attend to no key holds NaN; the gradients of the tables are finite, as those of one device."""
+    query, key, value, upstream = arrays(batch=4)
+    mask = masks.lengths([1, 7, 0, 4])
+
+    def loss(learned, query, attend):
+        return jnp.sum(attend(query, key, value, mask=mask, bias=biases.made(name, learned)) * upstream)
+
+    slopes = jax.jit(jax.grad(loss), static_argnums=2)
+    attend = sharding.sharded_attention(sharding.mesh(GRID), implementation="reference")
+    dirty = slopes(biases.LEARNED, query.at[2].set(jnp.nan), attend)
+    expected = slopes(biases.LEARNED, query, functional.attention)
+    for got, want in zip(jax.tree.leaves(dirty), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-5)
 
 
 def test_what_does_not_divide_is_not_cut():

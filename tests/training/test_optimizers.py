@@ -39,6 +39,19 @@ def test_refusals(settings, message):
         training.OptimizerConfig(**settings)
 
 
+@pytest.mark.parametrize(("cooldown", "expected"), [(0.04, [1.0] * 10), (0.5, [1.0] * 6 + [0.8, 0.6, 0.4, 0.2])])
+def test_cooldown_is_a_fraction_of_the_training(cooldown, expected):
+    """A fraction that rounds to no step is one step, whose rate is that of the schedule."""
+    config = training.OptimizerConfig(learning_rate=1.0, schedule="constant", warmup_steps=0, cooldown=cooldown)
+    rate = optimizers.make_schedule(config, steps=10)
+    assert [float(rate(step)) for step in range(10)] == pytest.approx(expected)
+
+
+def test_refuses_a_cooldown_longer_than_the_training():
+    with pytest.raises(ValueError, match="cooldown must last between 1 and all 10 steps"):
+        optimizers.make_schedule(training.OptimizerConfig(cooldown=1.1), steps=10)
+
+
 def test_decay_spares_biases_and_norms():
     """By the ends of their names: cross-attention has two biases."""
     config = training.OptimizerConfig(weight_decay=0.5, learning_rate=1.0, warmup_steps=1, schedule="constant")

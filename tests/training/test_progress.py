@@ -51,3 +51,9 @@ def test_peak_that_is_measured():
     peak, source = progress.peak_flops()
     assert peak > 1e8
     assert source == "float32 product of 1024 x 1024 timed on this machine"
+
+
+def test_a_line_is_printed_as_it_is():
+    text = io.StringIO()
+    progress.print_line(Console(file=text, width=20), "[bold]12[/bold] " + "x" * 40)
+    assert text.getvalue() == "[bold]12[/bold] " + "x" * 40 + "\n"

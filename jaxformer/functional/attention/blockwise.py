@@ -64,9 +64,14 @@ def attention(
       dims: the full (B, N, T, S) if the arrays are a shard of the rows and heads. Mask and bias may cover the full
         arrays, and dropout does.
       origin: the first row and the first head of the shard.
+
+    Raises:
+      ValueError: the arrays are a shard, and the bias combines queries with arrays of all rows or heads.
     """
+    if dims is not None and isinstance(request.bias, Bias):
+        check_bias_of_shard(request.bias, request.query, dims, "blockwise")
     num_queries, num_keys = request.query.shape[1], request.key.shape[1]
-    if num_queries == 0 or num_keys == 0:
+    if 0 in (request.query.shape[0], num_queries, num_keys):
         return jnp.zeros((*request.query.shape[:3], request.value.shape[3]), request.query.dtype)
     # The fewest blocks, of equal size: 384 positions make two blocks of 192, not one of 256 and one half empty.
     query_block = -(-num_queries // -(-num_queries // query_block))
@@ -85,6 +90,28 @@ def attention(
     )
     bias = tuple(jax.tree.leaves(request.bias)) if isinstance(request.bias, Bias) else request.bias
     return _attend(tiling, query, key, value, bias, varying)[:, :num_queries]
+
+
+def check_bias_of_shard(bias: Bias, query: Array, dims: tuple[int, int, int, int], name: str) -> None:
+    """Refuses a bias that cannot compute its tile from a shard of the rows and heads.
+
+    Raises:
+      ValueError: the bias combines queries with arrays of all rows or heads; `name` is that of the implementation.
+    """
+    shard = jax.ShapeDtypeStruct((query.shape[0], query.shape[2], 1, query.shape[3]), jnp.float32)
+    position = jax.ShapeDtypeStruct((1,), jnp.int32)
+
+    def tile(bias: Bias, query: Array, t: Array, s: Array) -> Array:
+        return (bias if shard.shape[1] == dims[1] else bias.take_heads(0, shard.shape[1])).tile(query, t, s)
+
+    try:
+        jax.eval_shape(tile, bias, shard, position, position)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} attention cannot do this: {type(bias).__name__} works on the queries of all {dims[1]} heads of "
+            f"{dims[0]} rows, and a device has {shard.shape[1]} heads of {shard.shape[0]} rows; do not shard them, or "
+            "define take_heads"
+        ) from error
 
 
 def make_tiling(request: Request, blocks: tuple[int, int], *, unpadded: bool) -> Tiling:
@@ -193,7 +220,9 @@ def backward(tiling: Tiling, saved: Saved, upstream: Float[Array, "B T N J"]) ->
             if tile.kept is not None:
                 mixing, d_mixing = (jnp.where(tile.kept, x * (1 / (1 - tiling.rate)), 0.0) for x in (weights, d_mixing))
             d_logits = jnp.where(tile.allowed, weights * (d_mixing - level_block), 0.0)
-            d_scaled = d_logits if tiling.score is None else jax.vjp(tiling.score, scaled)[1](d_logits)[0]
+            d_scaled = d_logits
+            if tiling.score is not None:  # its slope may be infinite at 0, the logit of a masked pair
+                d_scaled = jnp.where(tile.allowed, jax.vjp(tiling.score, scaled)[1](d_logits)[0], 0.0)
             d_products = (d_scaled * tiling.scale).astype(query.dtype)
             d_query += _mix(d_products, tile.key)
             d_key = _add_block(tiling, d_key, _sum_over_queries(d_products, query_block), location, column)
@@ -291,6 +320,8 @@ def _bias_tile(tiling: Tiling, leaves: Sequence[Array], query: Array, tile: Tile
     """Returns the block that the `Bias` of these leaves adds, ``[b, n, t, s]``."""
     heads = query.reshape(query.shape[0], -1, *query.shape[3:])
     bias: Bias = jax.tree.unflatten(tiling.tree, leaves)
+    if heads.shape[1] != tiling.dims[1]:
+        bias = bias.take_heads(tile.origin[1], heads.shape[1])
     tile_bias = bias.tile(heads.astype(jnp.float32) * tiling.scale, *tile.positions)
     return take_part(tile_bias, tile.origin, (heads.shape[0], heads.shape[1]))
 

@@ -140,3 +140,7 @@ class SinkBias(Bias):
             inner = self.bias.tile(query, query_index, jnp.minimum(key_index, self.at - 1)).astype(jnp.float32)
         sinks = self.sinks.astype(jnp.float32).reshape(1, -1, 1, 1)
         return jnp.where((key_index == self.at)[None, None, None], sinks, inner)
+
+    def take_heads(self, first, count):
+        bias = None if self.bias is None else self.bias.take_heads(first, count)
+        return SinkBias(jax.lax.dynamic_slice_in_dim(self.sinks, first, count, 0), bias, self.at)

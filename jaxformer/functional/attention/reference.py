@@ -54,7 +54,9 @@ def attention_head(
         key, value = jnp.where(seen, key, 0), jnp.where(seen, value, 0)
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     logits = jnp.einsum("th,sh->ts", query, key, preferred_element_type=jnp.float32) * factor
-    logits = logits if score is None else score(logits)
+    if score is not None:
+        # The slope of a score may be infinite at 0, the logit of a masked pair, and 0 times infinity is NaN.
+        logits = score(logits if mask is None else jnp.where(mask, logits, 1.0))
     if bias is not None:
         logits = logits + bias.astype(jnp.float32)
     weights = masked_softmax(logits, mask)
@@ -67,18 +69,20 @@ def attention_head(
 
 def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "B N T S"]]:
     """Computes `attention_head` for all heads and examples. It holds the weights, so memory is O(T S)."""
-    batch, num_queries, num_heads, _ = request.query.shape
+    batch, num_queries, num_heads, head_dim = request.query.shape
     num_keys, num_kv_heads = request.key.shape[1:3]
     rate = request.dropout.rate if request.dropout else 0.0
     head = functools.partial(attention_head, scale=request.scale, score=request.score, rate=rate)
     dims = batch, num_heads, num_queries, num_keys
     kept = None if request.dropout is None else _kept_weights(request.dropout, dims)
     mask = None if request.mask is None else request.mask.dense(num_queries, num_keys)
-    bias = None if request.bias is None else dense_bias(request.bias, request.query, num_keys, request.scale)
+    bias = request.bias
+    if bias is not None:
+        bias = dense_bias(bias, request.query, num_keys, request.scale, allowed=mask)
     extras = {name: x for name, x in (("mask", mask), ("bias", bias), ("kept", kept)) if x is not None}
 
     def example(query, key, value, extras):  # query [T, N, H], key [S, K, H]; extras [N | 1, T, S]
-        grouped = query.reshape(num_queries, num_kv_heads, request.group, -1)
+        grouped = query.reshape(num_queries, num_kv_heads, request.group, head_dim)
         per_head = {n: x.shape[0] != 1 or num_heads == 1 for n, x in extras.items()}
         split = {
             n: x.reshape(num_kv_heads, request.group, *x.shape[1:]) if per_head[n] else x[0] for n, x in extras.items()
@@ -88,7 +92,9 @@ def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "
         over_group = jax.vmap(call, (1, None, None, axes), (1, 0))
         over_heads = jax.vmap(over_group, (1, 1, 1, axes), (1, 0))
         output, weights = over_heads(grouped, key, value, split)
-        return output.reshape(num_queries, num_heads, -1), weights.reshape(num_heads, num_queries, num_keys)
+        return output.reshape(num_queries, num_heads, output.shape[-1]), weights.reshape(
+            num_heads, num_queries, num_keys
+        )
 
     shared = {n: x.shape[0] == 1 and batch != 1 for n, x in extras.items()}
     extras = {n: x[0] if shared[n] else x for n, x in extras.items()}

@@ -130,7 +130,7 @@ def attention(
       ValueError: the batch or the heads are sharded, and the bias combines queries with arrays of all rows or heads.
     """
     if isinstance(request.bias, Bias) and ring.cuts != (None, None):
-        _check_bias(request.bias, request.query, ring)
+        blockwise.check_bias_of_shard(request.bias, request.query, ring.dims, "ring")
     local_queries, local_keys = request.query.shape[1], request.key.shape[1]
     blocks = ring.block(local_queries, query_block), ring.block(local_keys, key_block)
     tiling = blockwise.make_tiling(request, blocks, unpadded=False)
@@ -140,19 +140,6 @@ def attention(
     shared = ranges, request.mask, None if request.dropout is None else request.dropout.key
     bias = None if request.bias is None else tuple(jax.tree.leaves(request.bias))
     return _attend(tiling, ring, request.query, request.key, request.value, bias, shared)
-
-
-def _check_bias(bias: Bias, query: Array, ring: Ring) -> None:
-    """Refuses a bias that cannot compute its tile from a shard of the rows and heads."""
-    shard = jax.ShapeDtypeStruct((query.shape[0], query.shape[2], 1, query.shape[3]), jnp.float32)
-    position = jax.ShapeDtypeStruct((1,), jnp.int32)
-    try:
-        jax.eval_shape(lambda bias, query, t, s: bias.tile(query, t, s), bias, shard, position, position)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"ring attention cannot do this: {type(bias).__name__} works on the queries of all {ring.dims[1]} heads of "
-            f"{ring.dims[0]} rows, and a device has {shard.shape[1]} heads of {shard.shape[0]} rows; do not shard them"
-        ) from error
 
 
 def _key_ranges(mask: Mask | None, ring: Ring, local_length: int, block: int, rows: tuple[Any, int]) -> Any:

@@ -112,12 +112,13 @@ def _weights(request: Request, rows: Array, heads: np.ndarray) -> Array:
     """Returns weights ``[B, heads, rows, S]``."""
     num_keys = request.key.shape[1]
     pick = lambda x: x if x.shape[1] == 1 else x[:, heads]
-    mask = None if request.mask is None else pick(request.mask.tile(rows, jnp.arange(num_keys)))
-    if mask is not None:
+    mask = bias = allowed = None
+    if request.mask is not None:
+        allowed = request.mask.tile(rows, jnp.arange(num_keys))
+        mask = pick(allowed)
         mask = dense(jnp.broadcast_to(mask, (*mask.shape[:2], rows.shape[0], num_keys)))
-    bias = (
-        None if request.bias is None else pick(dense_bias(request.bias, request.query, num_keys, request.scale, rows))
-    )
+    if request.bias is not None:
+        bias = pick(dense_bias(request.bias, request.query, num_keys, request.scale, rows, allowed))
     key = request.key[:, :, heads // request.group]
     query = request.query[:, rows][:, :, heads]
     return reference.attention(Request(query, key, key, mask, bias, request.scale, request.score, None))[1]
@@ -126,7 +127,7 @@ def _weights(request: Request, rows: Array, heads: np.ndarray) -> Array:
 def _by_rows(request: Request, function: Callable[[Array], Any]) -> Any:
     """Applies `function` to the weights of some rows at a time; returns arrays ``[B, N, T, ...]``."""
     length = request.query.shape[1]
-    blocks = -(-length // ROWS)
+    blocks = max(1, -(-length // ROWS))
     size = -(-length // blocks)
     heads = np.arange(request.query.shape[2])
     rows = jnp.minimum(jnp.arange(blocks * size), length - 1).reshape(blocks, size)

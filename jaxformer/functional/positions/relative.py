@@ -26,6 +26,10 @@ class RelativeKeys(Bias):
         column = jnp.clip(key_index[None] - query_index[:, None], -reach, reach) + reach  # [t, s]
         return jnp.take_along_axis(scores, column[None, None], axis=3)
 
+    def take_heads(self, first, count):
+        shared = self.table.ndim == 2
+        return self if shared else RelativeKeys(jax.lax.dynamic_slice_in_dim(self.table, first, count, 0))
+
 
 def relative_keys(table: Float[Array, "R H"] | Float[Array, "N R H"]) -> RelativeKeys:
     r"""Returns the bias that adds a learned vector for each distance to the keys (Shaw et al. 2018, eq. 4).
@@ -68,6 +72,10 @@ class TransformerXL(Bias):
         scores = jnp.einsum("bnth,rnh->bntr", shifted, keys.astype(query.dtype))
         column = query_index[:, None] - key_index[None] - smallest
         return jnp.take_along_axis(scores, column[None, None], axis=3)
+
+    def take_heads(self, first, count):
+        kernel = jax.lax.dynamic_slice_in_dim(self.kernel, first, count, 1)
+        return TransformerXL(kernel, jax.lax.dynamic_slice_in_dim(self.shift, first, count, 0), self.scale)
 
 
 def transformer_xl(

@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import functional
+from jaxformer import functional, masks
 from jaxformer.functional.attention import api
 from jaxformer.functional.attention.base import make_request
+from tests.contracts import biases
 from tests.contracts.attention import arrays
+from tests.selection import first
 
 
 def test_default_is_an_implementation_by_name():
@@ -37,3 +39,35 @@ def test_long_sequences_go_block_by_block(monkeypatch, platform, lengths, expect
     monkeypatch.setattr(jax, "devices", lambda: [device])
     query, key = (jax.ShapeDtypeStruct((1, length, 2, 8), jnp.float32) for length in lengths)
     assert api.choose(make_request(query, key, key)) == expected
+
+
+@pytest.mark.parametrize("name", ["array", *first(biases.BIASES, "relative keys", "transformer-xl")])
+@pytest.mark.parametrize(
+    ("implementation", "empty"),
+    [(name, x) for name in ("reference", "blockwise") for x in ("batch", "queries", "keys")] + [("xla", "batch")],
+)
+def test_empty_arrays(implementation, empty, name):
+    """A batch of no examples, no queries, or no keys: an output of 0, whose gradients are 0."""
+    query, key, value, _ = arrays()
+    match empty:
+        case "batch":
+            query, key, value = query[:0], key[:0], value[:0]
+        case "queries":
+            query = query[:, :0]
+        case "keys":
+            key, value = key[:, :0], value[:, :0]
+    shape = query.shape[0], 4, query.shape[1], key.shape[1]
+    learned = {"array": jnp.ones((1, *shape[1:]))} if name == "array" else biases.LEARNED
+
+    def attend(query, key, value, learned):
+        bias = learned["array"] if name == "array" else biases.made(name, learned)
+        mask = masks.dense(jnp.ones(shape, bool))
+        return functional.attention(query, key, value, bias=bias, mask=mask, implementation=implementation)
+
+    output, pull = jax.vjp(attend, query, key, value, learned)
+    assert output.shape == (*query.shape[:3], value.shape[3])
+    assert not any(np.asarray(x).any() for x in (output, *jax.tree.leaves(pull(output))))
+    if implementation != "xla":
+        dropout = functional.Dropout(0.5, jax.random.key(0))
+        dropped = functional.attention(query, key, value, dropout=dropout, implementation=implementation)
+        np.testing.assert_array_equal(dropped, output)

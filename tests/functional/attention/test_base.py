@@ -1,4 +1,6 @@
-"""The parts that implementations share: the masked softmax, and a scale that is traced."""
+"""The parts that implementations share: the masked softmax, a scale that is traced, and scores."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +8,10 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks
-from tests.contracts.attention import arrays
+from jaxformer.functional.attention import blockwise, reference
+from jaxformer.functional.attention.base import make_request
+from tests.contracts import numpy_attention
+from tests.contracts.attention import S, T, arrays
 
 
 def test_masked_softmax_of_an_empty_row_has_no_slope():
@@ -32,3 +37,31 @@ def test_a_traced_scale(implementation):
     np.testing.assert_allclose(by_query, jax.grad(loss)(query, 0.3), atol=1e-5)
     np.testing.assert_allclose(by_query, jax.grad(loss)(query, jnp.float32(0.3)), atol=1e-5)
     np.testing.assert_allclose(by_scale, (loss(query, 0.31) - loss(query, 0.29)) / 0.02, rtol=2e-2)
+
+
+def signed_root(logits):
+    """A score with an infinite slope at 0."""
+    return jnp.sign(logits) * jnp.sqrt(jnp.abs(logits))
+
+
+@pytest.mark.parametrize("implementation", ["reference", "blockwise"])
+@pytest.mark.parametrize("mask", [masks.causal(1), masks.lengths([5, 0]), None], ids=["causal", "lengths", "no mask"])
+def test_a_score_with_an_infinite_slope_at_zero(implementation, mask):
+    """Keys that a query may not attend to, and the padding of blocks, add nothing to the gradients."""
+    *inputs, upstream = arrays()
+    options = {} if mask is None else {"allowed": np.asarray(mask.dense(T, S))}
+    # d sqrt(x) / dx is infinite at 0 only
+    theirs = lambda x: np.sign(x) * np.sqrt(abs(x)), lambda x: 0.5 / np.sqrt(abs(x))
+    request = make_request(*inputs, mask=mask, score=signed_root)
+
+    def attend(query, key, value):
+        changed = dataclasses.replace(request, query=query, key=key, value=value)
+        if implementation == "reference":
+            return reference.attention(changed)[0]
+        return blockwise.attention(changed, query_block=2, key_block=4)
+
+    output, pull = jax.vjp(attend, *inputs)
+    np.testing.assert_allclose(output, numpy_attention.attention(*inputs, score=theirs, **options)[0], atol=3e-6)
+    expected = numpy_attention.gradients(*inputs, upstream, score=theirs, **options)
+    for got, want in zip(pull(upstream), expected[:3], strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-5)

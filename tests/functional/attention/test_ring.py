@@ -15,7 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxformer import functional, masks, sharding
 from jaxformer.functional.attention import ring
 from jaxformer.functional.attention.base import make_request
-from tests.contracts.attention import AttentionContract
+from tests.contracts import biases
+from tests.contracts.attention import AttentionContract, arrays
 from tests.contracts.biases import BiasContract
 
 
@@ -189,16 +190,50 @@ def test_rows_that_a_bias_lowers_as_a_whole():
         np.testing.assert_allclose(got, want, atol=3e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["relative keys by head", "transformer-xl", "sum"])
+def test_biases_that_combine_queries_with_heads_that_are_cut(name):
+    """Each device takes the tables of its own heads: values, and gradients of queries and learned arrays."""
+    query, key, value, upstream = arrays(batch=2)
+    attend = split(mesh(context=4, tensor=2), heads="tensor")
+
+    def loss(learned, query, attend):
+        bias = biases.made(name, learned) + functional.alibi(4)
+        return jnp.sum(attend(query, key, value, bias=bias, mask=masks.causal(1)) * upstream)
+
+    found, expected = (
+        jax.jit(jax.value_and_grad(loss, (0, 1)), static_argnums=2)(biases.LEARNED, query, f)
+        for f in (attend, functional.attention)
+    )
+    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-5, rtol=1e-5)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Loudness(functional.Bias):
+    """The product of the queries of all heads with a vector for each; it has no `take_heads`."""
+
+    vectors: jax.Array  # [N, H]
+
+    def tile(self, query, query_index, key_index):
+        loudness = (query * self.vectors.astype(query.dtype)[None, :, None]).sum(-1, keepdims=True)
+        return jnp.broadcast_to(loudness, (*loudness.shape[:3], key_index.shape[0]))
+
+
 def test_a_bias_that_needs_all_heads_says_so():
-    """Transformer-XL adds a vector of its own to the queries of each head: refused in words, not by a shape."""
+    """It multiplies the queries of each head by a vector of its own: refused in words, not by a shape."""
     query, key, value, _ = long_arrays(16)
     heads, dim = query.shape[2:]
-    shift = jnp.ones((heads, dim))
-    query, bias = functional.transformer_xl(query, jnp.ones((6, heads, dim)), shift, shift)
+    bias = Loudness(jnp.ones((heads, dim)))
     attend = split(mesh(context=4, tensor=2), heads="tensor")
-    words = "ring attention cannot do this: TransformerXL works on the queries of all 4 heads .* has 2 heads"
+    words = "ring attention cannot do this: Loudness works on the queries of all 4 heads .* has 2 heads"
     with pytest.raises(ValueError, match=words):
         attend(query, key, value, bias=bias)
+    on_mesh = sharding.sharded_attention(
+        sharding.mesh("data=1,tensor=2", jax.devices()[:2]), implementation="blockwise"
+    )
+    with pytest.raises(ValueError, match=words.replace("ring", "blockwise")):
+        on_mesh(query, key, value, bias=bias)
     assert (
         split(mesh(context=4))(query, key, value, bias=bias).shape
         == value.shape[:1] + query.shape[1:3] + value.shape[3:]
@@ -214,6 +249,12 @@ def test_cross_attention_of_other_lengths():
     expected = value_and_gradients(functional.attention, given, mask=masks.lengths(jnp.array([23, 9])))
     for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(got, want, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("empty", ["batch", "length"])
+def test_empty_arrays(empty):
+    x = jnp.ones((0, 8, 2, 4) if empty == "batch" else (2, 0, 2, 4))
+    assert jax.jit(jax.grad(lambda x: split(mesh(context=4))(x, x, x, mask=masks.causal()).sum()))(x).shape == x.shape
 
 
 def compiled(length, grid, **options):

@@ -88,3 +88,22 @@ def test_weights_refuse_missing_rows_and_heads(name, chosen):
     count = {"rows": T, "heads": 4}[name]
     with pytest.raises(ValueError, match=rf"{name} must be indices from 0 to {count - 1}"):
         functional.attention_weights(query, key, **{name: chosen})
+
+
+def test_empty_queries_do_not_reach_learned_tables():
+    """A query that may attend to no key holds NaN, and the gradient of relative keys is that of clean queries."""
+    query, key, _, _ = arrays()
+    dirty = query.at[1].set(jnp.nan)
+
+    def loss(table, query):
+        options = {"mask": masks.lengths([5, 0]), "bias": functional.relative_keys(table)}
+        return functional.attention_entropy(query, key, **options).sum()
+
+    slopes = [jax.grad(loss)(jnp.ones((3, query.shape[3])), x) for x in (dirty, query)]
+    np.testing.assert_array_equal(*slopes)
+
+
+def test_no_queries():
+    query, key, _, _ = arrays()
+    assert functional.attention_entropy(query[:, :0], key, mask=masks.causal()).shape == (2, 4, 0)
+    assert functional.attention_weights(query[:, :0], key).shape == (2, 4, 0, key.shape[1])

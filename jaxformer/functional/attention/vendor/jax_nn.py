@@ -20,9 +20,11 @@ from jaxformer.masks import Band
 
 
 def refuse_xla(request: Request) -> str | None:
-    """Returns the reason why `jax.nn` cannot compute this on any device, or None if it can."""
+    """Returns the reason why `jax.nn` cannot compute this on the target devices, or None if it can."""
     if request.score is not None:
         return "it has no function of the logits"
+    if request.query.dtype == jnp.float16 and targets.devices()[0].platform == "cpu":
+        return "XLA has no products of float16 with sums in float32 on a CPU; use float32 or bfloat16"
     return refuse_call(request)
 
 
@@ -48,6 +50,8 @@ def refuse_cudnn(request: Request) -> str | None:
         return f"it needs a head dim that is a multiple of 8 and at most 128, got {_dim(request)}"
     if isinstance(request.bias, Bias):
         return "it would need the bias as a T x S array"
+    if request.bias is not None and request.bias.dtype != request.query.dtype:
+        return f"it would round the bias from {request.bias.dtype} to {request.query.dtype}, the dtype of the query"
     return refuse_xla(request)
 
 
@@ -60,16 +64,17 @@ def attention_by(call: Callable[..., Array], request: Request) -> Float[Array, "
     """Computes the result of `reference.attention` with a `call` like ``jax.nn.dot_product_attention``."""
     query, key, value, mask = request.query, request.key, request.value, request.mask
     batch, num_queries, num_keys = *query.shape[:2], key.shape[1]
-    bias = None if request.bias is None else dense_bias(request.bias, query, num_keys, request.scale)
+    allowed = None if mask is None else mask.dense(num_queries, num_keys)
+    bias = None if request.bias is None else dense_bias(request.bias, query, num_keys, request.scale, allowed=allowed)
     nonempty = jnp.ones((1, 1, num_queries, 1), bool)
-    allowed = None
     if bias is not None:
-        # A bias may be an additive mask. A row of minus infinity, also after a cast to the dtype of the query, is NaN.
+        # The logits are float32, while bfloat16 has steps of 2 near 500. A bias may be an additive mask; a row of minus
+        # infinity, also after a cast, is NaN.
+        dtype = bias.dtype if bias.dtype == query.dtype else jnp.promote_types(query.dtype, jnp.float32)
         nonempty = bias > -jnp.inf
-        low = 0.5 * max(float(jnp.finfo(x.dtype).min) for x in (bias, query))
-        bias = jnp.maximum(bias, low).astype(query.dtype)
-    if mask is not None:
-        allowed = mask.dense(num_queries, num_keys)
+        low = 0.5 * max(float(jnp.finfo(x).min) for x in (bias.dtype, dtype))
+        bias = jnp.maximum(bias, low).astype(dtype)
+    if allowed is not None:
         nonempty = nonempty & allowed  # elementwise: mask and bias together may leave a row without keys
         seen = _per_key_head(allowed.any(2), request.group)
         key, value = (jnp.where(seen, x, 0) for x in (key, value))
@@ -105,5 +110,5 @@ def _rows(x: Array) -> Array:
 def _per_key_head(seen: Array, group: int) -> Array:
     """Reduces ``[b, n, S]`` to ``[b, S, k, 1]``: True if any of the heads that share a key head sees the key."""
     if seen.shape[1] > 1:
-        seen = seen.reshape(seen.shape[0], -1, group, seen.shape[2]).any(2)
+        seen = seen.reshape(seen.shape[0], seen.shape[1] // group, group, seen.shape[2]).any(2)
     return _rows(seen)

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import functional, masks
+from jaxformer import functional, masks, targets
 from jaxformer.functional.attention import api
 from jaxformer.functional.attention.base import make_request
-from tests.contracts.attention import CASES, AttentionContract, arrays
+from tests.contracts import numpy_attention
+from tests.contracts.attention import CASES, AttentionContract, S, T, arrays, bias
 from tests.contracts.biases import BiasContract
 
 DROPS = {name for name, (_, _, options) in CASES.items() if "dropout" in options}
@@ -104,6 +105,7 @@ def test_cudnn_needs_its_device():
         ({"dim": 256}, "at most 128, got 256"),
         ({"dim": 12, "value_dim": 12}, "multiple of 8 and at most 128, got 12"),
         ({"bias": functional.alibi(4)}, "a T x S array"),
+        ({"bias": jnp.zeros((1, 4, 128, 128))}, "round the bias from float32 to bfloat16, the dtype of the query"),
         ({"score": jnp.tanh}, "no function of the logits"),
         ({"dropout": functional.Dropout(0.1, jax.random.key(0))}, "by the hash of this library"),
     ],
@@ -112,6 +114,7 @@ def test_cudnn_refusals_on_its_device(monkeypatch, options, reason):
     """On a GPU cuDNN is chosen for requests that it accepts, and not for others."""
     monkeypatch.setattr(jax, "devices", lambda: [Gpu()])
     assert api.choose(request()) == "cudnn"
+    assert api.choose(request(bias=jnp.zeros((1, 4, 128, 128), jnp.bfloat16))) == "cudnn"
     assert reason in api.implementations["cudnn"].refuse(request(**options))
     assert api.choose(request(**options)) == "reference"
 
@@ -134,6 +137,27 @@ def test_xla_keeps_rows_that_mask_and_bias_empty_together():
         np.testing.assert_allclose(got, want, atol=1e-5)
 
 
+@pytest.fixture
+def _for_a_gpu(monkeypatch):
+    """The target is a GPU; operations one by one also run here, where JAX falls back to another precision."""
+    monkeypatch.setattr(targets, "devices", lambda: [Gpu()])
+
+
+def test_xla_refuses_float16_on_a_cpu(monkeypatch):
+    """Compiled, its products have a precision that XLA lacks on a CPU; the refusal says what does."""
+    query, key, value, _ = (x.astype(jnp.float16) for x in arrays())
+    attend = jax.jit(jax.grad(lambda query: functional.attention(query, key, value, implementation="xla").sum()))
+    reason = (
+        "'xla' cannot do this: XLA has no products of float16 with sums in float32 on a CPU; use float32 or bfloat16"
+    )
+    with pytest.raises(ValueError, match=reason):
+        attend(query)
+    assert api.implementations["xla"].refuse(make_request(query, key, value))
+    monkeypatch.setattr(targets, "devices", lambda: [Gpu()])
+    assert api.implementations["xla"].refuse(make_request(query, key, value)) is None
+
+
+@pytest.mark.usefixtures("_for_a_gpu")
 @pytest.mark.parametrize("low", [-np.inf, -1e9])
 def test_xla_in_float16_takes_a_bias_beyond_its_range(low):
     query, key, value = (x.astype(jnp.float16) for x in arrays(2, 2)[:3])
@@ -147,3 +171,23 @@ def test_xla_in_float16_takes_a_bias_beyond_its_range(low):
     others = np.arange(5) != 1  # with the clamped bias row 1 keeps differences of logits, but not in the reference
     assert np.isfinite(np.asarray(result)).all()
     np.testing.assert_allclose(result[:, others], jax.grad(loss)(query, "reference")[:, others], atol=2e-2)
+
+
+@pytest.mark.usefixtures("_for_a_gpu")
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bfloat16", "float16"])
+def test_a_float32_bias_is_not_rounded(dtype):
+    """Near 500 bfloat16 has steps of 2 and float16 of 0.25; only the inputs and the result are rounded."""
+    query, key, value, _ = (x.astype(dtype) for x in arrays(2, 2))
+    added = 500 + bias(1, 2, T, S)
+    expected, _ = numpy_attention.attention(query, key, value, bias=added)
+
+    def attend(query, key, value, added):
+        return functional.attention(query, key, value, bias=added, implementation="xla").astype(jnp.float32)
+
+    with jax.numpy_dtype_promotion("standard"):
+        output, pull = jax.vjp(attend, query, key, value, added)
+        slope = pull(output)[3]
+    np.testing.assert_allclose(output, expected, atol=0.02)
+    *_, wanted = numpy_attention.gradients(query, key, value, output, bias=added)
+    np.testing.assert_allclose(slope, wanted.sum(0, keepdims=True), atol=0.05)
+    assert slope.dtype == jnp.float32
