@@ -9,7 +9,6 @@ planning. A new task is one module with a configuration (a `TaskConfig`), these 
 from __future__ import annotations
 
 import abc
-import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,41 +17,16 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import jax
 
 from jaxformer import functional
-from jaxformer.config import PLACE, at_least
 from jaxformer.data.batch import Rows
 from jaxformer.evaluation.scores import Score
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.planning.forecast import Costs
 from jaxformer.sharding import Placement
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.optimizers import OptimizerConfig
+from jaxformer.tasks.config import TaskConfig as TaskConfig
 
 Say = Callable[[str], None]
 """A function that shows one line to the user."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskConfig:
-    """The settings that every task has; a task adds `model`, `data` and, if its predictor searches, `decode`."""
-
-    name: str = "run"
-    """The run's name in logs and pictures."""
-    seed: int = 0
-    """The seed of parameters, dropout and the order of the data."""
-    init_from: str = ""
-    """Start from the parameters of another run: RUN or RUN:CHECKPOINT. The run also takes its tokenizer."""
-    mesh: str = dataclasses.field(default="", metadata=PLACE)
-    """Axes of the device mesh, such as "data=8,tensor=4"; by default all devices are `data`."""
-    optimizer: OptimizerConfig = OptimizerConfig()
-    """Adam and its schedule."""
-    train: TrainConfig = TrainConfig()
-    """Steps, validation, checkpoints."""
-
-    def __post_init__(self) -> None:
-        at_least(0, self, "seed")
-        if self.seed >= 2**32:  # JAX's keys would be those of a smaller seed
-            raise ValueError(f"seed must be less than 2**32, got {self.seed}")
 
 
 class Corpus(Protocol):

@@ -7,7 +7,7 @@ import functools
 import math
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -89,6 +89,8 @@ class DecodeConfig:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageModelingConfig(TaskConfig):
     """A complete language modeling experiment."""
+
+    task: ClassVar[str] = "language_model"
 
     name: str = "language model"
     """The run's name in logs and pictures."""

@@ -14,16 +14,19 @@ import os
 import pathlib
 import sys
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jaxformer.config import changed, from_data
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, did_you_mean
-from jaxformer.tasks.base import Task, TaskConfig
+from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.rundir import read_json
 
+if TYPE_CHECKING:
+    from jaxformer.tasks.base import Task
+
 TASKS = {
-    "translation": "jaxformer.tasks.translation",
+    "translation": "jaxformer.tasks.translation.task",
     "language_model": "jaxformer.tasks.language_model",
 }
 """The module of each task, by the name that is saved in a run's config.json. A module holds its task as ``TASK``.
@@ -38,7 +41,7 @@ BUILTIN = {
 }
 """The module of each built-in configuration, a function of this name."""
 
-AnyTask = Task[Any, Any, Any, Any, Any]
+AnyTask: TypeAlias = "Task[Any, Any, Any, Any, Any]"
 
 
 def get(name: str) -> AnyTask:
@@ -66,11 +69,10 @@ def task_of(config: TaskConfig) -> AnyTask:
     Raises:
       ConfigError: it is not the configuration of a task.
     """
-    for name in TASKS:
-        module = sys.modules.get(TASKS[name])  # the module of an existing configuration is imported
-        if module is not None and isinstance(config, module.TASK.config):
-            return module.TASK
-    raise ConfigError(f"{type(config).__name__} is not the configuration of a task in registry.TASKS")
+    task = get(type(config).task) if type(config).task else None
+    if task is None or not isinstance(config, task.config):
+        raise ConfigError(f"{type(config).__name__} is not the configuration of a task in registry.TASKS")
+    return task
 
 
 def read_config(path: pathlib.Path) -> TaskConfig:

@@ -76,12 +76,14 @@ def test_a_task_is_registered_from_outside_the_package(monkeypatch, tmp_path):
     """With one line, by the module that holds it."""
 
     class ParityConfig(TaskConfig):
-        pass
+        task = "parity"
 
     task = types.SimpleNamespace(config=ParityConfig)
     config = changed(ParityConfig(), {"seed": 3})
-    with pytest.raises(ConfigError, match=r"ParityConfig is not the configuration of a task in registry\.TASKS"):
+    with pytest.raises(ConfigError, match="unknown task 'parity'"):
         registry.task_of(config)
+    with pytest.raises(ConfigError, match=r"TaskConfig is not the configuration of a task in registry\.TASKS"):
+        registry.task_of(TaskConfig())
     monkeypatch.setitem(sys.modules, "my_parity", types.SimpleNamespace(TASK=task))
     monkeypatch.setitem(registry.TASKS, "parity", "my_parity")
     assert registry.task_of(config) is task

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jaxformer.config import PLACE, at_least
 from jaxformer.models.encoder_decoder import EncoderDecoderConfig
-from jaxformer.tasks.base import TaskConfig
+from jaxformer.tasks.config import TaskConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +114,8 @@ class DecodeConfig:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TranslationConfig(TaskConfig):
     """A complete translation experiment."""
+
+    task: ClassVar[str] = "translation"
 
     name: str = "translation"
     """The run's name in logs and pictures."""

@@ -1,0 +1,22 @@
+"""The settings of every task are light: nothing of a task is imported with them."""
+
+import subprocess
+import sys
+
+import pytest
+
+from jaxformer.tasks import registry
+from jaxformer.tasks.config import TaskConfig
+
+
+@pytest.mark.parametrize("name", registry.TASKS)
+def test_a_configuration_names_its_task(name):
+    assert registry.get(name).config.task == name
+    assert issubclass(registry.get(name).config, TaskConfig)
+
+
+def test_settings_of_a_translation_are_resolved_without_its_libraries():
+    program = "from jaxformer.tasks import registry; registry.resolve('demo'); import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    heavy = {"grain", "sentencepiece", "sacrebleu", "sacremoses", "matplotlib", "rich", "tyro", "tensorboardX"}
+    assert heavy & set(done.stdout.split()) == set()
