@@ -158,9 +158,12 @@ def _varying(tiling: Tiling, ring: Ring, shared: Any, query: Array, key: Array, 
 
 
 def _round(
-    ring: Ring, visit: Callable[[Any, Any, Array], tuple[Any, Any]], sums: Any, traveling: Any
+    ring: Ring, visit: Callable[[Any, Any, Array], tuple[Any, Any]], sums: Any, traveling: Any, *, home: bool
 ) -> tuple[Any, Any]:
-    """Calls ``sums, traveling = visit(sums, traveling, owner)`` at each stop; `traveling` ends where it started."""
+    """Calls ``sums, traveling = visit(sums, traveling, owner)`` at each stop.
+
+    `traveling` ends where it started if `home`, and at the last stop otherwise.
+    """
     rank = jax.lax.axis_index(ring.axis)
     next_device = [(i, (i + 1) % ring.size) for i in range(ring.size)]
 
@@ -168,7 +171,13 @@ def _round(
         sums, traveling = visit(*carry, (rank - step) % ring.size)
         return (sums, jax.tree.map(lambda x: jax.lax.ppermute(x, ring.axis, next_device), traveling)), None
 
-    return jax.lax.scan(stop, (sums, traveling), jnp.arange(ring.size))[0]
+    carry = sums, traveling
+    if home:
+        return jax.lax.scan(stop, carry, jnp.arange(ring.size))[0]
+    # The barriers keep the last stop, and a loop of one stop, as they are in a loop: the same numbers to the bit.
+    barrier, last = jax.lax.optimization_barrier, ring.size - 1
+    sums, traveling = barrier(jax.lax.scan(stop, barrier(carry), jnp.arange(last))[0])
+    return visit(sums, traveling, (rank - last) % ring.size)
 
 
 def _forward(tiling, ring, query, key, value, bias, shared):
@@ -187,7 +196,7 @@ def _forward(tiling, ring, query, key, value, bias, shared):
 
     dims = query.shape[:3]
     initial = jnp.zeros((*dims, value.shape[-1]), jnp.float32), jnp.full((*dims, 2), blockwise.LOW, jnp.float32)
-    return _round(ring, visit, initial, (key, value))[0]
+    return _round(ring, visit, initial, (key, value), home=False)[0]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -216,7 +225,7 @@ def _attend_backward(tiling, ring, saved, upstream):
     zeros = lambda x: jnp.zeros(x.shape, jnp.float32)
     traveling = (key, value, zeros(key), zeros(value))
     sums = zeros(query), blockwise.zero_gradients(bias)
-    (d_query, d_bias), (_, _, d_key, d_value) = _round(ring, visit, sums, traveling)
+    (d_query, d_bias), (_, _, d_key, d_value) = _round(ring, visit, sums, traveling, home=True)
     gradients = (d.astype(x.dtype) for d, x in ((d_query, query), (d_key, key), (d_value, value)))
     return *gradients, blockwise.cast_gradients(bias, d_bias), None
 

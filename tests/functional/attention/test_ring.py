@@ -276,6 +276,27 @@ def test_nothing_but_pieces_travels():
     assert memory[1] < 0.5 * memory[0]
 
 
+def permutations(jaxpr, times=1):
+    """Returns the number of arrays that a program sends on, with the iterations of its loops."""
+    count = 0
+    for eqn in jaxpr.eqns:
+        repeated = times * eqn.params["length"] if eqn.primitive.name == "scan" else times
+        count += times * len(eqn.invars) if eqn.primitive.name == "ppermute" else 0
+        for inner in jax.tree.leaves(eqn.params, is_leaf=lambda x: hasattr(x, "eqns")):
+            count += permutations(inner, repeated) if hasattr(inner, "eqns") else 0
+    return count
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_keys_are_not_sent_on_after_the_last_stop(size):
+    """Forward, keys and values travel to the other devices only; backward, their gradients return home."""
+    x = jax.ShapeDtypeStruct((1, 8, 2, 4), jnp.float32)
+    attend = split(mesh(context=size))
+    gradient = jax.grad(lambda q, k, v: attend(q, k, v).sum(), (0, 1, 2))
+    assert permutations(jax.make_jaxpr(attend)(x, x, x).jaxpr) == 2 * (size - 1)
+    assert permutations(jax.make_jaxpr(gradient)(x, x, x).jaxpr) == 2 * (size - 1) + 4 * size
+
+
 def blocks_visited(order, length=4096, size=8, block=64):
     """By each device, over the whole round, under a causal mask."""
     around = ring.Ring("context", size, (1, 1, length, length), zigzag=order == "zigzag")
