@@ -290,7 +290,7 @@ shutil.disk_usage = lambda path: usage(path)._replace(free=2**40)
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(("before", "message"), [("", "MiB free, and it takes 0.6"), (TOO_LATE, "")])
+@pytest.mark.parametrize(("before", "message"), [("", "MiB free, and the save takes 0.6"), (TOO_LATE, "")])
 def test_full_disk_is_an_error_within_a_minute(tmp_path, before, message):
     """On a file system of a megabyte, where it can be made; a hang would run into the timeout."""
     folder = tmp_path / "small"
