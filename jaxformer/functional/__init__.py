@@ -38,6 +38,7 @@ from jaxformer.functional.feed_forward import gelu as gelu
 from jaxformer.functional.feed_forward import gelu_tanh as gelu_tanh
 from jaxformer.functional.feed_forward import linear as linear
 from jaxformer.functional.feed_forward import relu as relu
+from jaxformer.functional.feed_forward import silu as silu
 from jaxformer.functional.losses import cross_entropy as cross_entropy
 from jaxformer.functional.losses import linear_cross_entropy as linear_cross_entropy
 from jaxformer.functional.normalization import layer_norm as layer_norm

@@ -11,6 +11,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 
@@ -41,6 +42,37 @@ class Bias:
         """Returns the same bias with query positions that start at `offset`, as in decoding with a cache."""
         return Shifted(self, jnp.asarray(offset, jnp.int32))
 
+    def at_positions(self, query: Array, query_positions: Array, key_positions: Array | np.ndarray) -> Bias:
+        """Returns the bias of queries and keys at these absolute positions, ``int [b, T]`` and ``int [b, S]``.
+
+        The dimension b is 1 or B. The queries are those of `tile`: ``[B, N, T, H]``, multiplied by the scale.
+
+        Raises:
+          ValueError: the bias holds arrays with one entry for each example, and positions differ between examples.
+        """
+        consecutive = isinstance(key_positions, np.ndarray) and bool((np.diff(key_positions, axis=1) == 1).all())
+
+        def one_query(query: Array, position: Array, keys: Array) -> Array:  # [B, N, H], [], [S] -> [b, n, S]
+            tile = lambda keys: self.tile(query[:, :, None], position[None], keys)[:, :, 0]
+            return tile(keys) if consecutive else jax.vmap(lambda key: tile(key[None])[..., 0], 0, 2)(keys)
+
+        all_queries = jax.vmap(one_query, (2, 0, None), 2)  # [B, N, T, H], [T], [S] -> [b, n, T, S]
+        key_positions = jnp.asarray(key_positions)
+        if query_positions.shape[0] == key_positions.shape[0] == 1:
+            return DenseBias(all_queries(query, query_positions[0], key_positions[0]))
+
+        def one_example(query: Array, positions: Array, keys: Array) -> Array:
+            result = all_queries(query[None], positions, keys)
+            if result.shape[0] != 1:
+                raise ValueError(
+                    f"{type(self).__name__} has entries for {result.shape[0]} examples, whose positions differ"
+                )
+            return result[0]
+
+        axes = tuple(0 if x.shape[0] > 1 else None for x in (query_positions, key_positions))
+        index = [x if x.shape[0] > 1 else x[0] for x in (query_positions, key_positions)]
+        return DenseBias(jax.vmap(one_example, (0, *axes))(query, *index))
+
     def take_heads(self, first: int | jax.Array, count: int) -> Bias:
         """Returns the same bias for `count` heads from `first` on, as on a device that holds only these.
 
@@ -55,6 +87,22 @@ class Bias:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class DenseBias(Bias):
+    """The bias of an array ``[b, n, T, S]``, indexed by the order of queries and keys, whatever their positions."""
+
+    array: jax.Array
+
+    def tile(self, query, query_index, key_index):
+        del query
+        return self.array[:, :, query_index][..., key_index]
+
+    def at_positions(self, query, query_positions, key_positions):
+        del query, query_positions, key_positions
+        return self
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Sum(Bias):
     """The sum of two biases."""
 
@@ -63,6 +111,9 @@ class Sum(Bias):
 
     def tile(self, query, query_index, key_index):
         return self.left.tile(query, query_index, key_index) + self.right.tile(query, query_index, key_index)
+
+    def at_positions(self, query, query_positions, key_positions):
+        return Sum(*(x.at_positions(query, query_positions, key_positions) for x in (self.left, self.right)))
 
     def take_heads(self, first, count):
         return Sum(self.left.take_heads(first, count), self.right.take_heads(first, count))

@@ -33,17 +33,21 @@ def empty_cache(batch: int, beam_size: int, length: int, heads: int, dim: int, d
 
 def write(
     cache: KeyValueCache,
-    key: Float[Array, "B K N H"],
-    value: Float[Array, "B K N J"],
-    position: Int[Array, "B K"],
+    key: Float[Array, "B K *T N H"],
+    value: Float[Array, "B K *T N J"],
+    position: Int[Array, "B K *T"],
 ) -> KeyValueCache:
-    """Returns the cache with the key and value of one position of each hypothesis replaced.
+    """Returns the cache with the keys and values at one position of each hypothesis, or at T of them, replaced.
 
-    `position` must be below the length of the cache: JAX would clamp a later one to the last position.
+    A single `position` must be below the length of the cache: JAX would clamp a later one to the last position. Of
+    several, those beyond the length are dropped.
     """
 
     def set_row(cached: Array, new: Array, position: Array) -> Array:
-        return jax.lax.dynamic_update_index_in_dim(cached, new.astype(cached.dtype), position, 0)
+        new = new.astype(cached.dtype)
+        if position.ndim:
+            return cached.at[position].set(new, mode="drop")
+        return jax.lax.dynamic_update_index_in_dim(cached, new, position, 0)
 
     # One scatter with batch dimensions, which stays in place and stays on its device where B is sharded.
     set_rows = jax.vmap(jax.vmap(set_row))

@@ -40,6 +40,15 @@ def gelu_tanh(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
     return jax.nn.gelu(x, approximate=True)
 
 
+def silu(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
+    """Returns ``x sigmoid(x)``, also called swish (Ramachandran et al. 2017); Marian, SwiGLU.
+
+    >>> [round(y, 4) for y in silu(jnp.array([-1.0, 1.0, 3.0])).tolist()]
+    [-0.2689, 0.7311, 2.8577]
+    """
+    return jax.nn.silu(x)
+
+
 def feed_forward(
     x: Float[Array, "*batch D"],
     w_in: Float[Array, "D F"],

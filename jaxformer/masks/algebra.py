@@ -71,6 +71,23 @@ class Mask:
             return first, last
         return jnp.maximum(first, live[0]), jnp.minimum(last, live[1])
 
+    def at_positions(self, query: jax.Array | np.ndarray, key: jax.Array | np.ndarray) -> Mask:
+        """Returns the mask of queries and keys that are at these absolute positions, ``int [b, T]`` and ``int [b, S]``.
+
+        The dimension b is 1 or B. A mask that holds one entry for each stored query or key, such as `padding`, stays as
+        it is.
+
+        >>> from jaxformer.masks import window
+        >>> window(1).at_positions(np.array([[3]]), np.arange(5)[None]).dense(1, 5)[0, 0].astype(int).tolist()
+        [[0, 0, 1, 1, 0]]
+        """
+        if query.shape[0] == key.shape[0] == 1:
+            return Dense(self.tile(jnp.asarray(query[0]), jnp.asarray(key[0])))
+        batch = max(query.shape[0], key.shape[0])
+        tile = jax.vmap(self.tile)(*(jnp.broadcast_to(x, (batch, x.shape[1])) for x in (query, key)))
+        examples = jnp.arange(batch)  # of a mask with arrays of its own, example i at the positions of example i
+        return Dense(tile[:, 0] if tile.shape[1] == 1 else tile[examples, examples])
+
     def check(self, num_queries: int, num_keys: int) -> None:
         """Checks that the mask covers these lengths; a gather clamps indices, so `tile` cannot check them.
 
@@ -116,6 +133,9 @@ class And(Mask):
     def tile(self, query_index, key_index):
         return self.left.tile(query_index, key_index) & self.right.tile(query_index, key_index)
 
+    def at_positions(self, query, key):
+        return And(self.left.at_positions(query, key), self.right.at_positions(query, key))
+
     def check(self, num_queries, num_keys):
         self.left.check(num_queries, num_keys)
         self.right.check(num_queries, num_keys)
@@ -142,6 +162,9 @@ class Or(Mask):
     def tile(self, query_index, key_index):
         return self.left.tile(query_index, key_index) | self.right.tile(query_index, key_index)
 
+    def at_positions(self, query, key):
+        return Or(self.left.at_positions(query, key), self.right.at_positions(query, key))
+
     def check(self, num_queries, num_keys):
         self.left.check(num_queries, num_keys)
         self.right.check(num_queries, num_keys)
@@ -167,6 +190,9 @@ class Not(Mask):
     def tile(self, query_index, key_index):
         return ~self.mask.tile(query_index, key_index)
 
+    def at_positions(self, query, key):
+        return Not(self.mask.at_positions(query, key))
+
     def check(self, num_queries, num_keys):
         self.mask.check(num_queries, num_keys)
 
@@ -182,6 +208,10 @@ class Dense(Mask):
         rows = self.array if self.array.shape[2] == 1 else self.array[:, :, query_index]
         tile = rows if rows.shape[3] == 1 else rows[..., key_index]
         return jnp.broadcast_to(tile, (*tile.shape[:2], query_index.shape[0], key_index.shape[0]))
+
+    def at_positions(self, query, key):
+        del query, key  # it holds an entry for each stored pair, wherever that is
+        return self
 
     def check(self, num_queries, num_keys):
         got, expected = self.array.shape[2:], (num_queries, num_keys)

@@ -63,6 +63,10 @@ class Lengths(Mask):
         del query_index
         return (key_index[None, :] < self.length[:, None])[:, None, None, :]
 
+    def at_positions(self, query, key):
+        del query, key  # it holds an entry for each stored key, wherever that is
+        return self
+
     def live_ranges(self, query_start, query_stop):
         stop = self.length.astype(jnp.int32)[None]
         return jnp.zeros_like(stop), stop
@@ -78,6 +82,10 @@ class Padding(Mask):
     def tile(self, query_index, key_index):
         del query_index
         return self.valid[:, None, None, :][..., key_index]
+
+    def at_positions(self, query, key):
+        del query, key  # it holds an entry for each stored key, wherever that is
+        return self
 
     def check(self, num_queries, num_keys):
         _check_length("padding covers S", self.valid.shape[1], num_keys)
@@ -97,6 +105,10 @@ class Segments(Mask):
     def tile(self, query_index, key_index):
         same = self.query[:, query_index][:, :, None] == self.key[:, key_index][:, None, :]
         return same[:, None]
+
+    def at_positions(self, query, key):
+        del query, key  # it holds an entry for each stored query and key, wherever that is
+        return self
 
     def check(self, num_queries, num_keys):
         _check_length("segments cover T", self.query.shape[1], num_queries)
@@ -122,6 +134,10 @@ class BlockSparse(Mask):
 
     def tile(self, query_index, key_index):
         return jnp.asarray(self.layout)[query_index // self.size][:, key_index // self.size][None, None]
+
+    def at_positions(self, query, key):
+        del query, key  # it holds an entry for each stored query and key, wherever that is
+        return self
 
     def check(self, num_queries, num_keys):
         for name, got, expected in (("T", len(self.layout), num_queries), ("S", len(self.layout[0]), num_keys)):

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, Int
 
 from jaxformer import functional, masks
 from jaxformer.axes import constrain
+from jaxformer.functional.attention.base import Score, at_positions
+from jaxformer.functional.bias import Bias
 from jaxformer.functional.cache import KeyValueCache, empty_cache, write
-from jaxformer.modules.initializers import xavier_uniform
+from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
+from jaxformer.modules.normalization import RMSNorm
+from jaxformer.modules.positions import PositionScheme
 
 Intermediates = dict[str, Any]
-"""Intermediate results of a layer: queries and keys under "self" and "cross", a routing under "experts"."""
+"""Intermediate results of a layer: a `CapturedAttention` under "self" and "cross", a routing under "experts"."""
 
 AttentionFunction = Callable[..., Array]
-"""A function with the signature of `functional.attention`: ``query, key, value, *, mask, dropout``."""
+"""A function with the signature of `functional.attention`: ``query, key, value, *, mask, dropout``.
+
+A layer with a bias, a scale, a score or given positions passes these too, under the names of `functional.attention`.
+Cached steps pass `query_positions` and `key_positions`; whole sequences have positions 0, 1, 2, ... and pass none.
+"""
 
 
 class KeyValue(NamedTuple):
@@ -30,25 +42,98 @@ class KeyValue(NamedTuple):
     value: jax.Array  # [B, S, K, H]
 
 
-def head_dim(d_model: int, num_heads: int, num_kv_heads: int) -> int:
-    """Returns ``d_model / num_heads``, after checking the numbers of heads.
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CapturedAttention:
+    """The arguments of one attention call that determine its weights; arrays of a stack begin with a dimension L."""
+
+    query: jax.Array  # [B, T, N, H]
+    key: jax.Array  # [B, S, K, H]
+    bias: Bias | None = None
+    sinks: jax.Array | None = None  # [N]
+    positions: jax.Array | None = None  # int [B, T], of queries and keys
+    scale: float | None = dataclasses.field(default=None, metadata={"static": True})
+    score: Score | None = dataclasses.field(default=None, metadata={"static": True})
+
+    def layer(self, index: int) -> CapturedAttention:
+        """Returns one layer of a stack."""
+        return jax.tree.map(lambda x: x[index], self)
+
+    def weights(
+        self,
+        *,
+        mask: masks.Mask | Array | None = None,
+        rows: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+    ) -> Float[Array, "B heads rows S"]:
+        """Returns the weights of one layer, as `functional.attention_weights` does; sinks take the rest of each sum."""
+        key, bias, positions = self.key, self.bias, self.positions
+        if self.sinks is not None:
+            key, _, mask, bias = functional.with_sinks(key, key, self.sinks, mask=mask, bias=bias)
+        options: dict[str, Any] = {"scale": self.scale, "score": self.score, "rows": rows, "heads": heads}
+        if positions is not None:
+            options |= {"query_positions": positions, "key_positions": _padded(positions, key.shape[1])}
+        weights = functional.attention_weights(self.query, key, mask=mask, bias=bias, **options)
+        return weights[..., : self.key.shape[1]]
+
+
+def position_free(attention: AttentionFunction) -> AttentionFunction:
+    """Returns an attention function for which positions do not matter, so that cached steps can use it.
+
+    A cached step computes one late row. A function that knows positions, such as one that adds its own bias of
+    distances, must take them as `query_positions` and `key_positions`; one that does not is refused unless it is
+    wrapped in this function. The mask and the bias that the model itself passes are computed at their positions.
+    """
+
+    @functools.wraps(attention)
+    def without_positions(query, key, value, *, query_positions=None, key_positions=None, **options):
+        if query_positions is not None or key_positions is not None:
+            mask, bias, scale = (options.pop(name, None) for name in ("mask", "bias", "scale"))
+            mask, bias = at_positions(query, key, mask, bias, scale, (query_positions, key_positions))
+            given = {"mask": mask, "bias": bias, "scale": scale}
+            options |= {name: x for name, x in given.items() if x is not None or name == "mask"}
+        return attention(query, key, value, **options)
+
+    without_positions.__signature__ = inspect.signature(without_positions, follow_wrapped=False)  # type: ignore[attr-defined]
+    return without_positions
+
+
+def check_takes_positions(attention: AttentionFunction) -> None:
+    """Checks that an attention function has arguments for positions, or takes any.
+
+    Raises:
+      ValueError: it has not, so a cached step could be silently wrong.
+    """
+    parameters = inspect.signature(attention).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    if missing := [name for name in ("query_positions", "key_positions") if name not in parameters]:
+        raise ValueError(
+            f"a cached step needs an attention function that takes {' and '.join(missing)}, got "
+            f"{getattr(attention, '__name__', attention)}; add them, or wrap it in modules.position_free if positions "
+            "do not matter to it"
+        )
+
+
+def resolve_head_dim(d_model: int, num_heads: int, num_kv_heads: int, head_dim: int | None = None) -> int:
+    """Returns `head_dim`, by default ``d_model / num_heads``, after checking the numbers of heads.
 
     Raises:
       ValueError: `d_model` is not a multiple of `num_heads`, or `num_heads` not one of `num_kv_heads`.
     """
-    if num_heads < 1 or d_model % num_heads:
+    if num_heads < 1 or (head_dim is None and d_model % num_heads):
         raise ValueError(f"d_model ({d_model}) must be divisible by num_heads ({num_heads})")
     if num_kv_heads < 1 or num_heads % num_kv_heads:
         raise ValueError(f"num_heads ({num_heads}) must be divisible by num_kv_heads ({num_kv_heads})")
-    return d_model // num_heads
+    return d_model // num_heads if head_dim is None else head_dim
 
 
 class Output(nnx.Module):
     """The output projection ``W^O``, from the heads back to the dimension of the model."""
 
-    def __init__(self, num_heads: int, dim: int, d_model: int, *, bias: bool, rngs: nnx.Rngs):
+    def __init__(self, num_heads: int, dim: int, d_model: int, *, bias: bool, gain: float = 1.0, rngs: nnx.Rngs):
         kernel = xavier_uniform(rngs.params(), (num_heads, dim, d_model), fan_in=num_heads * dim, fan_out=d_model)
-        self.kernel = nnx.Param(kernel, axes=("heads", "head_dim", "model"))
+        self.kernel = nnx.Param(kernel * gain, axes=("heads", "head_dim", "model"))
         self.bias = nnx.Param(jnp.zeros(d_model), axes=("model",)) if bias else None
 
     def __call__(self, x: Float[Array, "B T N H"]) -> Float[Array, "B T D"]:
@@ -57,7 +142,90 @@ class Output(nnx.Module):
         return functional.linear(flat, kernel, None if self.bias is None else self.bias[...])
 
 
-class SelfAttention(nnx.Module):
+@dataclasses.dataclass(frozen=True)
+class Logits:
+    """The computation of logits from queries and keys, other than projections and positions."""
+
+    scale: float | None = None
+    """The factor of the logits; None is ``H ** -0.5``."""
+    score: Score | None = None
+    """An elementwise function of the scaled logits, such as `functional.soft_cap`."""
+    qk_norm: bool = False
+    """Normalizes queries and keys (see `functional.qk_norm`), with a learned scale for each."""
+    sinks: bool = False
+    """Adds a learned logit for each head that takes weight from the keys (see `functional.with_sinks`)."""
+
+
+PLAIN_LOGITS = Logits()
+
+
+class MultiHeadAttention(nnx.Module):
+    """The parts that self-attention and cross-attention share: everything between projections."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int,
+        d_model: int,
+        *,
+        logits: Logits,
+        bias: bool,
+        gain: float,
+        dropout: float,
+        attention: AttentionFunction,
+        rngs: nnx.Rngs,
+    ):
+        self.output = Output(num_heads, head_dim, d_model, bias=bias, gain=gain, rngs=rngs)
+        norm = lambda: RMSNorm(head_dim, axis="head_dim")
+        self.query_norm, self.key_norm = (norm(), norm()) if logits.qk_norm else (None, None)
+        self.sinks = nnx.Param(jnp.zeros(num_heads), axes=("heads",)) if logits.sinks else None
+        self.scale, self.score = logits.scale, logits.score
+        self.attention = attention
+        self.dropout = dropout
+
+    def mix(
+        self,
+        query: Float[Array, "B T N H"],
+        keys: Float[Array, "B S K H"],
+        values: Float[Array, "B S K H"],
+        *,
+        mask: masks.Mask | Array | None,
+        bias: Bias | None = None,
+        key: jax.Array | None = None,
+        query_positions: Int[ArrayLike, "*b T"] | None = None,
+        key_positions: Int[ArrayLike, "*b S"] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Returns the values that the queries attend to, after the output projection."""
+        if self.sinks is not None:
+            keys, values, mask, bias = functional.with_sinks(keys, values, self.sinks[...], mask=mask, bias=bias)
+            if key_positions is not None:
+                key_positions = _padded(key_positions, keys.shape[1])
+        given = {
+            "bias": bias,
+            "scale": self.scale,
+            "score": self.score,
+            "query_positions": query_positions,
+            "key_positions": key_positions,
+        }
+        dropout = None if key is None else functional.Dropout(self.dropout, key)
+        given = {name: x for name, x in given.items() if x is not None}
+        return self.output(self.attention(query, keys, values, mask=mask, dropout=dropout, **given))
+
+    def captured(
+        self, query: Array, keys: Array, bias: Bias | None = None, positions: Array | None = None
+    ) -> CapturedAttention:
+        """Returns the arguments that determine the weights."""
+        sinks = None if self.sinks is None else self.sinks[...]
+        return CapturedAttention(query, keys, bias, sinks, positions, self.scale, self.score)
+
+    def _norm_query(self, x: Array) -> Array:
+        return x if self.query_norm is None else self.query_norm(x)
+
+    def _norm_key(self, x: Array) -> Array:
+        return x if self.key_norm is None else self.key_norm(x)
+
+
+class SelfAttention(MultiHeadAttention):
     """Multi-head self-attention (Vaswani et al. 2017, 3.2.2) with one fused projection.
 
     The kernel ``[D, K, G + 2, H]`` holds, for each of K key heads, its G query heads, its key and its value: one
@@ -70,23 +238,41 @@ class SelfAttention(nnx.Module):
         num_heads: int,
         *,
         num_kv_heads: int | None = None,
+        head_dim: int | None = None,
         bias: bool = False,
+        output_bias: bool | None = None,
+        positions: PositionScheme | None = None,
+        logits: Logits = PLAIN_LOGITS,
         dropout: float = 0.0,
         attention: AttentionFunction = functional.attention,
+        gains: Gains = UNIT_GAINS,
         rngs: nnx.Rngs,
     ):
+        """Draws the parameters.
+
+        Args:
+          num_kv_heads: the number of key heads, as many as query heads by default.
+          head_dim: by default ``d_model / num_heads``.
+          bias, output_bias: biases of queries, keys and values, and of the output (by default, if the others have one).
+          positions: the position scheme; none by default.
+        """
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        dim, group = head_dim(d_model, num_heads, num_kv_heads), num_heads // num_kv_heads
-        kernel = xavier_uniform(rngs.params(), (d_model, num_kv_heads, group + 2, dim), fan_in=d_model, fan_out=d_model)
-        self.kernel = nnx.Param(kernel, axes=("model", "heads", "kv", "head_dim"))
+        dim = resolve_head_dim(d_model, num_heads, num_kv_heads, head_dim)
+        group = num_heads // num_kv_heads
+        fans = {"fan_in": d_model, "fan_out": num_heads * dim}
+        kernel = xavier_uniform(rngs.params(), (d_model, num_kv_heads, group + 2, dim), **fans)
+        gain = np.full((group + 2, 1), gains.query_key, np.float32)
+        gain[-1] = gains.value
+        self.kernel = nnx.Param(kernel * gain[None, None], axes=("model", "heads", "kv", "head_dim"))
         zeros = jnp.zeros((num_kv_heads, group + 2, dim))
         self.bias = nnx.Param(zeros, axes=("heads", "kv", "head_dim")) if bias else None
-        self.output = Output(num_heads, dim, d_model, bias=bias, rngs=rngs)
-        self.attention = attention
-        self.dropout = dropout
+        options = {"logits": logits, "dropout": dropout, "attention": attention, "rngs": rngs}
+        output_bias = bias if output_bias is None else output_bias
+        super().__init__(num_heads, dim, d_model, bias=output_bias, gain=gains.output, **options)
+        self.positions = PositionScheme() if positions is None else positions
 
     def project(self, x: Float[Array, "B T D"]) -> tuple[Array, Array, Array]:
-        """Returns queries ``[B, T, N, H]``, keys and values ``[B, T, K, H]``."""
+        """Returns queries ``[B, T, N, H]``, keys and values ``[B, T, K, H]``, before their positions are known."""
         kernel = self.kernel[...]
         bias = None if self.bias is None else self.bias[...].reshape(-1)
         fused = functional.linear(x, kernel.reshape(kernel.shape[0], -1), bias)
@@ -95,21 +281,36 @@ class SelfAttention(nnx.Module):
         query, keys, values = jax.lax.split(fused, (kernel.shape[2] - 2, 1, 1), axis=3)
         query = query.reshape(*x.shape[:2], -1, kernel.shape[-1])
         names = ("batch", "length", "heads", "head_dim")
-        return constrain(query, *names), constrain(keys.squeeze(3), *names), constrain(values.squeeze(3), *names)
+        query, keys = self._norm_query(query), self._norm_key(keys.squeeze(3))
+        return constrain(query, *names), constrain(keys, *names), constrain(values.squeeze(3), *names)
 
     def __call__(
         self,
         x: Float[Array, "B T D"],
         *,
         mask: masks.Mask | Array | None = None,
+        bias: Bias | None = None,
+        positions: Int[Array, "B T"] | None = None,
         key: jax.Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
+        """Returns the attention of a sequence to itself.
+
+        Args:
+          bias: a term of the logits besides that of the position scheme, such as one that all layers share.
+          positions: absolute positions; 0, 1, 2, ... by default.
+        """
         query, keys, values = self.project(x)
+        query, keys = (self.positions.rotate(y, positions) for y in (query, keys))
+        query, bias = self._biased(query, bias)
         if intermediates is not None:
-            intermediates["self"] = (query, keys)
-        dropout = None if key is None else functional.Dropout(self.dropout, key)
-        return self.output(self.attention(query, keys, values, mask=mask, dropout=dropout))
+            intermediates["self"] = self.captured(query, keys, bias, positions)
+        given = {"query_positions": positions, "key_positions": positions}
+        return self.mix(query, keys, values, mask=mask, bias=bias, key=key, **given)
+
+    def _biased(self, query: Array, bias: Bias | None) -> tuple[Array, Bias | None]:
+        query, own = self.positions.bias(query, self.scale)
+        return query, own if bias is None else bias if own is None else bias + own
 
     def empty_cache(self, batch_size: int, beam_size: int, length: int, dtype: DTypeLike) -> KeyValueCache:
         """Returns a cache of this layer's keys and values with room for `length` positions."""
@@ -117,20 +318,40 @@ class SelfAttention(nnx.Module):
         return empty_cache(batch_size, beam_size, length, num_kv_heads, dim, dtype)
 
     def step(
-        self, x: Float[Array, "B K D"], cache: KeyValueCache, position: Int[Array, "B K"]
-    ) -> tuple[Float[Array, "B K D"], KeyValueCache]:
-        """Computes one position of each of K hypotheses of a sentence, which attends to its own past."""
-        query, keys, values = self.project(x)
-        cache = write(cache, keys, values, position)
-        num_hypotheses = x.shape[0] * x.shape[1]
-        past = masks.lengths(position.reshape(num_hypotheses) + 1)
-        query = query.reshape(num_hypotheses, 1, *query.shape[2:])
-        keys, values = (c.reshape(num_hypotheses, *c.shape[2:]) for c in cache)
-        mixed = self.attention(query, keys, values, mask=past)
-        return self.output(mixed.reshape(*x.shape[:2], *mixed.shape[2:])), cache
+        self,
+        x: Float[Array, "B Q D"],
+        cache: KeyValueCache,
+        positions: Int[Array, "B K T"],
+        *,
+        bias: Bias | None = None,
+    ) -> tuple[Float[Array, "B Q D"], KeyValueCache]:
+        """Computes T positions of each of K hypotheses of a sentence (Q = K T), which attend to their own past.
+
+        Each row equals that of the full forward pass with a causal mask.
+        """
+        batch_size, beam_size, length = positions.shape
+        rows = batch_size * beam_size
+        by_row = lambda y: y.reshape(rows, length, *y.shape[2:])
+        row_positions = by_row(positions.reshape(batch_size, -1))
+        query, keys, values = (by_row(y) for y in self.project(x))
+        query, keys = (self.positions.rotate(y, row_positions) for y in (query, keys))
+        keys, values = (y.reshape(batch_size, beam_size, length, *y.shape[2:]) for y in (keys, values))
+        if length == 1:
+            past = masks.lengths(row_positions[:, 0] + 1)
+            cache = write(cache, keys.squeeze(2), values.squeeze(2), positions.squeeze(2))
+        else:
+            past = masks.dense(jnp.arange(cache.key.shape[2]) <= row_positions[..., None])
+            cache = write(cache, keys, values, positions)
+        keys, values = (c.reshape(rows, *c.shape[2:]) for c in cache)
+        query, bias = self._biased(query, bias)
+        key_positions = np.arange(keys.shape[1])[None]
+        mixed = self.mix(
+            query, keys, values, mask=past, bias=bias, query_positions=row_positions, key_positions=key_positions
+        )
+        return mixed.reshape(x.shape), cache
 
 
-class CrossAttention(nnx.Module):
+class CrossAttention(MultiHeadAttention):
     """Multi-head attention from one sequence to another: queries from the decoder, keys and values from a memory.
 
     The memory is projected once, by `project`; decoding reuses that for every step and every hypothesis.
@@ -142,30 +363,43 @@ class CrossAttention(nnx.Module):
         num_heads: int,
         *,
         num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        memory_dim: int | None = None,
         bias: bool = False,
+        output_bias: bool | None = None,
+        logits: Logits = PLAIN_LOGITS,
         dropout: float = 0.0,
         attention: AttentionFunction = functional.attention,
+        gains: Gains = UNIT_GAINS,
         rngs: nnx.Rngs,
     ):
+        """Draws the parameters.
+
+        Args:
+          memory_dim: the dimension of the memory, by default `d_model`. See `SelfAttention` for the others.
+        """
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        dim = head_dim(d_model, num_heads, num_kv_heads)
-        query = xavier_uniform(rngs.params(), (d_model, num_heads, dim), fan_in=d_model, fan_out=d_model)
-        memory = xavier_uniform(rngs.params(), (d_model, num_kv_heads, 2, dim), fan_in=d_model, fan_out=d_model)
-        self.query = nnx.Param(query, axes=("model", "heads", "head_dim"))
-        self.key_value = nnx.Param(memory, axes=("model", "heads", "kv", "head_dim"))
+        memory_dim = d_model if memory_dim is None else memory_dim
+        dim = resolve_head_dim(d_model, num_heads, num_kv_heads, head_dim)
+        fan_out = num_heads * dim
+        query = xavier_uniform(rngs.params(), (d_model, num_heads, dim), fan_in=d_model, fan_out=fan_out)
+        memory = xavier_uniform(rngs.params(), (memory_dim, num_kv_heads, 2, dim), fan_in=memory_dim, fan_out=fan_out)
+        gain = np.array([[gains.query_key], [gains.value]], np.float32)[None, None]
+        self.query = nnx.Param(query * gains.query_key, axes=("model", "heads", "head_dim"))
+        self.key_value = nnx.Param(memory * gain, axes=("model", "heads", "kv", "head_dim"))
         self.query_bias = nnx.Param(jnp.zeros(query.shape[1:]), axes=("heads", "head_dim")) if bias else None
         zeros = jnp.zeros(memory.shape[1:])
         self.key_value_bias = nnx.Param(zeros, axes=("heads", "kv", "head_dim")) if bias else None
-        self.output = Output(num_heads, dim, d_model, bias=bias, rngs=rngs)
-        self.attention = attention
-        self.dropout = dropout
+        options = {"logits": logits, "dropout": dropout, "attention": attention, "rngs": rngs}
+        output_bias = bias if output_bias is None else output_bias
+        super().__init__(num_heads, dim, d_model, bias=output_bias, gain=gains.output, **options)
 
-    def project(self, memory: Float[Array, "B S D"]) -> KeyValue:
+    def project(self, memory: Float[Array, "B S E"]) -> KeyValue:
         """Returns the keys and values of a memory."""
         fused = _project(memory, self.key_value, self.key_value_bias)
         names = ("batch", "memory_length", "heads", "head_dim")
         keys, values = (x.squeeze(3) for x in jax.lax.split(fused, (1, 1), axis=3))
-        return KeyValue(constrain(keys, *names), constrain(values, *names))
+        return KeyValue(constrain(self._norm_key(keys), *names), constrain(values, *names))
 
     def __call__(
         self,
@@ -173,14 +407,23 @@ class CrossAttention(nnx.Module):
         memory: KeyValue,
         *,
         mask: masks.Mask | Array | None = None,
+        positions: Int[Array, "B T"] | None = None,
         key: jax.Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
-        query = constrain(_project(x, self.query, self.query_bias), "batch", "length", "heads", "head_dim")
+        """Returns the attention of a sequence to a memory.
+
+        Args:
+          positions: the absolute positions of the queries, for attention functions that know them; those of the memory
+            are always 0, 1, 2, ...
+        """
+        query = self._norm_query(_project(x, self.query, self.query_bias))
+        query = constrain(query, "batch", "length", "heads", "head_dim")
         if intermediates is not None:
-            intermediates["cross"] = (query, memory.key)
-        dropout = None if key is None else functional.Dropout(self.dropout, key)
-        return self.output(self.attention(query, memory.key, memory.value, mask=mask, dropout=dropout))
+            intermediates["cross"] = self.captured(query, memory.key)
+        key_positions = None if positions is None else np.arange(memory.key.shape[1])[None]
+        given = {"query_positions": positions, "key_positions": key_positions}
+        return self.mix(query, memory.key, memory.value, mask=mask, key=key, **given)
 
 
 def _project(x: Array, kernel: nnx.Param, bias: nnx.Param | None) -> Array:
@@ -189,3 +432,10 @@ def _project(x: Array, kernel: nnx.Param, bias: nnx.Param | None) -> Array:
     flat_bias = None if bias is None else bias[...].reshape(-1)
     flat = functional.linear(x, kernel[...].reshape(shape[0], -1), flat_bias)
     return flat.reshape(*x.shape[:2], *shape[1:])
+
+
+def _padded(positions: Any, length: int) -> Any:
+    """Returns positions with zeros up to `length`: a sink has no position."""
+    array_module = np if isinstance(positions, np.ndarray) else jnp
+    missing = length - positions.shape[-1]
+    return array_module.pad(positions, [(0, 0)] * (positions.ndim - 1) + [(0, missing)])

@@ -8,14 +8,15 @@ from typing import TypeVar
 import jax
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional, masks
 from jaxformer.axes import constrain
+from jaxformer.functional.bias import Bias
 from jaxformer.functional.cache import KeyValueCache
 from jaxformer.functional.dropout import site
 from jaxformer.functional.residual import Arrangement
-from jaxformer.modules.attention import CrossAttention, Intermediates, KeyValue, SelfAttention
+from jaxformer.modules.attention import CrossAttention, Intermediates, KeyValue, SelfAttention, check_takes_positions
 from jaxformer.modules.experts import MixtureOfExperts
 from jaxformer.modules.feed_forward import FeedForward, GatedFeedForward
 
@@ -49,67 +50,91 @@ class Block(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        memory: Float[Array, "B S D"] | None = None,
+        memory: Float[Array, "B S E"] | None = None,
         *,
         mask: masks.Mask | None = None,
         memory_mask: masks.Mask | None = None,
+        valid: Bool[Array, "B T"] | None = None,
+        bias: Bias | None = None,
+        positions: Int[Array, "B T"] | None = None,
         key: jax.Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
+        """Returns the states of whole sequences.
+
+        Args:
+          valid: True where a token is real; experts ignore the others.
+          bias: a term of the logits of self-attention that all layers share.
+          positions: absolute positions; 0, 1, 2, ... by default.
+        """
+
         def self_attention(y: Array) -> Array:
-            y = self.attention(y, mask=mask, key=site(key, "weights"), intermediates=intermediates)
+            given = {"mask": mask, "bias": bias, "positions": positions}
+            y = self.attention(y, **given, key=site(key, "weights"), intermediates=intermediates)
             return self._drop(y, key, "attention")
 
         def feed_forward(y: Array) -> Array:
-            y = self.feed_forward(y, key=site(key, "hidden"), intermediates=intermediates)
+            y = self.feed_forward(y, valid=valid, key=site(key, "hidden"), intermediates=intermediates)
             return self._drop(y, key, "feed forward")
 
-        x = self.arrangement(x, self_attention, self.attention_norm)
+        with jax.named_scope("self_attention"):
+            x = self.arrangement(x, self_attention, self.attention_norm)
         if (cross := self.cross) is not None:
 
             def cross_attention(y: Array) -> Array:
-                projected = cross.project(_required(memory))
-                site_key = site(key, "cross weights")
-                y = cross(y, projected, mask=memory_mask, key=site_key, intermediates=intermediates)
+                given = {"mask": memory_mask, "positions": positions, "key": site(key, "cross weights")}
+                y = cross(y, cross.project(_required(memory)), **given, intermediates=intermediates)
                 return self._drop(y, key, "cross")
 
-            x = self.arrangement(x, cross_attention, self.cross_norm)
-        x = self.arrangement(x, feed_forward, self.feed_forward_norm)
+            with jax.named_scope("cross_attention"):
+                x = self.arrangement(x, cross_attention, self.cross_norm)
+        with jax.named_scope("feed_forward"):
+            x = self.arrangement(x, feed_forward, self.feed_forward_norm)
         return constrain(x, "batch", "length", "model")
 
     def start(
         self,
-        memory: Float[Array, "B S D"] | None = None,
+        memory: Float[Array, "B S E"] | None = None,
         *,
         batch_size: int,
         beam_size: int,
         length: int,
         dtype: DTypeLike,
     ) -> tuple[KeyValue | None, KeyValueCache]:
-        """Returns the keys and values of the memory (None without cross-attention) and an empty cache, for `step`."""
+        """Returns the keys and values of the memory (None without cross-attention) and an empty cache, for `step`.
+
+        Raises:
+          ValueError: an attention function does not take positions; see `position_free`.
+        """
+        check_takes_positions(self.attention.attention)
         cache = self.attention.empty_cache(batch_size, beam_size, length, dtype)
-        return (None if self.cross is None else self.cross.project(_required(memory))), cache
+        if self.cross is None:
+            return None, cache
+        check_takes_positions(self.cross.attention)
+        return self.cross.project(_required(memory)), cache
 
     def step(
         self,
-        x: Float[Array, "B K D"],
+        x: Float[Array, "B Q D"],
         cache: KeyValueCache,
         memory: KeyValue | None,
         *,
-        position: Int[Array, "B K"],
+        positions: Int[Array, "B K T"],
         memory_mask: masks.Mask | None = None,
-    ) -> tuple[Float[Array, "B K D"], KeyValueCache]:
-        """Computes one position of K hypotheses, which equals that row of the full forward pass."""
+        bias: Bias | None = None,
+    ) -> tuple[Float[Array, "B Q D"], KeyValueCache]:
+        """Computes T positions of K hypotheses (Q = K T), which equal those rows of the full forward pass."""
         caches = [cache]
 
         def self_attention(y: Array) -> Array:
-            y, caches[0] = self.attention.step(y, cache, position)
+            y, caches[0] = self.attention.step(y, cache, positions, bias=bias)
             return y
 
         x = self.arrangement(x, self_attention, self.attention_norm)
         if (cross := self.cross) is not None:
             # The hypotheses of a sentence take the place of the queries of a sequence, so they share one memory.
-            x = self.arrangement(x, lambda y: cross(y, _required(memory), mask=memory_mask), self.cross_norm)
+            given = {"mask": memory_mask, "positions": positions.reshape(x.shape[:2])}
+            x = self.arrangement(x, lambda y: cross(y, _required(memory), **given), self.cross_norm)
         x = self.arrangement(x, self.feed_forward, self.feed_forward_norm)
         return x, caches[0]
 

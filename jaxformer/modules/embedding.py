@@ -1,12 +1,15 @@
-"""Token embeddings, which may also be the output projection, position tables, and the sum of both."""
+"""Token embeddings, which may also be the output projection, position vectors, and the sum of both."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
 from jaxformer.axes import constrain
@@ -16,14 +19,16 @@ from jaxformer.sharding import tables
 
 
 class Embedding(nnx.Module):
-    """A table of token vectors, looked up and multiplied by ``sqrt(D)`` on the way in (Vaswani et al. 2017, 3.4).
+    """A table of token vectors, looked up and multiplied by `scale` on the way in.
 
-    Tied to the output projection, the same table scores each token on the way out (Press and Wolf 2017).
+    The default scale is ``sqrt(D)`` (Vaswani et al. 2017, 3.4). Tied to the output projection, the same table scores
+    each token on the way out (Press and Wolf 2017).
     """
 
-    def __init__(self, vocab_size: int, d_model: int, *, rngs: nnx.Rngs):
+    def __init__(self, vocab_size: int, d_model: int, *, scale: float | None = None, rngs: nnx.Rngs):
         table = normal(rngs.params(), (vocab_size, d_model), deviation=d_model**-0.5)
         self.table = nnx.Param(table, axes=("vocab", "model"))
+        self.scale = d_model**0.5 if scale is None else scale
 
     def __call__(
         self,
@@ -32,15 +37,14 @@ class Embedding(nnx.Module):
         dtype: jnp.dtype = jnp.dtype("float32"),
         copies: Float[Array, "G C V D"] | None = None,
     ) -> Float[Array, "B ... D"]:
-        """Returns ``sqrt(D) table[tokens]``, in `dtype`. Token ids must be below the vocabulary size.
+        """Returns ``scale table[tokens]``, in `dtype`. Token ids must be below the vocabulary size.
 
         Args:
           copies: the result of the method `copies`, if several uses share it; None computes it.
         """
         if copies is None:
             copies = self.copies(tokens.shape[0], dtype=dtype)
-        x = tables.lookup(copies, tokens).astype(dtype)
-        return x * jnp.asarray(x.shape[-1] ** 0.5, dtype)
+        return tables.lookup(copies, tokens).astype(dtype) * jnp.asarray(self.scale, dtype)
 
     def copies(self, rows: int, length: int = 1, *, dtype: jnp.dtype) -> Float[Array, "G C V D"]:
         """Returns `sharding.table_copies` of the table; if all uses of a step share it, its gradient is summed once."""
@@ -52,30 +56,75 @@ class Embedding(nnx.Module):
         return jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
 
 
-class LearnedPositions(nnx.Module):
-    """A table of position vectors; a longer sequence is an error, not a clamped lookup."""
+class PositionVectors(nnx.Module):
+    """Vectors of positions that are added to token vectors; a subclass computes `vectors`."""
 
-    def __init__(self, max_positions: int, d_model: int, *, rngs: nnx.Rngs):
-        table = normal(rngs.params(), (max_positions, d_model), deviation=d_model**-0.5)
+    max_length: int | None = None
+    """The length of the longest sequence that has a vector at each position; None is no limit."""
+    needs_length: bool = False
+    """True if a vector depends on the length of its sequence, which a decoder does not know."""
+
+    def vectors(
+        self, positions: Int[Array, "*b T"] | Int[np.ndarray, "*b T"], length: Int[Array, "B 1"] | int
+    ) -> Float[Array, "*c D"]:
+        """Returns the vectors of `positions` in sequences of this length."""
+        raise NotImplementedError(f"{type(self).__name__} does not define vectors")
+
+
+class SinusoidalPositions(PositionVectors):
+    """`functional.sinusoidal`; nothing is learned."""
+
+    def __init__(self, d_model: int, *, layout: Literal["interleaved", "halves"] = "interleaved"):
+        self.d_model, self.layout = d_model, layout
+
+    def vectors(self, positions, length):
+        del length
+        return functional.sinusoidal(positions, dim=self.d_model, layout=self.layout)
+
+
+class LearnedPositions(PositionVectors):
+    """A table of position vectors; position t has row ``t + offset``.
+
+    BART and RoBERTa have an offset of 2.
+    """
+
+    def __init__(self, max_positions: int, d_model: int, *, offset: int = 0, rngs: nnx.Rngs):
+        table = normal(rngs.params(), (max_positions + offset, d_model), deviation=d_model**-0.5)
         self.table = nnx.Param(table, axes=("position", "model"))
+        self.offset = offset
+        self.max_length = max_positions
 
-    def __call__(self, positions: Int[Array, "*batch"], *, length: int) -> Float[Array, "*batch D"]:
-        """Returns the vectors of `positions`, all below the static `length`."""
-        table = self.table[...]
-        check_positions(length, table.shape[0])
-        return functional.learned(table, positions)
+    def vectors(self, positions, length):
+        del length
+        return functional.learned(self.table[...], jnp.asarray(positions) + self.offset)
+
+
+class RawPositions(PositionVectors):
+    """Each position t as a vector of equal numbers, t or t / (N - 1): the baselines of all position vectors."""
+
+    def __init__(self, d_model: int, *, normalized: bool):
+        self.d_model, self.needs_length = d_model, normalized
+
+    def vectors(self, positions, length):
+        if self.needs_length:
+            return functional.normalized_positions(positions, length=length, dim=self.d_model)
+        return functional.raw_positions(positions, dim=self.d_model)
 
 
 class Embeddings(nnx.Module):
-    """The input of a stack: token vectors plus position vectors, with dropout.
-
-    Positions are sinusoidal unless there is a table of learned ones.
-    """
+    """The input of a stack: token vectors plus position vectors and types, a norm if there is one, and dropout."""
 
     def __init__(
-        self, tokens: Embedding, positions: LearnedPositions | None = None, *, dropout: float = 0.0, dtype: str
+        self,
+        tokens: Embedding,
+        positions: PositionVectors | None = None,
+        *,
+        types: Embedding | None = None,
+        norm: Callable[[Array], Array] | None = None,
+        dropout: float = 0.0,
+        dtype: str = "float32",
     ):
-        self.tokens, self.positions = tokens, positions
+        self.tokens, self.positions, self.types, self.norm = tokens, positions, types, norm
         self.dropout = dropout
         self.dtype = jnp.dtype(dtype)
 
@@ -83,42 +132,56 @@ class Embeddings(nnx.Module):
         self,
         tokens: Int[Array, "B T"],
         *,
+        valid: Bool[Array, "B T"] | None = None,
+        positions: Int[Array, "B T"] | None = None,
+        types: Int[Array, "B T"] | None = None,
         key: jax.Array | None = None,
         copies: Float[Array, "G C V D"] | None = None,
     ) -> Float[Array, "B T D"]:
         """Returns the vectors of full sequences.
 
         Args:
+          valid: True where a token is real, which says how long a sequence is; default: everywhere.
+          positions: absolute positions; 0, 1, 2, ... by default.
+          types: the type of each token, if the model has types; default: 0.
           copies: see `Embedding`.
         """
         length = tokens.shape[1]
-        # Positions are a constant of the program, unless they would make it large.
-        array_module = np if length * self.d_model <= 1 << 20 else jnp
-        x = self._sum(tokens, array_module.arange(length)[None], length, copies)
+        if positions is None:
+            self.check_length(length)
+            # Positions are a constant of the program, unless they would make it large.
+            array_module = np if length * self.d_model <= 1 << 20 else jnp
+            positions = array_module.arange(length)[None]
+        count = length if valid is None else valid.sum(1, keepdims=True)
+        x = self._sum(tokens, positions, count, types, copies)
         return functional.dropout(x, rate=self.dropout, key=key)
 
-    def step(self, tokens: Int[Array, "B K"], positions: Int[Array, "B K"], *, length: int) -> Float[Array, "B K D"]:
-        """Returns the vectors of one token of each hypothesis at its position, below the static `length`."""
-        return self._sum(tokens, positions, length, None)
+    def step(
+        self, tokens: Int[Array, "B K T"], positions: Int[Array, "B K T"], *, types: Int[Array, "B K T"] | None = None
+    ) -> Float[Array, "B Q D"]:
+        """Returns the vectors of T tokens of each hypothesis at their positions, in one dimension Q = K T."""
+        flat = lambda x: None if x is None else x.reshape(x.shape[0], -1)
+        return self._sum(flat(tokens), flat(positions), 0, flat(types), None)
 
     def check_length(self, length: int) -> None:
-        """Checks that a learned table has at least `length` positions.
+        """Checks that there are position vectors for a sequence of this length.
 
         Raises:
-          ValueError: the table is shorter; the message has both lengths.
+          ValueError: there are fewer; the message has both lengths.
         """
-        if self.positions is not None:
-            check_positions(length, self.positions.table.shape[0])
+        if self.positions is not None and self.positions.max_length is not None:
+            check_positions(length, self.positions.max_length)
 
     @property
     def d_model(self) -> int:
         """D, the dimension of the vectors."""
         return self.tokens.table.shape[1]
 
-    def _sum(self, tokens: Array, positions: Array | np.ndarray, length: int, copies: Array | None) -> Array:
-        if self.positions is None:
-            offset = functional.sinusoidal(positions, dim=self.d_model)
-        else:
-            offset = self.positions(jnp.asarray(positions), length=length)
-        x = self.tokens(tokens, dtype=self.dtype, copies=copies) + offset.astype(self.dtype)
+    def _sum(self, tokens: Array, positions, length, types: Array | None, copies: Array | None) -> Array:
+        x = self.tokens(tokens, dtype=self.dtype, copies=copies)
+        if self.positions is not None:
+            x = x + self.positions.vectors(positions, length).astype(self.dtype)
+        if self.types is not None:
+            x = x + self.types(jnp.zeros_like(tokens) if types is None else types, dtype=self.dtype)
+        x = x if self.norm is None else self.norm(x)
         return constrain(x, "batch", "length", "model")

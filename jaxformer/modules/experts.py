@@ -10,7 +10,7 @@ from jaxformer import functional
 from jaxformer.axes import constrain
 from jaxformer.functional.feed_forward import Activation
 from jaxformer.modules.attention import Intermediates
-from jaxformer.modules.initializers import xavier_uniform
+from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
 
 
 class MixtureOfExperts(nnx.Module):
@@ -32,6 +32,7 @@ class MixtureOfExperts(nnx.Module):
         capacity_factor: float | None = None,
         activation: Activation = functional.relu,
         gated: bool = False,
+        gains: Gains = UNIT_GAINS,
         rngs: nnx.Rngs,
     ):
         """Draws the parameters.
@@ -49,10 +50,10 @@ class MixtureOfExperts(nnx.Module):
             xavier_uniform(rngs.params(), (d_model, num_experts), fan_in=d_model, fan_out=num_experts),
             axes=("model", None),
         )
-        self.up = nnx.Param(kernels["up"], axes=("experts", "model", "hidden"))
-        self.down = nnx.Param(kernels["down"], axes=("experts", "hidden", "model"))
+        self.up = nnx.Param(kernels["up"] * gains.up, axes=("experts", "model", "hidden"))
+        self.down = nnx.Param(kernels["down"] * gains.down, axes=("experts", "hidden", "model"))
         gate = xavier_uniform(rngs.params(), shapes["up"], fan_in=d_model, fan_out=d_ff) if gated else None
-        self.gate = None if gate is None else nnx.Param(gate, axes=("experts", "model", "hidden"))
+        self.gate = None if gate is None else nnx.Param(gate * gains.up, axes=("experts", "model", "hidden"))
         self.count, self.capacity_factor, self.activation = count, capacity_factor, activation
 
     def __call__(

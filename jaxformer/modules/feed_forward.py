@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import jax
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxformer import functional
 from jaxformer.axes import constrain
 from jaxformer.functional.feed_forward import Activation
 from jaxformer.modules.attention import Intermediates
+from jaxformer.modules.initializers import UNIT_GAINS, Gains
 from jaxformer.modules.linear import Linear
 
 
@@ -22,25 +23,32 @@ class FeedForward(nnx.Module):
         d_ff: int | None = None,
         *,
         activation: Activation = functional.relu,
+        bias: bool = True,
         dropout: float = 0.0,
+        gains: Gains = UNIT_GAINS,
         rngs: nnx.Rngs,
     ):
         d_ff = 4 * d_model if d_ff is None else d_ff
-        self.up = Linear(d_model, d_ff, axes=("model", "hidden"), rngs=rngs)
-        self.down = Linear(d_ff, d_model, axes=("hidden", "model"), rngs=rngs)
+        self.up = Linear(d_model, d_ff, bias=bias, gain=gains.up, axes=("model", "hidden"), rngs=rngs)
+        self.down = Linear(d_ff, d_model, bias=bias, gain=gains.down, axes=("hidden", "model"), rngs=rngs)
         self.activation = activation
         self.dropout = dropout
 
     def __call__(
-        self, x: Float[Array, "B T D"], *, key: jax.Array | None = None, intermediates: Intermediates | None = None
+        self,
+        x: Float[Array, "B T D"],
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+        key: jax.Array | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
-        del intermediates  # nothing is recorded
+        del valid, intermediates  # each token by itself; nothing is recorded
         hidden = constrain(self.activation(self.up(x)), "batch", "length", "hidden")
         return self.down(functional.dropout(hidden, rate=self.dropout, key=key))
 
 
 class GatedFeedForward(nnx.Module):
-    """`functional.gated_feed_forward`: SwiGLU by default, GEGLU with `functional.gelu`; no biases.
+    """`functional.gated_feed_forward`: SwiGLU by default, GEGLU with `functional.gelu`.
 
     F = 8D/3 by default, which has as many parameters as two linear maps with 4D (Shazeer 2020).
     """
@@ -50,20 +58,27 @@ class GatedFeedForward(nnx.Module):
         d_model: int,
         d_ff: int | None = None,
         *,
-        activation: Activation = jax.nn.silu,
+        activation: Activation = functional.silu,
+        bias: bool = False,
         dropout: float = 0.0,
+        gains: Gains = UNIT_GAINS,
         rngs: nnx.Rngs,
     ):
         d_ff = 8 * d_model // 3 if d_ff is None else d_ff
-        self.gate = Linear(d_model, d_ff, bias=False, axes=("model", "hidden"), rngs=rngs)
-        self.up = Linear(d_model, d_ff, bias=False, axes=("model", "hidden"), rngs=rngs)
-        self.down = Linear(d_ff, d_model, bias=False, axes=("hidden", "model"), rngs=rngs)
+        self.gate = Linear(d_model, d_ff, bias=bias, gain=gains.up, axes=("model", "hidden"), rngs=rngs)
+        self.up = Linear(d_model, d_ff, bias=bias, gain=gains.up, axes=("model", "hidden"), rngs=rngs)
+        self.down = Linear(d_ff, d_model, bias=bias, gain=gains.down, axes=("hidden", "model"), rngs=rngs)
         self.activation = activation
         self.dropout = dropout
 
     def __call__(
-        self, x: Float[Array, "B T D"], *, key: jax.Array | None = None, intermediates: Intermediates | None = None
+        self,
+        x: Float[Array, "B T D"],
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+        key: jax.Array | None = None,
+        intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
-        del intermediates
+        del valid, intermediates
         hidden = constrain(self.activation(self.gate(x)) * self.up(x), "batch", "length", "hidden")
         return self.down(functional.dropout(hidden, rate=self.dropout, key=key))

@@ -8,6 +8,8 @@ Bits that depend on an absolute index are also the same under every sharding of 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -31,3 +33,43 @@ def xavier_uniform(key: jax.Array, shape: tuple[int, ...], *, fan_in: int, fan_o
 def normal(key: jax.Array, shape: tuple[int, ...], *, deviation: float) -> jax.Array:
     """Returns normal values with mean 0, drawn through the inverse of its distribution function."""
     return jax.lax.erf_inv(uniform(key, shape)) * (2**0.5 * deviation)
+
+
+class Gains(NamedTuple):
+    """Factors of the initial kernels of a block, relative to `xavier_uniform` of each of its matrices.
+
+    `scaled_gains` returns the default of the models.
+    """
+
+    query_key: float = 1.0
+    value: float = 1.0
+    output: float = 1.0  # of attention, back to the dimension of the model
+    up: float = 1.0
+    down: float = 1.0
+
+
+UNIT_GAINS = Gains()
+
+
+def scaled_gains(num_layers: int, *, after_residual: bool) -> Gains:
+    """Returns the default gains: queries, keys and values at a half and, under post-norm, outputs by depth.
+
+    Xavier's bound for each ``[D, D]`` matrix starts attention twice as large as the published toolkits do, which draw
+    queries, keys and values as one ``[D, 3D]`` matrix with a gain of ``1 / sqrt(2)``. Under post-norm
+    (`after_residual`), the outputs of sublayers are also divided by ``sqrt(2 num_layers)`` (Radford et al. 2019),
+    because every norm divides the skip path by the deviation of the sum, so loud sublayers drown it.
+
+    Validation loss in nats per token after 500 updates of Multi30k en-de (4 + 4 layers, D = 128, one seed):
+
+    ============================  =========  ========
+    gains                         post-norm  pre-norm
+    ============================  =========  ========
+    1                             4.132      3.653
+    query and key 0.5             3.991      3.586
+    value 0.5                     3.740      3.590
+    query, key and value 0.5      3.634      3.539
+    all of these, and depth       3.404      3.566
+    ============================  =========  ========
+    """
+    depth = (2 * num_layers) ** -0.5 if after_residual else 1.0
+    return Gains(query_key=0.5, value=0.5, output=depth, down=depth)

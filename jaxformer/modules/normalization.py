@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxformer import functional
+from jaxformer.axes import AxisName
 
 
 class LayerNorm(nnx.Module):
     """`functional.layer_norm` with a learned scale (ones) and bias (zeros)."""
 
-    def __init__(self, d_model: int, *, epsilon: float = 1e-5):
+    def __init__(self, d_model: int, *, epsilon: float = 1e-5, form: Literal["variance", "deviation"] = "variance"):
         self.scale = nnx.Param(jnp.ones(d_model), axes=("model",))
         self.bias = nnx.Param(jnp.zeros(d_model), axes=("model",))
-        self.epsilon = epsilon
+        self.epsilon, self.form = epsilon, form
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-        return functional.layer_norm(x, self.scale[...], self.bias[...], epsilon=self.epsilon)
+        return functional.layer_norm(x, self.scale[...], self.bias[...], epsilon=self.epsilon, form=self.form)
 
 
 class RMSNorm(nnx.Module):
     """`functional.rms_norm` with a learned scale (ones)."""
 
-    def __init__(self, d_model: int, *, epsilon: float = 1e-6):
-        self.scale = nnx.Param(jnp.ones(d_model), axes=("model",))
+    def __init__(self, dim: int, *, epsilon: float = 1e-6, axis: AxisName = "model"):
+        self.scale = nnx.Param(jnp.ones(dim), axes=(axis,))
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:

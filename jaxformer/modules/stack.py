@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Generic
 
 import jax
@@ -40,12 +40,12 @@ class Stack(nnx.Module, Generic[ModelT]):
         self.remat = remat
 
     def __call__(
-        self, x: Float[Array, "B T D"], *args: Any, key: jax.Array | None = None, capture: bool = False, **shared: Any
+        self, x: Float[Array, "B T D"], *args: Any, key: jax.Array | None = None, capture: Collection[str] = (), **shared: Any
     ) -> tuple[Float[Array, "B T D"], Intermediates]:
         """Applies the blocks one after another; all get `args` and `shared`, and `key` is split among them.
 
-        Returns the result and, with `capture`, the intermediates of every layer, ``{name: (queries, keys)}``, each
-        ``[L, B, T, N, H]``; without it an empty dict.
+        Returns the result and the intermediates that `capture` names ("self", "cross", "experts"), whose arrays begin
+        with a dimension of layers.
         """
         graph, stacked = nnx.split(self.layers, nnx.Param)
 
@@ -53,7 +53,7 @@ class Stack(nnx.Module, Generic[ModelT]):
             params, layer_key = layer
             intermediates: Intermediates | None = {} if capture else None
             x = nnx.merge(graph, params)(x, *args, key=layer_key, intermediates=intermediates, **shared)
-            return x, intermediates or {}
+            return x, {name: value for name, value in (intermediates or {}).items() if name in capture}
 
         keys = None if key is None else jax.random.split(key, self.num_layers)
         # Only matrix products are kept for the backward pass: recomputing the operations between them is faster than

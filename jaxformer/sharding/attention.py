@@ -53,11 +53,12 @@ def sharded_attention(
 
     def attention(query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
         batch_cut, heads_cut = _fitting(batch, query.shape[0], mesh), _fitting(heads, key.shape[2], mesh)
-        if ways(length, mesh) > 1 and query.shape[1] > 1:  # a step of decoding has no length to cut
+        placed = {"query_positions", "key_positions"} & options.keys()  # in steps of decoding: no length to cut
+        if ways(length, mesh) > 1 and not placed:
             return ring_attention(mesh, length, batch=batch_cut, heads=heads_cut)(query, key, value, **options)
         request = make_request(query, key, value, **options)
         with targets.compiling_for(targets.devices()[:1]):  # each device computes its own share, as if it were alone
-            name = implementation or api.choose(request)
+            name = "reference" if placed else implementation or api.choose(request)
         if mesh.size == 1 or name in PARTITIONED_BY_XLA:
             return api.attention(query, key, value, **options, implementation=name)
         return _mapped(request, name, mesh, batch_cut, heads_cut)

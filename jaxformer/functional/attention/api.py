@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from jaxtyping import Array, Bool, Float
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import targets
 from jaxformer.functional.attention import blockwise, reference
@@ -45,6 +46,8 @@ def attention(
     scale: float | Float[Array, ""] | None = None,
     score: Score | None = None,
     dropout: Dropout | None = None,
+    query_positions: Int[ArrayLike, "*b T"] | None = None,
+    key_positions: Int[ArrayLike, "*b S"] | None = None,
     implementation: str | None = None,
 ) -> Float[Array, "B T N J"]:
     r"""Computes multi-head scaled dot-product attention.
@@ -62,6 +65,9 @@ def attention(
       scale: the factor of the logits, ``H ** -0.5`` by default; a learned or traced scale multiplies the queries.
       score: an elementwise function of the scaled logits, applied before bias and mask, such as `soft_cap`; hashable.
       dropout: rate and key for dropping attention weights.
+      query_positions, key_positions: the absolute positions at which a `Mask` of positions and a `Bias` are computed,
+        ``[T]`` or ``[B, T]``; 0, 1, 2, ... by default. A step of decoding has one query at a late position. Other
+        positions than the default make arrays of T S pairs.
       implementation: "reference", "blockwise", "xla" (that of `jax.nn`), "cudnn", "splash" (on TPU), "tokamax" (if it
         is installed), or None to choose; see `explain_attention`.
 
@@ -76,7 +82,18 @@ def attention(
     >>> attention(query, key, value, mask=masks.causal())[0, :, 0].tolist()  # equal keys: the mean so far
     [[1.0], [2.0]]
     """
-    request = make_request(query, key, value, mask=mask, bias=bias, scale=scale, score=score, dropout=dropout)
+    request = make_request(
+        query,
+        key,
+        value,
+        mask=mask,
+        bias=bias,
+        scale=scale,
+        score=score,
+        dropout=dropout,
+        query_positions=query_positions,
+        key_positions=key_positions,
+    )
     name = choose(request) if implementation is None else implementation
     if name not in implementations:
         raise ValueError(f"implementation must be one of {sorted(implementations)}, got {name!r}")

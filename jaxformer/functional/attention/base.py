@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxformer.functional.bias import Bias, dense_bias
@@ -37,7 +38,19 @@ class Request:
         return self.query.shape[2] // self.key.shape[2]
 
 
-def make_request(query, key, value, *, mask=None, bias=None, scale=None, score=None, dropout=None) -> Request:
+def make_request(
+    query,
+    key,
+    value,
+    *,
+    mask=None,
+    bias=None,
+    scale=None,
+    score=None,
+    dropout=None,
+    query_positions=None,
+    key_positions=None,
+) -> Request:
     """Returns a request after checking its shapes once, at trace time, for every implementation.
 
     Raises:
@@ -45,8 +58,10 @@ def make_request(query, key, value, *, mask=None, bias=None, scale=None, score=N
     """
     _check_shapes(query, key, value)
     batch, num_queries, num_heads, head_dim = query.shape
+    mask = None if mask is None else as_mask(mask)
+    if query_positions is not None or key_positions is not None:
+        mask, bias = at_positions(query, key, mask, bias, scale, (query_positions, key_positions))
     if mask is not None:
-        mask = as_mask(mask)
         covered = jax.eval_shape(lambda m: m.dense(num_queries, key.shape[1]), mask).shape
         _check_covers("mask", covered, (batch, num_heads, num_queries, key.shape[1]))
     if bias is not None:
@@ -67,6 +82,41 @@ def make_request(query, key, value, *, mask=None, bias=None, scale=None, score=N
         query, scale = (query.astype(compute_dtype) * scale.astype(compute_dtype)).astype(query.dtype), 1.0
     scale = head_dim**-0.5 if scale is None else float(scale)
     return Request(query, key, value, mask, bias, scale, score, dropout)
+
+
+def at_positions(query, key, mask, bias, scale, positions) -> tuple[Mask | None, Array | Bias | None]:
+    """Returns the mask and the bias of queries and keys at the given pair of positions (None for 0, 1, 2, ...)."""
+    query_positions, key_positions = (
+        _positions(name, given, x) for name, given, x in zip(("query", "key"), positions, (query, key), strict=True)
+    )
+    mask = None if mask is None else as_mask(mask).at_positions(query_positions, key_positions)
+    if isinstance(bias, Bias):
+        scaled = _scaled(query, key.shape[1], scale, mask)
+        bias = bias.at_positions(scaled, jnp.asarray(query_positions), key_positions)
+    return mask, bias
+
+
+def _positions(name: str, positions, x) -> Array | np.ndarray:
+    """Returns positions ``int [1 or B, length]``; 0, 1, 2, ... by default."""
+    if positions is None:
+        return np.arange(x.shape[1])[None]
+    positions = positions if isinstance(positions, np.ndarray) else jnp.asarray(positions)
+    positions = positions[None] if positions.ndim == 1 else positions
+    if not jnp.issubdtype(positions.dtype, jnp.integer):
+        raise ValueError(f"{name}_positions must be integers, got {positions.dtype}")
+    if positions.ndim != 2 or positions.shape[0] not in (1, x.shape[0]) or positions.shape[1] != x.shape[1]:
+        expected = f"[{x.shape[1]}] or [{x.shape[0]}, {x.shape[1]}]"
+        raise ValueError(f"{name}_positions must have shape {expected}, got {list(positions.shape)}")
+    return positions
+
+
+def _scaled(query, num_keys: int, scale, mask: Mask | None) -> Array:
+    """Returns queries ``[B, N, T, H]`` times the scale, for the tiles of a bias; 0 where no key may be attended to."""
+    scale = query.shape[3] ** -0.5 if scale is None else scale
+    scaled = query.transpose(0, 2, 1, 3).astype(jnp.float32) * scale
+    if mask is None or num_keys == 0:
+        return scaled
+    return jnp.where(mask.dense(query.shape[1], num_keys).any(3)[..., None], scaled, 0)
 
 
 def _check_shapes(query, key, value) -> None:

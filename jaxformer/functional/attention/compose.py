@@ -116,6 +116,9 @@ class SinkMask(Mask):
         inner = self.mask.tile(query_index, jnp.minimum(key_index, self.at - 1))
         return inner | (key_index == self.at)[None, None, None]
 
+    def at_positions(self, query, key):
+        return SinkMask(self.mask.at_positions(query, key[:, : self.at]), self.at)
+
     def check(self, num_queries, num_keys):
         if num_keys != self.at + 1:
             raise ValueError(f"a mask with sinks must cover S = {num_keys} keys, got {self.at + 1}")
@@ -140,6 +143,12 @@ class SinkBias(Bias):
             inner = self.bias.tile(query, query_index, jnp.minimum(key_index, self.at - 1)).astype(jnp.float32)
         sinks = self.sinks.astype(jnp.float32).reshape(1, -1, 1, 1)
         return jnp.where((key_index == self.at)[None, None, None], sinks, inner)
+
+    def at_positions(self, query, query_positions, key_positions):
+        if self.bias is None:
+            return self
+        inner = self.bias.at_positions(query, query_positions, key_positions[:, : self.at])
+        return SinkBias(self.sinks, inner, self.at)
 
     def take_heads(self, first, count):
         bias = None if self.bias is None else self.bias.take_heads(first, count)

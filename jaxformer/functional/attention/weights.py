@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer.functional.attention import reference
@@ -31,10 +32,14 @@ def attention_weights(
     bias: Float[Array, "b n t s"] | Bias | None = None,
     scale: float | None = None,
     score: Score | None = None,
+    query_positions: Int[ArrayLike, "*b T"] | None = None,
+    key_positions: Int[ArrayLike, "*b S"] | None = None,
     rows: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
 ) -> Float[Array, "B heads rows S"]:
     """Returns the attention weights of the chosen heads and query rows (all by default).
+
+    The other arguments are those of `attention`.
 
     Raises:
       ValueError: shapes do not fit, or a row or head does not exist.
@@ -45,7 +50,8 @@ def attention_weights(
     >>> attention_weights(x, x, mask=masks.causal(), rows=[1], heads=[0]).tolist()
     [[[[0.5, 0.5, 0.0]]]]
     """
-    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score)
+    positions = {"query_positions": query_positions, "key_positions": key_positions}
+    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score, **positions)
     head_index = _indices("heads", heads, query.shape[2])
     row_index = _indices("rows", rows, query.shape[1])
     return _weights(request, jnp.asarray(row_index, jnp.int32), head_index)

@@ -83,12 +83,14 @@ def transformer_xl(
     kernel: Float[Array, "D N H"],
     content: Float[Array, "N H"],
     position: Float[Array, "N H"],
+    *,
+    scale: float | None = None,
 ) -> tuple[Float[Array, "B T N H"], TransformerXL]:
     r"""Returns the query and the bias of Transformer-XL for `attention` (Dai et al. 2019, section 3.3).
 
     .. math:: e_{ts} = \left((q_t + u) \cdot k_s + (q_t + v) \cdot W r_{t-s}\right) / \sqrt{H}
 
-    Here :math:`r` is sinusoidal, `content` is u and `position` is v. Use the default scale of `attention`.
+    Here :math:`r` is sinusoidal, `content` is u and `position` is v. The scale must be that of `attention`.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer import functional as F
@@ -97,5 +99,5 @@ def transformer_xl(
     >>> F.attention(query, x, x, bias=bias).shape
     (1, 3, 2, 4)
     """
-    scale = query.shape[-1] ** -0.5
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
     return query + content.astype(query.dtype)[None, None], TransformerXL(kernel, position - content, scale)

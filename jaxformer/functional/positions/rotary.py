@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 
@@ -24,7 +25,7 @@ Scaling = Callable[[Frequencies, float], Frequencies]
 
 def rotary(
     x: Float[Array, "B T N H"],
-    positions: Int[Array, "*B T"],
+    positions: Int[ArrayLike, "*B T"] | None = None,
     *,
     base: float = 10_000.0,
     scaling: Scaling | None = None,
@@ -38,7 +39,7 @@ def rotary(
     and keys before `attention`, and keys before they go into a cache.
 
     Args:
-      positions: ``[T]``, or ``[B, T]`` if examples differ, as in packed batches.
+      positions: ``[T]``, or ``[B, T]`` if examples differ, as in packed batches; 0, 1, 2, ... by default.
       scaling: a change of the frequencies for contexts longer than the trained one.
       pairs: "halves" pairs feature k with k + H/2 (GPT-NeoX, LLaMA); "neighbors" pairs 2k with 2k + 1 (the paper,
         GPT-J).
@@ -57,10 +58,7 @@ def rotary(
         raise ValueError(f"head dim must be even to rotate pairs of features, got {dim}")
     frequencies = Frequencies(base ** (-np.arange(0, dim, 2) / dim))
     frequencies = frequencies if scaling is None else scaling(frequencies, base)
-    radians = jnp.asarray(frequencies.radians, jnp.float32).reshape((1,) * positions.ndim + (-1,))
-    angle = positions[..., None].astype(jnp.float32) * radians  # not a matrix product, which an accelerator may round
-    angle = angle[None] if angle.ndim == 2 else angle  # [B | 1, T, H / 2]
-    cos, sin = (f(angle)[:, :, None] * frequencies.amplitude for f in (jnp.cos, jnp.sin))
+    cos, sin = _rotation(np.arange(x.shape[1]) if positions is None else positions, frequencies)
     features = x.astype(jnp.float32)
     if pairs == "halves":
         first, second = jnp.split(features, 2, axis=-1)
@@ -71,6 +69,22 @@ def rotary(
     else:
         raise ValueError(f"pairs must be 'halves' or 'neighbors', got {pairs!r}")
     return rotated.astype(x.dtype)
+
+
+def _rotation(positions: ArrayLike, frequencies: Frequencies) -> tuple[Array, Array]:
+    """Returns cosines and sines, float32 ``[B | 1, T, 1, H / 2]``.
+
+    Those of a NumPy array are constants of the program, computed once in float64.
+    """
+    if isinstance(positions, np.ndarray):
+        angle, cos, sin = positions[..., None] * frequencies.radians, np.cos, np.sin
+    else:
+        positions = jnp.asarray(positions)
+        radians = jnp.asarray(frequencies.radians, jnp.float32).reshape((1,) * positions.ndim + (-1,))
+        angle = positions[..., None].astype(jnp.float32) * radians  # a matrix product may be rounded
+        cos, sin = jnp.cos, jnp.sin
+    angle = angle[None] if angle.ndim == 2 else angle
+    return tuple(jnp.asarray(f(angle)[:, :, None] * frequencies.amplitude, jnp.float32) for f in (cos, sin))
 
 
 def linear_scaling(factor: float) -> Scaling:

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 
 def sinusoidal(
-    positions: Int[Array, "*batch"] | Int[np.ndarray, "*batch"], *, dim: int, base: float = 10_000.0
+    positions: Int[Array, "*batch"] | Int[np.ndarray, "*batch"],
+    *,
+    dim: int,
+    base: float = 10_000.0,
+    layout: Literal["interleaved", "halves"] = "interleaved",
 ) -> Float[Array, "*batch D"]:
-    r"""Returns position vectors of interleaved sines and cosines in float32, defined for every position.
+    r"""Returns position vectors of sines and cosines in float32, defined for every position.
 
     .. math:: p_t(2k) = \sin(\omega_k t), \quad p_t(2k+1) = \cos(\omega_k t), \quad \omega_k = base^{-2k/D}
 
     The product :math:`p_t \cdot p_{t+o} = \sum_k \cos(\omega_k o)` depends on the offset alone. Positions in a NumPy
     array become a constant of the program, computed once in float64, because sines are slow on a CPU.
 
+    Args:
+      layout: "interleaved" alternates sines and cosines, as in the formula; "halves" puts all sines before all cosines,
+        as in Marian, fairseq and T5X. The features are the same, in another order.
+
     Raises:
-      ValueError: `dim` is odd.
+      ValueError: `dim` is odd, or `layout` is unknown.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> print(np.asarray(sinusoidal(jnp.arange(2), dim=4)).round(2))
@@ -30,5 +40,7 @@ def sinusoidal(
     numpy = np if isinstance(positions, np.ndarray) else jnp
     frequency = (base ** (-np.arange(0, dim, 2) / dim)).astype(np.float64 if numpy is np else np.float32)
     angle = positions[..., None].astype(frequency.dtype) * frequency.reshape((1,) * positions.ndim + (-1,))
-    pairs = numpy.stack([numpy.sin(angle), numpy.cos(angle)], -1)
+    if layout not in ("interleaved", "halves"):
+        raise ValueError(f"layout must be 'interleaved' or 'halves', got {layout!r}")
+    pairs = numpy.stack([numpy.sin(angle), numpy.cos(angle)], -1 if layout == "interleaved" else -2)
     return jnp.asarray(pairs, jnp.float32).reshape(*positions.shape, dim)
