@@ -47,8 +47,11 @@ from jaxformer.functional.positions import alibi as alibi
 from jaxformer.functional.positions import learned as learned
 from jaxformer.functional.positions import linear_scaling as linear_scaling
 from jaxformer.functional.positions import llama3_scaling as llama3_scaling
+from jaxformer.functional.positions import normalized_positions as normalized_positions
 from jaxformer.functional.positions import ntk_scaling as ntk_scaling
+from jaxformer.functional.positions import raw_positions as raw_positions
 from jaxformer.functional.positions import relative_keys as relative_keys
+from jaxformer.functional.positions import resize_grid_positions as resize_grid_positions
 from jaxformer.functional.positions import resize_positions as resize_positions
 from jaxformer.functional.positions import rotary as rotary
 from jaxformer.functional.positions import sinusoidal as sinusoidal

@@ -28,6 +28,7 @@ from jaxformer.masks.algebra import Not as Not
 from jaxformer.masks.algebra import Or as Or
 from jaxformer.masks.algebra import as_mask as as_mask
 from jaxformer.masks.algebra import dense as dense
+from jaxformer.masks.algebra import from_binary as from_binary
 from jaxformer.masks.algebra import from_torch as from_torch
 from jaxformer.masks.kinds import Band as Band
 from jaxformer.masks.kinds import BlockSparse as BlockSparse

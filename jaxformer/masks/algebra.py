@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
@@ -227,7 +228,10 @@ def dense(array: ArrayLike) -> Mask:
     """
     array = jnp.asarray(array)
     if array.dtype != bool or array.ndim not in (2, 3, 4):
-        raise ValueError(f"mask must be Boolean of rank 2, 3 or 4, got {array.dtype} {list(array.shape)}")
+        raise ValueError(
+            f"mask must be Boolean of rank 2, 3 or 4, got {array.dtype} {list(array.shape)}"
+            + ("" if array.dtype == bool else "; use from_binary for numbers 0 and 1")
+        )
     shape = {2: (1, 1), 3: (array.shape[0], 1), 4: array.shape[:2]}[array.ndim]
     return Dense(array.reshape(*shape, *array.shape[-2:]))
 
@@ -242,6 +246,28 @@ def from_torch(array: ArrayLike) -> Mask:
     if array.dtype != bool:
         raise ValueError(f"mask must be Boolean, got {array.dtype}; use dense(array == 0) for an additive mask")
     return dense(~array)
+
+
+def from_binary(array: ArrayLike) -> Mask:
+    """Returns a mask from numbers 1, attend, and 0, masked, of any dtype; ranks as for `dense`.
+
+    Values of traced arrays are unknown, so within `jax.jit` they are not checked, and all but 1 are masked.
+
+    Raises:
+      ValueError: a value is neither 0 nor 1, as in an additive mask of 0 and minus infinity.
+
+    >>> from_binary([[1.0, 0.0], [1.0, 1.0]]).dense(2, 2)[0, 0].astype(int).tolist()
+    [[1, 0], [1, 1]]
+    """
+    if not isinstance(array, jax.core.Tracer):
+        array = np.asarray(array)
+        if (wrong := array[~np.isin(array, (0, 1))]).size:
+            raise ValueError(
+                f"a binary mask must hold 1 (attend) and 0 (masked) only, got {wrong[0]}; "
+                "for an additive mask of 0 (attend) and minus infinity, use dense(array == 0)"
+            )
+    array = jnp.asarray(array)
+    return dense(array if array.dtype == bool else array == 1)
 
 
 def as_mask(mask: Mask | ArrayLike) -> Mask:

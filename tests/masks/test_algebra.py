@@ -122,6 +122,24 @@ def test_additive_view():
     np.testing.assert_array_equal(np.isneginf(np.asarray(additive[0, 0], np.float32)), ~mask.dense(3, 3)[0, 0])
 
 
+@pytest.mark.parametrize("dtype", [bool, np.int32, np.float32, np.float64, jnp.bfloat16])
+def test_from_binary_reads_ones_as_attend(dtype):
+    allowed = np.tri(3, dtype=bool)
+    for array in (allowed.astype(dtype), jnp.asarray(allowed).astype(jnp.bfloat16), allowed[None, None].astype(dtype)):
+        np.testing.assert_array_equal(masks.from_binary(array).dense(3, 3), masks.causal().dense(3, 3))
+    traced = jax.jit(lambda array: masks.from_binary(array).dense(3, 3))(allowed.astype(np.float32))
+    np.testing.assert_array_equal(traced, masks.causal().dense(3, 3))
+
+
+@pytest.mark.parametrize(
+    ("array", "got"),
+    [([[0.0, -np.inf]], "-inf"), ([[1.0, 0.5]], "0.5"), ([[2, 1]], "2"), ([[np.nan, 1.0]], "nan"), ([[-1e9, 0]], "-1")],
+)
+def test_from_binary_refuses_other_values(array, got):
+    with pytest.raises(ValueError, match=rf"1 \(attend\) and 0 \(masked\) only, got {got}.*dense\(array == 0\)"):
+        masks.from_binary(array)
+
+
 def test_from_torch_inverts_the_polarity():
     blocked = np.triu(np.ones((3, 3), bool), 1)
     np.testing.assert_array_equal(masks.from_torch(blocked).dense(3, 3), masks.causal().dense(3, 3))

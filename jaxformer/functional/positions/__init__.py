@@ -1,10 +1,13 @@
-"""Position schemes, one in each file: vectors for embeddings, rotations of queries and keys, biases of the logits."""
+"""Position schemes, one in each file: numbers and vectors for embeddings, rotations, biases of the logits."""
 
 from jaxformer.functional.positions.alibi import alibi as alibi
+from jaxformer.functional.positions.index import normalized_positions as normalized_positions
+from jaxformer.functional.positions.index import raw_positions as raw_positions
 from jaxformer.functional.positions.learned import check_positions as check_positions
 from jaxformer.functional.positions.learned import learned as learned
 from jaxformer.functional.positions.relative import relative_keys as relative_keys
 from jaxformer.functional.positions.relative import transformer_xl as transformer_xl
+from jaxformer.functional.positions.resize import resize_grid_positions as resize_grid_positions
 from jaxformer.functional.positions.resize import resize_positions as resize_positions
 from jaxformer.functional.positions.rotary import linear_scaling as linear_scaling
 from jaxformer.functional.positions.rotary import llama3_scaling as llama3_scaling

@@ -1,7 +1,8 @@
-"""Shortened and lengthened tables of learned positions."""
+"""Learned positions for other lengths and for other grids of patches."""
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 import jax
@@ -56,3 +57,39 @@ def resize_positions(
         rows = table.astype(jnp.float32)
         return (rows[below] * (1 - fraction) + rows[jnp.minimum(below + 1, old - 1)] * fraction).astype(table.dtype)
     raise ValueError(f"method must be truncate, extend, copy or interpolate, got {method!r}")
+
+
+def resize_grid_positions(
+    table: Float[Array, "L D"], grid: tuple[int, int], new_grid: tuple[int, int], *, num_class_rows: int = 0
+) -> Float[Array, "new_L D"]:
+    """Returns a table for another grid of patches, for images of another size (Dosovitskiy et al. 2021, section 3.2).
+
+    The rows of the table are the patches in row-major order, after `num_class_rows` rows that belong to no patch, such
+    as that of a class token, and stay unchanged. The interpolation is bilinear and keeps the corners of the grid in
+    place (``align_corners=True`` in PyTorch; the order 1 of ``scipy.ndimage.zoom`` in the authors' code).
+
+    Args:
+      grid, new_grid: numbers of patches down and across.
+
+    Raises:
+      ValueError: the table does not have ``num_class_rows + rows * columns`` rows, a grid is empty, or
+        `num_class_rows` is negative.
+
+    >>> import jax.numpy as jnp
+    >>> table = jnp.array([[9.], [0.], [2.], [4.], [6.]])          # a class row, then 2 x 2 patches
+    >>> resize_grid_positions(table, (2, 2), (2, 3), num_class_rows=1).ravel().tolist()
+    [9.0, 0.0, 1.0, 2.0, 4.0, 5.0, 6.0]
+    """
+    if min(*grid, *new_grid) < 1:
+        raise ValueError(f"a grid must have at least 1 x 1 patches, got {grid} and {new_grid}")
+    if num_class_rows < 0:
+        raise ValueError(f"num_class_rows must be at least 0, got {num_class_rows}")
+    if table.shape[0] != num_class_rows + grid[0] * grid[1]:
+        raise ValueError(
+            f"a table of {grid[0]} x {grid[1]} patches and {num_class_rows} class rows must have "
+            f"{num_class_rows + grid[0] * grid[1]} rows, got {table.shape[0]}"
+        )
+    patches = table[num_class_rows:].astype(jnp.float32).reshape(*grid, -1)
+    down, across = (functools.partial(resize_positions, length=length, method="interpolate") for length in new_grid)
+    patches = jax.vmap(across)(jax.vmap(down, 1, 1)(patches))
+    return jnp.concatenate([table[:num_class_rows], patches.reshape(-1, table.shape[1]).astype(table.dtype)])
