@@ -1,6 +1,7 @@
 """Complete networks: encoder, decoder, encoder-decoder, language model; and their costs."""
 
 from jaxformer.models import costs as costs
+from jaxformer.models import transformer as transformer
 from jaxformer.models.decoder import Context as Context
 from jaxformer.models.decoder import Decoder as Decoder
 from jaxformer.models.decoder import DecoderState as DecoderState
@@ -10,4 +11,6 @@ from jaxformer.models.encoder_decoder import EncoderDecoder as EncoderDecoder
 from jaxformer.models.encoder_decoder import EncoderDecoderConfig as EncoderDecoderConfig
 from jaxformer.models.language_model import LanguageModel as LanguageModel
 from jaxformer.models.language_model import LanguageModelConfig as LanguageModelConfig
+from jaxformer.models.transformer import ExpertsConfig as ExpertsConfig
+from jaxformer.models.transformer import RotaryConfig as RotaryConfig
 from jaxformer.models.transformer import TransformerConfig as TransformerConfig

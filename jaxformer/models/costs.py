@@ -1,25 +1,30 @@
 """The numbers of parameters and floating-point operations of a model, from its configuration alone.
 
-Multiply-adds of matrix products count as 2 operations; softmax, norms and activations, a few percent, are left out, as
-is usual for *model* FLOPs. A backward pass costs twice a forward pass.
+Multiply-adds of matrix products count as 2 operations; softmax, norms, activations and biases, a few percent, are left
+out, as is usual for *model* FLOPs. A backward pass costs twice a forward pass.
 """
 
 from __future__ import annotations
 
-from jaxformer.models.encoder_decoder import EncoderDecoderConfig
-from jaxformer.models.language_model import LanguageModelConfig
+import math
+
+import jax
+
+from jaxformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from jaxformer.models.language_model import LanguageModel, LanguageModelConfig
 from jaxformer.models.transformer import TransformerConfig
+from jaxformer.modules.attention import resolve_head_dim
+from jaxformer.modules.pure import Params, pure
+
+
+def num_parameters(shapes: Params) -> int:
+    """Returns the number of parameters of a model with these shapes, such as ``Pure.shapes``."""
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
 
 def encoder_decoder_parameters(config: EncoderDecoderConfig) -> int:
-    """Returns the number of parameters."""
-    tables = {
-        "all": config.target_vocab_size,
-        "decoder": config.source_vocab_size + config.target_vocab_size,
-        "none": config.source_vocab_size + 2 * config.target_vocab_size,
-    }[config.tie_embeddings]
-    encoder = _stack_parameters(config, config.num_encoder_layers, cross=False)
-    return tables * config.d_model + encoder + _stack_parameters(config, config.num_decoder_layers, cross=True)
+    """Returns the number of parameters; nothing is allocated."""
+    return num_parameters(pure(EncoderDecoder, config).shapes)
 
 
 def encoder_decoder_flops(config: EncoderDecoderConfig, batch: int, source_length: int, target_length: int) -> float:
@@ -55,9 +60,8 @@ def encoder_decoder_computed_flops(
 
 
 def language_model_parameters(config: LanguageModelConfig) -> int:
-    """Returns the number of parameters."""
-    tables = (1 if config.tie_embeddings else 2) * config.vocab_size
-    return tables * config.d_model + _stack_parameters(config, config.num_layers, cross=False)
+    """Returns the number of parameters; nothing is allocated."""
+    return num_parameters(pure(LanguageModel, config).shapes)
 
 
 def language_model_flops(config: LanguageModelConfig, batch: int, length: int) -> float:
@@ -82,27 +86,33 @@ def language_model_computed_flops(config: LanguageModelConfig, batch: int, lengt
     return language_model_training_flops(config, batch, length) + recomputed
 
 
-def _stack_parameters(config: TransformerConfig, num_layers: int, *, cross: bool) -> int:
-    """Returns the parameters of the blocks, the final norm and the positions."""
-    d_model, d_ff = config.d_model, config.d_ff
-    norm = 2 * d_model
-    attention = 4 * d_model * d_model + (4 * d_model if config.attention_bias else 0)
-    feed_forward = 2 * d_model * d_ff + d_ff + d_model
-    block = (2 if cross else 1) * (attention + norm) + feed_forward + norm
-    final_norm = norm if config.norm_position == "pre" else 0
-    positions = config.max_positions * d_model if config.positions == "learned" else 0
-    return num_layers * block + final_norm + positions
+def _attention_dims(config: TransformerConfig) -> tuple[int, int]:
+    """Returns the numbers of features of all query heads, N H, and of all key heads, K H."""
+    num_kv_heads = config.num_kv_heads or config.num_heads
+    dim = resolve_head_dim(config.d_model, config.num_heads, num_kv_heads, config.head_dim)
+    return config.num_heads * dim, num_kv_heads * dim
+
+
+def _feed_forward_matrices(config: TransformerConfig) -> int:
+    """Returns the number of D x F products of a token in the feed-forward network."""
+    gated = config.experts.gated if config.feed_forward == "experts" else config.feed_forward == "gated"
+    return (3 if gated else 2) * (config.experts.count if config.feed_forward == "experts" else 1)
 
 
 def _stack_flops(
     config: TransformerConfig, num_layers: int, batch: int, length: int, memory_length: int | None = None
 ) -> float:
-    """Returns the operations of a stack's forward pass, with cross-attention if there is a memory."""
+    """Returns the operations of a stack's forward pass, with cross-attention if there is a memory.
+
+    Products of position schemes with queries (Shaw, Transformer-XL) and the routing of experts are left out.
+    """
     d_model, tokens = config.d_model, float(batch * length)
-    block = tokens * (8 * d_model**2 + 4 * d_model * config.d_ff + 4 * length * d_model)
+    queries, keys = _attention_dims(config)
+    block = tokens * (4 * d_model * (queries + keys) + 4 * length * queries)
+    block += tokens * 2 * d_model * config.d_ff * _feed_forward_matrices(config)
     if memory_length is not None:
-        block += tokens * (4 * d_model**2 + 4 * memory_length * d_model)
-        block += batch * memory_length * 4 * d_model**2  # cross-attention's keys and values
+        block += tokens * (4 * d_model * queries + 4 * memory_length * queries)
+        block += batch * memory_length * 4 * d_model * keys  # cross-attention's keys and values
     return num_layers * block
 
 
@@ -126,5 +136,6 @@ def _recomputed_flops(config: TransformerConfig, *, pairs: int, tokens: int, sta
       stacks: the operations of the forward pass of all stacks.
     """
     if not config.remat:
-        return 4.0 * config.d_model * pairs
-    return stacks - (2 * config.d_model * config.d_ff * tokens if config.norm_position == "pre" else 0)
+        return 4.0 * _attention_dims(config)[0] * pairs
+    last = config.experts.count if config.feed_forward == "experts" else 1
+    return stacks - (2 * config.d_model * config.d_ff * last * tokens if config.norm_position == "pre" else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import jax
@@ -9,12 +10,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxformer import masks, sharding
+from jaxformer import functional, masks, sharding
 from jaxformer.axes import constrain
 from jaxformer.functional.cache import KeyValueCache
 from jaxformer.functional.dropout import site
 from jaxformer.models.encoder import Memory
-from jaxformer.modules import Block, Embeddings, KeyValue, LayerNorm, Linear, Stack
+from jaxformer.models.transformer import Norm
+from jaxformer.modules import Block, Embeddings, KeyValue, Linear, Stack, T5Bias
 from jaxformer.modules.attention import Intermediates
 from jaxformer.modules.pure import Params
 
@@ -36,8 +38,8 @@ class DecoderState(NamedTuple):
     """The arrays that differ between hypotheses. Only `reorder` and `take` may assume a layout of its leaves.
 
     Each hypothesis has its own position, which is also the number of tokens that it has seen. For prefixes
-    of different lengths, step through the longest, then set the lengths with ``state._replace(position=lengths)``:
-    the mask hides later positions, and later steps overwrite them.
+    of different lengths, give the lengths to `prefill`, or step through the longest and then set the lengths with
+    ``state._replace(position=lengths)``: the mask hides later positions, and later steps overwrite them.
     """
 
     position: jax.Array  # int32 [B, K]: the next token's
@@ -60,21 +62,40 @@ class DecoderState(NamedTuple):
 
 
 class Decoder(nnx.Module):
-    """``tokens, memory -> logits``; without cross-attention a language model, ``tokens -> logits``.
-
-    `output` is the output projection; None uses the table of the token embeddings.
-    """
+    """``tokens, memory -> logits``; without cross-attention a language model, ``tokens -> logits``."""
 
     def __init__(
         self,
         embeddings: Embeddings,
         stack: Stack[Block],
-        norm: LayerNorm | None = None,
+        norm: Norm | None = None,
         output: Linear | None = None,
         *,
+        bias: T5Bias | None = None,
+        output_bias: bool = False,
+        output_scale: float = 1.0,
+        expert_balance: float = 0.0,
         causal: bool = True,
     ):
-        self.embeddings, self.stack, self.norm, self.output = embeddings, stack, norm, output
+        """Takes the parts.
+
+        Args:
+          output: the output projection; None uses the table of the token embeddings.
+          bias: a bias of self-attention that all layers share.
+          output_bias: adds a learned bias to the logits.
+          output_scale: the factor of the states before the output projection.
+          expert_balance: the weight of the load-balancing loss of the experts in `cross_entropy`.
+
+        Raises:
+          ValueError: the position vectors depend on the length of the sequence, which is not known while it grows.
+        """
+        vectors = embeddings.positions
+        if causal and vectors is not None and vectors.needs_length:
+            raise ValueError("a decoder cannot have normalized positions t / (N - 1): N is not known before the end")
+        self.embeddings, self.stack, self.norm, self.output, self.bias = embeddings, stack, norm, output, bias
+        vocab_size = (embeddings.tokens.table if output is None else output.kernel.T).shape[0]
+        self.output_bias = nnx.Param(jnp.zeros(vocab_size), axes=("vocab",)) if output_bias else None
+        self.output_scale, self.expert_balance = output_scale, expert_balance
         self.causal = causal
 
     def __call__(
@@ -83,15 +104,17 @@ class Decoder(nnx.Module):
         memory: Memory | None = None,
         *,
         valid: Bool[Array, "B T"] | None = None,
+        positions: Int[Array, "B T"] | None = None,
         key: jax.Array | None = None,
     ) -> Float[Array, "B T V"]:
         """Returns teacher-forced logits, float32: row t scores the token after ``tokens[:, :t + 1]``.
 
         Args:
           valid: True where a token is real; default: everywhere.
+          positions: absolute positions; 0, 1, 2, ... by default.
           key: the key of dropout; None means no dropout.
         """
-        return self._logits(self._run(tokens, memory, valid, key, None, capture=False)[0])
+        return self._logits(self._run(tokens, memory, valid=valid, positions=positions, key=key)[0])
 
     def cross_entropy(
         self,
@@ -107,6 +130,8 @@ class Decoder(nnx.Module):
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Returns the loss of the teacher-forced logits, (sum, count), without holding them.
 
+        In training (with a `key`) it includes the load-balancing loss of the experts, if there are any.
+
         Args:
           labels: the token after each of `tokens`; counted where `valid`.
           smoothing, z_loss: see `functional.cross_entropy`.
@@ -114,15 +139,28 @@ class Decoder(nnx.Module):
         """
         if copies is None:
             copies = self.embeddings.tokens.copies(*tokens.shape, dtype=self.embeddings.dtype)
-        x, _ = self._run(tokens, memory, valid, key, copies, capture=False)
+        capture = ("experts",) if self.expert_balance and key is not None else ()
+        x, intermediates = self._run(tokens, memory, valid=valid, key=key, copies=copies, capture=capture)
         table = copies if self.output is None else self.output.kernel[...].T
-        return sharding.linear_cross_entropy(x, table, labels, where=valid, smoothing=smoothing, z_loss=z_loss)
+        with jax.named_scope("loss"):
+            x, table = self._with_bias(x * jnp.asarray(self.output_scale, x.dtype), table)
+            total, count = sharding.linear_cross_entropy(
+                x, table, labels, where=valid, smoothing=smoothing, z_loss=z_loss
+            )
+        if capture:
+            total += self.expert_balance * count * balance_loss(intermediates["experts"], valid)
+        return total, count
 
     def captured(
-        self, tokens: Int[Array, "B T"], memory: Memory | None = None, *, valid: Bool[Array, "B T"] | None = None
+        self,
+        tokens: Int[Array, "B T"],
+        memory: Memory | None = None,
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+        positions: Int[Array, "B T"] | None = None,
     ) -> Intermediates:
-        """Returns queries ``[L, B, T, N, H]`` and keys of every layer, named "self" and "cross"."""
-        return self._run(tokens, memory, valid, None, None, capture=True)[1]
+        """Returns the `CapturedAttention` of every layer, under "self" and "cross"."""
+        return self._run(tokens, memory, valid=valid, positions=positions, capture=("self", "cross"))[1]
 
     def start(
         self, memory: Memory | None = None, *, batch_size: int, beam_size: int, length: int
@@ -130,6 +168,9 @@ class Decoder(nnx.Module):
         """Prepares to decode `length` positions with `beam_size` hypotheses of each of `batch_size` sentences.
 
         The logits of a `step` beyond `length` are NaN.
+
+        Raises:
+          ValueError: there are fewer position vectors, or the attention function takes no positions.
         """
         self.embeddings.check_length(length)
         layers = self.stack.unstacked()
@@ -148,44 +189,84 @@ class Decoder(nnx.Module):
         A step sees only the past, also without the causal mask. Beyond the positions that `start` prepared, logits are
         NaN, and the keys and values of the last position are overwritten.
         """
-        position, length = state.position, state.caches[0].key.shape[2]
-        x = self.embeddings.step(tokens, position, length=length)
+        return self.prefill(tokens[..., None], state, context)
+
+    def prefill(
+        self,
+        tokens: Int[Array, "B K T"],
+        state: DecoderState,
+        context: Context,
+        *,
+        lengths: Int[Array, "B K"] | None = None,
+    ) -> tuple[Float[Array, "B K V"], DecoderState]:
+        """Returns the logits after T more tokens of each hypothesis, computed at once, as T times `step` does.
+
+        Args:
+          lengths: the number of tokens of each hypothesis, from 1 to T, if they differ; what comes after them is
+            padding, which later tokens overwrite.
+        """
+        length = state.caches[0].key.shape[2]
+        positions = state.position[..., None] + jnp.arange(tokens.shape[2])[None, None]
+        x = self.embeddings.step(tokens, positions)
         mask = None if context.valid is None else masks.padding(context.valid)
+        given = {"positions": positions, "memory_mask": mask, "bias": None if self.bias is None else self.bias()}
         caches = []
         for params, cache, memory in zip(context.layers, state.caches, context.memory, strict=True):
-            block = self.stack.block(params)
-            x, cache = block.step(x, cache, memory, position=position, memory_mask=mask)
+            x, cache = self.stack.block(params).step(x, cache, memory, **given)
             caches.append(cache)
-        x = jnp.where((position < length)[..., None], x, jnp.nan)  # a traced position cannot raise an error
-        return self._logits(self._final(x)), DecoderState(position + 1, tuple(caches))
+        x, position = x.reshape(*tokens.shape, -1), state.position + tokens.shape[2]
+        if lengths is not None:
+            position = state.position + lengths
+            x = jnp.take_along_axis(x, lengths[..., None, None] - 1, 2)
+        x = jnp.where((position <= length)[..., None], x[:, :, -1], jnp.nan)  # a traced position cannot raise an error
+        return self._logits(self._final(x)), DecoderState(position, tuple(caches))
 
     def _run(
         self,
         tokens: Array,
         memory: Memory | None,
-        valid: Array | None,
-        key: jax.Array | None,
-        copies: Array | None,
         *,
-        capture: bool,
+        valid: Array | None,
+        positions: Array | None = None,
+        key: jax.Array | None = None,
+        copies: Array | None = None,
+        capture: Collection[str] = (),
     ) -> tuple[Array, Intermediates]:
-        """Returns the final states and the captured intermediates."""
-        x = self.embeddings(tokens, key=site(key, "embedding"), copies=copies)
+        """Returns the final states and the intermediates of the layers that `capture` names."""
+        given = {"valid": valid, "positions": positions}
+        with jax.named_scope("embedding"):
+            x = self.embeddings(tokens, **given, key=site(key, "embedding"), copies=copies)
         mask = masks.causal() if self.causal else None
         if valid is not None:
             mask = masks.padding(valid) if mask is None else mask & masks.padding(valid)
         states, memory_mask = (None, None) if memory is None else (memory.states, memory.mask)
-        key = site(key, "layers")
-        x, intermediates = self.stack(x, states, mask=mask, memory_mask=memory_mask, key=key, capture=capture)
+        given |= {"mask": mask, "memory_mask": memory_mask, "bias": None if self.bias is None else self.bias()}
+        x, intermediates = self.stack(x, states, **given, key=site(key, "layers"), capture=capture)
         return self._final(x), intermediates
 
     def _final(self, x: Array) -> Array:
         return x if self.norm is None else self.norm(x)
 
     def _logits(self, x: Array) -> Array:
-        if self.output is None:
-            return constrain(self.embeddings.tokens.logits(x), "batch", "length", "vocab")
-        # self.output would round the logits to the dtype of x.
-        kernel = self.output.kernel[...].astype(x.dtype)
-        logits = jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
-        return constrain(logits, "batch", "length", "vocab")
+        x = x * jnp.asarray(self.output_scale, x.dtype)
+        with jax.named_scope("logits"):
+            if self.output is None:
+                logits = self.embeddings.tokens.logits(x)
+            else:  # self.output would round the logits to the dtype of x
+                kernel = self.output.kernel[...].astype(x.dtype)
+                logits = jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
+            if self.output_bias is not None:
+                logits = logits + self.output_bias[...].reshape((1,) * (logits.ndim - 1) + (-1,))
+            return constrain(logits, "batch", "length", "vocab")
+
+    def _with_bias(self, x: Array, table: Array) -> tuple[Array, Array]:
+        """Returns states and a table whose product includes the bias: a feature that is 1 in every state."""
+        if self.output_bias is None:
+            return x, table
+        bias = jnp.broadcast_to(self.output_bias[...][:, None], (*table.shape[:-1], 1)).astype(table.dtype)
+        return jnp.concatenate([x, jnp.ones((*x.shape[:-1], 1), x.dtype)], -1), jnp.concatenate([table, bias], -1)
+
+
+def balance_loss(routing: functional.Routing, valid: Bool[Array, "B T"] | None) -> Float[Array, ""]:
+    """Returns the mean load-balancing loss of the layers of a stack: see `functional.load_balancing_loss`."""
+    return jax.vmap(lambda layer: functional.load_balancing_loss(layer, valid))(routing).mean()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 import jax
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jaxformer import masks
 from jaxformer.functional.dropout import site
-from jaxformer.modules import Block, Embeddings, LayerNorm, Stack
+from jaxformer.models.transformer import Norm
+from jaxformer.modules import Block, Embeddings, PatchEmbeddings, Stack, T5Bias
 from jaxformer.modules.attention import Intermediates
 
 
@@ -29,38 +31,71 @@ class Memory:
 
 
 class Encoder(nnx.Module):
-    """``tokens -> Memory``; every token sees every real one."""
+    """``tokens -> Memory``; every token sees every real one.
 
-    def __init__(self, embeddings: Embeddings, stack: Stack[Block], norm: LayerNorm | None = None):
-        self.embeddings, self.stack, self.norm = embeddings, stack, norm
+    `embeddings` may be any module that returns the input of the stack, such as `PatchEmbeddings` of images.
+    """
+
+    def __init__(
+        self,
+        embeddings: Embeddings | PatchEmbeddings,
+        stack: Stack[Block],
+        norm: Norm | None = None,
+        *,
+        bias: T5Bias | None = None,
+    ):
+        self.embeddings, self.stack, self.norm, self.bias = embeddings, stack, norm, bias
 
     def __call__(
         self,
-        tokens: Int[Array, "B S"],
+        tokens: Shaped[Array, "B ..."],
         *,
         valid: Bool[Array, "B S"] | None = None,
+        positions: Int[Array, "B S"] | None = None,
+        types: Int[Array, "B S"] | None = None,
         key: jax.Array | None = None,
         copies: Float[Array, "G C V D"] | None = None,
     ) -> Memory:
         """Returns the memory of a sequence.
 
         Args:
+          tokens: ``int [B, S]``, or another input of the embeddings.
           valid: True where a token is real; default: everywhere.
+          positions: absolute positions; 0, 1, 2, ... by default.
+          types: the type of each token, if the model has types; default: 0.
           key: the key of dropout; None means no dropout.
           copies: see `Embedding`.
         """
-        return self._run(tokens, valid, key, copies, capture=False)[0]
+        given = {"positions": positions, "types": types, "copies": copies}
+        return self.run(tokens, valid=valid, key=key, **given)[0]
 
     def captured(
-        self, tokens: Int[Array, "B S"], *, valid: Bool[Array, "B S"] | None = None
+        self, tokens: Shaped[Array, "B ..."], *, valid: Bool[Array, "B S"] | None = None, **given: Array | None
     ) -> tuple[Memory, Intermediates]:
-        """Returns the memory, and every layer's queries and keys, ``{"self": ([L, B, S, N, H], [L, B, S, N, H])}``."""
-        return self._run(tokens, valid, None, None, capture=True)
+        """Returns the memory, and the `CapturedAttention` of every layer under "self"."""
+        return self.run(tokens, valid=valid, capture=("self",), **given)
 
-    def _run(
-        self, tokens: Array, valid: Array | None, key: jax.Array | None, copies: Array | None, *, capture: bool
+    def run(
+        self,
+        tokens: Array,
+        *,
+        valid: Array | None = None,
+        positions: Array | None = None,
+        key: jax.Array | None = None,
+        capture: Collection[str] = (),
+        **given: Array | None,
     ) -> tuple[Memory, Intermediates]:
-        x = self.embeddings(tokens, key=site(key, "embedding"), copies=copies)
-        mask = None if valid is None else masks.padding(valid)
-        x, intermediates = self.stack(x, mask=mask, key=site(key, "layers"), capture=capture)
+        """Returns the memory and the intermediates of the layers that `capture` names; see `Stack`."""
+        given = {name: x for name, x in given.items() if x is not None}
+        with jax.named_scope("embedding"):
+            x = self.embeddings(tokens, valid=valid, positions=positions, key=site(key, "embedding"), **given)
+        x, intermediates = self.stack(
+            x,
+            mask=None if valid is None else masks.padding(valid),
+            valid=valid,
+            bias=None if self.bias is None else self.bias(),
+            positions=positions,
+            key=site(key, "layers"),
+            capture=capture,
+        )
         return Memory(x if self.norm is None else self.norm(x), valid), intermediates

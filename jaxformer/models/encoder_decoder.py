@@ -13,17 +13,22 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
 from jaxformer.functional.dropout import site
-from jaxformer.models.decoder import Context, Decoder, DecoderState
+from jaxformer.models.decoder import Context, Decoder, DecoderState, balance_loss
 from jaxformer.models.encoder import Encoder, Memory
 from jaxformer.models.transformer import (
     TransformerConfig,
+    check_decoder_positions,
+    decoder_options,
+    make_embeddings,
     make_final_norm,
     make_output,
-    make_positions,
+    make_position_vectors,
+    make_shared_bias,
     make_stack,
+    make_tokens,
     select,
 )
-from jaxformer.modules import AttentionFunction, Embedding, Embeddings
+from jaxformer.modules import AttentionFunction, CapturedAttention
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +53,7 @@ class EncoderDecoderConfig(TransformerConfig):
                 f"tie_embeddings='all' shares one table, so vocabularies must be equal: "
                 f"source {self.source_vocab_size}, target {self.target_vocab_size}"
             )
+        check_decoder_positions(self)
 
 
 class EncoderDecoder(nnx.Module):
@@ -65,24 +71,31 @@ class EncoderDecoder(nnx.Module):
             raise ValueError(f"source_vocab_size and target_vocab_size must be at least 1, got {sizes}")
         # The order of these lines determines the random values of the parameters.
         shared = config.tie_embeddings == "all"
-        source = None if shared else Embedding(config.source_vocab_size, config.d_model, rngs=rngs)
-        target = Embedding(config.target_vocab_size, config.d_model, rngs=rngs)
-        source_positions = make_positions(config, rngs=rngs)
-        target_positions = make_positions(config, rngs=rngs)
-        encoder_stack = make_stack(config, config.num_encoder_layers, attention=attention, rngs=rngs)
-        decoder_stack = make_stack(config, config.num_decoder_layers, cross=True, attention=attention, rngs=rngs)
+        source = None if shared else make_tokens(config, config.source_vocab_size, rngs=rngs)
+        target = make_tokens(config, config.target_vocab_size, rngs=rngs)
+        source_vectors = make_position_vectors(config, rngs=rngs)
+        target_vectors = make_position_vectors(config, rngs=rngs)
+        deep = functional.deep_norm_gains(config.num_encoder_layers, config.num_decoder_layers)
+        parts = {"attention": attention, "rngs": rngs}
+        encoder_stack = make_stack(config, config.num_encoder_layers, gains=deep[0], **parts)
+        decoder_stack = make_stack(config, config.num_decoder_layers, cross=True, gains=deep[1], **parts)
         untied = config.tie_embeddings == "none"
         output = make_output(config, config.target_vocab_size, rngs=rngs) if untied else None
 
-        options = {"dropout": config.dropout, "dtype": config.compute_dtype}
         self.shared = shared
         self.encoder = Encoder(
-            Embeddings(target if source is None else source, source_positions, **options),
+            make_embeddings(config, target if source is None else source, source_vectors, rngs=rngs),
             encoder_stack,
             make_final_norm(config),
+            bias=make_shared_bias(config, bidirectional=True, rngs=rngs),
         )
         self.decoder = Decoder(
-            Embeddings(target, target_positions, **options), decoder_stack, make_final_norm(config), output
+            make_embeddings(config, target, target_vectors, rngs=rngs),
+            decoder_stack,
+            make_final_norm(config),
+            output,
+            bias=make_shared_bias(config, bidirectional=False, rngs=rngs),
+            **decoder_options(config),
         )
 
     def __call__(
@@ -141,10 +154,15 @@ class EncoderDecoder(nnx.Module):
         embeddings = self.decoder.embeddings
         length = math.gcd(source.shape[1], target.shape[1])
         copies = embeddings.tokens.copies(target.shape[0], length, dtype=embeddings.dtype)
-        memory = self.encoder(
-            source, valid=source_valid, key=site(key, "encoder"), copies=copies if self.shared else None
+        balance = self.decoder.expert_balance if key is not None else 0.0
+        memory, intermediates = self.encoder.run(
+            source,
+            valid=source_valid,
+            key=site(key, "encoder"),
+            copies=copies if self.shared else None,
+            capture=("experts",) if balance else (),
         )
-        return self.decoder.cross_entropy(
+        total, count = self.decoder.cross_entropy(
             target,
             labels,
             memory,
@@ -154,6 +172,9 @@ class EncoderDecoder(nnx.Module):
             key=site(key, "decoder"),
             copies=copies,
         )
+        if balance:
+            total += balance * count * balance_loss(intermediates["experts"], source_valid)
+        return total, count
 
     def captured(
         self,
@@ -162,16 +183,16 @@ class EncoderDecoder(nnx.Module):
         names: Collection[str],
         *,
         source_valid: Bool[Array, "B S"] | None = None,
-    ) -> dict[str, tuple[Array, Array]]:
-        """Returns queries ``[L, B, T, N, H]`` and keys ``[L, B, S, N, H]`` of the named attentions, without dropout.
+    ) -> dict[str, CapturedAttention]:
+        """Returns the arguments of the named attentions in every layer, without dropout.
 
-        Names: "encoder.self", "decoder.self", "decoder.cross". Give a layer's pair to `functional.attention_weights`
-        with the rows and heads of interest.
+        Names: "encoder.self", "decoder.self", "decoder.cross". The weights of chosen heads and rows follow by
+        ``captured["decoder.cross"].layer(2).weights(rows=..., heads=...)``.
         """
         memory, intermediates = self.encoder.captured(source, valid=source_valid)
-        result = {f"encoder.{name}": pair for name, pair in intermediates.items()}
+        result = {f"encoder.{name}": attention for name, attention in intermediates.items()}
         intermediates = self.decoder.captured(target, memory)
-        return select(result | {f"decoder.{name}": pair for name, pair in intermediates.items()}, names)
+        return select(result | {f"decoder.{name}": x for name, x in intermediates.items()}, names)
 
     def start(self, memory: Memory, *, beam_size: int, length: int) -> tuple[Context, DecoderState]:
         """Prepares to decode `length` positions with `beam_size` hypotheses of each sentence.
@@ -185,3 +206,14 @@ class EncoderDecoder(nnx.Module):
     ) -> tuple[Float[Array, "B K V"], DecoderState]:
         """Returns the logits after one more token of each hypothesis: see `Decoder.step`."""
         return self.decoder.step(tokens, state, context)
+
+    def prefill(
+        self,
+        tokens: Int[Array, "B K T"],
+        state: DecoderState,
+        context: Context,
+        *,
+        lengths: Int[Array, "B K"] | None = None,
+    ) -> tuple[Float[Array, "B K V"], DecoderState]:
+        """Returns the logits after T more tokens of each hypothesis, computed at once: see `Decoder.prefill`."""
+        return self.decoder.prefill(tokens, state, context, lengths=lengths)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from typing import Literal
 
 import jax
 from flax import nnx
@@ -13,14 +12,22 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxformer import functional
 from jaxformer.models.decoder import Context, Decoder, DecoderState
 from jaxformer.models.transformer import (
+    Activation,
+    NormPosition,
+    Positions,
     TransformerConfig,
+    check_decoder_positions,
+    decoder_options,
+    make_embeddings,
     make_final_norm,
     make_output,
-    make_positions,
+    make_position_vectors,
+    make_shared_bias,
     make_stack,
+    make_tokens,
     select,
 )
-from jaxformer.modules import AttentionFunction, Embedding, Embeddings
+from jaxformer.modules import AttentionFunction, CapturedAttention
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,17 +38,22 @@ class LanguageModelConfig(TransformerConfig):
     """The number of token ids; 0 is replaced by the tokenizer's before the model is built."""
     num_layers: int = 6
     """The number of blocks."""
-    norm_position: Literal["post", "pre"] = "pre"
-    """The position of layer normalization: after the residual sum or before the sublayer."""
-    activation: Literal["relu", "gelu", "gelu_tanh"] = "gelu"
+    norm_position: NormPosition = "pre"
+    """The position of the norms: see `TransformerConfig`."""
+    activation: Activation = "gelu"
     """The feed-forward nonlinearity."""
-    positions: Literal["sinusoidal", "learned"] = "learned"
-    """The kind of position vectors that are added to the token vectors."""
+    positions: Positions = "learned"
+    """The way in which positions are known: see `TransformerConfig`."""
     tie_embeddings: bool = True
     """Makes the table of the token embeddings the output projection too."""
     causal: bool = True
     """Lets a token see only itself and the tokens before it. Without this mask, training learns to copy the next token,
     which does not exist yet when text is generated: the loss falls to 0 and the text is nonsense."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.causal:
+            check_decoder_positions(self)
 
 
 class LanguageModel(nnx.Module):
@@ -56,30 +68,33 @@ class LanguageModel(nnx.Module):
     ):
         if config.vocab_size < 1:
             raise ValueError(f"vocab_size must be at least 1, got {config.vocab_size}")
-        embeddings = Embeddings(
-            Embedding(config.vocab_size, config.d_model, rngs=rngs),
-            make_positions(config, rngs=rngs),
-            dropout=config.dropout,
-            dtype=config.compute_dtype,
-        )
+        tokens = make_tokens(config, config.vocab_size, rngs=rngs)
         self.decoder = Decoder(
-            embeddings,
+            make_embeddings(config, tokens, make_position_vectors(config, rngs=rngs), rngs=rngs),
             make_stack(config, config.num_layers, attention=attention, rngs=rngs),
             make_final_norm(config),
             None if config.tie_embeddings else make_output(config, config.vocab_size, rngs=rngs),
+            bias=make_shared_bias(config, bidirectional=not config.causal, rngs=rngs),
             causal=config.causal,
+            **decoder_options(config),
         )
 
     def __call__(
-        self, tokens: Int[Array, "B T"], *, valid: Bool[Array, "B T"] | None = None, key: jax.Array | None = None
+        self,
+        tokens: Int[Array, "B T"],
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+        positions: Int[Array, "B T"] | None = None,
+        key: jax.Array | None = None,
     ) -> Float[Array, "B T V"]:
         """Returns logits, float32: row t scores the token after ``tokens[:, :t + 1]``.
 
         Args:
           valid: True where a token is real; default: everywhere.
+          positions: absolute positions; 0, 1, 2, ... by default.
           key: the key of dropout; None means no dropout.
         """
-        return self.decoder(tokens, valid=valid, key=key)
+        return self.decoder(tokens, valid=valid, positions=positions, key=key)
 
     def cross_entropy(
         self,
@@ -101,14 +116,14 @@ class LanguageModel(nnx.Module):
 
     def captured(
         self, tokens: Int[Array, "B T"], names: Collection[str], *, valid: Bool[Array, "B T"] | None = None
-    ) -> dict[str, tuple[Array, Array]]:
-        """Returns queries and keys ``[L, B, T, N, H]`` of the named attentions, without dropout.
+    ) -> dict[str, CapturedAttention]:
+        """Returns the arguments of the named attentions in every layer, without dropout.
 
-        The only name is "decoder.self". Give a layer's pair to `functional.attention_weights` with the rows and
-        heads of interest.
+        The only name is "decoder.self". The weights of chosen heads and rows follow by
+        ``captured["decoder.self"].layer(2).weights(mask=masks.causal(), rows=..., heads=...)``.
         """
         intermediates = self.decoder.captured(tokens, valid=valid)
-        return select({f"decoder.{name}": pair for name, pair in intermediates.items()}, names)
+        return select({f"decoder.{name}": x for name, x in intermediates.items()}, names)
 
     def start(self, *, batch_size: int, beam_size: int, length: int) -> tuple[Context, DecoderState]:
         """Prepares to decode `length` positions, prefixes included, with `beam_size` hypotheses of each text.
@@ -122,3 +137,14 @@ class LanguageModel(nnx.Module):
     ) -> tuple[Float[Array, "B K V"], DecoderState]:
         """Returns the logits after one more token of each hypothesis: see `Decoder.step`."""
         return self.decoder.step(tokens, state, context)
+
+    def prefill(
+        self,
+        tokens: Int[Array, "B K T"],
+        state: DecoderState,
+        context: Context,
+        *,
+        lengths: Int[Array, "B K"] | None = None,
+    ) -> tuple[Float[Array, "B K V"], DecoderState]:
+        """Returns the logits after T more tokens of each hypothesis, computed at once: see `Decoder.prefill`."""
+        return self.decoder.prefill(tokens, state, context, lengths=lengths)

@@ -192,8 +192,8 @@ class MultiHeadAttention(nnx.Module):
         mask: masks.Mask | Array | None,
         bias: Bias | None = None,
         key: jax.Array | None = None,
-        query_positions: Int[ArrayLike, "*b T"] | None = None,
-        key_positions: Int[ArrayLike, "*b S"] | None = None,
+        query_positions: Int[ArrayLike, "... T"] | None = None,
+        key_positions: Int[ArrayLike, "... S"] | None = None,
     ) -> Float[Array, "B T D"]:
         """Returns the values that the queries attend to, after the output projection."""
         if self.sinks is not None:
@@ -340,7 +340,7 @@ class SelfAttention(MultiHeadAttention):
             past = masks.lengths(row_positions[:, 0] + 1)
             cache = write(cache, keys.squeeze(2), values.squeeze(2), positions.squeeze(2))
         else:
-            past = masks.dense(jnp.arange(cache.key.shape[2]) <= row_positions[..., None])
+            past = masks.dense(jnp.arange(cache.key.shape[2])[None, None] <= row_positions[..., None])
             cache = write(cache, keys, values, positions)
         keys, values = (c.reshape(rows, *c.shape[2:]) for c in cache)
         query, bias = self._biased(query, bias)

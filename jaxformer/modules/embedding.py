@@ -57,18 +57,18 @@ class Embedding(nnx.Module):
 
 
 class PositionVectors(nnx.Module):
-    """Vectors of positions that are added to token vectors; a subclass computes `vectors`."""
+    """Vectors of positions that are added to token vectors; a subclass computes them."""
 
     max_length: int | None = None
     """The length of the longest sequence that has a vector at each position; None is no limit."""
     needs_length: bool = False
     """True if a vector depends on the length of its sequence, which a decoder does not know."""
 
-    def vectors(
-        self, positions: Int[Array, "*b T"] | Int[np.ndarray, "*b T"], length: Int[Array, "B 1"] | int
+    def __call__(
+        self, positions: Int[Array, "... T"] | Int[np.ndarray, "... T"], length: Int[Array, "B 1"] | int
     ) -> Float[Array, "*c D"]:
         """Returns the vectors of `positions` in sequences of this length."""
-        raise NotImplementedError(f"{type(self).__name__} does not define vectors")
+        raise NotImplementedError(f"{type(self).__name__} does not define __call__")
 
 
 class SinusoidalPositions(PositionVectors):
@@ -77,7 +77,7 @@ class SinusoidalPositions(PositionVectors):
     def __init__(self, d_model: int, *, layout: Literal["interleaved", "halves"] = "interleaved"):
         self.d_model, self.layout = d_model, layout
 
-    def vectors(self, positions, length):
+    def __call__(self, positions, length):
         del length
         return functional.sinusoidal(positions, dim=self.d_model, layout=self.layout)
 
@@ -94,7 +94,7 @@ class LearnedPositions(PositionVectors):
         self.offset = offset
         self.max_length = max_positions
 
-    def vectors(self, positions, length):
+    def __call__(self, positions, length):
         del length
         return functional.learned(self.table[...], jnp.asarray(positions) + self.offset)
 
@@ -105,7 +105,7 @@ class RawPositions(PositionVectors):
     def __init__(self, d_model: int, *, normalized: bool):
         self.d_model, self.needs_length = d_model, normalized
 
-    def vectors(self, positions, length):
+    def __call__(self, positions, length):
         if self.needs_length:
             return functional.normalized_positions(positions, length=length, dim=self.d_model)
         return functional.raw_positions(positions, dim=self.d_model)
@@ -180,7 +180,7 @@ class Embeddings(nnx.Module):
     def _sum(self, tokens: Array, positions, length, types: Array | None, copies: Array | None) -> Array:
         x = self.tokens(tokens, dtype=self.dtype, copies=copies)
         if self.positions is not None:
-            x = x + self.positions.vectors(positions, length).astype(self.dtype)
+            x = x + self.positions(positions, length).astype(self.dtype)
         if self.types is not None:
             x = x + self.types(jnp.zeros_like(tokens) if types is None else types, dtype=self.dtype)
         x = x if self.norm is None else self.norm(x)

@@ -22,7 +22,7 @@ from jaxformer.modules.initializers import normal, xavier_uniform
 class PositionScheme(nnx.Module):
     """What self-attention knows of positions. This base class knows nothing; a scheme overrides one method or both."""
 
-    def rotate(self, x: Float[Array, "B T N H"], positions: Int[ArrayLike, "*b T"] | None) -> Float[Array, "B T N H"]:
+    def rotate(self, x: Float[Array, "B T N H"], positions: Int[ArrayLike, "... T"] | None) -> Float[Array, "B T N H"]:
         """Returns queries or keys at these positions (0, 1, 2, ... by default), before keys go into a cache."""
         del positions
         return x

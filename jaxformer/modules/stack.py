@@ -40,7 +40,12 @@ class Stack(nnx.Module, Generic[ModelT]):
         self.remat = remat
 
     def __call__(
-        self, x: Float[Array, "B T D"], *args: Any, key: jax.Array | None = None, capture: Collection[str] = (), **shared: Any
+        self,
+        x: Float[Array, "B T D"],
+        *args: Any,
+        key: jax.Array | None = None,
+        capture: Collection[str] = (),
+        **shared: Any,
     ) -> tuple[Float[Array, "B T D"], Intermediates]:
         """Applies the blocks one after another; all get `args` and `shared`, and `key` is split among them.
 

@@ -151,9 +151,9 @@ def test_captured_attention():
     """Queries and keys of every layer; as weights they are causal."""
     small = language_model("tied")
     call = functools.partial(small.call, models.LanguageModel.captured, small.params, TOKENS)
-    query, key = call(names=("decoder.self",), valid=VALID)["decoder.self"]
-    assert query.shape == key.shape == (3, B, T, 2, 4)
-    weights = functional.attention_weights(query[1], key[1], mask=masks.causal())
+    found = call(names=("decoder.self",), valid=VALID)["decoder.self"]
+    assert found.query.shape == found.key.shape == (3, B, T, 2, 4)
+    weights = found.layer(1).weights(mask=masks.causal())
     assert not np.asarray(weights)[..., ~np.tri(T, dtype=bool)].any()
     with pytest.raises(ValueError, match=r"unknown attention names \['decoder.cross'\]; there are \['decoder.self'\]"):
         call(names=("decoder.cross",))

@@ -8,7 +8,7 @@ from flax import nnx
 
 from jaxformer import functional, masks, modules
 from jaxformer.functional.cache import empty_cache
-from jaxformer.modules.attention import head_dim
+from jaxformer.modules.attention import resolve_head_dim
 from tests.contracts import numpy_attention
 from tests.modules.small import built, count, normal
 
@@ -86,7 +86,7 @@ def test_parameters():
 )
 def test_heads_that_do_not_fit(width, heads, key_heads, message):
     with pytest.raises(ValueError, match=message):
-        head_dim(width, heads, key_heads)
+        resolve_head_dim(width, heads, key_heads)
     with pytest.raises(ValueError, match=message):
         modules.SelfAttention(width, heads, num_kv_heads=key_heads, rngs=nnx.Rngs(0))
 
@@ -99,7 +99,9 @@ def test_step_equals_the_rows_of_the_whole(num_kv_heads):
     whole = net.apply(params, x, mask=masks.causal())
     cache = empty_cache(2, 3, 5, num_kv_heads, D // N, jnp.dtype("float32"))
     for t in range(5):
-        row, cache = net.call(modules.SelfAttention.step, params, x[:, t].reshape(2, 3, D), cache, jnp.full((2, 3), t))
+        row, cache = net.call(
+            modules.SelfAttention.step, params, x[:, t].reshape(2, 3, D), cache, jnp.full((2, 3, 1), t)
+        )
         np.testing.assert_allclose(row.reshape(6, D), whole[:, t], atol=1e-5)
 
 
@@ -119,11 +121,11 @@ def test_tape_holds_queries_and_keys():
     x, caught = normal(2, 5, D), {}
     net.net.apply(params, x, mask=masks.causal(), intermediates=caught)
     query, key, value = net.call(modules.SelfAttention.project, params, x)
-    weights = functional.attention_weights(*caught["self"], mask=masks.causal())
+    weights = caught["self"].weights(mask=masks.causal())
     expected = merge(np.einsum("bnts,bsnh->btnh", weights, value), params)
     np.testing.assert_allclose(net.apply(params, x, mask=masks.causal()), expected, atol=1e-5)
-    np.testing.assert_array_equal(caught["self"][0], query)
-    np.testing.assert_array_equal(caught["self"][1], key)
+    np.testing.assert_array_equal(caught["self"].query, query)
+    np.testing.assert_array_equal(caught["self"].key, key)
 
 
 def test_attention_function_is_the_callers():

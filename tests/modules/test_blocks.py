@@ -134,6 +134,6 @@ def test_step_equals_the_rows_of_the_whole(arrange, cross):
     cache = empty_cache(2, width, length, N, D // N, jnp.dtype("float32"))
 
     for t in range(length):
-        now = {"position": jnp.full((2, width), t), "memory_mask": padding}
+        now = {"positions": jnp.full((2, width, 1), t), "memory_mask": padding}
         row, cache = net.call(modules.Block.step, params, x[:, t].reshape(2, width, D), cache, keys, **now)
         np.testing.assert_allclose(row.reshape(-1, D), whole[:, t], atol=2e-5)

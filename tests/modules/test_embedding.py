@@ -27,15 +27,17 @@ def test_embedding():
 
 def test_learned_positions():
     net, params = built(lambda rngs: modules.LearnedPositions(4, D, rngs=rngs))
-    np.testing.assert_array_equal(net.apply(params, int32([[0, 3]]), length=4), params["table"][jnp.array([[0, 3]])])
-    with pytest.raises(ValueError, match="a sequence of length 5 has no learned position beyond 4"):
-        net.apply(params, int32([[0]]), length=5)
+    found = net.apply(params, int32([[0, 3]]), 4)
+    np.testing.assert_array_equal(found, params["table"][jnp.array([[0, 3]])])
+    shifted, params = built(lambda rngs: modules.LearnedPositions(4, D, offset=2, rngs=rngs))
+    found = shifted.apply(params, int32([[0, 3]]), 4)
+    np.testing.assert_array_equal(found, params["table"][jnp.array([[2, 5]])])
 
 
 def embeddings(learned, dropout=0.0, dtype="float32"):
     def make(rngs):
         tokens = modules.Embedding(11, D, rngs=rngs)
-        positions = modules.LearnedPositions(4, D, rngs=rngs) if learned else None
+        positions = modules.LearnedPositions(4, D, rngs=rngs) if learned else modules.SinusoidalPositions(D)
         return modules.Embeddings(tokens, positions, dropout=dropout, dtype=dtype)
 
     return built(make)
@@ -58,7 +60,7 @@ def test_a_step_of_embeddings_is_that_position_of_the_sequence(learned):
     tokens, positions = np.array([[3, 0, 5, 7], [10, 3, 3, 1]]), np.array([[0, 3], [2, 2]])
     whole = np.asarray(net.apply(params, int32(tokens)))
     chosen = np.take_along_axis(tokens, positions, 1)
-    step = net.call(modules.Embeddings.step, params, int32(chosen), int32(positions), length=4)
+    step = net.call(modules.Embeddings.step, params, int32(chosen)[..., None], int32(positions)[..., None])
     np.testing.assert_allclose(step, np.take_along_axis(whole, positions[..., None], 1), atol=1e-5)
 
 

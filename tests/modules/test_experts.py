@@ -67,7 +67,7 @@ def test_in_a_stack_the_routing_can_be_collected_and_trained():
     x = normal(2, 5, D)
 
     def loss(params):
-        _, intermediates = net.net.apply(params, x, mask=masks.causal(), capture=True)
+        _, intermediates = net.net.apply(params, x, mask=masks.causal(), capture=("experts",))
         assert intermediates["experts"].experts.shape == (3, 2, 5, 2)
         return jax.vmap(functional.load_balancing_loss)(intermediates["experts"]).sum()
 
@@ -83,7 +83,9 @@ def test_cached_step_equals_the_whole():
     whole = net.apply(params, x, mask=masks.causal())
     cache = empty_cache(2, 1, 4, 2, D // 2, jnp.float32)
     for t in range(4):
-        row, cache = net.call(modules.Block.step, params, x[:, t : t + 1], cache, None, position=jnp.full((2, 1), t))
+        row, cache = net.call(
+            modules.Block.step, params, x[:, t : t + 1], cache, None, positions=jnp.full((2, 1, 1), t)
+        )
         np.testing.assert_allclose(row[:, 0], whole[:, t], atol=2e-5)
 
 

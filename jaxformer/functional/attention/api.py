@@ -46,8 +46,8 @@ def attention(
     scale: float | Float[Array, ""] | None = None,
     score: Score | None = None,
     dropout: Dropout | None = None,
-    query_positions: Int[ArrayLike, "*b T"] | None = None,
-    key_positions: Int[ArrayLike, "*b S"] | None = None,
+    query_positions: Int[ArrayLike, "... T"] | None = None,
+    key_positions: Int[ArrayLike, "... S"] | None = None,
     implementation: str | None = None,
 ) -> Float[Array, "B T N J"]:
     r"""Computes multi-head scaled dot-product attention.

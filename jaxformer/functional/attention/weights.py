@@ -32,8 +32,8 @@ def attention_weights(
     bias: Float[Array, "b n t s"] | Bias | None = None,
     scale: float | None = None,
     score: Score | None = None,
-    query_positions: Int[ArrayLike, "*b T"] | None = None,
-    key_positions: Int[ArrayLike, "*b S"] | None = None,
+    query_positions: Int[ArrayLike, "... T"] | None = None,
+    key_positions: Int[ArrayLike, "... S"] | None = None,
     rows: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
 ) -> Float[Array, "B heads rows S"]:

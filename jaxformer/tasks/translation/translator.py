@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer import decoding, functional, models
+from jaxformer import decoding, models
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.decoding import Hypotheses
@@ -197,5 +197,5 @@ def _search_rows(net: Net, options: SearchOptions, params: Params, source: Any, 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _cross_attention(net: Net, params: Params, source: jax.Array, target: jax.Array) -> jax.Array:
-    query, key = net.bind(params).captured(source, target, ("decoder.cross",))["decoder.cross"]
-    return jax.vmap(functional.attention_weights)(query, key)[:, 0]
+    captured = net.bind(params).captured(source, target, ("decoder.cross",))["decoder.cross"]
+    return jax.vmap(lambda layer: layer.weights())(captured)[:, 0]

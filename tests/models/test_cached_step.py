@@ -1,0 +1,202 @@
+"""The law of decoding: steps and prefilled prefixes equal the rows of the whole pass, whatever a model is made of."""
+
+import dataclasses
+import functools
+import itertools
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, masks, models, modules
+from jaxformer.models.transformer import RotaryConfig
+from tests.models.small import SOURCE, SOURCE_VALID, B, Small, V
+from tests.modules.small import int32, quick
+
+K, T = 2, 7
+SIZES = {"d_model": 8, "num_heads": 4, "d_ff": 12, "max_positions": 9, "num_buckets": 6, "max_distance": 4}
+
+POSITIONS = [name for name in typing.get_args(models.transformer.Positions) if name != "normalized"]
+ARRANGEMENTS = {
+    "post": {"norm_position": "post"},
+    "pre": {"norm_position": "pre"},
+    "sandwich": {"norm_position": "sandwich"},
+    "deep": {"norm_position": "deep"},
+    "post and final": {"norm_position": "post", "final_norm": True},
+}
+NORMS = {name: {"norm": name} for name in ("layer", "rms", "layer_deviation")}
+HEADS = {
+    "one key head for each": {},
+    "grouped": {"num_kv_heads": 2},
+    "one key head, free dim": {"num_kv_heads": 1, "head_dim": 6},
+}
+NETWORKS = {
+    "plain": {},
+    "gated": {"feed_forward": "gated", "activation": "silu", "feed_forward_bias": False},
+    "experts": {"feed_forward": "experts", "experts": models.ExpertsConfig(3, 2, capacity_factor=1.0)},
+}
+LOGITS = {
+    "plain": {},
+    "norm": {"qk_norm": True, "attention_bias": True},
+    "sinks": {"attention_sinks": True},
+    "capped": {"attention_soft_cap": 2.0, "attention_scale": 1.0, "output_bias": True, "output_scale": 0.5},
+}
+KINDS = (models.LanguageModel, models.EncoderDecoder)
+PARTS = (POSITIONS, ARRANGEMENTS, NORMS, HEADS, NETWORKS, LOGITS, KINDS)
+
+
+def small(kind, options):
+    if kind is models.LanguageModel:
+        return Small(models.LanguageModelConfig(V, num_layers=2, **SIZES | options), kind)
+    return Small(models.EncoderDecoderConfig(V, V, num_encoder_layers=1, num_decoder_layers=2, **SIZES | options), kind)
+
+
+def check_law(kind, options, attention=None):
+    """Checks steps, a prefilled prefix with steps after it, and prefixes of different lengths against the whole."""
+    model = small(kind, options)
+    if attention is not None:
+        model.net = dataclasses.replace(model.net, model=functools.partial(kind, attention=attention))
+        model.apply = quick(model.net.apply)
+    tokens = np.random.default_rng(0).integers(0, V, (B, K, T))
+    lengths = np.array([[1, 3], [4, 2]])
+
+    call = lambda method, *args, **sizes: model.call(getattr(kind, method), model.params, *args, **sizes)
+    flat = int32(tokens).reshape(-1, T)
+    if kind is models.LanguageModel:
+        whole = model.apply(model.params, flat)
+        context, empty = call("start", batch_size=B, beam_size=K, length=T)
+    else:
+        each = np.repeat(np.arange(B), K)
+        whole = model.apply(model.params, SOURCE[each], flat, source_valid=SOURCE_VALID[each])
+        context, empty = call("start", call("encode", SOURCE, source_valid=SOURCE_VALID), beam_size=K, length=T)
+
+    def steps(state, columns):  # [B, K, n]
+        rows = []
+        for t in range(columns.shape[2]):
+            row, state = call("step", int32(columns[:, :, t]), state, context)
+            rows.append(row)
+        return np.stack(rows, 2)
+
+    def after(prefix, columns, **lengths):
+        last, state = call("prefill", int32(prefix), empty, context, **lengths)
+        return np.concatenate([last[:, :, None], steps(state, columns)], 2)
+
+    whole = np.asarray(whole).reshape(B, K, T, V)
+    near = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4 * np.abs(whole).std())
+    near(steps(empty, tokens), whole)
+    near(after(tokens[:, :, :4], tokens[:, :, 4:], lengths=int32(np.full((B, K), 4))), whole[:, :, 3:])
+    padded = np.where(np.arange(4) < lengths[..., None], tokens[:, :, :4], V - 1)
+    columns = lengths[..., None] + np.arange(2)
+    ragged = after(padded, np.take_along_axis(tokens, columns, 2), lengths=int32(lengths))
+    near(ragged, np.take_along_axis(whole, (lengths[..., None] - 1 + np.arange(3))[..., None], 2))
+
+
+def combined(positions, arrangement, norm, heads, network, logits):
+    return (
+        {"positions": positions}
+        | ARRANGEMENTS[arrangement]
+        | NORMS[norm]
+        | HEADS[heads]
+        | NETWORKS[network]
+        | LOGITS[logits]
+    )
+
+
+def diagonal():
+    """A few combinations in which every value of every part occurs."""
+    columns = [list(part) for part in PARTS]
+    return [tuple(column[i % len(column)] for column in columns) for i in range(len(POSITIONS))]
+
+
+def covering():
+    """Combinations in which every pair of values of two parts occurs, found greedily."""
+    columns = [list(part) for part in PARTS]
+    places = list(itertools.combinations(range(len(columns)), 2))
+    missing = {(i, j, a, b) for i, j in places for a in columns[i] for b in columns[j]}
+    rng, chosen = np.random.default_rng(0), []
+    while missing:
+        i, j, a, b = min(missing, key=str)
+        best = None
+        for _ in range(50):
+            case = [column[rng.integers(len(column))] for column in columns]
+            case[i], case[j] = a, b
+            met = {(i, j, case[i], case[j]) for i, j in places} & missing
+            best = max(best or (0, None, None), (len(met), case, met), key=lambda found: found[0])
+        chosen.append(tuple(best[1]))
+        missing -= best[2]
+    return chosen
+
+
+@pytest.mark.parametrize("case", diagonal(), ids=lambda case: case[0])
+def test_steps_and_prefixes_equal_the_whole(case):
+    *parts, kind = case
+    check_law(kind, combined(*parts))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", covering(), ids=lambda case: ", ".join(map(str, case[:-1])) + f", {case[-1].__name__}")
+def test_pairs_of_parts(case):
+    *parts, kind = case
+    check_law(kind, combined(*parts))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pairs", ["halves", "neighbors"])
+@pytest.mark.parametrize("scaling", ["linear", "ntk", "yarn", "llama3"])
+def test_scaled_rotary_positions(scaling, pairs):
+    rotary = RotaryConfig(pairs=pairs, scaling=scaling, factor=4.0, trained_length=3)
+    check_law(models.LanguageModel, {"positions": "rotary", "rotary": rotary, "head_dim": 4})
+
+
+def rotary_closure(query, key, value, *, query_positions=None, key_positions=None, **options):
+    query, key = functional.rotary(query, query_positions), functional.rotary(key, key_positions)
+    return functional.attention(query, key, value, **options)
+
+
+def alibi_closure(query, key, value, **options):
+    return functional.attention(query, key, value, bias=functional.alibi(query.shape[2]), **options)
+
+
+def window_closure(query, key, value, *, mask=None, **options):
+    window = masks.window(2, 2)
+    return functional.attention(query, key, value, mask=window if mask is None else mask & window, **options)
+
+
+@pytest.mark.parametrize("closure", [rotary_closure, alibi_closure, window_closure])
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_functions_that_know_positions(kind, closure):
+    """Cached steps tell an attention function the positions of queries and keys."""
+    check_law(kind, {"positions": "none"}, attention=closure)
+
+
+def test_a_step_refuses_a_function_without_positions():
+    """A bias of its own, at positions that it is not told, would be silently wrong."""
+
+    def simple(query, key, value, *, mask=None, dropout=None):
+        return functional.attention(query, key, value, mask=mask, dropout=dropout)
+
+    with pytest.raises(ValueError, match=r"takes query_positions and key_positions, got simple; .*position_free"):
+        check_law(models.LanguageModel, {"positions": "none"}, attention=simple)
+    check_law(models.LanguageModel, {"positions": "none"}, attention=modules.position_free(simple))
+
+
+def test_position_free_functions_get_the_models_own_bias_at_its_positions():
+    blind = modules.position_free(
+        lambda query, key, value, **options: functional.attention(query, key, value, **options)
+    )
+    check_law(models.LanguageModel, {"positions": "alibi"}, attention=blind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_states_stay_in_their_programs(kind):
+    """A prefilled state is an argument and a result of compiled functions like any other."""
+    model = small(kind, {"positions": "rotary"})
+    memory = None if kind is models.LanguageModel else model.call(kind.encode, model.params, SOURCE)
+    sizes = {"beam_size": K, "length": T} | ({"batch_size": B} if memory is None else {})
+    first = [] if memory is None else [memory]
+    context, state = model.call(kind.start, model.params, *first, **sizes)
+    _, after = model.call(kind.prefill, model.params, jnp.ones((B, K, 3), jnp.int32), state, context)
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    np.testing.assert_array_equal(after.position, np.full((B, K), 3))
