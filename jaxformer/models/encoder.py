@@ -9,10 +9,19 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from jaxformer import masks
+from jaxformer import functional, masks
 from jaxformer.functional.dropout import site
-from jaxformer.models.transformer import Norm
-from jaxformer.modules import Block, Embeddings, PatchEmbeddings, Stack, T5Bias
+from jaxformer.models.transformer import (
+    Norm,
+    TransformerConfig,
+    make_embeddings,
+    make_final_norm,
+    make_position_vectors,
+    make_shared_bias,
+    make_stack,
+    make_tokens,
+)
+from jaxformer.modules import AttentionFunction, Block, Embeddings, PatchEmbeddings, Stack, T5Bias
 from jaxformer.modules.attention import Intermediates
 
 
@@ -99,3 +108,40 @@ class Encoder(nnx.Module):
             capture=capture,
         )
         return Memory(x if self.norm is None else self.norm(x), valid), intermediates
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderConfig(TransformerConfig):
+    """The shape of an encoder that stands alone: of tokens or, with an image size, of patches of images."""
+
+    vocab_size: int = dataclasses.field(default=0, kw_only=False)
+    """The number of token ids."""
+    num_layers: int = 6
+    """The number of blocks."""
+    image_size: tuple[int, int] | None = None
+    """Height and width of the images; null for tokens."""
+    patch_size: int = 16
+    """The side of a patch in pixels."""
+    num_channels: int = 3
+    """The colors of a pixel."""
+
+
+def make_encoder(
+    config: EncoderConfig, *, attention: AttentionFunction = functional.attention, rngs: nnx.Rngs
+) -> Encoder:
+    """Returns an encoder with new parameters; use it through ``pure(make_encoder, config)``.
+
+    Raises:
+      ValueError: there is neither a vocabulary nor an image size.
+    """
+    if config.image_size is None:
+        if config.vocab_size < 1:
+            raise ValueError(f"vocab_size must be at least 1, got {config.vocab_size}")
+        tokens = make_tokens(config, config.vocab_size, rngs=rngs)
+        embeddings = make_embeddings(config, tokens, make_position_vectors(config, rngs=rngs), rngs=rngs)
+    else:
+        options = {"num_channels": config.num_channels, "dropout": config.dropout, "dtype": config.compute_dtype}
+        embeddings = PatchEmbeddings(config.image_size, config.patch_size, config.d_model, **options, rngs=rngs)
+    stack = make_stack(config, config.num_layers, attention=attention, rngs=rngs)
+    bias = make_shared_bias(config, bidirectional=True, rngs=rngs)
+    return Encoder(embeddings, stack, make_final_norm(config), bias=bias)

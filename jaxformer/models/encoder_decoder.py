@@ -43,14 +43,14 @@ class EncoderDecoderConfig(TransformerConfig):
     """The number of encoder blocks."""
     num_decoder_layers: int = 6
     """The number of decoder blocks."""
-    tie_embeddings: Literal["none", "decoder", "all"] = "all"
-    """The embeddings that share one table: none; target and output; source, target and output."""
+    tie_embeddings: Literal["none", "inputs", "decoder", "all"] = "all"
+    """The embeddings that share one table: none; source and target; target and output; source, target and output."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.tie_embeddings == "all" and self.source_vocab_size != self.target_vocab_size:
+        if self.tie_embeddings in ("inputs", "all") and self.source_vocab_size != self.target_vocab_size:
             raise ValueError(
-                f"tie_embeddings='all' shares one table, so vocabularies must be equal: "
+                f"tie_embeddings={self.tie_embeddings!r} shares one table, so vocabularies must be equal: "
                 f"source {self.source_vocab_size}, target {self.target_vocab_size}"
             )
         check_decoder_positions(self)
@@ -70,7 +70,7 @@ class EncoderDecoder(nnx.Module):
         if min(sizes) < 1:
             raise ValueError(f"source_vocab_size and target_vocab_size must be at least 1, got {sizes}")
         # The order of these lines determines the random values of the parameters.
-        shared = config.tie_embeddings == "all"
+        shared = config.tie_embeddings in ("inputs", "all")
         source = None if shared else make_tokens(config, config.source_vocab_size, rngs=rngs)
         target = make_tokens(config, config.target_vocab_size, rngs=rngs)
         source_vectors = make_position_vectors(config, rngs=rngs)
@@ -79,7 +79,7 @@ class EncoderDecoder(nnx.Module):
         parts = {"attention": attention, "rngs": rngs}
         encoder_stack = make_stack(config, config.num_encoder_layers, gains=deep[0], **parts)
         decoder_stack = make_stack(config, config.num_decoder_layers, cross=True, gains=deep[1], **parts)
-        untied = config.tie_embeddings == "none"
+        untied = config.tie_embeddings in ("none", "inputs")
         output = make_output(config, config.target_vocab_size, rngs=rngs) if untied else None
 
         self.shared = shared

@@ -70,3 +70,44 @@ def test_take_heads(name):
     bias = biases.made(name, biases.LEARNED) + functional.with_sinks(*arrays()[1:3], jnp.arange(4.0))[3]
     whole = bias.tile(query, *index)
     np.testing.assert_allclose(bias.take_heads(1, 2).tile(query[:, 1:3], *index), whole[:, 1:3], atol=5e-6)
+
+
+@pytest.mark.parametrize("name", ["alibi", "t5", "relative keys", "relative keys by head", "transformer-xl", "sum"])
+@pytest.mark.parametrize("sinks", [False, True])
+def test_queries_and_keys_at_positions_of_their_own(name, sinks):
+    """Some rows and columns of the whole result, where each example has chosen its own, in any order."""
+    query, key, value, _ = arrays()
+    bias = biases.made(name, biases.LEARNED)
+    rows = np.array([[4, 0], [2, 3]])
+    columns = np.array([[0, 5, 2], [3, 4, 0]])
+    examples = np.arange(2)[:, None]
+    query, key, value = query[:2], key[:2], value[:2]
+    shown = np.zeros((2, T, S), bool)
+    shown[examples[..., None], rows[..., None], columns[:, None]] = True
+    mask = masks.causal(3)
+    logits = jnp.arange(4.0)
+
+    def attend(query, key, value, mask, bias, **options):
+        if sinks:
+            key, value, mask, bias = functional.with_sinks(key, value, logits, mask=mask, bias=bias)
+            if options:
+                options["key_positions"] = np.pad(options["key_positions"], ((0, 0), (0, 1)))
+        return functional.attention(query, key, value, mask=mask, bias=bias, **options)
+
+    whole = quick(attend)(query, key, value, mask & masks.dense(shown), bias)
+    some = functools.partial(attend, query_positions=rows, key_positions=columns)
+    got = quick(some)(query[examples, rows], key[examples, columns], value[examples, columns], mask, bias)
+    np.testing.assert_allclose(got, np.asarray(whole)[examples, rows], atol=2e-5)
+
+
+def test_a_bias_with_arrays_of_examples_has_one_order_of_positions():
+    """Examples at positions of their own would read each other's arrays."""
+
+    class Own(functional.Bias):
+        def tile(self, query, query_index, key_index):
+            return jnp.zeros((2, 1, query_index.shape[0], key_index.shape[0]))
+
+    query, positions = jnp.zeros((2, 3, 1, 4)), np.array([[0], [1]])
+    with pytest.raises(ValueError, match="Own has entries for 2 examples, whose positions differ"):
+        functional.attention(query[:, :1], query, query, bias=Own(), query_positions=positions)
+    functional.attention(query[:, :1], query, query, bias=Own(), query_positions=positions[1])

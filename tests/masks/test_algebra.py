@@ -1,5 +1,6 @@
 """The laws of the mask algebra, arrays as masks, and masks under transformations."""
 
+import dataclasses
 import functools
 
 import jax
@@ -201,3 +202,39 @@ def test_a_new_mask_is_a_subclass():
     assert functools.reduce(lambda a, b: a | b, [mask, mask]).key_range(0, 2) == (0, 2)
     with pytest.raises(NotImplementedError, match="Mask does not define tile"):
         masks.Mask().dense(2, 2)
+
+
+def test_at_positions():
+    """Masks of positions are computed at the given ones, each example at its own; what is stored in order stays."""
+    query, key = np.array([[4, 0], [2, 3]]), np.array([[0, 3, 1, 4]])
+    band = masks.window(1) | ~masks.causal(2)
+    got = np.asarray(band.at_positions(query, key).dense(2, 4))[:, 0]
+    whole = np.asarray(band.dense(5, 5))[0, 0]
+    np.testing.assert_array_equal(got, whole[query[..., None], key[0]])
+    valid = np.array([[True, True, False, True], [True, False, True, True]])
+    for stored in (
+        masks.padding(valid),
+        masks.lengths([1, 3]),
+        masks.dense(valid[:, None]),
+        masks.segments(query),
+    ):
+        assert stored.at_positions(query, key) is stored
+    both = (masks.window(1) & masks.padding(valid)).at_positions(query, key).dense(2, 4)
+    window = np.asarray(masks.window(1).dense(5, 5))[0, 0][query[..., None], key[0]]
+    np.testing.assert_array_equal(np.asarray(both)[:, 0], window & valid[:, None])
+
+
+def test_at_positions_of_a_mask_with_its_own_arrays():
+    """Each example of the mask at the positions of that example."""
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass(frozen=True)
+    class Behind(masks.Mask):
+        distance: jax.Array  # [B]
+
+        def tile(self, query_index, key_index):
+            behind = query_index[:, None] - key_index[None]
+            return (behind[None] == self.distance[:, None, None])[:, None]
+
+    got = Behind(jnp.array([1, 2])).at_positions(np.array([[3], [4]]), np.arange(5)[None]).dense(1, 5)
+    np.testing.assert_array_equal(np.asarray(got)[:, 0, 0], [[0, 0, 1, 0, 0], [0, 0, 1, 0, 0]])

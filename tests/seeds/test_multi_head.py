@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, modules
-from jaxformer.modules.attention import head_dim
+from jaxformer.modules.attention import resolve_head_dim
 from tests.modules.small import built, count, normal
 
 
@@ -26,8 +26,8 @@ def test_m1_heads_attend_separately_and_are_concatenated():
 
 def test_m2_head_width():
     """512 / 8 = 64; 8 x 8 = 64 (X10)."""
-    assert head_dim(512, 8, 8) == 64
-    assert head_dim(64, 8, 8) == 8
+    assert resolve_head_dim(512, 8, 8) == 64
+    assert resolve_head_dim(64, 8, 8) == 8
 
 
 def test_m3_heads_are_a_batch_dimension():
@@ -56,7 +56,7 @@ def test_m4_x7_stacked_matrices():
 def test_m5_divisibility_and_shapes():
     """The message names both numbers; d = 8, h = 2, x (1, 5, 8): queries of heads (1, 5, 2, 4), output (1, 5, 8)."""
     with pytest.raises(ValueError, match=r"\(10\) must be divisible by num_heads \(3\)"):
-        head_dim(10, 3, 3)
+        resolve_head_dim(10, 3, 3)
     net, params = layer(8, 2)
     x = normal(1, 5, 8)
     assert net.call(modules.SelfAttention.project, params, x)[0].shape == (1, 5, 2, 4)

@@ -1,0 +1,106 @@
+"""The switches of published model families, as functions that return configurations.
+
+Each takes the vocabulary size and the sizes of a checkpoint (`d_model`, `num_heads`, `d_ff`, layers, ...) and sets what
+its family has in common. `docs/families.md` has the same switches as a table.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxformer.models.encoder import EncoderConfig
+from jaxformer.models.encoder_decoder import EncoderDecoderConfig
+from jaxformer.models.language_model import LanguageModelConfig
+
+
+def marian(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
+    """Returns the shape of Marian and OPUS-MT (Junczys-Dowmunt et al. 2018), with the swish of OPUS-MT."""
+    switches = {"positions": "sinusoidal_halves", "activation": "silu", "attention_bias": True, "output_bias": True}
+    return EncoderDecoderConfig(vocab_size, vocab_size, **switches | sizes)
+
+
+def bart(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
+    """Returns the shape of BART (Lewis et al. 2020); mBART has ``norm_position="pre"`` and scales embeddings."""
+    switches = {
+        "positions": "learned",
+        "position_offset": 2,
+        "embedding_scale": 1.0,
+        "embedding_norm": True,
+        "activation": "gelu",
+        "attention_bias": True,
+        "output_bias": True,
+    }
+    return EncoderDecoderConfig(vocab_size, vocab_size, **switches | sizes)
+
+
+def t5(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
+    """Returns the shape of T5 1.0 (Raffel et al. 2020)."""
+    return EncoderDecoderConfig(vocab_size, vocab_size, **_T5 | {"output_scale": sizes["d_model"] ** -0.5} | sizes)
+
+
+def t5_v1_1(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
+    """Returns the shape of T5 1.1, mT5 and Flan-T5: gated networks, and an output projection of its own."""
+    switches = {"feed_forward": "gated", "activation": "gelu_tanh", "tie_embeddings": "inputs"}
+    return EncoderDecoderConfig(vocab_size, vocab_size, **_T5 | switches | sizes)
+
+
+_T5 = {
+    "positions": "t5",
+    "norm": "rms",
+    "norm_position": "pre",
+    "norm_epsilon": 1e-6,
+    "embedding_scale": 1.0,
+    "attention_scale": 1.0,
+    "feed_forward_bias": False,
+}
+
+
+def bert(vocab_size: int, **sizes: Any) -> EncoderConfig:
+    """Returns the shape of BERT (Devlin et al. 2019), without its heads."""
+    return EncoderConfig(vocab_size, **_BERT | sizes)
+
+
+def roberta(vocab_size: int, **sizes: Any) -> EncoderConfig:
+    """Returns the shape of RoBERTa (Liu et al. 2019), without its heads.
+
+    It counts positions by real tokens: ``positions = cumsum(valid) * valid - 1``.
+    """
+    switches = {"position_offset": 2, "num_token_types": 1, "norm_epsilon": 1e-5}
+    return EncoderConfig(vocab_size, **_BERT | switches | sizes)
+
+
+_BERT = {
+    "positions": "learned",
+    "embedding_scale": 1.0,
+    "embedding_norm": True,
+    "num_token_types": 2,
+    "norm_epsilon": 1e-12,
+    "activation": "gelu",
+    "attention_bias": True,
+}
+
+
+def gpt2(vocab_size: int, **sizes: Any) -> LanguageModelConfig:
+    """Returns the shape of GPT-2 (Radford et al. 2019)."""
+    switches = {"embedding_scale": 1.0, "activation": "gelu_tanh", "attention_bias": True}
+    return LanguageModelConfig(vocab_size, **switches | sizes)
+
+
+def llama(vocab_size: int, **sizes: Any) -> LanguageModelConfig:
+    """Returns the shape of Llama (Touvron et al. 2023); Mistral and Qwen differ in sizes, biases and `qk_norm`."""
+    switches = {
+        "positions": "rotary",
+        "norm": "rms",
+        "embedding_scale": 1.0,
+        "feed_forward": "gated",
+        "activation": "silu",
+        "feed_forward_bias": False,
+        "tie_embeddings": False,
+    }
+    return LanguageModelConfig(vocab_size, **switches | sizes)
+
+
+def vit(image_size: tuple[int, int], **sizes: Any) -> EncoderConfig:
+    """Returns the shape of the vision Transformer (Dosovitskiy et al. 2021), without its head."""
+    switches = {"norm_position": "pre", "norm_epsilon": 1e-12, "activation": "gelu", "attention_bias": True}
+    return EncoderConfig(image_size=image_size, **switches | sizes)
