@@ -6,11 +6,13 @@ its family has in common. `docs/families.md` has the same switches as a table.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from jaxformer.models.encoder import EncoderConfig
 from jaxformer.models.encoder_decoder import EncoderDecoderConfig
 from jaxformer.models.language_model import LanguageModelConfig
+from jaxformer.models.transformer import TransformerConfig
 
 
 def marian(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
@@ -102,5 +104,33 @@ def llama(vocab_size: int, **sizes: Any) -> LanguageModelConfig:
 
 def vit(image_size: tuple[int, int], **sizes: Any) -> EncoderConfig:
     """Returns the shape of the vision Transformer (Dosovitskiy et al. 2021), without its head."""
-    switches = {"norm_position": "pre", "norm_epsilon": 1e-12, "activation": "gelu", "attention_bias": True}
+    switches = {"positions": "learned", "norm_position": "pre", "norm_epsilon": 1e-12}
+    switches |= {"activation": "gelu", "attention_bias": True}
     return EncoderConfig(image_size=image_size, **switches | sizes)
+
+
+def table() -> str:
+    """Returns the switches in which families differ, as a Markdown table; sizes are left out."""
+    sizes = {"d_model": 64}
+    configs = {
+        "Marian": marian(8, **sizes),
+        "BART": bart(8, **sizes),
+        "T5 1.0": t5(8, **sizes),
+        "T5 1.1": t5_v1_1(8, **sizes),
+        "BERT": bert(8, **sizes),
+        "RoBERTa": roberta(8, **sizes),
+        "GPT-2": gpt2(8, **sizes),
+        "Llama": llama(8, **sizes),
+        "ViT": vit((32, 32), **sizes),
+    }
+    fields = [{f.name for f in dataclasses.fields(config)} for config in configs.values()]
+    names = [f.name for f in dataclasses.fields(TransformerConfig)] + ["tie_embeddings"]
+    rows = [f"| setting | {' | '.join(configs)} |", "|---" * (len(configs) + 1) + "|"]
+    for name in names:
+        values = [
+            str(getattr(config, name)) if name in known else ""
+            for config, known in zip(configs.values(), fields, strict=True)
+        ]
+        if name not in sizes and len(set(values)) > 1:
+            rows.append(f"| `{name}` | {' | '.join(values)} |")
+    return "\n".join(rows)

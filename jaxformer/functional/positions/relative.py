@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxformer.functional.bias import Bias
+from jaxformer.functional.bias import Bias, DenseBias
 from jaxformer.functional.positions.sinusoidal import sinusoidal
 
 
@@ -73,9 +73,26 @@ class TransformerXL(Bias):
         column = query_index[:, None] - key_index[None] - smallest
         return jnp.take_along_axis(scores, column[None, None], axis=3)
 
+    def at_positions(self, query, query_positions, key_positions):
+        """Computes what `tile` does with r[t - s] as r[s] turned by t, which projects each query once, not each pair."""
+        shifted = query + self.shift.astype(query.dtype)[None, :, None] * self.scale
+        projected = jnp.einsum("bnth,dnh->bntd", shifted, self.kernel.astype(query.dtype))
+        by_sine, by_cosine = projected[..., ::2], projected[..., 1::2]
+        waves = (sinusoidal(x, dim=self.kernel.shape[0]) for x in (query_positions, key_positions))
+        (query_sine, query_cosine), (key_sine, key_cosine) = ((x[:, None, :, ::2], x[:, None, :, 1::2]) for x in waves)
+        cosine = by_sine * query_sine + by_cosine * query_cosine
+        sine = by_cosine * query_sine - by_sine * query_cosine
+        scores = jnp.einsum("bntd,bnsd->bnts", cosine, _all_heads(key_cosine, cosine))
+        return DenseBias(scores + jnp.einsum("bntd,bnsd->bnts", sine, _all_heads(key_sine, sine)))
+
     def take_heads(self, first, count):
         kernel = jax.lax.dynamic_slice_in_dim(self.kernel, first, count, 1)
         return TransformerXL(kernel, jax.lax.dynamic_slice_in_dim(self.shift, first, count, 0), self.scale)
+
+
+def _all_heads(keys: Array, queries: Array) -> Array:
+    """Returns keys ``[b, 1, S, D]`` as ``[B, N, S, D]``."""
+    return jnp.broadcast_to(keys, (*queries.shape[:2], *keys.shape[2:]))
 
 
 def transformer_xl(
