@@ -211,7 +211,7 @@ class Dense(Mask):
         return jnp.broadcast_to(tile, (*tile.shape[:2], query_index.shape[0], key_index.shape[0]))
 
     def at_positions(self, query, key):
-        del query, key  # it holds an entry for each stored pair, wherever that is
+        del query, key  # it holds an entry for each stored pair
         return self
 
     def check(self, num_queries, num_keys):

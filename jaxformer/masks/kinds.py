@@ -64,7 +64,7 @@ class Lengths(Mask):
         return (key_index[None, :] < self.length[:, None])[:, None, None, :]
 
     def at_positions(self, query, key):
-        del query, key  # it holds an entry for each stored key, wherever that is
+        del query, key  # it holds an entry for each stored key
         return self
 
     def live_ranges(self, query_start, query_stop):
@@ -84,7 +84,7 @@ class Padding(Mask):
         return self.valid[:, None, None, :][..., key_index]
 
     def at_positions(self, query, key):
-        del query, key  # it holds an entry for each stored key, wherever that is
+        del query, key  # it holds an entry for each stored key
         return self
 
     def check(self, num_queries, num_keys):
@@ -107,7 +107,7 @@ class Segments(Mask):
         return same[:, None]
 
     def at_positions(self, query, key):
-        del query, key  # it holds an entry for each stored query and key, wherever that is
+        del query, key  # it holds an entry for each stored query and key
         return self
 
     def check(self, num_queries, num_keys):
@@ -136,7 +136,7 @@ class BlockSparse(Mask):
         return jnp.asarray(self.layout)[query_index // self.size][:, key_index // self.size][None, None]
 
     def at_positions(self, query, key):
-        del query, key  # it holds an entry for each stored query and key, wherever that is
+        del query, key  # it holds an entry for each stored query and key
         return self
 
     def check(self, num_queries, num_keys):

@@ -17,7 +17,7 @@ from jaxformer.functional.dropout import site
 from jaxformer.models.encoder import Memory
 from jaxformer.models.transformer import Norm
 from jaxformer.modules import Block, Embeddings, KeyValue, Linear, Stack, T5Bias
-from jaxformer.modules.attention import Intermediates
+from jaxformer.modules.attention_function import Intermediates
 from jaxformer.modules.pure import Params
 
 

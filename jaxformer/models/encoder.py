@@ -22,7 +22,7 @@ from jaxformer.models.transformer import (
     make_tokens,
 )
 from jaxformer.modules import AttentionFunction, Block, Embeddings, PatchEmbeddings, Stack, T5Bias
-from jaxformer.modules.attention import Intermediates
+from jaxformer.modules.attention_function import Intermediates
 
 
 @jax.tree_util.register_dataclass
@@ -79,10 +79,15 @@ class Encoder(nnx.Module):
         return self.run(tokens, valid=valid, key=key, **given)[0]
 
     def captured(
-        self, tokens: Shaped[Array, "B ..."], *, valid: Bool[Array, "B S"] | None = None, **given: Array | None
+        self,
+        tokens: Shaped[Array, "B ..."],
+        *,
+        valid: Bool[Array, "B S"] | None = None,
+        positions: Int[Array, "B S"] | None = None,
+        types: Int[Array, "B S"] | None = None,
     ) -> tuple[Memory, Intermediates]:
         """Returns the memory, and the `CapturedAttention` of every layer under "self"."""
-        return self.run(tokens, valid=valid, capture=("self",), **given)
+        return self.run(tokens, valid=valid, positions=positions, types=types, capture=("self",))
 
     def run(
         self,

@@ -17,13 +17,18 @@ from jaxformer.models.transformer import TransformerConfig
 
 def marian(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
     """Returns the shape of Marian and OPUS-MT (Junczys-Dowmunt et al. 2018), with the swish of OPUS-MT."""
-    switches = {"positions": "sinusoidal_halves", "activation": "silu", "attention_bias": True, "output_bias": True}
+    switches: dict[str, Any] = {
+        "positions": "sinusoidal_halves",
+        "activation": "silu",
+        "attention_bias": True,
+        "output_bias": True,
+    }
     return EncoderDecoderConfig(vocab_size, vocab_size, **switches | sizes)
 
 
 def bart(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
     """Returns the shape of BART (Lewis et al. 2020); mBART has ``norm_position="pre"`` and scales embeddings."""
-    switches = {
+    switches: dict[str, Any] = {
         "positions": "learned",
         "position_offset": 2,
         "embedding_scale": 1.0,
@@ -42,11 +47,11 @@ def t5(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
 
 def t5_v1_1(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
     """Returns the shape of T5 1.1, mT5 and Flan-T5: gated networks, and an output projection of its own."""
-    switches = {"feed_forward": "gated", "activation": "gelu_tanh", "tie_embeddings": "inputs"}
+    switches: dict[str, Any] = {"feed_forward": "gated", "activation": "gelu_tanh", "tie_embeddings": "inputs"}
     return EncoderDecoderConfig(vocab_size, vocab_size, **_T5 | switches | sizes)
 
 
-_T5 = {
+_T5: dict[str, Any] = {
     "positions": "t5",
     "norm": "rms",
     "norm_position": "pre",
@@ -67,11 +72,11 @@ def roberta(vocab_size: int, **sizes: Any) -> EncoderConfig:
 
     It counts positions by real tokens: ``positions = cumsum(valid) * valid - 1``.
     """
-    switches = {"position_offset": 2, "num_token_types": 1, "norm_epsilon": 1e-5}
+    switches: dict[str, Any] = {"position_offset": 2, "num_token_types": 1, "norm_epsilon": 1e-5}
     return EncoderConfig(vocab_size, **_BERT | switches | sizes)
 
 
-_BERT = {
+_BERT: dict[str, Any] = {
     "positions": "learned",
     "embedding_scale": 1.0,
     "embedding_norm": True,
@@ -84,13 +89,13 @@ _BERT = {
 
 def gpt2(vocab_size: int, **sizes: Any) -> LanguageModelConfig:
     """Returns the shape of GPT-2 (Radford et al. 2019)."""
-    switches = {"embedding_scale": 1.0, "activation": "gelu_tanh", "attention_bias": True}
+    switches: dict[str, Any] = {"embedding_scale": 1.0, "activation": "gelu_tanh", "attention_bias": True}
     return LanguageModelConfig(vocab_size, **switches | sizes)
 
 
 def llama(vocab_size: int, **sizes: Any) -> LanguageModelConfig:
     """Returns the shape of Llama (Touvron et al. 2023); Mistral and Qwen differ in sizes, biases and `qk_norm`."""
-    switches = {
+    switches: dict[str, Any] = {
         "positions": "rotary",
         "norm": "rms",
         "embedding_scale": 1.0,
@@ -104,7 +109,7 @@ def llama(vocab_size: int, **sizes: Any) -> LanguageModelConfig:
 
 def vit(image_size: tuple[int, int], **sizes: Any) -> EncoderConfig:
     """Returns the shape of the vision Transformer (Dosovitskiy et al. 2021), without its head."""
-    switches = {"positions": "learned", "norm_position": "pre", "norm_epsilon": 1e-12}
+    switches: dict[str, Any] = {"positions": "learned", "norm_position": "pre", "norm_epsilon": 1e-12}
     switches |= {"activation": "gelu", "attention_bias": True}
     return EncoderConfig(image_size=image_size, **switches | sizes)
 

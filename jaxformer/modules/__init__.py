@@ -1,13 +1,13 @@
 """Flax modules that own parameters and call `jaxformer.functional`; `pure` turns them into functions again."""
 
 from jaxformer.modules import positions as positions
-from jaxformer.modules.attention import AttentionFunction as AttentionFunction
-from jaxformer.modules.attention import CapturedAttention as CapturedAttention
 from jaxformer.modules.attention import CrossAttention as CrossAttention
 from jaxformer.modules.attention import KeyValue as KeyValue
 from jaxformer.modules.attention import Logits as Logits
 from jaxformer.modules.attention import SelfAttention as SelfAttention
-from jaxformer.modules.attention import position_free as position_free
+from jaxformer.modules.attention_function import AttentionFunction as AttentionFunction
+from jaxformer.modules.attention_function import CapturedAttention as CapturedAttention
+from jaxformer.modules.attention_function import position_free as position_free
 from jaxformer.modules.blocks import Block as Block
 from jaxformer.modules.embedding import Embedding as Embedding
 from jaxformer.modules.embedding import Embeddings as Embeddings

@@ -16,7 +16,8 @@ from jaxformer.functional.bias import Bias
 from jaxformer.functional.cache import KeyValueCache
 from jaxformer.functional.dropout import site
 from jaxformer.functional.residual import Arrangement
-from jaxformer.modules.attention import CrossAttention, Intermediates, KeyValue, SelfAttention, check_takes_positions
+from jaxformer.modules.attention import CrossAttention, KeyValue, SelfAttention
+from jaxformer.modules.attention_function import Intermediates, check_takes_positions
 from jaxformer.modules.experts import MixtureOfExperts
 from jaxformer.modules.feed_forward import FeedForward, GatedFeedForward
 

@@ -75,7 +75,8 @@ class SinusoidalPositions(PositionVectors):
     """`functional.sinusoidal`; nothing is learned."""
 
     def __init__(self, d_model: int, *, layout: Literal["interleaved", "halves"] = "interleaved"):
-        self.d_model, self.layout = d_model, layout
+        self.d_model = d_model
+        self.layout: Literal["interleaved", "halves"] = layout
 
     def __call__(self, positions, length):
         del length
@@ -149,19 +150,19 @@ class Embeddings(nnx.Module):
         length = tokens.shape[1]
         if positions is None:
             self.check_length(length)
-            # Positions are a constant of the program, unless they would make it large.
-            array_module = np if length * self.d_model <= 1 << 20 else jnp
-            positions = array_module.arange(length)[None]
+        # Positions are a constant of the program, unless they would make it large.
+        array_module = np if length * self.d_model <= 1 << 20 else jnp
+        index = array_module.arange(length)[None] if positions is None else positions
         count = length if valid is None else valid.sum(1, keepdims=True)
-        x = self._sum(tokens, positions, count, types, copies)
+        x = self._sum(tokens, index, count, types, copies)
         return functional.dropout(x, rate=self.dropout, key=key)
 
     def step(
         self, tokens: Int[Array, "B K T"], positions: Int[Array, "B K T"], *, types: Int[Array, "B K T"] | None = None
     ) -> Float[Array, "B Q D"]:
         """Returns the vectors of T tokens of each hypothesis at their positions, in one dimension Q = K T."""
-        flat = lambda x: None if x is None else x.reshape(x.shape[0], -1)
-        return self._sum(flat(tokens), flat(positions), 0, flat(types), None)
+        flat = lambda x: x.reshape(x.shape[0], -1)
+        return self._sum(flat(tokens), flat(positions), 0, None if types is None else flat(types), None)
 
     def check_length(self, length: int) -> None:
         """Checks that there are position vectors for a sequence of this length.

@@ -19,7 +19,8 @@ class LayerNorm(nnx.Module):
     def __init__(self, d_model: int, *, epsilon: float = 1e-5, form: Literal["variance", "deviation"] = "variance"):
         self.scale = nnx.Param(jnp.ones(d_model), axes=("model",))
         self.bias = nnx.Param(jnp.zeros(d_model), axes=("model",))
-        self.epsilon, self.form = epsilon, form
+        self.epsilon = epsilon
+        self.form: Literal["variance", "deviation"] = form
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
         return functional.layer_norm(x, self.scale[...], self.bias[...], epsilon=self.epsilon, form=self.form)

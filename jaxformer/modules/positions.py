@@ -20,7 +20,7 @@ from jaxformer.modules.initializers import normal, xavier_uniform
 
 
 class PositionScheme(nnx.Module):
-    """What self-attention knows of positions. This base class knows nothing; a scheme overrides one method or both."""
+    """A way in which self-attention knows positions: this base class knows none, schemes override its methods."""
 
     def rotate(self, x: Float[Array, "B T N H"], positions: Int[ArrayLike, "... T"] | None) -> Float[Array, "B T N H"]:
         """Returns queries or keys at these positions (0, 1, 2, ... by default), before keys go into a cache."""
@@ -47,7 +47,8 @@ class Rotary(PositionScheme):
         scaling: Scaling | None = None,
         pairs: Literal["halves", "neighbors"] = "halves",
     ):
-        self.base, self.scaling, self.pairs = base, scaling, pairs
+        self.base, self.scaling = base, scaling
+        self.pairs: Literal["halves", "neighbors"] = pairs
 
     def rotate(self, x, positions):
         return functional.rotary(x, positions, base=self.base, scaling=self.scaling, pairs=self.pairs)

@@ -10,7 +10,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxformer.modules.attention import Intermediates
+from jaxformer.modules.attention_function import Intermediates
 from jaxformer.modules.pure import ModelT, Params
 
 

@@ -37,4 +37,4 @@ def test_an_encoder_of_images():
 
 def test_an_encoder_needs_an_input():
     with pytest.raises(ValueError, match="vocab_size must be at least 1, got 0"):
-        pure(models.make_encoder, models.EncoderConfig(**SIZES)).shapes  # noqa: B018
+        pure(models.make_encoder, models.EncoderConfig(**SIZES)).shapes

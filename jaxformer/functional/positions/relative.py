@@ -74,7 +74,7 @@ class TransformerXL(Bias):
         return jnp.take_along_axis(scores, column[None, None], axis=3)
 
     def at_positions(self, query, query_positions, key_positions):
-        """Computes what `tile` does with r[t - s] as r[s] turned by t, which projects each query once, not each pair."""
+        """Computes what `tile` does, with r[t - s] as r[s] turned by t: each query is projected once, not each pair."""
         shifted = query + self.shift.astype(query.dtype)[None, :, None] * self.scale
         projected = jnp.einsum("bnth,dnh->bntd", shifted, self.kernel.astype(query.dtype))
         by_sine, by_cosine = projected[..., ::2], projected[..., 1::2]
@@ -116,5 +116,6 @@ def transformer_xl(
     >>> F.attention(query, x, x, bias=bias).shape
     (1, 3, 2, 4)
     """
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    return query + content.astype(query.dtype)[None, None], TransformerXL(kernel, position - content, scale)
+    return query + content.astype(query.dtype)[None, None], TransformerXL(
+        kernel, position - content, query.shape[-1] ** -0.5 if scale is None else scale
+    )

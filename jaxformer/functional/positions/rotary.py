@@ -84,7 +84,8 @@ def _rotation(positions: ArrayLike, frequencies: Frequencies) -> tuple[Array, Ar
         angle = positions[..., None].astype(jnp.float32) * radians  # a matrix product may be rounded
         cos, sin = jnp.cos, jnp.sin
     angle = angle[None] if angle.ndim == 2 else angle
-    return tuple(jnp.asarray(f(angle)[:, :, None] * frequencies.amplitude, jnp.float32) for f in (cos, sin))
+    scaled = lambda waves: jnp.asarray(waves[:, :, None] * frequencies.amplitude, jnp.float32)
+    return scaled(cos(angle)), scaled(sin(angle))
 
 
 def linear_scaling(factor: float) -> Scaling:

@@ -1,0 +1,108 @@
+"""The seam between attention layers and attention functions: what a layer passes, and what can be seen of a call."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxformer import functional, masks
+from jaxformer.functional.attention.base import Score, at_positions
+from jaxformer.functional.bias import Bias
+
+Intermediates = dict[str, Any]
+"""Intermediate results of a layer: a `CapturedAttention` under "self" and "cross", a routing under "experts"."""
+
+AttentionFunction = Callable[..., Array]
+"""A function with the signature of `functional.attention`: ``query, key, value, *, mask, dropout``.
+
+A layer with a bias, a scale, a score or given positions passes these too, under the names of `functional.attention`.
+Cached steps pass `query_positions` and `key_positions`; whole sequences have positions 0, 1, 2, ... and pass none.
+"""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CapturedAttention:
+    """The arguments of one attention call that determine its weights; arrays of a stack begin with a dimension L."""
+
+    query: jax.Array  # [B, T, N, H]
+    key: jax.Array  # [B, S, K, H]
+    bias: Bias | None = None
+    sinks: jax.Array | None = None  # [N]
+    positions: jax.Array | None = None  # int [B, T], of queries and keys
+    scale: float | None = dataclasses.field(default=None, metadata={"static": True})
+    score: Score | None = dataclasses.field(default=None, metadata={"static": True})
+
+    def layer(self, index: int) -> CapturedAttention:
+        """Returns one layer of a stack."""
+        return jax.tree.map(lambda x: x[index], self)
+
+    def weights(
+        self,
+        *,
+        mask: masks.Mask | Array | None = None,
+        rows: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+    ) -> Float[Array, "B heads rows S"]:
+        """Returns the weights of one layer, as `functional.attention_weights` does; sinks take the rest of each sum."""
+        key, bias, positions = self.key, self.bias, self.positions
+        if self.sinks is not None:
+            key, _, mask, bias = functional.with_sinks(key, key, self.sinks, mask=mask, bias=bias)
+        options: dict[str, Any] = {"scale": self.scale, "score": self.score, "rows": rows, "heads": heads}
+        if positions is not None:
+            options |= {"query_positions": positions, "key_positions": padded(positions, key.shape[1])}
+        weights = functional.attention_weights(self.query, key, mask=mask, bias=bias, **options)
+        return weights[..., : self.key.shape[1]]
+
+
+def position_free(attention: AttentionFunction) -> AttentionFunction:
+    """Returns an attention function for which positions do not matter, so that cached steps can use it.
+
+    A cached step computes one late row. A function that knows positions, such as one that adds its own bias of
+    distances, must take them as `query_positions` and `key_positions`; one that does not is refused unless it is
+    wrapped in this function. The mask and the bias that the model itself passes are computed at their positions.
+    """
+
+    @functools.wraps(attention)
+    def without_positions(query, key, value, *, query_positions=None, key_positions=None, **options):
+        if query_positions is not None or key_positions is not None:
+            mask, bias, scale = (options.pop(name, None) for name in ("mask", "bias", "scale"))
+            mask, bias = at_positions(query, key, mask, bias, scale, (query_positions, key_positions))
+            given = {"mask": mask, "bias": bias, "scale": scale}
+            options |= {name: x for name, x in given.items() if x is not None or name == "mask"}
+        return attention(query, key, value, **options)
+
+    without_positions.__signature__ = inspect.signature(without_positions, follow_wrapped=False)  # type: ignore[attr-defined]
+    return without_positions
+
+
+def check_takes_positions(attention: AttentionFunction) -> None:
+    """Checks that an attention function has arguments for positions, or takes any.
+
+    Raises:
+      ValueError: it has not, so a cached step could be silently wrong.
+    """
+    parameters = inspect.signature(attention).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    if missing := [name for name in ("query_positions", "key_positions") if name not in parameters]:
+        raise ValueError(
+            f"a cached step needs an attention function that takes {' and '.join(missing)}, got "
+            f"{getattr(attention, '__name__', attention)}; add them, or wrap it in modules.position_free if positions "
+            "do not matter to it"
+        )
+
+
+def padded(positions: Any, length: int) -> Any:
+    """Returns positions with zeros up to `length`: a sink has no position."""
+    array_module = np if isinstance(positions, np.ndarray) else jnp
+    missing = length - positions.shape[-1]
+    return array_module.pad(positions, [(0, 0)] * (positions.ndim - 1) + [(0, missing)])
