@@ -75,8 +75,7 @@ class Encoder(nnx.Module):
           key: the key of dropout; None means no dropout.
           copies: see `Embedding`.
         """
-        given = {"positions": positions, "types": types, "copies": copies}
-        return self.run(tokens, valid=valid, key=key, **given)[0]
+        return self.run(tokens, valid=valid, positions=positions, key=key, types=types, copies=copies)[0]
 
     def captured(
         self,
