@@ -15,7 +15,7 @@ from jaxformer import functional, masks, sharding
 from jaxformer.functional.attention import api
 from jaxformer.functional.attention.vendor import splash
 from tests.contracts import biases
-from tests.contracts.attention import FOUR_ROWS, arrays, coin
+from tests.contracts.attention import FOUR_ROWS, S, arrays, coin
 from tests.launch import programs
 from tests.selection import first
 
@@ -207,6 +207,19 @@ def test_lengths_go_around_a_ring():
     for rows, ring in ((query, True), (query[:, :1], False)):
         assert ("collective-permute" in on_mesh.lower(rows, key, value).compile().as_text()) is ring
         np.testing.assert_allclose(on_mesh(rows, key, value), functional.attention(rows, key, value), atol=1e-5)
+
+
+@pytest.mark.parametrize("text", ["data=2,context=4", "data=2,tensor=2"])
+def test_queries_at_given_positions(text):
+    """A prefilled prompt on a mesh: rows of the whole result, with a bias and a mask of positions, on any mesh."""
+    query, key, value, _ = arrays(batch=4)
+    options = {"mask": masks.causal(), "bias": functional.alibi(4)}
+    whole = functional.attention(query, key, value, **options)
+    rows = np.array([[0, 3], [1, 2], [3, 4], [2, 0]])
+    attend = sharding.sharded_attention(sharding.mesh(text, jax.devices()[: 8 if "context" in text else 4]))
+    on_mesh = jax.jit(functools.partial(attend, **options, query_positions=rows, key_positions=np.arange(S)[None]))
+    examples = np.arange(4)[:, None]
+    np.testing.assert_allclose(on_mesh(query[examples, rows], key, value), whole[examples, rows], atol=1e-5)
 
 
 def test_chosen_as_alone(monkeypatch):

@@ -1,0 +1,106 @@
+"""Compares position schemes in one model: a training step and a cached decoding step, beside sinusoidal positions.
+
+All models are compiled in one process and take turns, so that each ratio compares neighbors in time.
+
+    python -m benchmarks.positions                                # D = 256, 3 + 3 layers
+    python -m benchmarks.positions --schemes rotary alibi --rounds 15 --out benchmarks/results/positions.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import functools
+import json
+import pathlib
+import platform
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import models, pure
+
+SCHEMES = ("none", "learned", "rotary", "alibi", "t5", "relative_keys", "transformer_xl")
+VOCAB, ROWS, LENGTH, STEPS = 4000, 48, 30, 48
+
+
+def programs(positions: str, width: int) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Returns one training step (without the optimizer) and a decoding of 16 sentences with 4 hypotheses each."""
+    sizes = {"d_model": width, "num_heads": 4, "d_ff": 4 * width, "num_encoder_layers": 3, "num_decoder_layers": 3}
+    config = models.EncoderDecoderConfig(
+        VOCAB, VOCAB, positions=positions, max_distance=16, norm_position="pre", **sizes
+    )
+    net = pure(models.EncoderDecoder, config)
+    params = jax.jit(net.init)(jax.random.key(0))
+    draw = np.random.default_rng(0)
+    source, target, labels = (jnp.asarray(draw.integers(4, VOCAB, (ROWS, LENGTH)), jnp.int32) for _ in range(3))
+    valid = jnp.ones((ROWS, LENGTH), bool)
+
+    def loss(params, key):
+        options = {"source_valid": valid, "target_valid": valid, "key": key}
+        return net.bind(params).cross_entropy(source, target, labels, **options)[0]
+
+    def decode(params):
+        bound = net.bind(params)
+        context, state = bound.start(bound.encode(source[:16]), beam_size=4, length=STEPS)
+
+        def body(carry, _):
+            logits, state = bound.step(carry[0], carry[1], context)
+            return (logits.argmax(-1).astype(jnp.int32), state), None
+
+        return jax.lax.scan(body, (jnp.ones((16, 4), jnp.int32), state), None, length=STEPS)[0][0]
+
+    train, search = jax.jit(jax.value_and_grad(loss)), jax.jit(decode)
+    return functools.partial(train, params, jax.random.key(1)), functools.partial(search, params)
+
+
+def processor() -> str:
+    """Returns the name of the processor."""
+    path = pathlib.Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.processor())
+
+
+def seconds(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    jax.block_until_ready(call())
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(SCHEMES))
+    parser.add_argument("--width", type=int, default=256, help="the dimension of the model")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the figures")
+    args = parser.parse_args()
+    names = ["sinusoidal", *args.schemes]
+    calls = {name: programs(name, args.width) for name in names}
+    for pair in calls.values():
+        for call in pair:
+            seconds(call)
+    results = {}
+    print(f"{processor()}, jax {jax.__version__}, D = {args.width}: time relative to sinusoidal positions")
+    print(f"{'':16s}{'training step':>28s}{'48 cached steps':>28s}")
+    for name in args.schemes:
+        row = {}
+        for i, what in enumerate(("train", "decode")):
+            base, ratios = calls["sinusoidal"][i], []
+            for turn in range(args.rounds):
+                first, second = (calls[name][i], base) if turn % 2 else (base, calls[name][i])
+                times = seconds(first), seconds(second)
+                ratios.append(times[0] / times[1] if turn % 2 else times[1] / times[0])
+            row[what] = [float(x) for x in np.quantile(ratios, (0.25, 0.5, 0.75))]
+        results[name] = row
+        shown = (f"{low:12.3f} {middle:6.3f} {high:6.3f}  " for low, middle, high in row.values())
+        print(f"{name:16s}{''.join(shown)}", flush=True)
+    if args.out:
+        header = {"date": datetime.date.today().isoformat(), "processor": processor(), "jax": jax.__version__}
+        args.out.write_text(json.dumps(header | {"quartiles of ratios": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
