@@ -108,6 +108,7 @@ class RawPositions(PositionVectors):
 
     def __call__(self, positions, length):
         if self.needs_length:
+            positions = jnp.broadcast_to(positions, jnp.broadcast_shapes(jnp.shape(length), positions.shape))
             return functional.normalized_positions(positions, length=length, dim=self.d_model)
         return functional.raw_positions(positions, dim=self.d_model)
 

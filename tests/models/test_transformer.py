@@ -2,10 +2,26 @@
 
 import copy
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from jaxformer import functional, models, pure
 from jaxformer.models.transformer import select
-from tests.models.small import CONFIGS, LANGUAGE_CONFIGS
+from tests.models.small import (
+    CONFIGS,
+    LANGUAGE_CONFIGS,
+    LANGUAGE_SIZE,
+    SIZE,
+    SOURCE,
+    SOURCE_VALID,
+    TARGET,
+    TARGET_VALID,
+    Small,
+    V,
+)
+from tests.modules.small import quick
 
 
 @pytest.mark.parametrize("config", [CONFIGS["post"], LANGUAGE_CONFIGS["untied"]], ids=lambda c: type(c).__name__)
@@ -44,3 +60,87 @@ def test_select():
     assert select({"a": 1, "b": 2}, ["b"]) == {"b": 2}
     with pytest.raises(ValueError, match=r"unknown attention names \['c'\]; there are \['a', 'b'\]"):
         select({"b": 2, "a": 1}, ["c", "a"])
+
+
+def language_model(**options):
+    return Small(models.LanguageModelConfig(V, **LANGUAGE_SIZE | options), models.LanguageModel)
+
+
+LOSS_OPTIONS = [
+    {"output_bias": True, "output_scale": 0.3},
+    {"output_bias": True, "output_scale": 2.0, "tie_embeddings": False, "embedding_scale": 0.5},
+]
+
+
+@pytest.mark.parametrize("options", LOSS_OPTIONS, ids=["tied", "untied"])
+def test_the_loss_is_that_of_logits_with_bias_and_scale(options):
+    small = language_model(**options)
+    labels = jnp.roll(TARGET, -1, 1)
+    loss = lambda params: small.net.bind(params).cross_entropy(TARGET, labels, valid=TARGET_VALID)[0]
+    of_logits = lambda params: functional.cross_entropy(small.net.apply(params, TARGET), labels, where=TARGET_VALID)[0]
+    got, expected = (quick(jax.value_and_grad(f))(small.params) for f in (loss, of_logits))
+    for a, b in zip(*map(jax.tree.leaves, (got, expected)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+    assert np.abs(got[1]["decoder"]["output_bias"]).max() > 0.01
+
+
+@pytest.mark.parametrize("kind", [models.LanguageModel, models.EncoderDecoder])
+def test_experts_are_balanced_in_training(kind):
+    """The loss in training includes the balancing losses of all layers, whose routing does not see padding."""
+    experts = models.ExpertsConfig(num_experts=3, count=1, balance=0.5)
+    options = {"feed_forward": "experts", "experts": experts, "dropout": 0.0}
+    if kind is models.LanguageModel:
+        small, given = language_model(**options), {"valid": TARGET_VALID}
+        inputs = (TARGET, TARGET)
+    else:
+        small = Small(models.EncoderDecoderConfig(V, V, **SIZE | options), kind)
+        inputs, given = (SOURCE, TARGET, TARGET), {"source_valid": SOURCE_VALID, "target_valid": TARGET_VALID}
+    loss = lambda **key: small.call(kind.cross_entropy, small.params, *inputs, **given, **key)
+    (plain, count), (training, _) = loss(), loss(key=jax.random.key(0))
+    stacks = 1 if kind is models.LanguageModel else 2
+    assert 0.9 * stacks * 0.5 * count < training - plain < 3.1 * stacks * 0.5 * count
+    other = tuple(x.at[:, -1].set(jnp.where(x[:, -1] == 0, 7, x[:, -1])) for x in inputs[:-1])
+    changed = small.call(kind.cross_entropy, small.params, *other, TARGET, **given, key=jax.random.key(0))[0]
+    assert changed == training
+
+
+def test_embeddings_have_types_and_a_norm():
+    """Type 0 is the default; the norm acts on the sum."""
+    config = models.EncoderConfig(V, d_model=8, num_heads=2, num_layers=1, num_token_types=2, embedding_norm=True)
+    small = Small(config, models.make_encoder)
+    embed = lambda **given: small.net.bind(small.params).embeddings(SOURCE, **given)
+    params = small.params["embeddings"]
+    total = params["tokens"]["table"][SOURCE] * 8**0.5 + functional.sinusoidal(jnp.arange(6), dim=8)[None]
+    for types in (jnp.zeros_like(SOURCE), jnp.ones_like(SOURCE)):
+        expected = functional.layer_norm(total + params["types"]["table"][types], **params["norm"])
+        np.testing.assert_allclose(embed(types=types), expected, atol=1e-5)
+    np.testing.assert_array_equal(embed(), embed(types=jnp.zeros_like(SOURCE)))
+
+
+def test_normalized_positions_end_at_the_last_real_token():
+    """An encoder may use t / (N - 1): N is the number of real tokens, so padding changes nothing."""
+    config = models.EncoderConfig(V, d_model=8, num_heads=2, num_layers=1, positions="normalized", embedding_scale=1.0)
+    small = Small(config, models.make_encoder)
+    found = small.net.bind(small.params).embeddings(SOURCE, valid=SOURCE_VALID)
+    added = np.asarray(found - small.params["embeddings"]["tokens"]["table"][SOURCE])
+    np.testing.assert_allclose(added[0, :, 0], np.arange(6) / 5, atol=1e-6)
+    np.testing.assert_allclose(added[1, :4, 3], np.arange(4) / 3, atol=1e-6)
+    padded = small.apply(small.params, SOURCE[1:], valid=SOURCE_VALID[1:]).states[0, :4]
+    np.testing.assert_allclose(padded, small.apply(small.params, SOURCE[1:, :4]).states[0], atol=1e-5)
+
+
+def kernels(norm_position, **options):
+    config = models.EncoderDecoderConfig(V, V, **SIZE | {"d_model": 64, "norm_position": norm_position} | options)
+    layers = pure(models.EncoderDecoder, config).init(jax.random.key(0))["encoder"]["stack"]["layers"]
+    kernel = layers["attention"]["kernel"]
+    output, down = layers["attention"]["output"]["kernel"], layers["feed_forward"]["down"]["kernel"]
+    return [float(jnp.abs(x).max()) for x in (kernel[..., 0, :], kernel[..., 2, :], output, down)]
+
+
+def test_initial_kernels():
+    """Half of Xavier's for queries, keys and values; outputs by depth under post-norm; those of DeepNet."""
+    xavier = np.array(kernels("pre", initialization="xavier"))
+    np.testing.assert_allclose(kernels("pre") / xavier, [0.5, 0.5, 1, 1], rtol=1e-5)
+    np.testing.assert_allclose(kernels("post") / xavier, [0.5, 0.5, 0.5, 0.5], rtol=1e-5)  # (2 * 2) ** -0.5
+    beta = functional.deep_norm_gains(2, 2)[0].beta
+    np.testing.assert_allclose(kernels("deep") / xavier, [1, beta, beta, beta], rtol=1e-5)
