@@ -1,6 +1,7 @@
 """What all transformers share: settings that are checked where they are made, and the choice of what was captured."""
 
 import copy
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -86,8 +87,8 @@ def test_the_loss_is_that_of_logits_with_bias_and_scale(options):
 
 @pytest.mark.parametrize("kind", [models.LanguageModel, models.EncoderDecoder])
 def test_experts_are_balanced_in_training(kind):
-    """The loss in training includes the balancing losses of all layers, whose routing does not see padding."""
-    experts = models.ExpertsConfig(num_experts=3, count=1, balance=0.5)
+    """The loss in training includes the balancing losses of all layers; padding takes no place in an expert."""
+    experts = models.ExpertsConfig(num_experts=3, count=1, balance=0.5, capacity_factor=0.6)
     options = {"feed_forward": "experts", "experts": experts, "dropout": 0.0}
     if kind is models.LanguageModel:
         small, given = language_model(**options), {"valid": TARGET_VALID}
@@ -98,8 +99,12 @@ def test_experts_are_balanced_in_training(kind):
     loss = lambda **key: small.call(kind.cross_entropy, small.params, *inputs, **given, **key)
     (plain, count), (training, _) = loss(), loss(key=jax.random.key(0))
     stacks = 1 if kind is models.LanguageModel else 2
-    assert 0.9 * stacks * 0.5 * count < training - plain < 3.1 * stacks * 0.5 * count
-    other = tuple(x.at[:, -1].set(jnp.where(x[:, -1] == 0, 7, x[:, -1])) for x in inputs[:-1])
+    unlimited = dataclasses.replace(experts, capacity_factor=None)
+    free = Small(dataclasses.replace(small.config, experts=unlimited), kind)
+    free = free.call(kind.cross_entropy, small.params, *inputs, **given, key=jax.random.key(0))[0]
+    assert 0.9 * stacks * 0.5 * count < free - plain < 3.1 * stacks * 0.5 * count
+    assert training != free  # some experts are full
+    other = (jnp.where(valid, x, 7) for x, valid in zip(inputs[:-1], given.values(), strict=True))
     changed = small.call(kind.cross_entropy, small.params, *other, TARGET, **given, key=jax.random.key(0))[0]
     assert changed == training
 

@@ -216,7 +216,8 @@ def test_queries_at_given_positions(text):
     options = {"mask": masks.causal(), "bias": functional.alibi(4)}
     whole = functional.attention(query, key, value, **options)
     rows = np.array([[0, 3], [1, 2], [3, 4], [2, 0]])
-    attend = sharding.sharded_attention(sharding.mesh(text, jax.devices()[: 8 if "context" in text else 4]))
+    grid = sharding.mesh(text, jax.devices()[: 8 if "context" in text else 4])
+    attend = sharding.sharded_attention(grid, implementation="blockwise")
     on_mesh = jax.jit(functools.partial(attend, **options, query_positions=rows, key_positions=np.arange(S)[None]))
     examples = np.arange(4)[:, None]
     np.testing.assert_allclose(on_mesh(query[examples, rows], key, value), whole[examples, rows], atol=1e-5)
