@@ -59,7 +59,7 @@ def sharded_attention(
             return ring_attention(mesh, length, batch=batch_cut, heads=heads_cut)(query, key, value, **options)
         request = make_request(query, key, value, **options)
         with targets.compiling_for(targets.devices()[:1]):  # each device computes its own share, as if it were alone
-            name = "reference" if placed else implementation or api.choose(request)
+            name = implementation or api.choose(request)
         if mesh.size == 1 or name in PARTITIONED_BY_XLA:
             return api.attention(query, key, value, **options, implementation=name)
         return _mapped(request, name, mesh, batch_cut, heads_cut)

@@ -36,3 +36,10 @@ def test_sinusoidal_of_known_positions_is_a_constant():
     )
     assert " sin " in program(jnp.arange)
     assert " sin " not in program(np.arange)
+
+
+def test_layouts_hold_the_same_features():
+    """All sines before all cosines, as other toolkits store them."""
+    whole = functional.sinusoidal(np.arange(5), dim=6)
+    halves = functional.sinusoidal(np.arange(5), dim=6, layout="halves")
+    np.testing.assert_array_equal(halves, whole[:, np.array([0, 2, 4, 1, 3, 5])])
