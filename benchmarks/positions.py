@@ -9,6 +9,7 @@ All models are compiled in one process and take turns, so that each ratio compar
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import functools
 import json
@@ -30,9 +31,9 @@ VOCAB, ROWS, LENGTH, STEPS = 4000, 48, 30, 48
 def programs(positions: str, width: int) -> tuple[Callable[[], object], Callable[[], object]]:
     """Returns one training step (without the optimizer) and a decoding of 16 sentences with 4 hypotheses each."""
     sizes = {"d_model": width, "num_heads": 4, "d_ff": 4 * width, "num_encoder_layers": 3, "num_decoder_layers": 3}
-    config = models.EncoderDecoderConfig(
-        VOCAB, VOCAB, positions=positions, max_distance=16, norm_position="pre", **sizes
-    )
+    config = models.EncoderDecoderConfig(VOCAB, VOCAB, positions=positions, norm_position="pre", **sizes)
+    if positions == "relative_keys":  # the paper's distance
+        config = dataclasses.replace(config, max_distance=16)
     net = pure(models.EncoderDecoder, config)
     params = jax.jit(net.init)(jax.random.key(0))
     draw = np.random.default_rng(0)

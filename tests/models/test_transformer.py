@@ -42,6 +42,7 @@ from tests.modules.small import quick
         ),
         ({"positions": "normalized"}, r"must not be 'normalized', t / \(N - 1\), in a decoder"),
         ({"positions": "rotary", "head_dim": 3}, "rotary positions need an even head dim, got 3"),
+        ({"positions": "t5", "max_distance": 16}, "max_distance above half of it, got 32 and 16"),
         ({"num_kv_heads": 3}, r"num_heads \(2\) must be divisible by num_kv_heads \(3\)"),
         ({"compute_dtype": "float16"}, r"compute_dtype must be one of \('float32', 'bfloat16'\), got 'float16'"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
