@@ -2,6 +2,7 @@
 
 import re
 import signal
+import socket
 import sys
 import time
 
@@ -200,6 +201,36 @@ def test_different_settings_are_found_at_the_start(folder):
     assert "seed" in odd.said(0)
     assert "process 1" in odd.said(0)
     assert not odd.out.exists()
+
+
+@pytest.mark.parametrize(
+    ("variable", "code", "message"),
+    [
+        ("JAX_NUM_CPU_DEVICES", 1, "the same number of devices: process 1 ({}) 1, the others 2; if a device is broken"),
+        ("JAX_NUM_PROCESSES", 2, "told the same number of processes: process 0 ({}) 2, the others 3"),
+    ],
+)
+def test_different_numbers_are_found_at_the_start(folder, variable, code, message):
+    """Of devices, as after one broke, with a code that launchers retry; of processes, with one that they do not."""
+    value = {"JAX_NUM_CPU_DEVICES": "1", "JAX_NUM_PROCESSES": "3"}[variable]
+    odd = Run(folder, variable.lower(), variables={1: {variable: value}})
+    assert odd.codes() == [code, code]
+    for rank in (0, 1):
+        line = odd.said(rank).splitlines()[-1]
+        assert line.startswith("jaxformer train: the processes must ")
+        assert message.format(socket.gethostname()) in line
+        assert "Traceback" not in odd.said(rank)
+    assert not odd.out.exists()
+
+
+def test_a_port_that_another_program_uses(folder):
+    """One line and a code that launchers retry, from process 0."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        there = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{other.getsockname()[1]}", "JAX_NUM_PROCESSES": "2"}
+        odd = Run(folder, "port", hosts=1, variables={0: there})
+        assert odd.codes() == [1]
+    (line,) = odd.said(0).splitlines()
+    assert line.startswith("jaxformer train: the coordinator cannot listen on port ")
 
 
 DIFFERENT = """
