@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("config", metavar="CONFIG", help="as for `jaxformer train`")
-    machines = "a slice of TPUs: v5e:4x4, v5p:4x4x8, v6e:16x16, tpu7x:2x2x2; hosts x GPUs: h100:4x8, h200:64x8"
+    machines = "a slice of TPUs: v4, v5p or tpu7x:2x2x4, v5e or v6e:4x4; hosts x GPUs: a100, h100, h200 or b200:4x8"
     parser.add_argument("--topology", required=True, help=machines)
     parser.add_argument("--batch", metavar="ROWSxLENGTH", help="default: the batch of the longest sentences")
     parser.add_argument("--mesh", help="axes and sizes, such as fsdp=32,tensor=4; default: CONFIG's")

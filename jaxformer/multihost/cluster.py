@@ -162,6 +162,18 @@ def agree(settings: Mapping[str, str]) -> None:
         raise ConfigError(f"not the same as in process 0 ({hosts[0]}): {'; '.join(mismatches)}")
 
 
+def differing(text: str) -> list[str]:
+    """Returns the names of the processes whose text is not that of process 0; all processes call it together.
+
+    >>> differing("alone")
+    []
+    """
+    if jax.process_count() == 1:
+        return []
+    unlike = _unlike_first(_gathered(_digest(text)))
+    return [_named([i], hosts) for i in unlike] if unlike and (hosts := _hosts()) else []
+
+
 def leave(code: int) -> None:
     """Ends this process now, with this exit code, if it is one of several.
 

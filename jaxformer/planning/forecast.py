@@ -98,7 +98,7 @@ class Forecast:
 
     @property
     def uncounted_loops(self) -> list[str]:
-        """The loops that count as one iteration, because their number depends on data; `collectives` is a lower limit."""
+        """The loops that count as one iteration, because their number depends on data."""
         return sorted({loop for collective in self.collectives for loop in collective.uncounted_loops})
 
     def utilization(self, seconds: float) -> float:

@@ -90,7 +90,8 @@ def test_a_mesh_that_cuts_the_length():
     assert sum(one.count for one in rings if one.bytes == 2 * shard) == 3 * 2 * (1 + 2)
     assert sum(one.count for one in rings if one.bytes == 4 * shard) == 3 * 2 * 2
     sent = sum(one.wire * one.count for one in found.collectives) / MIB
-    assert (found.memory.peak / MIB < PEAK, sent < 320) == (True, True), (found.memory.peak / MIB, sent)
+    assert found.memory.peak / MIB < 608, found.memory.peak
+    assert sent < 320, sent
 
 
 def test_slices_exchange_gradients_only():
