@@ -109,4 +109,5 @@ def test_a_process_that_fails_ends_at_once(trained):
     code, output, seconds = programs.finish(processes[1], timeout=60)
     assert (code, seconds < 30) == (2, True), output
     assert "jaxformer train: expected 1 devices in all, but there are 2: process 1 of 2" in output
-    assert programs.finish(processes[0], timeout=60)[0] == -signal.SIGABRT
+    # The other is aborted, or its exchange with this one fails first; launchers retry after both.
+    assert programs.finish(processes[0], timeout=60)[0] in (1, -signal.SIGABRT)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.launch import programs
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]  # it waits for a queue and three trainings
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
 CONFIGURATION = """
