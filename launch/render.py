@@ -1,7 +1,7 @@
 """Fills in a template of k8s/ or sky/ and prints it.
 
-    python launch/render.py launch/k8s/job.yaml NAME=base IMAGE=registry/jaxformer:1 NODES=4 GPUS=8 CLAIM=runs \\
-        -- wmt14:base_en_de --out /runs/base --data-dir /runs/data --mesh fsdp=32 | kubectl apply -f -
+    python launch/render.py launch/k8s/job.yaml NAME=base IMAGE=registry/jaxformer:1 NODES=4 GPUS=8 CPUS=96 \\
+        MEMORY=900 CLAIM=runs -- wmt14:base_en_de --out /runs/base --data-dir /runs/data | kubectl apply -f -
 
 The template is parsed as YAML before its values are filled in one by one, so an argument can never become anything but
 a value. `${KEY}` stands for a value. `${ARGS}`, as an item of a list, stands for the arguments after `--`, and
@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 from names import name
 
+OPTIONAL = {"FLAGS": ""}
 PLACEHOLDER = re.compile(r"\$\{([A-Z_]+)\}")
 
 
@@ -42,13 +43,14 @@ def render(template: str, assignments: list[str], arguments: list[str]) -> str:
     Raises:
       ValueError: a value is missing, unexpected or repeated, or is not the name or number that its key needs.
     """
+    keys = set(PLACEHOLDER.findall(template)) - {"ARGS", "SHELL_ARGS"}
     values: dict[str, str | int] = {}
     for key, text in (assignment.partition("=")[::2] for assignment in assignments):
         if key in values:
             raise ValueError(f"{key} is set twice")
         values[key] = checked(key, text)
     "".join([*assignments, *arguments]).encode()  # raises for text that is not valid Unicode
-    keys = set(PLACEHOLDER.findall(template)) - {"ARGS", "SHELL_ARGS"}
+    values = {key: text for key, text in OPTIONAL.items() if key in keys} | values
     if keys != values.keys():
         raise ValueError(f"this template needs {', '.join(sorted(keys))}; got {', '.join(sorted(values))}")
     return yaml.safe_dump_all(
@@ -60,7 +62,7 @@ def checked(key: str, text: str) -> str | int:
     """Returns a value of the kind that its key needs: a number, a name or any text."""
     if not text:
         raise ValueError(f"{key} is empty")
-    if key in ("NODES", "GPUS", "CHIPS", "HOSTS", "SLICES"):
+    if key in ("NODES", "GPUS", "CHIPS", "HOSTS", "SLICES", "CPUS", "MEMORY"):
         if not re.fullmatch(r"[1-9]\d{0,5}", text):
             raise ValueError(f"{key} must be a whole number from 1, got {text!r}")
         return int(text)

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("config", metavar="CONFIG", help="as for `jaxformer train`")
-    machines = "a slice of TPUs: v5e:4x4, v5p:4x4x8, v6e:16x16, tpu7x:2x2x2; hosts x GPUs: h100:4x8, h200:64x8"
+    machines = "a slice of TPUs: v4, v5p or tpu7x:2x2x4, v5e or v6e:4x4; hosts x GPUs: a100, h100, h200 or b200:4x8"
     parser.add_argument("--topology", required=True, help=machines)
     parser.add_argument("--batch", metavar="ROWSxLENGTH", help="default: the batch of the longest sentences")
     parser.add_argument("--mesh", help="axes and sizes, such as fsdp=32,tensor=4; default: CONFIG's")
@@ -76,6 +76,7 @@ def _shape(text: str | None) -> tuple[int, int] | None:
 def as_data(forecast: Forecast, hints: Sequence[str]) -> dict[str, Any]:
     """Returns a forecast as plain data, in bytes and seconds; `hints` are changes that would make the step fit."""
     data = dataclasses.asdict(forecast) | {"fits": forecast.memory.fits, "remedies": list(hints)}
+    data["uncounted_loops"] = forecast.uncounted_loops
     if forecast.estimate is not None:
         times = {"overlapped": forecast.estimate.overlapped, "serial": forecast.estimate.serial}
         data["estimate"] |= times | {"bound": forecast.estimate.bound}
@@ -85,8 +86,6 @@ def as_data(forecast: Forecast, hints: Sequence[str]) -> dict[str, Any]:
 
 def report(name: str, forecast: Forecast, hints: Sequence[str], *, rows: int = 12) -> str:
     """Returns a forecast in words, with the `rows` groups of collectives that take longest."""
-    from jaxformer.planning.hlo import group
-
     devices = math.prod(forecast.mesh.values())
     mesh = ",".join(f"{axis}={size}" for axis, size in forecast.mesh.items())
     memory = forecast.memory
@@ -103,34 +102,50 @@ def report(name: str, forecast: Forecast, hints: Sequence[str], *, rows: int = 1
     ]
     if hints:
         lines += ["", "what would make it fit", *(f"  {hint}" for hint in hints)]
-    if forecast.estimate is None:
+    if forecast.estimate is None and not forecast.unread:
         return "\n".join(lines)
+    arithmetic = (
+        f"arithmetic: {forecast.flops / 1e12:,.2f} TFLOP a step; with what the backward pass computes again "
+        f"{forecast.computed / 1e12:,.2f}, {forecast.computed / devices / 1e12:,.3f} a device"
+    )
+    if forecast.estimate is None:
+        return "\n".join([*lines, "", f"collectives and time of a step: unknown; {forecast.unread}", "", arithmetic])
+    lines += ["", *_traffic(forecast, rows), "", arithmetic]
+    best = forecast.estimate
+    least = "at least " if forecast.uncounted_loops else ""
+    lines += [
+        "estimate (a roofline from data sheets, NOT a measurement), milliseconds a step",
+        f"  compute {1e3 * best.compute:.2f}, memory at least {1e3 * best.memory:.2f}, "
+        f"network {least}{1e3 * best.network:.2f}: the {best.bound} is the bound",
+        f"  {1e3 * best.overlapped:.2f} with all overlapped, {1e3 * best.serial:.2f} if the network is waited for: "
+        f"{forecast.utilization(best.overlapped):.0%} to {forecast.utilization(best.serial):.0%} of the peak, "
+        f"{forecast.tokens / best.overlapped:,.0f} to {forecast.tokens / best.serial:,.0f} target tokens/s",
+    ]
+    return "\n".join(lines)
+
+
+def _traffic(forecast: Forecast, rows: int) -> list[str]:
+    """Returns the lines about collectives: the `rows` groups that take longest, and the sum of the rest."""
+    from jaxformer.planning.hlo import group
+
     groups = sorted(group(forecast.collectives), key=lambda collective: -collective.wire * collective.count)
     sent = sum(collective.wire * collective.count for collective in groups)
-    lines += [
-        "",
-        f"collectives of a step: {sent / MIB:,.1f} MiB sent by each device",
+    loops = forecast.uncounted_loops
+    lines = [
+        f"collectives of a step: {'at least ' if loops else ''}{sent / MIB:,.1f} MiB sent by each device",
         "        MiB   times   sends MiB",
     ]
     lines += [
         f"  {collective.bytes / MIB:9.3f}  {collective.count:6}  {collective.wire * collective.count / MIB:10.2f}  "
         f"{collective.kind} along {','.join(collective.axes) or 'nothing'}"
+        + (", for each iteration of a loop" if collective.uncounted_loops else "")
         for collective in groups[:rows]
     ]
     if groups[rows:]:
         count = sum(collective.count for collective in groups[rows:])
         left = sum(collective.wire * collective.count for collective in groups[rows:]) / MIB
         lines.append(f"  {count:17}  {left:10.2f}  the rest, in {len(groups) - rows} sizes")
-    best = forecast.estimate
-    lines += [
-        "",
-        f"arithmetic: {forecast.flops / 1e12:,.2f} TFLOP a step; with what the backward pass computes again "
-        f"{forecast.computed / 1e12:,.2f}, {forecast.computed / devices / 1e12:,.3f} a device",
-        "estimate (a roofline from data sheets, NOT a measurement), milliseconds a step",
-        f"  compute {1e3 * best.compute:.2f}, memory at least {1e3 * best.memory:.2f}, "
-        f"network {1e3 * best.network:.2f}: the {best.bound} is the bound",
-        f"  {1e3 * best.overlapped:.2f} with all overlapped, {1e3 * best.serial:.2f} if the network is waited for: "
-        f"{forecast.utilization(best.overlapped):.0%} to {forecast.utilization(best.serial):.0%} of the peak, "
-        f"{forecast.tokens / best.overlapped:,.0f} to {forecast.tokens / best.serial:,.0f} target tokens/s",
-    ]
-    return "\n".join(lines)
+    if loops:
+        lines.append("  loops whose iterations depend on data, so that one of each is counted:")
+        lines += [f"    {loop}" for loop in loops]
+    return lines

@@ -8,6 +8,7 @@ gives one, this process is alone. With JAX_NUM_PROCESSES=1 it is always alone.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import os
 import re
@@ -15,13 +16,14 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from jax._src.clusters import ClusterEnv  # jax has no public way to ask what it would detect, only one that raises
-from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.errors import ConfigError, JaxformerError
 
@@ -37,7 +39,7 @@ _this_process: Cluster | None = None  # the cluster of this process, once it has
 
 
 class DistributedError(JaxformerError, RuntimeError):
-    """The processes of a run did not find each other."""
+    """The processes of a run did not find each other, or devices are missing: another start may help."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +80,9 @@ def initialize(
       devices: the number of devices that all processes must have together.
 
     Raises:
-      ConfigError: settings that contradict each other, or another number of devices.
-      DistributedError: the others did not connect.
+      ConfigError: settings that contradict each other, in this process or between processes, or more devices.
+      DistributedError: the others did not connect, the coordinator's port is in use, the processes have different
+        numbers of devices, or all together have fewer.
 
     >>> initialize(devices=jax.device_count()).num_processes
     1
@@ -90,8 +93,12 @@ def initialize(
         _this_process, sys.excepthook = cluster, _leave_after(sys.excepthook)
     if cluster.coordinator:
         _connect(cluster)
-    if devices not in (None, jax.device_count()):
-        raise ConfigError(f"expected {devices} devices in all, but there are {jax.device_count()}: {cluster}")
+    if cluster.num_processes > 1:
+        _check_counts(cluster.num_processes)
+    if devices is not None and jax.device_count() != devices:
+        error = DistributedError if jax.device_count() < devices else ConfigError  # a broken device, or a wrong number
+        where = f"{cluster}, on {socket.gethostname()}"
+        raise error(f"expected {devices} devices in all, but there are {jax.device_count()}: {where}")
     return cluster
 
 
@@ -144,9 +151,7 @@ def agree(settings: Mapping[str, str]) -> None:
     """
     if jax.process_count() == 1:
         return
-    names = sorted(settings)
-    host = socket.gethostname().encode()[:64].ljust(64, b"\0")
-    hosts = [bytes(row).rstrip(b"\0").decode() for row in _gathered(host)]
+    names, hosts = sorted(settings), _hosts()
     if differing := _unlike_first(_gathered(_digest("\0".join(names)))):
         raise ConfigError(
             f"{_named(differing, hosts)} know other settings than process 0: run the same code everywhere"
@@ -155,6 +160,18 @@ def agree(settings: Mapping[str, str]) -> None:
     differences = {name: _unlike_first(digests[:, i]) for i, name in enumerate(names)}
     if mismatches := [f"{name} of {_named(x, hosts)}" for name, x in differences.items() if x]:
         raise ConfigError(f"not the same as in process 0 ({hosts[0]}): {'; '.join(mismatches)}")
+
+
+def differing(text: str) -> list[str]:
+    """Returns the names of the processes whose text is not that of process 0; all processes call it together.
+
+    >>> differing("alone")
+    []
+    """
+    if jax.process_count() == 1:
+        return []
+    unlike = _unlike_first(_gathered(_digest(text)))
+    return [_named([i], hosts) for i in unlike] if unlike and (hosts := _hosts()) else []
 
 
 def leave(code: int) -> None:
@@ -171,6 +188,44 @@ def leave(code: int) -> None:
         os._exit(code)
 
 
+def _check_counts(num_processes: int) -> None:
+    """Checks that all processes were told this number of processes, and have the same number of devices.
+
+    Raises:
+      ConfigError: another number of processes.
+      DistributedError: another number of devices, perhaps because one is broken.
+    """
+    hosts = _hosts()
+    told = [int.from_bytes(bytes(row)) for row in _gathered(num_processes.to_bytes(4))]
+    if len(set(told)) > 1:
+        raise ConfigError(f"the processes must be told the same number of processes: {_numbered(told, hosts)}")
+    counts = Counter(device.process_index for device in jax.devices())
+    devices = [counts[i] for i in range(len(hosts))]
+    if len(set(devices)) > 1:
+        text = f"the processes must have the same number of devices: {_numbered(devices, hosts)}"
+        raise DistributedError(f"{text}; if a device is broken, start on other hosts")
+
+
+def _check_port(address: str) -> None:
+    """Checks that this process can listen at the address; two coordinators on one port would mix up their runs.
+
+    Raises:
+      DistributedError: another process listens there, perhaps that of another run.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        family, *_, name = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that are closing do not count
+            probe.bind(name)
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):  # others are JAX's to report
+            raise DistributedError(
+                f"the coordinator cannot listen on port {port} of {socket.gethostname()}: {error.strerror}; if another "
+                "run uses it, set another in JAX_COORDINATOR_PORT, or in JAX_COORDINATOR_ADDRESS"
+            ) from error
+
+
 def _connect(cluster: Cluster) -> None:
     host, _, port = cluster.coordinator.rpartition(":")
     # gRPC would look for the coordinator behind a proxy, loopback included, and not find it.
@@ -179,6 +234,11 @@ def _connect(cluster: Cluster) -> None:
     jax.config.update("jax_check_proxy_envs", False)
     limit = _seconds(os.environ, "JAXFORMER_INIT_TIMEOUT", 300)
     heartbeat = _seconds(os.environ, "JAXFORMER_HEARTBEAT_TIMEOUT", 100)
+    # The default is open to the whole network, so a local coordinator binds to the loopback only.
+    local = f"127.0.0.1:{port}" if host in ("localhost", "127.0.0.1") else None
+    bind_address = local or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or f"[::]:{port}"
+    if cluster.process_id == 0:
+        _check_port(bind_address)
     failed: list[BaseException] = []
 
     def connect() -> None:
@@ -187,8 +247,7 @@ def _connect(cluster: Cluster) -> None:
                 cluster.coordinator,
                 cluster.num_processes,
                 cluster.process_id,
-                # A bound address is open to the whole network, so a local coordinator binds to the loopback only.
-                coordinator_bind_address=f"127.0.0.1:{port}" if host in ("localhost", "127.0.0.1") else None,
+                coordinator_bind_address=bind_address,
                 local_device_ids=list(cluster.local_devices),
                 initialization_timeout=limit + 60,  # JAX would abort the process
                 heartbeat_timeout_seconds=heartbeat,
@@ -202,7 +261,7 @@ def _connect(cluster: Cluster) -> None:
     if thread.is_alive():
         others = "some of the others" if cluster.process_id == 0 else f"process 0 at {cluster.coordinator}"
         this = f"process {cluster.process_id} of {cluster.num_processes}"
-        raise DistributedError(f"{this}: {others} did not connect within {limit} s")
+        raise DistributedError(f"{this}: {others} did not connect within {limit} s; all must be told the same number")
     if failed:
         raise DistributedError(f"cannot connect to {cluster.coordinator}: {failed[0]}") from failed[0]
 
@@ -304,8 +363,18 @@ def _digest(text: str) -> bytes:
 
 
 def _gathered(data: bytes) -> np.ndarray:
-    """Returns the bytes of every process, one row for each."""
-    return np.asarray(multihost_utils.process_allgather(np.frombuffer(data, np.uint8)))
+    """Returns the bytes of every process, one row for each; the numbers of their devices may differ."""
+    one_each = {device.process_index: device for device in reversed(jax.devices())}
+    mesh = Mesh([one_each[i] for i in sorted(one_each)], ("process",))
+    place = lambda *names: NamedSharding(mesh, PartitionSpec(*names))
+    rows = jax.make_array_from_process_local_data(place("process"), np.frombuffer(data, np.uint8)[None])
+    return np.asarray(jax.jit(lambda x: x, out_shardings=place())(rows))
+
+
+def _hosts() -> list[str]:
+    """Returns the host of every process."""
+    host = socket.gethostname().encode()[:64].ljust(64, b"\0")
+    return [bytes(row).rstrip(b"\0").decode() for row in _gathered(host)]
 
 
 def _unlike_first(rows: np.ndarray) -> list[int]:
@@ -314,3 +383,10 @@ def _unlike_first(rows: np.ndarray) -> list[int]:
 
 def _named(processes: list[int], hosts: list[str]) -> str:
     return ", ".join(f"process {i} ({hosts[i]})" for i in processes)
+
+
+def _numbered(numbers: list[int], hosts: list[str]) -> str:
+    """Returns text such as ``process 3 (node09) 7, the others 8``."""
+    usual = max(set(numbers), key=lambda number: (numbers.count(number), number))
+    unlike = [f"process {i} ({hosts[i]}) {number}" for i, number in enumerate(numbers) if number != usual]
+    return f"{', '.join(unlike)}, the others {usual}"

@@ -91,8 +91,15 @@ class Forecast:
     """The same with recomputation."""
     memory: Memory
     collectives: tuple[Collective, ...]
-    """The collectives of one device; empty for a program that does not fit, because they are unknown."""
+    """The collectives of one device; empty if they are unknown: the program does not fit, or `unread` says why."""
     estimate: Roofline | None
+    unread: str = ""
+    """The reason why the collectives of a program that fits could not be read from it."""
+
+    @property
+    def uncounted_loops(self) -> list[str]:
+        """The loops that count as one iteration, because their number depends on data."""
+        return sorted({loop for collective in self.collectives for loop in collective.uncounted_loops})
 
     def utilization(self, seconds: float) -> float:
         """Returns the share of the machine's bfloat16 peak that the model uses in a step of this length (MFU)."""
@@ -121,8 +128,14 @@ def forecast(workload: Workload, name: str, mesh: Mesh) -> Forecast:
     sizes = dict(mesh.shape)
     if program is None:
         peak = max(peak, available + 1)  # the compiler refused it, because it keeps some memory for itself
-    sent = None if program is None else collectives(program.as_text() or "", sizes)
-    return conclude(workload.costs, name, sizes, Memory(*state_bytes, peak, available), sent)
+    sent, unread = None, ""
+    if program is not None:
+        try:
+            sent = collectives(program.as_text() or "", sizes)
+        except ValueError as error:
+            unread = str(error)  # the memory is known all the same
+    result = conclude(workload.costs, name, sizes, Memory(*state_bytes, peak, available), sent)
+    return dataclasses.replace(result, unread=unread)
 
 
 def conclude(
@@ -133,7 +146,7 @@ def conclude(
     Args:
       name: the topology.
       mesh: the sizes of the mesh's axes, in order.
-      sent: the collectives; None for a program that does not fit.
+      sent: the collectives; None if they are unknown.
     """
     estimate = None
     if sent is not None:

@@ -24,6 +24,8 @@ _COLLECTIVE = re.compile(rf"^(.*?) ({_KIND})(-start)?\((.*)$")
 _ACROSS = re.compile(r'^\((.*?), u32.* send\(.*_xla_megascale_transfer_type="(\w+)"')
 """A TPU's message to other slices: through its host, over the slow network."""
 _CALLS = re.compile(r"\b(condition|body|calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
+_CONTINUED = re.compile(r'"async_collective_fusion_config":\{"flag_start":"\d')
+"""A later part of a TPU's collective that several fusions carry out; the part that starts it has the flag -1."""
 _IOTA = r"\[([\d,]+)\](?:T\(([\d,]+)\))?"
 _BRANCHES = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
 
@@ -46,6 +48,8 @@ class Collective:
     """The number of runs in one run of the program, loops included."""
     where: str
     """The name of the operation in the program."""
+    uncounted_loops: tuple[str, ...] = ()
+    """The loops around it whose number of iterations is unknown: `count` is that of one iteration of each."""
 
     @property
     def wire(self) -> float:
@@ -58,27 +62,30 @@ class Collective:
 def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
     """Returns the collectives of a compiled program, the largest array first.
 
+    A loop whose number of iterations is not in the text, because it depends on data, is named in `uncounted_loops`.
+
     Args:
       text: ``compiled.as_text()``.
       mesh: ``mesh.shape``, the axes with their sizes in order.
 
     Raises:
-      ValueError: the number of iterations of a loop around a collective is not in the text, or groups of devices are in
-        an unknown notation.
+      ValueError: groups of devices, or a message to another slice, are in an unknown notation.
 
-    >>> collectives('''ENTRY %main (x: f32[4]) -> f32[8] {
+    >>> (found,) = collectives('''ENTRY %main (x: f32[4]) -> f32[8] {
     ...   %x = f32[4]{0} parameter(0)
     ...   ROOT %y = f32[8]{0} all-gather(%x), replica_groups={{0,1},{2,3}}, dimensions={0}
     ... }''', {"data": 2, "tensor": 2})
-    [Collective(kind='all-gather', bytes=32, largest=32, devices=2, axes=('tensor',), count=1, where='')]
+    >>> found.kind, found.bytes, found.devices, found.axes, found.count
+    ('all-gather', 32, 2, ('tensor',), 1)
     """
     program = _parse(text)
     times: Counter[Collective] = Counter()
-    for name, runs in _runs(program).items():
+    for (name, loops), runs in _runs(program).items():
         scattered = name.startswith("all-reduce-scatter")  # a TPU's reduce-scatter: a sum and a slice, run as one
         for line in program[name].values():
             if one := _read(line, mesh):
-                times[dataclasses.replace(one, kind="reduce-scatter") if scattered else one] += runs
+                kind = "reduce-scatter" if scattered else one.kind
+                times[dataclasses.replace(one, kind=kind, uncounted_loops=loops)] += runs
     counted = [dataclasses.replace(one, count=count) for one, count in times.items()]
     return sorted(counted, key=lambda one: (-one.largest, one.kind, one.where))
 
@@ -87,7 +94,7 @@ def group(collectives: Iterable[Collective]) -> list[Collective]:
     """Merges collectives of one kind, size and mesh axes, and adds their counts; `where` is that of the first."""
     groups: dict[tuple, Collective] = {}
     for one in collectives:
-        key = one.kind, one.bytes, one.axes
+        key = one.kind, one.bytes, one.axes, one.uncounted_loops
         same = groups.get(key)
         groups[key] = one if same is None else dataclasses.replace(same, count=same.count + one.count)
     return list(groups.values())
@@ -110,8 +117,11 @@ def _parse(text: str) -> dict[str, Computation]:
     return program
 
 
-def _runs(program: dict[str, Computation]) -> dict[str, int]:
-    """Returns the number of runs of each computation that holds a collective, or calls one that does."""
+def _runs(program: dict[str, Computation]) -> dict[tuple[str, tuple[str, ...]], int]:
+    """Returns the number of runs of each computation that holds a collective, or calls one that does.
+
+    The key is its name, and the loops around it that count as one iteration.
+    """
     holds: dict[str, bool] = {}
 
     def interesting(name: str) -> bool:
@@ -119,22 +129,30 @@ def _runs(program: dict[str, Computation]) -> dict[str, int]:
             holds[name] = False
             lines = program[name].values()
             inside = any(interesting(callee) for line in lines for _, callee in _callees(line))
-            holds[name] = inside or any(_COLLECTIVE.match(line) or _ACROSS.match(line) for line in lines)
+            holds[name] = inside or any(_exchanges(line) for line in lines)
         return holds[name]
 
-    runs: Counter[str] = Counter()
+    runs: Counter[tuple[str, tuple[str, ...]]] = Counter()
 
-    def visit(name: str, times: int) -> None:
-        runs[name] += times
-        for line in program[name].values():
+    def visit(name: str, times: int, loops: tuple[str, ...]) -> None:
+        runs[name, loops] += times
+        for defined, line in program[name].items():
             for role, callee in _callees(line):
-                if interesting(callee):
-                    visit(
-                        callee, times * (_turns(program, program[name], line) if role in ("body", "condition") else 1)
-                    )
+                if not interesting(callee):
+                    continue
+                turns = _turns(program, program[name], line) if role in ("body", "condition") else 1
+                if turns is None:
+                    operation = re.search(r'op_name="([^"]*)"', line)
+                    visit(callee, times, (*loops, operation[1] if operation else defined))
+                else:
+                    visit(callee, times * turns, loops)
 
-    visit("", 1)
+    visit("", 1, ())
     return runs
+
+
+def _exchanges(line: str) -> bool:
+    return bool((_COLLECTIVE.match(line) or _ACROSS.match(line)) and not _CONTINUED.search(line))
 
 
 def _callees(line: str) -> list[tuple[str, str]]:
@@ -145,39 +163,48 @@ def _callees(line: str) -> list[tuple[str, str]]:
     return [(role, name) for role, name in _CALLS.findall(line)] + others
 
 
-def _turns(program: dict[str, Computation], caller: Computation, line: str) -> int:
-    """Returns the iterations of a loop: from the compiler's note, else from ``start, start + step, ... < stop``."""
+def _turns(program: dict[str, Computation], caller: Computation, line: str) -> int | None:
+    """Returns the iterations of a loop: from the compiler's note, else from ``start, start + step, ... < stop``.
+
+    Returns None if they depend on data.
+    """
     if noted := re.search(r'"known_trip_count":\{"n":"(\d+)"', line):
         return int(noted[1])
     called = dict(_CALLS.findall(line))
     condition, body = program[called["condition"]], program[called["body"]]
     compare = re.search(r"compare\(%?([\w.\-]+), %?([\w.\-]+)\), direction=LT", _last(condition))
     index = compare and re.search(r"get-tuple-element\(.*index=(\d+)", condition[compare[1]])
-    if not compare or not index:
-        raise ValueError(f"cannot tell how often a loop with a collective runs: {line[-200:]}")
-    add = re.search(r"add\(%?([\w.\-]+), %?([\w.\-]+)\)", body[_operand(_last(body), int(index[1]))])
     carried = re.search(r" while\(%?([\w.\-]+)\)", line)
-    start = carried and _constant(caller, _operand(caller[carried[1]], int(index[1])))
-    steps = [_constant(body, name) for name in add.groups()] if add else []
-    step, stop = next((number for number in steps if number is not None), None), _constant(condition, compare[2])
-    if start is None or step is None or stop is None:
-        raise ValueError(f"cannot tell how often a loop with a collective runs: {line[-200:]}")
-    return max(0, -(-(stop - start) // step))
+    if not compare or not index or not carried:
+        return None
+    add = re.search(r" add\(%?([\w.\-]+), %?([\w.\-]+)\)", _element(body, _last(body), int(index[1])))
+    steps = [_constant(_source(body, name)) for name in add.groups()] if add else []
+    step = next((number for number in steps if number), None)
+    start = _constant(_element(caller, caller[carried[1]], int(index[1])))
+    stop = _constant(_source(condition, compare[2]))
+    return None if start is None or step is None or stop is None else max(0, -(-(stop - start) // step))
 
 
 def _last(lines: Computation) -> str:
     return next(reversed(lines.values()))
 
 
-def _operand(line: str, index: int) -> str:
-    return re.findall(r"%?([\w.\-]+)(?:,|\)|$)", re.sub(r"/\*.*?\*/", "", line.partition(" tuple(")[2]))[index]
+def _element(lines: Computation, line: str, index: int) -> str:
+    """Returns the line that defines an element of a tuple; an empty one if `line` makes no tuple."""
+    elements = re.findall(r"%?([\w.\-]+)(?:,|\)|$)", re.sub(r"/\*.*?\*/", "", line.partition(" tuple(")[2]))
+    return _source(lines, elements[index]) if index < len(elements) else ""
 
 
-def _constant(lines: Computation, name: str) -> int | None:
-    """Returns the value of a scalar constant, or of a copy of one."""
+def _source(lines: Computation, name: str) -> str:
+    """Returns the line that defines a value, or the value that it is a copy of."""
     line = lines[name]
     while copied := re.search(r" copy\(%?([\w.\-]+)\)", line):
         line = lines[copied[1]]
+    return line
+
+
+def _constant(line: str) -> int | None:
+    """Returns the value of a scalar constant."""
     value = re.search(r" constant\((-?\d+)\)", line)
     return int(value[1]) if value else None
 
@@ -186,7 +213,7 @@ def _read(line: str, mesh: Mapping[str, int]) -> Collective | None:
     if across := _ACROSS.match(line):
         return _read_across(across[1], across[2], mesh)
     match = _COLLECTIVE.match(line)
-    if not match:
+    if not match or _CONTINUED.search(line):
         return None
     result, kind, start, rest = match.groups()
     arrays = _ARRAY.findall(result)

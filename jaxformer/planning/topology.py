@@ -35,12 +35,15 @@ _PLANE = "1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"
 _CUBE = "2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16"
 _HOSTS = "1x1", "1x8", "2x8", "4x8", "8x8", "16x8", "32x8", "64x8"
 SIZES = {
+    "v4": Sizes(_CUBE, 4096),
     "v5e": Sizes(_PLANE, 256),
     "v5p": Sizes(_CUBE, 6144),
     "v6e": Sizes(_PLANE, 256),
     "tpu7x": Sizes(_CUBE, 9216),
+    "a100": Sizes(_HOSTS, 8192),
     "h100": Sizes(_HOSTS, 8192),
     "h200": Sizes(_HOSTS, 8192),
+    "b200": Sizes(_HOSTS, 8192),
 }
 """The chips for which programs can be compiled ahead of time."""
 _GPUS_OF_A_HOST = 8
@@ -184,25 +187,49 @@ def _gpus(topology: Topology) -> Sequence[Any]:
 def _target_config(chip: hardware.Chip) -> str:
     """Returns the `GpuTargetConfigProto` of a GPU that is not on this machine, as text.
 
-    The limits are those of compute capability 9.0, in the CUDA C++ Programming Guide; the caches and the 132
-    multiprocessors at 1.98 GHz are those of Hopper's SXM modules.
+    The limits are those of its compute capability, in the CUDA C++ Programming Guide; the numbers of multiprocessors,
+    their clocks and caches are those of the SXM modules, from NVIDIA's architecture white papers.
     """
+    gpu = _CUDA[chip.cuda_name]
     return f"""
         platform_name: "CUDA"
         device_description_str: "{chip.cuda_name}"
         runtime_version {{ major: 12 minor: 8 }}
         dnn_version_info {{ major: 9 minor: 8 }}
         gpu_device_info {{
-          cuda_compute_capability {{ major: 9 minor: 0 }}
-          core_count: 132  fpus_per_core: 128  clock_rate_ghz: 1.98  l2_cache_size: {50 * 2**20}
+          cuda_compute_capability {{ major: {gpu.capability} minor: 0 }}
+          core_count: {gpu.cores}  fpus_per_core: {gpu.fpus}  clock_rate_ghz: {gpu.clock}  l2_cache_size: {gpu.l2_cache}
           device_memory_size: {int(chip.memory)}  memory_bandwidth: {int(chip.memory_bandwidth)}
           threads_per_warp: 32  threads_per_block_limit: 1024  threads_per_core_limit: 2048
           registers_per_block_limit: 65536  registers_per_core_limit: 65536
-          shared_memory_per_block: {48 * 2**10}  shared_memory_per_block_optin: {227 * 2**10}
-          shared_memory_per_core: {228 * 2**10}
+          shared_memory_per_block: {48 * 2**10}  shared_memory_per_block_optin: {gpu.shared_memory - 2**10}
+          shared_memory_per_core: {gpu.shared_memory}
           block_dim_limit_x: {2**31 - 1}  block_dim_limit_y: 65535  block_dim_limit_z: 65535
         }}
     """
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cuda:
+    capability: int
+    cores: int
+    """Streaming multiprocessors."""
+    fpus: int
+    """Units for float32 in each of them."""
+    clock: float
+    """GHz."""
+    l2_cache: int
+    shared_memory: int
+    """Bytes of a multiprocessor; a block can have all but 1 KiB of them."""
+
+
+_HOPPER = _Cuda(9, 132, 128, 1.98, 50 * 2**20, 228 * 2**10)
+_CUDA = {
+    hardware.CHIPS["a100"].cuda_name: _Cuda(8, 108, 64, 1.41, 40 * 2**20, 164 * 2**10),
+    hardware.CHIPS["h100"].cuda_name: _HOPPER,
+    hardware.CHIPS["h200"].cuda_name: _HOPPER,
+    hardware.CHIPS["b200"].cuda_name: _Cuda(10, 148, 128, 1.965, 126 * 2**20, 228 * 2**10),
+}
 
 
 def wanted_libtpu() -> str:

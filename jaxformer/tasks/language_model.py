@@ -26,7 +26,7 @@ from jaxformer.evaluation.scores import Score, bits_per_character, nats_per_toke
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
-from jaxformer.multihost import processes
+from jaxformer.multihost import processes, storage
 from jaxformer.sharding import Placement
 from jaxformer.tasks.base import Data, Network, Say, Task, TaskConfig
 from jaxformer.training.config import TrainConfig
@@ -310,7 +310,7 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, DeviceBatch, Tok
         data, path = config.data, self._saved(run) or run / self._file(config)
         if processes.first() and not path.exists():
             prepare_tokenizer(corpus.train, data.cache, kind=data.tokenizer, vocab_size=data.vocab_size).save(path)
-        processes.wait("the tokenizer is saved")
+        storage.shared(path)
         tokenizer = load_tokenizer(path)
         train, validation = (prepare_text(text, tokenizer, data.cache) for text in (corpus.train, corpus.validation))
         return TextData(

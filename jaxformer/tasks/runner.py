@@ -21,7 +21,7 @@ from jaxformer.errors import ConfigError, JaxformerError, did_you_mean
 from jaxformer.evaluation.scores import Score
 from jaxformer.files import write_text
 from jaxformer.modules.pure import Params
-from jaxformer.multihost import cluster, processes
+from jaxformer.multihost import cluster, processes, storage
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, rundir, warm_start
 from jaxformer.tasks.base import Corpus, Data, Predictor, Say, TaskConfig
@@ -46,6 +46,7 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
         configuration, or to other data.
       DataError: the data is missing or malformed.
       CheckpointError: a checkpoint cannot be written or read.
+      DistributedError: the processes see different files in `out`, perhaps because they do not share its storage.
       NonFiniteError: a loss or gradient was not finite.
     """
     out, console = pathlib.Path(out), console or Console(stderr=True, quiet=not processes.first())
@@ -54,18 +55,22 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
     training.make_schedule(config.optimizer, steps=config.train.steps)
     _check_metric(task, config.train.metric)
     task.check(config)
+    files = ("config.json", "provenance.json", *task.vocabulary_files)
+    storage.shared_run(out, files)  # otherwise one process would resume the run that another begins
     resumed = rundir.holds_run(out)
     if config.init_from and not resumed:
         _check_init(config.init_from)
     if resumed:
         rundir.check_config(out, registry.read_config(out), config)
     corpus = task.read(config)
-    _agree(out, corpus, resumed)
+    cluster.agree({f"{part} data": text for part, text in corpus.fingerprints.items()})  # before one of them writes
     if resumed:
         rundir.check_data(out, corpus.fingerprints)  # after agreeing, so that all processes refuse together
     else:
         _claim(out, task, config)
     try:
+        if not resumed:
+            storage.shared_run(out, files)
         return _train(task, config, corpus, out, placement, console, resumed)
     except JaxformerError:
         if processes.first():
@@ -131,12 +136,6 @@ def _check_metric(task: AnyTask, metric: str) -> None:
     names = ("loss", *task.figures)
     if metric not in names:
         raise ConfigError(f"unknown train.metric {metric!r}{did_you_mean(metric, names)}")
-
-
-def _agree(out: pathlib.Path, corpus: Corpus, resumed: bool) -> None:
-    """Checks that all processes see the same data and run directory, before one of them writes."""
-    hashes = {f"{part} data": text for part, text in corpus.fingerprints.items()}
-    cluster.agree({**hashes, f"a run in {out}": str(resumed)})
 
 
 def _claim(out: pathlib.Path, task: AnyTask, config: TaskConfig) -> None:

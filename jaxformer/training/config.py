@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from jaxformer.config import at_least
+from jaxformer.config import PLACE, at_least
 from jaxformer.errors import ConfigError
 
 
@@ -41,7 +41,7 @@ class TrainConfig:
     nonfinite: Literal["abort", "skip", "rollback"] = "abort"
     """Reaction to a loss or gradient that is not finite: end; leave the update out; go back to the last checkpoint and
     leave the batch out, at most three times in a row."""
-    stall_minutes: float = 0.0
+    stall_minutes: float = dataclasses.field(default=0.0, metadata=PLACE)
     """Time without progress after which a process says where it is stuck, with all stacks, and ends; 0 for no limit.
     It must be longer than the first step, with its compilation, and than a whole validation."""
     tensorboard: bool = True

@@ -4,12 +4,14 @@
         --wheel dist/jaxformer-0.1.0-py3-none-any.whl --nfs 10.0.0.2:/runs \\
         -- wmt14:base_en_de --out /mnt/runs/base --data-dir /mnt/runs/data
 
-Every host runs the same command beside a copy of the experiments, and JAX asks the machine for the other hosts. The
-exit code is gcloud's. SIGTERM and Ctrl-C stop the training on the hosts, which saves and ends with 85. A training that
-an earlier start left behind, because it was killed or lost its connection, is stopped first.
+Every host runs the same command beside a copy of the experiments, and JAX asks the machine for the other hosts.
+XLA_FLAGS and LIBTPU_INIT_ARGS of this machine are set on the hosts, too. The exit code is gcloud's. SIGTERM and Ctrl-C
+stop the training on the hosts, which saves and ends with 85. A training that an earlier start left behind, because it
+was killed or lost its connection, is stopped first.
 """
 
 import argparse
+import os
 import pathlib
 import shlex
 import shutil
@@ -22,8 +24,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 from names import name, share
 
 # Software versions by the kind of TPU: https://cloud.google.com/tpu/docs/runtimes
-RUNTIMES = {"v5litepod": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": "v2-alpha-tpuv6e"}
+RUNTIMES = {
+    "v4": "tpu-ubuntu2204-base",
+    "v5litepod": "v2-alpha-tpuv5-lite",
+    "v5p": "v2-alpha-tpuv5",
+    "v6e": "v2-alpha-tpuv6e",
+}
 EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
+FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 GONE = ("PREEMPTED", "TERMINATED", "FAILED", "SUSPENDED")
 
 # The following are shell commands for a host; they run in its user's home directory.
@@ -49,8 +57,9 @@ python3 -m uv venv --quiet --allow-existing --python 3.12 .jaxformer &&
 python3 -m uv pip install --quiet --python .jaxformer/bin/python --reinstall-package jaxformer "$wheel"; } ||
 { echo "$(hostname): cannot install Python 3.12 with jaxformer" >&2; exit 1; }"""
 
-# Stops an earlier training first, because gcloud sends a command again after a lost connection.
-TRAIN = f"{STOP}\necho $$ >.jaxformer.pid; exec .jaxformer/bin/python -u -m jaxformer.cli.main train"
+# A process that is stuck for an hour ends.
+TRAIN = """echo $$ >.jaxformer.pid
+exec .jaxformer/bin/python -u -m jaxformer.cli.main train --train.stall-minutes=60"""
 
 
 def main() -> int:
@@ -101,7 +110,12 @@ def train(tpu: "Slice", args: argparse.Namespace, runtime: str) -> int:
         tpu.everywhere(f"share={shlex.quote(args.nfs)}\n{MOUNT}").check_returncode()
     wheel = shlex.quote(f"./{args.wheel.name}[train,tpu]")
     tpu.everywhere(f"wheel={wheel}\n{INSTALL}").check_returncode()
-    return tpu.run(f"{TRAIN} {shlex.join(args.arguments)}")
+    variables = {flags: os.environ[flags] for flags in FLAGS if os.environ.get(flags)}
+    if args.nfs:
+        variables["JAXFORMER_CACHE"] = "/mnt/runs/.cache"  # compiled programs and tokens, for all hosts and restarts
+    exports = "".join(f"export {variable}={shlex.quote(value)}\n" for variable, value in variables.items())
+    # It stops an earlier training first, because gcloud sends a command again after a lost connection.
+    return tpu.run(f"{STOP}\n{exports}{TRAIN} {shlex.join(args.arguments)}")
 
 
 class Slice:

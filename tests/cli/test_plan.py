@@ -1,5 +1,6 @@
 """``jaxformer plan``: what it prints and what it refuses."""
 
+import dataclasses
 import json
 
 import jax
@@ -50,6 +51,32 @@ def test_remedies():
     assert f"--data.tokens_per_batch {24 * 48}: a smaller batch, about 14.5 GiB" in text
     assert "fsdp=8 instead of 4" in text
     assert "8        6.00  all-gather along fsdp" in text
+
+
+def test_loops_that_depend_on_data_are_named():
+    """The rest is printed, and what they send is a lower limit."""
+    found = tight(2, 4, 10)
+    looped = dataclasses.replace(found.collectives[0], kind="all-reduce", count=3, uncounted_loops=("step/while",))
+    found = dataclasses.replace(found, collectives=(*found.collectives, looped))
+    text = plan.report("tight", found, [])
+    assert "10.000  peak, of the 16 that JAX takes: it fits" in text
+    assert "collectives of a step: at least 10.5 MiB sent by each device" in text  # 8 x 0.75 + 3 x 1.5
+    assert "4.50  all-reduce along fsdp, for each iteration of a loop" in text
+    assert "network at least 3000.00" in text
+    assert text.count("    step/while") == 1
+    assert plan.as_data(found, [])["uncounted_loops"] == ["step/while"]
+    certain = plan.report("tight", tight(2, 4, 10), [])
+    assert certain.count("at least") == 1  # memory, whose time is a limit always
+    assert "iteration" not in certain
+
+
+def test_collectives_that_cannot_be_read():
+    found = dataclasses.replace(tight(2, 4, 10), collectives=(), estimate=None, unread="cannot read x")
+    text = plan.report("tight", found, [])
+    assert "10.000  peak, of the 16 that JAX takes: it fits" in text
+    assert "collectives and time of a step: unknown; cannot read x" in text
+    assert "arithmetic: 1.00 TFLOP a step" in text
+    assert "estimate" not in text
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,11 @@ PROGRAM = [sys.executable, "-m", "jaxformer.cli.main"]
 
 
 class Run:
-    """Processes of one run, `devices` CPU devices each, and what they said."""
+    """Processes of one run, `devices` CPU devices each, and what they said; `variables` holds those of one process."""
 
-    def __init__(self, folder, out, *, hosts=2, devices=2, steps=60, program=None, mesh="data=*", settings=()):
+    def __init__(
+        self, folder, out, *, hosts=2, devices=2, steps=60, program=None, mesh="data=*", settings=(), variables=()
+    ):
         with socket.socket() as one:
             one.bind(("127.0.0.1", 0))
             port = one.getsockname()[1]
@@ -47,7 +49,7 @@ class Run:
         self.hosts = []
         for rank in range(hosts):
             with (folder / f"{out}-{rank}.txt").open("a") as said:
-                environment = common | {"JAX_PROCESS_ID": str(rank)}
+                environment = common | {"JAX_PROCESS_ID": str(rank)} | dict(variables).get(rank, {})
                 self.hosts.append(subprocess.Popen(command, cwd=folder, env=environment, stderr=said, stdout=said))
 
     def said(self, rank):

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import socket
 import sys
 import time
 
@@ -200,6 +201,96 @@ def test_different_settings_are_found_at_the_start(folder):
     assert "seed" in odd.said(0)
     assert "process 1" in odd.said(0)
     assert not odd.out.exists()
+
+
+@pytest.mark.parametrize(
+    ("variable", "code", "message"),
+    [
+        ("JAX_NUM_CPU_DEVICES", 1, "the same number of devices: process 1 ({}) 1, the others 2; if a device is broken"),
+        ("JAX_NUM_PROCESSES", 2, "told the same number of processes: process 0 ({}) 2, the others 3"),
+    ],
+)
+def test_different_numbers_are_found_at_the_start(tmp_path, variable, code, message):
+    """Of devices, as after one broke, with a code that launchers retry; of processes, with one that they do not."""
+    value = {"JAX_NUM_CPU_DEVICES": "1", "JAX_NUM_PROCESSES": "3"}[variable]
+    odd = Run(tmp_path, variable.lower(), variables={1: {variable: value}})
+    assert odd.codes() == [code, code]
+    for rank in (0, 1):
+        line = odd.said(rank).splitlines()[-1]
+        assert line.startswith("jaxformer train: the processes must ")
+        assert message.format(socket.gethostname()) in line
+        assert "Traceback" not in odd.said(rank)
+    assert not odd.out.exists()
+
+
+def test_a_port_that_another_program_uses(tmp_path):
+    """One line and a code that launchers retry, from process 0."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        there = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{other.getsockname()[1]}", "JAX_NUM_PROCESSES": "2"}
+        odd = Run(tmp_path, "port", hosts=1, variables={0: there})
+        assert odd.codes() == [1]
+    (line,) = odd.said(0).splitlines()
+    assert line.startswith("jaxformer train: the coordinator cannot listen on port ")
+
+
+ELSEWHERE = """
+import os, sys
+from jaxformer.cli import main
+sys.argv[0] = "jaxformer"
+if os.environ["JAX_PROCESS_ID"] == "1":
+    os.makedirs("disk1", exist_ok=True)
+    os.chdir("disk1")
+sys.exit(main.main())
+"""
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_storage_that_is_not_shared(tmp_path, begun):
+    """Named in all processes after a moment, with a code that launchers retry; a run that was begun stays as it was."""
+    out = f"apart-{begun}"
+    if begun:
+        Run(tmp_path, out, hosts=1, steps=22).finish()
+    files = {path: path.read_bytes() for path in (tmp_path / out).glob("*.json*")}
+    run = Run(tmp_path, out, steps=22, program=[sys.executable, "-c", ELSEWHERE])
+    assert run.codes() == [1, 1]
+    host = socket.gethostname()
+    for rank in (0, 1):
+        assert run.said(rank).splitlines()[-1] == (
+            f"jaxformer train: {out} still looks different to process 1 ({host}) than to process 0 after 30 s; "
+            "it must be on storage that all hosts share"
+        )
+        assert "Traceback" not in run.said(rank)
+    assert {path: path.read_bytes() for path in (tmp_path / out).glob("*.json*")} == files
+    assert (tmp_path / out).exists() == begun
+
+
+LATE = """
+import os, pathlib, sys
+from jaxformer.cli import main
+from jaxformer.multihost import storage
+sys.argv[0] = "jaxformer"
+digest, asked = storage._digest, []
+
+def late(path):
+    asked.append(path)
+    return "" if asked.count(path) < 5 else digest(path)
+
+if os.environ["JAX_PROCESS_ID"] == os.environ["LATE"]:
+    storage._digest = late
+sys.exit(main.main())
+"""
+
+
+@pytest.mark.parametrize("late", ["0", "1"])
+def test_storage_that_shows_files_late(tmp_path, late):
+    """A host that sees a run's files later than the other waits for them, and resumes the same run."""
+    Run(tmp_path, f"late{late}", steps=22).finish()
+    program = [sys.executable, "-c", LATE]
+    run = Run(
+        tmp_path, f"late{late}", steps=22, program=program, variables={0: {"LATE": late}, 1: {"LATE": late}}
+    ).finish()
+    assert "resumed from step 22" in run.said(0)
+    assert run.steps() == 22
 
 
 DIFFERENT = """

@@ -73,6 +73,27 @@ def test_a_lost_constraint_exceeds_the_limit(removed, limit):
     assert found[number] > 1.4 * LIMITS["big-128"][number], found
 
 
+def test_a_mesh_that_cuts_the_length():
+    """Keys and values go around a ring, as often as the attentions need; of no collective is the number unknown.
+
+    The compiler spreads some gathers over the loops of attention, whose iterations depend on the padding.
+    """
+    config = resolve(f"{EXPERIMENTS}:base_en_de")
+    model = dataclasses.replace(config.model, num_encoder_layers=1, num_decoder_layers=1)
+    config = dataclasses.replace(config, mesh="fsdp=2,context=2,tensor=4", model=model)
+    found = compiled(config, "v5e:4x4", (64, 512))
+    assert found.uncounted_loops == []
+    rings = [one for one in found.collectives if one.kind == "collective-permute" and one.axes == ("context",)]
+    shard = 64 // 2 * 512 // 2 * config.model.d_model // 4  # numbers of a device's keys
+    assert {one.bytes for one in rings} == {2 * shard, 4 * shard}
+    # Three attentions, each with keys and values: one hop forward, two backward, and two of their gradients in float32.
+    assert sum(one.count for one in rings if one.bytes == 2 * shard) == 3 * 2 * (1 + 2)
+    assert sum(one.count for one in rings if one.bytes == 4 * shard) == 3 * 2 * 2
+    sent = sum(one.wire * one.count for one in found.collectives) / MIB
+    assert found.memory.peak / MIB < 608, found.memory.peak
+    assert sent < 320, sent
+
+
 def test_slices_exchange_gradients_only():
     """Along the slow network goes a sum of as many bytes as a device holds of the parameters; of activations, none."""
     config = resolve(f"{EXPERIMENTS}:base_en_de")

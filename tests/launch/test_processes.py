@@ -104,9 +104,10 @@ def test_missing_processes_are_reported(trained, rank):
 
 def test_a_process_that_fails_ends_at_once(trained):
     """JAX's own exit would wait for the other process and return 134."""
-    first, second = programs.train("wrong"), programs.train("wrong", "--devices", "3")
+    first, second = programs.train("wrong"), programs.train("wrong", "--devices", "1")
     processes = pair(trained, (0, first), (1, second), JAXFORMER_HEARTBEAT_TIMEOUT="10")
     code, output, seconds = programs.finish(processes[1], timeout=60)
     assert (code, seconds < 30) == (2, True), output
-    assert "jaxformer train: expected 3 devices in all, but there are 2: process 1 of 2" in output
-    assert programs.finish(processes[0], timeout=60)[0] == -signal.SIGABRT
+    assert "jaxformer train: expected 1 devices in all, but there are 2: process 1 of 2" in output
+    # The other is aborted, or its exchange with this one fails first; launchers retry after both.
+    assert programs.finish(processes[0], timeout=60)[0] in (1, -signal.SIGABRT)

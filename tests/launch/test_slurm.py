@@ -12,7 +12,7 @@ import pytest
 
 from tests.launch import programs
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]  # it waits for a queue and three trainings
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
 CONFIGURATION = """
@@ -99,11 +99,12 @@ def test_a_preempted_job_resumes(trained, slurm, tmp_path):
 
     file = str(programs.LAUNCH / "slurm" / "train.sbatch")
     command = ["train", "demo", "--out", "queued", *programs.SETTINGS, "--devices", "4"]
-    job = ask("sbatch", "--parsable", "--ntasks-per-node=2", file, *command[1:]).strip()
+    job = ask("sbatch", "--parsable", "--ntasks-per-node=2", "--cpus-per-task=2", file, *command[1:]).strip()
     log = trained / f"jaxformer-{job}.log"
     state = lambda: re.search(r"JobState=(\w+)", ask("scontrol", "show", "job", job))[1]
 
     programs.until(lambda: len(programs.losses(trained / "queued")) > 5 or state() in ("FAILED", "COMPLETED"))
+    assert "CPUs=4 " in ask("scontrol", "show", "step", f"{job}.0")
     ask("scancel", "--signal=TERM", job)
     programs.until(lambda: state() in ("PENDING", "FAILED", "COMPLETED"), timeout=60)
     output = log.read_text()

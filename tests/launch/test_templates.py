@@ -30,11 +30,12 @@ HOSTILE = [
     "--flag=1 2",
 ]
 VALUES = {
-    "k8s/job.yaml": "NAME=base IMAGE=registry/j:1 NODES=4 GPUS=8 CLAIM=runs",
-    "k8s/jobset.yaml": "NAME=base IMAGE=registry/j:1 SLICES=2 HOSTS=4 CHIPS=4 TOPOLOGY=4x4 "
+    "k8s/job.yaml": "NAME=base IMAGE=registry/j:1 NODES=4 GPUS=8 CPUS=96 MEMORY=900 CLAIM=runs",
+    "k8s/jobset.yaml": "NAME=base IMAGE=registry/j:1 SLICES=2 HOSTS=4 CHIPS=4 CPUS=100 MEMORY=180 TOPOLOGY=4x4 "
     "ACCELERATOR=tpu-v5-lite-podslice CLAIM=runs",
-    "sky/train.yaml": "NAME=base ACCELERATORS=H100:8 IMAGE=registry/j:1 BUCKET=gs://my-runs",
+    "sky/train.yaml": "NAME=base ACCELERATORS=H100:8 CPUS=64 MEMORY=500 IMAGE=registry/j:1 BUCKET=gs://my-runs",
 }
+WATCHDOG = "--train.stall-minutes=60"
 
 
 def render(template, *arguments, **changed):
@@ -65,7 +66,74 @@ def in_kubernetes(argument):
 @pytest.mark.parametrize(("template", "kind"), [("k8s/job.yaml", "Job"), ("k8s/jobset.yaml", "JobSet")])
 def test_arguments_reach_a_container_unchanged(template, kind):
     got = container(documents(template, "base", *HOSTILE)[kind])["args"]
-    assert [in_kubernetes(argument) for argument in got] == ["train", "base", *HOSTILE]
+    assert [in_kubernetes(argument) for argument in got] == ["train", WATCHDOG, "base", *HOSTILE]
+
+
+def test_a_pod_with_tpus_may_lock_memory_and_open_devices():
+    """GKE lets only root do so; the limit is raised before the arguments run, which the shell does not read."""
+    document = documents("k8s/jobset.yaml", "base", *HOSTILE)["JobSet"]
+    train, pod = container(document), document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert pod["securityContext"] == {"runAsUser": 0}
+    assert train["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"add": ["SYS_RESOURCE"]}}
+    shell, option, script, *words = train["command"] + [in_kubernetes(argument) for argument in train["args"]]
+    stubs = "ulimit() { printf '%s\\0' ulimit \"$@\"; }; jaxformer() { printf '%s\\0' \"$@\"; }; "
+    for outcome, expected in (("", ["train", WATCHDOG, "base", *HOSTILE]), ("return 1; ", None)):
+        line = stubs.replace("ulimit() { ", f"ulimit() {{ {outcome}") + script.replace("exec ", "")
+        done = subprocess.run([shell, option, line, *words], capture_output=True, text=True, timeout=60)
+        printed = done.stdout.split("\0")[:-1]
+        assert (printed, done.returncode) == ((["ulimit", "-l", "unlimited", *expected], 0) if expected else ([], 1))
+
+
+def test_the_ports_are_those_of_jax():
+    from jax._src.clusters.cloud_tpu_cluster import coordinator_port
+
+    ports = [port["containerPort"] for port in container(documents("k8s/jobset.yaml", "base")["JobSet"])["ports"]]
+    assert int(coordinator_port) in ports
+
+
+@pytest.mark.parametrize(
+    ("template", "kind", "variable", "platforms"),
+    [
+        ("k8s/job.yaml", "Job", "XLA_FLAGS", "cuda,cpu"),
+        ("k8s/jobset.yaml", "JobSet", "LIBTPU_INIT_ARGS", "tpu,cpu"),
+        ("sky/train.yaml", None, "XLA_FLAGS", "cuda,cpu"),
+    ],
+)
+def test_flags_caches_and_requests(template, kind, variable, platforms):
+    """Flags may be left out; programs and tokens are kept where all hosts and the next start find them."""
+    for flags in (None, "--xla_a=1 --xla_b='x y'"):
+        document = documents(template, "base", FLAGS=flags)[kind]
+        if kind is None:
+            variables = document["envs"]
+            assert (document["resources"]["cpus"], document["resources"]["memory"]) == ("64+", "500+")
+        else:
+            variables = {variable["name"]: variable.get("value") for variable in container(document)["env"]}
+            values = dict(item.split("=", 1) for item in VALUES[template].split())
+            requests = {"cpu": int(values["CPUS"]), "memory": f"{values['MEMORY']}Gi"}
+            assert container(document)["resources"]["requests"] == requests
+        assert variables[variable] == (flags or "")
+        assert variables["JAXFORMER_CACHE"] == "/runs/.cache"
+        assert variables["JAX_PLATFORMS"] == platforms
+
+
+def with_rdma(folder):
+    """Returns the job for hosts with RDMA, made by the command that its first lines give."""
+    text = (programs.LAUNCH / "k8s" / "job.yaml").read_text(encoding="utf-8")
+    command = re.search(r"(sed .*) launch/k8s/job.yaml > job.yaml", text)[1]
+    done = subprocess.run(["sh", "-c", command], input=text, capture_output=True, text=True, timeout=60)
+    (folder / "job.yaml").write_text(done.stdout)
+    words = [sys.executable, programs.LAUNCH / "render.py", folder / "job.yaml", *VALUES["k8s/job.yaml"].split()]
+    done = subprocess.run([*words, "--", "base"], capture_output=True, text=True, timeout=60)
+    return {part["kind"]: part for part in yaml.safe_load_all(done.stdout)}
+
+
+def test_rdma_is_an_option(tmp_path):
+    plain, rdma = container(documents("k8s/job.yaml", "base")["Job"]), container(with_rdma(tmp_path)["Job"])
+    assert "securityContext" not in plain
+    assert rdma["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
+    assert rdma["resources"]["limits"] == {"nvidia.com/gpu": 8, "rdma/hca": 1}
+    names = lambda one: {variable["name"] for variable in one["env"]}
+    assert names(rdma) - names(plain) == {"NCCL_IB_HCA", "NCCL_SOCKET_IFNAME"}
 
 
 def test_arguments_reach_a_shell_unchanged():
@@ -73,7 +141,7 @@ def test_arguments_reach_a_shell_unchanged():
     # Instead of jaxformer, a command that prints its arguments with a NUL after each.
     script = script.replace("cd /jaxformer", "").replace("exec jaxformer", "printf '%s\\0'")
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.stdout.split("\0")[:-1] == ["train", "base", *HOSTILE]
+    assert done.stdout.split("\0")[:-1] == ["train", WATCHDOG, "base", *HOSTILE]
 
 
 def test_skypilot_retries_on_one_machine():
@@ -88,7 +156,10 @@ def test_skypilot_retries_on_one_machine():
 
 def batch_script(folder, code, *arguments, **variables):
     """Runs the job's script with tasks that end with a code, and returns the arguments of srun and scontrol."""
-    for name, body in {"srun": f'shift 2; printf "%s\\0" "$@"; exit {code}', "scontrol": 'echo "$@" > called'}.items():
+    for name, body in {
+        "srun": f'printf "%s\\0" "$@" "$SRUN_CPUS_PER_TASK"; exit {code}',
+        "scontrol": 'echo "$@" > called',
+    }.items():
         (folder / name).write_text(f"#!/bin/bash\n{body}\n")
         (folder / name).chmod(0o755)
     env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "12", **variables}
@@ -100,7 +171,18 @@ def batch_script(folder, code, *arguments, **variables):
 
 
 def test_arguments_reach_srun_unchanged(tmp_path):
-    assert batch_script(tmp_path, 85, "base", *HOSTILE)[0] == ["jaxformer", "train", "base", *HOSTILE]
+    *options, command, train, watchdog = [
+        "--export=ALL",
+        "--label",
+        "--kill-on-bad-exit=1",
+        "jaxformer",
+        "train",
+        WATCHDOG,
+    ]
+    expected = [*options, command, train, watchdog, "base", *HOSTILE]
+    assert batch_script(tmp_path, 85, "base", *HOSTILE)[0] == [*expected, ""]
+    # srun takes the cores of a task from this variable, not from the options of sbatch.
+    assert batch_script(tmp_path, 85, "base", *HOSTILE, SLURM_CPUS_PER_TASK="7")[0] == [*expected, "7"]
 
 
 @pytest.mark.parametrize(
@@ -143,8 +225,9 @@ def test_values_cannot_become_yaml():
     [
         ({"GPUS": "8; id"}, "GPUS must be a whole number"),
         ({"GPUS": "0"}, "GPUS must be a whole number"),
-        ({"GPUS": None}, "needs CLAIM, GPUS"),
-        ({"GPU": "8"}, "got CLAIM, GPU, GPUS"),
+        ({"MEMORY": "900Gi"}, "MEMORY must be a whole number"),
+        ({"GPUS": None}, "needs CLAIM, CPUS, FLAGS, GPUS"),
+        ({"GPU": "8"}, "got CLAIM, CPUS, FLAGS, GPU, GPUS"),
         ({"IMAGE": ""}, "IMAGE is empty"),
     ],
 )
@@ -193,7 +276,7 @@ def test_exit_codes_and_rights(template, kind):
     pod = job["template"]["spec"]
     assert not pod["automountServiceAccountToken"]
     assert not result["ServiceAccount"]["automountServiceAccountToken"]
-    assert pod["securityContext"]["runAsNonRoot"]
+    assert kind == "JobSet" or pod["securityContext"]["runAsNonRoot"]
     assert pod["restartPolicy"] == "Never"
 
 
@@ -202,13 +285,13 @@ def module(name):
 
 
 @pytest.mark.faults
-def test_kubernetes_accepts_the_templates():
+def test_kubernetes_accepts_the_templates(tmp_path):
     validate = module("kubernetes_validate")
     job = documents("k8s/job.yaml", "base", "--seed", "1")
     jobset = documents("k8s/jobset.yaml", "base")
     spec = jobset["JobSet"]["spec"]["replicatedJobs"][0]["template"]["spec"]
     embedded = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "slice"}, "spec": spec}
-    for document in [*job.values(), jobset["ServiceAccount"], embedded]:
+    for document in [*job.values(), with_rdma(tmp_path)["Job"], jobset["ServiceAccount"], embedded]:
         validate.validate(document, "1.31", strict=True)
     embedded["spec"]["paralelism"] = 4
     with pytest.raises(validate.ValidationError, match="paralelism"):

@@ -66,14 +66,15 @@ def executable(path, text):
 
 
 def environment(folder, **variables):
-    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", **variables}
+    clean = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
+    return {**clean, "PATH": f"{folder}:{os.environ['PATH']}", **variables}
 
 
-def train(folder, state, *arguments, fail="", **settings):
+def train(folder, state, *arguments, fail="", variables=(), **settings):
     """Runs the script and returns its exit code, the calls of gcloud, and the errors."""
     done = subprocess.run(
         command(folder, state, *arguments, **settings),
-        cwd=folder, env=environment(folder, FAIL=fail), capture_output=True, text=True, timeout=60,
+        cwd=folder, env=environment(folder, FAIL=fail, **dict(variables)), capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     return done.returncode, calls(folder), done.stderr
 
@@ -120,7 +121,7 @@ def test_the_slice_is_created_if_necessary_and_trains_on_all_hosts(tmp_path, sta
     assert mount.startswith("share=10.0.0.2:/runs\n")
     assert install.startswith("wheel='./j-1.whl[train,tpu]'\n")
     assert start.startswith(stop)
-    assert start.endswith(" train demo --out /mnt/runs/base")
+    assert start.endswith(" train --train.stall-minutes=60 demo --out /mnt/runs/base")
 
 
 def test_without_a_share_nothing_is_mounted(tmp_path):
@@ -141,8 +142,17 @@ def test_arguments_reach_the_hosts_unchanged(tmp_path):
     assert code == 0
     line = lines(made)[-1].replace("exec .jaxformer/bin/python -u -m jaxformer.cli.main", "printf '%s\\0'")
     for shell in ("bash", "sh"):
-        assert sh(line, tmp_path, shell).stdout.split("\0")[:-1] == ["train", "base", *HOSTILE]
+        words = sh(line, tmp_path, shell).stdout.split("\0")[:-1]
+        assert words == ["train", "--train.stall-minutes=60", "base", *HOSTILE]
     assert not [name for name in "xyz" if (tmp_path / name).exists()]
+
+
+def test_flags_and_the_cache_reach_the_hosts(tmp_path):
+    flags = {"XLA_FLAGS": "--xla_a=1 $(touch x)", "LIBTPU_INIT_ARGS": "--xla_tpu_b='y z'"}
+    _, made, _ = train(tmp_path, "READY", "base", options=["--nfs", "10.0.0.2:/runs"], variables=flags)
+    line = lines(made)[-1].split("exec ")[0]
+    line += 'printf \'%s\\0\' "$XLA_FLAGS" "$LIBTPU_INIT_ARGS" "$JAXFORMER_CACHE"'
+    assert sh(line, tmp_path, "sh").stdout.split("\0")[:-1] == [*flags.values(), "/mnt/runs/.cache"]
 
 
 def host(folder):

@@ -1,11 +1,14 @@
 """Who the processes of a run are, from what launchers say; nothing here connects to anybody."""
 
 import os
+import socket
 import sys
+from types import SimpleNamespace
 
 import jax
 import pytest
 
+from jaxformer.errors import ConfigError
 from jaxformer.multihost import cluster
 from jaxformer.multihost.cluster import Cluster, detect, gpus_of_task
 
@@ -145,9 +148,61 @@ def test_every_gpu_of_a_node_has_one_task():
 
 
 def test_another_number_of_devices_is_refused(only):
+    """Fewer may be a broken device, which another start may avoid; more is a wrong number."""
     assert "8 of 8 devices" in str(cluster.initialize(devices=8))
-    with pytest.raises(ValueError, match="expected 16 devices in all, but there are 8"):
+    here = rf"there are 8: process 0 of 1 .*, on {socket.gethostname()}$"
+    with pytest.raises(cluster.DistributedError, match=f"expected 16 devices in all, but {here}") as fewer:
         cluster.initialize(devices=16)
+    with pytest.raises(ConfigError, match=f"expected 4 devices in all, but {here}") as more:
+        cluster.initialize(devices=4)
+    assert (fewer.value.exit_code, more.value.exit_code) == (1, 2)
+
+
+@pytest.mark.parametrize("listens_at", ["127.0.0.1", ""])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "10.0.0.7"])
+def test_a_port_in_use_is_found_before_jax_uses_it(only, listens_at, host):
+    """JAX would share it with the coordinator of the other run."""
+    with socket.create_server((listens_at, 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(cluster.DistributedError, match=f"cannot listen on port {port} of .*: Address already"):
+            cluster._connect(Cluster("as set", f"{host}:{port}", 2, 0))
+    cluster._check_port(f"127.0.0.1:{port}")
+    cluster._check_port(f"[::]:{port}")
+    cluster._check_port(f"no.such.host.invalid:{port}")  # JAX says so
+
+
+@pytest.fixture
+def three(monkeypatch):
+    """Three processes played by one, with 2 devices each: what they would have sent is given."""
+    devices = [SimpleNamespace(process_index=i) for i in (0, 0, 1, 1, 2, 2)]
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    monkeypatch.setattr(jax, "devices", lambda: devices)
+    monkeypatch.setattr(cluster.socket, "gethostname", lambda: "a")
+    rows = []
+
+    def gathered(mine):
+        sent = rows.pop(0)
+        assert sent[0] == mine
+        return cluster.np.stack([cluster.np.frombuffer(row, cluster.np.uint8) for row in sent])
+
+    monkeypatch.setattr(cluster, "_gathered", gathered)
+    send = lambda *exchanges: rows.extend([[name.encode().ljust(64, b"\0") for name in ("a", "b", "c")], *exchanges])
+    return SimpleNamespace(send=send, devices=devices)
+
+
+def test_numbers_that_differ_are_named(three):
+    told = lambda *numbers: [number.to_bytes(4) for number in numbers]
+    three.send(told(3, 3, 3))
+    cluster._check_counts(3)
+    three.send(told(3, 4, 3))
+    with pytest.raises(ConfigError, match=r"the same number of processes: process 1 \(b\) 4, the others 3$"):
+        cluster._check_counts(3)
+    three.send(told(3, 3, 3))
+    del three.devices[-1]
+    broken = r"the same number of devices: process 2 \(c\) 1, the others 2; if a device is broken"
+    with pytest.raises(cluster.DistributedError, match=broken) as error:
+        cluster._check_counts(3)
+    assert error.value.exit_code == 1  # the launchers try again
 
 
 def test_one_process_agrees_with_itself_and_leaves_as_usual():
@@ -157,32 +212,18 @@ def test_one_process_agrees_with_itself_and_leaves_as_usual():
     assert not jax.distributed.is_initialized()
 
 
-def test_processes_that_differ_are_named(monkeypatch):
-    """Three processes played by one: the gathered rows are what they would have sent."""
+def test_processes_that_differ_are_named(three):
     sent = [{"seed": "1", "code": "a"}, {"seed": "2", "code": "a"}, {"seed": "1", "code": "b"}]
-    monkeypatch.setattr(jax, "process_count", lambda: 3)
-    monkeypatch.setattr(cluster.socket, "gethostname", lambda: "host")
-
-    def gathered(rows):
-        rows = iter(rows)
-
-        def process_allgather(mine):
-            found = next(rows)
-            assert bytes(mine) == found[0]
-            return cluster.np.stack([cluster.np.frombuffer(row, cluster.np.uint8) for row in found])
-
-        return process_allgather
 
     def rows(sent):
         digest = cluster._digest
-        yield [name.encode().ljust(64, b"\0") for name in ("host", "b", "c")]
         yield [digest("\0".join(sorted(what))) for what in sent]
         yield [b"".join(digest(what[name]) for name in sorted(what)) for what in sent]
 
-    monkeypatch.setattr(cluster.multihost_utils, "process_allgather", gathered(rows(sent)))
-    with pytest.raises(ValueError, match=r"process 0 \(host\): code of process 2 \(c\); seed of process 1 \(b\)"):
+    three.send(*rows(sent))
+    with pytest.raises(ValueError, match=r"process 0 \(a\): code of process 2 \(c\); seed of process 1 \(b\)"):
         cluster.agree(sent[0])
     sent = [sent[0], sent[0], {"x": "1"}]
-    monkeypatch.setattr(cluster.multihost_utils, "process_allgather", gathered(rows(sent)))
+    three.send(*list(rows(sent))[:1])
     with pytest.raises(ValueError, match=r"process 2 \(c\) know other settings"):
         cluster.agree(sent[0])

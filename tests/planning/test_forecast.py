@@ -66,6 +66,19 @@ def test_a_step_that_does_not_fit(here, monkeypatch):
     assert (found.collectives, found.estimate) == ((), None)
 
 
+def test_a_program_that_cannot_be_read(here, monkeypatch):
+    """Its memory is known all the same, after minutes of compiling."""
+    mesh = topology.mesh("v5e:2x4", "fsdp=4,tensor=2")
+    step = workload(MODEL, mesh, SHAPE)
+    program = step.lowered.compile()
+    text = program.as_text().replace("replica_groups=", "replica_groups=new:")
+    odd = SimpleNamespace(as_text=lambda: text, memory_analysis=program.memory_analysis)
+    found = forecast(dataclasses.replace(step, lowered=SimpleNamespace(compile=lambda: odd)), "v5e:2x4", mesh)
+    assert found.memory == forecast(step, "v5e:2x4", mesh).memory
+    assert (found.collectives, found.estimate, found.uncounted_loops) == ((), None, [])
+    assert found.unread.startswith("cannot read which devices take part in: ")
+
+
 @pytest.mark.parametrize("norm_position", ["pre", pytest.param("post", marks=pytest.mark.full)])
 @pytest.mark.parametrize("remat", [False, True])
 def test_arithmetic_is_that_of_the_program(norm_position, remat):

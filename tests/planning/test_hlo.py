@@ -91,8 +91,13 @@ ENTRY %main (x: f32[8]) -> (u32[], f32[8]) {
 @pytest.mark.parametrize(("start", "turns"), [(0, 8), (6, 5), (15, 1), (16, 0)])
 def test_a_loop_without_a_note_is_counted(start, turns):
     """TPU programs have none; the windowed products of that compiler go two steps at a time."""
-    (found,) = hlo.collectives(LOOP.replace("START", str(start)), GRID)
-    assert found == hlo.Collective("collective-permute", 32, 32, 2, ("data",), turns, "")
+    text = LOOP.replace("START", str(start))
+    copied = text.replace("%more = u32[]{:T(128)} add", "%added = u32[]{:T(128)S(6)} add")
+    copied = copied.replace("  %done =", "  %more = u32[]{:T(128)} copy(%added)\n  %done =")
+    assert copied.count("copy(") == 2
+    for program in (text, copied):  # what the next iteration gets may be a copy of the addition
+        (found,) = hlo.collectives(program, GRID)
+        assert found == hlo.Collective("collective-permute", 32, 32, 2, ("data",), turns, "")
 
 
 FUSED = """
@@ -141,10 +146,81 @@ def test_what_goes_to_another_slice(kind, size):
             hlo.collectives(text, mesh)
 
 
-def test_a_loop_that_depends_on_data_is_refused():
-    text = LOOP.replace("constant(START)", "parameter(1)")
-    with pytest.raises(ValueError, match="cannot tell how often a loop with a collective runs"):
-        hlo.collectives(text, GRID)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("constant(START)", "parameter(1)"),
+        ("constant(16)", "parameter(1)"),
+        ("constant(2)", "parameter(1)"),
+        ("add(%counter.1", "multiply(%counter.1"),
+        ("direction=LT", "direction=NE"),
+        (" tuple(%more", " opt-barrier(%more"),
+    ],
+)
+def test_a_loop_that_depends_on_data_is_named(old, new):
+    assert old in LOOP
+    text = LOOP.replace(old, new).replace("START", "0")
+    (found,) = hlo.collectives(text, GRID)
+    assert found == hlo.Collective("collective-permute", 32, 32, 2, ("data",), 1, "", ("loop",))
+    (found,) = hlo.collectives(text.replace("body=%body", 'body=%body, metadata={op_name="step/while"}'), GRID)
+    assert found.uncounted_loops == ("step/while",)
+
+
+def test_one_iteration_of_a_loop_that_depends_on_data_is_counted():
+    """Within it and around it, other loops count as often as they run."""
+
+    def search(x, _):
+        more = lambda x: jax.lax.scan(lambda x, _: (jnp.tanh(jax.lax.psum(x, "tensor")), None), x, length=5)[0]
+        x = jax.lax.while_loop(lambda x: x.sum() < 3, more, x)
+        return jax.lax.ppermute(x, "data", [(0, 1), (1, 2), (2, 3), (3, 0)]), None
+
+    found = compiled(lambda x: jax.lax.scan(search, x, length=3)[0], 8, 16)
+    assert {one.kind: one.count for one in found} == {"all-reduce": 15, "collective-permute": 3}
+    ((loop,),) = [one.uncounted_loops for one in found if one.kind == "all-reduce"]
+    assert loop.endswith("while")
+    assert [one.uncounted_loops for one in found if one.kind == "collective-permute"] == [()]
+
+
+SPREAD = """
+%first (x: bf16[8]) -> bf16[16] {
+  %x = bf16[8]{0} parameter(0)
+  ROOT %gathered = bf16[16]{0} all-gather(%x), channel_id=3, replica_groups=[4,2]<=[8], dimensions={0}, \
+frontend_attributes={chain_id="0"}, backend_config={"async_collective_fusion_config":{"flag_start":"-1"}}
+}
+
+%next (x: bf16[8]) -> bf16[16] {
+  %x = bf16[8]{0} parameter(0)
+  ROOT %gathered = bf16[16]{0} all-gather(%x), channel_id=3, replica_groups=[4,2]<=[8], dimensions={0}, \
+frontend_attributes={chain_id="0"}, backend_config={"async_collective_fusion_config":{"flag_start":"2"}}
+}
+
+%cond (p: (s32[], bf16[8], s32[])) -> pred[] {
+  %p = (s32[], bf16[8], s32[]) parameter(0)
+  %counter = s32[] get-tuple-element(%p), index=0
+  %stop = s32[] get-tuple-element(%p), index=2
+  ROOT %less = pred[] compare(%counter, %stop), direction=LT
+}
+
+%body (p: (s32[], bf16[8], s32[])) -> (s32[], bf16[8], s32[]) {
+  %p = (s32[], bf16[8], s32[]) parameter(0)
+  %x = bf16[8]{0} get-tuple-element(%p), index=1
+  %part = bf16[16]{0} fusion(%x), kind=kOutput, calls=%next
+  ROOT %all = (s32[], bf16[8], s32[]) tuple(%x, %x, %x)
+}
+
+ENTRY %main (x: bf16[8]) -> bf16[16] {
+  %x = bf16[8]{0} parameter(0)
+  %async-collective-start = bf16[16]{0} fusion(%x), kind=kCustom, calls=%first
+  %loop = (s32[], bf16[8], s32[]) while(%p), condition=%cond, body=%body
+  ROOT %async-collective-done = bf16[16]{0} fusion(%x), kind=kCustom, calls=%next
+}
+"""
+
+
+def test_a_collective_spread_over_fusions_is_one():
+    """A TPU carries it out beside the products of other fusions, as here in a loop that depends on data."""
+    (found,) = hlo.collectives(SPREAD, GRID)
+    assert found == hlo.Collective("all-gather", 32, 32, 2, ("tensor",), 1, "")
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,18 @@ def test_names_of_clouds():
     assert topology.parse("v5litepod:4x4") == topology.parse("v5e:4x4")
 
 
+def test_every_chip_of_a_cloud_can_be_planned():
+    """All but old or rare GPUs, with the limits of their own generation."""
+    assert {*hardware.CHIPS, *hardware.OTHER_NAMES} - {*topology.SIZES} == {"v100", "h100-pcie", "v5litepod"}
+    cores = {}
+    for kind in topology.SIZES:
+        if (chip := hardware.CHIPS[kind]).gpu:
+            text = topology._target_config(chip)
+            assert f'device_description_str: "{chip.cuda_name}"' in text
+            cores[kind] = re.search(r"major: (\d+) minor: 0 }\n +core_count: (\d+)", text).groups()
+    assert cores == {"a100": ("8", "108"), "h100": ("9", "132"), "h200": ("9", "132"), "b200": ("10", "148")}
+
+
 def test_what_to_install(monkeypatch):
     """The version is the one that this JAX asks for."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -79,9 +91,11 @@ def test_memory_that_jax_refuses(monkeypatch, said):
 def test_gpus():
     if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         pytest.skip("no CUDA wheels, 5 GB, which compile for GPUs: by hand")
-    devices = topology.devices("h100:2x4")
-    assert [device.process_index for device in devices] == [0] * 4 + [1] * 4
-    assert {device.platform for device in devices} == {"gpu"}
+    for kind in ("a100", "h100", "h200", "b200"):
+        devices = topology.devices(f"{kind}:2x4")
+        assert [device.process_index for device in devices] == [0] * 4 + [1] * 4
+        assert {device.platform for device in devices} == {"gpu"}
+        assert {hardware.by_device_kind(device.device_kind) for device in devices} == {hardware.CHIPS[kind]}
 
 
 def test_devices():
@@ -90,7 +104,13 @@ def test_devices():
     assert [device.slice_index for device in two] == [0] * 8 + [1] * 8
     assert dict(sharding.mesh("slice=2,fsdp=8", two).shape) == {"slice": 2, "fsdp": 8}
     assert len(topology.devices("tpu7x:2x2x1")) == 8  # of four chips
-    for name in ("v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"):  # the kinds that utilization goes by
+    for name in (
+        "v4:2x2x1",
+        "v5litepod:2x2",
+        "v5p:2x2x1",
+        "v6e:2x2",
+        "tpu7x:2x2x1",
+    ):  # the kinds that utilization goes by
         kind = topology.devices(name)[0].device_kind
         assert hardware.by_device_kind(kind) is topology.parse(name).chip
     with pytest.raises(ValueError, match=r"libtpu has no topology 'v5p:5x5x5' .*did you mean 'v5p:"):

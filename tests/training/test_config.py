@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from jaxformer.config import fingerprint
 from jaxformer.errors import ConfigError
 from jaxformer.training import TrainConfig
 
@@ -35,3 +36,8 @@ def test_refusals(settings, message):
 def test_rollbacks():
     """Three in a row, where they are asked for."""
     assert [TrainConfig(nonfinite=kind).rollbacks for kind in ("abort", "skip", "rollback")] == [0, 0, 3]
+
+
+def test_a_run_may_go_on_with_another_watchdog():
+    """Launchers switch it on for a run that began without it."""
+    assert fingerprint(TrainConfig()) == fingerprint(TrainConfig(stall_minutes=60)) != fingerprint(TrainConfig(steps=7))

@@ -25,7 +25,7 @@ from jaxformer.evaluation.scores import Score, bleu, chrf, moses_bleu
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
-from jaxformer.multihost import processes
+from jaxformer.multihost import processes, storage
 from jaxformer.sharding import Placement
 from jaxformer.tasks.base import Data, Network, Say, Task
 from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
@@ -177,7 +177,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         path, data = run / "tokenizer.model", config.data
         if processes.first() and not path.exists():
             prepare_tokenizer(corpus.train, data.cache, vocab_size=data.vocab_size, kind=data.tokenizer).save(path)
-        processes.wait("the tokenizer is saved")
+        storage.shared(path)
         return load_tokenizer(path)
 
     def vocabulary(self, run: pathlib.Path) -> Tokenizer:

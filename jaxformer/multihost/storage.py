@@ -1,0 +1,64 @@
+"""Files that all processes of a run must see alike, as on storage that they share.
+
+A network file system may show a host an old state for a moment, because it caches attributes. A folder that is not
+shared never looks the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+import time
+from collections.abc import Callable, Iterable
+
+from jaxformer.multihost import cluster, processes
+
+SECONDS = 30.0
+"""The time that storage has to show all processes the same; the Linux client of NFS caches a folder for as long."""
+
+
+def shared(path: pathlib.Path, *, seconds: float = SECONDS) -> None:
+    """Waits until all processes see the same file at a path, or none.
+
+    Raises:
+      DistributedError: in every process, because they still see different ones after `seconds`.
+    """
+    _same(path, lambda: _digest(path), seconds)
+
+
+def shared_run(out: pathlib.Path, files: Iterable[str], *, seconds: float = SECONDS) -> None:
+    """Waits until all processes see the same run, or none, in a run directory: its files, log and checkpoints.
+
+    Args:
+      files: the names of the files that are read from it.
+
+    Raises:
+      DistributedError: in every process, because they still see different ones after `seconds`.
+    """
+    names = list(files)
+
+    def seen() -> str:
+        entries = {path.name for path in out.iterdir()} if out.is_dir() else set()
+        steps = sorted(path.name for path in (out / "checkpoints").glob("[0-9]*") if path.name.isdigit())
+        return "\n".join([str(bool(entries)), str("log.jsonl" in entries), *steps, *(_digest(out / x) for x in names)])
+
+    _same(out, seen, seconds)
+
+
+def _same(path: pathlib.Path, seen: Callable[[], str], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while unlike := cluster.differing(seen()):
+        if processes.decided(time.monotonic() >= deadline):
+            raise cluster.DistributedError(
+                f"{path} still looks different to {', '.join(unlike)} than to process 0 after {seconds:.0f} s; "
+                "it must be on storage that all hosts share"
+            )
+        time.sleep(0.2)
+
+
+def _digest(path: pathlib.Path) -> str:
+    """Returns a digest of a file's contents; an empty text if it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
