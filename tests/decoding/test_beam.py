@@ -124,6 +124,19 @@ def test_a_stopped_sentence_keeps_its_result():
     assert int(together.lengths[1].max()) == 6
 
 
+@pytest.mark.parametrize("count_eos", [True, False])
+def test_an_exact_stop_waits_for_what_can_still_win(count_eos):
+    """Two hypotheses finish first, and a longer one overtakes both, because its score is a mean."""
+    table = np.full((VOCAB, VOCAB), -20.0, np.float32)
+    table[BEGIN, [END, 3]], table[3, [END, 4]], table[4, END] = np.log([0.3, 0.7]), np.log([0.6, 0.4]), 0.0
+    step = lambda tokens, state: (jnp.asarray(table)[tokens], state)
+    penalty = decoding.LengthPenalty(1.0, count_eos=count_eos)
+    for exact, expected in ((False, [(3, END), (END,)]), (True, [(3, 4, END), (3, END)])):
+        state = decoding.TreeState(jnp.zeros((1, 2), jnp.int32))
+        found = search(step, state, 2, max_length=6, length_penalty=penalty, exact_stop=exact)
+        assert as_tuples(found, 0) == expected
+
+
 def test_n_best_is_sorted_and_distinct():
     step, _ = markov(6)
     result = search(step, start(4), 4)
