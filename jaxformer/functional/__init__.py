@@ -1,4 +1,4 @@
-"""Pure functions of arrays: attention, positions, normalization, feed-forward, experts, dropout, losses."""
+"""Pure functions of arrays: attention, positions, norms, feed-forward, experts, convolution, dropout, losses."""
 
 from jaxformer.functional.attention import AttentionStatistics as AttentionStatistics
 from jaxformer.functional.attention import Explanation as Explanation
@@ -25,6 +25,7 @@ from jaxformer.functional.attention import with_sinks as with_sinks
 from jaxformer.functional.attention import zigzag as zigzag
 from jaxformer.functional.bias import Bias as Bias
 from jaxformer.functional.cache import KeyValueCache as KeyValueCache
+from jaxformer.functional.convolution import causal_convolution as causal_convolution
 from jaxformer.functional.dropout import Dropout as Dropout
 from jaxformer.functional.dropout import dropout as dropout
 from jaxformer.functional.experts import Experts as Experts
