@@ -98,7 +98,7 @@ class _Considered(NamedTuple):
     log_probs: jax.Array  # float32 [B, C]
     scores: jax.Array  # float32 [B, C]
     live: jax.Array  # Bool [B, C]: among the best K that do not end
-    finished: jax.Array  # Bool [B, C]: among the best K of all that ended
+    finished: jax.Array  # Bool [B, C]: among the best K of those that ended
 
 
 class _Rules(NamedTuple):
