@@ -7,6 +7,7 @@ import pytest
 
 from jaxformer import functional, models, modules
 from jaxformer.functional.positions import check_positions
+from jaxformer.models import families
 from tests.models.small import SOURCE, Small, replaced
 from tests.modules.small import built, count, normal
 
@@ -208,27 +209,32 @@ def test_p12_rotary_ignores_the_start_of_a_text():
     assert np.abs(logits(added, 1_000) - logits(added)).max() > 0.1
 
 
-@pytest.mark.parametrize("scheme", ["none", "original", "BERT, GPT, ViT", "T5", "LLaMA"])
-def test_p13_who_uses_what(scheme):
-    """Sinusoids or a learned table enter at the input, T5's bias and LLaMA's rotations inside the layer.
+SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 8}
+FAMILIES = {
+    "original": models.EncoderDecoderConfig(11, 11, **SIZES),
+    "BERT": families.bert(11, **SIZES),
+    "GPT": families.gpt2(11, **SIZES),
+    "ViT": families.vit((32, 32), **SIZES),
+    "T5": families.t5(11, **SIZES),
+    "LLaMA": families.llama(11, **SIZES),
+}
 
-    All of them distinguish a sentence from its reverse; without any, the layer is equivariant.
-    """
 
-    def attention(query, key, value, **options):
-        if scheme == "LLaMA":
-            query, key = (functional.rotary(x, jnp.arange(x.shape[1])) for x in (query, key))
-        if scheme == "T5":
-            options |= {"bias": functional.t5_bias(normal(8, 2), max_distance=8), "scale": 1.0}
-        return functional.attention(query, key, value, **options)
+def test_p13_who_uses_what():
+    """Sinusoids or a learned table enter at the input, T5's bias and LLaMA's rotations inside the layers."""
+    used = {name: config.positions for name, config in FAMILIES.items()}
+    assert used == {
+        **{"original": "sinusoidal", "T5": "t5", "LLaMA": "rotary"},
+        **dict.fromkeys(("BERT", "GPT", "ViT"), "learned"),
+    }
 
-    net, params = built(lambda rngs: modules.SelfAttention(8, 2, attention=attention, rngs=rngs))
-    at = {
-        "original": functional.sinusoidal(jnp.arange(5), dim=8),
-        "BERT, GPT, ViT": functional.learned(normal(5, 8), jnp.arange(5)),
-    }.get(scheme, jnp.zeros((5, 8)))
-    x = normal(1, 5, 8, seed=1)
-    forward, backward = net.apply(params, x + at[None]), net.apply(params, x[:, ::-1] + at[None])
+
+@pytest.mark.parametrize("scheme", ["none", *sorted({config.positions for config in FAMILIES.values()})])
+def test_p13_all_of_them_know_the_order(scheme):
+    """Each distinguishes a sentence from its reverse; without any, the encoder is equivariant."""
+    small = Small(models.EncoderConfig(11, num_layers=1, positions=scheme, **SIZES), models.make_encoder)
+    tokens = jnp.array([[3, 4, 5, 6, 7]], jnp.int32)
+    forward, backward = (small.apply(small.params, x).states for x in (tokens, tokens[:, ::-1]))
     assert np.allclose(forward, backward[:, ::-1], atol=1e-4) == (scheme == "none")
 
 
