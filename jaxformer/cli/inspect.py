@@ -12,6 +12,7 @@ EXAMPLES = """examples:
   jaxformer inspect runs/demo --source "The agreement on the European Economic Area was signed in August 1992."
   jaxformer inspect runs/en-de --source "A dog runs." --target "Ein Hund rennt." --layer 2 --out map.svg
   jaxformer inspect runs/demo --source "The old man sees the house." --grid --out heads.png
+  jaxformer inspect runs/demo --source "The old man sees the house." --mean --table
 """
 
 
@@ -30,11 +31,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--head", type=int, help="a head, from 0; default: the head that aligns most words")
     parser.add_argument("--mean", action="store_true", help="the mean of all layers and heads")
     parser.add_argument("--grid", action="store_true", help="every head of every layer in one picture")
+    parser.add_argument("--table", action="store_true", help="write the weights as numbers, with each row's entropy")
     parser.add_argument("--out", type=local_path, help="the picture (.png, .svg or .pdf); default: RUN/attention.png")
     rest, settings = split_settings(arguments)
     options = parser.parse_args(rest)
     if not options.source.strip():
         parser.error("--source is empty")
+    if options.grid and options.table:
+        parser.error("--grid draws every head and writes no text; leave out --grid or --table")
     from jaxformer.inspection import attention_maps, plots
     from jaxformer.tasks.translation import Translator
 
@@ -52,6 +56,6 @@ def main(arguments: Sequence[str]) -> int:
         layer, head = attention_maps.most_aligned(pieces)
         print(f"decoder layer {layer}, head {head}, which aligns most words (see --layer, --head, --mean)")
     words = attention_maps.by_word(attention_maps.select(pieces, layer=layer, head=head))
-    print(attention_maps.as_text(words))
+    print(attention_maps.as_table(words) if options.table else attention_maps.as_text(words))
     print(plots.attention_map(words, out))
     return 0

@@ -4,6 +4,9 @@ from jaxformer.decoding.api import Hypotheses as Hypotheses
 from jaxformer.decoding.api import State as State
 from jaxformer.decoding.api import Step as Step
 from jaxformer.decoding.api import TreeState as TreeState
+from jaxformer.decoding.beam import BeamTrace as BeamTrace
+from jaxformer.decoding.beam import Continuation as Continuation
+from jaxformer.decoding.beam import LengthPenalty as LengthPenalty
 from jaxformer.decoding.beam import beam_search as beam_search
 from jaxformer.decoding.transforms import History as History
 from jaxformer.decoding.transforms import Transform as Transform

@@ -1,11 +1,13 @@
-"""Pure functions of arrays: attention, positions, normalization, feed-forward, experts, dropout, losses."""
+"""Pure functions of arrays: attention, positions, norms, feed-forward, experts, convolution, dropout, losses."""
 
+from jaxformer.functional.attention import AttentionStatistics as AttentionStatistics
 from jaxformer.functional.attention import Explanation as Explanation
 from jaxformer.functional.attention import LinearState as LinearState
 from jaxformer.functional.attention import additive_attention as additive_attention
 from jaxformer.functional.attention import attention as attention
 from jaxformer.functional.attention import attention_entropy as attention_entropy
 from jaxformer.functional.attention import attention_head as attention_head
+from jaxformer.functional.attention import attention_statistics as attention_statistics
 from jaxformer.functional.attention import attention_weights as attention_weights
 from jaxformer.functional.attention import elu_plus_one as elu_plus_one
 from jaxformer.functional.attention import explain_attention as explain_attention
@@ -23,6 +25,7 @@ from jaxformer.functional.attention import with_sinks as with_sinks
 from jaxformer.functional.attention import zigzag as zigzag
 from jaxformer.functional.bias import Bias as Bias
 from jaxformer.functional.cache import KeyValueCache as KeyValueCache
+from jaxformer.functional.convolution import causal_convolution as causal_convolution
 from jaxformer.functional.dropout import Dropout as Dropout
 from jaxformer.functional.dropout import dropout as dropout
 from jaxformer.functional.experts import Experts as Experts

@@ -1,1 +1,1 @@
-"""Attention maps as arrays and text, and pictures of them and of loss curves."""
+"""Attention maps as arrays, tables and text, pictures of them and of loss curves, and beam search step by step."""

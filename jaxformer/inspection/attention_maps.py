@@ -71,7 +71,7 @@ def by_word(attention: Map) -> Map:
 def entropy(weights: np.ndarray) -> np.ndarray:
     """Computes the entropy of each row in nats: 0 when all weight is on one key, log S when uniform."""
     safe = np.where(weights > 0, weights, 1.0)
-    return -(safe * np.log(safe)).sum(-1)
+    return 0.0 - (safe * np.log(safe)).sum(-1)  # 0, not -0, where all weight is on one key
 
 
 def as_text(attention: Map, *, shades: str = " .:-=+*#%@") -> str:
@@ -84,6 +84,28 @@ def as_text(attention: Map, *, shades: str = " .:-=+*#%@") -> str:
     ]
     lines.append(" " * (longest + 1) + "".join(f"{i:^3}" for i in range(1, len(attention.source) + 1)))
     return "\n".join([*lines, "  ".join(f"{i} {word}" for i, word in enumerate(attention.source, 1))])
+
+
+def as_table(attention: Map, *, decimals: int = 3) -> str:
+    """Writes the weights as numbers under the source's words, with the sum and the entropy, in nats, of each row.
+
+    >>> print(as_table(Map(("the", "cat"), ("le", "chat"), np.array([[0.9, 0.1], [0.25, 0.75]]))))
+            the    cat |    sum  entropy
+      le  0.900  0.100 |  1.000    0.325
+    chat  0.250  0.750 |  1.000    0.562
+    """
+    weights = np.asarray(attention.weights, np.float64)
+    names, figures = ("sum", "entropy"), np.stack([weights.sum(-1), entropy(weights)], -1)
+    widths = [max(len(word), decimals + 2) for word in (*attention.source, *names)]
+    longest, columns = max(len(word) for word in attention.target), len(attention.source)
+
+    def line(label: str, cells: Sequence[str]) -> str:
+        padded = [f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
+        return f"{label:>{longest}}" + "".join([*padded[:columns], " |", *padded[columns:]])
+
+    rows = np.concatenate([weights, figures], -1)
+    lines = [line(word, [f"{x:.{decimals}f}" for x in row]) for word, row in zip(attention.target, rows, strict=True)]
+    return "\n".join([line("", [*attention.source, *names]), *lines])
 
 
 def _words(pieces: Sequence[str]) -> list[tuple[str, list[int]]]:

@@ -52,6 +52,21 @@ def test_a_grid_is_a_picture_of_all_heads(run, capsys):
     assert "layer 1, head 1" in (run / "heads.svg").read_text()
 
 
+def test_a_table_of_numbers(run, capsys):
+    assert inspect.main([str(run), "--source", "A dog runs", "--layer", "1", "--head", "0", "--table"]) == 0
+    header, first, second, picture = capsys.readouterr().out.splitlines()
+    assert header.split() == ["A", "dog", "runs", "|", "sum", "entropy"]
+    assert first.split() == ["Un", "0.900", "0.050", "0.050", "|", "1.000", "0.394"]
+    assert second.split()[:4] == ["chien", "0.050", "0.900", "0.050"]
+    assert picture == str(run / "attention.png")
+
+
+def test_a_table_of_a_grid_is_refused(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main.main(["inspect", "nowhere", "--source", "a", "--grid", "--table"])
+    assert "leave out --grid or --table" in capsys.readouterr().err
+
+
 def test_an_empty_source_is_refused(capsys):
     with pytest.raises(SystemExit, match="2"):
         main.main(["inspect", "nowhere", "--source", "  "])

@@ -286,8 +286,11 @@ def test_by_hand(cases):
 
 
 def test_refusals():
-    """Every pair of choices that includes a refused one."""
-    for case in cover(2, refused=True):
+    """Every pair of choices that includes a refused one; each of the three reasons is met, and met alone."""
+    cases = cover(2, refused=True)
+    alone = {refusals(case)[0] for case in cases if len(refusals(case)) == 1}
+    assert len(alone) == 3
+    for case in cases:
         refused(case)
 
 

@@ -18,6 +18,7 @@ from tests.decoding.toys import (
     markov,
     plain,
     start,
+    total_log_prob,
 )
 
 
@@ -36,18 +37,21 @@ def padded(step):
     return wrapped
 
 
-@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize(
+    ("length_penalty", "count_eos"), [(0.0, True), (0.6, True), (1.0, True), (0.6, False), (2.0, False)]
+)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_wide_beam_is_exhaustive_search(seed, length_penalty):
+def test_wide_beam_is_exhaustive_search(seed, length_penalty, count_eos):
     """D2: with a beam that holds every prefix the result is the best of all sequences.
 
     27 prefixes are live before the last step; the vocabulary must be larger than the beam, so its logits are padded.
     """
     step, table = markov(seed)
     beam_size = 28
-    result = search(padded(step), start(beam_size), beam_size, length_penalty=length_penalty, exact_stop=True)
+    penalty = length_penalty if count_eos else decoding.LengthPenalty(length_penalty, count_eos=False)
+    result = search(padded(step), start(beam_size), beam_size, length_penalty=penalty, exact_stop=True)
     for sentence in range(2):
-        expected = enumerate_all(table, sentence, length_penalty=length_penalty)[:5]
+        expected = enumerate_all(table, sentence, length_penalty=length_penalty, count_eos=count_eos)[:5]
         assert as_tuples(result, sentence)[:5] == [tokens for _, tokens in expected]
         np.testing.assert_allclose(result.scores[sentence, :5], [score for score, _ in expected], rtol=1e-5)
 
@@ -118,6 +122,19 @@ def test_a_stopped_sentence_keeps_its_result():
     assert as_tuples(together, 0) == as_tuples(alone, 0)
     np.testing.assert_array_equal(together.scores[0], alone.scores[0])
     assert int(together.lengths[1].max()) == 6
+
+
+@pytest.mark.parametrize("count_eos", [True, False])
+def test_an_exact_stop_waits_for_what_can_still_win(count_eos):
+    """Two hypotheses finish first, and a longer one overtakes both, because its score is a mean."""
+    table = np.full((VOCAB, VOCAB), -20.0, np.float32)
+    table[BEGIN, [END, 3]], table[3, [END, 4]], table[4, END] = np.log([0.3, 0.7]), np.log([0.6, 0.4]), 0.0
+    step = lambda tokens, state: (jnp.asarray(table)[tokens], state)
+    penalty = decoding.LengthPenalty(1.0, count_eos=count_eos)
+    for exact, expected in ((False, [(3, END), (END,)]), (True, [(3, 4, END), (3, END)])):
+        state = decoding.TreeState(jnp.zeros((1, 2), jnp.int32))
+        found = search(step, state, 2, max_length=6, length_penalty=penalty, exact_stop=exact)
+        assert as_tuples(found, 0) == expected
 
 
 def test_n_best_is_sorted_and_distinct():
@@ -207,6 +224,50 @@ def test_a_state_may_hold_what_hypotheses_share():
             read = [(tokens[0] if i else 0, BEGIN + sum(tokens[:i]), ((BEGIN, *tokens)[i])) for i in range(len(tokens))]
             total = sum(log_softmax(np.asarray(table))[f, t % VOCAB, b, tokens[i]] for i, (f, t, b) in enumerate(read))
             np.testing.assert_allclose(result.log_probs[sentence, k], total, rtol=1e-5)
+
+
+@pytest.mark.parametrize("count_eos", [True, False])
+def test_a_trace_shows_every_step_of_the_search(count_eos):
+    """The result is that of the search without one. Each step considers the best continuations of what was live before,
+    keeps the best K that do not end, and finishes those that end among the best K, unless K better ones have ended."""
+    (step, table), beam_size, limits = markov(11), 3, np.array([2, 4])
+    penalty = decoding.LengthPenalty(0.6, count_eos=count_eos)
+    options = {"length_penalty": penalty, "max_lengths": jnp.asarray(limits)}
+    trace = decoding.BeamTrace(num_candidates=9)
+    traced = search(step, start(beam_size), beam_size, trace=trace, **options)
+    plain_result = search(step, start(beam_size), beam_size, **options)
+    np.testing.assert_array_equal(traced.tokens, plain_result.tokens)
+    np.testing.assert_allclose(traced.scores, plain_result.scores, rtol=1e-6)
+    for sentence, limit in enumerate(limits):
+        live, finished = [()], []
+        for number, considered in enumerate((step[sentence] for step in trace.steps), 1):
+            if number > limit:
+                assert not considered
+                continue
+            allowed = [END] if number == limit else [t for t in range(VOCAB) if t not in (PAD, BEGIN)]
+            every = [(total_log_prob(table, sentence, (*old, t)), (*old, t)) for old in live for t in allowed]
+            every = sorted(every, reverse=True)
+            assert [one.tokens for one in considered] == [tokens for _, tokens in every[:9]]
+            np.testing.assert_allclose([one.log_prob for one in considered], [p for p, _ in every[:9]], rtol=1e-5)
+            live = [tokens for _, tokens in every if tokens[-1] != END][:beam_size]
+            assert [one.tokens for one in considered if one.fate == "live"] == live
+            for log_prob, tokens in every[:beam_size]:
+                if tokens[-1] == END:
+                    finished.append((log_prob / max(1, number - (not count_eos)) ** 0.6, tokens))
+            finished = sorted(finished, reverse=True)[:beam_size]
+            new = {tokens for _, tokens in finished if len(tokens) == number}
+            assert {one.tokens for one in considered if one.fate == "finished"} == new
+            for one in considered:
+                counted = number - (one.tokens[-1] == END and not count_eos)
+                assert one.score == pytest.approx(one.log_prob / max(1, counted) ** 0.6, rel=1e-5)
+        ended = np.isfinite(np.asarray(traced.scores[sentence]))
+        assert [t for t, e in zip(as_tuples(traced, sentence), ended, strict=True) if e] == [t for _, t in finished]
+
+
+def test_a_trace_inside_jit_is_refused():
+    step, _ = markov(0)
+    with pytest.raises(ValueError, match="runs step by step; call it outside"):
+        jax.jit(lambda state: search(step, state, 2, trace=decoding.BeamTrace()))(start(2))
 
 
 def test_one_program_for_equal_shapes():

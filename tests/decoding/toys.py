@@ -51,13 +51,14 @@ def total_log_prob(table, sentence, tokens, before=BEGIN):
     return sum(log_probs[sentence, min(i, table.shape[1] - 1), b, t] for i, (b, t) in pairs)
 
 
-def enumerate_all(table, sentence, *, length_penalty, limit=LENGTH):
+def enumerate_all(table, sentence, *, length_penalty, limit=LENGTH, count_eos=True):
     """Every sequence that ends, with its score, best first; the last place must be END."""
     sequences = []
     for length in range(1, limit + 1):
         for body in itertools.product([t for t in range(VOCAB) if t not in (PAD, BEGIN, END)], repeat=length - 1):
             tokens = (*body, END)
-            sequences.append((total_log_prob(table, sentence, tokens) / length**length_penalty, tokens))
+            counted = length if count_eos else max(1, length - 1)
+            sequences.append((total_log_prob(table, sentence, tokens) / counted**length_penalty, tokens))
     return sorted(sequences, reverse=True)
 
 

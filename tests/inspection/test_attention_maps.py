@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.errors import ConfigError
-from jaxformer.inspection.attention_maps import Map, as_text, by_word, entropy, most_aligned, select
+from jaxformer.inspection.attention_maps import Map, as_table, as_text, by_word, entropy, most_aligned, select
 from tests.inspection.small import Pieces, rows
 
 
@@ -78,3 +78,25 @@ def test_text_is_darker_for_more():
     assert second == "trois ===+++"
     assert numbers.split() == ["1", "2"]
     assert words == "1 one  2 three"
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.text("abcdé$|", min_size=1, max_size=9), min_size=1, max_size=6), st.integers(1, 5), st.integers(0, 9)
+)
+def test_a_table_can_be_read_back(source, decimals, seed):
+    """Each number stands under the end of its word and is rounded, not cut; sums and entropies follow."""
+    weights = rows(seed, 2, len(source))
+    header, *lines = as_table(Map(tuple(source), ("un", "trois"), weights), decimals=decimals).splitlines()
+    assert len({len(header), *map(len, lines)}) == 1
+    assert header.split() == [*source, "|", "sum", "entropy"]
+    ends, at = [], 0
+    for word in header.split():
+        at = header.index(word, at) + len(word)
+        ends.append(at)
+    for line, label, row in zip(lines, ("un", "trois"), weights, strict=True):
+        found_label, *cells = line.split()
+        assert found_label == label
+        assert [line[:end].split()[-1] for end in ends] == cells
+        values = [*row, row.sum(), 0 - (row * np.log(row)).sum()]
+        assert [cell for cell in cells if cell != "|"] == [f"{x:.{decimals}f}" for x in values]

@@ -1,5 +1,6 @@
 """Pictures: written whole, in the format of the suffix, showing what they were given."""
 
+import matplotlib
 import numpy as np
 import pytest
 
@@ -42,9 +43,16 @@ def test_a_map_shows_words_weights_and_maxima(tmp_path, figures):
 
 
 def test_dollars_are_no_formula(tmp_path):
-    words = ("$^$", "costs", r"\\$\\frac$")
-    plots.attention_map(Map(words, words, rows(0, 3, 3)), tmp_path / "map.svg", title="a $^$ b")
-    plots.loss_curves(LOG, tmp_path / "curves.svg", title="r$^$")
+    """A formula between dollars would be set in mathematical italics, or fail; the words are drawn as they are."""
+    words = ("$x$", "$^$", r"\\$\\frac$")
+    map_path, curves = tmp_path / "map.svg", tmp_path / "curves.svg"
+    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text as text, not as outlines
+        plots.attention_map(Map(words, words, rows(0, 3, 3)), map_path, title="a $y$ b")
+        plots.loss_curves(LOG, curves, title="$z$")
+    drawn = map_path.read_text()
+    assert all(drawn.count(f">{word}<") == 2 for word in words)
+    assert ">a $y$ b<" in drawn
+    assert ">$z$<" in curves.read_text()
 
 
 def test_a_grid_shows_every_head(tmp_path, figures):

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from jaxformer import functional, masks
+from jaxformer import functional, masks, modules
 from jaxformer.inspection.attention_maps import Map, as_text
+from tests.modules.small import built
 from tests.seeds.example import OUTPUT, W_K, W_Q, W_V, WEIGHTS, K, Q, V, X
 
 
@@ -84,9 +85,14 @@ def test_a4_scores_and_shapes():
 
 
 def test_a5_separate_value_width():
-    """K [N_X, D_Q], V [N_X, D_V]: Y [N_Q, D_V]."""
-    output, _ = functional.attention_head(draw(4, 5), draw(3, 5), draw(3, 9))
-    assert output.shape == (4, 9)
+    """K = X W_K [N_X, D_Q], V = X W_V [N_X, D_V]: Y = A V [N_Q, D_V], with the scale of D_Q."""
+    x, query, w_key, w_value = draw(3, 6), draw(4, 5, seed=1), draw(6, 5, seed=2), draw(6, 9, seed=3)
+    lift = lambda array: array[None, :, None]
+    output = functional.attention(lift(query), lift(x @ w_key), lift(x @ w_value))
+    assert output.shape == (1, 4, 1, 9)
+    scores = np.asarray(query, np.float64) @ np.asarray(x @ w_key, np.float64).T / math.sqrt(5)
+    expected = np.exp(scores) / np.exp(scores).sum(1, keepdims=True) @ np.asarray(x @ w_value, np.float64)
+    np.testing.assert_allclose(output[0, :, 0], expected, atol=1e-5)
 
 
 def test_a6_four_queries_three_inputs():
@@ -147,12 +153,22 @@ def test_a10_weights_are_rows_of_probabilities():
 
 
 def test_a11_cross_attention_contains_self_attention():
-    """Queries come from t decoder states, keys and values from M memory states; the weights are [t, M]."""
-    memory = draw(6, 4)
-    _, weights = functional.attention_head(draw(2, 4, seed=1), memory, memory)
-    assert weights.shape == (2, 6)
-    crossed = functional.attention_head(X @ W_Q, X @ W_K, X @ W_V)
-    np.testing.assert_array_equal(crossed[0], example(X)[0])
+    """Queries come from t decoder states, keys and values from M memory states; the weights are [t, M].
+
+    With the same kernels and the sequence itself as the memory, the layer is the self-attention layer, row by row.
+    """
+    (alone, params), (crossed, _) = (
+        built(lambda rngs, layer=layer: layer(8, 2, rngs=rngs))
+        for layer in (modules.SelfAttention, modules.CrossAttention)
+    )
+    kernel, x = params["kernel"], draw(1, 6, 8)
+    shared = {"query": kernel[:, :, 0], "key_value": kernel[:, :, 1:], "output": params["output"]}
+    expected = alone.apply(params, x)
+    memory = crossed.call(modules.CrossAttention.project, shared, x)
+    for rows in (slice(0, 6), slice(1, 3)):  # all states, and t = 2 of them over M = 6
+        np.testing.assert_allclose(crossed.apply(shared, x[:, rows], memory), expected[:, rows], atol=1e-5)
+    query, _, _ = alone.call(modules.SelfAttention.project, params, x[:, 1:3])
+    assert functional.attention_weights(query, memory.key).shape == (1, 2, 2, 6)
 
 
 def test_a12_soft_lookup():
@@ -166,14 +182,18 @@ def test_a12_soft_lookup():
 
 @pytest.mark.parametrize("dim", [4, 64, 512, 1024, 12288])
 def test_a13_scaling_keeps_the_variance(dim):
-    """Var(q . k) = d for unit variance (d sigma^4 in general); divided by sqrt d it is 1 for every d."""
-    rng = np.random.default_rng(dim)
-    query, key = (rng.standard_normal((4000 if dim < 5000 else 500, dim), np.float32) for _ in range(2))
-    dots = (query * key).sum(1)
-    tolerance = 5 * math.sqrt(2 / len(dots)) + 3 / dim
-    assert abs(dots.var() / dim - 1) < tolerance
-    assert abs((dots / math.sqrt(dim)).var() - 1) < tolerance
-    assert abs((4 * dots).var() / (dim * 2**4) - 1) < tolerance  # sigma = 2
+    """Var(q . k) = d for unit variance, d sigma^4 in general; the scale of attention makes it 1, and sigma^4."""
+    num = 512 if dim < 5000 else 128
+    query, key = jnp.asarray(np.random.default_rng(dim).standard_normal((2, 1, num, 1, dim), np.float32))
+
+    def variance(sigma, scale=None):
+        return float(functional.attention_statistics(sigma * query, sigma * key, scale=scale).variance.mean())
+
+    tolerance = 10 * math.sqrt(2 / (num * dim)) + 5 * math.sqrt(2) / num
+    assert variance(1.0, scale=1.0) == pytest.approx(dim, rel=tolerance)
+    assert variance(1.0) == pytest.approx(1, rel=tolerance)
+    assert variance(2.0, scale=1.0) == pytest.approx(16 * dim, rel=tolerance)
+    assert variance(2.0) == pytest.approx(16, rel=tolerance)
 
 
 def test_a14_softmax_values():
@@ -185,8 +205,12 @@ def test_a14_softmax_values():
 
 def test_a15_saturated_softmax_has_no_slope():
     """The slope a (1 - a) is .19661 at [2, 1], 4.54e-5 at [20, 10], 4331 times smaller."""
-    slope = jax.grad(lambda x: functional.masked_softmax(x[None], None)[0, 0])
-    mild, saturated = (float(slope(jnp.array(x))[0]) for x in ([2.0, 1.0], [20.0, 10.0]))
+    key = jnp.array([2.0, 1.0]).reshape(1, 2, 1, 1)
+    figures = [functional.attention_statistics(jnp.full((1, 1, 1, 1), size), key) for size in (1.0, 10.0)]
+    gradient = jax.grad(lambda x: functional.masked_softmax(x[None], None)[0, 0])
+    for one, logits in zip(figures, ([2.0, 1.0], [20.0, 10.0]), strict=True):
+        np.testing.assert_allclose(one.slope.item(), gradient(jnp.array(logits))[0], rtol=1e-3)
+    mild, saturated = (one.slope.item() for one in figures)
     assert mild == pytest.approx(0.19661, abs=1e-5)
     assert saturated == pytest.approx(4.54e-5, rel=1e-3)
     assert mild / saturated == pytest.approx(4331, rel=2e-3)

@@ -204,19 +204,22 @@ def test_b12_heads_for_tasks():
     The logits of a position ignore later tokens. The classification, read at the last real token, uses all tokens.
     """
 
-    def make(rngs):
-        return modules.Stack(block(8, 2), 2, rngs=rngs)
+    def network(num_outputs):
+        def make(rngs):
+            return models.Decoder(
+                modules.Embeddings(modules.Embedding(11, 8, rngs=rngs), dtype="float32"),
+                modules.Stack(block(8, 2), 2, rngs=rngs),
+                modules.LayerNorm(8),
+                modules.Linear(8, num_outputs, bias=False, axes=("model", "vocab"), rngs=rngs),
+            )
 
-    (net, params), (words, table), (classes, head) = (
-        built(make),
-        built(lambda rngs: modules.Embedding(11, 8, rngs=rngs)),
-        built(lambda rngs: modules.Linear(8, 3, axes=("model", "vocab"), rngs=rngs)),
-    )
+        return built(make)
+
+    (words, params), (classes, others) = network(11), network(3)
     tokens = jnp.array([[3, 4, 5, 6, 0]], jnp.int32)
 
     def both(tokens):
-        states, _ = net.apply(params, words.apply(table, tokens), mask=masks.causal())
-        return words.call(modules.Embedding.logits, table, states), classes.apply(head, states[:, 3])
+        return words.apply(params, tokens), classes.apply(params | {"output": others["output"]}, tokens)[:, 3]
 
     (logits, label), (padded, same), (moved, other) = (
         both(t) for t in (tokens, tokens.at[0, 4].set(9), tokens.at[0, 3].set(9))

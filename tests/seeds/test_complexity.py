@@ -29,10 +29,8 @@ def recurrent(x, kernel):
 
 
 def convolution(x, kernel, dilation=1):
-    """``y_t = sum_k x_{t - k dilation} W_k``, kernel ``[K, D, D]``: causal, nothing before the start."""
-    length, past = len(x), (len(kernel) - 1) * dilation
-    padded = jnp.pad(x, ((past, 0), (0, 0)))
-    return sum(padded[past - k * dilation :][:length] @ w for k, w in enumerate(kernel))
+    """Computes the package's causal convolution of ``[L, D]``."""
+    return functional.causal_convolution(x[None], kernel, dilation=dilation)[0]
 
 
 def attend(x, mask=None):
@@ -93,7 +91,7 @@ def products_in_a_row(function, *args):
             )
             inside = [getattr(p, "jaxpr", p) for p in equation.params.values()]
             own = max((longest(p) for p in inside if hasattr(p, "eqns")), default=0)
-            own += equation.primitive.name == "dot_general"
+            own += equation.primitive.name in ("dot_general", "conv_general_dilated")
             total = own + max((depth.get(id(v), 0) for v in equation.invars), default=0)
             depth |= {id(v): total for v in equation.outvars}
         return max(depth.values(), default=0)

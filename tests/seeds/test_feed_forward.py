@@ -1,14 +1,17 @@
 """CHECKLIST section F: the feed-forward network and its nonlinearity."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from jaxformer import functional, modules
+from jaxformer import functional, modules, training
 from tests.modules.small import built, count, normal
+from tests.training.small import settings
 
 
 def network(x, w_in, b_in, w_out):
@@ -136,29 +139,56 @@ def test_f10_gates_and_scores():
 
 
 def test_f11_a_probability_below_zero():
-    """quality = .3 s + .2 w + .8 relu(w/s - 1.5), defect = -.1 s - .1 w + .9 relu(w/s - 1.5).
+    """quality = .3 s + .2 w + .8 relu(w/s - 1.5), defect = -.1 s - .1 w + .9 relu(w/s - 1.5): a network of three units.
 
-    The document calls the second a probability, but at (1, 1) it is -.2. The feature w/s, not linear in (s, w),
-    separates the classes.
+    The document calls the second a probability, but at (1, 1) it is -.2.
     """
-
-    def scores(size, weight):
-        features = np.array([[size, weight, weight / size]])
-        return network(features, np.eye(3), [0, 0, -1.5], np.array([[0.3, 0.2, 0.8], [-0.1, -0.1, 0.9]]).T)[0]
-
-    assert scores(1, 1)[1] == pytest.approx(-0.2)
-    np.testing.assert_allclose(scores(1, 2), [0.7 + 0.4, -0.3 + 0.45], atol=1e-6)
-    np.testing.assert_allclose(scores(2, 3), [0.6 + 0.6, -0.5], atol=1e-6)
+    parts = np.array([[1, 1], [1, 2], [2, 3]], float)
+    lifted = np.c_[parts, parts[:, 1] / parts[:, 0]]  # density is not linear in size and weight
+    scores = network(lifted, np.eye(3), [0, 0, -1.5], np.array([[0.3, 0.2, 0.8], [-0.1, -0.1, 0.9]]).T)
+    np.testing.assert_allclose(scores, [[0.5, -0.2], [1.1, 0.15], [1.2, -0.5]], atol=1e-6)
 
 
-def test_f12_attention_alone_is_linear_in_one_token():
-    """Attention alone is weaker: a single token has weight 1, so its output is linear in it and never XOR."""
-    w_v, w_o = normal(2, 4), normal(4, 1, seed=1)
-    attend = jax.vmap(lambda x: functional.attention_head(x[None], x[None], x[None] @ w_v)[0][0] @ w_o)
-    corners = attend(jnp.asarray(INPUTS, jnp.float32))[:, 0]
-    assert float(corners[0] + corners[3]) == pytest.approx(float(corners[1] + corners[2]), abs=1e-5)
-    solved = network(INPUTS, [[1, 0, 1], [0, 1, 1]], [0, 0, -1], [[1], [1], [-2]])[:, 0]
-    assert solved[0] + solved[3] != solved[1] + solved[2]
+def fitted(module, x, y, steps=400):
+    """The predictions of a module of one output, trained by the trainer on the mean squared error."""
+    optimizer = training.make_optimizer(training.OptimizerConfig(learning_rate=0.03, warmup_steps=10), steps=steps)
+    net = modules.pure(lambda config, rngs: module(rngs), None)
+
+    def loss(params, batch, key):
+        error = net.apply(params, batch["x"])[:, -1, 0] - batch["y"]
+        return jnp.square(error).sum(), jnp.float32(error.size), {}
+
+    batch = {"x": np.asarray(x, np.float32), "y": np.asarray(y, np.float32)}
+    state = training.create(net.init, optimizer, jax.random.key(0))
+    result = training.fit(
+        training.make_step(loss, optimizer), state, lambda start: itertools.repeat(batch), config=settings(steps)
+    )
+    return np.asarray(net.apply(result.state.params, x)[:, -1, 0])
+
+
+class Ablated(nnx.Module):
+    """One attention layer with its residual over the features of each token, then a feed-forward network or none."""
+
+    def __init__(self, feed_forward, *, rngs):
+        self.features = modules.Linear(2, 8, rngs=rngs)
+        self.attention = modules.SelfAttention(8, 2, rngs=rngs)
+        self.feed_forward = modules.FeedForward(8, 16, rngs=rngs) if feed_forward else None
+        self.output = modules.Linear(8, 1, rngs=rngs)
+
+    def __call__(self, x):
+        x = functional.residual(self.features(x), self.attention)
+        return self.output(x if self.feed_forward is None else functional.residual(x, self.feed_forward))
+
+
+def test_f12_attention_alone_is_weaker():
+    """A token alone has weight 1, so attention is linear in it: trained on XOR it stays at .5, the best linear fit.
+
+    With a feed-forward network behind it, the same layer learns XOR.
+    """
+    x, xor = jnp.asarray(INPUTS, jnp.float32)[:, None], np.array([0, 1, 1, 0.0])
+    alone, whole = (fitted(lambda rngs, ffn=ffn: Ablated(ffn, rngs=rngs), x, xor) for ffn in (False, True))
+    np.testing.assert_allclose(alone, 0.5, atol=0.02)
+    np.testing.assert_allclose(whole, xor, atol=0.02)
 
 
 def test_f12_z11_either_nonlinearity_helps():

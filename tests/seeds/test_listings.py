@@ -1,12 +1,11 @@
 """CHECKLIST A21, K4, X1 and X2: the documents' seeded listings with the numbers of PyTorch's generator."""
 
-import math
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxformer import functional, masks
+from jaxformer.inspection.attention_maps import Map, as_table
 from tests.seeds.generator import seeded
 
 
@@ -37,21 +36,29 @@ def test_k4_masked_demo():
 
 
 def test_x1_visualized_sentence():
-    """ "I love cats and dogs": rows are nearly one-hot, because unnormalized projections defeat the scaling."""
+    """ "I love cats and dogs": rows are nearly one-hot, because unnormalized projections defeat the scaling.
+
+    The table has words on both sides, three decimals and the sum of each row, as the exercise prints it.
+    """
     x, w_q, w_k = seeded(42, (5, 16), (16, 16), (16, 16))
     _, weights = functional.attention_head(x @ w_q, x @ w_k, x)
+    words = tuple("I love cats and dogs".split())
+    header, *rows = (line.split() for line in as_table(Map(words, words, np.asarray(weights))).splitlines())
+    assert header == [*words, "|", "sum", "entropy"]
+    assert [row[0] for row in rows] == list(words)
+    assert [row[7] for row in rows] == ["1.000"] * 5
     expected = [[0, 0, 1, 0, 0], [1, 0, 0, 0, 0], [0.012, 0.988, 0, 0, 0], [0.990, 0.010, 0, 0, 0], [1, 0, 0, 0, 0]]
-    np.testing.assert_allclose(weights, expected, atol=6e-4)
-    np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-5)
+    np.testing.assert_allclose([[float(cell) for cell in row[1:6]] for row in rows], expected, atol=6e-4)
 
 
 def test_x2_entropy_of_scaling():
     """d_k = 512, L = 20: entropy .2193 unscaled, 2.5955 scaled, ln 20 = 2.9957 at most; weights 1.000000, .396416."""
-    query, key = seeded(42, (20, 512), (20, 512))
-    entropy = lambda p: float((-p * jnp.log(p + 1e-10)).sum(-1).mean())
-    unscaled, scaled = (functional.attention_head(query, key, key, scale=s)[1] for s in (1.0, None))
-    assert math.log(20) == pytest.approx(2.9957, abs=5e-5)
-    assert entropy(unscaled) == pytest.approx(0.2193, abs=2e-4)
-    assert entropy(scaled) == pytest.approx(2.5955, abs=2e-4)
-    assert float(unscaled.max()) == pytest.approx(1, abs=1e-6)
-    assert float(scaled.max()) == pytest.approx(0.396416, abs=1e-5)
+    query, key = (x[None, :, None] for x in seeded(42, (20, 512), (20, 512)))
+    unscaled, scaled = (functional.attention_statistics(query, key, scale=scale) for scale in (1.0, None))
+    even = functional.attention_statistics(0 * query, key)
+    np.testing.assert_allclose(even.entropy, 2.9957, atol=5e-5)
+    assert float(unscaled.entropy.mean()) == pytest.approx(0.2193, abs=2e-4)
+    assert float(scaled.entropy.mean()) == pytest.approx(2.5955, abs=2e-4)
+    assert float(unscaled.top_weight.max()) == pytest.approx(1, abs=1e-6)
+    assert float(scaled.top_weight.max()) == pytest.approx(0.396416, abs=1e-5)
+    np.testing.assert_allclose(unscaled.variance, 512 * scaled.variance, rtol=1e-4)

@@ -2,8 +2,11 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxformer import functional, masks, modules
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.windows import OrderedWindows, TokenStream
 from tests.modules.small import built, normal
 from tests.seeds.example import K, Q, V
 
@@ -49,7 +52,7 @@ def test_k4_one_mask_for_every_batch_and_head():
     """An (L, L) mask of ones (attend) and zeros broadcasts over batch and heads; the last row is unchanged."""
     query, key, value = (normal(2, 4, 3, 8, seed=i) for i in range(3))
     plain = functional.attention_weights(query, key)
-    weights = functional.attention_weights(query, key, mask=np.tril(np.ones((4, 4))) != 0)
+    weights = functional.attention_weights(query, key, mask=masks.from_binary(np.tril(np.ones((4, 4)))))
     assert not np.triu(weights, 1).any()
     np.testing.assert_allclose(weights[:, :, -1], plain[:, :, -1], atol=1e-6)
     output = functional.attention(query, key, value, mask=masks.causal())
@@ -95,8 +98,11 @@ def test_k7_padding_invariance():
 
 
 def test_k8_start_big_cat():
-    """Query 1 sees key 1, query 2 keys 1 and 2, query 3 all three."""
-    assert masks.causal().dense(3, 3)[0, 0].sum(1).tolist() == [1, 2, 3]
+    """ "[START] Big cat": query 1 sees key 1, query 2 keys 1 and 2, query 3 all three, by their weights."""
+    words = normal(1, 3, 1, 8)
+    weights = np.asarray(functional.attention_weights(words, words, mask=masks.causal()))[0, 0]
+    assert [(row > 0).nonzero()[0].tolist() for row in weights] == [[0], [0, 1], [0, 1, 2]]
+    np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
 
 
 def test_k9_prefix_by_prefix():
@@ -122,28 +128,38 @@ def test_k9_for_a_block():
 
 
 def test_k10_five_pairs():
-    """Inputs "The cat sat on the", targets "cat sat on the mat": each prefix predicts its next word."""
+    """Inputs "The cat sat on the", targets "cat sat on the mat": each prefix predicts its next word.
+
+    The windows of a text give both; the mask of a language model shows each row its prefix.
+    """
     words = "The cat sat on the mat".split()
-    inputs, targets = words[:-1], words[1:]
+    batch = OrderedWindows(TokenStream(np.arange(6), SpecialTokens()), length=5, batch_size=1).batch(0)
     visible = np.asarray(masks.causal().dense(5, 5)[0, 0])
-    pairs = [
-        ([w for w, seen in zip(inputs, row, strict=True) if seen], target)
-        for row, target in zip(visible, targets, strict=True)
-    ]
-    assert len(pairs) == 5
-    assert pairs[0] == (["The"], "cat")
-    assert pairs[-1] == (["The", "cat", "sat", "on", "the"], "mat")
-    assert all(prefix == words[: len(prefix)] and target == words[len(prefix)] for prefix, target in pairs)
+    read = lambda tokens: [words[token] for token in tokens]
+    pairs = [(read(batch.tokens[0][row]), words[label]) for row, label in zip(visible, batch.labels[0], strict=True)]
+    assert batch.valid.all()
+    assert pairs == [(words[:n], words[n]) for n in range(1, 6)]
 
 
 def test_z6_every_convention_is_the_same_mask():
-    """Additive, 0/1 float, Boolean valid and PyTorch's Boolean blocked masks all convert to True = attend."""
+    """Additive, 0/1, Boolean valid and PyTorch's Boolean blocked masks all convert to True = attend.
+
+    They give the same output, as does the additive mask itself as a bias.
+    """
     expected = np.tri(4, dtype=bool)
-    additive = np.where(expected, 0.0, -np.inf)
+    additive = np.where(expected, 0.0, -np.inf).astype(np.float32)
+    query, key, value = (normal(2, 4, 3, 8, seed=i) for i in range(3))
+    causal = functional.attention(query, key, value, mask=masks.causal())
     for mask in (
         masks.dense(additive == 0),
-        masks.dense(expected.astype(float) != 0),
+        masks.from_binary(expected.astype(np.float32)),
+        masks.from_binary(expected.astype(int)),
         masks.from_torch(~expected),
         masks.as_mask(jnp.asarray(expected)),
     ):
         np.testing.assert_array_equal(mask.dense(4, 4)[0, 0], expected)
+        np.testing.assert_array_equal(functional.attention(query, key, value, mask=mask), causal)
+    biased = functional.attention(query, key, value, bias=jnp.asarray(additive)[None, None])
+    np.testing.assert_allclose(biased, causal, atol=1e-6)
+    with pytest.raises(ValueError, match=r"got -inf; for an additive mask"):
+        masks.from_binary(additive)

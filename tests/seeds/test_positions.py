@@ -7,6 +7,7 @@ import pytest
 
 from jaxformer import functional, models, modules
 from jaxformer.functional.positions import check_positions
+from jaxformer.models import families
 from tests.models.small import SOURCE, Small, replaced
 from tests.modules.small import built, count, normal
 
@@ -17,14 +18,15 @@ def table(length, dim):
 
 def test_p1_p2_raw_index_baselines():
     """P_t = t grows without end; t / (N - 1) stays in [0, 1] but its step depends on N: 1/3 at 4, 1/9 at 10."""
+    raw = functional.raw_positions(1 + jnp.arange(1000))  # 17.46 counts from 1
+    assert (float(raw[0, 0]), float(raw.max())) == (1, 1000)
+    normalized = lambda length: np.asarray(functional.normalized_positions(jnp.arange(length), length=length))[:, 0]
     for length, step in ((4, 1 / 3), (10, 1 / 9)):
-        normalized = np.arange(length) / (length - 1)
-        assert normalized[-1] == 1
-        np.testing.assert_allclose(np.diff(normalized), step)
+        assert (normalized(length)[0], normalized(length)[-1]) == (0, 1)
+        np.testing.assert_allclose(np.diff(normalized(length)), step, rtol=1e-6)
+    assert np.abs(normalized(10)[:4] - normalized(4)).max() > 0.3  # token 3 is at 1, and at 1/3
     assert np.abs(table(1000, 8)).max() <= 1 + 1e-6  # bounded, unlike the raw index
-    np.testing.assert_array_equal(
-        table(4, 8), table(10, 8)[:4]
-    )  # independent of the length, unlike the normalized index
+    np.testing.assert_array_equal(table(4, 8), table(10, 8)[:4])  # independent of the length
 
 
 def test_p3_positions_are_added_before_the_first_block():
@@ -52,13 +54,20 @@ def test_p4_interleaved_sines_and_cosines():
 
 
 def test_p5_wavelengths():
-    """2 pi 10000^(2k/d): 6.2832 and 628.3185 at d = 4; at d = 512 up to 60,611, and never 2 pi 10000 = 62,832."""
-    wavelength = lambda dim: 2 * np.pi * 10_000 ** (np.arange(0, dim, 2) / dim)
-    np.testing.assert_allclose(wavelength(4), [6.2832, 628.3185], atol=1e-4)
-    np.testing.assert_allclose(wavelength(512)[[0, -1]], [6.2832, 60_611], rtol=1e-5)
+    """2 pi 10000^(2k/d): 6.2832 and 628.3185 at d = 4; at d = 512 up to 60,611, and never 2 pi 10000 = 62,832.
+
+    The wavelength of a band follows from its angle after one step.
+    """
+
+    def wavelengths(dim):
+        one = table(2, dim)[1]
+        return 2 * np.pi / np.arctan2(one[0::2], one[1::2])
+
+    np.testing.assert_allclose(wavelengths(4), [6.2832, 628.3185], rtol=2e-5)
+    np.testing.assert_allclose(wavelengths(512)[[0, -1]], [6.2832, 60_611], rtol=2e-5)
+    assert (np.diff(wavelengths(512)) > 0).all()
     # A band returns to its start after one wavelength, rounded to a whole position.
-    period = round(wavelength(4)[1])
-    np.testing.assert_allclose(table(period + 1, 4)[period, 2:], [0, 1], atol=4e-3)
+    np.testing.assert_allclose(table(629, 4)[628, 2:], [0, 1], atol=4e-3)
 
 
 def test_p6_frequencies_at_eight():
@@ -138,13 +147,14 @@ def test_p11_ways_out_of_the_table():
 
 
 def test_p11_v2_patch_grids():
-    """A 2 x 3 grid of patches becomes 3 x 5: interpolated along the columns, then the rows; the corners stay."""
-    grid = normal(2, 3, 4)
-    stretch = lambda length: lambda rows: functional.resize_positions(rows, length, method="interpolate")
-    result = jax.vmap(stretch(5))(jax.vmap(stretch(3), 1, 1)(grid))
-    assert result.shape == (3, 5, 4)
-    np.testing.assert_allclose(result[::2, ::2], grid, atol=1e-6)
-    np.testing.assert_allclose(result[1, 1], grid[:, :2].mean((0, 1)), atol=1e-6)
+    """A 2 x 3 grid of patches becomes 3 x 5: interpolated in both directions; the corners and the class row stay."""
+    rows = normal(1 + 2 * 3, 4)
+    resized = functional.resize_grid_positions(rows, (2, 3), (3, 5), num_class_rows=1)
+    assert resized.shape == (1 + 3 * 5, 4)
+    np.testing.assert_array_equal(resized[0], rows[0])
+    before, after = rows[1:].reshape(2, 3, 4), resized[1:].reshape(3, 5, 4)
+    np.testing.assert_allclose(after[::2, ::2], before, atol=1e-6)
+    np.testing.assert_allclose(after[1, 1], before[:, :2].mean((0, 1)), atol=1e-6)
 
 
 def rotated(query, key, start):
@@ -199,27 +209,32 @@ def test_p12_rotary_ignores_the_start_of_a_text():
     assert np.abs(logits(added, 1_000) - logits(added)).max() > 0.1
 
 
-@pytest.mark.parametrize("scheme", ["none", "original", "BERT, GPT, ViT", "T5", "LLaMA"])
-def test_p13_who_uses_what(scheme):
-    """Sinusoids or a learned table enter at the input, T5's bias and LLaMA's rotations inside the layer.
+SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 8}
+FAMILIES = {
+    "original": models.EncoderDecoderConfig(11, 11, **SIZES),
+    "BERT": families.bert(11, **SIZES),
+    "GPT": families.gpt2(11, **SIZES),
+    "ViT": families.vit((32, 32), **SIZES),
+    "T5": families.t5(11, **SIZES),
+    "LLaMA": families.llama(11, **SIZES),
+}
 
-    All of them distinguish a sentence from its reverse; without any, the layer is equivariant.
-    """
 
-    def attention(query, key, value, **options):
-        if scheme == "LLaMA":
-            query, key = (functional.rotary(x, jnp.arange(x.shape[1])) for x in (query, key))
-        if scheme == "T5":
-            options |= {"bias": functional.t5_bias(normal(8, 2), max_distance=8), "scale": 1.0}
-        return functional.attention(query, key, value, **options)
+def test_p13_who_uses_what():
+    """Sinusoids or a learned table enter at the input, T5's bias and LLaMA's rotations inside the layers."""
+    used = {name: config.positions for name, config in FAMILIES.items()}
+    assert used == {
+        **{"original": "sinusoidal", "T5": "t5", "LLaMA": "rotary"},
+        **dict.fromkeys(("BERT", "GPT", "ViT"), "learned"),
+    }
 
-    net, params = built(lambda rngs: modules.SelfAttention(8, 2, attention=attention, rngs=rngs))
-    at = {
-        "original": functional.sinusoidal(jnp.arange(5), dim=8),
-        "BERT, GPT, ViT": functional.learned(normal(5, 8), jnp.arange(5)),
-    }.get(scheme, jnp.zeros((5, 8)))
-    x = normal(1, 5, 8, seed=1)
-    forward, backward = net.apply(params, x + at[None]), net.apply(params, x[:, ::-1] + at[None])
+
+@pytest.mark.parametrize("scheme", ["none", *sorted({config.positions for config in FAMILIES.values()})])
+def test_p13_all_of_them_know_the_order(scheme):
+    """Each distinguishes a sentence from its reverse; without any, the encoder is equivariant."""
+    small = Small(models.EncoderConfig(11, num_layers=1, positions=scheme, **SIZES), models.make_encoder)
+    tokens = jnp.array([[3, 4, 5, 6, 7]], jnp.int32)
+    forward, backward = (small.apply(small.params, x).states for x in (tokens, tokens[:, ::-1]))
     assert np.allclose(forward, backward[:, ::-1], atol=1e-4) == (scheme == "none")
 
 

@@ -1,28 +1,67 @@
 """CHECKLIST section T for models and losses: teacher forcing, likelihood, the gradient through scaling."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import functional, masks, models
-from tests.models.small import SOURCE, SOURCE_VALID, model
+from jaxformer.data.batch import Batch
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.inspection.attention_maps import PieceMap, as_table, select
+from tests.models.small import model
 from tests.modules.small import normal
+from tests.training import copying
 
-REFERENCE = jnp.array([[5, 6, 7, 2], [8, 4, 3, 2]], jnp.int32)  # y_1 .. y_T, the last is the end (id 2)
-INPUT = jnp.concatenate([jnp.ones((2, 1), jnp.int32), REFERENCE[:, :-1]], 1)  # begin, y_1 .. y_{T-1}
+SPECIAL = SpecialTokens()
+PAIRS = Batch.from_tokens(
+    [np.array([3, 4, 5, 6, 7]), np.array([9, 3, 8])], [np.array([5, 6, 7]), np.array([8, 4, 3])], (2, 6, 4), SPECIAL
+)
+INPUT, REFERENCE = jnp.asarray(PAIRS.target), jnp.asarray(PAIRS.labels)
+SOURCE, SOURCE_VALID = jnp.asarray(PAIRS.source), jnp.asarray(PAIRS.source_valid)
 
 
 def test_t1_teacher_forcing():
-    """Row t is conditioned on the correct prefix, even after an error: it equals a separate run on that prefix.
+    """The input is BOS, y_1 .. y_(T-1), the labels y_1 .. y_T, the last of which is EOS.
 
-    The end token must be the last label; the toy target y_1:4 of the document omits it.
+    Row t is conditioned on the correct prefix, even after an error: it equals a separate run on that prefix. The toy
+    target y_1:4 of the document omits EOS.
     """
+    assert INPUT.tolist() == [[1, 5, 6, 7], [1, 8, 4, 3]]
+    assert REFERENCE.tolist() == [[5, 6, 7, 2], [8, 4, 3, 2]]
     small = model("post")
     logits = small.logits(SOURCE, INPUT, source_valid=SOURCE_VALID)
-    assert REFERENCE[0, -1] == 2
+    assert (np.asarray(logits[:, 0]).argmax(-1) != REFERENCE[:, 0]).any()  # the model errs, and the input does not
     for t in (1, 2):
-        fresh = small.logits(SOURCE, INPUT[:, : t + 1], source_valid=SOURCE_VALID)
+        fresh = small.logits(SOURCE, jnp.concatenate([INPUT[:, :1], REFERENCE[:, :t]], 1), source_valid=SOURCE_VALID)
         np.testing.assert_allclose(fresh[:, t], logits[:, t], atol=2e-5)
+
+
+def test_t3_the_toy_pair_is_overfitted():
+    """ "Je suis \u00e9tudiant" -> "I am a student": the trained model says it word by word; H_enc has one state a word.
+
+    Each step has one row of cross-attention over the source, which can be read beside its words.
+    """
+    words = "Je suis \u00e9tudiant I am a student".split()
+    source, target = np.arange(4, 7), np.arange(7, 11)
+    pair = copying.batch([source], [target])
+    params = copying.train(lambda start: itertools.repeat(pair), 60)
+    assert float(copying.mean_loss(params, pair)) < 0.05
+    said = np.asarray(copying.translate(params, pair))[0]
+    assert [words[token - 4] for token in said[: len(target)]] == ["I", "am", "a", "student"]
+    assert said[len(target)] == SPECIAL.eos
+    network = copying.NET.bind(params)
+    assert network.encode(jnp.asarray(source)[None]).states.shape == (1, 3, 16)
+    query, key = network.captured(jnp.asarray(source)[None], jnp.asarray(pair.target[:1, :5]), ("decoder.cross",))[
+        "decoder.cross"
+    ]
+    weights = np.asarray(functional.attention_weights(query[0], key[0]))
+    shown = select(PieceMap(tuple(words[:3]), (*words[3:], "</s>"), weights), layer=0)
+    lines = [line.split() for line in as_table(shown).splitlines()]
+    assert lines[0] == [*words[:3], "|", "sum", "entropy"]
+    assert [line[0] for line in lines[1:]] == ["I", "am", "a", "student", "</s>"]
+    assert all(line[5] == "1.000" and float(line[6]) <= 1.099 for line in lines[1:])
 
 
 def test_t2_parallel_likelihood_is_sequential():

@@ -16,6 +16,7 @@ import pytest
 from jaxformer import training
 from jaxformer.errors import ConfigError
 from jaxformer.training.logging import JsonLog, read_log
+from tests.training import copying
 from tests.training.small import OPTIMIZER, STEP, abstract, batch, equal, fit, loss, new_state, settings, stream
 
 
@@ -182,6 +183,28 @@ def test_what_does_not_pass_is_an_error(tmp_path):
         fit_in(tmp_path / "b", with_bad({2}))
     with pytest.raises(training.NonFiniteError, match="step 6, batch 5: "):
         fit_in(tmp_path / "c", with_bad({5}), nonfinite="abort")
+
+
+def test_the_copy_task():
+    """A rule is learned from examples: fresh sentences, never trained on, are copied word by word by a free search."""
+    seen = lambda start: (copying.batch(words, words) for words in map(copying.sentences, itertools.count(start)))
+    params = copying.train(seen, 300)
+    trained = {tuple(words) for number in range(300) for words in copying.sentences(number)}
+    fresh = [words for words in copying.sentences(10**6, rows=40) if tuple(words) not in trained][: copying.ROWS]
+    assert len(fresh) == copying.ROWS
+    test = copying.batch(fresh, fresh)
+    right = np.asarray(copying.translate(params, test)) == test.labels
+    assert right.mean() > 0.95
+    assert right.all(1).mean() > 0.8
+
+
+def test_one_batch_is_overfitted():
+    """Pairs without a rule are learned by heart, and sources of another batch do not give their own targets."""
+    pairs, others = (copying.batch(copying.sentences(seed), copying.sentences(seed + 1)) for seed in (1, 3))
+    params = copying.train(lambda start: itertools.repeat(pairs), 200)
+    assert float(copying.mean_loss(params, pairs)) < 0.02
+    np.testing.assert_array_equal(copying.translate(params, pairs), pairs.labels)
+    assert float(copying.mean_loss(params, others)) > 2
 
 
 PROGRAM = """

@@ -18,6 +18,8 @@ from jaxformer.functional.attention.linear import linear_attention_step as linea
 from jaxformer.functional.attention.reference import attention_head as attention_head
 from jaxformer.functional.attention.ring import unzigzag as unzigzag
 from jaxformer.functional.attention.ring import zigzag as zigzag
+from jaxformer.functional.attention.weights import AttentionStatistics as AttentionStatistics
 from jaxformer.functional.attention.weights import attention_entropy as attention_entropy
+from jaxformer.functional.attention.weights import attention_statistics as attention_statistics
 from jaxformer.functional.attention.weights import attention_weights as attention_weights
 from jaxformer.functional.attention.weights import top_alignments as top_alignments

@@ -7,7 +7,7 @@ For sequences too long for a T x S array, compute the entropy and the largest we
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -80,11 +80,60 @@ def attention_entropy(
     [[[1. 2. 3.]]]
     """
     request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score)
+    return _by_rows(request, lambda rows, weights: _entropy(weights))
 
-    def entropy(weights: Array) -> Array:
-        return -jnp.where(weights > 0, weights * jnp.log(jnp.where(weights > 0, weights, 1.0)), 0.0).sum(-1)
 
-    return _by_rows(request, entropy)
+class AttentionStatistics(NamedTuple):
+    """Figures of the attention of each query, ``[B, N, T]``; all are 0 in an empty row.
+
+    >>> import jax.numpy as jnp
+    >>> attention_statistics(*jnp.zeros((2, 1, 4, 1, 8))).top_weight.tolist()
+    [[[0.25, 0.25, 0.25, 0.25]]]
+    """
+
+    entropy: jax.Array
+    """The entropy of the weights in nats: log S if spread evenly, 0 if saturated."""
+    top_weight: jax.Array
+    """The share of the top key: 1 / S if spread evenly, 1 if saturated."""
+    slope: jax.Array
+    """The largest slope ``a (1 - a)`` of a weight with its own logit: 1/4 at most, and 0 if saturated, so that no
+    gradient passes."""
+    variance: jax.Array
+    """The variance of the scaled dot products over the keys that the query may attend to, before score and bias."""
+
+
+def attention_statistics(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S K H"],
+    *,
+    mask: Mask | Bool[Array, ...] | None = None,
+    bias: Float[Array, "b n t s"] | Bias | None = None,
+    scale: float | None = None,
+    score: Score | None = None,
+) -> AttentionStatistics:
+    r"""Returns figures that show whether the softmax of each query is saturated; memory is O(S).
+
+    With unit variances, :math:`\mathrm{Var}(q \cdot k) = H` and the softmax saturates as H grows; the default scale
+    :math:`H^{-1/2}` keeps the variance at 1 (Vaswani et al. 2017, section 3.2.1). ``scale=1.0`` shows the figures
+    without it.
+
+    Raises:
+      ValueError: shapes do not fit.
+
+    >>> import jax.numpy as jnp
+    >>> query, key = jnp.ones((1, 1, 1, 1)), jnp.array([20.0, 10.0]).reshape(1, 2, 1, 1)
+    >>> print([round(float(x.item()), 5) for x in attention_statistics(query, key)])
+    [0.0005, 0.99995, 5e-05, 25.0]
+    """
+    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score)
+
+    def statistics(rows: Array, weights: Array) -> AttentionStatistics:
+        slope = (weights * (1 - weights)).max(-1, initial=0.0)
+        return AttentionStatistics(
+            _entropy(weights), weights.max(-1, initial=0.0), slope, _logit_variance(request, rows)
+        )
+
+    return _by_rows(request, statistics)
 
 
 def top_alignments(
@@ -111,7 +160,7 @@ def top_alignments(
     if not 1 <= count <= key.shape[1]:
         raise ValueError(f"count must be between 1 and {key.shape[1]} keys, got {count}")
     request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score)
-    return _by_rows(request, lambda weights: tuple(jax.lax.top_k(weights, count)))
+    return _by_rows(request, lambda rows, weights: tuple(jax.lax.top_k(weights, count)))
 
 
 def _weights(request: Request, rows: Array, heads: np.ndarray) -> Array:
@@ -130,14 +179,33 @@ def _weights(request: Request, rows: Array, heads: np.ndarray) -> Array:
     return reference.attention(Request(query, key, key, mask, bias, request.scale, request.score, None))[1]
 
 
-def _by_rows(request: Request, function: Callable[[Array], Any]) -> Any:
-    """Applies `function` to the weights of some rows at a time; returns arrays ``[B, N, T, ...]``."""
+def _entropy(weights: Array) -> Array:
+    return -jnp.where(weights > 0, weights * jnp.log(jnp.where(weights > 0, weights, 1.0)), 0.0).sum(-1)
+
+
+def _logit_variance(request: Request, rows: Array) -> Array:
+    """Returns the variance ``[B, N, rows]`` of the scaled dot products over the keys that the mask allows."""
+    batch, num_keys, num_kv_heads, _ = request.key.shape
+    query = request.query[:, rows].reshape(batch, rows.shape[0], num_kv_heads, request.group, -1)
+    logits = jnp.einsum("btkgh,bskh->bkgts", query, request.key, preferred_element_type=jnp.float32) * request.scale
+    logits = logits.reshape(batch, -1, rows.shape[0], num_keys)
+    allowed = jnp.ones((1, 1, 1, 1), bool)
+    if request.mask is not None:
+        allowed = request.mask.tile(rows, jnp.arange(num_keys))
+    allowed = jnp.broadcast_to(allowed, logits.shape)
+    count = jnp.maximum(allowed.sum(-1), 1).astype(jnp.float32)
+    mean = jnp.where(allowed, logits, 0.0).sum(-1) / count
+    return jnp.where(allowed, jnp.square(logits - mean[..., None]), 0.0).sum(-1) / count
+
+
+def _by_rows(request: Request, function: Callable[[Array, Array], Any]) -> Any:
+    """Applies ``function(rows, weights)`` to some rows at a time; returns arrays ``[B, N, T, ...]``."""
     length = request.query.shape[1]
     blocks = max(1, -(-length // ROWS))
     size = -(-length // blocks)
     heads = np.arange(request.query.shape[2])
     rows = jnp.minimum(jnp.arange(blocks * size), length - 1).reshape(blocks, size)
-    results = jax.lax.map(lambda block: function(_weights(request, block, heads)), rows)
+    results = jax.lax.map(lambda block: function(block, _weights(request, block, heads)), rows)
 
     def join(x: Array) -> Array:  # [blocks, B, N, size, ...]
         moved = jnp.moveaxis(x, 0, 2)

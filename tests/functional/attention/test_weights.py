@@ -34,6 +34,25 @@ def test_entropy_and_alignments_are_those_of_all_weights(name):
     best, index = functional.top_alignments(query, key, 3, **ours)
     np.testing.assert_allclose(best, -np.sort(-weights, -1)[..., :3], atol=1e-6)
     np.testing.assert_allclose(np.take_along_axis(weights, np.asarray(index), -1), best, atol=1e-6)
+    statistics = functional.attention_statistics(query, key, **ours)
+    np.testing.assert_allclose(statistics.entropy, entropy, atol=2e-6)
+    np.testing.assert_allclose(statistics.top_weight, weights.max(-1), atol=1e-6)
+    np.testing.assert_allclose(statistics.slope, (weights * (1 - weights)).max(-1), atol=1e-6)
+    np.testing.assert_allclose(statistics.variance, logit_variance(query, key, **ours), rtol=1e-4, atol=1e-6)
+
+
+def logit_variance(query, key, mask=None, scale=None, **others):
+    """The variance of the logits over the keys that a mask allows, query by query in float64."""
+    del others
+    query, key = np.asarray(query, np.float64), np.asarray(key, np.float64)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    shape = query.shape[0], query.shape[2], query.shape[1], key.shape[1]
+    allowed = True if mask is None else masks.as_mask(mask).dense(*shape[2:])
+    allowed, result = np.broadcast_to(allowed, shape), np.zeros(shape[:3])
+    for b, n, t in np.ndindex(shape[:3]):
+        keys = key[b, allowed[b, n, t], n * key.shape[2] // shape[1]]
+        result[b, n, t] = (keys @ query[b, t, n] * scale).var() if len(keys) else 0
+    return result
 
 
 def test_extremes():
@@ -43,10 +62,25 @@ def test_extremes():
     np.testing.assert_allclose(one, 0, atol=1e-6)
     np.testing.assert_allclose(functional.attention_entropy(0 * query, key), np.log(7), rtol=1e-6)
     assert not np.asarray(functional.attention_entropy(query, key, mask=masks.lengths([0, 0]))).any()
+    assert not any(np.asarray(x).any() for x in functional.attention_statistics(query, key, mask=masks.lengths([0, 0])))
+
+
+def test_statistics_ignore_keys_that_nothing_sees():
+    """Padding may hold anything, NaN included."""
+    query, key, _, _ = arrays()
+    dirty = jnp.where(jnp.asarray(VALID)[:, :, None, None], key, jnp.nan)
+    clean, got = (functional.attention_statistics(query, k, mask=masks.padding(VALID)) for k in (key, dirty))
+    for one, other in zip(clean, got, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(
-    "function", [functional.attention_entropy, lambda q, k, **m: functional.top_alignments(q, k, 4, **m)]
+    "function",
+    [
+        functional.attention_entropy,
+        functional.attention_statistics,
+        lambda q, k, **m: functional.top_alignments(q, k, 4, **m),
+    ],
 )
 def test_memory_does_not_grow_with_the_square(function):
     """By the compiler's count; at 8,192 positions all weights of two heads would take 512 MiB."""

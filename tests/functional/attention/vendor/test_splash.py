@@ -304,8 +304,17 @@ def test_refuses_where_jax_has_none(monkeypatch):
 
 
 def test_is_imported_when_it_is_used():
-    program = f"import sys, jaxformer.functional; sys.exit({splash.MODULE!r} in sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True)
+    program = (
+        "import sys, types, jax, jax.numpy as jnp\n"
+        "from jaxformer.functional.attention.base import make_request\n"
+        "from jaxformer.functional.attention.vendor import splash\n"
+        "request = make_request(*jnp.zeros((3, 1, 128, 1, 64)))\n"
+        "before = splash.MODULE in sys.modules\n"
+        "jax.devices = lambda: [types.SimpleNamespace(platform='tpu', device_kind='TPU v5 lite')]\n"
+        "print(before, splash.refuse(request), splash.MODULE in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "None", "True"]
 
 
 @on_tpu

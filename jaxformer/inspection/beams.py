@@ -1,0 +1,40 @@
+"""Beam search as text, step by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from jaxformer.decoding import BeamTrace
+
+
+def as_text(trace: BeamTrace, word: Callable[[int], str], *, sentence: int = 0) -> str:
+    """Writes what each step of a beam search considered, best first: probability, its logarithm, score, fate, words.
+
+    Args:
+      trace: a trace that `decoding.beam_search` has filled.
+      word: function from a token to its text.
+
+    >>> import jax.numpy as jnp
+    >>> from jaxformer import decoding
+    >>> count_up = lambda tokens, state: (2 * jnp.eye(5)[tokens + 1], state)
+    >>> state, trace = decoding.TreeState(jnp.zeros((1, 1))), BeamTrace()
+    >>> best = decoding.beam_search(count_up, state, beam_size=1, max_length=3, bos=1, eos=4, trace=trace)
+    >>> print(as_text(trace, "_^ab$".__getitem__))
+    step 1
+      0.6488   -0.4327   -0.4327  live      a
+      0.0878   -2.4327   -2.4327  pruned    b
+    step 2
+      0.4209   -0.8653   -0.4327  live      a b
+      0.0570   -2.8653   -1.4327  pruned    a a
+    step 3
+      0.2731   -1.2980   -0.4327  finished  a b $
+    """
+    lines = []
+    for number, step in enumerate((step[sentence] for step in trace.steps), 1):
+        if step:
+            lines.append(f"step {number}")
+        for one in step:
+            figures = f"{math.exp(one.log_prob):8.4f}  {one.log_prob:8.4f}  {one.score:8.4f}  {one.fate:<8}"
+            lines.append(f"{figures}  {' '.join(map(word, one.tokens))}")
+    return "\n".join(lines)

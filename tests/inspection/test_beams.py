@@ -1,0 +1,27 @@
+"""A beam search as text shows every step that its sentence took."""
+
+import math
+
+import jax.numpy as jnp
+
+from jaxformer import decoding
+from jaxformer.inspection import beams
+from tests.decoding.toys import BEGIN, END, markov, start
+
+
+def test_every_step_of_one_sentence_is_written():
+    step, _ = markov(3)
+    trace = decoding.BeamTrace()
+    decoding.beam_search(
+        step, start(2), beam_size=2, max_length=4, max_lengths=jnp.array([2, 4]), bos=BEGIN, eos=END, trace=trace
+    )
+    for sentence, count in ((0, 2), (1, 3)):  # the second has two finished hypotheses then
+        text = beams.as_text(trace, "pb$xyz".__getitem__, sentence=sentence)
+        steps = [part.splitlines() for part in text.split("step ")[1:]]
+        assert [lines[0] for lines in steps] == [str(number) for number in range(1, count + 1)]
+        for lines, considered in zip(steps, trace.steps, strict=False):
+            for line, one in zip(lines[1:], considered[sentence], strict=True):
+                probability, log_prob, score, fate, *words = line.split()
+                assert abs(float(probability) - math.exp(one.log_prob)) < 1e-4
+                assert (float(log_prob), float(score)) == (round(one.log_prob, 4), round(one.score, 4))
+                assert (fate, words) == (one.fate, ["pb$xyz"[token] for token in one.tokens])
