@@ -58,7 +58,7 @@ def said(english: str, french: str) -> Part:
 
 
 def tie(english: Sequence[Word | Part], french: Sequence[Word | Part]) -> Part:
-    """Composes a part of words, linked by their roles, and of parts, which keep their links wherever they stand.
+    """Composes a part of words, linked by their roles, and of parts, which keep their links in any order.
 
     >>> white, house = said("white", "blanche"), said("house", "maison")
     >>> sorted(tie([white, house], [house, white]).links)
