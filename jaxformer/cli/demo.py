@@ -77,5 +77,7 @@ def _show(run: pathlib.Path) -> int:
     print(f"\nWhere it looked, word by word:\n{attention_maps.as_text(words)}\n")
     print(f"the same as a picture:  {plots.attention_map(words, run / 'attention.png')}")
     print(f"the loss curves:        {runtime.draw_curves(run)}")
-    print(f'more:                   jaxformer translate {run} "The old man does not see the white house."')
+    sentence = "The old man does not see the white house."
+    print(f'more:                   jaxformer translate {run} "{sentence}"')
+    print(f'                        jaxformer inspect {run} {alignment.options(head)} --source "{sentence}"')
     return 0

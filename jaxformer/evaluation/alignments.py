@@ -46,16 +46,9 @@ def alignment_error_rate(
     return 1 - correct / total
 
 
-def strongest_links(weights: np.ndarray, num_source: int | None = None) -> set[Link]:
-    """Links each target word to the source word with the largest of its weights ``[T, S]`` (Garg et al. 2019).
-
-    Args:
-      num_source: the number of source words; a target word whose strongest weight is beyond them, on the end of the
-        sentence, has no link.
-    """
-    best = weights.argmax(-1)
-    limit = weights.shape[-1] if num_source is None else num_source
-    return {(int(source), target) for target, source in enumerate(best) if source < limit}
+def strongest_links(weights: np.ndarray) -> set[Link]:
+    """Links each target word to the source word with the largest of its weights ``[T, S]`` (Garg et al. 2019)."""
+    return {(int(source), target) for target, source in enumerate(weights.argmax(-1))}
 
 
 def diagonal_links(num_source: int, num_target: int) -> set[Link]:

@@ -80,6 +80,7 @@ def test_it_scores_translates_and_draws_the_head_that_aligns_best(tmp_path, monk
     head = min(rates, key=rates.__getitem__)
     assert len(set(rates.values())) > 3
     assert alignment.describe(head) in out
+    assert f"jaxformer inspect {tmp_path} {alignment.options(head)} --source" in out
     for name, pairs in (("unseen sentences", SMALL.seen), ("unseen combinations", SMALL.unseen)):
         rate, diagonal = alignment.head_error_rates(translator, pairs)[head], alignment.diagonal_error_rate(pairs)
         assert re.search(rf"{name} \(6\) +{rate:.3f} +{diagonal:.3f}\n", out), out

@@ -30,7 +30,9 @@ def word_attention(translator: Translator, sources: Sequence[str], targets: Sequ
 def head_error_rates(translator: Translator, pairs: Sequence[demo.Pair]) -> dict[Head, float]:
     """Computes the alignment error rate of every head of every layer and of the means over heads and over both.
 
-    Each target word is linked to the source word with the largest weight, or to none if that is the sentence's end.
+    Each target word is linked to the source word with the largest weight. The token that ends the source counts as its
+    last mark, because both say that the sentence ends: some models write a full stop by looking at the one, and some by
+    looking at the other.
     """
     maps = word_attention(translator, [pair.english for pair in pairs], [pair.french for pair in pairs])
     num_layers, num_heads = maps[0].weights.shape[:2]
@@ -54,10 +56,19 @@ def describe(head: Head) -> str:
     )
 
 
+def options(head: Head) -> str:
+    """Returns the options of `jaxformer inspect` that draw a head or a mean."""
+    layer, index = head
+    if layer is None:
+        return "--mean"
+    return f"--layer {layer}" if index is None else f"--layer {layer} --head {index}"
+
+
 def _links(words: PieceMap, head: Head) -> set[tuple[int, int]]:
     layer, index = head
-    weights = select(words, layer=layer, head=index).weights
-    return strongest_links(weights[:-1], num_source=len(words.source) - 1)
+    links = strongest_links(select(words, layer=layer, head=index).weights[:-1])
+    last = len(words.source) - 2  # before the end token
+    return {(min(source, last), target) for source, target in links}
 
 
 def _gold(pairs: Sequence[demo.Pair]) -> list[tuple[tuple[int, int], ...]]:
