@@ -47,7 +47,7 @@ def _show(run: pathlib.Path) -> int:
     from jaxformer.evaluation.scores import bleu
     from jaxformer.inspection import attention_maps, plots
     from jaxformer.tasks import registry, runner
-    from jaxformer.tasks.translation import TASK, TranslationConfig, Translator
+    from jaxformer.tasks.translation import TASK, TranslationConfig, Translator, alignment
 
     config, translator = registry.read_config(run), runner.load(run)
     assert isinstance(config, TranslationConfig)
@@ -61,13 +61,23 @@ def _show(run: pathlib.Path) -> int:
         print(f"  {name} ({len(part):,}){'':{28 - len(name)}}{score.value:8.2f}   {dictionary.value:8.2f}")
     print(f"  signature: {signature}\n")
     examples = [pair.english for pair in demo.EXAMPLES]
-    for english, french in zip(examples, translator.translate(examples), strict=True):
+    translations = translator.translate(examples)
+    for english, french in zip(examples, translations, strict=True):
         print(f"  {english}\n    {french}")
-    pieces = translator.attention(examples[0])
-    layer, head = attention_maps.most_aligned(pieces)
-    words = attention_maps.by_word(attention_maps.select(pieces, layer=layer, head=head))
-    print(f"\nWhere head {head} of decoder layer {layer} looked, word by word:\n{attention_maps.as_text(words)}\n")
+    splits = demo.splits()
+    rates = alignment.head_error_rates(translator, splits.validation)
+    head = min(rates, key=rates.__getitem__)
+    print(f"\nWords are aligned by {alignment.describe(head)}, which errs least on validation sentences.")
+    print("Alignment error rate                 this model   diagonal")
+    for name, pairs in (("unseen sentences", splits.seen), ("unseen combinations", splits.unseen)):
+        rate, diagonal = alignment.head_error_rates(translator, pairs)[head], alignment.diagonal_error_rate(pairs)
+        print(f"  {name} ({len(pairs):,}){'':{28 - len(name)}}{rate:8.3f}   {diagonal:8.3f}")
+    (pieces,) = alignment.word_attention(translator, examples[:1], translations[:1])
+    words = attention_maps.select(pieces, layer=head[0], head=head[1])
+    print(f"\nWhere it looked, word by word:\n{attention_maps.as_text(words)}\n")
     print(f"the same as a picture:  {plots.attention_map(words, run / 'attention.png')}")
     print(f"the loss curves:        {runtime.draw_curves(run)}")
-    print(f'more:                   jaxformer translate {run} "The old man does not see the white house."')
+    sentence = "The old man does not see the white house."
+    print(f'more:                   jaxformer translate {run} "{sentence}"')
+    print(f'                        jaxformer inspect {run} {alignment.options(head)} --source "{sentence}"')
     return 0

@@ -1,5 +1,6 @@
 """An English-French corpus from a hand-written grammar, which needs no download."""
 
+from jaxformer.demo.alignment import words as words
 from jaxformer.demo.corpus import EXAMPLES as EXAMPLES
 from jaxformer.demo.corpus import Splits as Splits
 from jaxformer.demo.corpus import generate as generate

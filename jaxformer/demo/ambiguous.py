@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 from jaxformer.demo import lexicon, verbs
-from jaxformer.demo.conjugation import NEGATIONS, draw_negation, draw_tense, english_verb, french_verb
+from jaxformer.demo.alignment import Part, Word, said, tie
+from jaxformer.demo.conjugation import be, draw_negation, draw_tense, english_verb, french_verb, verb_group
 from jaxformer.demo.lexicon import Noun
 from jaxformer.demo.phrases import (
     OBJECTS,
     PRONOUNS,
     Pair,
-    Words,
     adjectives_for,
     build,
     make_pair,
@@ -19,7 +19,6 @@ from jaxformer.demo.phrases import (
     nouns_of,
 )
 from jaxformer.demo.statements import PERSON, TENSES, draw_other, draw_place, draw_subject
-from jaxformer.demo.verbs import BE
 
 
 def eat_and_drink(pick: random.Random) -> Pair:
@@ -30,12 +29,9 @@ def eat_and_drink(pick: random.Random) -> Pair:
     subject = draw_subject(pick, PERSON)
     tense = draw_tense(pick, subject, TENSES, verb)
     negation = draw_negation(pick, verb, tense, 0.35)
-    article: Words = ("de",) if negation else ("de", "la" if feminine else "le")
+    article = "de" if negation else "de la" if feminine else "de le"
     return make_pair(
-        "partitive",
-        (*subject.english, *english_verb(verb, subject, tense, negation), word),
-        (*subject.french, *french_verb(verb, subject, tense, negation=NEGATIONS.get(negation)), *article, mot),
-        subject,
+        "partitive", [subject, verb_group(verb, subject, tense, negation), said(word, f"{article} {mot}")], subject
     )
 
 
@@ -48,14 +44,9 @@ def play(pick: random.Random) -> Pair:
     tense = draw_tense(pick, subject, TENSES, verbs.PLAY)
     negation = draw_negation(pick, verbs.PLAY, tense, 0.2)
     article = "les" if feminine is None else "la" if feminine else "le"
-    english = (*english_verb(verbs.PLAY, subject, tense, negation), *(["the"] if music else []), word)
-    french = (
-        *french_verb(verbs.PLAY, subject, tense, negation=NEGATIONS.get(negation)),
-        "de" if music else "à",
-        article,
-        mot,
-    )
-    return make_pair("play", (*subject.english, *english), (*subject.french, *french), subject)
+    group = verb_group(verbs.PLAY, subject, tense, negation, preposition="de" if music else "à")
+    played = [said("the", article), said(word, mot)] if music else [said(word, f"{article} {mot}")]
+    return make_pair("play", [subject, group, *played], subject)
 
 
 def miss(pick: random.Random) -> Pair:
@@ -64,22 +55,27 @@ def miss(pick: random.Random) -> Pair:
     if pick.random() < 0.4:
         subject, verb = draw_subject(pick, PERSON), verbs.MISS_TRAIN
         object_ = noun_phrase(pick, pick.choice(nouns_of(verb.object)), adjectives=pick.choice((0, 1)))
-        return make_pair("miss", (*subject.english, *english_verb(verb, subject, tense), *object_.english),
-                         (*subject.french, *french_verb(verb, subject, tense), *object_.french), subject, object_)  # fmt: skip
+        return make_pair("miss", [subject, verb_group(verb, subject, tense), object_], subject, object_)
     verb, subject = verbs.MISS_PERSON, draw_subject(pick, PERSON)
     name = next((name for name, phrase in PRONOUNS.items() if phrase is subject), "")
     if pick.random() < 0.4:
         object_ = PRONOUNS[draw_other(pick, subject)]
-        english: Words = (next(OBJECTS[key][0] for key, phrase in PRONOUNS.items() if phrase is object_),)
+        word = next(OBJECTS[key][0] for key, phrase in PRONOUNS.items() if phrase is object_)
+        missed: Part = said(word, object_.french[0])
     else:
-        object_ = noun_phrase(pick, pick.choice(nouns_of({"family"})), adjectives=pick.choice((0, 1)))
-        english = object_.english
-    clitic, to = ((OBJECTS[name][2],), ()) if name else ((), ("à", *subject.french))
-    return make_pair("miss", (*subject.english, *english_verb(verb, subject, tense), *english),
-                     (*object_.french, *french_verb(verb, object_, tense, clitic=clitic), *to), subject, object_)  # fmt: skip
+        missed = object_ = noun_phrase(pick, pick.choice(nouns_of({"family"})), adjectives=pick.choice((0, 1)))
+    # English conjugates the verb with the one who misses, French with the one who is missed.
+    preposition = () if name else (Word("à", "verb"),)
+    verb_ = tie(english_verb(verb, subject, tense), [*french_verb(verb, object_, tense), *preposition])
+    if name:
+        missing = said(subject.english[0], OBJECTS[name][2])
+        french = [missed, missing, verb_]
+    else:
+        missing, french = subject, [missed, verb_, subject]
+    return make_pair("miss", [missing, verb_, missed], subject, object_, french=french)
 
 
-SHORES = (("river", ("de", "la", "rivière")), ("lake", ("de", "le", "lac")))
+SHORES = (("river", "la", "rivière"), ("lake", "le", "lac"))
 BANKS = Noun(
     "bank",
     "banks",
@@ -97,19 +93,20 @@ def bank(pick: random.Random) -> Pair:
     subject, tense = draw_subject(pick, PERSON), pick.choice(("present", "past", "future"))
     if pick.random() < 0.5:
         verb = pick.choice([v for v in verbs.INTRANSITIVE if v.object & {"walk", "stage", "wait"}])
-        river, fleuve = pick.choice(SHORES)
-        english: Words = ("on", "the", "bank", "of", "the", river)
-        french: Words = ("sur", "la", "rive", *fleuve)
+        river, article, fleuve = pick.choice(SHORES)
+        place = [
+            said("on", "sur"),
+            said("the", "la"),
+            said("bank", "rive"),
+            said("of", "de"),
+            said("the", article),
+            said(river, fleuve),
+        ]
     else:
         verb = pick.choice([v for v in verbs.INTRANSITIVE if v.object & {"work", "wait"}])
-        _, english, french = draw_place(pick, [BANKS])
+        place = draw_place(pick, [BANKS])
     negation = draw_negation(pick, verb, tense, 0.2)
-    return make_pair(
-        "bank",
-        (*subject.english, *english_verb(verb, subject, tense, negation), *english),
-        (*subject.french, *french_verb(verb, subject, tense, negation=NEGATIONS.get(negation)), *french),
-        subject,
-    )
+    return make_pair("bank", [subject, verb_group(verb, subject, tense, negation), *place], subject)
 
 
 SEE = next(verb for verb in verbs.TRANSITIVE if verb.infinitive == "voir")
@@ -129,17 +126,15 @@ def light(pick: random.Random) -> Pair:
         place = noun_phrase(
             pick, pick.choice(nouns_of({"building", "room", "vehicle"})), determiner="the", adjectives=0, plural=False
         )
-        english, french = (*lamp.english, "of", *place.english), (*lamp.french, "de", *place.french)
-        verb = SEE
+        seen, verb = [lamp, said("of", "de"), place], SEE
     else:
         noun = pick.choice(nouns_of({"weigh"}))
         thing = build(noun, [a for a in adjectives_for(noun) if a.english == "light"], determiner=pick.choice(("the", "this", "a")),
                       plural=pick.random() < 0.3)  # fmt: skip
-        english, french = thing.english, thing.french
+        seen = [thing]
         verb = pick.choice([v for v in verbs.TRANSITIVE if v.object & noun.kinds & {"carry", "buy", "paint", "keep"}])
         tense = draw_tense(pick, subject, (tense,), verb)
-    return make_pair("light", (*subject.english, *english_verb(verb, subject, tense), *english),
-                     (*subject.french, *french_verb(verb, subject, tense), *french), subject)  # fmt: skip
+    return make_pair("light", [subject, verb_group(verb, subject, tense), *seen], subject)
 
 
 SPRUNG = nouns_of({"thing"}, lambda n: n.english in ("watch", "bed", "door", "lamp"))
@@ -151,14 +146,14 @@ def spring(pick: random.Random) -> Pair:
     subject, tense = draw_subject(pick, PERSON), pick.choice(("present", "past", "future"))
     if which == 0:
         verb = pick.choice([v for v in verbs.INTRANSITIVE if not v.state])
-        return make_pair("spring", (*subject.english, *english_verb(verb, subject, tense), "in", "spring"),
-                         (*subject.french, *french_verb(verb, subject, tense), "à", "le", "printemps"), subject)  # fmt: skip
+        season = [said("in", "à"), said("spring", "le printemps")]
+        return make_pair("spring", [subject, verb_group(verb, subject, tense), *season], subject)
     if which == 1:
-        _, english, french = draw_place(
+        place = draw_place(
             pick, nouns_of({"ground"}, lambda n: n.english in ("forest", "garden", "park", "village", "island"))
         )
-        return make_pair("spring", (*subject.english, *english_verb(verbs.DRINK, subject, tense), "the", "water", "of", "the", "spring", *english),
-                         (*subject.french, *french_verb(verbs.DRINK, subject, tense), "la", "eau", "de", "la", "source", *french), subject)  # fmt: skip
+        drunk = [said("the", "la"), said("water", "eau"), said("of", "de"), said("the", "la"), said("spring", "source")]
+        return make_pair("spring", [subject, verb_group(verbs.DRINK, subject, tense), *drunk, *place], subject)
     thing = noun_phrase(
         pick,
         pick.choice(SPRUNG),
@@ -166,7 +161,6 @@ def spring(pick: random.Random) -> Pair:
         determiner=pick.choice(("the", "my", "his", "this", "her", "our", "your")),
     )
     past, negative = pick.random() < 0.4, pick.random() < 0.3
-    spring_ = PRONOUNS["he"]
-    finite = french_verb(BE, spring_, "past" if past else "present", negation="pas" if negative else None)
-    return make_pair("spring", ("the", "spring", "of", *thing.english, "was" if past else "is", *(["not"] if negative else []), "broken"),
-                     ("le", "ressort", "de", *thing.french, *finite, "cassé"), thing)  # fmt: skip
+    broken = be(PRONOUNS["he"], "past" if past else "present", "not" if negative else "")
+    whole = [said("the", "le"), said("spring", "ressort"), said("of", "de"), thing, broken, said("broken", "cassé")]
+    return make_pair("spring", whole, thing)

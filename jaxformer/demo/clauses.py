@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 from jaxformer.demo import verbs
-from jaxformer.demo.conjugation import (
-    NEGATIONS,
-    draw_negation,
-    draw_tense,
-    english_be,
-    english_verb,
-    french_verb,
-)
+from jaxformer.demo.alignment import said
+from jaxformer.demo.conjugation import be, draw_negation, draw_tense, verb_group
 from jaxformer.demo.lexicon import ADJECTIVES, Noun
 from jaxformer.demo.phrases import (
     OBJECTS,
@@ -27,7 +22,7 @@ from jaxformer.demo.phrases import (
     predicate,
 )
 from jaxformer.demo.statements import PERSON, draw_other, draw_subject, draw_third, use
-from jaxformer.demo.verbs import BE, Verb
+from jaxformer.demo.verbs import Verb
 
 MOODS = [a for a in ADJECTIVES if a.kind == "mood" and "person" in a.suits]
 INTERMEDIATE = ("present", "past", "past", "progressive")
@@ -50,7 +45,8 @@ def relative_object(pick: random.Random) -> Pair:
     then = "present" if tense == "present" else pick.choice(("present", "past"))
     then = "past" if verb is verbs.EAT and tense != "present" else then  # food that was eaten no longer exists
     adjective = predicate(pick, noun, head)
-    clause = french_verb(verb, subject, tense, negation=NEGATIONS.get(negation), ending=head.ending)
+    clause = verb_group(verb, subject, tense, negation, ending=head.ending)
+    form = adjective.form(feminine=head.feminine, plural=head.plural)
     marks = (
         *use(verb, noun),
         (adjective.english, noun.english),
@@ -58,8 +54,7 @@ def relative_object(pick: random.Random) -> Pair:
     )
     return make_pair(
         "relative clause",
-        (*head.english, "that", *subject.english, *english_verb(verb, subject, tense, negation), english_be(head, then), adjective.english),
-        (*head.french, "que", *subject.french, *clause, *french_verb(BE, head, then), adjective.form(feminine=head.feminine, plural=head.plural)),
+        [head, said("that", "que"), subject, clause, be(head, then), said(adjective.english, form)],
         head, subject, marks=marks,
     )  # fmt: skip
 
@@ -74,11 +69,10 @@ def relative_subject(pick: random.Random) -> Pair:
     then = "present" if tense == "present" else pick.choice(("present", "past"))
     object_ = object_phrase(pick, verb, other, adjectives=pick.choice((0, 0, 1)), negated=bool(negation))
     adjective = predicate(pick, noun, head)
+    form = adjective.form(feminine=head.feminine, plural=head.plural)
     return make_pair(
         "relative subject",
-        (*head.english, "who", *english_verb(verb, head, tense, negation), *object_.english, english_be(head, then), adjective.english),
-        (*head.french, "qui", *french_verb(verb, head, tense, negation=NEGATIONS.get(negation)), *object_.french,
-         *french_verb(BE, head, then), adjective.form(feminine=head.feminine, plural=head.plural)),
+        [head, said("who", "qui"), verb_group(verb, head, tense, negation), object_, be(head, then), said(adjective.english, form)],
         head, object_, marks=(*use(verb, other), (adjective.english, noun.english)),
     )  # fmt: skip
 
@@ -104,14 +98,12 @@ def object_pronoun(pick: random.Random) -> Pair:
     subject = draw_subject(pick, PERSON)
     tense = draw_tense(pick, subject, ("present", "past", "future"), first, second)
     it = _object_word(object_)
-    clitic = ("les" if object_.plural else "la" if noun.feminine else "le",)
-    pronoun = subject in PRONOUNS.values()
+    clitic = "les" if object_.plural else "la" if noun.feminine else "le"
+    again = [dataclasses.replace(subject)] if subject in PRONOUNS.values() else []
     return make_pair(
         "object pronoun",
-        (*subject.english, *english_verb(first, subject, tense), *object_.english, "and", *(subject.english if pronoun else ()),
-         *english_verb(second, subject, tense), it),
-        (*subject.french, *french_verb(first, subject, tense), *object_.french, "et", *(subject.french if pronoun else ()),
-         *french_verb(second, subject, tense, clitic=clitic, ending=object_.ending)),
+        [subject, verb_group(first, subject, tense), object_, said("and", "et"), *again,
+         verb_group(second, subject, tense, pronoun=(it, clitic), ending=object_.ending)],
         subject, object_,
     )  # fmt: skip
 
@@ -139,12 +131,8 @@ def pronoun_object(pick: random.Random) -> Pair:
     ):  # the sentence does not tell their gender, which the participle needs
         tense = "future"
     negation = draw_negation(pick, verb, tense, 0.3)
-    return make_pair(
-        "pronoun",
-        (*subject.english, *english_verb(verb, subject, tense, negation), english),
-        (*subject.french, *french_verb(verb, subject, tense, negation=NEGATIONS.get(negation), clitic=(french,), ending=object_.ending)),
-        subject,
-    )  # fmt: skip
+    group = verb_group(verb, subject, tense, negation, pronoun=(english, french), ending=object_.ending)
+    return make_pair("pronoun", [subject, group], subject)
 
 
 FAULTS = ("broken", "empty", "heavy", "old", "bad", "small", "expensive", "closed", "tired", "grey")
@@ -162,14 +150,13 @@ def because(pick: random.Random) -> Pair:
     tense = draw_tense(pick, subject, ("present", "past", "past"), verb)
     fit = [a for a in adjectives_for(noun) if (a.english in FAULTS) != (verb.english[0] in PLEASED)]
     adjective = pick.choice([a for a in fit if a.english != "new"])
-    word, mot = ("because", ("parce", "que")) if verb.english[0] in (*PLEASED, *SORRY) else ("but", ("mais",))
+    link = said("because", "parce que") if verb.english[0] in (*PLEASED, *SORRY) else said("but", "mais")
     form = adjective.form(feminine=object_.feminine, plural=object_.plural)
     it = "they" if object_.plural else "it"
     il = ("elle" if object_.feminine else "il") + ("s" if object_.plural else "")
     return make_pair(
         "because",
-        (*subject.english, *english_verb(verb, subject, tense), *object_.english, word, it, english_be(object_, tense), adjective.english),
-        (*subject.french, *french_verb(verb, subject, tense), *object_.french, *mot, il, *french_verb(BE, object_, tense), form),
+        [subject, verb_group(verb, subject, tense), object_, link, said(it, il), be(object_, tense), said(adjective.english, form)],
         subject, object_, marks=(*use(verb, noun), (adjective.english, noun.english)),
     )  # fmt: skip
 
@@ -179,30 +166,24 @@ def know(pick: random.Random) -> Pair:
     subject, which = draw_subject(pick, PERSON), pick.randrange(3)
     tense = pick.choice(("present", "present", "past"))
     negation = "not" if pick.random() < 0.3 else ""
-    closed = NEGATIONS.get(negation)
     if which == 0:
         noun = pick.choice(nouns_of(PERSON))
         object_ = noun_phrase(pick, noun, adjectives=pick.choice((0, 1)))
         if object_.english[0] in ("a", "an", "some"):
             object_ = noun_phrase(pick, noun, determiner="this")
-        verb, english, french = verbs.KNOW_PERSON, object_.english, object_.french
+        verb, english, french = verbs.KNOW_PERSON, [object_], [object_]
     else:
         noun = pick.choice(nouns_of(PERSON if which == 1 else {"keep"}))
         own = ("my", "his", "her", "our") if "ours" in noun.kinds else ()
         determiner = pick.choice(own if "family" in noun.kinds else ("the", "the", *own))
         object_ = noun_phrase(pick, noun, determiner=determiner)
-        verb = verbs.KNOW_FACT
-        finite = french_verb(BE, object_, tense)
+        verb, finite = verbs.KNOW_FACT, be(object_, tense)
         if which == 1:
             adjective = pick.choice([a for a in MOODS if a.english not in {word for word, _ in object_.pairs}])
-            english = ("that", *object_.english, english_be(object_, tense), adjective.english)
-            french = ("que", *object_.french, *finite, adjective.form(feminine=object_.feminine, plural=object_.plural))
+            form = adjective.form(feminine=object_.feminine, plural=object_.plural)
+            english = french = [said("that", "que"), object_, finite, said(adjective.english, form)]
         else:
-            english = ("where", *object_.english, english_be(object_, tense))
-            french = ("où", *finite, *object_.french)
-    return make_pair(
-        "know",
-        (*subject.english, *english_verb(verb, subject, tense, negation), *english),
-        (*subject.french, *french_verb(verb, subject, tense, negation=closed), *french),
-        subject, object_,
-    )  # fmt: skip
+            where = said("where", "où")
+            english, french = [where, object_, finite], [where, finite, object_]
+    main = [subject, verb_group(verb, subject, tense, negation)]
+    return make_pair("know", [*main, *english], subject, object_, french=[*main, *french])

@@ -1,10 +1,14 @@
-"""Verb groups in both languages: tense, negation, object pronouns, inversion."""
+"""Verb groups in both languages: tense, negation, object pronouns, inversion.
+
+Their words have roles, by which they are aligned: the bearers of "tense", the "verb", "not", and an "object".
+"""
 
 from __future__ import annotations
 
 import random
 
-from jaxformer.demo.phrases import Phrase, Words
+from jaxformer.demo.alignment import Part, Word, tie
+from jaxformer.demo.phrases import Phrase
 from jaxformer.demo.verbs import BE, HAVE, Verb
 
 NEGATIONS = {"not": "pas", "never": "jamais", "no longer": "plus"}
@@ -53,17 +57,60 @@ def english_be(subject: Phrase, tense: str) -> str:
     return (("is", "are") if tense == "present" else ("was", "were"))[number]
 
 
-def english_verb(verb: Verb, subject: Phrase, tense: str, negation: str = "") -> Words:
+def verb_group(
+    verb: Verb,
+    subject: Phrase,
+    tense: str,
+    negation: str = "",
+    *,
+    pronoun: tuple[str, str] | None = None,
+    ending: str = "",
+    preposition: str = "",
+) -> Part:
+    """Returns the verb group of both languages.
+
+    Args:
+      negation: the English one, a key of `NEGATIONS`, or the empty string.
+      pronoun: an English object, which follows the verb, and the French one, which stands before it.
+      ending: of a participle that agrees with an object before it.
+      preposition: what the French verb puts before its object: "à", "de".
+    """
+    english, french = pronoun or ("", "")
+    clitic = (french,) if french else ()
+    return tie(
+        [*english_verb(verb, subject, tense, negation), Word(english, "object")],
+        [
+            *french_verb(verb, subject, tense, negation=NEGATIONS.get(negation), clitic=clitic, ending=ending),
+            Word(preposition, "verb"),
+        ],
+    )
+
+
+def be(subject: Phrase, tense: str, negation: str = "") -> Part:
+    """Returns a form of "be" in both languages; `negation` is "not" or the empty string."""
+    return tie(
+        [Word(english_be(subject, tense), "tense", "verb"), Word(negation, "not")],
+        french_verb(BE, subject, tense, negation=NEGATIONS.get(negation)),
+    )
+
+
+def english_verb(verb: Verb, subject: Phrase, tense: str, negation: str = "") -> tuple[Word, ...]:
     """Returns the English verb group: present, past, progressive past, future."""
     base, third, past, _, ing = verb.english
-    mark = (negation,) if negation else ()
+    mark = (Word(negation, "not"),) if negation else ()
     if tense == "future":
-        return ("will", *mark, base)
+        return (Word("will", "tense"), *mark, Word(base, "verb"))
     if tense == "progressive":
-        return (english_be(subject, "past"), *mark, ing)
+        return (Word(english_be(subject, "past"), "tense"), *mark, Word(ing, "verb"))
     if negation == "not":
-        return ("did" if tense == "past" else "does" if singular(subject) else "do", "not", base)
-    return (*mark, past if tense == "past" else third if singular(subject) else base)
+        return (english_do(subject, tense), *mark, Word(base, "verb"))
+    form = past if tense == "past" else third if singular(subject) else base
+    return (*mark, Word(form, "tense", "verb"))
+
+
+def english_do(subject: Phrase, tense: str) -> Word:
+    """Returns the auxiliary of questions and negations: do, does, did."""
+    return Word("did" if tense == "past" else "does" if singular(subject) else "do", "tense")
 
 
 def french_verb(
@@ -72,9 +119,9 @@ def french_verb(
     tense: str,
     *,
     negation: str | None = None,
-    clitic: Words = (),
+    clitic: tuple[str, ...] = (),
     ending: str = "",
-) -> Words:
+) -> tuple[Word, ...]:
     """Returns the French verb group with its object pronoun and negation around it.
 
     Args:
@@ -83,32 +130,33 @@ def french_verb(
       ending: of a participle that agrees with an object before it.
     """
     finite, rest = _finite(verb, subject, tense, ending)
-    opened = () if negation is None else ("ne",)
-    return (*opened, *clitic, finite, *((negation,) if negation else ()), *rest)
+    opened = () if negation is None else (Word("ne", "not"),)
+    closed = (Word(negation, "not"),) if negation else ()
+    return (*opened, *(Word(word, "object") for word in clitic), finite, *closed, *rest)
 
 
-def inverted(verb: Verb, pronoun: Phrase, tense: str, *, ending: str = "", negation: str | None = None) -> Words:
-    """Returns the verb before its pronoun: lit-elle, mange-t-il, a-t-elle mangé."""
+def inverted(verb: Verb, pronoun: Phrase, tense: str, *, ending: str = "") -> tuple[Word, ...]:
+    """Returns the verb before its pronoun, which has the role "subject": lit-elle, mange-t-il, a-t-elle mangé."""
     finite, rest = _finite(verb, pronoun, tense, ending)
     subject = pronoun.french[0]
     bridge = "-t-" if finite[-1] in "ae" and subject in ("il", "elle") else "-"
-    opened = () if negation is None else ("ne",)
-    return (*opened, finite + bridge + subject, *((negation,) if negation else ()), *rest)
+    return (Word(finite + bridge + subject, *sorted(finite.roles), "subject"), *rest)
 
 
-def _finite(verb: Verb, subject: Phrase, tense: str, ending: str) -> tuple[str, Words]:
+def _finite(verb: Verb, subject: Phrase, tense: str, ending: str) -> tuple[Word, tuple[Word, ...]]:
     index = _person(subject)
     if tense == "past" and not verb.state:
         auxiliary = BE if verb.etre else HAVE
-        return auxiliary.present[index], (agreeing(verb.participle, subject.ending if verb.etre else ending),)
+        participle = agreeing(verb.participle, subject.ending if verb.etre else ending)
+        return Word(auxiliary.present[index], "tense"), (Word(participle, "verb"),)
     if tense == "present":
-        return verb.present[index], ()
+        return Word(verb.present[index], "tense", "verb"), ()
     if tense == "future":
-        return verb.future + ("ai", "a", "ons", "ez", "ont")[index], ()
+        return Word(verb.future + ("ai", "a", "ons", "ez", "ont")[index], "tense", "verb"), ()
     stem = verb.imperfect
     if index in (2, 3) and stem.endswith("ge"):
         stem = stem[:-1]
-    return stem + ("ais", "ait", "ions", "iez", "aient")[index], ()
+    return Word(stem + ("ais", "ait", "ions", "iez", "aient")[index], "tense", "verb"), ()
 
 
 def _person(subject: Phrase) -> int:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
-import re
 from collections.abc import Callable, Sequence, Set
 
+from jaxformer.demo.alignment import Part, Word, Words, said, tie
 from jaxformer.demo.lexicon import ADJECTIVES, NOUNS, NUMBERS, Adjective, Noun, begins_with_vowel
 from jaxformer.demo.verbs import Verb
-
-Words = tuple[str, ...]
 
 ELIDED = {"le": "l'", "la": "l'", "de": "d'", "ne": "n'", "je": "j'", "que": "qu'", "me": "m'", "ce": "c'"}
 CONTRACTED = {("de", "le"): "du", ("de", "les"): "des", ("à", "le"): "au", ("à", "les"): "aux"}
@@ -32,20 +30,23 @@ _GROUPS = {"colour": "colour", "origin": "origin"}
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A sentence and its translation, the construction they show, and the combinations by which the corpus is split."""
+    """A sentence and its translation, the construction they show, and the combinations by which the corpus is split.
+
+    `alignment` is gold: the links (English index, French index) between the `alignment.words` of the two sentences,
+    all of them sure.
+    """
 
     english: str
     french: str
     construction: str
     features: frozenset[tuple[str, str]] = frozenset()
+    alignment: tuple[tuple[int, int], ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Phrase:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Phrase(Part):
     """A noun phrase in both languages, the features that other words agree with, and the combinations it uses."""
 
-    english: Words
-    french: Words
     feminine: bool
     plural: bool
     person: int = 3
@@ -58,13 +59,14 @@ class Phrase:
         return ("e" if self.feminine else "") + ("s" if self.plural else "")
 
 
+_ONE = frozenset({(0, 0)})
 PRONOUNS = {
-    "I": Phrase(("I",), ("je",), False, False, 1),
-    "we": Phrase(("we",), ("nous",), False, True, 1),
-    "you": Phrase(("you",), ("vous",), False, True, 2),
-    "he": Phrase(("he",), ("il",), False, False),
-    "she": Phrase(("she",), ("elle",), True, False),
-    "they": Phrase(("they",), ("ils",), False, True),
+    "I": Phrase(("I",), ("je",), _ONE, False, False, 1),
+    "we": Phrase(("we",), ("nous",), _ONE, False, True, 1),
+    "you": Phrase(("you",), ("vous",), _ONE, False, True, 2),
+    "he": Phrase(("he",), ("il",), _ONE, False, False),
+    "she": Phrase(("she",), ("elle",), _ONE, True, False),
+    "they": Phrase(("they",), ("ils",), _ONE, False, True),
 }
 OBJECTS = {  # English object: French direct, indirect
     "I": ("me", "me", "me"), "we": ("us", "nous", "nous"), "you": ("you", "vous", "vous"), "he": ("him", "le", "lui"),
@@ -123,14 +125,22 @@ def build(noun: Noun, chosen: list[Adjective], *, determiner: str, plural: bool,
     shown = [a.form(feminine=noun.feminine, plural=plural) for a in before]
     if before and not plural and not noun.feminine and begins_with_vowel(word):
         shown[-1] = before[-1].liaison
-    french = [*shown, word, *(a.form(feminine=noun.feminine, plural=plural) for a in reversed(after))]
-    english = [*(a.english for a in chosen), noun.english_plural if plural else noun.english]
-    article = _french_determiner(determiner, french[0], noun.feminine, plural)
+    named = said(noun.english_plural if plural else noun.english, word)
+    leading = [said(a.english, form) for a, form in zip(before, shown, strict=True)]
+    trailing = [said(a.english, a.form(feminine=noun.feminine, plural=plural)) for a in after]
+    french = [*leading, named, *reversed(trailing)]
+    # English order: the adjectives as they were chosen.
+    said_of = dict(zip([*before, *after], [*leading, *trailing], strict=True))
+    english = [*(said_of[a] for a in chosen), named]
+    article = _french_determiner(determiner, french[0].french[0], noun.feminine, plural)
     if determiner == "a" and (negated or (plural and before)):
         article = "de"
+    opening = said(_english_determiner(determiner, english[0].english[0], plural, negated), article)
+    part = tie([opening, *english], [opening, *french])
     return Phrase(
-        (_english_determiner(determiner, english[0], plural, negated), *english),
-        (article, *french),
+        part.english,
+        part.french,
+        part.links,
         noun.feminine,
         plural,
         pairs=tuple((a.english, noun.english) for a in chosen),
@@ -214,26 +224,34 @@ def _french_determiner(determiner: str, following: str, feminine: bool, plural: 
 
 def both(first: Phrase, second: Phrase) -> Phrase:
     """Returns two phrases joined by "and": plural, feminine only if both are."""
-    return Phrase(
-        (*first.english, "and", *second.english),
-        (*first.french, "et", *second.french),
-        first.feminine and second.feminine,
-        True,
-        pairs=first.pairs + second.pairs,
-    )
+    together = [first, said("and", "et"), second]
+    part = tie(together, together)
+    pairs = first.pairs + second.pairs
+    return Phrase(part.english, part.french, part.links, first.feminine and second.feminine, True, pairs=pairs)
 
 
 def make_pair(
     construction: str,
-    english: Words,
-    french: Words,
+    english: Sequence[Word | Part],
     *used: Phrase,
+    french: Sequence[Word | Part] | None = None,
     end: str = ".",
     marks: tuple[tuple[str, str], ...] = (),
 ) -> Pair:
-    """Returns the two sentences as text, with the combinations in them."""
+    """Returns the two sentences as text, with their alignment and the combinations in them.
+
+    Args:
+      french: the same parts in French order, if it is another one.
+    """
+    whole = tie(english, english if french is None else french)
+    joined = join_french(whole.french)
+    position = {token: index for index, (_, tokens) in enumerate(joined) for token in tokens}
+    links = {(i, position[j]) for i, j in whole.links} | {(len(whole.english), len(joined))}
+    assert {i for i, _ in links} == set(range(len(whole.english) + 1)), "an English word has no link"
+    assert {j for _, j in links} == set(range(len(joined) + 1)), "a French word has no link"
     features = frozenset(pair for phrase in used for pair in phrase.pairs) | frozenset(marks)
-    return Pair(english_text(english, end), french_text(french, end), construction, features)
+    texts = english_text(whole.english, end), _as_text([word for word, _ in joined], end)
+    return Pair(*texts, construction, features, tuple(sorted(links)))
 
 
 def english_text(words: Words, end: str = ".") -> str:
@@ -244,14 +262,23 @@ def english_text(words: Words, end: str = ".") -> str:
 
 def french_text(words: Words, end: str = ".") -> str:
     """Joins words to a sentence: elision first (``l'ami``), then contraction (``du``), then a capital."""
-    done: list[str] = []
+    return _as_text([word for word, _ in join_french(words)], end)
+
+
+def _as_text(joined: Sequence[str], end: str) -> str:
+    text = " ".join(joined).replace("' ", "'") + (f" {end}" if end in "?!" else end)
+    return text[0].upper() + text[1:]
+
+
+def join_french(words: Words) -> list[tuple[str, list[int]]]:
+    """Returns the words after elision and contraction, each with the indices of the words that it is made of."""
+    done: list[tuple[str, list[int]]] = []
     for i, word in enumerate(words):
         following = words[i + 1] if i + 1 < len(words) else ""
         if word in ELIDED and following and begins_with_vowel(following):
             word = ELIDED[word]
-        if done and (done[-1], word) in CONTRACTED:
-            done[-1] = CONTRACTED[done[-1], word]
+        if done and (done[-1][0], word) in CONTRACTED:
+            done[-1] = CONTRACTED[done[-1][0], word], [*done[-1][1], i]
         else:
-            done.append(word)
-    text = re.sub(r"' ", "'", " ".join(done)) + (f" {end}" if end in "?!" else end)
-    return text[0].upper() + text[1:]
+            done.append((word, [i]))
+    return done

@@ -6,14 +6,16 @@ import random
 from collections.abc import Sequence
 
 from jaxformer.demo import lexicon, verbs
+from jaxformer.demo.alignment import Part, Word, said, tie
 from jaxformer.demo.conjugation import (
     BARE,
-    NEGATIONS,
+    be,
     draw_negation,
     draw_tense,
     english_be,
     english_verb,
     french_verb,
+    verb_group,
 )
 from jaxformer.demo.lexicon import NOUNS, Noun
 from jaxformer.demo.phrases import (
@@ -21,7 +23,6 @@ from jaxformer.demo.phrases import (
     PRONOUNS,
     Pair,
     Phrase,
-    Words,
     both,
     definite,
     make_pair,
@@ -34,7 +35,11 @@ from jaxformer.demo.verbs import BE, HAVE, Verb
 
 TENSES = ("present", "present", "past", "past", "progressive", "future")
 PERSON = frozenset({"person"})
-WHEN = {"past": ("yesterday", "hier"), "future": ("tomorrow", "demain"), "present": ("every day", "tous les jours")}
+WHEN = {
+    "past": (said("yesterday", "hier"),),
+    "future": (said("tomorrow", "demain"),),
+    "present": (said("every", "tous les"), said("day", "jours")),
+}
 
 
 def draw_subject(pick: random.Random, kinds: frozenset[str]) -> Phrase:
@@ -65,8 +70,7 @@ def action(pick: random.Random) -> Pair:
     object_ = object_phrase(pick, verb, noun, negated=bool(negation))
     return make_pair(
         "action",
-        (*subject.english, *english_verb(verb, subject, tense, negation), *object_.english),
-        (*subject.french, *french_verb(verb, subject, tense, negation=NEGATIONS.get(negation)), *object_.french),
+        [subject, verb_group(verb, subject, tense, negation), object_],
         subject, object_, marks=use(verb, noun),
     )  # fmt: skip
 
@@ -80,8 +84,7 @@ def state(pick: random.Random) -> Pair:
     form = adjective.form(feminine=subject.feminine, plural=subject.plural)
     return make_pair(
         "state",
-        (*subject.english, english_be(subject, tense), *(["not"] if negative else []), adjective.english),
-        (*subject.french, *french_verb(BE, subject, tense, negation="pas" if negative else None), form),
+        [subject, be(subject, tense, "not" if negative else ""), said(adjective.english, form)],
         subject, marks=((adjective.english, noun.english),),
     )  # fmt: skip
 
@@ -94,8 +97,17 @@ def _described(pick: random.Random) -> Phrase:
     head = noun_phrase(pick, pick.choice(nouns_of({"ours"}, lambda n: "family" not in n.kinds)), determiner="the",
                        adjectives=pick.choice((0, 0, 1)))  # fmt: skip
     owner = draw_owner(pick)
-    english, french = (*head.english, "of", *owner.english), (*head.french, "de", *owner.french)
-    return Phrase(english, french, head.feminine, head.plural, pairs=head.pairs + owner.pairs, noun=head.noun)
+    whole = [head, said("of", "de"), owner]
+    part = tie(whole, whole)
+    return Phrase(
+        part.english,
+        part.french,
+        part.links,
+        head.feminine,
+        head.plural,
+        pairs=head.pairs + owner.pairs,
+        noun=head.noun,
+    )
 
 
 def draw_owner(pick: random.Random) -> Phrase:
@@ -113,12 +125,24 @@ def institution(pick: random.Random) -> Pair:
     done, fait = pick.choice(lexicon.PASSIVES)
     negative = pick.random() < 0.2
     month, mois, year = _date(pick)
-    verb = ("ne", "a", "pas", "été") if negative else ("a", "été")
+    mark = "not" if negative else ""
+    verb = tie(
+        [Word("was", "tense"), Word(mark, "not"), Word(done, "verb")],
+        [Word("ne" if negative else "", "not"), Word("a", "tense"), Word("pas" if negative else "", "not"), Word("été", "tense"),
+         Word(fait + ("e" if is_feminine else ""), "verb")],
+    )  # fmt: skip
+    opening = [
+        said("the", "la" if is_feminine else "le"),
+        said(document, titre),
+        said("on", "sur"),
+        said("the", "la" if feminine else "le"),
+    ]
+    first, second, third = said(outer, outer_forms[feminine]), said(inner, inner_forms[feminine]), said(name, nom)
+    closing = [verb, said("in", "en"), said(month, mois), said(year, year)]
     return make_pair(
         "institution",
-        ("the", document, "on", "the", outer, inner, name, "was", *(["not"] if negative else []), done, "in", month, year),
-        ("la" if is_feminine else "le", titre, "sur", "la" if feminine else "le", nom, inner_forms[feminine], outer_forms[feminine],
-         *verb, fait + ("e" if is_feminine else ""), "en", mois, year),
+        [*opening, first, second, third, *closing],
+        french=[*opening, third, second, first, *closing],
         marks=((outer, f"{inner} {name}"),),
     )  # fmt: skip
 
@@ -135,10 +159,10 @@ def birth(pick: random.Random) -> Pair:
     finite = BE.present[4 if subject.plural else 1]
     return make_pair(
         "birth",
-        (*subject.english, english_be(subject, "past"), "born", "in", month, year),
-        (*subject.french, finite, "né" + subject.ending, "en", mois, year),
+        [subject, said(english_be(subject, "past"), finite), said("born", "né" + subject.ending), said("in", "en"), said(month, mois),
+         said(year, year)],
         subject,
-    )
+    )  # fmt: skip
 
 
 def motion(pick: random.Random) -> Pair:
@@ -153,11 +177,11 @@ def motion(pick: random.Random) -> Pair:
         pick, noun, determiner=pick.choice(("the", "the", "this")), adjectives=pick.choice((0, 0, 1)), plural=False
     )
     negation = draw_negation(pick, verb, tense, 0.2)
-    when, quand = WHEN[tense] if pick.random() < 0.5 and not negation else ("", "")
+    when = WHEN[tense] if pick.random() < 0.5 and not negation else ()
+    preposition = said("to", noun.to) if goes else said("at", "à")
     return make_pair(
         "motion",
-        (*subject.english, *english_verb(verb, subject, tense, negation), "to" if goes else "at", *place.english, *when.split()),
-        (*subject.french, *french_verb(verb, subject, tense, negation=NEGATIONS.get(negation)), noun.to if goes else "à", *place.french, *quand.split()),
+        [subject, verb_group(verb, subject, tense, negation), preposition, place, *when],
         subject, place,
     )  # fmt: skip
 
@@ -169,22 +193,19 @@ def activity(pick: random.Random) -> Pair:
     if pick.random() < 0.2:
         subject = both(_plain(pick), _plain(pick))
     tense = draw_tense(pick, subject, TENSES, verb)
-    place, english, french = draw_place(pick, nouns_of(verb.object))
+    preposition, place = draw_place(pick, nouns_of(verb.object))
     negation = draw_negation(pick, verb, tense, 0.2)
     return make_pair(
-        "activity",
-        (*subject.english, *english_verb(verb, subject, tense, negation), *english),
-        (*subject.french, *french_verb(verb, subject, tense, negation=NEGATIONS.get(negation)), *french),
-        subject, place,
-    )  # fmt: skip
+        "activity", [subject, verb_group(verb, subject, tense, negation), preposition, place], subject, place
+    )
 
 
-def draw_place(pick: random.Random, nouns: Sequence[Noun]) -> tuple[Phrase, Words, Words]:
-    """Draws a place with its preposition, in both languages."""
+def draw_place(pick: random.Random, nouns: Sequence[Noun]) -> tuple[Part, Phrase]:
+    """Draws a place and the preposition before it."""
     noun = pick.choice(nouns)
     determiner = pick.choice(("the", "the", "this", *(("my", "their", "her") if "ours" in noun.kinds else ())))
     place = noun_phrase(pick, noun, determiner=determiner, adjectives=pick.choice((0, 0, 1)), plural=False)
-    return place, (noun.at[0], *place.english), (noun.at[1], *place.french)
+    return said(*noun.at), place
 
 
 def _plain(pick: random.Random) -> Phrase:
@@ -200,11 +221,15 @@ def existence(pick: random.Random) -> Pair:
     thing = noun_phrase(pick, noun, determiner=determiner, plural=plural, negated=negative)
     room = {"animal": {"ground"}, "plant": {"ground"}, "thing": {"room", "building"}}
     where = next((room[kind] for kind in room if kind in noun.kinds), {"ground", "room", "building"})
-    _, english, french = draw_place(pick, nouns_of(where, lambda n: "place" in n.kinds))
+    preposition, place = draw_place(pick, nouns_of(where, lambda n: "place" in n.kinds))
+    there = tie(
+        [Word("there", "there"), Word(english_be(thing, tense), "is"), Word("not" if negative else "", "not")],
+        [Word("il", "there"), Word("ne" if negative else "", "not"), Word("y", "there"), Word("a" if tense == "present" else "avait", "is"),
+         Word("pas" if negative else "", "not")],
+    )  # fmt: skip
     return make_pair(
         "existence",
-        ("there", english_be(thing, tense), *(["not"] if negative else []), *thing.english, *english),
-        ("il", *(["ne"] if negative else []), "y", "a" if tense == "present" else "avait", *(["pas"] if negative else []), *thing.french, *french),
+        [there, thing, preposition, place],
         thing,
     )  # fmt: skip
 
@@ -227,11 +252,13 @@ def comparison(pick: random.Random) -> Pair:
         fit = predicate(pick, noun, first)
     tense = pick.choice(("present", "present", "past"))
     form = fit.form(feminine=first.feminine, plural=first.plural)
-    how = ("meilleur" + first.ending,) if fit.english == "good" else ("plus", form)
+    if fit.english in COMPARATIVES:
+        how = [said(COMPARATIVES[fit.english], "meilleur" + first.ending if fit.english == "good" else f"plus {form}")]
+    else:
+        how = [said("more", "plus"), said(fit.english, form)]
     return make_pair(
         "comparison",
-        (*first.english, english_be(first, tense), *COMPARATIVES.get(fit.english, f"more {fit.english}").split(), "than", *second.english),
-        (*first.french, *french_verb(BE, first, tense), *how, "que", *second.french),
+        [first, be(first, tense), *how, said("than", "que"), second],
         first, second, marks=((fit.english, noun.english),),
     )  # fmt: skip
 
@@ -247,8 +274,7 @@ def possession(pick: random.Random) -> Pair:
     object_ = noun_phrase(pick, noun, determiner=determiner, plural=plural, negated=bool(negation))
     return make_pair(
         "possession",
-        (*subject.english, *english_verb(HAVE, subject, tense, negation), *object_.english),
-        (*subject.french, *french_verb(HAVE, subject, tense, negation=NEGATIONS.get(negation)), *object_.french),
+        [subject, verb_group(HAVE, subject, tense, negation), object_],
         subject, object_,
     )  # fmt: skip
 
@@ -261,16 +287,14 @@ def identity(pick: random.Random) -> Pair:
     if pick.random() < 0.5:
         noun = pick.choice(nouns_of({"ours"}))
         thing = noun_phrase(pick, noun, determiner=pick.choice(("my", "his", "her", "our", "your", "their")))
-        tense = "present"
-        return make_pair("identity", ("these are" if thing.plural else "this is", *thing.english),
-                         ("ce", "sont" if thing.plural else "est", *thing.french), thing)  # fmt: skip
+        this = [said("these", "ce"), said("are", "sont")] if thing.plural else [said("this", "ce"), said("is", "est")]
+        return make_pair("identity", [*this, thing], thing)
     subject, tense = PRONOUNS[pick.choice(("he", "she"))], pick.choice(("present", "past"))
     noun = pick.choice(nouns_of(RELATED, lambda n: n.feminine == subject.feminine))
     owner = draw_owner(pick)
     return make_pair(
         "identity",
-        (*subject.english, english_be(subject, tense), "the", noun.english, "of", *owner.english),
-        (*subject.french, *french_verb(BE, subject, tense), "la" if noun.feminine else "le", noun.french, "de", *owner.french),
+        [subject, be(subject, tense), said("the", "la" if noun.feminine else "le"), said(noun.english, noun.french), said("of", "de"), owner],
         owner,
     )  # fmt: skip
 
@@ -286,11 +310,13 @@ def modal(pick: random.Random) -> Pair:
         english = english_verb(can, subject, tense, "not" if negative else "")
     else:
         word = can.english[2 if tense == "past" else 0]
-        english = ("cannot",) if negative and word == "can" else (word, *(["not"] if negative else []))
+        english = (Word(word, "tense", "verb"), Word("not" if negative else "", "not"))
+        if negative and word == "can":
+            english = (Word("cannot", "tense", "verb", "not"),)
+    finite = tie(english, french_verb(can, subject, tense, negation="pas" if negative else None))
     return make_pair(
         "modal",
-        (*subject.english, *english, verb.english[0], *object_.english),
-        (*subject.french, *french_verb(can, subject, tense, negation="pas" if negative else None), verb.infinitive, *object_.french),
+        [subject, finite, said(verb.english[0], verb.infinitive), object_],
         subject, object_, marks=use(verb, noun),
     )  # fmt: skip
 
@@ -301,17 +327,13 @@ def dative(pick: random.Random) -> Pair:
     noun, tense = pick.choice(nouns_of(verb.object)), pick.choice(("present", "past", "past", "future"))
     negation = draw_negation(pick, verb, tense, 0.2)
     object_ = noun_phrase(pick, noun, adjectives=pick.choice((0, 0, 1)), negated=bool(negation))
-    said = english_verb(verb, subject, tense, negation)
-    closed = NEGATIONS.get(negation)
     if pick.random() < 0.5:
         other = noun_phrase(pick, pick.choice(nouns_of(PERSON)), adjectives=pick.choice((0, 0, 1)))
-        return make_pair("dative", (*subject.english, *said, *object_.english, "to", *other.english),
-                         (*subject.french, *french_verb(verb, subject, tense, negation=closed), *object_.french, "à", *other.french),
+        return make_pair("dative", [subject, verb_group(verb, subject, tense, negation), object_, said("to", "à"), other],
                          subject, object_, other, marks=use(verb, noun))  # fmt: skip
     english, _, lui = OBJECTS[draw_other(pick, subject)]
-    return make_pair("dative", (*subject.english, *said, english, *object_.english),
-                     (*subject.french, *french_verb(verb, subject, tense, clitic=(lui,), negation=closed), *object_.french),
-                     subject, object_, marks=use(verb, noun))  # fmt: skip
+    group = verb_group(verb, subject, tense, negation, pronoun=(english, lui))
+    return make_pair("dative", [subject, group, object_], subject, object_, marks=use(verb, noun))
 
 
 def draw_other(pick: random.Random, subject: Phrase) -> str:
@@ -325,19 +347,21 @@ def nothing(pick: random.Random) -> Pair:
     tense = pick.choice(("present", "past", "past", "future"))
     if pick.random() < 0.5:
         verb = pick.choice(verbs.TRANSITIVE)
-        noun, someone = pick.choice(nouns_of(verb.object)), Phrase(("nobody",), ("personne",), False, False)
+        noun = pick.choice(nouns_of(verb.object))
+        someone = Phrase((), (), frozenset(), feminine=False, plural=False)
         object_ = object_phrase(pick, verb, noun, determiner=definite(pick, noun))
-        return make_pair("nothing", ("nobody", *english_verb(verb, someone, tense), *object_.english),
-                         ("personne", *french_verb(verb, someone, tense, negation=BARE), *object_.french),
-                         object_, marks=use(verb, noun))  # fmt: skip
+        group = tie([Word("nobody", "not"), *english_verb(verb, someone, tense)],
+                    [Word("personne", "not"), *french_verb(verb, someone, tense, negation=BARE)])  # fmt: skip
+        return make_pair("nothing", [group, object_], object_, marks=use(verb, noun))
     wanted = pick.choice(("thing", "person"))
     verb = pick.choice([v for v in verbs.TRANSITIVE if ("person" in v.object) == (wanted == "person") and not v.state
                         and (wanted == "person" or v.object & {"keep", "buy", "food", "text", "carry"})])  # fmt: skip
     subject = draw_subject(pick, verb.subject)
     tense = draw_tense(pick, subject, (tense,), verb)
-    english = (*subject.english, *english_verb(verb, subject, tense))
+    english = english_verb(verb, subject, tense)
     if wanted == "thing":
-        return make_pair("nothing", (*english, "nothing"),
-                         (*subject.french, *french_verb(verb, subject, tense, negation="rien")), subject)  # fmt: skip
-    return make_pair("nothing", (*english, "nobody"),
-                     (*subject.french, *french_verb(verb, subject, tense, negation=BARE), "personne"), subject)  # fmt: skip
+        group = tie([*english, Word("nothing", "not")], french_verb(verb, subject, tense, negation="rien"))
+    else:
+        french = french_verb(verb, subject, tense, negation=BARE)
+        group = tie([*english, Word("nobody", "not")], [*french, Word("personne", "not")])
+    return make_pair("nothing", [subject, group], subject)

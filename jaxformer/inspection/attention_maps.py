@@ -68,6 +68,44 @@ def by_word(attention: Map) -> Map:
     return Map(tuple(word for word, _ in source), tuple(word for word, _ in target), weights)
 
 
+def between_words(attention: PieceMap, source: Sequence[str], target: Sequence[str]) -> PieceMap:
+    """Merges pieces to the words of the two texts; the end of each text stays a word of its own.
+
+    A word gives the mean of its pieces' attention and receives the sum. A piece that covers several words counts for
+    each by its share of characters there.
+
+    Args:
+      attention: of texts that end with one special token each.
+      source: the words of the source, which spell it without its spaces; likewise `target`.
+
+    Raises:
+      ValueError: the words and the pieces spell different texts.
+    """
+    received, given = (_shares(*both) for both in ((attention.source, source), (attention.target, target)))
+    given = given / given.sum(1, keepdims=True)
+    weights = given @ np.asarray(attention.weights, np.float64) @ received.T
+    return PieceMap((*source, attention.source[-1]), (*target, attention.target[-1]), weights)
+
+
+def _shares(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray:
+    """Returns the share ``[words + 1, pieces]`` of each piece that lies in each word, the last being the end."""
+    owners = np.repeat(np.arange(len(words)), [len(word) for word in words])
+    shares = np.zeros((len(words) + 1, len(pieces)))
+    shares[-1, -1] = 1
+    position, spelled = 0, ""
+    for text, indices in _characters(pieces[:-1]):
+        letters = "".join(text.replace(SPACE, " ").split())
+        # A space alone belongs to the word that it opens.
+        mine = owners[position : position + len(letters)] if letters else owners[position : position + 1]
+        for index in indices:
+            np.add.at(shares[:, index], mine, 1 / max(1, len(mine)))
+        position += len(letters)
+        spelled += letters
+    if spelled != "".join(words):
+        raise ValueError(f"the words spell {''.join(words)!r}, but the pieces {spelled!r}")
+    return shares
+
+
 def entropy(weights: np.ndarray) -> np.ndarray:
     """Computes the entropy of each row in nats: 0 when all weight is on one key, log S when uniform."""
     safe = np.where(weights > 0, weights, 1.0)

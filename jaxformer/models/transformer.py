@@ -209,8 +209,8 @@ class TransformerConfig:
             raise ValueError(f"{self.positions} positions need an even d_model, got {self.d_model}")
         if self.positions == "t5" and (self.num_buckets < 4 or self.max_distance <= self.num_buckets // 2):
             raise ValueError(
-                f"t5 positions need num_buckets of at least 4 and a max_distance above half of it, got {self.num_buckets} "
-                f"and {self.max_distance}"
+                "t5 positions need num_buckets of at least 4 and a max_distance above half of it, "
+                f"got {self.num_buckets} and {self.max_distance}"
             )
         if self.positions == "rotary" and dim % 2:
             raise ValueError(f"rotary positions need an even head dim, got {dim}")

@@ -1,11 +1,21 @@
 """``jaxformer demo``: it is the built-in configuration, and stops as `train` does."""
 
+import dataclasses
+import re
 import types
 
+import jax
+import numpy as np
 import pytest
 
-from jaxformer.cli import demo
+from jaxformer import demo as grammar
+from jaxformer import models, pure
+from jaxformer.cli import demo, runtime
+from jaxformer.data.tokenizer import SubwordTokenizer
+from jaxformer.inspection import plots
+from jaxformer.inspection.attention_maps import select
 from jaxformer.tasks import registry, runner
+from jaxformer.tasks.translation import Translator, alignment
 
 
 @pytest.fixture
@@ -37,3 +47,46 @@ def test_a_stopped_training_is_not_shown(trained, tmp_path, reason, code):
     trained.reason = reason
     assert demo.main(["--out", str(tmp_path / "run")]) == code
     assert trained.shown == []
+
+
+class Known(Translator):
+    """A tiny untrained model that knows the translations of the grammar by heart."""
+
+    def translate(self, sentences, **options):
+        return [KNOWN[sentence] for sentence in sentences]
+
+
+SMALL = grammar.splits(num_train=300, num_test=6)
+KNOWN = {p.english: p.french for p in (*SMALL.seen, *SMALL.unseen, *grammar.EXAMPLES)}
+
+
+def test_it_scores_translates_and_draws_the_head_that_aligns_best(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(grammar, "splits", lambda: SMALL)
+    config = dataclasses.replace(
+        registry.resolve("demo").model, source_vocab_size=350, target_vocab_size=350, d_model=8, num_heads=2, d_ff=8
+    )
+    net = pure(models.EncoderDecoder, config)
+    tokenizer = SubwordTokenizer.train([*KNOWN, *KNOWN.values()], vocab_size=350)
+    translator = Known(net, net.init(jax.random.key(0)), tokenizer)
+    monkeypatch.setattr(registry, "read_config", lambda run: registry.resolve("demo"))
+    monkeypatch.setattr(runner, "load", lambda run: translator)
+    monkeypatch.setattr(runtime, "draw_curves", lambda run: run / "curves.png")
+    drawn, draw = [], plots.attention_map
+    monkeypatch.setattr(plots, "attention_map", lambda words, path: drawn.append(words) or draw(words, path))
+    assert demo._show(tmp_path) == 0
+
+    out = capsys.readouterr().out
+    rates = alignment.head_error_rates(translator, SMALL.validation)
+    head = min(rates, key=rates.__getitem__)
+    assert len(set(rates.values())) > 3
+    assert alignment.describe(head) in out
+    assert f"jaxformer inspect {tmp_path} {alignment.options(head)} --source" in out
+    for name, pairs in (("unseen sentences", SMALL.seen), ("unseen combinations", SMALL.unseen)):
+        rate, diagonal = alignment.head_error_rates(translator, pairs)[head], alignment.diagonal_error_rate(pairs)
+        assert re.search(rf"{name} \(6\) +{rate:.3f} +{diagonal:.3f}\n", out), out
+        assert re.search(rf"{name} \(6\) +100\.00 ", out), out
+    example = grammar.EXAMPLES[0]
+    (words,) = alignment.word_attention(translator, [example.english], [example.french])
+    assert drawn[0].target == (*grammar.words(example.french), "</s>")
+    np.testing.assert_array_equal(drawn[0].weights, select(words, layer=head[0], head=head[1]).weights)
+    assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")

@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.errors import ConfigError
-from jaxformer.inspection.attention_maps import Map, as_table, as_text, by_word, entropy, most_aligned, select
+from jaxformer.inspection.attention_maps import (
+    Map,
+    as_table,
+    as_text,
+    between_words,
+    by_word,
+    entropy,
+    most_aligned,
+    select,
+)
 from tests.inspection.small import Pieces, rows
 
 
@@ -45,6 +54,40 @@ def test_a_word_receives_the_sum_and_gives_the_mean():
     weights = np.array([[0.1, 0.2, 0.7], [0.3, 0.4, 0.3]])
     found = by_word(Map(("▁a", "b", "▁c"), ("▁x", "y"), weights))
     np.testing.assert_allclose(found.weights, [[0.5, 0.5]])
+
+
+def test_given_words_receive_the_sum_and_give_the_mean():
+    """A piece over two words is shared by its characters, and a space alone belongs to the next word."""
+    pieces = Pieces(
+        ("L", "'ac", "cord", "▁", "dort", "▁19.", "</s>"), ("I", "t", "▁sleeps", "</s>"), rows(0, 1, 2, 4, 7)
+    )
+    found = between_words(pieces, ("L'", "accord", "dort", "19", "."), ("It", "sleeps"))
+    assert found.source == ("L'", "accord", "dort", "19", ".", "</s>")
+    assert found.target == ("It", "sleeps", "</s>")
+    the, ac, cord, space, dort, year, end = np.moveaxis(pieces.weights, -1, 0)
+    received = np.stack([the + ac / 3, 2 * ac / 3 + cord, space + dort, 2 * year / 3, year / 3, end], -1)
+    expected = np.stack([received[:, :, :2].mean(2), received[:, :, 2], received[:, :, 3]], 2)
+    np.testing.assert_allclose(found.weights, expected)
+
+
+def test_a_target_piece_over_two_words_gives_to_each():
+    pieces = Pieces(("▁a", "</s>"), ("x'", "y'z", "</s>"), np.array([[[[1.0, 0], [0, 1], [0.5, 0.5]]]]))
+    found = between_words(pieces, ("a",), ("x'", "y'", "z"))
+    np.testing.assert_allclose(found.weights[0, 0], [[1, 0], [0, 1], [0, 1], [0.5, 0.5]])
+    pieces = Pieces(("▁a", "</s>"), ("x", "'y", "</s>"), pieces.weights)
+    found = between_words(pieces, ("a",), ("x'", "y"))
+    np.testing.assert_allclose(found.weights[0, 0], [[2 / 3, 1 / 3], [0, 1], [0.5, 0.5]])
+
+
+def test_bytes_belong_to_the_word_that_they_spell():
+    pieces = Pieces(("na", "<0xC3>", "<0xAF>", "ve", "</s>"), ("▁a", "</s>"), rows(0, 1, 1, 2, 5))
+    found = between_words(pieces, ("naïve",), ("a",))
+    np.testing.assert_allclose(found.weights[..., 0], pieces.weights[..., :4].sum(-1))
+
+
+def test_words_of_another_text_are_refused():
+    with pytest.raises(ValueError, match="the words spell 'dogs', but the pieces 'dog'"):
+        between_words(Pieces(("▁dog", "</s>"), ("a", "</s>"), rows(0, 1, 1, 2, 2)), ("dogs",), ("a",))
 
 
 def test_select():

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxformer import decoding, models
+from jaxformer import decoding, masks, models
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.decoding import Hypotheses
@@ -110,14 +109,41 @@ class Translator:
         return results
 
     def attention(self, source: str, target: str | None = None) -> PieceMap:
-        """Returns the cross-attention between a sentence and a translation of it, by default this model's own."""
+        """Returns the cross-attention between a sentence and a translation of it, by default this model's own.
+
+        Row t holds the weights with which the model predicts target piece t.
+        """
         target = self.translate([source])[0] if target is None else target
-        bos, eos = self.tokenizer.special.bos, self.tokenizer.special.eos
-        labels, columns = (np.append(self.tokenizer.encode([text])[0], eos) for text in (target, source))
-        inputs = np.append(bos, labels[:-1])
-        weights = _cross_attention(self.net, self.params, jnp.asarray(columns)[None], jnp.asarray(inputs)[None])
-        source_pieces, target_pieces = ((*self.tokenizer.pieces(ids[:-1]), "</s>") for ids in (columns, labels))
-        return PieceMap(source_pieces, target_pieces, np.asarray(weights))
+        return self.attentions([source], [target])[0]
+
+    def attentions(self, sources: Sequence[str], targets: Sequence[str]) -> list[PieceMap]:
+        """Returns the cross-attention of each pair of a sentence and a translation: see `attention`."""
+        special = self.tokenizer.special
+        columns, labels = (
+            [np.append(ids, special.eos) for ids in self.tokenizer.encode(list(texts))] for texts in (sources, targets)
+        )
+        found: list[PieceMap] = []
+        for start in range(0, len(columns), self.decode.batch_size):
+            batch = slice(start, start + self.decode.batch_size)
+            source, valid = self._padded(columns[batch])
+            target, _ = self._padded([np.append(special.bos, ids[:-1]) for ids in labels[batch]])
+            weights = np.asarray(_cross_attention(self.net, self.params, source, valid, target))
+            for row, (given, said) in enumerate(zip(columns[batch], labels[batch], strict=True)):
+                pieces = [(*self.tokenizer.pieces(ids[:-1]), "</s>") for ids in (given, said)]
+                found.append(PieceMap(pieces[0], pieces[1], weights[:, row, :, : len(said), : len(given)]))
+        return found
+
+    def _padded(self, sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns tokens ``[B, S]`` and which of them are real, with S from the `LADDER` and B a power of 2."""
+        longest = max(len(ids) for ids in sequences)
+        size = min(next((step for step in LADDER if step >= longest), longest), self._max_positions)
+        tokens = np.full(
+            (1 << (len(sequences) - 1).bit_length(), max(size, longest)), self.tokenizer.special.pad, np.int32
+        )
+        valid = np.zeros(tokens.shape, bool)
+        for row, ids in enumerate(sequences):
+            tokens[row, : len(ids)], valid[row, : len(ids)] = ids, True
+        return tokens, valid
 
     def _check_lengths(self, tokens: list[np.ndarray], first: int) -> None:
         for number, ids in enumerate(tokens, first):
@@ -196,6 +222,7 @@ def _search_rows(net: Net, options: SearchOptions, params: Params, source: Any, 
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _cross_attention(net: Net, params: Params, source: jax.Array, target: jax.Array) -> jax.Array:
-    captured = net.bind(params).captured(source, target, ("decoder.cross",))["decoder.cross"]
-    return jax.vmap(lambda layer: layer.weights())(captured)[:, 0]
+def _cross_attention(net: Net, params: Params, source: Any, valid: Any, target: Any) -> jax.Array:
+    """Returns the weights ``[L, B, N, T, S]``."""
+    captured = net.bind(params).captured(source, target, ("decoder.cross",), source_valid=valid)["decoder.cross"]
+    return jax.vmap(lambda layer: layer.weights(mask=masks.padding(valid)))(captured)

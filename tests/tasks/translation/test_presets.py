@@ -20,7 +20,7 @@ def test_a_preset_is_a_configuration_of_the_task(preset):
 
 
 @pytest.mark.parametrize(
-    ("preset", "layers", "d_model", "millions"), [(presets.demo, 2, 128, 0.79), (presets.translation, 4, 256, 9.4)]
+    ("preset", "layers", "d_model", "millions"), [(presets.demo, 2, 128, 0.92), (presets.translation, 4, 256, 9.4)]
 )
 def test_sizes(preset, layers, d_model, millions):
     config = preset()

@@ -79,6 +79,16 @@ def test_attention_rows_sum_to_one():
     assert found.source[-1] == found.target[-1] == "</s>"
 
 
+def test_attention_of_a_pair_is_the_same_in_a_batch():
+    one, targets = translator(), ["Le vieil homme.", "Elle chante.", "Pourquoi ?"]
+    sources = [SENTENCES[0], SENTENCES[2], SENTENCES[3]]
+    for found, source, target in zip(one.attentions(sources, targets), sources, targets, strict=True):
+        alone = one.attention(source, target)
+        assert (found.source, found.target) == (alone.source, alone.target)
+        np.testing.assert_allclose(found.weights, alone.weights, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(found.weights.sum(-1), 1, rtol=1e-5)
+
+
 def test_refusals():
     with pytest.raises(ConfigError, match=r"n_best must be in \[1, beam_size = 3\], got 4"):
         translator().candidates(SENTENCES, n_best=4)
