@@ -53,7 +53,7 @@ def sharded_attention(
 
     def attention(query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
         batch_cut, heads_cut = _fitting(batch, query.shape[0], mesh), _fitting(heads, key.shape[2], mesh)
-        # A cached step gives positions, of which dense arrays are made, and has one query or a few: no length to cut.
+        # A cached step gives positions, for which arrays are made, and has one query or a few: no length to cut.
         placed = options.get("query_positions") is not None or options.get("key_positions") is not None
         if ways(length, mesh) > 1 and query.shape[1] > 1 and not placed:
             return ring_attention(mesh, length, batch=batch_cut, heads=heads_cut)(query, key, value, **options)
