@@ -53,10 +53,8 @@ def test_t3_the_toy_pair_is_overfitted():
     assert said[len(target)] == SPECIAL.eos
     network = copying.NET.bind(params)
     assert network.encode(jnp.asarray(source)[None]).states.shape == (1, 3, 16)
-    query, key = network.captured(jnp.asarray(source)[None], jnp.asarray(pair.target[:1, :5]), ("decoder.cross",))[
-        "decoder.cross"
-    ]
-    weights = np.asarray(functional.attention_weights(query[0], key[0]))
+    captured = network.captured(jnp.asarray(source)[None], jnp.asarray(pair.target[:1, :5]), ("decoder.cross",))
+    weights = np.asarray(captured["decoder.cross"].layer(0).weights())
     shown = select(PieceMap(tuple(words[:3]), (*words[3:], "</s>"), weights), layer=0)
     lines = [line.split() for line in as_table(shown).splitlines()]
     assert lines[0] == [*words[:3], "|", "sum", "entropy"]
