@@ -100,7 +100,7 @@ def at_positions(query, key, mask, bias, scale, positions) -> tuple[Mask | None,
 def _positions(name: str, positions, x) -> Array | np.ndarray:
     """Returns positions ``int [1 or B, length]``; 0, 1, 2, ... by default."""
     if positions is None:
-        return np.arange(x.shape[1])[None]
+        return jnp.arange(x.shape[1])[None]
     positions = positions if isinstance(positions, np.ndarray) else jnp.asarray(positions)
     positions = positions[None] if positions.ndim == 1 else positions
     if not jnp.issubdtype(positions.dtype, jnp.integer):
