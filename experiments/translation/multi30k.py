@@ -4,9 +4,9 @@ The model has the size of the published text-only system: Wu et al. 2021, "Good 
 en-de on test_2016, lower-cased Moses tokens, average of the last 10 checkpoints, beam 5).
 
 The model is pre-norm. With initial kernels of Xavier's scale, which all results so far have
-(``--model.initialization xavier``), post-norm learned much more slowly. With the smaller kernels that are now the default
-(`modules.initializers.scaled_gains`) post-norm learns faster than pre-norm at first: its validation loss is 3.40 nats per
-token after 500 updates, 0.7 less than before, and 2.42 after 1,000.
+(``--model.initialization xavier``), post-norm learned much more slowly. With the smaller kernels that are now the
+default (`modules.initializers.scaled_gains`), post-norm learns faster than pre-norm at first: its validation loss is
+3.40 nats per token after 500 updates, 0.7 less than before, and 2.42 after 1,000.
 """
 
 from jaxformer.models import EncoderDecoderConfig

@@ -86,18 +86,26 @@ class _Temperature:
     normalized = False
 
     def __call__(self, scores: Scores, history: History) -> Scores:
-        return scores / self.value
+        # Relative to the highest score, whose quotient is then 0: rounding, or infinity, would decide between quotients
+        # that are large. Outside the bounds, the dtype may round the value or its reciprocal to 0.
+        top = scores.max(-1, keepdims=True)
+        top = jnp.where(jnp.isfinite(top), top, 0)
+        smallest = float(jnp.finfo(scores.dtype).tiny)
+        return (scores - top) / jnp.clip(self.value, smallest, 1 / smallest)
 
 
 def temperature(value: float) -> Transform:
     """Divides the scores by `value`: below 1 sharpens the distribution, above 1 flattens it.
+
+    The scores are taken relative to the highest of a hypothesis, which changes no probability. The smallest `value` is
+    the limit, the most probable token.
 
     Raises:
       ConfigError: `value` is not positive and finite.
 
     >>> import jax.numpy as jnp
     >>> temperature(0.5)(jnp.array([[[1.0, 3.0]]]), None).tolist()
-    [[[2.0, 6.0]]]
+    [[[-4.0, 0.0]]]
     """
     if not 0 < value < float("inf"):
         raise ConfigError(f"temperature must be positive and finite, got {value}")

@@ -130,7 +130,7 @@ class _Options(NamedTuple):
     num_chunks: int
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _linear_cross_entropy(options: _Options, x: Array, copies: Array, labels: Array, where: Array) -> Array:
     table = copies.astype(x.dtype)
 
@@ -143,7 +143,30 @@ def _linear_cross_entropy(options: _Options, x: Array, copies: Array, labels: Ar
     return jax.lax.scan(visit, jnp.float32(0), _split(options.num_chunks, table, x, labels, where))[0]
 
 
-def _linear_cross_entropy_forward(options, x, copies, labels, where):
+@_linear_cross_entropy.defjvp
+def _linear_cross_entropy_jvp(options, primals, tangents):
+    """Computes the gradients of the sum; its backward pass only multiplies them by the upstream gradient."""
+    total, *gradients = _value_and_gradients(options, *primals)
+    products = (
+        (gradient.astype(jnp.float32) * tangent.astype(jnp.float32)).sum()
+        for gradient, tangent in zip(gradients, tangents[:2], strict=True)
+    )
+    return total, sum(products)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _value_and_gradients(options: _Options, *arrays: Array) -> tuple[Array, Array, Array]:
+    # A function with a rule is evaluated as a whole. Otherwise, `jax.grad` would move what is constant in the loop out
+    # of it: several arrays as large as the logits of a chunk.
+    return _loop_with_gradients(options, *arrays)
+
+
+@_value_and_gradients.defjvp
+def _value_and_gradients_jvp(options, primals, tangents):
+    return jax.jvp(functools.partial(_loop_with_gradients, options), primals, tangents)
+
+
+def _loop_with_gradients(options: _Options, x: Array, copies: Array, labels: Array, where: Array):
     # With a copy of the table for each group of rows and part of their length, the loop needs no communication.
     table, (groups, parts, vocab_size, d_model) = copies.astype(x.dtype), copies.shape
     low = options.smoothing / vocab_size
@@ -171,16 +194,7 @@ def _linear_cross_entropy_forward(options, x, copies, labels, where):
     names = "batch", "length", None, "vocab"
     initial = jnp.float32(0), constrain(jnp.zeros((groups, parts, d_model, vocab_size), jnp.float32), *names)
     (total, d_copies), d_x = jax.lax.scan(visit, initial, _split(options.num_chunks, copies, x, labels, where))
-    return total, (_joined(d_x, x.shape), d_copies.mT.astype(copies.dtype))
-
-
-def _linear_cross_entropy_backward(options, gradients, upstream):
-    del options
-    d_x, d_copies = ((gradient.astype(jnp.float32) * upstream).astype(gradient.dtype) for gradient in gradients)
-    return d_x, d_copies, None, None
-
-
-_linear_cross_entropy.defvjp(_linear_cross_entropy_forward, _linear_cross_entropy_backward)
+    return total, _joined(d_x, x.shape), d_copies.mT.astype(copies.dtype)
 
 
 def _split(num_chunks: int, copies: Array, *arrays: Array) -> tuple[Array, ...]:
@@ -203,7 +217,7 @@ def _split(num_chunks: int, copies: Array, *arrays: Array) -> tuple[Array, ...]:
     return tuple(split(x) for x in arrays)
 
 
-def _joined(x: Array, shape: tuple[int, int, int]) -> Array:
+def _joined(x: Array, shape: tuple[int, ...]) -> Array:
     """Joins ``[chunks, G, C, n, D]`` into ``[B, T, D]``."""
     (batch, length, d_model), (num_chunks, groups, parts, *_) = shape, x.shape
     x = x.reshape(num_chunks, groups, parts, batch // groups, -1, d_model)

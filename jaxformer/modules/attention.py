@@ -336,7 +336,7 @@ class CrossAttention(MultiHeadAttention):
         query = constrain(query, "batch", "length", "heads", "head_dim")
         if intermediates is not None:
             intermediates["cross"] = self.captured(query, memory.key)
-        key_positions = None if positions is None else np.arange(memory.key.shape[1])[None]
+        key_positions = None if positions is None else jnp.arange(memory.key.shape[1])[None]
         given = {"query_positions": positions, "key_positions": key_positions}
         return self.mix(query, memory.key, memory.value, mask=mask, key=key, **given)
 

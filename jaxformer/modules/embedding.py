@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
 from jaxformer.axes import constrain
-from jaxformer.functional.positions import check_positions
+from jaxformer.functional.positions import check_positions, first_positions
 from jaxformer.modules.initializers import normal
 from jaxformer.sharding import tables
 
@@ -152,8 +152,7 @@ class Embeddings(nnx.Module):
         if positions is None:
             self.check_length(length)
         # Positions are a constant of the program, unless they would make it large.
-        array_module = np if length * self.d_model <= 1 << 20 else jnp
-        index = array_module.arange(length)[None] if positions is None else positions
+        index = first_positions(length, most=(1 << 20) // self.d_model)[None] if positions is None else positions
         count = length if valid is None else valid.sum(1, keepdims=True)
         x = self._sum(tokens, index, count, types, copies)
         return functional.dropout(x, rate=self.dropout, key=key)
@@ -182,7 +181,8 @@ class Embeddings(nnx.Module):
     def _sum(self, tokens: Array, positions, length, types: Array | None, copies: Array | None) -> Array:
         x = self.tokens(tokens, dtype=self.dtype, copies=copies)
         if self.positions is not None:
-            x = x + self.positions(positions, length).astype(self.dtype)
+            vectors = self.positions(positions, length)[:, : x.shape[1]]  # there are more for a symbolic length
+            x = x + vectors.astype(self.dtype)
         if self.types is not None:
             x = x + self.types(jnp.zeros_like(tokens) if types is None else types, dtype=self.dtype)
         x = x if self.norm is None else self.norm(x)

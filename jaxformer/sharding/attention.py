@@ -14,7 +14,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxformer import masks, targets
 from jaxformer.errors import ConfigError
 from jaxformer.functional.attention import api, blockwise, ring
-from jaxformer.functional.attention.base import Request, make_request
+from jaxformer.functional.attention.base import Request, limit_derivatives, make_request
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
@@ -62,7 +62,7 @@ def sharded_attention(
             name = implementation or api.choose(request)
         if mesh.size == 1 or name in PARTITIONED_BY_XLA:
             return api.attention(query, key, value, **options, implementation=name)
-        return _mapped(request, name, mesh, batch_cut, heads_cut)
+        return _mapped(api.differentiable(request, name), name, mesh, batch_cut, heads_cut)
 
     return attention
 
@@ -166,12 +166,13 @@ def ring_attention(
             raise ConfigError(f"zigzag over {size} devices needs lengths that {2 * size} divides, got {lengths}")
         if 0 in (query.shape[0], *lengths):
             return jnp.zeros((*query.shape[:3], value.shape[3]), query.dtype)
+        request = limit_derivatives(request, "ring", "forward over reverse")
         dims = query.shape[0], query.shape[2], *lengths
         devices = ring.Ring(axis, size, dims, (batch, heads), zigzag)
-        query, key, value = (ring.fill(x, size) for x in (query, key, value))
+        query, key, value = (ring.fill(x, size) for x in (request.query, request.key, request.value))
 
         def local(query: jax.Array, key: jax.Array, value: jax.Array, mask: Any, bias: Any, dropout_key: Any):
-            share = make_request(query, key, value, scale=scale, score=score)
+            share = make_request(query, key, value, scale=request.scale, score=score)
             dropout = None if request.dropout is None else Dropout(request.dropout.rate, dropout_key)
             return ring.attention(dataclasses.replace(share, mask=mask, bias=bias, dropout=dropout), devices)
 

@@ -38,23 +38,18 @@ def table_copies(
     return _copies(counts, dtype, table.astype(jnp.float32))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _copies(counts: tuple[int, int], dtype: jnp.dtype, table: Array) -> Array:
     gathered = constrain(table.astype(dtype), "vocab", None).astype(table.dtype)
     return constrain(jnp.broadcast_to(gathered, (*counts, *table.shape)), "batch", "length", "vocab", None)
 
 
-def _copies_forward(counts, dtype, table):
-    return _copies(counts, dtype, table), None
-
-
-def _copies_backward(counts, dtype, _, d_copies):
-    # The sum is placed like the table, not like its copies: each device needs no more than its shard.
-    d_copies = constrain(d_copies, "batch", "length", "vocab", None)
-    return (constrain(d_copies.sum((0, 1)), "vocab", "model"),)
-
-
-_copies.defvjp(_copies_forward, _copies_backward)
+@_copies.defjvp
+def _copies_jvp(counts, dtype, primals, tangents):
+    # The transpose of this sum is placed like the table, not like its copies: each device needs no more than its shard.
+    tangent = constrain(tangents[0], "vocab", "model")
+    tangent = jnp.broadcast_to(tangent, (*counts, *tangent.shape))
+    return _copies(counts, dtype, *primals), constrain(tangent, "batch", "length", "vocab", None)
 
 
 def lookup(copies: Float[Array, "G C V D"], tokens: Int[Array, "B ..."]) -> Float[Array, "B ... D"]:

@@ -33,7 +33,27 @@ def softmax(scores):
 def test_temperature_divides():
     transform = decoding.temperature(0.25)
     assert not transform.normalized
-    np.testing.assert_allclose(apply(transform), SCORES / 0.25)
+    np.testing.assert_allclose(softmax(apply(transform)), softmax(SCORES / 0.25), rtol=1e-5)
+
+
+@pytest.mark.parametrize("compiled", ["not", "constant", "argument"])
+@pytest.mark.parametrize("value", [1e-6, 1e-10, 1e-38, 1e-50])
+def test_the_coldest_temperatures_choose_the_most_probable_token(value, compiled):
+    """All probability is on it, however the compiler rounds or flushes the quotients; -inf stays forbidden."""
+    scores = jnp.asarray(SCORES * 9, jnp.float32).at[..., 2].set(-jnp.inf)
+    rule = decoding.temperature(value)
+    run = lambda rule: decoding.chain(rule)(scores, HISTORY)
+    result = {"not": lambda: run(rule), "constant": jax.jit(lambda: run(rule)), "argument": lambda: jax.jit(run)(rule)}
+    expected = np.eye(V)[np.asarray(scores).argmax(-1)]
+    np.testing.assert_array_equal(np.exp(result[compiled]()), expected)
+
+
+def test_the_hottest_temperature_is_uniform():
+    """Also where the dtype would round it to infinity; a forbidden token stays forbidden."""
+    scores = jnp.asarray(SCORES, jnp.float32).at[..., 2].set(-jnp.inf)
+    result = np.exp(decoding.chain(decoding.temperature(1e39))(scores, HISTORY))
+    expected = np.where(np.arange(V) == 2, 0, 1 / (V - 1))
+    np.testing.assert_allclose(result, np.broadcast_to(expected, result.shape), rtol=1e-6)
 
 
 @pytest.mark.parametrize("count", [1, 4, V, V + 5])

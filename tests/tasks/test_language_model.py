@@ -121,22 +121,14 @@ def test_one_text_is_not_a_list_of_prompts(generator):
 def test_the_coldest_temperature_is_greedy(generator):
     texts = [
         dataclasses.replace(generator, decode=DecodeConfig(max_tokens=6, temperature=t)).generate(["She"])
-        for t in (0.0, 1e-6)
+        for t in (0.0, 1e-40)
     ]
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"temperature": 1e-10}, r"temperature must be 0 or in \[1e-6, 1e6\], got 1e-10"),
-        ({"temperature": 1e39}, r"temperature must be 0 or in \[1e-6, 1e6\], got 1e\+39"),
-        ({"seed": 2**32}, r"seed must be less than 2\*\*32, got 4294967296"),
-    ],
-)
-def test_settings_that_32_bits_cannot_hold_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        DecodeConfig(**settings)
+def test_a_seed_that_32_bits_cannot_hold_is_refused():
+    with pytest.raises(ValueError, match=r"seed must be less than 2\*\*32, got 4294967296"):
+        DecodeConfig(seed=2**32)
 
 
 def test_a_comma_after_the_last_file_names_no_file(tmp_path):

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import targets
 from jaxformer.functional.attention import blockwise, reference
-from jaxformer.functional.attention.base import Request, Score, make_request
+from jaxformer.functional.attention.base import Derivatives, Request, Score, limit_derivatives, make_request
 from jaxformer.functional.attention.vendor import jax_nn, splash, tokamax
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.dropout import Dropout
@@ -24,12 +24,13 @@ class Implementation(NamedTuple):
     run: Callable[[Request], Array]
     refuse: Callable[[Request], str | None]
     """Returns the reason why it cannot compute a request on the target devices, or None if it can."""
+    derivatives: Derivatives = "gradient"
 
 
 implementations: dict[str, Implementation] = {
-    "reference": Implementation(lambda request: reference.attention(request)[0], lambda request: None),
-    "blockwise": Implementation(blockwise.attention, lambda request: None),
-    "xla": Implementation(functools.partial(jax_nn.attention, implementation="xla"), jax_nn.refuse_xla),
+    "reference": Implementation(lambda request: reference.attention(request)[0], lambda request: None, "all"),
+    "blockwise": Implementation(blockwise.attention, lambda request: None, "forward over reverse"),
+    "xla": Implementation(functools.partial(jax_nn.attention, implementation="xla"), jax_nn.refuse_xla, "all"),
     "cudnn": Implementation(functools.partial(jax_nn.attention, implementation="cudnn"), jax_nn.refuse_cudnn),
     "splash": Implementation(splash.attention, splash.refuse),
     "tokamax": Implementation(tokamax.attention, tokamax.refuse),
@@ -73,7 +74,7 @@ def attention(
 
     Raises:
       ValueError: shapes do not fit (the message has the got and the expected value), the implementation is unknown,
-        or it cannot compute this request (the message has the reason).
+        or it cannot compute this request or its derivative (the message has the reason).
 
     >>> import jax.numpy as jnp
     >>> from jaxformer import masks
@@ -99,7 +100,12 @@ def attention(
         raise ValueError(f"implementation must be one of {sorted(implementations)}, got {name!r}")
     if reason := implementations[name].refuse(request):
         raise ValueError(f"attention implementation {name!r} cannot do this: {reason}")
-    return implementations[name].run(request)
+    return implementations[name].run(differentiable(request, name))
+
+
+def differentiable(request: Request, name: str) -> Request:
+    """Returns the request, which refuses the derivatives that the implementation `name` does not have."""
+    return limit_derivatives(request, name, implementations[name].derivatives)
 
 
 LONG = 1 << 21
@@ -116,7 +122,12 @@ and with a quarter as many queries as keys.
 
 
 def choose(request: Request) -> str:
-    """Returns the default implementation: cuDNN or splash attention if they accept the request, else by length."""
+    """Returns the default implementation: cuDNN or splash attention if they accept the request, else by length.
+
+    Shapes with symbolic dimensions, in a program that is exported for many shapes, get "reference", which has no limit.
+    """
+    if not all(isinstance(size, int) for x in (request.query, request.key, request.value) for size in x.shape):
+        return "reference"
     if implementations["cudnn"].refuse(request) is None:
         return "cudnn"
     if implementations["splash"].refuse(request) is None and splash.is_worthwhile(request):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.core
@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxformer.functional.bias import Bias, dense_bias
+from jaxformer.functional.derivatives import once, reverse_only
 from jaxformer.functional.dropout import Dropout, flat_index, keep
 from jaxformer.masks import Mask, as_mask
 
@@ -79,7 +80,7 @@ def make_request(
         if scale.ndim != 0:
             raise ValueError(f"scale must be one number, got shape {list(scale.shape)}")
         compute_dtype = jnp.promote_types(query.dtype, jnp.float32)
-        query, scale = (query.astype(compute_dtype) * scale.astype(compute_dtype)).astype(query.dtype), 1.0
+        query, scale = _multiplied(query.astype(compute_dtype), scale.astype(compute_dtype)).astype(query.dtype), 1.0
     scale = head_dim**-0.5 if scale is None else float(scale)
     return Request(query, key, value, mask, bias, scale, score, dropout)
 
@@ -99,7 +100,7 @@ def at_positions(query, key, mask, bias, scale, positions) -> tuple[Mask | None,
 def _positions(name: str, positions, x) -> Array | np.ndarray:
     """Returns positions ``int [1 or B, length]``; 0, 1, 2, ... by default."""
     if positions is None:
-        return np.arange(x.shape[1])[None]
+        return jnp.arange(x.shape[1])[None]
     positions = positions if isinstance(positions, np.ndarray) else jnp.asarray(positions)
     positions = positions[None] if positions.ndim == 1 else positions
     if not jnp.issubdtype(positions.dtype, jnp.integer):
@@ -113,10 +114,40 @@ def _positions(name: str, positions, x) -> Array | np.ndarray:
 def _scaled(query, num_keys: int, scale, mask: Mask | None) -> Array:
     """Returns queries ``[B, N, T, H]`` times the scale, for the tiles of a bias; 0 where no key may be attended to."""
     scale = query.shape[3] ** -0.5 if scale is None else scale
-    scaled = query.transpose(0, 2, 1, 3).astype(jnp.float32) * scale
+    scaled = _multiplied(query.transpose(0, 2, 1, 3).astype(jnp.float32), jnp.asarray(scale, jnp.float32))
     if mask is None or num_keys == 0:
         return scaled
     return jnp.where(mask.dense(query.shape[1], num_keys).any(3)[..., None], scaled, 0)
+
+
+@jax.custom_jvp
+def _multiplied(query: Array, scale: Array) -> Array:
+    return query * scale
+
+
+@_multiplied.defjvp
+def _multiplied_jvp(primals, tangents):
+    """A query that may attend to no key may hold NaN, and its gradient of 0 times NaN would reach that of the scale."""
+    query, scale = primals
+    finite = jnp.where(jnp.isfinite(query), query, 0)
+    return _multiplied(query, scale), tangents[0] * scale + finite * tangents[1]
+
+
+Derivatives: TypeAlias = Literal["all", "forward over reverse", "gradient"]
+"""The derivatives that an implementation has: all; the gradient and a forward-mode derivative of it; the gradient."""
+
+
+def limit_derivatives(request: Request, name: str, derivatives: Derivatives) -> Request:
+    """Returns the request of the implementation `name`, which refuses all but these derivatives."""
+    if derivatives == "all":
+        return request
+    arrays = request.query, request.key, request.value, request.bias
+    if derivatives == "gradient":
+        limit, text = once, "a gradient and no other derivative (jax.jvp, jax.hessian)"
+    else:
+        limit, text = reverse_only, "a gradient and no forward-mode derivative (jax.jvp, jax.linearize)"
+    query, key, value, bias = limit(arrays, f"{name} attention has {text}; implementation='reference' has all")
+    return dataclasses.replace(request, query=query, key=key, value=value, bias=bias)
 
 
 def _check_shapes(query, key, value) -> None:

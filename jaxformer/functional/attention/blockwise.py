@@ -41,6 +41,7 @@ from jaxformer.functional.attention.tiles import (
     tile_rows,
 )
 from jaxformer.functional.bias import Bias
+from jaxformer.functional.derivatives import not_reversed
 
 QUERY_BLOCK, KEY_BLOCK = 256, 256
 HEADS = 8
@@ -48,6 +49,11 @@ HEADS = 8
 
 LOW = float(np.finfo(np.float32).min)
 """The logit of a masked pair, and both parts of the log-sum-exp of a query that sees no key."""
+
+ONE_REVERSE = (
+    "{} attention has no gradient of its gradient (jax.grad of jax.grad), only a forward-mode derivative of it "
+    "(jax.jvp of jax.grad, as in jax.hessian); implementation='reference' has all"
+)
 
 
 def attention(
@@ -271,14 +277,15 @@ def _attend(tiling: Tiling, query: Array, key: Array, value: Array, bias: Any, v
 
 def _attend_forward(tiling, query, key, value, bias, varying):
     output, log_weight = forward(tiling, query, key, value, bias, varying)
-    output = output.astype(query.dtype)
+    output, log_weight = not_reversed((output.astype(query.dtype), log_weight), ONE_REVERSE.format("blockwise"))
     return output, Saved(query, key, value, bias, varying, output, log_weight)
 
 
 def _attend_backward(tiling, saved, upstream):
     *d_arrays, d_bias = backward(tiling, saved, upstream)
     gradients = (d.astype(x.dtype) for d, x in zip(d_arrays, saved[:3], strict=True))
-    return *gradients, cast_gradients(saved.bias, d_bias), None
+    gradients = *gradients, cast_gradients(saved.bias, d_bias)
+    return *not_reversed(gradients, ONE_REVERSE.format("blockwise")), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

@@ -26,6 +26,7 @@ from jaxformer.functional.attention import blockwise
 from jaxformer.functional.attention.base import Request
 from jaxformer.functional.attention.tiles import Tiling, Varying, key_bounds, key_ranges
 from jaxformer.functional.bias import Bias
+from jaxformer.functional.derivatives import not_reversed
 from jaxformer.masks import Mask
 
 
@@ -206,7 +207,7 @@ def _attend(tiling, ring, query, key, value, bias, shared):
 
 def _attend_forward(tiling, ring, query, key, value, bias, shared):
     output, log_weight = _forward(tiling, ring, query, key, value, bias, shared)
-    output = output.astype(query.dtype)
+    output, log_weight = not_reversed((output.astype(query.dtype), log_weight), blockwise.ONE_REVERSE.format("ring"))
     return output, (query, key, value, bias, shared, output, log_weight)
 
 
@@ -227,7 +228,8 @@ def _attend_backward(tiling, ring, saved, upstream):
     sums = zeros(query), blockwise.zero_gradients(bias)
     (d_query, d_bias), (_, _, d_key, d_value) = _round(ring, visit, sums, traveling, home=True)
     gradients = (d.astype(x.dtype) for d, x in ((d_query, query), (d_key, key), (d_value, value)))
-    return *gradients, blockwise.cast_gradients(bias, d_bias), None
+    gradients = *gradients, blockwise.cast_gradients(bias, d_bias)
+    return *not_reversed(gradients, blockwise.ONE_REVERSE.format("ring")), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

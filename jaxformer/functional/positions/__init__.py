@@ -1,6 +1,7 @@
 """Position schemes, one in each file: numbers and vectors for embeddings, rotations, biases of the logits."""
 
 from jaxformer.functional.positions.alibi import alibi as alibi
+from jaxformer.functional.positions.default import first_positions as first_positions
 from jaxformer.functional.positions.index import normalized_positions as normalized_positions
 from jaxformer.functional.positions.index import raw_positions as raw_positions
 from jaxformer.functional.positions.learned import check_positions as check_positions

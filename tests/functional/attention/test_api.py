@@ -3,6 +3,7 @@
 import types
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -39,6 +40,17 @@ def test_long_sequences_go_block_by_block(monkeypatch, platform, lengths, expect
     monkeypatch.setattr(jax, "devices", lambda: [device])
     query, key = (jax.ShapeDtypeStruct((1, length, 2, 8), jnp.float32) for length in lengths)
     assert api.choose(make_request(query, key, key)) == expected
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+@pytest.mark.parametrize("symbols", ["b, 512", "1, s"])
+def test_symbolic_sizes_get_the_definition(monkeypatch, platform, symbols):
+    """Blocks are cut from a known length, and a kernel belongs to the machine that exports it."""
+    batch, length = jax.export.symbolic_shape(symbols)
+    device = types.SimpleNamespace(platform=platform, device_kind="some NVIDIA")
+    monkeypatch.setattr(jax, "devices", lambda: [device])
+    x = jax.ShapeDtypeStruct((batch, length, 2, 8), jnp.bfloat16)
+    assert api.choose(make_request(x, x, x)) == "reference"
 
 
 @pytest.mark.parametrize("name", ["array", *first(biases.BIASES, "relative keys", "transformer-xl")])

@@ -1,17 +1,19 @@
 """The parts that implementations share: the masked softmax, a scale that is traced, and scores."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import functional, masks
+from jaxformer import functional, masks, sharding
 from jaxformer.functional.attention import blockwise, reference
 from jaxformer.functional.attention.base import make_request
 from tests.contracts import numpy_attention
 from tests.contracts.attention import S, T, arrays
+from tests.selection import first
 
 
 def test_masked_softmax_of_an_empty_row_has_no_slope():
@@ -37,6 +39,29 @@ def test_a_traced_scale(implementation):
     np.testing.assert_allclose(by_query, jax.grad(loss)(query, 0.3), atol=1e-5)
     np.testing.assert_allclose(by_query, jax.grad(loss)(query, jnp.float32(0.3)), atol=1e-5)
     np.testing.assert_allclose(by_scale, (loss(query, 0.31) - loss(query, 0.29)) / 0.02, rtol=2e-2)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "blockwise", "xla", "ring"])
+@pytest.mark.parametrize("fill", first([np.nan, np.inf], np.nan))
+def test_a_traced_scale_and_empty_queries(implementation, fill):
+    """Whatever a query that may attend to no key holds, the outputs and all gradients are those of finite queries."""
+    query, key, value, _ = arrays()
+    allowed = np.asarray(masks.causal(1).dense(T, S)).copy()
+    allowed[..., 1, :] = False
+    attend = functools.partial(functional.attention, implementation=implementation)
+    if implementation == "ring":
+        attend = sharding.ring_attention(sharding.mesh("context=2", jax.devices()[:2]), "context")
+
+    def loss(query, scale):
+        output = attend(query, key, value, mask=masks.dense(allowed), scale=scale)
+        return jnp.sin(output).sum(), output
+
+    run = jax.jit(jax.grad(loss, (0, 1), has_aux=True))
+    expected = run(query, jnp.float32(0.3))
+    np.testing.assert_allclose(expected[1], loss(query, 0.3)[1], atol=1e-6)
+    got = run(query.at[:, 1].set(fill), jnp.float32(0.3))
+    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 def signed_root(logits):

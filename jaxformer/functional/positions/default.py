@@ -1,0 +1,34 @@
+"""The positions 0, 1, 2, ... of a sequence whose length may be a symbol."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.errors import InconclusiveDimensionOperation
+from jaxtyping import Array, Int
+
+
+def first_positions(length: Any, *, most: int) -> Int[np.ndarray, " T"] | Int[Array, " T"]:
+    """Returns the positions of a sequence: a NumPy array, which is a constant of the program, up to `most` of them.
+
+    For a symbolic length (``jax.export.symbolic_shape``) with a constraint such as ``s <= 512``, they are the positions
+    of the longest sequence, or of up to twice its length; use the first `length` of what is computed from them. Without
+    a constraint they are no constant.
+
+    >>> first_positions(3, most=8), first_positions(3, most=2).tolist()
+    (array([0, 1, 2]), [0, 1, 2])
+    """
+    if isinstance(length, int):
+        return np.arange(length) if length <= most else jnp.arange(length)
+    bounds = (1 << exponent for exponent in range(most.bit_length()))
+    bound = next((bound for bound in bounds if _is_at_most(length, bound)), None)
+    return jnp.arange(length) if bound is None else np.arange(bound)
+
+
+def _is_at_most(length: Any, bound: int) -> bool:
+    try:
+        return bool(length <= bound)
+    except InconclusiveDimensionOperation:
+        return False

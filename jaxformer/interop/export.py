@@ -1,0 +1,76 @@
+"""Programs as bytes: a compiled-ahead function of a model that runs without this library (``jax.export``).
+
+One artifact serves many batch sizes and lengths, if they are symbols, and several platforms::
+
+    batch, length = jax.export.symbolic_shape("b, s", constraints=["s <= 512"])
+    source = jax.ShapeDtypeStruct((batch, length), jnp.int32)
+
+    def search(params, source):  # the parameters are an argument, not part of the artifact
+        model = net.bind(params)
+        context, state = model.start(model.encode(source), beam_size=4, length=64)
+        step = lambda tokens, state: model.step(tokens, state, context)
+        return decoding.beam_search(step, state, beam_size=4, max_length=64, bos=1, eos=2)
+
+    program = jax.export.export(jax.jit(search), platforms=["cpu", "cuda", "tpu"])(net.shapes, source)
+    data = serialize(program)
+    hypotheses = deserialize(data).call(params, tokens)
+
+Results equal those of ``jax.jit`` to the bit. The constraint matters: up to it, sinusoidal positions are constants, as
+under ``jax.jit``; without one, the program computes them, with other roundings. Attention over symbolic dimensions is
+"reference", which no device is needed for. With fixed shapes, lower under `jaxformer.targets.compiling_for`, or the
+program may hold a kernel of the exporting machine.
+
+JAX reads an artifact for six months, so it is a build product: keep the parameters and the configuration.
+
+To read the results of `deserialize` in a program without this library, export a function of tuples and dicts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+from jax import export
+
+from jaxformer.data.batch import Batch
+from jaxformer.decoding.api import Hypotheses, TreeState
+from jaxformer.errors import ConfigError
+from jaxformer.functional.cache import KeyValueCache
+from jaxformer.models.decoder import Context, DecoderState
+from jaxformer.models.encoder import Memory
+from jaxformer.modules.attention import KeyValue
+
+for _type in (KeyValue, KeyValueCache, Context, DecoderState):
+    export.register_namedtuple_serialization(_type, serialized_name=f"jaxformer.{_type.__name__}")
+for _type in (Batch, Hypotheses, Memory, TreeState):
+    export.register_pytree_node_serialization(
+        _type,
+        serialized_name=f"jaxformer.{_type.__name__}",
+        serialize_auxdata=lambda static: json.dumps(static).encode(),
+        deserialize_auxdata=lambda data: tuple(json.loads(data)),
+    )
+
+
+def serialize(program: export.Exported) -> bytes:
+    """Returns an exported program as bytes; arguments and results may be the states and results of this library.
+
+    Raises:
+      ConfigError: the package flatbuffers, of the extra `export`, is not installed.
+    """
+    _require_flatbuffers()
+    return bytes(program.serialize())
+
+
+def deserialize(data: bytes) -> export.Exported:
+    """Returns the program of `serialize`; its method `call` can be used inside ``jax.jit``.
+
+    Raises:
+      ConfigError: the package flatbuffers, of the extra `export`, is not installed.
+    """
+    _require_flatbuffers()
+    return export.deserialize(bytearray(data))
+
+
+def _require_flatbuffers() -> None:
+    if importlib.util.find_spec("flatbuffers") is None:
+        raise ConfigError("exported programs need the package flatbuffers: pip install 'jaxformer[export]'")

@@ -1,0 +1,111 @@
+"""Exported programs with symbolic sizes compute what `jax.jit` does, and survive as bytes."""
+
+import dataclasses
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+from jax import export as jax_export
+
+from jaxformer import decoding
+from jaxformer.data.batch import Batch
+from jaxformer.errors import ConfigError
+from jaxformer.interop import export
+from tests.models import small
+from tests.modules.small import quick
+from tests.selection import first
+
+LENGTH, BEAM = 6, 2
+SHALLOW = small.Small(dataclasses.replace(small.CONFIGS["post"], num_encoder_layers=1, num_decoder_layers=1))
+TOKENS = {"bos": 1, "eos": 2}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _symbols_are_sizes():
+    """The type checks of the tests take a symbol for no integer."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
+
+
+def sized(*constraints):
+    """A source and its mask, of symbolic batch size and length."""
+    size = jax_export.symbolic_shape("b, s", constraints=constraints)
+    return jax.ShapeDtypeStruct(size, jnp.int32), jax.ShapeDtypeStruct(size, bool)
+
+
+def drawn(batch, length):
+    source = np.random.default_rng(batch).integers(3, small.V, (batch, length))
+    return jnp.asarray(source, jnp.int32), jnp.arange(length)[None] < jnp.arange(length, length - batch, -1)[:, None]
+
+
+def encode(name):
+    return lambda params, source, valid: small.model(name).net.bind(params).encode(source, source_valid=valid)
+
+
+def everything(params, source, valid):
+    """The memory, a step and the states around it, and two searches."""
+    model = SHALLOW.net.bind(params)
+    memory = model.encode(source, source_valid=valid)
+    context, state = model.start(memory, beam_size=BEAM, length=LENGTH)
+    step = lambda tokens, state: model.step(tokens, state, context)
+    stepped = step(jnp.broadcast_to(source[:, :1], state.shape), state)
+    beams = decoding.beam_search(step, state, beam_size=BEAM, max_length=LENGTH, **TOKENS)
+    return memory, context, stepped, beams, decoding.greedy(step, state, max_length=LENGTH, **TOKENS)
+
+
+def equal(program, function, params, *inputs):
+    """Whether the program and the function give the same trees, to the bit."""
+    got, expected = quick(program.call)(params, *inputs), quick(function)(params, *inputs)
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True))
+
+
+@pytest.fixture(scope="module")
+def program():
+    return jax_export.export(jax.jit(everything))(SHALLOW.net.shapes, *sized("s <= 20"))
+
+
+@pytest.mark.parametrize("size", first([(1, 5), (3, 19)], (3, 19)), ids=str)
+def test_one_program_for_every_batch_size_and_length(program, size):
+    """Encoder, cached step, beam search and greedy search, to the bit."""
+    assert equal(program, everything, SHALLOW.params, *drawn(*size))
+
+
+def test_learned_positions():
+    """The table has 7 rows, and the program is told so; it serves several platforms."""
+    export_for = jax_export.export(jax.jit(encode("pre")), platforms=["cpu", "cuda", "tpu"])
+    program = export_for(small.model("pre").net.shapes, *sized("s <= 7"))
+    for size in ((1, 4), (2, 7)):
+        assert equal(program, encode("pre"), small.model("pre").params, *drawn(*size))
+
+
+def test_a_length_without_a_bound():
+    """Positions are then computed by the program, not the compiler: other roundings."""
+    program = jax_export.export(jax.jit(encode("post")))(small.model("post").net.shapes, *sized())
+    inputs = small.model("post").params, *drawn(2, 9)
+    got, expected = quick(program.call)(*inputs), quick(encode("post"))(*inputs)
+    np.testing.assert_allclose(got.states, expected.states, atol=1e-5)
+
+
+def test_programs_as_bytes(program):
+    """The same program with the same trees: states and results of the library, batches, states of a search."""
+    pytest.importorskip("flatbuffers")
+    batch = Batch(*[jax.ShapeDtypeStruct((2, 3), jnp.int32)] * 5)
+    wrapped = jax_export.export(jax.jit(lambda batch: decoding.TreeState(batch)))(batch)
+    for original in (program, wrapped):
+        read = export.deserialize(export.serialize(original))
+        assert (read.in_tree, read.out_tree) == (original.in_tree, original.out_tree)
+        assert str(read.in_avals) == str(original.in_avals)
+        assert read.mlir_module_serialized == original.mlir_module_serialized
+
+
+def test_the_missing_package_is_named(monkeypatch, program):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for call in (lambda: export.serialize(program), lambda: export.deserialize(b"")):
+        with pytest.raises(ConfigError, match=r"the package flatbuffers: pip install 'jaxformer\[export\]'"):
+            call()
