@@ -98,7 +98,7 @@ def _is_real(x: Any) -> bool:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _guard(primitive: Primitive, reason: str, x: jax.Array) -> jax.Array:
+def _guard(primitive: Primitive, reason: str, x: Any) -> Any:
     return x
 
 
@@ -108,7 +108,7 @@ def _guard_jvp(primitive, reason, primals, tangents):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _once(reason: str, x: jax.Array) -> jax.Array:
+def _once(reason: str, x: Any) -> Any:
     return x
 
 
@@ -119,7 +119,7 @@ def _once_jvp(reason, primals, tangents):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _never(reason: str, x: jax.Array) -> jax.Array:
+def _never(reason: str, x: Any) -> Any:
     return x
 
 
