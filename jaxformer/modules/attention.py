@@ -337,8 +337,15 @@ class CrossAttention(MultiHeadAttention):
         if intermediates is not None:
             intermediates["cross"] = self.captured(query, memory.key)
         key_positions = None if positions is None else jnp.arange(memory.key.shape[1])[None]
-        given = {"query_positions": positions, "key_positions": key_positions}
-        return self.mix(query, memory.key, memory.value, mask=mask, key=key, **given)
+        return self.mix(
+            query,
+            memory.key,
+            memory.value,
+            mask=mask,
+            key=key,
+            query_positions=positions,
+            key_positions=key_positions,
+        )
 
 
 def _project(x: Array, kernel: nnx.Param, bias: nnx.Param | None) -> Array:
