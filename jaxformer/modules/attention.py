@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxformer import functional, masks
 from jaxformer.axes import constrain
-from jaxformer.functional.attention.base import Score
+from jaxformer.functional.attention.base import Score, row_of_positions
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.cache import KeyValueCache, empty_cache, write
 from jaxformer.modules.attention_function import AttentionFunction, CapturedAttention, Intermediates, padded
@@ -259,7 +259,7 @@ class SelfAttention(MultiHeadAttention):
             cache = write(cache, keys, values, positions)
         keys, values = (c.reshape(rows, *c.shape[2:]) for c in cache)
         query, bias = self._biased(query, bias)
-        key_positions = np.arange(keys.shape[1])[None]
+        key_positions = row_of_positions(keys.shape[1])
         mixed = self.mix(
             query, keys, values, mask=past, bias=bias, query_positions=row_positions, key_positions=key_positions
         )
@@ -336,7 +336,7 @@ class CrossAttention(MultiHeadAttention):
         query = constrain(query, "batch", "length", "heads", "head_dim")
         if intermediates is not None:
             intermediates["cross"] = self.captured(query, memory.key)
-        key_positions = None if positions is None else jnp.arange(memory.key.shape[1])[None]
+        key_positions = None if positions is None else row_of_positions(memory.key.shape[1])
         return self.mix(
             query,
             memory.key,

@@ -97,10 +97,18 @@ def at_positions(query, key, mask, bias, scale, positions) -> tuple[Mask | None,
     return mask, bias
 
 
+def row_of_positions(length: int) -> Array | np.ndarray:
+    """Returns the positions 0, 1, 2, ..., ``int [1, length]``: in NumPy, where they are known to be consecutive.
+
+    A symbolic length (``jax.export.symbolic_shape``) has no NumPy array.
+    """
+    return np.arange(length)[None] if isinstance(length, int) else jnp.arange(length)[None]
+
+
 def _positions(name: str, positions, x) -> Array | np.ndarray:
     """Returns positions ``int [1 or B, length]``; 0, 1, 2, ... by default."""
     if positions is None:
-        return jnp.arange(x.shape[1])[None]
+        return row_of_positions(x.shape[1])
     positions = positions if isinstance(positions, np.ndarray) else jnp.asarray(positions)
     positions = positions[None] if positions.ndim == 1 else positions
     if not jnp.issubdtype(positions.dtype, jnp.integer):
