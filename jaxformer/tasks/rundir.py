@@ -10,6 +10,7 @@
       init.json          with `init_from`: the parameters taken from the other run, and the reasons for the rest
       log.jsonl          every training step and validation, once
       curves.png         the loss curves
+      .lock              while it is trained: the process that does so
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Any
 
 from jaxformer.config import comparable, difference, fingerprint, to_data
 from jaxformer.errors import ConfigError
-from jaxformer.files import write_text
+from jaxformer.files import TEMPORARY, write_text
+from jaxformer.tasks import run_lock
 
 PACKAGES = ("jaxformer", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece", "sacrebleu")
 
@@ -40,9 +42,14 @@ def holds_run(out: pathlib.Path) -> bool:
     if (out / "config.json").exists():
         # An empty folder of checkpoints is made by commands that look for one.
         return (out / "log.jsonl").exists() or any((out / "checkpoints").glob("[0-9]*"))
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and (not out.is_dir() or any(not _is_leftover(path) for path in out.iterdir())):
         raise ConfigError(f"{out} is not empty and holds no config.json; choose another directory")
     return False
+
+
+def _is_leftover(path: pathlib.Path) -> bool:
+    """Returns True for the files that a run has before its config.json; a kill may leave them behind."""
+    return path.name == run_lock.NAME or path.name.startswith(TEMPORARY)
 
 
 def check_config(out: pathlib.Path, saved: Any, config: Any) -> None:
@@ -70,22 +77,26 @@ def check_data(out: pathlib.Path, hashes: Mapping[str, str]) -> None:
 
 
 def claim(out: pathlib.Path, task: str, config: Any, vocabulary_files: Iterable[str]) -> None:
-    """Makes `out` the run of this configuration, by its config.json; removes the vocabulary of an earlier attempt."""
+    """Makes `out` the run of this configuration, by its config.json; removes the files of an earlier attempt."""
     for name in vocabulary_files:
         (out / name).unlink(missing_ok=True)
+    for path in out.glob(f"{TEMPORARY}*"):
+        path.unlink(missing_ok=True)
     saved = {"task": task, "config": to_data(config)}
     write_text(out / "config.json", json.dumps(saved, indent=2, ensure_ascii=False) + "\n")
 
 
 def release(out: pathlib.Path, vocabulary_files: Iterable[str]) -> None:
-    """Removes what `claim` and the preparation of data left in `out`, unless training has begun there."""
+    """Removes what `claim` and the preparation of data left in `out`, unless training has begun there.
+
+    The folder itself is removed with its lock.
+    """
     if holds_run(out):
         return
     for name in ("config.json", "provenance.json", "init.json", *vocabulary_files):
         (out / name).unlink(missing_ok=True)
-    for folder in (out / "checkpoints", out):
-        with contextlib.suppress(OSError):  # missing, or not empty
-            folder.rmdir()
+    with contextlib.suppress(OSError):  # missing, or not empty
+        (out / "checkpoints").rmdir()
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import os
 import pathlib
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,7 +23,7 @@ from jaxformer.files import write_text
 from jaxformer.modules.pure import Params
 from jaxformer.multihost import cluster, processes, storage
 from jaxformer.sharding import Placement
-from jaxformer.tasks import registry, rundir, warm_start
+from jaxformer.tasks import registry, run_lock, rundir, warm_start
 from jaxformer.tasks.base import Corpus, Data, Predictor, Say, TaskConfig
 from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.trainer import Trainer, make_trainer
@@ -43,7 +43,7 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
 
     Raises:
       ConfigError: settings that contradict each other, the mesh, or the model; or `out` belongs to another
-        configuration, or to other data.
+        configuration, or to other data, or is in use by another process.
       DataError: the data is missing or malformed.
       CheckpointError: a checkpoint cannot be written or read.
       DistributedError: the processes see different files in `out`, perhaps because they do not share its storage.
@@ -56,7 +56,22 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
     _check_metric(task, config.train.metric)
     task.check(config)
     files = ("config.json", "provenance.json", *task.vocabulary_files)
-    storage.shared_run(out, files)  # otherwise one process would resume the run that another begins
+    storage.shared_run(out, files)
+    rundir.holds_run(out)  # other files are refused before anything is written among them
+    with run_lock.held(out):
+        storage.shared_run(out, files)  # otherwise one process would resume the run that another begins
+        return _train_alone(task, config, out, placement, console, files)
+
+
+def _train_alone(
+    task: AnyTask,
+    config: TaskConfig,
+    out: pathlib.Path,
+    placement: Placement,
+    console: Console,
+    files: Sequence[str],
+) -> training.Result:
+    """Trains in a run directory that no other training uses."""
     resumed = rundir.holds_run(out)
     if config.init_from and not resumed:
         _check_init(config.init_from)
@@ -66,13 +81,12 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
     cluster.agree({f"{part} data": text for part, text in corpus.fingerprints.items()})  # before one of them writes
     if resumed:
         rundir.check_data(out, corpus.fingerprints)  # after agreeing, so that all processes refuse together
-    else:
-        _claim(out, task, config)
     try:
         if not resumed:
+            _claim(out, task, config)
             storage.shared_run(out, files)
         return _train(task, config, corpus, out, placement, console, resumed)
-    except JaxformerError:
+    except (JaxformerError, OSError):
         if processes.first():
             rundir.release(out, task.vocabulary_files)  # what only the data or the other run could show
         raise

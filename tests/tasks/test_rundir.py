@@ -36,9 +36,18 @@ def test_a_refused_run_leaves_nothing(tmp_path):
     (begun / "log.jsonl").touch()
     for out in (run, other, begun):
         rundir.release(out, ("tokenizer.model",))
-    assert not run.exists()
+    assert list(run.iterdir()) == []
     assert [path.name for path in other.iterdir()] == ["notes"]
     assert len(list(begun.iterdir())) == 4
+
+
+def test_what_a_kill_left_before_the_run_had_a_name_is_in_no_way(tmp_path):
+    """The file that was to become config.json, and the lock: the same command begins again."""
+    (tmp_path / ".tmp-a1b2c3d4-config.json").write_text('{"task": ')
+    (tmp_path / ".lock").write_text("{}")
+    assert rundir.holds_run(tmp_path) is False
+    rundir.claim(tmp_path, "translation", small(), ())
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "config.json"]
 
 
 def test_files_that_are_no_run_are_left_alone(tmp_path):
