@@ -52,6 +52,22 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
             temporary.unlink(missing_ok=True)
 
 
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Checks, before any work is done, that a file can be written; writes nothing.
+
+    Raises:
+      OSError: it is a folder, below a file, in a circle of links, or in a folder that this user may not write.
+    """
+    target = _followed(pathlib.Path(path))
+    if _is_stream(target):
+        return
+    folder = next(folder for folder in target.absolute().parents if folder.exists())
+    if not folder.is_dir():
+        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+
 def _followed(path: pathlib.Path) -> pathlib.Path:
     """Follows the symbolic links that a path ends with, but not an open file of a process, as ``/dev/stdout`` is.
 

@@ -40,7 +40,7 @@ def holds_run(out: pathlib.Path) -> bool:
       ConfigError: `out` holds files that are not a run.
     """
     if (out / "config.json").exists():
-        # An empty folder of checkpoints is made by commands that look for one.
+        # A training makes the folder of checkpoints before the first one.
         return (out / "log.jsonl").exists() or any((out / "checkpoints").glob("[0-9]*"))
     if out.exists() and (not out.is_dir() or any(not _is_leftover(path) for path in out.iterdir())):
         raise ConfigError(f"{out} is not empty and holds no config.json; choose another directory")

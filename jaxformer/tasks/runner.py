@@ -218,7 +218,7 @@ def _check_init(text: str) -> None:
     run, checkpoint = _split_init(text)
     registry.read_config(run)
     if checkpoint != "average":
-        with training.Checkpoints(run / "checkpoints") as saved:
+        with _checkpoints(run) as saved:
             _choose(saved, checkpoint)
     elif not (run / "average").is_dir():
         raise _no_average(run)
@@ -299,15 +299,27 @@ def _restore(run: pathlib.Path, trainer: Trainer, checkpoint: str) -> tuple[Para
         if restored is None:
             raise _no_average(run)
         return restored[0], tuple(restored[1].get("averaged", ()))
-    with training.Checkpoints(run / "checkpoints", keep_last=trainer.config.train.keep_last) as saved:
+    with _checkpoints(run) as saved:
         state, _ = saved.restore(_choose(saved, checkpoint), _without_moments(abstract))
     return training.best_params(state), (int(state.step),)
+
+
+def _checkpoints(run: pathlib.Path) -> training.Checkpoints:
+    """Opens the checkpoints of a run for reading, without making their folder."""
+    folder = run / "checkpoints"
+    if not folder.is_dir():
+        raise _no_checkpoint(folder)
+    return training.Checkpoints(folder)
+
+
+def _no_checkpoint(folder: pathlib.Path) -> training.CheckpointError:
+    return training.CheckpointError(f"no checkpoint in {folder} yet")
 
 
 def _choose(saved: training.Checkpoints, checkpoint: str) -> int:
     steps = saved.steps()
     if not steps:
-        raise training.CheckpointError(f"no checkpoint in {saved.directory} yet")
+        raise _no_checkpoint(saved.directory)
     if checkpoint == "last":
         return steps[-1]
     if checkpoint == "best":
@@ -338,7 +350,7 @@ def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     config = registry.read_config(run)
     task = registry.task_of(config)
     trainer = make_trainer(task, config, task.vocabulary(run).vocab_size, Placement(sharding.mesh(mesh)))
-    with training.Checkpoints(run / "checkpoints", keep_last=config.train.keep_last) as saved:
+    with _checkpoints(run) as saved:
         steps = saved.steps()[-last:]
         params = saved.average(_without_moments(trainer.abstract_state()), steps)
     with training.Checkpoints(run / "average", keep_last=1, timeout=training.save_seconds(params)) as target:

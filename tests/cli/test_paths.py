@@ -1,11 +1,14 @@
 """A bucket's address is refused wherever a run directory or an output is named."""
 
+import argparse
+import os
 import pathlib
 
 import pytest
 
 from jaxformer.cli.main import main
-from jaxformer.cli.paths import local_path
+from jaxformer.cli.paths import local_path, output_file
+from tests.permissions import read_only
 
 
 @pytest.mark.parametrize(
@@ -32,3 +35,44 @@ def test_an_address_is_no_path(command, tmp_path, monkeypatch, capsys):
 
 def test_a_path_is_a_path():
     assert local_path("runs/a:b") == pathlib.Path("runs/a:b")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("folder", "Is a directory"),
+        (".", "Is a directory"),
+        ("circle", "Too many levels of symbolic links"),
+        ("file/a/b", "Not a directory"),
+        ("closed/a", "Permission denied"),
+        ("closed/a/b", "Permission denied"),
+        ("to-closed", "Permission denied"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused_before_any_work(name, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "to-closed").symlink_to("closed/new")
+    with read_only(tmp_path / "closed"), pytest.raises(SystemExit, match="2"):
+        main(["translate", "nowhere", "a", "--out", name])
+    assert f"cannot write {name!r}: {message}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["file", "new", "a/b/new", "link", "dangling", "pipe", "/dev/null", "/dev/stdout"])
+def test_an_output_that_can_be_written(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "dangling").symlink_to("a/new")
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(tmp_path.iterdir())
+    assert output_file(name) == pathlib.Path(name)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_an_output_is_no_address():
+    with pytest.raises(argparse.ArgumentTypeError, match="mount the bucket"):
+        output_file("s3://bucket/out")
