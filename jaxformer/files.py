@@ -12,8 +12,21 @@ import tempfile
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from jaxformer.errors import ConfigError
+
 TEMPORARY = ".tmp-"
 """The beginning of the names of files and folders that are not complete; a kill may leave them behind."""
+
+
+def local_path(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Returns the path of a local file or folder; ``gs://bucket/run`` would become a folder named ``gs:``.
+
+    Raises:
+      ConfigError: it is an address.
+    """
+    if "://" in os.fspath(path):
+        raise ConfigError(f"{str(path)!r} is no path: mount the bucket first, and name the place below it")
+    return pathlib.Path(path)
 
 
 @contextlib.contextmanager

@@ -7,18 +7,20 @@ import pathlib
 import sys
 from collections.abc import Callable
 
-from jaxformer.files import check_writable
+from jaxformer import files
+from jaxformer.errors import ConfigError
 
 
 def local_path(text: str) -> pathlib.Path:
-    """Returns the path of a local file or folder; ``gs://bucket/run`` would become a folder named ``gs:``.
+    """Returns the path of a local file or folder.
 
     Raises:
       argparse.ArgumentTypeError: the text is an address.
     """
-    if "://" in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is no path: mount the bucket first, and name the place below it")
-    return pathlib.Path(text)
+    try:
+        return files.local_path(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def output_file(text: str) -> pathlib.Path:
@@ -29,7 +31,7 @@ def output_file(text: str) -> pathlib.Path:
     """
     path = local_path(text)
     try:
-        check_writable(path)
+        files.check_writable(path)
     except OSError as error:
         raise argparse.ArgumentTypeError(f"cannot write {text!r}: {error.strerror}") from error
     return path

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError
+from jaxformer.files import local_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +50,14 @@ def locate(name: str, directory: str = "") -> pathlib.Path:
 
     Without `directory`, a file that is not in the working directory is looked for below the environment's
     JAXFORMER_DATA.
+
+    Raises:
+      ConfigError: it is an address, such as that of a bucket.
     """
-    path = pathlib.Path(name).expanduser()
+    path = local_path(name).expanduser()
     if path.is_absolute() or (not directory and path.exists()):
         return path
-    return pathlib.Path(directory or os.environ.get("JAXFORMER_DATA", "")) / path
+    return local_path(directory or os.environ.get("JAXFORMER_DATA", "")) / path
 
 
 def read_parallel(

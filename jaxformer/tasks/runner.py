@@ -19,7 +19,7 @@ from jaxformer import sharding, training
 from jaxformer.config import changed, fingerprint
 from jaxformer.errors import ConfigError, JaxformerError, did_you_mean
 from jaxformer.evaluation.scores import Score
-from jaxformer.files import write_text
+from jaxformer.files import local_path, write_text
 from jaxformer.modules.pure import Params
 from jaxformer.multihost import cluster, processes, storage
 from jaxformer.sharding import Placement
@@ -49,7 +49,7 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
       DistributedError: the processes see different files in `out`, perhaps because they do not share its storage.
       NonFiniteError: a loss or gradient was not finite.
     """
-    out, console = pathlib.Path(out), console or Console(stderr=True, quiet=not processes.first())
+    out, console = local_path(out), console or Console(stderr=True, quiet=not processes.first())
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
     # All settings are checked before `out` is claimed, so that a mistake leaves no files.
     training.make_schedule(config.optimizer, steps=config.train.steps)
@@ -263,7 +263,7 @@ def load(
       ConfigError: `run` is not a run directory, or has no such checkpoint or setting.
       CheckpointError: the run has no checkpoint yet, or it is damaged.
     """
-    run = pathlib.Path(run)
+    run = local_path(run)
     config = registry.read_config(run)
     if decode:
         if not hasattr(config, "decode"):
@@ -346,7 +346,7 @@ def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     """
     if last < 1:
         raise ConfigError(f"last must be at least 1, got {last}")
-    run = pathlib.Path(run)
+    run = local_path(run)
     config = registry.read_config(run)
     task = registry.task_of(config)
     trainer = make_trainer(task, config, task.vocabulary(run).vocab_size, Placement(sharding.mesh(mesh)))
@@ -379,7 +379,7 @@ def evaluate(
       ConfigError: the run was trained on other data, which may contain the held-out part of this data.
       DataError: the data is missing or malformed.
     """
-    run = pathlib.Path(run)
+    run = local_path(run)
     config = registry.read_config(run)
     if data_dir:
         config = changed(config, {"data": {"directory": data_dir}})

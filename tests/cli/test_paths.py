@@ -6,8 +6,10 @@ import pathlib
 
 import pytest
 
+import jaxformer
 from jaxformer.cli.main import main
 from jaxformer.cli.paths import local_path, output_file
+from jaxformer.errors import ConfigError
 from tests.permissions import read_only
 
 
@@ -30,6 +32,34 @@ def test_an_address_is_no_path(command, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(command.split())
     assert "'gs://bucket/run' is no path: mount the bucket first" in capsys.readouterr().err.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("demo", "--data.cache"),
+        ("language_model", "--data.cache"),
+        ("language_model", "--data.text"),
+        ("translation", "--data.source"),
+        ("translation", "--data-dir"),
+    ],
+)
+def test_data_at_an_address_is_refused(name, setting, tmp_path, monkeypatch, capsys):
+    """It would be a folder named ``gs:``."""
+    monkeypatch.chdir(tmp_path)
+    settings = [] if setting != "--data-dir" else ["--data.source", "a"]
+    assert main(["train", name, "--out", "run", setting, "gs://bucket/x", *settings]) == 2
+    assert "'gs://bucket/x' is no path: mount the bucket first" in capsys.readouterr().err.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("function", ["train", "load", "average", "evaluate"])
+def test_the_functions_of_python_refuse_an_address_too(function, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = (jaxformer.configure("demo"),) if function == "train" else ()
+    with pytest.raises(ConfigError, match="mount the bucket"):
+        getattr(jaxformer, function)(*arguments, "gs://bucket/run")
     assert not list(tmp_path.iterdir())
 
 
