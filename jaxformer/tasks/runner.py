@@ -338,10 +338,11 @@ def _without_moments(state: training.TrainState) -> training.TrainState:
 def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     """Averages the parameters of the last checkpoints (Vaswani et al. 2017, 6.1) into ``run/average``.
 
-    Returns the steps that were averaged.
+    Returns the steps that were averaged: fewer than `last` if the run has kept fewer. The best checkpoint is kept for
+    longer, and is averaged only if it is one of the last. The old average stays until the new one is whole.
 
     Raises:
-      ConfigError: `last` is less than 1, or `run` is not a run.
+      ConfigError: `last` is less than 1, or `run` is not a run; or another process averages it.
       CheckpointError: it has no checkpoint yet, or a damaged one.
     """
     if last < 1:
@@ -351,12 +352,12 @@ def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     task = registry.task_of(config)
     trainer = make_trainer(task, config, task.vocabulary(run).vocab_size, Placement(sharding.mesh(mesh)))
     with _checkpoints(run) as saved:
-        steps = saved.steps()[-last:]
+        steps = saved.steps()[-min(last, config.train.keep_last) :]
         params = saved.average(_without_moments(trainer.abstract_state()), steps)
-    with training.Checkpoints(run / "average", keep_last=1, timeout=training.save_seconds(params)) as target:
-        for old in target.steps():
-            target.delete(old)
-        target.save(steps[-1], params, {"averaged": steps})
+    timeout = training.save_seconds(params)
+    with run_lock.held(run / "average"), training.Checkpoints(run / "average", keep_last=1, timeout=timeout) as target:
+        number = max([steps[-1], *(old + 1 for old in target.steps())])  # of the folder; its contents name the steps
+        target.save(number, params, {"averaged": steps})  # and then removes the old one
     return steps
 
 

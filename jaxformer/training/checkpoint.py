@@ -112,10 +112,6 @@ class Checkpoints:
         items = ocp.args.PyTreeRestore(item=target, restore_args=jax.tree.map(_how_to_read, target))
         return ocp.PyTreeCheckpointHandler().restore(path, args=items), about
 
-    def delete(self, step: int) -> None:
-        """Removes a step."""
-        self._manager.delete(step)
-
     def save(self, step: int, state: Any, about: Mapping[str, Any], *, score: float | None = None) -> None:
         """Starts to save `state` and the JSON-able metadata `about`; waits first for an earlier save.
 
