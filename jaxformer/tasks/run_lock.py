@@ -120,7 +120,10 @@ def _lock(descriptor: int, path: pathlib.Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise ConfigError(f"{path.parent} is in use by {_holder(descriptor)}; wait for its end, or choose another directory") from error
+        holder = _holder(descriptor)
+        raise ConfigError(
+            f"{path.parent} is in use by {holder}; wait for its end, or choose another directory"
+        ) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise

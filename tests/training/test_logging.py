@@ -1,6 +1,9 @@
 """Logs of a run, and what a crash may do to them."""
 
 import json
+import pathlib
+
+import pytest
 
 from jaxformer.training.logging import JsonLog, read_log
 
@@ -45,3 +48,14 @@ def test_rewind(tmp_path):
     log.close()
     assert [entry["loss"] for entry in read_log(tmp_path / "log.jsonl")] == [1.0, 0.5]
     assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+
+
+def test_a_full_disk_is_named(tmp_path):
+    log = JsonLog(tmp_path / "log.jsonl")
+    log._file.close()
+    log._file = pathlib.Path("/dev/full").open("w")  # noqa: SIM115 - the log closes it
+    log.write(1, loss=2.0)
+    with pytest.raises(OSError, match=r"No space left on device: .*log\.jsonl"):
+        log.flush()
+    with pytest.raises(OSError, match="No space left"):
+        log.close()
