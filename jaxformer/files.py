@@ -22,10 +22,13 @@ def local_path(path: str | os.PathLike[str]) -> pathlib.Path:
     """Returns the path of a local file or folder; ``gs://bucket/run`` would become a folder named ``gs:``.
 
     Raises:
-      ConfigError: it is an address.
+      ConfigError: it is an address, or no file can have this name.
     """
-    if "://" in os.fspath(path):
-        raise ConfigError(f"{str(path)!r} is no path: mount the bucket first, and name the place below it")
+    text = os.fspath(path)
+    if "://" in text:
+        raise ConfigError(f"{text!r} is no path: mount the bucket first, and name the place below it")
+    if "\0" in text:
+        raise ConfigError(f"{text!r} is no path: it holds a NUL")
     return pathlib.Path(path)
 
 

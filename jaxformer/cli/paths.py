@@ -15,8 +15,10 @@ def local_path(text: str) -> pathlib.Path:
     """Returns the path of a local file or folder.
 
     Raises:
-      argparse.ArgumentTypeError: the text is an address.
+      argparse.ArgumentTypeError: the text is an address, or empty, as of a variable of the shell that is not set.
     """
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
     try:
         return files.local_path(text)
     except ConfigError as error:

@@ -37,13 +37,16 @@ def holds_run(out: pathlib.Path) -> bool:
     A run that ended before its first step, such as one whose settings do not fit its data, cannot be resumed.
 
     Raises:
-      ConfigError: `out` holds files that are not a run.
+      ConfigError: `out` holds files that are not a run, or cannot be read.
     """
-    if (out / "config.json").exists():
-        # A training makes the folder of checkpoints before the first one.
-        return (out / "log.jsonl").exists() or any((out / "checkpoints").glob("[0-9]*"))
-    if out.exists() and (not out.is_dir() or any(not _is_leftover(path) for path in out.iterdir())):
-        raise ConfigError(f"{out} is not empty and holds no config.json; choose another directory")
+    try:
+        if (out / "config.json").exists():
+            # A training makes the folder of checkpoints before the first one.
+            return (out / "log.jsonl").exists() or any((out / "checkpoints").glob("[0-9]*"))
+        if out.exists() and (not out.is_dir() or any(not _is_leftover(path) for path in out.iterdir())):
+            raise ConfigError(f"{out} is not empty and holds no config.json; choose another directory")
+    except OSError as error:
+        raise ConfigError(f"cannot look into {out}: {error.strerror}; choose another directory") from error
     return False
 
 
@@ -76,6 +79,18 @@ def check_data(out: pathlib.Path, hashes: Mapping[str, str]) -> None:
         raise ConfigError(f"{out} holds a run on other data, by its hash: {difference(saved, dict(hashes))}")
 
 
+def check_vocabulary(out: pathlib.Path, fingerprint: str) -> None:
+    """Checks that a run still has the vocabulary that its parameters were trained with, by its hash.
+
+    Raises:
+      ConfigError: it has another one, such as one that was made again without that of `init_from`.
+    """
+    path = out / "provenance.json"
+    saved = read_json(path).get("tokenizer", fingerprint) if path.exists() else fingerprint
+    if saved != fingerprint:
+        raise ConfigError(f"{out} has another vocabulary than in training, by its hash: was {saved}, now {fingerprint}")
+
+
 def claim(out: pathlib.Path, task: str, config: Any, vocabulary_files: Iterable[str]) -> None:
     """Makes `out` the run of this configuration, by its config.json; removes the files of an earlier attempt."""
     for name in vocabulary_files:
@@ -83,7 +98,10 @@ def claim(out: pathlib.Path, task: str, config: Any, vocabulary_files: Iterable[
     for path in out.glob(f"{TEMPORARY}*"):
         path.unlink(missing_ok=True)
     saved = {"task": task, "config": to_data(config)}
-    write_text(out / "config.json", json.dumps(saved, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(saved, indent=2, ensure_ascii=False)
+    if any("\ud800" <= character <= "\udfff" for character in text):  # of a file name that is not UTF-8
+        text = json.dumps(saved, indent=2)
+    write_text(out / "config.json", f"{text}\n")
 
 
 def release(out: pathlib.Path, vocabulary_files: Iterable[str]) -> None:
@@ -106,7 +124,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
       ConfigError: the file cannot be read, or holds no JSON object.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
     if not isinstance(data, dict):

@@ -104,6 +104,10 @@ def _train(
     """Trains in a run directory that is claimed."""
     say = functools.partial(print_line, console)
     data = _prepare(task, config, corpus, out, placement, say)
+    if resumed:
+        rundir.check_vocabulary(out, data.vocabulary.fingerprint)
+    if processes.first():
+        _write_provenance(out, config, corpus, data)
     trainer = make_trainer(task, config, data.vocabulary.vocab_size, placement)
     abstract = trainer.abstract_state()
     timeout = training.save_seconds(abstract)
@@ -166,7 +170,7 @@ def _claim(out: pathlib.Path, task: AnyTask, config: TaskConfig) -> None:
 def _prepare(
     task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Path, placement: Placement, say: Say
 ) -> Data[Any]:
-    """Returns the prepared data of the task, reports it, and saves its provenance."""
+    """Returns the prepared data of the task, and reports it."""
     began = time.perf_counter()
     data = task.prepare(config, corpus, out)
     for line in data.report:
@@ -178,11 +182,13 @@ def _prepare(
             f"outside attention, batches of lengths {', '.join(map(str, uneven))} are not sharded, because {ways} does "
             f"not divide them; with --data.length-multiple {ways} it does"
         )
-    if processes.first():
-        rundir.write_provenance(
-            out, config=fingerprint(config), data=dict(corpus.fingerprints), tokenizer=data.vocabulary.fingerprint
-        )
     return data
+
+
+def _write_provenance(out: pathlib.Path, config: TaskConfig, corpus: Corpus, data: Data[Any]) -> None:
+    rundir.write_provenance(
+        out, config=fingerprint(config), data=dict(corpus.fingerprints), tokenizer=data.vocabulary.fingerprint
+    )
 
 
 def _first_state(
@@ -276,6 +282,7 @@ def predictor(run: pathlib.Path, config: TaskConfig, *, checkpoint: str = "best"
     """Returns the predictor of a run under a configuration that differs from the saved one in `decode` at most."""
     task = registry.task_of(config)
     vocabulary = task.vocabulary(run)
+    rundir.check_vocabulary(run, vocabulary.fingerprint)
     trainer = make_trainer(task, config, vocabulary.vocab_size, Placement(sharding.mesh(mesh)))
     params, steps = _restore(run, trainer, checkpoint)
     return task.predictor(config, vocabulary, trainer.network.net, params, trainer.placement, steps)

@@ -66,6 +66,8 @@ class Checkpoints:
             self._manager = ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
         except OSError as error:
             raise CheckpointError(f"cannot open {self.directory} for checkpoints: {_first_line(error)}") from error
+        if not self.directory.is_dir():
+            raise CheckpointError(f"cannot open {self.directory} for checkpoints: it is not a folder")
 
     def __enter__(self) -> Checkpoints:
         return self

@@ -70,7 +70,7 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             entry = json.loads(line)
         except json.JSONDecodeError:
             continue
-        if isinstance(entry, dict) and "step" in entry:
+        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
             entries.append(entry)
     return entries
 

@@ -1,11 +1,15 @@
 """``jaxformer average``: what the runner is asked for, and what is printed."""
 
+import shutil
+
 import pytest
 
 import jaxformer
 from jaxformer import training
 from jaxformer.cli import average, main
-from jaxformer.tasks import run_lock, runner
+from jaxformer.data.tokenizer import CharacterTokenizer
+from jaxformer.errors import ConfigError
+from jaxformer.tasks import registry, run_lock, runner
 from tests.contracts.task import quiet
 
 
@@ -73,3 +77,16 @@ def test_the_last_checkpoints_are_averaged(monkeypatch, capsys, tmp_path):
 def test_at_least_one_checkpoint(capsys, number):
     assert main.main(["average", "run", "--last", number]) == 2
     assert f"last must be at least 1, got {number}" in capsys.readouterr().err
+
+
+def test_a_vocabulary_that_was_replaced_is_noticed(run, tmp_path, capsys):
+    """Of the same size, so that the parameters fit: by the commands that use the run, and by its training."""
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    text = (run.parent / "a.txt").read_text().replace("question", "?uestio\n")
+    CharacterTokenizer.train([text.replace("b", "B")]).save(copy / "tokenizer.json")
+    assert main.main(["generate", str(copy), "to"]) == 2
+    assert "another vocabulary than in training" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="another vocabulary than in training"):
+        jaxformer.train(registry.read_config(copy), copy, console=quiet())
+    assert jaxformer.load(run)

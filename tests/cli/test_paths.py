@@ -106,3 +106,18 @@ def test_an_output_that_can_be_written(name, tmp_path, monkeypatch):
 def test_an_output_is_no_address():
     with pytest.raises(argparse.ArgumentTypeError, match="mount the bucket"):
         output_file("s3://bucket/out")
+
+
+@pytest.mark.parametrize("command", ["train demo --out", "average", "translate run text --out"])
+def test_an_empty_path_is_refused(command, capsys):
+    """A variable of the shell that is not set; it would be the working directory."""
+    with pytest.raises(SystemExit, match="2"):
+        main([*command.split(), ""])
+    assert "the path is empty" in capsys.readouterr().err
+
+
+def test_no_file_has_a_nul_in_its_name(tmp_path):
+    with pytest.raises(ConfigError, match="it holds a NUL"):
+        jaxformer.load(f"{tmp_path}/a\0b")
+    with pytest.raises(ConfigError, match="it holds a NUL"):
+        jaxformer.configure("demo", data={"cache": "a\0b"})

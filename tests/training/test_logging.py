@@ -59,3 +59,12 @@ def test_a_full_disk_is_named(tmp_path):
         log.flush()
     with pytest.raises(OSError, match="No space left"):
         log.close()
+
+
+def test_lines_that_are_no_entries_are_left_out(tmp_path):
+    """As an editor or a merge may leave them."""
+    lines = ['{"step": "1"}', '{"step": null}', '{"step": [1]}', "[]", "7", '{"step": 1, "loss": 2.0}']
+    (tmp_path / "log.jsonl").write_text("\n".join(lines))
+    assert read_log(tmp_path / "log.jsonl") == [{"step": 1, "loss": 2.0}]
+    JsonLog(tmp_path / "log.jsonl", step=1).close()
+    assert (tmp_path / "log.jsonl").read_text() == '{"step": 1, "loss": 2.0}\n'
