@@ -86,17 +86,17 @@ def test_what_others_can_write_is_not_used(home, caplog):
 def test_what_belongs_to_others_is_not_used(home, monkeypatch, caplog, place):
     owner = os.geteuid() + 1
     assert caches.user_cache("programs") is not None
-    stat = pathlib.Path.stat
+    stat, theirs = pathlib.Path.stat, (home / place).resolve()
 
     def of_another(path, **options):
         about = list(stat(path, **options))
-        if path == (home / place).resolve():
+        if path == theirs:
             about[4] = owner
         return os.stat_result(about)
 
     monkeypatch.setattr(pathlib.Path, "stat", of_another)
     assert caches.user_cache("programs") is None
-    assert f"{(home / place).resolve()} belongs to another user" in caplog.text
+    assert f"{theirs} belongs to another user" in caplog.text
 
 
 def test_a_link_is_judged_by_its_end(home, tmp_path, caplog):

@@ -33,7 +33,7 @@ def run(tmp_path_factory):
 
 def test_an_old_best_checkpoint_is_not_one_of_the_last(run, capsys):
     assert main.main(["average", str(run), "--last", "3"]) == 0
-    assert "averaged 2 checkpoints, steps 3, 4, all that the run has kept of the last 3;" in capsys.readouterr().out
+    assert "averaged 2 checkpoints, steps 3, 4 (the run has kept no more of the last 3);" in capsys.readouterr().out
     assert jaxformer.load(run, checkpoint="average").steps == (3, 4)
     assert main.main(["average", str(run), "--last", "1"]) == 0
     assert "averaged 1 checkpoint, step 4; use" in capsys.readouterr().out
@@ -65,8 +65,8 @@ def test_the_last_checkpoints_are_averaged(monkeypatch, capsys, tmp_path):
     asked = []
     monkeypatch.setattr(runner, "average", lambda run, **options: asked.append((run, options)) or [4, 6])
     assert average.main([str(tmp_path)]) == 0
-    fewer = "all that the run has kept of the last 5"
-    expected = f"averaged 2 checkpoints, steps 4, 6, {fewer}; use it with --checkpoint average\n"
+    fewer = "(the run has kept no more of the last 5)"
+    expected = f"averaged 2 checkpoints, steps 4, 6 {fewer}; use it with --checkpoint average\n"
     assert capsys.readouterr().out == expected
     assert average.main([str(tmp_path), "--last", "2", "--mesh", "data=4"]) == 0
     assert capsys.readouterr().out == "averaged 2 checkpoints, steps 4, 6; use it with --checkpoint average\n"
