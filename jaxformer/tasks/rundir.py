@@ -37,8 +37,10 @@ def holds_run(out: pathlib.Path) -> bool:
     A run that ended before its first step, such as one whose settings do not fit its data, cannot be resumed.
 
     Raises:
-      ConfigError: `out` holds files that are not a run, or cannot be read.
+      ConfigError: `out` holds files that are not a run, cannot be read, or has a name that is not UTF-8.
     """
+    if any("\ud800" <= character <= "\udfff" for character in str(out.absolute())):
+        raise ConfigError(f"{str(out.absolute())!a} is not UTF-8, as the names of checkpoints must be")
     try:
         if (out / "config.json").exists():
             # A training makes the folder of checkpoints before the first one.

@@ -112,6 +112,12 @@ def test_a_config_with_a_byte_order_mark(tmp_path):
     assert registry.read_config(tmp_path) == small()
 
 
+def test_a_run_has_a_name_of_utf8(tmp_path):
+    """Orbax would fail at the first checkpoint."""
+    with pytest.raises(ConfigError, match=r"caf.udce9' is not UTF-8"):
+        rundir.holds_run(tmp_path / "caf\udce9")
+
+
 def test_a_name_that_is_too_long_is_a_mistake(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot look into .*: File name too long; choose another"):
         rundir.holds_run(tmp_path / ("x" * 300))
