@@ -3,35 +3,116 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
+from typing import BinaryIO
+
+from jaxformer.errors import ConfigError
+
+TEMPORARY = ".tmp-"
+"""The beginning of the names of files and folders that are not complete; a kill may leave them behind."""
+
+
+def local_path(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Returns the path of a local file or folder; ``gs://bucket/run`` would become a folder named ``gs:``.
+
+    Raises:
+      ConfigError: it is an address, or no file can have this name.
+    """
+    text = os.fspath(path)
+    if "://" in text:
+        raise ConfigError(f"{text!r} is no path: mount the bucket first, and name the place below it")
+    if "\0" in text:
+        raise ConfigError(f"{text!r} is no path: it holds a NUL")
+    return pathlib.Path(path)
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     """Yields a temporary path beside `path`, which takes its place when the block ends without an error.
 
-    A symbolic link is followed, so that it remains a link. A path that is not a regular file, such as ``/dev/stdout``
-    or a named pipe, is written to and not replaced. Missing folders are made; after an error no temporary file is left.
+    A symbolic link is followed, so that it remains a link, and a file keeps its permissions. A path that is not a
+    regular file, such as ``/dev/stdout`` or a named pipe, is written to and not replaced. Missing folders are made;
+    after an error no temporary file is left.
+
+    Raises:
+      OSError: the file cannot be written; the error names `path`.
     """
-    path = pathlib.Path(path).resolve()
-    regular = path.is_file() or not path.exists()
+    target = _followed(pathlib.Path(path))
+    regular = not _is_stream(target)
     if regular:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    folder = path.parent if regular else pathlib.Path(tempfile.gettempdir())
-    temporary = folder / f".{os.getpid()}.{path.name}"  # matplotlib chooses a format by the suffix
+        target.parent.mkdir(parents=True, exist_ok=True)
+    folder = target.parent if regular else pathlib.Path(tempfile.gettempdir())
+    # matplotlib chooses a format by the suffix; processes of several containers have the same number
+    temporary = folder / f"{TEMPORARY}{secrets.token_hex(4)}-{target.name[-40:]}"
     try:
         yield temporary
         if regular:
-            os.replace(temporary, path)
+            if target.exists():
+                shutil.copymode(target, temporary)
+            os.replace(temporary, target)
         else:
-            with temporary.open("rb") as source, path.open("wb") as target:
-                shutil.copyfileobj(source, target)
+            with temporary.open("rb") as source, _opened(target) as stream:
+                shutil.copyfileobj(source, stream)
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, str(temporary)):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what happened before matters more
+            temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Checks, before any work is done, that a file can be written; writes nothing.
+
+    Raises:
+      OSError: it is a folder, below a file, in a circle of links, or in a folder that this user may not write.
+    """
+    target = _followed(pathlib.Path(path))
+    if _is_stream(target):
+        return
+    folder = next(folder for folder in target.absolute().parents if folder.exists())
+    if not folder.is_dir():
+        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+
+def _followed(path: pathlib.Path) -> pathlib.Path:
+    """Follows the symbolic links that a path ends with, but not an open file of a process, as ``/dev/stdout`` is.
+
+    Raises:
+      OSError: the links form a circle.
+    """
+    for _ in range(40):
+        if not path.is_symlink() or path.parent.resolve().is_relative_to("/proc"):
+            return path
+        path = path.parent / path.readlink()
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+
+
+def _is_stream(path: pathlib.Path) -> bool:
+    """Returns True if a path can be written to but not replaced.
+
+    Raises:
+      IsADirectoryError: it is a folder.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    return path.is_symlink() or (path.exists() and not path.is_file())
+
+
+def _opened(stream: pathlib.Path) -> BinaryIO:
+    """Opens a device or pipe; an open file of this process continues at its position, which its other users share."""
+    if stream.parent.resolve() == pathlib.Path(f"/proc/{os.getpid()}/fd"):
+        return os.fdopen(os.dup(int(stream.name)), "wb")
+    return stream.open("wb")
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:

@@ -4,7 +4,10 @@ import os
 import pathlib
 import sys
 
+ROOT = pathlib.Path(__file__).parent.parent
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.pop("JAXFORMER_CACHE", None)
+os.environ["XDG_CACHE_HOME"] = str(ROOT / ".cache" / "user")  # tests write nothing in the home directory
 # Most of the time goes into compiling programs that run once, for microseconds.  What users get, with all optimization,
 # runs in the tests that start a launcher, and wherever XLA_FLAGS says so.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
@@ -15,8 +18,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 # Thousands of tiny programs; the other worker, and a second run, find them here.
-cache = pathlib.Path(__file__).parent.parent / ".cache" / "tests"
-jax.config.update("jax_compilation_cache_dir", str(cache))
+jax.config.update("jax_compilation_cache_dir", str(ROOT / ".cache" / "tests"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 

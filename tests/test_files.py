@@ -1,12 +1,18 @@
 """Files are whole or absent, and what is no regular file is written to, not replaced."""
 
+import errno
 import os
+import pathlib
 import stat
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from jaxformer import files
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(pathlib.Path(__file__).parents[1])}
 
 
 def test_a_file_is_replaced_whole(tmp_path):
@@ -54,6 +60,56 @@ def test_devices_and_pipes_are_written_to(tmp_path):
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     files.write_text("/dev/null", "nothing")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_an_open_file_is_written_at_its_position(tmp_path):
+    """What a command prints to a file before and after, and what the file held, stays."""
+    program = "print('a', flush=True); files.write_text('/dev/stdout', 'b\\n'); print('c')"
+    program = f"from jaxformer import files; {program}"
+    (tmp_path / "out").write_text("old\n")
+    for mode, expected in (("a", "old\na\nb\nc\n"), ("w", "a\nb\nc\n")):
+        with (tmp_path / "out").open(mode) as out:
+            subprocess.run([sys.executable, "-c", program], stdout=out, check=True, env=ENVIRONMENT)
+        assert (tmp_path / "out").read_text() == expected
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    assert done.stdout == "a\nb\nc\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("/dev/full", errno.ENOSPC), ("folder", errno.EISDIR), ("circle", errno.ELOOP), ("file/x", errno.EEXIST)],
+)
+def test_an_error_names_the_file_that_was_asked_for(tmp_path, name, code):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "circle").symlink_to("back")
+    (tmp_path / "back").symlink_to("circle")
+    (tmp_path / "file").touch()
+    path = tmp_path / name
+    with pytest.raises(OSError, match=os.strerror(code)) as caught:
+        files.write_text(path, "text")
+    assert caught.value.errno == code
+    assert str(caught.value.filename).startswith(str(path.parent))
+    assert sorted(os.listdir(tmp_path)) == ["back", "circle", "file", "folder"]
+
+
+def test_a_disk_that_is_full_is_named(tmp_path, monkeypatch):
+    """The error of a write has no path of its own."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pathlib.Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        files.write_text(tmp_path / "a", "text")
+    assert caught.value.filename == str(tmp_path / "a")
+
+
+def test_a_file_keeps_its_permissions_and_may_have_a_long_name(tmp_path):
+    path = tmp_path / ("é" * 127)
+    files.write_text(path, "one")
+    path.chmod(0o600)
+    files.write_text(path, "two")
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("two", 0o600)
 
 
 def test_a_folder_appears_complete_or_not_at_all(tmp_path):

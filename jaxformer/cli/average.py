@@ -30,5 +30,7 @@ def main(arguments: Sequence[str]) -> int:
 
     runtime.start()
     steps = runner.average(options.run, last=options.last, mesh=options.mesh)
-    print(f"averaged steps {', '.join(map(str, steps))}; use it with --checkpoint average")
+    fewer = f" (the run has kept no more of the last {options.last})" if len(steps) < options.last else ""
+    number = "1 checkpoint, step" if len(steps) == 1 else f"{len(steps)} checkpoints, steps"
+    print(f"averaged {number} {', '.join(map(str, steps))}{fewer}; use it with --checkpoint average")
     return 0

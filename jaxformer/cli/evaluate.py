@@ -8,6 +8,7 @@ import functools
 import json
 from collections.abc import Sequence
 
+from jaxformer.cli.paths import save_besides
 from jaxformer.cli.predictors import SETTINGS, add_run_options, load, split_settings
 
 EXAMPLES = """examples:
@@ -56,5 +57,6 @@ def main(arguments: Sequence[str]) -> int:
     }
     about["settings"] = {"decode": to_data(getattr(config, "decode", None)), "checkpoint": options.checkpoint}
     about["steps"] = list(predictor.steps)
-    write_text(options.run / f"scores-{split}-{options.checkpoint}.json", json.dumps(about, indent=2) + "\n")
+    text = json.dumps(about, indent=2) + "\n"
+    save_besides(options.run / f"scores-{split}-{options.checkpoint}.json", lambda path: write_text(path, text))
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from jaxformer.cli.paths import local_path, sentence
+from jaxformer.cli.paths import output_file, save_besides, sentence
 from jaxformer.cli.predictors import SETTINGS, add_run_options, load, split_settings
 
 EXAMPLES = """examples:
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--mean", action="store_true", help="the mean of all layers and heads")
     parser.add_argument("--grid", action="store_true", help="every head of every layer in one picture")
     parser.add_argument("--table", action="store_true", help="write the weights as numbers, with each row's entropy")
-    parser.add_argument("--out", type=local_path, help="the picture (.png, .svg or .pdf); default: RUN/attention.png")
+    parser.add_argument("--out", type=output_file, help="the picture (.png, .svg or .pdf); default: RUN/attention.png")
     rest, settings = split_settings(arguments)
     options = parser.parse_args(rest)
     if not options.source.strip():
@@ -57,5 +57,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"decoder layer {layer}, head {head}, which aligns most words (see --layer, --head, --mean)")
     words = attention_maps.by_word(attention_maps.select(pieces, layer=layer, head=head))
     print(attention_maps.as_table(words) if options.table else attention_maps.as_text(words))
-    print(plots.attention_map(words, out))
+    if options.out:
+        plots.attention_map(words, out)
+    elif not save_besides(out, lambda path: plots.attention_map(words, path)):
+        return 0
+    print(out)
     return 0

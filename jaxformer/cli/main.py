@@ -50,8 +50,8 @@ def script() -> int:
     if heavy and sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - the same command
-    # The encoding of the locale may lack characters of a translation.
-    sys.stdout.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
+    # The encoding of the locale may lack characters of a translation, and a path need not be UTF-8.
+    sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # pyright: ignore[reportAttributeAccessIssue]
     code = main()
     if code not in (0, 85) and "jaxformer.multihost.cluster" in sys.modules:
         sys.modules["jaxformer.multihost.cluster"].leave(code)

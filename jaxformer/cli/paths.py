@@ -1,20 +1,55 @@
-"""The types of arguments that are paths or sentences."""
+"""The types of arguments that are paths or sentences, and results that a command saves besides printing them."""
 
 from __future__ import annotations
 
 import argparse
 import pathlib
+import sys
+from collections.abc import Callable
+
+from jaxformer import files
+from jaxformer.errors import ConfigError
 
 
 def local_path(text: str) -> pathlib.Path:
-    """Returns the path of a local file or folder; ``gs://bucket/run`` would become a folder named ``gs:``.
+    """Returns the path of a local file or folder.
 
     Raises:
-      argparse.ArgumentTypeError: the text is an address.
+      argparse.ArgumentTypeError: the text is an address, or empty, as of a variable of the shell that is not set.
     """
-    if "://" in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is no path: mount the bucket first, and name the place below it")
-    return pathlib.Path(text)
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    try:
+        return files.local_path(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def output_file(text: str) -> pathlib.Path:
+    """Returns the path of a file to write, after checking that it can be written, before any work is done.
+
+    Raises:
+      argparse.ArgumentTypeError: the path is an address or a folder, or it may not be written.
+    """
+    path = local_path(text)
+    try:
+        files.check_writable(path)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write {text!r}: {error.strerror}") from error
+    return path
+
+
+def save_besides(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> bool:
+    """Saves a result that was printed already; where it cannot be written, a warning says so, and the command succeeds.
+
+    Returns True if it was saved.
+    """
+    try:
+        write(path)
+    except OSError as error:
+        print(f"warning: {path} is not saved: {error.strerror or error}", file=sys.stderr)
+        return False
+    return True
 
 
 def sentence(text: str) -> str:

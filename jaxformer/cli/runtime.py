@@ -15,6 +15,7 @@ import jax
 from rich.console import Console
 
 import jaxformer
+from jaxformer.caches import user_cache
 from jaxformer.config import to_data
 from jaxformer.multihost import cluster, processes
 
@@ -23,12 +24,13 @@ EXIT_CODES = {"terminated": 85, "time": 85, "interrupted": 130}
 
 
 def start(*, compile_cache: bool = True) -> None:
-    """Configures this process: compiled programs are cached in the user's own cache directory."""
+    """Configures this process: compiled programs are kept in the user's cache, unless JAX was told another place."""
     logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax logs every directory that it reads
     if compile_cache and jax.config.jax_compilation_cache_dir is None:
-        base = pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "jaxformer" / "programs"
-        base.mkdir(parents=True, exist_ok=True, mode=0o700)  # a user who can write there can run code here
-        jax.config.update("jax_compilation_cache_dir", str(base))
+        programs = user_cache("programs")
+        if programs is None:
+            return
+        jax.config.update("jax_compilation_cache_dir", str(programs))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 

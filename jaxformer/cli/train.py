@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from jaxformer.cli.paths import local_path
+from jaxformer.cli.paths import local_path, save_besides
 
 EXAMPLES = """examples:
   jaxformer train demo --out runs/demo
@@ -61,5 +61,5 @@ def main(arguments: Sequence[str]) -> int:
     runtime.start(compile_cache=not options.no_compile_cache)
     result = runner.train(config, options.out, console=runtime.console())
     if processes.first():
-        runtime.draw_curves(options.out)
+        save_besides(options.out / "curves.png", lambda path: runtime.draw_curves(path.parent))
     return runtime.EXIT_CODES.get(result.reason, 0)

@@ -6,7 +6,7 @@ import argparse
 import pathlib
 from collections.abc import Sequence
 
-from jaxformer.cli.paths import local_path, sentence
+from jaxformer.cli.paths import output_file, sentence
 from jaxformer.cli.predictors import SETTINGS, add_run_options, load, split_settings
 
 EXAMPLES = """examples:
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     add_run_options(parser)
     parser.add_argument("sentences", nargs="*", type=sentence, metavar="SENTENCE", help="sentences to translate")
     parser.add_argument("--file", type=pathlib.Path, help="a file of sentences, one a line")
-    parser.add_argument("--out", type=local_path, help="the file to write translations to, instead of printing them")
+    parser.add_argument("--out", type=output_file, help="the file to write translations to, instead of printing them")
     parser.add_argument("--n-best", type=int, default=1, help="print the N best, score and text, separated by tabs")
     rest, settings = split_settings(arguments)
     options = parser.parse_intermixed_args(rest)  # options may stand between the run and the sentences

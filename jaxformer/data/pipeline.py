@@ -51,14 +51,14 @@ class Tokens:
 
 def prepare_tokenizer(
     text: Parallel | Text,
-    cache: str | os.PathLike[str],
+    cache: str | os.PathLike[str] | None,
     *,
     kind: Literal["unigram", "bpe", "characters"],
     vocab_size: int = 0,
 ) -> Tokenizer:
     """Trains a tokenizer on all lines of a text, or reads it from `cache` if an earlier call saved it.
 
-    A damaged file is replaced, with a warning.
+    A damaged file is replaced, with a warning; where no file can be written, a warning says so.
 
     Args:
       vocab_size: token ids of a subword tokenizer; a vocabulary of characters has as many as the text has.
@@ -69,20 +69,25 @@ def prepare_tokenizer(
     if kind == "characters":
         return CharacterTokenizer.train(text.lines())  # training is as fast as reading
     version = importlib.metadata.version("sentencepiece")
-    path = pathlib.Path(cache) / f"{text.fingerprint}-{kind}-{vocab_size}-{version}.model"
-    if path.exists():
+    path = pathlib.Path(cache) / f"{text.fingerprint}-{kind}-{vocab_size}-{version}.model" if cache else None
+    if path and os.path.lexists(path):
         try:
             return load_tokenizer(path)
         except ValueError as error:
             logger.warning("%s; training it again", error)
-    SubwordTokenizer.train(text.lines(), vocab_size=vocab_size, kind=kind).save(path)
-    return load_tokenizer(path)
+    tokenizer = SubwordTokenizer.train(text.lines(), vocab_size=vocab_size, kind=kind)
+    if path:
+        try:
+            tokenizer.save(path)
+        except OSError as error:
+            logger.warning("the tokenizer is not kept for later runs: %s", error)
+    return tokenizer
 
 
 def prepare(
     corpus: Parallel,
     tokenizer: Tokenizer,
-    cache: str | os.PathLike[str],
+    cache: str | os.PathLike[str] | None,
     *,
     num_segmentations: int = 1,
     alpha: float = 0.2,
@@ -111,7 +116,8 @@ def prepare(
         f"-drawn-{num_segmentations}-{alpha}-{seed}" if num_segmentations > 1 else ""
     )
     arrays = cached_sequences(
-        pathlib.Path(cache) / key,
+        cache,
+        key,
         names,
         make,
         num_sequences=len(corpus),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError
+from jaxformer.files import local_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +50,14 @@ def locate(name: str, directory: str = "") -> pathlib.Path:
 
     Without `directory`, a file that is not in the working directory is looked for below the environment's
     JAXFORMER_DATA.
+
+    Raises:
+      ConfigError: it is an address, such as that of a bucket.
     """
-    path = pathlib.Path(name).expanduser()
+    path = local_path(name).expanduser()
     if path.is_absolute() or (not directory and path.exists()):
         return path
-    return pathlib.Path(directory or os.environ.get("JAXFORMER_DATA", "")) / path
+    return local_path(directory or os.environ.get("JAXFORMER_DATA", "")) / path
 
 
 def read_parallel(
@@ -64,12 +68,13 @@ def read_parallel(
     A pair with a side that is empty or longer than `max_characters` is skipped, and its line number is kept.
 
     Raises:
-      DataError: a file is missing or not UTF-8 (the message has file and line), or the numbers of lines differ.
+      DataError: a file is missing or not UTF-8 (the message has file and line), the numbers of lines differ, or no
+        pair is left.
     """
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
         raise DataError(f"{source} has {len(sources):,} lines, but {target} has {len(targets):,}; they must be aligned")
-    return _pairs(sources, targets, max_characters)
+    return _pairs(sources, targets, max_characters, f"{source} and {target}")
 
 
 def read_table(
@@ -78,7 +83,7 @@ def read_table(
     """Reads two columns, counted from 0, of a table with tabs between columns; skips lines as `read_parallel` does.
 
     Raises:
-      DataError: the file is missing or not UTF-8, or a line has too few columns.
+      DataError: the file is missing or not UTF-8, a line has too few columns, or no pair is left.
     """
     table = [line.split("\t") for line in read_lines(path)]
     for number, row in enumerate(table, 1):
@@ -86,16 +91,19 @@ def read_table(
             raise DataError(f"{path}, line {number}: {len(row)} column(s), but column {max(columns)} was asked for")
     empty_row = [""] * (max(columns) + 1)
     table = [empty_row if row == [""] else row for row in table]
-    return _pairs([row[columns[0]] for row in table], [row[columns[1]] for row in table], max_characters)
+    return _pairs([row[columns[0]] for row in table], [row[columns[1]] for row in table], max_characters, str(path))
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[str]:
     """Returns the lines of a UTF-8 file, without line ends.
 
     Raises:
-      DataError: the file is missing or unreadable, or a line is not UTF-8.
+      DataError: the file is missing or unreadable, or a line is not UTF-8; or lines end with carriage returns alone.
     """
-    lines = read_utf8(path).split("\n")
+    text = read_utf8(path)
+    if "\r" in text and "\n" not in text:
+        raise DataError(f"{path} ends its lines with carriage returns alone; convert it, as by: tr '\\r' '\\n'")
+    lines = text.split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
 
@@ -119,6 +127,8 @@ def read_utf8(path: str | os.PathLike[str]) -> str:
 
 def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> list[Parallel]:
     """Splits pairs into ``[rest, part, part, ...]``, with no source sentence in two of them.
+
+    The rest has the numbers of the lines that were skipped in the file.
 
     Corpora repeat sentences with other translations; a split by lines would leak them from training into test.
     A hash of each source sentence and `seed` chooses its part, so the split does not depend on the file's order.
@@ -146,11 +156,11 @@ def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> l
     parts.insert(0, [i for text in remaining for i in indices_of[text]])
     if sum(held_out) and not parts[0]:
         raise DataError(f"{problem}: they have {len(order):,} distinct sources; lower held_out or name files")
-    ordered = [sorted(part) for part in parts]
-    return [Parallel(tuple(pairs.source[i] for i in part), tuple(pairs.target[i] for i in part)) for part in ordered]
+    chosen = [tuple(tuple(side[i] for i in sorted(part)) for side in (pairs.source, pairs.target)) for part in parts]
+    return [Parallel(*chosen[0], pairs.empty, pairs.overlong), *(Parallel(*sides) for sides in chosen[1:])]
 
 
-def _pairs(left: list[str], right: list[str], max_characters: int) -> Parallel:
+def _pairs(left: list[str], right: list[str], max_characters: int, name: str) -> Parallel:
     kept, empty, overlong = [], [], []
     for number, (source, target) in enumerate(zip(left, right, strict=True), 1):
         if not source.strip() or not target.strip():
@@ -159,7 +169,12 @@ def _pairs(left: list[str], right: list[str], max_characters: int) -> Parallel:
             overlong.append(number)
         else:
             kept.append((source, target))
-    sources, targets = zip(*kept, strict=True) if kept else ((), ())
+    if not kept:
+        long = f"over {max_characters:,} characters"
+        reasons = {"the file is empty": not left, "a side is empty": empty, long: overlong}
+        reason = " or ".join(reason for reason, holds in reasons.items() if holds)
+        raise DataError(f"{name}: no pair of sentences in {len(left):,} lines ({reason})")
+    sources, targets = zip(*kept, strict=True)
     return Parallel(sources, targets, tuple(empty), tuple(overlong))
 
 

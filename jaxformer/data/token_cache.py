@@ -36,7 +36,8 @@ class Ragged:
 
 
 def cached_sequences(
-    folder: str | os.PathLike[str],
+    cache: str | os.PathLike[str] | None,
+    key: str,
     names: Sequence[str],
     make: Callable[[str], Sequence[np.ndarray]],
     *,
@@ -44,32 +45,59 @@ def cached_sequences(
     vocab_size: int,
     about: Mapping[str, int],
 ) -> dict[str, Ragged]:
-    """Returns the arrays of `folder` by name, after making and saving them if there is no such folder.
+    """Returns the arrays of a folder by name, after making and saving them if there is no such folder.
 
     The folder appears by one rename when it is complete, so several processes may call this at once, and may be killed.
-    A damaged folder is rebuilt, with a warning.
+    A damaged folder is rebuilt, with a warning. Without a cache, and with a warning where it cannot be read or written,
+    the arrays are held in memory.
 
     Args:
-      folder: its name must be a hash of everything that the arrays depend on.
+      cache: the folder of all such folders.
+      key: the folder's name, a hash of everything that the arrays depend on.
       make: returns the token sequences of one name.
       num_sequences: the number of sequences of each name.
       about: figures saved with the arrays and compared when they are read.
     """
-    folder = pathlib.Path(folder)
-    if folder.exists():
+    dtype = np.uint16 if vocab_size <= 2**16 else np.int32
+    if cache is not None:
+        folder = pathlib.Path(cache) / key
+        try:
+            return _kept(folder, names, lambda name: _joined(make(name), dtype), num_sequences, about)
+        except OSError as error:
+            reason = error.strerror or error
+            logger.warning("tokens cannot be kept in %s (%s), and are held in memory", folder, reason)
+    return {name: _joined(make(name), dtype) for name in names}
+
+
+def _joined(sequences: Sequence[np.ndarray], dtype: type[np.integer]) -> Ragged:
+    tokens = np.concatenate(sequences) if sequences else np.zeros(0)
+    offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in sequences])]).astype(np.int64)
+    return Ragged(tokens.astype(dtype), offsets)
+
+
+def _kept(
+    folder: pathlib.Path,
+    names: Sequence[str],
+    make: Callable[[str], Ragged],
+    num_sequences: int,
+    about: Mapping[str, int],
+) -> dict[str, Ragged]:
+    """Returns the arrays of a folder, which is made if it is missing or damaged.
+
+    Raises:
+      OSError: the folder cannot be read or written.
+    """
+    if os.path.lexists(folder):
         try:
             return _read(folder, names, num_sequences, about)
-        except (FileNotFoundError, EOFError, ValueError) as error:
+        except (FileNotFoundError, NotADirectoryError, EOFError, ValueError) as error:
             logger.warning("%s is damaged (%s); rebuilding it", folder, error)
             remove_folder(folder)
-    dtype = np.uint16 if vocab_size <= 2**16 else np.int32
     with creating_folder(folder) as temporary:
         for name in names:
-            sequences = make(name)
-            tokens = np.concatenate(sequences) if sequences else np.zeros(0)
-            np.save(temporary / f"{name}.npy", tokens.astype(dtype))
-            offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in sequences])]).astype(np.int64)
-            np.save(temporary / f"{name}-offsets.npy", offsets)
+            ragged = make(name)
+            np.save(temporary / f"{name}.npy", ragged.tokens)
+            np.save(temporary / f"{name}-offsets.npy", ragged.offsets)
         (temporary / "about.json").write_text(json.dumps(dict(about)))
     return _read(folder, names, num_sequences, about)
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
@@ -21,6 +22,9 @@ from jaxformer.files import write_bytes
 
 _ESCAPE = "\ue000"  # instead of a literal U+2581, which sentencepiece writes for a space
 _DEFAULT = SpecialTokens()
+
+MIN_VOCAB_SIZE = 260
+"""The bytes and the special tokens, which every vocabulary of subwords has."""
 
 
 class Tokenizer(Protocol):
@@ -93,7 +97,8 @@ class SubwordTokenizer:
         Unigram: Kudo 2018; BPE: Sennrich et al. 2016. One thread, so equal lines give equal bytes.
 
         Raises:
-          ConfigError: the corpus cannot fill the vocabulary; the message names the largest that it can.
+          ConfigError: the corpus cannot fill the vocabulary, or has too many characters for it; the message names the
+            largest or smallest vocabulary that suits it.
         """
         model = io.BytesIO()
         try:
@@ -114,8 +119,8 @@ class SubwordTokenizer:
                 num_threads=1,
                 minloglevel=2,
             )
-        except RuntimeError as error:
-            raise ConfigError(f"cannot train a vocabulary of {vocab_size} pieces on this corpus: {error}") from error
+        except (RuntimeError, ValueError) as error:  # a ValueError for a number of more than 32 bits
+            raise ConfigError(_refusal(str(error), vocab_size)) from error
         return cls(model.getvalue())
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -273,6 +278,23 @@ class CharacterTokenizer:
 
     def _content(self) -> dict[str, str | dict[str, int]]:
         return {"characters": self._characters, "special": dataclasses.asdict(self._special)}
+
+
+def _refusal(reason: str, vocab_size: int) -> str:
+    """Returns the message for a vocabulary that sentencepiece refuses to train, from its reason."""
+    if most := re.search(r"a value <= (\d+)", reason):
+        return f"vocab_size must be at most {most[1]} for this corpus, got {vocab_size}"
+    if fewest := re.search(r"required_chars\. \d+ vs (\d+)", reason):
+        characters = int(fewest[1]) - MIN_VOCAB_SIZE
+        return (
+            f"vocab_size must be at least {fewest[1]} for this corpus ({MIN_VOCAB_SIZE} bytes and special tokens and "
+            f"its {characters} characters), got {vocab_size}"
+        )
+    if "!sentences_.empty()" in reason:
+        return "cannot train a vocabulary: each line of the corpus is empty or longer than 4,192 bytes"
+    if not MIN_VOCAB_SIZE <= vocab_size < 2**31:
+        return f"vocab_size must be at least {MIN_VOCAB_SIZE} and less than 2**31, got {vocab_size}"
+    return f"cannot train a vocabulary of {vocab_size} pieces on this corpus: {reason.rpartition('] ')[2] or reason}"
 
 
 def load_tokenizer(path: str | os.PathLike[str]) -> SubwordTokenizer | CharacterTokenizer:

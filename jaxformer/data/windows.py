@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import pathlib
 from typing import Generic
 
 import jax
@@ -124,11 +123,12 @@ class OrderedWindows:
         return _cut(self.stream, _rows_of(starts, rows), self.length)
 
 
-def prepare_text(text: Text, tokenizer: Tokenizer, cache: str | os.PathLike[str]) -> TokenStream:
+def prepare_text(text: Text, tokenizer: Tokenizer, cache: str | os.PathLike[str] | None) -> TokenStream:
     """Tokenizes a text, or reads its tokens from `cache` if an earlier call saved them; see `cached_sequences`."""
     lines = text.lines()
     arrays = cached_sequences(
-        pathlib.Path(cache) / f"text-{text.fingerprint}-{tokenizer.fingerprint}",
+        cache,
+        f"text-{text.fingerprint}-{tokenizer.fingerprint}",
         ["tokens"],
         lambda _: [np.array([tokenizer.special.bos], np.int32), *tokenizer.encode(lines)],
         num_sequences=1 + len(lines),

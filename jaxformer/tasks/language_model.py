@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import decoding, functional, models
+from jaxformer.caches import data_cache
 from jaxformer.config import PLACE, at_least
 from jaxformer.data.batch import Rows
 from jaxformer.data.pipeline import batches, prepare_tokenizer
@@ -23,6 +24,7 @@ from jaxformer.data.tokenizer import Tokenizer, load_tokenizer
 from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, prepare_text
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score, bits_per_character, nats_per_token, perplexity
+from jaxformer.files import local_path
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
@@ -57,10 +59,11 @@ class DataConfig:
     directory: str = dataclasses.field(default="", metadata=PLACE)
     """Relative paths start here; default: the working directory, and for files that are not in it the environment's
     JAXFORMER_DATA."""
-    cache: str = dataclasses.field(default=".cache/jaxformer", metadata=PLACE)
-    """The folder of tokenized texts, by hash."""
+    cache: str = dataclasses.field(default="", metadata=PLACE)
+    """The folder of tokenized texts, by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     def __post_init__(self) -> None:
+        local_path(self.cache)
         at_least(1, self, "length", "batch_size", "vocab_size")
 
 
@@ -305,12 +308,12 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, DeviceBatch, Tok
         return TextCorpus(*split_text(text, held_out=data.held_out))
 
     def prepare(self, config: LanguageModelingConfig, corpus: TextCorpus, run: pathlib.Path) -> TextData:
-        data, path = config.data, self._saved(run) or run / self._file(config)
+        data, path, cache = config.data, self._saved(run) or run / self._file(config), data_cache(config.data.cache)
         if processes.first() and not path.exists():
-            prepare_tokenizer(corpus.train, data.cache, kind=data.tokenizer, vocab_size=data.vocab_size).save(path)
+            prepare_tokenizer(corpus.train, cache, kind=data.tokenizer, vocab_size=data.vocab_size).save(path)
         storage.shared(path)
         tokenizer = load_tokenizer(path)
-        train, validation = (prepare_text(text, tokenizer, data.cache) for text in (corpus.train, corpus.validation))
+        train, validation = (prepare_text(text, tokenizer, cache) for text in (corpus.train, corpus.validation))
         return TextData(
             corpus,
             tokenizer,
@@ -364,7 +367,7 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, DeviceBatch, Tok
     ) -> dict[str, list[Score]]:
         if split != "validation":
             raise DataError(f"a language model has no {split} data: use --split validation")
-        stream = prepare_text(corpus.validation, predictor.tokenizer, config.data.cache)
+        stream = prepare_text(corpus.validation, predictor.tokenizer, data_cache(config.data.cache))
         windows = OrderedWindows(stream, config.data.length, config.data.batch_size)
         loss = jax.jit(LanguageModelNetwork(predictor.net, (0, 0)).validation_loss)
         device_batches = (jax.tree.map(jnp.asarray, windows.batch(i)) for i in range(windows.steps_per_epoch))

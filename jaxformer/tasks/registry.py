@@ -151,7 +151,7 @@ def catalog() -> list[tuple[str, str]]:
         entries += [entry for entry in _functions(pathlib.Path(spec.origin)) if entry[0] == name]
     root = pathlib.Path("experiments")
     for file in sorted(root.glob("**/*.py")):
-        if file.name.startswith("_"):
+        if file.name.startswith("_") or not file.is_file():
             continue
         path = file.relative_to(root).with_suffix("").as_posix()
         try:

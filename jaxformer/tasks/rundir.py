@@ -10,6 +10,7 @@
       init.json          with `init_from`: the parameters taken from the other run, and the reasons for the rest
       log.jsonl          every training step and validation, once
       curves.png         the loss curves
+      .lock              while it is trained: the process that does so
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Any
 
 from jaxformer.config import comparable, difference, fingerprint, to_data
 from jaxformer.errors import ConfigError
-from jaxformer.files import write_text
+from jaxformer.files import TEMPORARY, write_text
+from jaxformer.tasks import run_lock
 
 PACKAGES = ("jaxformer", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece", "sacrebleu")
 
@@ -35,14 +37,24 @@ def holds_run(out: pathlib.Path) -> bool:
     A run that ended before its first step, such as one whose settings do not fit its data, cannot be resumed.
 
     Raises:
-      ConfigError: `out` holds files that are not a run.
+      ConfigError: `out` holds files that are not a run, cannot be read, or has a name that is not UTF-8.
     """
-    if (out / "config.json").exists():
-        # An empty folder of checkpoints is made by commands that look for one.
-        return (out / "log.jsonl").exists() or any((out / "checkpoints").glob("[0-9]*"))
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is not empty and holds no config.json; choose another directory")
+    if any("\ud800" <= character <= "\udfff" for character in str(out.absolute())):
+        raise ConfigError(f"{str(out.absolute())!a} is not UTF-8, as the names of checkpoints must be")
+    try:
+        if (out / "config.json").exists():
+            # A training makes the folder of checkpoints before the first one.
+            return (out / "log.jsonl").exists() or any((out / "checkpoints").glob("[0-9]*"))
+        if out.exists() and (not out.is_dir() or any(not _is_leftover(path) for path in out.iterdir())):
+            raise ConfigError(f"{out} is not empty and holds no config.json; choose another directory")
+    except OSError as error:
+        raise ConfigError(f"cannot look into {out}: {error.strerror}; choose another directory") from error
     return False
+
+
+def _is_leftover(path: pathlib.Path) -> bool:
+    """Returns True for the files that a run has before its config.json; a kill may leave them behind."""
+    return path.name == run_lock.NAME or path.name.startswith(TEMPORARY)
 
 
 def check_config(out: pathlib.Path, saved: Any, config: Any) -> None:
@@ -69,23 +81,42 @@ def check_data(out: pathlib.Path, hashes: Mapping[str, str]) -> None:
         raise ConfigError(f"{out} holds a run on other data, by its hash: {difference(saved, dict(hashes))}")
 
 
+def check_vocabulary(out: pathlib.Path, fingerprint: str) -> None:
+    """Checks that a run still has the vocabulary that its parameters were trained with, by its hash.
+
+    Raises:
+      ConfigError: it has another one, such as one that was made again without that of `init_from`.
+    """
+    path = out / "provenance.json"
+    saved = read_json(path).get("tokenizer", fingerprint) if path.exists() else fingerprint
+    if saved != fingerprint:
+        raise ConfigError(f"{out} has another vocabulary than in training, by its hash: was {saved}, now {fingerprint}")
+
+
 def claim(out: pathlib.Path, task: str, config: Any, vocabulary_files: Iterable[str]) -> None:
-    """Makes `out` the run of this configuration, by its config.json; removes the vocabulary of an earlier attempt."""
+    """Makes `out` the run of this configuration, by its config.json; removes the files of an earlier attempt."""
     for name in vocabulary_files:
         (out / name).unlink(missing_ok=True)
+    for path in out.glob(f"{TEMPORARY}*"):
+        path.unlink(missing_ok=True)
     saved = {"task": task, "config": to_data(config)}
-    write_text(out / "config.json", json.dumps(saved, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(saved, indent=2, ensure_ascii=False)
+    if any("\ud800" <= character <= "\udfff" for character in text):  # of a file name that is not UTF-8
+        text = json.dumps(saved, indent=2)
+    write_text(out / "config.json", f"{text}\n")
 
 
 def release(out: pathlib.Path, vocabulary_files: Iterable[str]) -> None:
-    """Removes what `claim` and the preparation of data left in `out`, unless training has begun there."""
+    """Removes what `claim` and the preparation of data left in `out`, unless training has begun there.
+
+    The folder itself is removed with its lock.
+    """
     if holds_run(out):
         return
     for name in ("config.json", "provenance.json", "init.json", *vocabulary_files):
         (out / name).unlink(missing_ok=True)
-    for folder in (out / "checkpoints", out):
-        with contextlib.suppress(OSError):  # missing, or not empty
-            folder.rmdir()
+    with contextlib.suppress(OSError):  # missing, or not empty
+        (out / "checkpoints").rmdir()
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -95,7 +126,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
       ConfigError: the file cannot be read, or holds no JSON object.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
     if not isinstance(data, dict):

@@ -9,7 +9,7 @@ import os
 import pathlib
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,11 +19,11 @@ from jaxformer import sharding, training
 from jaxformer.config import changed, fingerprint
 from jaxformer.errors import ConfigError, JaxformerError, did_you_mean
 from jaxformer.evaluation.scores import Score
-from jaxformer.files import write_text
+from jaxformer.files import local_path, write_text
 from jaxformer.modules.pure import Params
 from jaxformer.multihost import cluster, processes, storage
 from jaxformer.sharding import Placement
-from jaxformer.tasks import registry, rundir, warm_start
+from jaxformer.tasks import registry, run_lock, rundir, warm_start
 from jaxformer.tasks.base import Corpus, Data, Predictor, Say, TaskConfig
 from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.trainer import Trainer, make_trainer
@@ -43,20 +43,35 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
 
     Raises:
       ConfigError: settings that contradict each other, the mesh, or the model; or `out` belongs to another
-        configuration, or to other data.
+        configuration, or to other data, or is in use by another process.
       DataError: the data is missing or malformed.
       CheckpointError: a checkpoint cannot be written or read.
       DistributedError: the processes see different files in `out`, perhaps because they do not share its storage.
       NonFiniteError: a loss or gradient was not finite.
     """
-    out, console = pathlib.Path(out), console or Console(stderr=True, quiet=not processes.first())
+    out, console = local_path(out), console or Console(stderr=True, quiet=not processes.first())
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
     # All settings are checked before `out` is claimed, so that a mistake leaves no files.
     training.make_schedule(config.optimizer, steps=config.train.steps)
     _check_metric(task, config.train.metric)
     task.check(config)
     files = ("config.json", "provenance.json", *task.vocabulary_files)
-    storage.shared_run(out, files)  # otherwise one process would resume the run that another begins
+    storage.shared_run(out, files)
+    rundir.holds_run(out)  # other files are refused before anything is written among them
+    with run_lock.held(out):
+        storage.shared_run(out, files)  # otherwise one process would resume the run that another begins
+        return _train_alone(task, config, out, placement, console, files)
+
+
+def _train_alone(
+    task: AnyTask,
+    config: TaskConfig,
+    out: pathlib.Path,
+    placement: Placement,
+    console: Console,
+    files: Sequence[str],
+) -> training.Result:
+    """Trains in a run directory that no other training uses."""
     resumed = rundir.holds_run(out)
     if config.init_from and not resumed:
         _check_init(config.init_from)
@@ -66,13 +81,12 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
     cluster.agree({f"{part} data": text for part, text in corpus.fingerprints.items()})  # before one of them writes
     if resumed:
         rundir.check_data(out, corpus.fingerprints)  # after agreeing, so that all processes refuse together
-    else:
-        _claim(out, task, config)
     try:
         if not resumed:
+            _claim(out, task, config)
             storage.shared_run(out, files)
         return _train(task, config, corpus, out, placement, console, resumed)
-    except JaxformerError:
+    except (JaxformerError, OSError):
         if processes.first():
             rundir.release(out, task.vocabulary_files)  # what only the data or the other run could show
         raise
@@ -90,6 +104,10 @@ def _train(
     """Trains in a run directory that is claimed."""
     say = functools.partial(print_line, console)
     data = _prepare(task, config, corpus, out, placement, say)
+    if resumed:
+        rundir.check_vocabulary(out, data.vocabulary.fingerprint)
+    if processes.first():
+        _write_provenance(out, config, corpus, data)
     trainer = make_trainer(task, config, data.vocabulary.vocab_size, placement)
     abstract = trainer.abstract_state()
     timeout = training.save_seconds(abstract)
@@ -152,7 +170,7 @@ def _claim(out: pathlib.Path, task: AnyTask, config: TaskConfig) -> None:
 def _prepare(
     task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Path, placement: Placement, say: Say
 ) -> Data[Any]:
-    """Returns the prepared data of the task, reports it, and saves its provenance."""
+    """Returns the prepared data of the task, and reports it."""
     began = time.perf_counter()
     data = task.prepare(config, corpus, out)
     for line in data.report:
@@ -164,11 +182,13 @@ def _prepare(
             f"outside attention, batches of lengths {', '.join(map(str, uneven))} are not sharded, because {ways} does "
             f"not divide them; with --data.length-multiple {ways} it does"
         )
-    if processes.first():
-        rundir.write_provenance(
-            out, config=fingerprint(config), data=dict(corpus.fingerprints), tokenizer=data.vocabulary.fingerprint
-        )
     return data
+
+
+def _write_provenance(out: pathlib.Path, config: TaskConfig, corpus: Corpus, data: Data[Any]) -> None:
+    rundir.write_provenance(
+        out, config=fingerprint(config), data=dict(corpus.fingerprints), tokenizer=data.vocabulary.fingerprint
+    )
 
 
 def _first_state(
@@ -204,7 +224,7 @@ def _check_init(text: str) -> None:
     run, checkpoint = _split_init(text)
     registry.read_config(run)
     if checkpoint != "average":
-        with training.Checkpoints(run / "checkpoints") as saved:
+        with _checkpoints(run) as saved:
             _choose(saved, checkpoint)
     elif not (run / "average").is_dir():
         raise _no_average(run)
@@ -249,7 +269,7 @@ def load(
       ConfigError: `run` is not a run directory, or has no such checkpoint or setting.
       CheckpointError: the run has no checkpoint yet, or it is damaged.
     """
-    run = pathlib.Path(run)
+    run = local_path(run)
     config = registry.read_config(run)
     if decode:
         if not hasattr(config, "decode"):
@@ -262,6 +282,7 @@ def predictor(run: pathlib.Path, config: TaskConfig, *, checkpoint: str = "best"
     """Returns the predictor of a run under a configuration that differs from the saved one in `decode` at most."""
     task = registry.task_of(config)
     vocabulary = task.vocabulary(run)
+    rundir.check_vocabulary(run, vocabulary.fingerprint)
     trainer = make_trainer(task, config, vocabulary.vocab_size, Placement(sharding.mesh(mesh)))
     params, steps = _restore(run, trainer, checkpoint)
     return task.predictor(config, vocabulary, trainer.network.net, params, trainer.placement, steps)
@@ -285,15 +306,27 @@ def _restore(run: pathlib.Path, trainer: Trainer, checkpoint: str) -> tuple[Para
         if restored is None:
             raise _no_average(run)
         return restored[0], tuple(restored[1].get("averaged", ()))
-    with training.Checkpoints(run / "checkpoints", keep_last=trainer.config.train.keep_last) as saved:
+    with _checkpoints(run) as saved:
         state, _ = saved.restore(_choose(saved, checkpoint), _without_moments(abstract))
     return training.best_params(state), (int(state.step),)
+
+
+def _checkpoints(run: pathlib.Path) -> training.Checkpoints:
+    """Opens the checkpoints of a run for reading, without making their folder."""
+    folder = run / "checkpoints"
+    if not folder.is_dir():
+        raise _no_checkpoint(folder)
+    return training.Checkpoints(folder)
+
+
+def _no_checkpoint(folder: pathlib.Path) -> training.CheckpointError:
+    return training.CheckpointError(f"no checkpoint in {folder} yet")
 
 
 def _choose(saved: training.Checkpoints, checkpoint: str) -> int:
     steps = saved.steps()
     if not steps:
-        raise training.CheckpointError(f"no checkpoint in {saved.directory} yet")
+        raise _no_checkpoint(saved.directory)
     if checkpoint == "last":
         return steps[-1]
     if checkpoint == "best":
@@ -312,25 +345,26 @@ def _without_moments(state: training.TrainState) -> training.TrainState:
 def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     """Averages the parameters of the last checkpoints (Vaswani et al. 2017, 6.1) into ``run/average``.
 
-    Returns the steps that were averaged.
+    Returns the steps that were averaged: fewer than `last` if the run has kept fewer. The best checkpoint is kept for
+    longer, and is averaged only if it is one of the last. The old average stays until the new one is whole.
 
     Raises:
-      ConfigError: `last` is less than 1, or `run` is not a run.
+      ConfigError: `last` is less than 1, or `run` is not a run; or another process averages it.
       CheckpointError: it has no checkpoint yet, or a damaged one.
     """
     if last < 1:
         raise ConfigError(f"last must be at least 1, got {last}")
-    run = pathlib.Path(run)
+    run = local_path(run)
     config = registry.read_config(run)
     task = registry.task_of(config)
     trainer = make_trainer(task, config, task.vocabulary(run).vocab_size, Placement(sharding.mesh(mesh)))
-    with training.Checkpoints(run / "checkpoints", keep_last=config.train.keep_last) as saved:
-        steps = saved.steps()[-last:]
+    with _checkpoints(run) as saved:
+        steps = saved.steps()[-min(last, config.train.keep_last) :]
         params = saved.average(_without_moments(trainer.abstract_state()), steps)
-    with training.Checkpoints(run / "average", keep_last=1, timeout=training.save_seconds(params)) as target:
-        for old in target.steps():
-            target.delete(old)
-        target.save(steps[-1], params, {"averaged": steps})
+    timeout = training.save_seconds(params)
+    with run_lock.held(run / "average"), training.Checkpoints(run / "average", keep_last=1, timeout=timeout) as target:
+        number = max([steps[-1], *(old + 1 for old in target.steps())])  # of the folder; its contents name the steps
+        target.save(number, params, {"averaged": steps})  # and then removes the old one
     return steps
 
 
@@ -353,7 +387,7 @@ def evaluate(
       ConfigError: the run was trained on other data, which may contain the held-out part of this data.
       DataError: the data is missing or malformed.
     """
-    run = pathlib.Path(run)
+    run = local_path(run)
     config = registry.read_config(run)
     if data_dir:
         config = changed(config, {"data": {"directory": data_dir}})

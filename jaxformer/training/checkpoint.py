@@ -66,6 +66,8 @@ class Checkpoints:
             self._manager = ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
         except OSError as error:
             raise CheckpointError(f"cannot open {self.directory} for checkpoints: {_first_line(error)}") from error
+        if not self.directory.is_dir():
+            raise CheckpointError(f"cannot open {self.directory} for checkpoints: it is not a folder")
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -111,10 +113,6 @@ class Checkpoints:
         _check_kind(self._manager.item_metadata(step)["state"], target)
         items = ocp.args.PyTreeRestore(item=target, restore_args=jax.tree.map(_how_to_read, target))
         return ocp.PyTreeCheckpointHandler().restore(path, args=items), about
-
-    def delete(self, step: int) -> None:
-        """Removes a step."""
-        self._manager.delete(step)
 
     def save(self, step: int, state: Any, about: Mapping[str, Any], *, score: float | None = None) -> None:
         """Starts to save `state` and the JSON-able metadata `about`; waits first for an earlier save.

@@ -44,12 +44,22 @@ class JsonLog:
         self._file.write(json.dumps({"step": step, **plain}, allow_nan=False) + "\n")
 
     def flush(self) -> None:
-        """Passes all lines to the operating system, so that none is lost if this process is killed."""
-        self._file.flush()
+        """Passes all lines to the operating system, so that none is lost if this process is killed.
+
+        Raises:
+          OSError: the disk is full; the error names the log.
+        """
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def close(self) -> None:
         """Flushes and closes the file."""
-        self._file.close()
+        try:
+            self.flush()
+        finally:
+            self._file.close()
 
 
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -60,7 +70,7 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             entry = json.loads(line)
         except json.JSONDecodeError:
             continue
-        if isinstance(entry, dict) and "step" in entry:
+        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
             entries.append(entry)
     return entries
 

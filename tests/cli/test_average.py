@@ -1,17 +1,75 @@
 """``jaxformer average``: what the runner is asked for, and what is printed."""
 
+import shutil
+
 import pytest
 
+import jaxformer
+from jaxformer import training
 from jaxformer.cli import average, main
-from jaxformer.tasks import runner
+from jaxformer.data.tokenizer import CharacterTokenizer
+from jaxformer.errors import ConfigError
+from jaxformer.tasks import registry, run_lock, runner
+from tests.contracts.task import quiet
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of four steps that learns nothing, so that the first is the best; the last two are kept besides it."""
+    folder = tmp_path_factory.mktemp("averaged")
+    (folder / "a.txt").write_text("to be or not to be, that is the question\n" * 9)
+    config = jaxformer.configure(
+        "language_model",
+        data={"text": str(folder / "a.txt"), "length": 8, "batch_size": 8, "cache": str(folder / "cache")},
+        model={"d_model": 8, "num_heads": 1, "d_ff": 8, "num_layers": 1, "dropout": 0.0},
+        train={"steps": 4, "validate_every": 1, "checkpoint_every": 1, "tensorboard": False, "keep_last": 2},
+        optimizer={"schedule": "constant", "learning_rate": 0.0, "weight_decay": 0.0},
+    )
+    jaxformer.train(config, folder / "run", console=quiet())
+    with training.Checkpoints(folder / "run" / "checkpoints") as saved:
+        assert (saved.steps(), saved.best_step()) == ([1, 3, 4], 1)
+    return folder / "run"
+
+
+def test_an_old_best_checkpoint_is_not_one_of_the_last(run, capsys):
+    assert main.main(["average", str(run), "--last", "3"]) == 0
+    assert "averaged 2 checkpoints, steps 3, 4 (the run has kept no more of the last 3);" in capsys.readouterr().out
+    assert jaxformer.load(run, checkpoint="average").steps == (3, 4)
+    assert main.main(["average", str(run), "--last", "1"]) == 0
+    assert "averaged 1 checkpoint, step 4; use" in capsys.readouterr().out
+    assert jaxformer.load(run, checkpoint="average").steps == (4,)
+    assert len(list((run / "average").iterdir())) == 1  # nothing of the one before
+
+
+def test_the_old_average_stays_until_the_new_one_is_whole(run, monkeypatch):
+    """Whenever its process is killed: before the save, or in it, when nothing has its final name."""
+    jaxformer.average(run, last=2)
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training.Checkpoints, "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        jaxformer.average(run, last=1)
+    monkeypatch.undo()
+    assert jaxformer.load(run, checkpoint="average").steps == (3, 4)
+
+
+def test_two_averages_at_once(run, capsys):
+    with run_lock.held(run / "average"):
+        assert main.main(["average", str(run)]) == 2
+    assert "average is in use by process" in capsys.readouterr().err
 
 
 def test_the_last_checkpoints_are_averaged(monkeypatch, capsys, tmp_path):
     asked = []
     monkeypatch.setattr(runner, "average", lambda run, **options: asked.append((run, options)) or [4, 6])
     assert average.main([str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "averaged steps 4, 6; use it with --checkpoint average\n"
+    fewer = "(the run has kept no more of the last 5)"
+    expected = f"averaged 2 checkpoints, steps 4, 6 {fewer}; use it with --checkpoint average\n"
+    assert capsys.readouterr().out == expected
     assert average.main([str(tmp_path), "--last", "2", "--mesh", "data=4"]) == 0
+    assert capsys.readouterr().out == "averaged 2 checkpoints, steps 4, 6; use it with --checkpoint average\n"
     assert asked == [(tmp_path, {"last": 5, "mesh": ""}), (tmp_path, {"last": 2, "mesh": "data=4"})]
 
 
@@ -19,3 +77,16 @@ def test_the_last_checkpoints_are_averaged(monkeypatch, capsys, tmp_path):
 def test_at_least_one_checkpoint(capsys, number):
     assert main.main(["average", "run", "--last", number]) == 2
     assert f"last must be at least 1, got {number}" in capsys.readouterr().err
+
+
+def test_a_vocabulary_that_was_replaced_is_noticed(run, tmp_path, capsys):
+    """Of the same size, so that the parameters fit: by the commands that use the run, and by its training."""
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    text = (run.parent / "a.txt").read_text().replace("question", "?uestio\n")
+    CharacterTokenizer.train([text.replace("b", "B")]).save(copy / "tokenizer.json")
+    assert main.main(["generate", str(copy), "to"]) == 2
+    assert "another vocabulary than in training" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="another vocabulary than in training"):
+        jaxformer.train(registry.read_config(copy), copy, console=quiet())
+    assert jaxformer.load(run)

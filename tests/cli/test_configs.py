@@ -1,6 +1,7 @@
 """``jaxformer configs``: one line for each configuration."""
 
 import importlib
+import os
 
 import pytest
 
@@ -28,3 +29,12 @@ def test_the_summary_is_the_first_line_of_the_docstring(name, capsys, monkeypatc
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.split()[0] == name]
     docstring = getattr(importlib.import_module(registry.BUILTIN[name]), name).__doc__
     assert line.removeprefix(name).strip() == docstring.splitlines()[0]
+
+
+def test_what_is_no_file_is_no_configuration(capsys, monkeypatch, tmp_path):
+    """Nobody writes into the pipe, and a reader would wait for ever."""
+    (tmp_path / "experiments" / "folder.py").mkdir(parents=True)
+    os.mkfifo(tmp_path / "experiments" / "pipe.py")
+    monkeypatch.chdir(tmp_path)
+    assert configs.main([]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(registry.BUILTIN)

@@ -5,11 +5,12 @@ import types
 
 import pytest
 
-from jaxformer.cli import evaluate
+from jaxformer.cli import evaluate, main
 from jaxformer.evaluation.scores import Score
 from jaxformer.tasks import runner
 from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.translation import DecodeConfig, TranslationConfig
+from tests.permissions import read_only
 
 SCORE = Score("BLEU", 12.345, "tok:13a")
 
@@ -58,3 +59,13 @@ def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, ca
     assert saved["corpus"] == [{"name": "BLEU", "value": 12.345, "signature": "tok:13a", "decimals": 2}]
     assert (saved["steps"], saved["settings"]["checkpoint"]) == ([4, 6], "average")
     assert saved["settings"]["decode"]["beam_size"] == 7
+
+
+def test_a_run_that_may_only_be_read_is_scored(asked, monkeypatch, capsys, tmp_path):
+    predictor = types.SimpleNamespace(steps=(4,))
+    monkeypatch.setattr(evaluate, "load", lambda options, settings, command: (TranslationConfig(), predictor))
+    with read_only(tmp_path):
+        assert main.main(["evaluate", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"corpus\n  {SCORE}\n"
+    assert err == f"warning: {tmp_path / 'scores-test-best.json'} is not saved: Permission denied\n"

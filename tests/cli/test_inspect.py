@@ -6,6 +6,7 @@ import pytest
 from jaxformer.cli import inspect, main
 from jaxformer.tasks.translation import Translator
 from tests.inspection.small import Pieces, rows
+from tests.permissions import read_only
 
 WEIGHTS = np.array(rows(0, 2, 2, 2, 3))
 WEIGHTS[1, 0] = [[0.9, 0.05, 0.05], [0.05, 0.9, 0.05]]  # of all heads, this one aligns
@@ -77,3 +78,16 @@ def test_a_picture_of_no_known_kind_is_refused_before_the_run_is_read(capsys):
     with pytest.raises(SystemExit, match="2"):
         main.main(["inspect", "nowhere", "--source", "a", "--out", "map.xyz"])
     assert "--out map.xyz: a picture is one of .png, .svg, .pdf" in capsys.readouterr().err
+
+
+def test_a_run_that_may_only_be_read_is_shown_as_text(run, capsys):
+    """The picture of the default place is named as missing; one that was asked for is an error, before any work."""
+    with read_only(run):
+        assert main.main(["inspect", str(run), "--source", "A dog runs"]) == 0
+        out, err = capsys.readouterr()
+        with pytest.raises(SystemExit, match="2"):
+            main.main(["inspect", "nowhere", "--source", "a", "--out", str(run / "a.png")])
+    assert "chien" in out
+    assert "attention.png" not in out
+    assert err == f"warning: {run / 'attention.png'} is not saved: Permission denied\n"
+    assert f"cannot write '{run / 'a.png'}': Permission denied" in capsys.readouterr().err

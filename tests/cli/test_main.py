@@ -125,3 +125,12 @@ def test_results_are_utf8_whatever_the_locale(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     assert main.script() == 0
     assert sys.stdout.buffer.getvalue().decode() == "été\n"
+
+
+def test_a_path_that_is_not_utf8_is_printed_as_it_is(monkeypatch):
+    command = types.SimpleNamespace(main=lambda _: print(os.fsdecode(b"caf\xe9")) or 0)
+    monkeypatch.setitem(sys.modules, "jaxformer.cli.configs", command)
+    monkeypatch.setattr(sys, "argv", ["jaxformer", "configs"])
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert main.script() == 0
+    assert sys.stdout.buffer.getvalue() == b"caf\xe9\n"

@@ -1,11 +1,16 @@
 """A bucket's address is refused wherever a run directory or an output is named."""
 
+import argparse
+import os
 import pathlib
 
 import pytest
 
+import jaxformer
 from jaxformer.cli.main import main
-from jaxformer.cli.paths import local_path
+from jaxformer.cli.paths import local_path, output_file
+from jaxformer.errors import ConfigError
+from tests.permissions import read_only
 
 
 @pytest.mark.parametrize(
@@ -30,5 +35,89 @@ def test_an_address_is_no_path(command, tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("demo", "--data.cache"),
+        ("language_model", "--data.cache"),
+        ("language_model", "--data.text"),
+        ("translation", "--data.source"),
+        ("translation", "--data-dir"),
+    ],
+)
+def test_data_at_an_address_is_refused(name, setting, tmp_path, monkeypatch, capsys):
+    """It would be a folder named ``gs:``."""
+    monkeypatch.chdir(tmp_path)
+    settings = [] if setting != "--data-dir" else ["--data.source", "a"]
+    assert main(["train", name, "--out", "run", setting, "gs://bucket/x", *settings]) == 2
+    assert "'gs://bucket/x' is no path: mount the bucket first" in capsys.readouterr().err.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("function", ["train", "load", "average", "evaluate"])
+def test_the_functions_of_python_refuse_an_address_too(function, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = (jaxformer.configure("demo"),) if function == "train" else ()
+    with pytest.raises(ConfigError, match="mount the bucket"):
+        getattr(jaxformer, function)(*arguments, "gs://bucket/run")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_path_is_a_path():
     assert local_path("runs/a:b") == pathlib.Path("runs/a:b")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("folder", "Is a directory"),
+        (".", "Is a directory"),
+        ("circle", "Too many levels of symbolic links"),
+        ("file/a/b", "Not a directory"),
+        ("closed/a", "Permission denied"),
+        ("closed/a/b", "Permission denied"),
+        ("to-closed", "Permission denied"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused_before_any_work(name, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "to-closed").symlink_to("closed/new")
+    with read_only(tmp_path / "closed"), pytest.raises(SystemExit, match="2"):
+        main(["translate", "nowhere", "a", "--out", name])
+    assert f"cannot write {name!r}: {message}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["file", "new", "a/b/new", "link", "dangling", "pipe", "/dev/null", "/dev/stdout"])
+def test_an_output_that_can_be_written(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "dangling").symlink_to("a/new")
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(tmp_path.iterdir())
+    assert output_file(name) == pathlib.Path(name)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_an_output_is_no_address():
+    with pytest.raises(argparse.ArgumentTypeError, match="mount the bucket"):
+        output_file("s3://bucket/out")
+
+
+@pytest.mark.parametrize("command", ["train demo --out", "average", "translate run text --out"])
+def test_an_empty_path_is_refused(command, capsys):
+    """A variable of the shell that is not set; it would be the working directory."""
+    with pytest.raises(SystemExit, match="2"):
+        main([*command.split(), ""])
+    assert "the path is empty" in capsys.readouterr().err
+
+
+def test_no_file_has_a_nul_in_its_name(tmp_path):
+    with pytest.raises(ConfigError, match="it holds a NUL"):
+        jaxformer.load(f"{tmp_path}/a\0b")
+    with pytest.raises(ConfigError, match="it holds a NUL"):
+        jaxformer.configure("demo", data={"cache": "a\0b"})

@@ -34,6 +34,10 @@ def test_compiled_programs_are_kept_where_only_their_owner_writes(tmp_path, monk
     jax.config.update("jax_compilation_cache_dir", "/mine")
     runtime.start()
     assert jax.config.jax_compilation_cache_dir == "/mine"
+    folder.chmod(0o777)  # anyone could put programs there
+    jax.config.update("jax_compilation_cache_dir", None)
+    runtime.start()
+    assert jax.config.jax_compilation_cache_dir is None
 
 
 def test_processes_agree_on_settings_code_versions_and_place(tmp_path, monkeypatch, capsys):

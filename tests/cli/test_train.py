@@ -1,12 +1,14 @@
 """``jaxformer train``: what it refuses before anything starts, and how it ends."""
 
+import errno
+import os
 import types
 
 import pytest
 
 from jaxformer.cli import runtime, train
 from jaxformer.cli.main import main
-from jaxformer.tasks import runner
+from jaxformer.tasks import rundir, runner
 
 
 @pytest.mark.parametrize(
@@ -23,6 +25,23 @@ def test_typing_errors(tmp_path, monkeypatch, capsys, arguments, message):
     assert main(["train", *arguments, "--out", "x"]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["write_text", "write_provenance"])
+def test_a_disk_that_is_full_at_the_start_is_in_nobodys_way(name, tmp_path, monkeypatch, capsys):
+    """Nothing is left, and the same command is not refused later."""
+    (tmp_path / "a.txt").write_text("to be or not to be\n" * 20)
+    words = ["train", "language_model", "--data.text", str(tmp_path / "a.txt"), "--out", str(tmp_path / "new" / "run")]
+    monkeypatch.setattr(runtime, "join", lambda config, out, devices: None)
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a file")
+
+    monkeypatch.setattr(rundir, name, full)
+    for _ in range(2):
+        assert main([*words, "--data.cache", str(tmp_path)]) == 1
+        assert capsys.readouterr().err.endswith("No space left on device: 'a file'\n")
+        assert not (tmp_path / "new").exists()
 
 
 @pytest.fixture

@@ -1,7 +1,10 @@
 """``jaxformer translate``: sentences as arguments, from a file and from standard input."""
 
 import io
+import os
+import stat
 import sys
+import threading
 
 import pytest
 
@@ -50,6 +53,24 @@ def test_standard_input_goes_to_a_file_and_to_lines(echo, capsys, monkeypatch, t
     standard_input(monkeypatch, b"short\ntoo long\n")
     with pytest.raises(DataError, match="sentence 2 is too long"):
         translate.main(["run"])
+
+
+def test_translations_go_through_what_cannot_be_replaced(echo, tmp_path, capfd):
+    """A link stays one, a pipe is read by who waits for it, and a device is still a device."""
+    (tmp_path / "link").symlink_to("real")
+    os.mkfifo(tmp_path / "pipe")
+    received = []
+    reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_text()))
+    reader.start()
+    for place in (tmp_path / "link", tmp_path / "pipe", "/dev/null", "/dev/stdout"):
+        assert translate.main(["run", "a dog", "--out", str(place)]) == 0
+    reader.join(timeout=10)
+    assert received == ["A DOG\n"]
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "A DOG\n"
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert capfd.readouterr().out == "A DOG\n"
 
 
 def test_no_sentences_are_no_lines(echo, capsys, tmp_path):

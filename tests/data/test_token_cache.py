@@ -9,11 +9,12 @@ import time
 import numpy as np
 import pytest
 
-from jaxformer.data.pipeline import prepare
+from jaxformer.data.pipeline import prepare, prepare_tokenizer
 from jaxformer.data.sources import Parallel
 from jaxformer.data.token_cache import Ragged, cached_sequences
 from jaxformer.data.tokenizer import SubwordTokenizer
 from tests.data.small import CORPUS
+from tests.permissions import read_only
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def test_sequences_end_to_end(tmp_path):
 
     for _ in range(2):
         arrays = cached_sequences(
-            tmp_path / "key", ["a", "b"], make, num_sequences=3, vocab_size=70_001, about={"lines": 3}
+            tmp_path, "key", ["a", "b"], make, num_sequences=3, vocab_size=70_001, about={"lines": 3}
         )
         assert all(isinstance(array, Ragged) for array in arrays.values())
         for name, expected in sequences.items():
@@ -70,6 +71,45 @@ def test_prepared_once(tokenizer, tmp_path):
     before = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
     prepare(CORPUS, tokenizer, tmp_path)
     assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == before
+
+
+def test_a_cache_that_is_full_is_named_and_left_as_it_was(tokenizer, tmp_path, monkeypatch, caplog):
+    """The tokens are held in memory instead; numpy's own message of a short write has no path."""
+    expected = prepare(CORPUS, tokenizer, tmp_path / "good")
+
+    def full(*_):
+        raise OSError("4096 requested and 1024 written")
+
+    monkeypatch.setattr(np, "save", full)
+    tokens = prepare(CORPUS, tokenizer, tmp_path / "full")
+    assert f"tokens cannot be kept in {tmp_path / 'full'}/" in caplog.text
+    assert "(4096 requested and 1024 written), and are held in memory" in caplog.text
+    assert list((tmp_path / "full").iterdir()) == []
+    for side in ("source", "target"):
+        (ragged,), (memory,) = getattr(expected, side), getattr(tokens, side)
+        np.testing.assert_array_equal(memory.tokens, ragged.tokens)
+        np.testing.assert_array_equal(memory.offsets, ragged.offsets)
+        assert memory.tokens.dtype == ragged.tokens.dtype
+
+
+def test_without_a_cache_tokens_are_held_in_memory(tokenizer, tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    tokens = prepare(CORPUS, tokenizer, None)
+    assert tokenizer.decode(tokens.source[0][3]) == CORPUS.source[3]
+    assert prepare_tokenizer(CORPUS, None, kind="unigram", vocab_size=400).vocab_size == 400
+    assert (os.listdir(), caplog.text) == ([], "")
+
+
+def test_a_cache_that_may_only_be_read_is_used_as_far_as_it_goes(tokenizer, tmp_path, caplog):
+    prepare(CORPUS, tokenizer, tmp_path)
+    corpus = Parallel(CORPUS.source[:9], CORPUS.target[:9])
+    with read_only(tmp_path):
+        assert isinstance(prepare(CORPUS, tokenizer, tmp_path).source[0].tokens, np.memmap)
+        assert caplog.text == ""
+        assert len(prepare(corpus, tokenizer, tmp_path).source[0]) == 9
+        assert "(Permission denied), and are held in memory" in caplog.text
+        assert prepare_tokenizer(corpus, tmp_path, kind="bpe", vocab_size=310).vocab_size == 310
+        assert "the tokenizer is not kept for later runs: [Errno 13] Permission denied" in caplog.text
 
 
 @pytest.mark.faults

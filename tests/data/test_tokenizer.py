@@ -1,5 +1,7 @@
 """The tokenizer gives back exactly what it was given."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -63,7 +65,7 @@ def test_save_and_load(tokenizer, tmp_path):
 
 
 def test_corpus_too_small():
-    with pytest.raises(ConfigError, match="9000 pieces"):
+    with pytest.raises(ConfigError, match=r"at most \d+ .* got 9000"):
         SubwordTokenizer.train(LINES, vocab_size=9000)
 
 
@@ -180,3 +182,30 @@ def test_refusals():
         CharacterTokenizer.train([""])
     with pytest.raises(ValueError, match="distinct ids below 7"):
         CharacterTokenizer("abc", SpecialTokens(pad=7))
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_the_largest_and_the_smallest_vocabulary_of_a_corpus_are_named(kind):
+    """They can be trained, and nothing of the library that refuses others is shown."""
+    lines = LINES[:40]
+    for wrong, side in ((9000, "at most"), (270, "at least")):
+        with pytest.raises(
+            ConfigError, match=rf"^vocab_size must be {side} \d+ for this corpus.*, got {wrong}$"
+        ) as caught:
+            SubwordTokenizer.train(lines, vocab_size=wrong, kind=kind)
+        (named,) = re.findall(rf"{side} (\d+)", str(caught.value))
+        assert SubwordTokenizer.train(lines, vocab_size=int(named), kind=kind).vocab_size == int(named)
+
+
+@pytest.mark.parametrize(
+    ("lines", "vocab_size", "message"),
+    [
+        (["a b"], 3, "must be at least 260 and less than 2**31, got 3"),
+        (["a b"], 2**40, f"must be at least 260 and less than 2**31, got {2**40}"),
+        (["", "x" * 5000], 300, "each line of the corpus is empty or longer than 4,192 bytes"),
+    ],
+)
+def test_a_vocabulary_of_no_corpus(lines, vocab_size, message):
+    with pytest.raises(ConfigError) as caught:
+        SubwordTokenizer.train(lines, vocab_size=vocab_size)
+    assert str(caught.value).endswith(message)

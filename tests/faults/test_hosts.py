@@ -301,3 +301,16 @@ if os.environ["JAX_PROCESS_ID"] == "1":
     sys.argv += ["--seed", "7"]
 sys.exit(main.main())
 """
+
+
+def test_a_second_run_into_the_same_directory(folder):
+    """All its hosts are refused, its first says by whom, and the first run ends as if nothing had been."""
+    run = Run(folder, "shared")
+    run.wait_for_step(5)
+    second = Run(folder, "shared")
+    assert second.codes() == [2, 2], second.said(0)
+    assert f"shared is in use by process {run.hosts[0].pid} on " in second.said(0)
+    assert "process 0 cannot use shared: see its message" in second.said(1)
+    run.finish()
+    assert same(folder, "shared", "whole", STEPS)
+    assert not (run.out / ".lock").exists()

@@ -36,9 +36,18 @@ def test_a_refused_run_leaves_nothing(tmp_path):
     (begun / "log.jsonl").touch()
     for out in (run, other, begun):
         rundir.release(out, ("tokenizer.model",))
-    assert not run.exists()
+    assert list(run.iterdir()) == []
     assert [path.name for path in other.iterdir()] == ["notes"]
     assert len(list(begun.iterdir())) == 4
+
+
+def test_what_a_kill_left_before_the_run_had_a_name_is_in_no_way(tmp_path):
+    """The file that was to become config.json, and the lock: the same command begins again."""
+    (tmp_path / ".tmp-a1b2c3d4-config.json").write_text('{"task": ')
+    (tmp_path / ".lock").write_text("{}")
+    assert rundir.holds_run(tmp_path) is False
+    rundir.claim(tmp_path, "translation", small(), ())
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "config.json"]
 
 
 def test_files_that_are_no_run_are_left_alone(tmp_path):
@@ -75,3 +84,40 @@ def test_damaged_provenance_is_one_error(tmp_path):
     (tmp_path / "provenance.json").write_text("{")
     with pytest.raises(ConfigError, match="cannot read"):
         rundir.check_data(tmp_path, {"train": "a"})
+
+
+def test_parameters_are_used_with_their_vocabulary_only(tmp_path):
+    """One of the same size would give other texts without a word."""
+    rundir.check_vocabulary(tmp_path, "one")  # from before this was saved
+    rundir.write_provenance(tmp_path, tokenizer="one")
+    rundir.check_vocabulary(tmp_path, "one")
+    with pytest.raises(ConfigError, match="another vocabulary than in training, by its hash: was one, now two"):
+        rundir.check_vocabulary(tmp_path, "two")
+
+
+def test_a_name_that_is_no_utf8_is_saved_and_read(tmp_path):
+    """File names on Linux are bytes; Python has surrogates for those that are no text."""
+    config = small(source="caf\udce9 é")
+    rundir.claim(tmp_path, "translation", config, ())
+    assert registry.read_config(tmp_path) == config
+    readable = small(source="é")
+    rundir.claim(tmp_path, "translation", readable, ())
+    assert '"é"' in (tmp_path / "config.json").read_text(encoding="utf-8")
+
+
+def test_a_config_with_a_byte_order_mark(tmp_path):
+    rundir.claim(tmp_path, "translation", small(), ())
+    text = (tmp_path / "config.json").read_bytes()
+    (tmp_path / "config.json").write_bytes(b"\xef\xbb\xbf" + text)
+    assert registry.read_config(tmp_path) == small()
+
+
+def test_a_run_has_a_name_of_utf8(tmp_path):
+    """Orbax would fail at the first checkpoint."""
+    with pytest.raises(ConfigError, match=r"caf.udce9' is not UTF-8"):
+        rundir.holds_run(tmp_path / "caf\udce9")
+
+
+def test_a_name_that_is_too_long_is_a_mistake(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot look into .*: File name too long; choose another"):
+        rundir.holds_run(tmp_path / ("x" * 300))

@@ -94,6 +94,13 @@ def test_asking_for_an_average_makes_none(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_looking_for_a_checkpoint_makes_no_folder(tmp_path):
+    """In a run that may only be read it would be an error about writing."""
+    with pytest.raises(training.CheckpointError, match=r"no checkpoint in .*checkpoints yet"):
+        runner._restore(tmp_path, SimpleNamespace(abstract_state=lambda: None), "last")
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_python_lines_of_the_readme(tmp_path, monkeypatch, capsys):
     """From two files to a translation, with a tiny model in place of the default one."""
     text = (pathlib.Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")

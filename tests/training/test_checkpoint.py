@@ -322,6 +322,8 @@ def test_a_directory_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(training.CheckpointError, match=r"cannot open .*file/c"):
         training.Checkpoints(tmp_path / "file" / "c")
+    with pytest.raises(training.CheckpointError, match=r"cannot open .*file for checkpoints: it is not a folder"):
+        training.Checkpoints(tmp_path / "file")
 
 
 @pytest.mark.faults

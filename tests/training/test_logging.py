@@ -1,6 +1,9 @@
 """Logs of a run, and what a crash may do to them."""
 
 import json
+import pathlib
+
+import pytest
 
 from jaxformer.training.logging import JsonLog, read_log
 
@@ -45,3 +48,23 @@ def test_rewind(tmp_path):
     log.close()
     assert [entry["loss"] for entry in read_log(tmp_path / "log.jsonl")] == [1.0, 0.5]
     assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+
+
+def test_a_full_disk_is_named(tmp_path):
+    log = JsonLog(tmp_path / "log.jsonl")
+    log._file.close()
+    log._file = pathlib.Path("/dev/full").open("w")  # noqa: SIM115 - the log closes it
+    log.write(1, loss=2.0)
+    with pytest.raises(OSError, match=r"No space left on device: .*log\.jsonl"):
+        log.flush()
+    with pytest.raises(OSError, match="No space left"):
+        log.close()
+
+
+def test_lines_that_are_no_entries_are_left_out(tmp_path):
+    """As an editor or a merge may leave them."""
+    lines = ['{"step": "1"}', '{"step": null}', '{"step": [1]}', "[]", "7", '{"step": 1, "loss": 2.0}']
+    (tmp_path / "log.jsonl").write_text("\n".join(lines))
+    assert read_log(tmp_path / "log.jsonl") == [{"step": 1, "loss": 2.0}]
+    JsonLog(tmp_path / "log.jsonl", step=1).close()
+    assert (tmp_path / "log.jsonl").read_text() == '{"step": 1, "loss": 2.0}\n'

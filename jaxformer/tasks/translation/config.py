@@ -6,6 +6,7 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from jaxformer.config import PLACE, at_least
+from jaxformer.files import local_path
 from jaxformer.models.encoder_decoder import EncoderDecoderConfig
 from jaxformer.tasks.config import TaskConfig
 
@@ -55,10 +56,11 @@ class DataConfig:
     """The number of batch shapes; one program is compiled for each."""
     length_multiple: int = 1
     """Lengths of batches are a multiple of this; for a mesh that shards lengths, use the size of its `context` axis."""
-    cache: str = dataclasses.field(default=".cache/jaxformer", metadata=PLACE)
-    """The folder of tokenized corpora, by hash."""
+    cache: str = dataclasses.field(default="", metadata=PLACE)
+    """The folder of tokenized corpora, by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     def __post_init__(self) -> None:
+        local_path(self.cache)
         at_least(
             1,
             self,

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import functional, models
+from jaxformer.caches import data_cache
 from jaxformer.data.batch import Batch, Rows
 from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, replan
 from jaxformer.data.batch_plan import num_rows as rows_of_budget
@@ -143,11 +144,12 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         return load_corpora(config.data, seed=config.seed)
 
     def prepare(self, config: TranslationConfig, corpus: Corpora, run: pathlib.Path) -> TranslationData:
-        data, tokenizer = config.data, self._tokenizer(config, corpus, run)
+        data, cache = config.data, data_cache(config.data.cache)
+        tokenizer = self._tokenizer(config, corpus, run, cache)
         tokens = prepare(
             corpus.train,
             tokenizer,
-            data.cache,
+            cache,
             num_segmentations=data.num_segmentations,
             alpha=data.segmentation_alpha,
             seed=config.seed,
@@ -166,17 +168,19 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
                 f"batches hold sentences of up to {longest} tokens, but model.max_positions is {model.max_positions}; "
                 f"lower data.max_length to {model.max_positions} or raise model.max_positions"
             )
-        validation_tokens = prepare(corpus.validation, tokenizer, data.cache)
+        validation_tokens = prepare(corpus.validation, tokenizer, cache)
         validation = replan(plan, *validation_tokens.lengths())
         if validation.steps_per_epoch == 0:
             raise DataError("no validation pair is as short as the longest training pair")
         return TranslationData(corpus, tokenizer, (tokens, plan), (validation_tokens, validation))
 
-    def _tokenizer(self, config: TranslationConfig, corpus: Corpora, run: pathlib.Path) -> Tokenizer:
+    def _tokenizer(
+        self, config: TranslationConfig, corpus: Corpora, run: pathlib.Path, cache: pathlib.Path | None
+    ) -> Tokenizer:
         """Returns the run's tokenizer: the saved one, else one trained on both sides of the training data."""
         path, data = run / "tokenizer.model", config.data
         if processes.first() and not path.exists():
-            prepare_tokenizer(corpus.train, data.cache, vocab_size=data.vocab_size, kind=data.tokenizer).save(path)
+            prepare_tokenizer(corpus.train, cache, vocab_size=data.vocab_size, kind=data.tokenizer).save(path)
         storage.shared(path)
         return load_tokenizer(path)
 

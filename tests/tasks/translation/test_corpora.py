@@ -1,7 +1,10 @@
 """Files that are not named are asked for by the setting that names them."""
 
+import re
+
 import pytest
 
+from jaxformer.cli.main import main
 from jaxformer.errors import DataError
 from jaxformer.tasks.translation import DataConfig
 from jaxformer.tasks.translation.corpora import load_corpora
@@ -19,3 +22,50 @@ def test_data_that_is_not_named(tmp_path, settings, message):
     (tmp_path / "a").write_text("one\n")
     with pytest.raises(DataError, match=message):
         load_corpora(DataConfig(source="a", target="a", directory=str(tmp_path), **settings), seed=0)
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_skipped_lines_are_reported_where_pairs_are_held_out_too(tmp_path, table):
+    """Their numbers are those of the file, and belong to the training data."""
+    lines = [f"s{i}" for i in range(20)]
+    lines[3] = lines[7] = ""
+    lines[5] = "x" * 10_001
+    (tmp_path / "a").write_text("".join(f"{line}\t{line}\n" if table else f"{line}\n" for line in lines))
+    target = "" if table else "a"
+    corpora = load_corpora(DataConfig(source="a", target=target, directory=str(tmp_path), held_out=3), seed=0)
+    assert corpora.train.report() == "11 pairs; skipped 2 with an empty side (line 4, 8) and 1 overlong (line 6)"
+    assert (corpora.validation.report(), corpora.tests["test"].report()) == ("3 pairs", "3 pairs")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "a and a: no pair of sentences in 0 lines (the file is empty)"),
+        (b"\n\r\n \n", "a and a: no pair of sentences in 3 lines (a side is empty)"),
+        (b"\n" + b"x" * 10_001, "in 2 lines (a side is empty or over 10,000 characters)"),
+        (b"\r\r\r", "a ends its lines with carriage returns alone"),
+        (b"one\rtwo\r", "a ends its lines with carriage returns alone; convert it, as by: tr '\\r' '\\n'"),
+    ],
+)
+@pytest.mark.parametrize("part", ["", "validation_"])
+def test_files_without_a_sentence_are_named_as_such(tmp_path, monkeypatch, capsys, data, message, part):
+    """Those of each part, by one line."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").write_bytes(data)
+    (tmp_path / "good").write_text("".join(f"s{i}\n" for i in range(9)))
+    words = ["train", "translation", "--out", "run", f"--data.{part}source", "a", f"--data.{part}target", "a"]
+    if part:
+        words += ["--data.source", "good", "--data.target", "good", "--data.held_out", "1"]
+    assert main(words) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "good"]
+
+
+def test_a_vocabulary_that_the_corpus_cannot_fill(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").write_text("".join(f"the sentence {i}\n" for i in range(90)))
+    words = ["train", "translation", "--out", "run", "--data.source", "a", "--data.target", "a", "--data.held_out", "5"]
+    assert main([*words, "--data.cache", str(tmp_path)]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(r"jaxformer train: vocab_size must be at most \d+ for this corpus, got 8000", said)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -1,0 +1,164 @@
+"""The lock of a run directory: of several trainings into one directory, only the first may write.
+
+It is a lock of the operating system on the file ``.lock``, so it ends with the process that holds it, however that
+ends. On a network filesystem it holds for all hosts if the filesystem passes locks on, as NFS and Lustre usually do. A
+filesystem that knows no locks gets a warning in place of the protection; one that keeps them to each host, as those of
+buckets do, is only noticed if the file of another host is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import fcntl
+import json
+import logging
+import os
+import pathlib
+import shlex
+import socket
+import sys
+import textwrap
+from collections.abc import Iterator
+
+from jaxformer.errors import ConfigError
+from jaxformer.multihost import processes
+
+NAME = ".lock"
+"""The name of the file in the run directory; it holds the host, the process, its start and its command as JSON."""
+
+logger = logging.getLogger(__name__)
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+
+@contextlib.contextmanager
+def held(out: pathlib.Path) -> Iterator[None]:
+    """Holds the lock of a run directory, which is made if it is missing; the first process holds it for all.
+
+    At the end the lock file is removed, and each folder that was made for it and is still empty.
+
+    Raises:
+      ConfigError: another process holds the lock, or the directory cannot be written.
+      OSError: the disk is full or broken.
+    """
+    problem: OSError | ConfigError | None = None
+    with contextlib.ExitStack() as stack:
+        if processes.first():
+            try:
+                stack.enter_context(_held_here(out))
+            except (OSError, ConfigError) as error:
+                problem = error
+        if not processes.decided(problem is None):
+            wrong = processes.decided(isinstance(problem, ConfigError))
+            raise problem or (ConfigError if wrong else OSError)(f"process 0 cannot use {out}: see its message")
+        yield
+
+
+@contextlib.contextmanager
+def _held_here(out: pathlib.Path) -> Iterator[None]:
+    missing = [folder for folder in (out, *out.parents) if not folder.exists()]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        descriptor = _acquired(out / NAME)
+    except OSError as error:
+        _remove_empty(missing)
+        if error.errno in _NO_SPACE:
+            raise
+        reason = "it is below a file or a broken link" if isinstance(error, FileExistsError) else error.strerror
+        raise ConfigError(f"cannot write in {out}: {reason}; choose another directory") from error
+    try:
+        yield
+    finally:
+        _release(descriptor, out / NAME)
+        _remove_empty(missing)
+
+
+def _release(descriptor: int, path: pathlib.Path) -> None:
+    """Removes the lock file before its lock ends, so that it is not the file of the next holder."""
+    with contextlib.suppress(OSError):  # it is gone, or the filesystem has become read-only
+        if _is_at(descriptor, path):
+            path.unlink()
+    os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: pathlib.Path) -> bool:
+    return path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())
+
+
+def _remove_empty(folders: list[pathlib.Path]) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):  # not empty
+            folder.rmdir()
+
+
+def _acquired(path: pathlib.Path) -> int:
+    """Returns the descriptor of the lock file, locked and with the facts of this process in it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            _lock(descriptor, path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if _is_at(descriptor, path):
+            break
+        os.close(descriptor)  # its last holder removed it in the meantime
+    try:
+        _warn_of_another_host(descriptor, path)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(_this_process()).encode(), 0)
+    except BaseException:
+        _release(descriptor, path)
+        raise
+    return descriptor
+
+
+def _lock(descriptor: int, path: pathlib.Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = _holder(descriptor)
+        raise ConfigError(
+            f"{path.parent} is in use by {holder}; wait for its end, or choose another directory"
+        ) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        logger.warning("the filesystem of %s has no locks: make sure that no other training writes there", path.parent)
+
+
+def _warn_of_another_host(descriptor: int, path: pathlib.Path) -> None:
+    holder = _read(descriptor)
+    if holder.get("host") not in (None, socket.gethostname()):
+        logger.warning(
+            "%s was in use by %s, which was killed, or this filesystem does not pass locks on to other hosts: make "
+            "sure that it has ended",
+            path.parent,
+            _holder(descriptor),
+        )
+
+
+def _this_process() -> dict[str, str | int]:
+    command = shlex.join([pathlib.Path(sys.argv[0]).name, *sys.argv[1:]])
+    since = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+    return {"host": socket.gethostname(), "process": os.getpid(), "since": since, "command": command}
+
+
+def _holder(descriptor: int) -> str:
+    holder = _read(descriptor)
+    if not holder:
+        return "another process"
+    command = textwrap.shorten(str(holder["command"]), 200, placeholder=" ...")
+    return f"process {holder['process']} on {holder['host']} since {holder['since']} ({command})"
+
+
+def _read(descriptor: int) -> dict[str, str | int]:
+    """Returns the facts of the holder; nothing if it is just writing them."""
+    try:
+        facts = json.loads(os.pread(descriptor, 1 << 20, 0))
+        return {name: facts[name] for name in ("host", "process", "since", "command")}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}

@@ -1,0 +1,145 @@
+"""The lock of a run directory: one holder, who is named; gone with its process; and nothing is left behind."""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from jaxformer.cli.main import main
+from jaxformer.errors import ConfigError
+from jaxformer.multihost import processes
+from jaxformer.tasks import run_lock
+
+HOLDER = """
+import pathlib, sys, time
+from jaxformer.tasks import run_lock
+with run_lock.held(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def enter(out):
+    with run_lock.held(out):
+        assert (out / run_lock.NAME).exists()
+
+
+def test_the_second_training_is_told_who_is_first(tmp_path, capsys):
+    """The command ends with 2, and the files of the first are as they were."""
+    out = tmp_path / "run"
+    with run_lock.held(out):
+        before = (out / run_lock.NAME).read_bytes()
+        assert main(["train", "demo", "--out", str(out)]) == 2
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert f"{out} is in use by process {os.getpid()} on {socket.gethostname()} since 20" in said
+        assert json.loads(before)["command"].split()[0] in said
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == {run_lock.NAME: before}
+    assert not out.exists()
+
+
+def test_a_killed_process_holds_nothing(tmp_path):
+    out = tmp_path / "run"
+    environment = os.environ | {"PYTHONPATH": str(pathlib.Path(__file__).parents[2])}
+    command = [sys.executable, "-c", HOLDER, str(out)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(ConfigError, match=f"in use by process {holder.pid} "):
+            enter(out)
+        holder.send_signal(signal.SIGKILL)
+    assert (out / run_lock.NAME).exists()
+    enter(out)
+    assert list(out.iterdir()) == []
+
+
+def test_only_what_was_made_for_it_is_removed(tmp_path):
+    there = tmp_path / "there"
+    there.mkdir()
+    enter(there)
+    enter(there / "a" / "b")
+    assert list(there.iterdir()) == []
+    with run_lock.held(there / "a" / "b"):
+        (there / "a" / "log.jsonl").touch()
+    assert [path.name for path in (there / "a").iterdir()] == ["log.jsonl"]
+
+
+def test_a_lock_on_a_file_that_was_just_removed_is_no_lock(tmp_path, monkeypatch):
+    """Its last holder removed it between its opening and its locking here."""
+    lock, calls = fcntl.flock, []
+
+    def late(descriptor, how):
+        lock(descriptor, how)
+        calls.append(descriptor)
+        if len(calls) == 1:
+            (tmp_path / run_lock.NAME).unlink()
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with run_lock.held(tmp_path):
+        monkeypatch.undo()
+        assert len(calls) == 2
+        with pytest.raises(ConfigError, match="in use"):
+            enter(tmp_path)
+
+
+def test_a_filesystem_without_locks_is_named(tmp_path, monkeypatch, caplog):
+    def no_locks(descriptor, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    enter(tmp_path)
+    assert f"the filesystem of {tmp_path} has no locks" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("content", "warned"),
+    [
+        ({"host": "elsewhere", "process": 7, "since": "2026-01-01", "command": "train x"}, True),
+        ({"host": socket.gethostname(), "process": 7, "since": "2026-01-01", "command": "train x"}, False),
+        ([], False),
+    ],
+)
+def test_a_file_that_another_host_left_is_named(tmp_path, caplog, content, warned):
+    """A bucket's filesystem may keep locks to each host: then this is all that can be seen."""
+    (tmp_path / run_lock.NAME).write_text(json.dumps(content))
+    with caplog.at_level(logging.WARNING):
+        enter(tmp_path)
+    assert ("in use by process 7 on elsewhere since 2026-01-01 (train x)" in caplog.text) == warned
+    assert bool(caplog.records) == warned
+
+
+@pytest.mark.parametrize("error", [ConfigError, OSError])
+def test_the_other_processes_end_as_the_first_does(tmp_path, monkeypatch, error):
+    """They hold nothing themselves, and are told."""
+    monkeypatch.setattr(processes, "first", lambda: False)
+    enter_here = run_lock.held(tmp_path / "run")
+    monkeypatch.setattr(processes, "decided", lambda _: True)
+    with enter_here:
+        assert not (tmp_path / "run").exists()
+    answers = iter([False, error is ConfigError])
+    monkeypatch.setattr(processes, "decided", lambda _: next(answers))
+    with pytest.raises(error, match="process 0 cannot use"):
+        enter(tmp_path / "run")
+
+
+@pytest.mark.parametrize(("code", "kind"), [(errno.EACCES, ConfigError), (errno.EROFS, ConfigError), (28, OSError)])
+def test_a_place_that_cannot_be_written(tmp_path, monkeypatch, code, kind):
+    """A full disk may have room later; a read-only one will not."""
+
+    def refused(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(run_lock.os, "pwrite", refused)
+    with pytest.raises(kind, match=os.strerror(code)) as caught:
+        enter(tmp_path / "a" / "run")
+    assert type(caught.value) is kind
+    monkeypatch.undo()
+    enter(tmp_path / "a" / "run")
+    assert list(tmp_path.iterdir()) == []
