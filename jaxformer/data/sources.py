@@ -157,7 +157,8 @@ def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> l
     if sum(held_out) and not parts[0]:
         raise DataError(f"{problem}: they have {len(order):,} distinct sources; lower held_out or name files")
     chosen = [tuple(tuple(side[i] for i in sorted(part)) for side in (pairs.source, pairs.target)) for part in parts]
-    return [Parallel(*chosen[0], pairs.empty, pairs.overlong), *(Parallel(*sides) for sides in chosen[1:])]
+    (source, target), *others = chosen
+    return [Parallel(source, target, pairs.empty, pairs.overlong), *(Parallel(part[0], part[1]) for part in others)]
 
 
 def _pairs(left: list[str], right: list[str], max_characters: int, name: str) -> Parallel:
