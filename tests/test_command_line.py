@@ -11,6 +11,8 @@ import pytest
 
 from jaxformer import demo
 from jaxformer.cli.main import main
+from jaxformer.tasks import rundir
+from jaxformer.tasks.language_model import LanguageModelingConfig
 
 TINY = (
     "--model.d_model 16 --model.num-heads 2 --model.d_ff 32 --model.num-encoder-layers 1 --model.num-decoder-layers 1 "
@@ -135,6 +137,39 @@ def test_a_typing_error_is_cheap(tmp_path):
     assert not list(tmp_path.iterdir())
     assert "Traceback" not in done.stderr
     assert time.monotonic() - began < 30  # 3 s on an idle machine
+
+
+MISTAKES = """
+train demo --out x --train.stepz 3
+train demo --out x --optimizer.learning_rate nan
+train demo --out x --model.d_model 0
+train language_model --out x --data.batch_size 10000000000
+train dmeo --out x
+train bad.json --out x
+plan demo --topology v5e:4x4 --batch 99999999999x128
+plan demo --topology v5e:4x4 --model.d_modle 3
+translate run --decode.beam_siez 3 a
+evaluate run --decode.max_ratio inf
+generate run --decode.temperature cold a
+inspect run --source a --decode.beam_size 0
+"""
+
+
+def test_mistakes_are_found_before_anything_heavy_is_imported(tmp_path):
+    """JAX alone takes a second, on a loaded machine ten."""
+    (tmp_path / "bad.json").write_text('{"task": "translation", "config": ' + "[" * 10_000 + "]" * 10_000 + "}")
+    rundir.claim(tmp_path / "run", "language_model", LanguageModelingConfig(), ())
+    program = (
+        "import sys; from jaxformer.cli.main import main\n"
+        f"codes = [main(line.split()) for line in {MISTAKES.strip().splitlines()}]\n"
+        "print(*codes); print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    codes, modules = done.stdout.splitlines()
+    assert set(codes.split()) == {"2"}, done.stderr
+    assert len(done.stderr.splitlines()) == len(codes.split()), done.stderr
+    assert set(modules.split()) & {"jax", "jaxlib", "flax", "optax", "orbax", "numpy", "grain", "sacrebleu"} == set()
+    assert {path.name for path in tmp_path.iterdir()} == {"bad.json", "run"}
 
 
 def test_bad_data_is_exit_code_2(tmp_path, monkeypatch, capsys):

@@ -8,7 +8,7 @@ import functools
 import json
 from collections.abc import Sequence
 
-from jaxformer.cli.predictors import SETTINGS, add_run_options, load, split_settings
+from jaxformer.cli.predictors import SETTINGS, add_run_options, configured, load, split_settings
 
 EXAMPLES = """examples:
   jaxformer evaluate runs/demo
@@ -33,6 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--data-dir", default="", metavar="DIR", help="the folder of the corpora, if they have moved")
     rest, settings = split_settings(arguments)
     options = parser.parse_args(rest)
+    config = configured(options, settings)
     from jaxformer.cli import runtime
     from jaxformer.config import to_data
     from jaxformer.files import write_text
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     from jaxformer.training.progress import print_line
 
     cluster.initialize()
-    config, predictor = load(options, settings, "evaluate")
+    predictor = load(options, config, "evaluate")
     split = options.split or registry.task_of(config).default_split
     say = functools.partial(print_line, runtime.console())
     scores = runner.evaluate(options.run, predictor, split=split, data_dir=options.data_dir, say=say)

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Sequence
 
 from jaxformer.cli.paths import local_path, sentence
-from jaxformer.cli.predictors import SETTINGS, add_run_options, load, split_settings
+from jaxformer.cli.predictors import SETTINGS, add_run_options, configured, load, split_settings
 
 EXAMPLES = """examples:
   jaxformer translate runs/demo "The old man does not see the white house."
@@ -35,12 +35,13 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_intermixed_args(rest)  # options may stand between the run and the sentences
     if options.sentences and options.file:
         parser.error("give sentences or --file, not both")
+    config = configured(options, settings)
     from jaxformer.cli.lines import standard_input
     from jaxformer.data.sources import read_lines
     from jaxformer.files import write_text
     from jaxformer.tasks.translation import Translator
 
-    _, translator = load(options, settings, "translate")
+    translator = load(options, config, "translate")
     assert isinstance(translator, Translator)
 
     def translated(sentences: Sequence[str], first: int = 1) -> list[str]:

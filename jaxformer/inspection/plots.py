@@ -19,7 +19,6 @@ from matplotlib.text import Text
 from jaxformer.files import replacing
 from jaxformer.inspection.attention_maps import Map, PieceMap, by_word, select
 
-SUFFIXES = (".png", ".svg", ".pdf")
 """The suffixes of picture files."""
 INK, QUIET, ACCENT, SCORE, GRID = "#1f2933", "#9aa5b1", "#c2410c", "#0f766e", "#d9dee4"
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TASKS = {
     "translation": "jaxformer.tasks.translation.task",
-    "language_model": "jaxformer.tasks.language_model",
+    "language_model": "jaxformer.tasks.language_model.task",
 }
 """The module of each task, by the name that is saved in a run's config.json. A module holds its task as ``TASK``.
 
@@ -37,9 +37,15 @@ Another package adds a task by an entry point of the group ``jaxformer.tasks``, 
 BUILTIN = {
     "demo": "jaxformer.tasks.translation.presets",
     "translation": "jaxformer.tasks.translation.presets",
-    "language_model": "jaxformer.tasks.language_model",
+    "language_model": "jaxformer.tasks.language_model.config",
 }
 """The module of each built-in configuration, a function of this name."""
+
+CONFIGS = {
+    "translation": ("jaxformer.tasks.translation.config", "TranslationConfig"),
+    "language_model": ("jaxformer.tasks.language_model.config", "LanguageModelingConfig"),
+}
+"""The configuration class of each task that has it in a light module; the class of others is ``TASK.config``."""
 
 AnyTask: TypeAlias = "Task[Any, Any, Any, Any, Any]"
 
@@ -54,6 +60,18 @@ def get(name: str) -> AnyTask:
     if name not in TASKS:
         raise ConfigError(f"unknown task {name!r}{did_you_mean(name, TASKS)}")
     return importlib.import_module(TASKS[name]).TASK
+
+
+def config_class(name: str) -> type[TaskConfig]:
+    """Returns the configuration class of a task; of the built-in tasks nothing else is imported.
+
+    Raises:
+      ConfigError: there is no such task.
+    """
+    if name in CONFIGS:
+        module, kind = CONFIGS[name]
+        return getattr(importlib.import_module(module), kind)
+    return get(name).config
 
 
 def _add_installed(name: str) -> None:
@@ -90,7 +108,7 @@ def read_config(path: pathlib.Path) -> TaskConfig:
     if not isinstance(name, str):
         raise ConfigError(f"{path} is of task {name!r}; there are {', '.join(sorted(TASKS))}")
     try:
-        return from_data(get(name).config, saved.get("config"))
+        return from_data(config_class(name), saved.get("config"))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

@@ -26,7 +26,7 @@ from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, rundir, warm_start
 from jaxformer.tasks.base import Corpus, Data, Predictor, Say, TaskConfig
 from jaxformer.tasks.registry import AnyTask
-from jaxformer.tasks.trainer import Trainer, make_trainer
+from jaxformer.tasks.trainer import Trainer, check_memory, make_trainer
 from jaxformer.training.logging import JsonLog, TensorBoard
 from jaxformer.training.progress import peak_flops, print_line, reporter
 
@@ -55,6 +55,7 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
     training.make_schedule(config.optimizer, steps=config.train.steps)
     _check_metric(task, config.train.metric)
     task.check(config)
+    _check_memory(task, config, placement)
     files = ("config.json", "provenance.json", *task.vocabulary_files)
     storage.shared_run(out, files)  # otherwise one process would resume the run that another begins
     resumed = rundir.holds_run(out)
@@ -138,6 +139,21 @@ def _check_metric(task: AnyTask, metric: str) -> None:
         raise ConfigError(f"unknown train.metric {metric!r}{did_you_mean(metric, names)}")
 
 
+def _check_memory(task: AnyTask, config: TaskConfig, placement: Placement) -> None:
+    """Checks that a model and a batch of these settings fit into memory, before data are read."""
+    try:
+        vocab_size = task.planned_vocab_size(config)
+    except ConfigError:  # only the data say how large it is
+        vocab_size = 1
+    check_memory(make_trainer(task, config, vocab_size, placement).network, placement)
+
+
+def _agree(out: pathlib.Path, corpus: Corpus, resumed: bool) -> None:
+    """Checks that all processes see the same data and run directory, before one of them writes."""
+    hashes = {f"{part} data": text for part, text in corpus.fingerprints.items()}
+    cluster.agree({**hashes, f"a run in {out}": str(resumed)})
+
+
 def _claim(out: pathlib.Path, task: AnyTask, config: TaskConfig) -> None:
     """Makes `out` the run of this configuration; with `init_from`, copies the other run's vocabulary."""
     if processes.first():
@@ -157,6 +173,8 @@ def _prepare(
     data = task.prepare(config, corpus, out)
     for line in data.report:
         say(line)
+    if corpus.fingerprints["validation"] == corpus.fingerprints["train"]:
+        say("WARNING: the validation data are the training data: validations and `best` say nothing about new data")
     say(f"data prepared in {time.perf_counter() - began:.1f} s")
     ways = placement.length_ways
     if uneven := [length for length in data.lengths if length % ways]:

@@ -37,7 +37,8 @@ def asked(monkeypatch):
 )
 def test_the_split_is_that_of_the_task(asked, monkeypatch, tmp_path, config, options, split):
     predictor = types.SimpleNamespace(steps=(4, 6))
-    monkeypatch.setattr(evaluate, "load", lambda options, settings, command: (config, predictor))
+    monkeypatch.setattr(evaluate, "configured", lambda options, settings: config)
+    monkeypatch.setattr(evaluate, "load", lambda options, config, command: predictor)
     assert evaluate.main([str(tmp_path), "--data-dir", "corpora", *options]) == 0
     (call,) = asked
     assert (call["run"], call["split"], call["data_dir"]) == (tmp_path, split, "corpora")
@@ -48,11 +49,10 @@ def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, ca
     config = TranslationConfig(decode=DecodeConfig(beam_size=7))
     predictor = types.SimpleNamespace(steps=(4, 6))
     loaded = []
-    monkeypatch.setattr(
-        evaluate, "load", lambda options, settings, command: loaded.append((settings, command)) or (config, predictor)
-    )
+    monkeypatch.setattr(evaluate, "configured", lambda options, settings: loaded.append(settings) or config)
+    monkeypatch.setattr(evaluate, "load", lambda options, config, command: loaded.append(command) or predictor)
     assert evaluate.main([str(tmp_path), "--checkpoint", "average", "--decode.beam_size", "7"]) == 0
-    assert loaded == [(["--decode.beam_size", "7"], "evaluate")]
+    assert loaded == [["--decode.beam_size", "7"], "evaluate"]
     assert capsys.readouterr().out == f"corpus\n  {SCORE}\n"
     saved = json.loads((tmp_path / "scores-test-average.json").read_text())
     assert saved["corpus"] == [{"name": "BLEU", "value": 12.345, "signature": "tok:13a", "decimals": 2}]

@@ -11,6 +11,7 @@ import pytest
 
 import jaxformer
 from jaxformer import demo, training
+from jaxformer.config import changed
 from jaxformer.data.tokenizer import load_tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import registry, rundir, runner
@@ -22,6 +23,21 @@ def test_a_refused_run_leaves_nothing(tmp_path):
     """Where only the data can show that the settings are wrong, too."""
     with pytest.raises(DataError, match=r"model\.max_positions is 8"):
         jaxformer.train(small(cache=str(tmp_path / "cache")), tmp_path / "run", console=quiet())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("demo", {"model": {"d_model": 10**9}}, r"a model of 24,000,003,076,000,001,024 parameters.* needs at least"),
+        ("language_model", {"data": {"text": "a", "batch_size": 10**9}}, "a batch of 1000000000 x 128 tokens needs"),
+    ],
+)
+def test_what_cannot_fit_is_refused_before_data_are_read(tmp_path, name, settings, message):
+    """On a CPU nothing else would say so: the system kills the process."""
+    config = registry.configure(name, **settings)
+    with pytest.raises(ConfigError, match=message):
+        jaxformer.train(config, tmp_path / "run", console=quiet())
     assert not (tmp_path / "run").exists()
 
 
@@ -132,6 +148,10 @@ def test_results_may_be_read_without_a_console(tmp_path, capsys):
     output = capsys.readouterr()
     assert output.out == ""
     assert "validation loss" in output.err
+    assert "WARNING" not in output.err
+    same = changed(config, {"data": {"validation": str(tmp_path / "a.txt")}})
+    jaxformer.train(same, str(tmp_path / "same"))
+    assert "WARNING: the validation data are the training data" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from jaxformer.config import PLACE, at_least
-from jaxformer.models.encoder_decoder import EncoderDecoderConfig
+from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.tasks.config import TaskConfig
 
 

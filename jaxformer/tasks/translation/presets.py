@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from jaxformer.models.encoder_decoder import EncoderDecoderConfig
+from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.tasks.translation.config import DataConfig, DecodeConfig, TranslationConfig
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.optimizers import OptimizerConfig
+from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 
 def demo() -> TranslationConfig:
