@@ -9,7 +9,7 @@ import os
 import pathlib
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,22 +24,35 @@ from jaxformer.modules.pure import Params
 from jaxformer.multihost import cluster, processes, storage
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, rundir, warm_start
-from jaxformer.tasks.base import Corpus, Data, Predictor, Say, TaskConfig
+from jaxformer.tasks.base import Corpus, Data, Keep, Predictor, Say, TaskConfig
 from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.trainer import Trainer, check_memory, make_trainer
+from jaxformer.tasks.validation import Validation as Validation
 from jaxformer.training.logging import JsonLog, TensorBoard
+from jaxformer.training.profile import profiled_steps
 from jaxformer.training.progress import peak_flops, print_line, reporter
 
 Path = str | os.PathLike[str]
 
 
-def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> training.Result:
+def train(
+    config: TaskConfig,
+    out: Path,
+    *,
+    console: Console | None = None,
+    hooks: Sequence[training.Hook] = (),
+    profile: str = "",
+    began: float | None = None,
+) -> training.Result:
     """Trains into the run directory `out`, or resumes the run in it.
 
     If a run has several processes, all call this with the same arguments and the same `out` on shared storage.
 
     Args:
       console: the console that shows progress; by default standard error.
+      hooks: objects that are told of steps, validations, checkpoints and the end; see `training.Hook`.
+      profile: steps to trace into ``out/profile``: FIRST:LAST, or a number of steps after the tenth.
+      began: the time of day, in seconds, at which the work began; by default now.
 
     Raises:
       ConfigError: settings that contradict each other, the mesh, or the model; or `out` belongs to another
@@ -50,6 +63,7 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
       NonFiniteError: a loss or gradient was not finite.
     """
     out, console = pathlib.Path(out), console or Console(stderr=True, quiet=not processes.first())
+    account = training.Account(out / "time.json" if processes.first() else None, began=began or time.time())
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
     # All settings are checked before `out` is claimed, so that a mistake leaves no files.
     training.make_schedule(config.optimizer, steps=config.train.steps)
@@ -72,7 +86,8 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
     try:
         if not resumed:
             storage.shared_run(out, files)
-        return _train(task, config, corpus, out, placement, console, resumed)
+        outputs = training.Outputs(hooks=hooks if processes.first() else (), account=account)
+        return _train(task, config, corpus, out, placement, console, resumed, outputs, profile)
     except JaxformerError:
         if processes.first():
             rundir.release(out, task.vocabulary_files)  # what only the data or the other run could show
@@ -87,6 +102,8 @@ def _train(
     placement: Placement,
     console: Console,
     resumed: bool,
+    outputs: training.Outputs,
+    profile: str,
 ) -> training.Result:
     """Trains in a run directory that is claimed."""
     say = functools.partial(print_line, console)
@@ -97,7 +114,7 @@ def _train(
     with training.Checkpoints(out / "checkpoints", keep_last=config.train.keep_last, timeout=timeout) as checkpoints:
         restored = checkpoints.restore_latest(abstract) if resumed else None
         if restored is None:
-            state, progress = _first_state(task, config, trainer, out, say), training.Progress()
+            state, progress = first_state(config, trainer, out, say), training.Progress()
         else:
             state, progress = restored[0], training.Progress(**restored[1]["progress"])
             say(f"resumed from step {int(state.step):,}")
@@ -106,9 +123,11 @@ def _train(
             f"{trainer.network.num_parameters:,} parameters on {_described(placement)}; "
             f"peak {peak / 1e12:.2f} TFLOP/s ({source})"
         )
-        outputs = training.Outputs(checkpoints)
+        outputs.checkpoints, done = checkpoints, int(state.step)
         if processes.first():
-            done = int(state.step)
+            outputs.profile = (
+                training.Profile(out / "profile", *profiled_steps(profile, start=done)) if profile else None
+            )
             outputs.log = JsonLog(out / "log.jsonl", step=done)
             outputs.board = TensorBoard(out / "tensorboard", step=done) if config.train.tensorboard else None
             outputs.reporter = reporter(console, start=done, steps=config.train.steps)
@@ -130,6 +149,7 @@ def _train(
                 if output is not None:
                     output.close()
     say(f"{result.reason} at step {int(result.state.step):,}; {result.programs} compiled training programs")
+    say(outputs.account.report())
     return result
 
 
@@ -184,14 +204,16 @@ def _prepare(
         )
     if processes.first():
         rundir.write_provenance(
-            out, config=fingerprint(config), data=dict(corpus.fingerprints), tokenizer=data.vocabulary.fingerprint
+            out,
+            start={**processes.facts(), "mesh": dict(placement.mesh.shape)},
+            config=fingerprint(config),
+            data=dict(corpus.fingerprints),
+            tokenizer=data.vocabulary.fingerprint,
         )
     return data
 
 
-def _first_state(
-    task: AnyTask, config: TaskConfig, trainer: Trainer, out: pathlib.Path, say: Say
-) -> training.TrainState:
+def first_state(config: TaskConfig, trainer: Trainer, out: pathlib.Path, say: Say) -> training.TrainState:
     """Returns the state before the first step, with the parameters of another run if `init_from` names one."""
     state = trainer.new_state()
     if not config.init_from:
@@ -230,27 +252,6 @@ def _check_init(text: str) -> None:
 
 def _no_average(run: pathlib.Path) -> training.CheckpointError:
     return training.CheckpointError(f"{run} has no averaged parameters; run `jaxformer average {run}` first")
-
-
-class Validation:
-    """The validation loss of a state, and the further figures of its task."""
-
-    def __init__(self, task: AnyTask, config: TaskConfig, corpus: Corpus, data: Data[Any], trainer: Trainer):
-        self._task, self._config, self._corpus, self._data, self._trainer = task, config, corpus, data, trainer
-        placement = trainer.placement
-        self._loss = jax.jit(placement.under(trainer.network.validation_loss), out_shardings=placement.replicated)
-
-    def __call__(self, state: training.TrainState) -> Mapping[str, float]:
-        params, trainer = training.best_params(state), self._trainer
-        total = count = 0.0
-        for batch in trainer.on_devices(self._data.validation_batches(trainer.rows)):
-            batch_total, batch_count = jax.device_get(self._loss(params, batch))
-            total, count = total + float(batch_total), count + float(batch_count)
-        predictor = self._task.predictor(
-            self._config, self._data.vocabulary, trainer.network.net, params, trainer.placement, (int(state.step),)
-        )
-        figures = self._task.validation_figures(self._config, self._corpus, self._data, predictor)
-        return {"loss": total / count, **figures}
 
 
 def load(
@@ -359,6 +360,7 @@ def evaluate(
     split: str = "",
     data_dir: Path = "",
     say: Say | None = None,
+    keep: Keep = lambda name, rows: None,
 ) -> dict[str, list[Score]]:
     """Returns the scores of a run on a split of its data, by the name of the corpus.
 
@@ -366,6 +368,7 @@ def evaluate(
       predictor: the result of `load`; by default for the best checkpoint.
       split: "test" or "validation"; by default the task's `default_split`.
       data_dir: the folder of the corpora, if it has moved since training.
+      keep: called with the name of a corpus, and a row for each example: its prediction and its own scores.
 
     Raises:
       ConfigError: the run was trained on other data, which may contain the held-out part of this data.
@@ -378,7 +381,8 @@ def evaluate(
     task = registry.task_of(config)
     corpus = task.read(config)
     rundir.check_data(run, corpus.fingerprints)
-    return task.evaluate(config, corpus, predictor or load(run), split=split or task.default_split, say=say or print)
+    split = split or task.default_split
+    return task.evaluate(config, corpus, predictor or load(run), split=split, say=say or print, keep=keep)
 
 
 def _described(placement: Placement) -> str:

@@ -75,6 +75,7 @@ class Trainer(Generic[BatchT]):
             nonfinite="skip" if train.nonfinite == "skip" else "abort",
             ema_decay=train.ema_decay,
             shardings=self.shardings,
+            learning_rate=training.make_schedule(self.config.optimizer, steps=train.steps),
         )
 
     def lower(self, num_rows: int, length: int) -> tuple[jax.stages.Lowered, tuple[int, ...]]:
@@ -147,7 +148,7 @@ def check_memory(network: Network[BatchT], placement: Placement) -> None:
         )
 
 
-def total_memory(devices: Sequence[jax.Device]) -> float:
+def total_memory(devices: Sequence[Any]) -> float:
     """Returns the bytes of memory of these devices, infinity if unknown; those of a CPU share the memory of a host."""
     if devices[0].platform == "cpu":
         return float(hardware.host_memory() * len({device.process_index for device in devices}))
