@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
@@ -95,6 +96,25 @@ def test_other_data_of_the_same_names_do_not_go_on(run, monkeypatch, capsys):
     assert (run / "provenance.json").read_text() == provenance
 
 
+def test_runs_diff_and_replay(run, tmp_path, capsys):
+    again = jaxformer("replay", run, "--steps", 3, cwd=run.parent)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.splitlines()[-1] == "3 of 3 losses are the logged ones bit for bit"
+    other = tmp_path / "other"
+    shutil.copytree(run, other, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
+    assert main(["diff", str(run), str(other)]) == 0
+    saved = json.loads((other / "config.json").read_text())
+    saved["config"]["seed"] = 7
+    (other / "config.json").write_text(json.dumps(saved))
+    capsys.readouterr()
+    assert main(["diff", str(run), str(other)]) == 1
+    assert "settings:\n  seed: 0 | 7\nversions: the same\n" in capsys.readouterr().out
+    assert main(["runs", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{other}  translation  done  step 12/12"
+    assert any(line.startswith("    validation_loss ") for line in lines)
+
+
 def test_translate_evaluate_average_inspect(run):
     one = jaxformer("translate", run, "The old man sees the house.", "A dog runs.", cwd=run)
     assert one.returncode == 0
@@ -104,10 +124,11 @@ def test_translate_evaluate_average_inspect(run):
     translated = (run / "out.txt").read_text().splitlines()
     assert [translated[0], translated[2]] == one.stdout.splitlines()
     assert translated[1] == ""
-    piped = jaxformer("translate", run, "--n-best", 3, cwd=run, input="A dog runs.\n")
-    scores, best = zip(*(line.split("\t") for line in piped.stdout.splitlines()), strict=True)
+    piped = jaxformer("translate", run, "--n-best", 3, cwd=run, input="A dog runs.\nA dog runs.\n")
+    numbers, scores, best = zip(*(line.split("\t") for line in piped.stdout.splitlines()), strict=True)
+    assert numbers == ("1", "1", "1", "2", "2", "2")
     assert best[0] == one.stdout.splitlines()[1]
-    assert list(map(float, scores)) == sorted(map(float, scores), reverse=True)
+    assert list(map(float, scores[:3])) == sorted(map(float, scores[:3]), reverse=True)
 
     assert main(["average", str(run), "--last", "1", "--mesh", "data=4,fsdp=2"]) == 0
     assert "steps 6, 12" in jaxformer("average", run, "--last", 2, cwd=run).stdout
@@ -116,6 +137,9 @@ def test_translate_evaluate_average_inspect(run):
     assert "BLEU" in scored.stdout
     assert "chrF2" in scored.stdout
     assert "tok:13a" in scored.stdout
+    examples = [json.loads(line) for line in (run / "examples-test-average.jsonl").read_text().splitlines()]
+    assert [example["number"] for example in examples] == list(range(1, 31))
+    assert {"corpus", "source", "reference", "hypothesis", "score", "bleu", "chrf"} < set(examples[0])
     saved = json.loads((run / "scores-test-average.json").read_text())
     assert saved["steps"] == [6, 12]
     assert saved["settings"]["decode"]["beam_size"] == 2
@@ -188,7 +212,22 @@ def test_bad_data_is_exit_code_2(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "evaluate", "translate", "average", "inspect", "configs", "demo", "data", "generate", "plan"]
+    "command",
+    [
+        "train",
+        "evaluate",
+        "translate",
+        "average",
+        "inspect",
+        "configs",
+        "demo",
+        "data",
+        "generate",
+        "plan",
+        "runs",
+        "diff",
+        "replay",
+    ],
 )
 def test_help_has_examples(command, tmp_path):
     done = jaxformer(command, "--help", cwd=tmp_path)

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxformer.cli.predictors import SETTINGS, add_run_options, configured, load, split_settings
 
@@ -45,7 +45,12 @@ def main(arguments: Sequence[str]) -> int:
     predictor = load(options, config, "evaluate")
     split = options.split or registry.task_of(config).default_split
     say = functools.partial(print_line, runtime.console())
-    scores = runner.evaluate(options.run, predictor, split=split, data_dir=options.data_dir, say=say)
+    examples: list[dict[str, object]] = []
+
+    def keep(name: str, rows: Sequence[Mapping[str, object]]) -> None:
+        examples.extend({"corpus": name, "number": number, **row} for number, row in enumerate(rows, 1))
+
+    scores = runner.evaluate(options.run, predictor, split=split, data_dir=options.data_dir, say=say, keep=keep)
     if not processes.first():
         return 0
     for name, corpus_scores in scores.items():
@@ -57,5 +62,8 @@ def main(arguments: Sequence[str]) -> int:
     }
     about["settings"] = {"decode": to_data(getattr(config, "decode", None)), "checkpoint": options.checkpoint}
     about["steps"] = list(predictor.steps)
+    if examples:
+        lines = "".join(json.dumps(example, ensure_ascii=False) + "\n" for example in examples)
+        write_text(options.run / f"examples-{split}-{options.checkpoint}.jsonl", lines)
     write_text(options.run / f"scores-{split}-{options.checkpoint}.json", json.dumps(about, indent=2) + "\n")
     return 0

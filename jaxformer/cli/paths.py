@@ -24,7 +24,7 @@ def picture(text: str) -> pathlib.Path:
     """Returns the path of a picture, after checking its suffix.
 
     Raises:
-      argparse.ArgumentTypeError: the suffix is none of `PICTURES`, or the text is an address.
+      argparse.ArgumentTypeError: the suffix is not in `PICTURES`, or the text is an address.
     """
     path = local_path(text)
     if path.suffix.lower() not in PICTURES:

@@ -11,6 +11,7 @@ from jaxformer.tasks import runner
 from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.translation import DecodeConfig, TranslationConfig
 
+EXAMPLES = [{"hypothesis": "été", "bleu": 50.0}, {"hypothesis": "b", "bleu": 0.0}]
 SCORE = Score("BLEU", 12.345, "tok:13a")
 
 
@@ -21,6 +22,7 @@ def asked(monkeypatch):
 
     def scored(run, predictor, **options):
         calls.append({"run": run, **options})
+        options["keep"]("corpus", EXAMPLES)
         return {"corpus": [SCORE]}
 
     monkeypatch.setattr(runner, "evaluate", scored)
@@ -42,7 +44,10 @@ def test_the_split_is_that_of_the_task(asked, monkeypatch, tmp_path, config, opt
     assert evaluate.main([str(tmp_path), "--data-dir", "corpora", *options]) == 0
     (call,) = asked
     assert (call["run"], call["split"], call["data_dir"]) == (tmp_path, split, "corpora")
-    assert [path.name for path in tmp_path.iterdir()] == [f"scores-{split}-best.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"examples-{split}-best.jsonl",
+        f"scores-{split}-best.json",
+    ]
 
 
 def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, capsys, tmp_path):
@@ -58,3 +63,7 @@ def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, ca
     assert saved["corpus"] == [{"name": "BLEU", "value": 12.345, "signature": "tok:13a", "decimals": 2}]
     assert (saved["steps"], saved["settings"]["checkpoint"]) == ([4, 6], "average")
     assert saved["settings"]["decode"]["beam_size"] == 7
+    lines = (tmp_path / "examples-test-average.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"corpus": "corpus", "number": number, **example} for number, example in enumerate(EXAMPLES, 1)
+    ]

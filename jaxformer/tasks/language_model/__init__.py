@@ -18,4 +18,4 @@ if TYPE_CHECKING:
     from jaxformer.tasks.language_model.task import TextData as TextData
     from jaxformer.tasks.language_model.task import TextGenerator as TextGenerator
 
-__getattr__ = lazy.members(__name__, {"task": "TASK TextCorpus TextData TextGenerator"})
+__getattr__ = lazy.members(__name__, {"task": "TASK TextCorpus TextData TextGenerator", "presets": ""})

@@ -9,7 +9,6 @@ from typing import ClassVar, Literal
 from jaxformer.config import PLACE, at_least
 from jaxformer.models.config import LanguageModelConfig
 from jaxformer.tasks.config import TaskConfig
-from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,21 +73,3 @@ class LanguageModelingConfig(TaskConfig):
     """Text and windows."""
     decode: DecodeConfig = DecodeConfig()
     """Generation."""
-
-
-def language_model() -> LanguageModelingConfig:
-    """A language model of your own text, by characters, at a size that a laptop trains: give --data.text."""
-    return LanguageModelingConfig(
-        model=LanguageModelConfig(d_model=128, num_heads=4, d_ff=512, num_layers=4, max_positions=256, dropout=0.1),
-        data=DataConfig(length=128, batch_size=32),
-        optimizer=OptimizerConfig(
-            learning_rate=2e-3,
-            schedule="cosine",
-            warmup_steps=100,
-            b2=0.99,
-            epsilon=1e-8,
-            weight_decay=0.1,
-            clip_norm=1.0,
-        ),
-        train=TrainConfig(steps=3000, validate_every=500, checkpoint_every=500, keep_last=2),
-    )

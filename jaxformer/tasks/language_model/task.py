@@ -26,8 +26,9 @@ from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.multihost import processes, storage
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Data, Network, Say, Task
+from jaxformer.tasks.base import Data, Keep, Network, Say, Task
 from jaxformer.tasks.language_model.config import DecodeConfig, LanguageModelingConfig
+from jaxformer.training.progress import Count
 
 VOCAB_MULTIPLE = 8
 """The model's vocabulary is padded to a multiple of this, because a vocabulary of characters may have any size."""
@@ -273,15 +274,26 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, DeviceBatch, Tok
         return TextGenerator(net, params, vocabulary, config.decode, config.data.length, steps)
 
     def evaluate(
-        self, config: LanguageModelingConfig, corpus: TextCorpus, predictor: TextGenerator, *, split: str, say: Say
+        self,
+        config: LanguageModelingConfig,
+        corpus: TextCorpus,
+        predictor: TextGenerator,
+        *,
+        split: str,
+        say: Say,
+        keep: Keep,
     ) -> dict[str, list[Score]]:
+        del keep  # a text has no examples, only tokens
         if split != "validation":
             raise DataError(f"a language model has no {split} data: use --split validation")
         stream = prepare_text(corpus.validation, predictor.tokenizer, config.data.cache)
         windows = OrderedWindows(stream, config.data.length, config.data.batch_size)
         loss = jax.jit(LanguageModelNetwork(predictor.net, (0, 0)).validation_loss)
         device_batches = (jax.tree.map(jnp.asarray, windows.batch(i)) for i in range(windows.steps_per_epoch))
-        sums = [jax.device_get(loss(predictor.params, batch)) for batch in device_batches]
+        count_batches, sums = Count(windows.steps_per_epoch, "batches of text", say), []
+        for batch in device_batches:
+            sums.append(jax.device_get(loss(predictor.params, batch)))
+            count_batches(1)
         total, count = (float(sum(column)) for column in zip(*sums, strict=True))
         say(f"held-out text: {int(count):,} tokens, {len(corpus.validation):,} characters")
         scores = [nats_per_token(total, count), perplexity(total, count)]

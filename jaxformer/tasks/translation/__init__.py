@@ -17,4 +17,4 @@ if TYPE_CHECKING:
     from jaxformer.tasks.translation.task import TASK as TASK
     from jaxformer.tasks.translation.translator import Translator as Translator
 
-__getattr__ = lazy.members(__name__, {"task": "TASK", "translator": "Translator"})
+__getattr__ = lazy.members(__name__, {"task": "TASK", "translator": "Translator", "presets": ""})
