@@ -33,7 +33,7 @@ test: $(STAMP) ## the tests: under 8 minutes on 2 cores, no network
 test-full: $(STAMP) ## whole products of parameters, and real corpora where JAXFORMER_DATA names them
 	@$(BIN)/python -m pytest -n 2 -q -m full
 
-test-parity: $(STAMP) ## against jax.nn and flax, and PyTorch and transformers where installed (pip install torch transformers)
+test-parity: $(STAMP) ## against jax.nn and flax, and PyTorch, transformers, wandb and mlflow where they are installed
 	@$(BIN)/python -m pytest -q -m parity
 
 test-faults: $(STAMP) ## processes killed, files damaged, disks full

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from jaxformer.digests import short_digest
@@ -97,6 +98,28 @@ def at_least(minimum: float, config: object, *names: str) -> None:
             raise ConfigError(f"{name} must be at least {minimum}, got {getattr(config, name)}")
 
 
+def check_numbers(config: object) -> None:
+    """Checks that the numbers of a configuration and its parts are finite, and that counts fit in 32 bits.
+
+    Raises:
+      ConfigError: one is not; the message has its dotted name.
+    """
+    for name, value in _numbers(config):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{name} must be finite, got {value}")
+        if isinstance(value, int) and abs(value) >= 2**31 and not name.endswith("seed"):
+            raise ConfigError(f"{name} must be less than 2**31, got {value}")
+
+
+def _numbers(config: object, path: str = "") -> Iterator[tuple[str, int | float]]:
+    for field in dataclasses.fields(config):  # pyright: ignore[reportArgumentType]
+        value, name = getattr(config, field.name), f"{path}{field.name}"
+        if dataclasses.is_dataclass(value):
+            yield from _numbers(value, f"{name}.")
+        else:
+            yield from ((name, x) for x in (value if isinstance(value, tuple) else (value,)) if type(x) in (int, float))
+
+
 def _names(kind: type) -> list[str]:
     if not dataclasses.is_dataclass(kind):
         raise TypeError(f"{kind.__name__} is not a dataclass")
@@ -127,7 +150,10 @@ def _checked(hint: Any, value: object, path: str) -> object:
         if len(kinds) == len(value):
             return tuple(_checked(k, v, f"{path}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
     if hint is float and type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise ConfigError(f"{path}: a number of {len(str(value)):,} digits is too large") from error
     if isinstance(hint, type) and type(value) is hint:
         return value
     raise ConfigError(f"{path}: got {value!r}, expected {getattr(hint, '__name__', hint)}")

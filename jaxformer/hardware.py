@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+import pathlib
 
 GIB = 2**30
 
@@ -66,6 +69,15 @@ def canonical(name: str) -> str:
     'v5e'
     """
     return OTHER_NAMES.get(name, name)
+
+
+def host_memory() -> int:
+    """Returns the bytes of main memory for this process: the machine's, or fewer if its control group says so."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # no such kind of group, or "max"
+            limits.append(int(pathlib.Path(file).read_text()))
+    return min(limits)
 
 
 def by_device_kind(kind: str) -> Chip | None:

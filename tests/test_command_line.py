@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
@@ -11,6 +12,8 @@ import pytest
 
 from jaxformer import demo
 from jaxformer.cli.main import main
+from jaxformer.tasks import rundir
+from jaxformer.tasks.language_model import LanguageModelingConfig
 
 TINY = (
     "--model.d_model 16 --model.num-heads 2 --model.d_ff 32 --model.num-encoder-layers 1 --model.num-decoder-layers 1 "
@@ -93,6 +96,25 @@ def test_other_data_of_the_same_names_do_not_go_on(run, monkeypatch, capsys):
     assert (run / "provenance.json").read_text() == provenance
 
 
+def test_runs_diff_and_replay(run, tmp_path, capsys):
+    again = jaxformer("replay", run, "--steps", 3, cwd=run.parent)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.splitlines()[-1] == "3 of 3 losses are the logged ones bit for bit"
+    other = tmp_path / "other"
+    shutil.copytree(run, other, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
+    assert main(["diff", str(run), str(other)]) == 0
+    saved = json.loads((other / "config.json").read_text())
+    saved["config"]["seed"] = 7
+    (other / "config.json").write_text(json.dumps(saved))
+    capsys.readouterr()
+    assert main(["diff", str(run), str(other)]) == 1
+    assert "settings:\n  seed: 0 | 7\nversions: the same\n" in capsys.readouterr().out
+    assert main(["runs", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{other}  translation  done  step 12/12"
+    assert any(line.startswith("    validation_loss ") for line in lines)
+
+
 def test_translate_evaluate_average_inspect(run):
     one = jaxformer("translate", run, "The old man sees the house.", "A dog runs.", cwd=run)
     assert one.returncode == 0
@@ -102,10 +124,11 @@ def test_translate_evaluate_average_inspect(run):
     translated = (run / "out.txt").read_text().splitlines()
     assert [translated[0], translated[2]] == one.stdout.splitlines()
     assert translated[1] == ""
-    piped = jaxformer("translate", run, "--n-best", 3, cwd=run, input="A dog runs.\n")
-    scores, best = zip(*(line.split("\t") for line in piped.stdout.splitlines()), strict=True)
+    piped = jaxformer("translate", run, "--n-best", 3, cwd=run, input="A dog runs.\nA dog runs.\n")
+    numbers, scores, best = zip(*(line.split("\t") for line in piped.stdout.splitlines()), strict=True)
+    assert numbers == ("1", "1", "1", "2", "2", "2")
     assert best[0] == one.stdout.splitlines()[1]
-    assert list(map(float, scores)) == sorted(map(float, scores), reverse=True)
+    assert list(map(float, scores[:3])) == sorted(map(float, scores[:3]), reverse=True)
 
     assert main(["average", str(run), "--last", "1", "--mesh", "data=4,fsdp=2"]) == 0
     assert "steps 6, 12" in jaxformer("average", run, "--last", 2, cwd=run).stdout
@@ -114,6 +137,9 @@ def test_translate_evaluate_average_inspect(run):
     assert "BLEU" in scored.stdout
     assert "chrF2" in scored.stdout
     assert "tok:13a" in scored.stdout
+    examples = [json.loads(line) for line in (run / "examples-test-average.jsonl").read_text().splitlines()]
+    assert [example["number"] for example in examples] == list(range(1, 31))
+    assert {"corpus", "source", "reference", "hypothesis", "score", "bleu", "chrf"} < set(examples[0])
     saved = json.loads((run / "scores-test-average.json").read_text())
     assert saved["steps"] == [6, 12]
     assert saved["settings"]["decode"]["beam_size"] == 2
@@ -137,6 +163,39 @@ def test_a_typing_error_is_cheap(tmp_path):
     assert time.monotonic() - began < 30  # 3 s on an idle machine
 
 
+MISTAKES = """
+train demo --out x --train.stepz 3
+train demo --out x --optimizer.learning_rate nan
+train demo --out x --model.d_model 0
+train language_model --out x --data.batch_size 10000000000
+train dmeo --out x
+train bad.json --out x
+plan demo --topology v5e:4x4 --batch 99999999999x128
+plan demo --topology v5e:4x4 --model.d_modle 3
+translate run --decode.beam_siez 3 a
+evaluate run --decode.max_ratio inf
+generate run --decode.temperature cold a
+inspect run --source a --decode.beam_size 0
+"""
+
+
+def test_mistakes_are_found_before_anything_heavy_is_imported(tmp_path):
+    """JAX alone takes a second, on a loaded machine ten."""
+    (tmp_path / "bad.json").write_text('{"task": "translation", "config": ' + "[" * 10_000 + "]" * 10_000 + "}")
+    rundir.claim(tmp_path / "run", "language_model", LanguageModelingConfig(), ())
+    program = (
+        "import sys; from jaxformer.cli.main import main\n"
+        f"codes = [main(line.split()) for line in {MISTAKES.strip().splitlines()}]\n"
+        "print(*codes); print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    codes, modules = done.stdout.splitlines()
+    assert set(codes.split()) == {"2"}, done.stderr
+    assert len(done.stderr.splitlines()) == len(codes.split()), done.stderr
+    assert set(modules.split()) & {"jax", "jaxlib", "flax", "optax", "orbax", "numpy", "grain", "sacrebleu"} == set()
+    assert {path.name for path in tmp_path.iterdir()} == {"bad.json", "run"}
+
+
 def test_bad_data_is_exit_code_2(tmp_path, monkeypatch, capsys):
     (tmp_path / "a").write_text("one\ntwo\n")
     (tmp_path / "b").write_text("un\n")
@@ -153,7 +212,22 @@ def test_bad_data_is_exit_code_2(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "evaluate", "translate", "average", "inspect", "configs", "demo", "data", "generate", "plan"]
+    "command",
+    [
+        "train",
+        "evaluate",
+        "translate",
+        "average",
+        "inspect",
+        "configs",
+        "demo",
+        "data",
+        "generate",
+        "plan",
+        "runs",
+        "diff",
+        "replay",
+    ],
 )
 def test_help_has_examples(command, tmp_path):
     done = jaxformer(command, "--help", cwd=tmp_path)

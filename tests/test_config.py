@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
 from hypothesis import given, settings
@@ -53,6 +54,22 @@ def test_fingerprint_does_not_know_the_place(place):
 def test_bad_data_is_named(data, message):
     with pytest.raises(ConfigError, match=message):
         from_data(TranslationConfig, data)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value", "message"),
+    [
+        ("decode", "max_ratio", math.inf, r"decode\.max_ratio must be finite, got inf"),
+        ("decode", "length_penalty", math.inf, r"decode\.length_penalty must be finite, got inf"),
+        ("data", "segmentation_alpha", math.nan, r"data\.segmentation_alpha must be finite, got nan"),
+        ("model", "d_ff", 10**10, r"model\.d_ff must be less than 2\*\*31, got 10000000000"),
+        ("data", "columns", [0, 10**10], r"data\.columns must be less than 2\*\*31"),
+        ("optimizer", "learning_rate", 10**400, r"optimizer\.learning_rate: a number of 401 digits is too large"),
+    ],
+)
+def test_numbers_that_no_training_could_use_are_named(part, name, value, message):
+    with pytest.raises(ConfigError, match=message):
+        from_data(TranslationConfig, {part: {name: value}})
 
 
 def test_an_int_may_stand_for_a_float():

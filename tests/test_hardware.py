@@ -1,5 +1,8 @@
 """Data sheets: the chip of each device kind that JAX reports."""
 
+import os
+import pathlib
+
 import pytest
 
 from jaxformer import hardware
@@ -34,6 +37,19 @@ def test_peaks(kind, peak):
 @pytest.mark.parametrize("kind", ["cpu", "", "NVIDIA GeForce RTX 3090", "TPU v3"])
 def test_other_kinds_are_unknown(kind):
     assert hardware.by_device_kind(kind) is None
+
+
+def test_main_memory_is_that_of_the_machine_or_of_its_control_group(monkeypatch):
+    files = {"/sys/fs/cgroup/memory.max": "max\n"}
+    monkeypatch.setattr(pathlib.Path, "read_text", lambda path: files[str(path)] if str(path) in files else missing())
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert hardware.host_memory() == machine > 2**28
+    files["/sys/fs/cgroup/memory.max"] = "1048576\n"
+    assert hardware.host_memory() == 2**20
+
+
+def missing():
+    raise FileNotFoundError
 
 
 def test_names():

@@ -21,6 +21,8 @@ HOME = {
     "orbax": "training/checkpoint.py",
     "tensorboardX": "training/logging.py",
     "tyro": "cli/arguments.py",
+    "wandb": "training/wandb_hook.py",
+    "mlflow": "training/mlflow_hook.py",
 }
 """The one file that imports each optional dependency."""
 

@@ -4,6 +4,8 @@ import doctest
 import importlib
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -20,6 +22,14 @@ def test_names_exist(name):
     room, _, member = name.replace("F.", "functional.").rpartition(".")
     module = importlib.import_module(f"jaxformer.{room}" if room else "jaxformer")
     assert getattr(module, member).__doc__
+
+
+def test_every_name_can_be_reached_from_its_room():
+    """`from jaxformer import planning; planning.hlo.collectives`, in a process that has imported nothing else."""
+    names = sorted(name.replace("F.", "functional.") for name in NAMES)
+    program = f"import operator, jaxformer\nfor name in {names}: operator.attrgetter(name)(jaxformer)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("module", [functional, masks, sharding])

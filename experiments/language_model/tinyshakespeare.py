@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from jaxformer.models import LanguageModelConfig
 from jaxformer.tasks.language_model import DataConfig, DecodeConfig, LanguageModelingConfig
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.optimizers import OptimizerConfig
+from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 TEXT = "tinyshakespeare/input.txt"
 

@@ -11,8 +11,7 @@ default (`modules.initializers.scaled_gains`), post-norm learns faster than pre-
 
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.tasks.translation import DataConfig, DecodeConfig, TranslationConfig
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.optimizers import OptimizerConfig
+from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 
 def en_de() -> TranslationConfig:

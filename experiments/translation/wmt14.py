@@ -10,8 +10,7 @@ about 25,000 source and 25,000 target tokens, as in the paper. Times are from th
 
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.tasks.translation import DataConfig, DecodeConfig, TranslationConfig
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.optimizers import OptimizerConfig
+from jaxformer.training.config import OptimizerConfig, TrainConfig
 from jaxformer.training.schedules import noam_peak
 
 BASE = EncoderDecoderConfig(compute_dtype="bfloat16")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import functools
 import inspect
 import io
 import itertools
 import re
 import shlex
 import textwrap
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,12 +52,34 @@ def override(config: Any, arguments: Sequence[str]) -> Any:
 
 
 def settings_help(config: Any) -> str:
-    """Returns text with every setting as an argument with its value, and its docstring."""
-    lines = []
+    """Returns text with every setting as an argument with its value, its choices and its docstring, by section."""
+    sections: dict[str, list[str]] = {}
+    hints = _hints(type(config))
     for path, (value, text) in paths(config).items():
+        part = path.rpartition(".")[0]
+        lines = sections.setdefault(part, ["", f"{part}: {_docstring(config, part)}"] if part else [])
         words = value if isinstance(value, tuple) else (value,)
-        lines.append(f"  --{path} {shlex.join(map(str, words))}" + (f"\n        {text}" if text else ""))
-    return "\n".join(lines)
+        lines.append(f"  --{path} {shlex.join(map(str, words))}")
+        if typing.get_origin(hints[path]) is typing.Literal:
+            choices = f"one of {', '.join(map(str, typing.get_args(hints[path])))}"
+            lines += textwrap.wrap(choices, 110, initial_indent=" " * 8, subsequent_indent=" " * 8)
+        lines += textwrap.wrap(text, 110, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return "\n".join(line for lines in sections.values() for line in lines)
+
+
+def _docstring(config: Any, path: str) -> str:
+    """Returns the docstring of the part of a configuration at this dotted name."""
+    *parents, name = path.split(".")
+    return field_docstrings(type(functools.reduce(getattr, parents, config))).get(name, "")
+
+
+def _hints(kind: type, prefix: str = "") -> dict[str, Any]:
+    """Returns the type of every setting by its dotted name."""
+    hints: dict[str, Any] = {}
+    for name, hint in typing.get_type_hints(kind).items():
+        part = isinstance(hint, type) and dataclasses.is_dataclass(hint)
+        hints |= _hints(hint, f"{prefix}{name}.") if part else {f"{prefix}{name}": hint}
+    return hints
 
 
 def paths(config: Any, prefix: str = "") -> dict[str, tuple[Any, str]]:

@@ -27,14 +27,16 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--out", metavar="RUN", type=local_path, default=pathlib.Path("runs/demo"))
     options, rest = parser.parse_known_args(arguments)
-    from jaxformer.cli import runtime
+    from jaxformer.cli import STARTED
     from jaxformer.cli.arguments import override
-    from jaxformer.tasks import runner
     from jaxformer.tasks.translation.presets import demo
 
     config = override(demo(), rest)
+    from jaxformer.cli import runtime
+    from jaxformer.tasks import runner
+
     runtime.start()
-    result = runner.train(config, options.out, console=runtime.console())
+    result = runner.train(config, options.out, console=runtime.console(), began=STARTED)
     if result.reason in runtime.EXIT_CODES:
         return runtime.EXIT_CODES[result.reason]
     return _show(options.out)

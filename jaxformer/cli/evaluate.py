@@ -6,10 +6,10 @@ import argparse
 import dataclasses
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxformer.cli.paths import save_besides
-from jaxformer.cli.predictors import SETTINGS, add_run_options, load, split_settings
+from jaxformer.cli.predictors import SETTINGS, add_run_options, configured, load, split_settings
 
 EXAMPLES = """examples:
   jaxformer evaluate runs/demo
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--data-dir", default="", metavar="DIR", help="the folder of the corpora, if they have moved")
     rest, settings = split_settings(arguments)
     options = parser.parse_args(rest)
+    config = configured(options, settings)
     from jaxformer.cli import runtime
     from jaxformer.config import to_data
     from jaxformer.files import write_text
@@ -42,10 +43,15 @@ def main(arguments: Sequence[str]) -> int:
     from jaxformer.training.progress import print_line
 
     cluster.initialize()
-    config, predictor = load(options, settings, "evaluate")
+    predictor = load(options, config, "evaluate")
     split = options.split or registry.task_of(config).default_split
     say = functools.partial(print_line, runtime.console())
-    scores = runner.evaluate(options.run, predictor, split=split, data_dir=options.data_dir, say=say)
+    examples: list[dict[str, object]] = []
+
+    def keep(name: str, rows: Sequence[Mapping[str, object]]) -> None:
+        examples.extend({"corpus": name, "number": number, **row} for number, row in enumerate(rows, 1))
+
+    scores = runner.evaluate(options.run, predictor, split=split, data_dir=options.data_dir, say=say, keep=keep)
     if not processes.first():
         return 0
     for name, corpus_scores in scores.items():
@@ -57,6 +63,9 @@ def main(arguments: Sequence[str]) -> int:
     }
     about["settings"] = {"decode": to_data(getattr(config, "decode", None)), "checkpoint": options.checkpoint}
     about["steps"] = list(predictor.steps)
+    if examples:
+        lines = "".join(json.dumps(example, ensure_ascii=False) + "\n" for example in examples)
+        save_besides(options.run / f"examples-{split}-{options.checkpoint}.jsonl", lambda path: write_text(path, lines))
     text = json.dumps(about, indent=2) + "\n"
     save_besides(options.run / f"scores-{split}-{options.checkpoint}.json", lambda path: write_text(path, text))
     return 0

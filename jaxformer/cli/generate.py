@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from jaxformer.cli.paths import sentence
-from jaxformer.cli.predictors import SETTINGS, add_run_options, load, split_settings
+from jaxformer.cli.predictors import SETTINGS, add_run_options, configured, load, split_settings
 
 EXAMPLES = """examples:
   jaxformer generate run "To be"
@@ -29,10 +29,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("prompts", nargs="*", type=sentence, metavar="PROMPT", help="the beginning of a text")
     rest, settings = split_settings(arguments)
     options = parser.parse_intermixed_args(rest)
+    config = configured(options, settings)
     from jaxformer.cli.lines import standard_input
     from jaxformer.tasks.language_model import TextGenerator
 
-    _, generator = load(options, settings, "generate")
+    generator = load(options, config, "generate")
     assert isinstance(generator, TextGenerator)
     prompts = [[prompt] for prompt in options.prompts] or ([text] for _, text in standard_input())
     for prompt in prompts:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from jaxformer.cli.paths import output_file, save_besides, sentence
-from jaxformer.cli.predictors import SETTINGS, add_run_options, load, split_settings
+from jaxformer.cli.paths import picture, save_besides, sentence
+from jaxformer.cli.predictors import SETTINGS, add_run_options, configured, load, split_settings
 
 EXAMPLES = """examples:
   jaxformer inspect runs/demo --source "The agreement on the European Economic Area was signed in August 1992."
@@ -32,19 +32,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--mean", action="store_true", help="the mean of all layers and heads")
     parser.add_argument("--grid", action="store_true", help="every head of every layer in one picture")
     parser.add_argument("--table", action="store_true", help="write the weights as numbers, with each row's entropy")
-    parser.add_argument("--out", type=output_file, help="the picture (.png, .svg or .pdf); default: RUN/attention.png")
+    parser.add_argument("--out", type=picture, help="the picture (.png, .svg or .pdf); default: RUN/attention.png")
     rest, settings = split_settings(arguments)
     options = parser.parse_args(rest)
     if not options.source.strip():
         parser.error("--source is empty")
     if options.grid and options.table:
         parser.error("--grid draws every head and writes no text; leave out --grid or --table")
+    config = configured(options, settings)
     from jaxformer.inspection import attention_maps, plots
     from jaxformer.tasks.translation import Translator
 
-    if options.out and options.out.suffix.lower() not in plots.SUFFIXES:
-        parser.error(f"--out {options.out}: a picture is one of {', '.join(plots.SUFFIXES)}")
-    _, translator = load(options, settings, "inspect")
+    translator = load(options, config, "inspect")
     assert isinstance(translator, Translator)
     pieces = translator.attention(options.source, options.target)
     out = options.out or options.run / "attention.png"

@@ -1,7 +1,8 @@
 """``jaxformer COMMAND``: runs a command, and turns errors into one line and an exit code.
 
 Exit codes: 0 done; 2 the configuration or the data is wrong, so that trying again cannot help; 85 stopped by SIGTERM
-after saving, so that the same command resumes it; 130 the same by Ctrl-C; 70 stuck; 1 anything else.
+after saving or before the first step, so that the same command goes on; 130 the same by Ctrl-C; 70 stuck; 1 anything
+else.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import argparse
 import importlib
 import os
 import pathlib
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 
@@ -23,6 +26,9 @@ COMMANDS = {
     "translate": "translate arguments, a file, or standard input",
     "generate": "continue a text with a language model",
     "average": "average the parameters of a run's last checkpoints",
+    "runs": "list runs with their state and scores",
+    "diff": "show how two runs differ",
+    "replay": "train the first steps of a run again: is each loss the same?",
     "inspect": "draw what cross-attention looked at",
     "configs": "list the configurations at hand",
     "data": "download a known corpus, or write the built-in one to files",
@@ -71,10 +77,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=_version())
     # The first word is the command; the others are its arguments.
     command = parser.parse_args(arguments[:1] or ["--help"]).command
+    previous = None
+    if command in ("train", "demo") and threading.current_thread() is threading.main_thread():
+        previous = signal.signal(signal.SIGTERM, _terminate)
     try:
         code = importlib.import_module(f"jaxformer.cli.{command}").main(arguments[1:])
         sys.stdout.flush()  # inside the try block, which handles a closed pipe
         return code
+    except _Terminated:
+        print(f"jaxformer {command}: SIGTERM outside of training: run the same command again", file=sys.stderr)
+        return 85
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -87,6 +99,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"jaxformer {command}: {_message(error)}", file=sys.stderr)
         return code
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
+
+
+class _Terminated(BaseException):
+    """SIGTERM before the first step or after the last; the training loop has a handler of its own."""
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise _Terminated
 
 
 def _exit_code(error: Exception) -> int | None:

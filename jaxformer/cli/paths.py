@@ -10,6 +10,9 @@ from collections.abc import Callable
 from jaxformer import files
 from jaxformer.errors import ConfigError
 
+PICTURES = (".png", ".svg", ".pdf")
+"""The suffixes of pictures."""
+
 
 def local_path(text: str) -> pathlib.Path:
     """Returns the path of a local file or folder.
@@ -50,6 +53,17 @@ def save_besides(path: pathlib.Path, write: Callable[[pathlib.Path], object]) ->
         print(f"warning: {path} is not saved: {error.strerror or error}", file=sys.stderr)
         return False
     return True
+
+
+def picture(text: str) -> pathlib.Path:
+    """Returns the path of a picture, after checking its suffix and that it can be written.
+
+    Raises:
+      argparse.ArgumentTypeError: the suffix is not in `PICTURES`, or see `output_file`.
+    """
+    if local_path(text).suffix.lower() not in PICTURES:
+        raise argparse.ArgumentTypeError(f"{text}: a picture is one of {', '.join(PICTURES)}")
+    return output_file(text)
 
 
 def sentence(text: str) -> str:

@@ -46,6 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     # Before CONFIG is known, the word after a setting could be its value or CONFIG.
     if rest and arguments.index(rest[0]) < arguments.index(options.config):
         raise ConfigError(f"CONFIG comes before its settings: jaxformer plan CONFIG ... {rest[0]} ...")
+    shape = _shape(options.batch)
     from jaxformer.cli.arguments import override
     from jaxformer.tasks.registry import resolve
 
@@ -57,7 +58,6 @@ def main(arguments: Sequence[str]) -> int:
     jax.config.update("jax_platforms", "cpu")  # a TPU of this machine stays free for other processes
     from jaxformer.tasks import planner
 
-    shape = _shape(options.batch)
     with Console(stderr=True).status(f"compiling the training step for {options.topology}: a minute or two"):
         forecast, hints = planner.plan(config, options.topology, shape=shape)
     print(json.dumps(as_data(forecast, hints)) if options.json else report(config.name, forecast, hints))

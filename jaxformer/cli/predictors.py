@@ -40,23 +40,32 @@ def split_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return rest, settings
 
 
-def load(options: argparse.Namespace, settings: Sequence[str], command: str) -> tuple[TaskConfig, Predictor]:
-    """Returns the configuration of a run, with these settings of its search, and its predictor.
+def configured(options: argparse.Namespace, settings: Sequence[str]) -> TaskConfig:
+    """Returns the configuration of a run with these settings of its search. It imports neither JAX nor a task.
+
+    Raises:
+      ConfigError: it is no run, or a setting is wrong.
+    """
+    from jaxformer.cli.arguments import override
+    from jaxformer.tasks.registry import read_config
+
+    return override(read_config(options.run), settings)
+
+
+def load(options: argparse.Namespace, config: TaskConfig, command: str) -> Predictor:
+    """Returns the predictor of a run, under the result of `configured`.
 
     Raises:
       ConfigError: the command cannot use a predictor of this run's task.
     """
     from jaxformer.cli import runtime
-    from jaxformer.cli.arguments import override
     from jaxformer.tasks import registry, runner
 
-    config = registry.read_config(options.run)
     task = registry.task_of(config)
     if command != "evaluate" and command not in task.commands:
         others = ", ".join(("evaluate", *task.commands))
         raise ConfigError(
             f"{options.run} is a run of {task.name}, which `{command}` cannot use; its commands are {others}"
         )
-    config = override(config, settings)
     runtime.start()
-    return config, runner.predictor(options.run, config, checkpoint=options.checkpoint, mesh=options.mesh)
+    return runner.predictor(options.run, config, checkpoint=options.checkpoint, mesh=options.mesh)

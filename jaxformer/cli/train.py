@@ -41,6 +41,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--devices", type=int, metavar="N", help="stop unless all hosts together have N devices")
     parser.add_argument("--settings", action="store_true", help="print every setting of CONFIG and stop")
     parser.add_argument("--no-compile-cache", action="store_true", help="compile every program again")
+    parser.add_argument(
+        "--profile",
+        default="",
+        metavar="STEPS",
+        help="trace steps FIRST:LAST, or a number of them, in RUN/profile",
+    )
     options, rest = parser.parse_known_args(arguments)
     from jaxformer.cli.arguments import override, settings_help
     from jaxformer.tasks.registry import resolve
@@ -53,13 +59,13 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if options.out is None:
         parser.error("--out RUN is missing")
-    from jaxformer.cli import runtime
+    from jaxformer.cli import STARTED, runtime
     from jaxformer.multihost import processes
     from jaxformer.tasks import runner
 
     runtime.join(config, options.out, devices=options.devices)
     runtime.start(compile_cache=not options.no_compile_cache)
-    result = runner.train(config, options.out, console=runtime.console())
+    result = runner.train(config, options.out, console=runtime.console(), profile=options.profile, began=STARTED)
     if processes.first():
         save_besides(options.out / "curves.png", lambda path: runtime.draw_curves(path.parent))
     return runtime.EXIT_CODES.get(result.reason, 0)

@@ -1,1 +1,6 @@
 """Everything between text files and batches: sources, tokenizers, plans of batches and windows, pipeline."""
+
+from jaxformer import lazy
+
+_MODULES = "batch batch_plan fetch pipeline segmentation sources special_tokens text token_cache tokenizer windows"
+__getattr__ = lazy.members(__name__, dict.fromkeys(_MODULES.split(), ""))

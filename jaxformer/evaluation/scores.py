@@ -41,6 +41,19 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     return Score("chrF2", value, str(metric.get_signature()))
 
 
+def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> list[dict[str, float]]:
+    """Computes each sentence's BLEU, without the orders of n-grams that it is too short for, and its chrF2.
+
+    They say where a system is weak; their mean is not the score of a corpus.
+    """
+    _check(hypotheses, references)
+    metrics = {"bleu": sacrebleu.BLEU(effective_order=True), "chrf": sacrebleu.CHRF()}
+    return [
+        {name: round(metric.sentence_score(hypothesis, [reference]).score, 2) for name, metric in metrics.items()}
+        for hypothesis, reference in zip(hypotheses, references, strict=True)
+    ]
+
+
 def moses_bleu(hypotheses: Sequence[str], references: Sequence[str], *, language: str) -> Score:
     """Computes BLEU of lower-cased, Moses-tokenized text, as Multi30k papers print it; not comparable with `bleu`.
 

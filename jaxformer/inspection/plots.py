@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from collections.abc import Iterable, Mapping
 
@@ -9,6 +10,7 @@ import matplotlib
 
 matplotlib.use("Agg")  # pictures are files: no window, no display
 
+import matplotlib.font_manager as font_manager
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,8 +21,7 @@ from matplotlib.text import Text
 from jaxformer.files import replacing
 from jaxformer.inspection.attention_maps import Map, PieceMap, by_word, select
 
-SUFFIXES = (".png", ".svg", ".pdf")
-"""The suffixes of picture files."""
+DEFAULT_FONT = "DejaVu Sans"
 INK, QUIET, ACCENT, SCORE, GRID = "#1f2933", "#9aa5b1", "#c2410c", "#0f766e", "#d9dee4"
 
 
@@ -80,7 +81,10 @@ def loss_curves(log: Iterable[Mapping[str, object]], path: pathlib.Path, *, titl
     steps, losses = _series(entries, "loss")
     if len(steps):
         axes.plot(steps, losses, color=GRID, linewidth=0.8)
-        axes.plot(steps, _smooth(losses), color=INK, linewidth=1.5, label="training objective, running mean")
+        marker = "o" if len(steps) == 1 else None  # a line through one point would be invisible
+        axes.plot(
+            steps, _smooth(losses), color=INK, linewidth=1.5, marker=marker, label="training objective, running mean"
+        )
     validated, validation = _series(entries, "validation_loss")
     if len(validated):
         axes.plot(validated, validation, color=ACCENT, marker="o", markersize=3, label="validation loss")
@@ -147,11 +151,39 @@ def _smooth(values: np.ndarray) -> np.ndarray:
     return (total[stop] - total[start]) / (stop - start)
 
 
+def _choose_fonts(figure: Figure) -> None:
+    """Adds the installed fonts that hold the characters of a figure; a character of no font is named by its number."""
+    texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
+    missing = {character for text in texts for character in text.get_text() if not character.isspace()}
+    missing -= _characters(font_manager.findfont(DEFAULT_FONT))
+    families = [DEFAULT_FONT]
+    for font in font_manager.fontManager.ttflist if missing else ():
+        placeholders = font.name.startswith("Last Resort")  # it holds a box for every character there is
+        if not placeholders and font.name not in families and (found := missing & _characters(font.fname)):
+            families.append(font.name)
+            missing -= found
+    names = str.maketrans({character: f"U+{ord(character):04X}" for character in missing})
+    for axis in [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]:
+        labels = [label.get_text() for label in axis.get_ticklabels()]
+        if missing & set("".join(labels)):  # they are written again from the axis
+            axis.set_ticklabels([label.translate(names) for label in labels])
+    for text in texts:
+        text.set_text(text.get_text().translate(names))
+        text.set_fontfamily(families)
+
+
+@functools.cache
+def _characters(file: str) -> frozenset[str]:
+    """Returns the characters that a font holds."""
+    return frozenset(map(chr, font_manager.get_font(file).get_charmap()))
+
+
 def _save(figure: Figure, path: pathlib.Path) -> pathlib.Path:
     """Writes the picture whole or not at all, in the format of the suffix."""
     for text in figure.findobj(Text):
         if isinstance(text, Text):
             text.set_parse_math(False)  # words and names may hold a "$"
+    _choose_fonts(figure)
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=160)
     plt.close(figure)

@@ -1,19 +1,39 @@
 """Complete networks: encoder, decoder, encoder-decoder, language model; and their costs."""
 
-from jaxformer.models import costs as costs
-from jaxformer.models import families as families
-from jaxformer.models import transformer as transformer
-from jaxformer.models.decoder import Context as Context
-from jaxformer.models.decoder import Decoder as Decoder
-from jaxformer.models.decoder import DecoderState as DecoderState
-from jaxformer.models.encoder import Encoder as Encoder
-from jaxformer.models.encoder import EncoderConfig as EncoderConfig
-from jaxformer.models.encoder import Memory as Memory
-from jaxformer.models.encoder import make_encoder as make_encoder
-from jaxformer.models.encoder_decoder import EncoderDecoder as EncoderDecoder
-from jaxformer.models.encoder_decoder import EncoderDecoderConfig as EncoderDecoderConfig
-from jaxformer.models.language_model import LanguageModel as LanguageModel
-from jaxformer.models.language_model import LanguageModelConfig as LanguageModelConfig
-from jaxformer.models.transformer import ExpertsConfig as ExpertsConfig
-from jaxformer.models.transformer import RotaryConfig as RotaryConfig
-from jaxformer.models.transformer import TransformerConfig as TransformerConfig
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jaxformer import lazy
+from jaxformer.models.config import EncoderConfig as EncoderConfig
+from jaxformer.models.config import EncoderDecoderConfig as EncoderDecoderConfig
+from jaxformer.models.config import ExpertsConfig as ExpertsConfig
+from jaxformer.models.config import LanguageModelConfig as LanguageModelConfig
+from jaxformer.models.config import RotaryConfig as RotaryConfig
+from jaxformer.models.config import TransformerConfig as TransformerConfig
+
+if TYPE_CHECKING:
+    from jaxformer.models import costs as costs
+    from jaxformer.models import families as families
+    from jaxformer.models import transformer as transformer
+    from jaxformer.models.decoder import Context as Context
+    from jaxformer.models.decoder import Decoder as Decoder
+    from jaxformer.models.decoder import DecoderState as DecoderState
+    from jaxformer.models.encoder import Encoder as Encoder
+    from jaxformer.models.encoder import Memory as Memory
+    from jaxformer.models.encoder import make_encoder as make_encoder
+    from jaxformer.models.encoder_decoder import EncoderDecoder as EncoderDecoder
+    from jaxformer.models.language_model import LanguageModel as LanguageModel
+
+__getattr__ = lazy.members(
+    __name__,
+    {
+        "decoder": "Context Decoder DecoderState",
+        "encoder": "Encoder Memory make_encoder",
+        "encoder_decoder": "EncoderDecoder",
+        "language_model": "LanguageModel",
+        "costs": "",
+        "families": "",
+        "transformer": "",
+    },
+)

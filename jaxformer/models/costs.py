@@ -10,10 +10,10 @@ import math
 
 import jax
 
-from jaxformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from jaxformer.models.language_model import LanguageModel, LanguageModelConfig
-from jaxformer.models.transformer import TransformerConfig
-from jaxformer.modules.attention import resolve_head_dim
+from jaxformer.dims import resolve_head_dim
+from jaxformer.models.config import EncoderDecoderConfig, LanguageModelConfig, TransformerConfig
+from jaxformer.models.encoder_decoder import EncoderDecoder
+from jaxformer.models.language_model import LanguageModel
 from jaxformer.modules.pure import Params, pure
 
 

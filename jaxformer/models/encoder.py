@@ -11,9 +11,9 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jaxformer import functional, masks
 from jaxformer.functional.dropout import site
+from jaxformer.models.config import EncoderConfig
 from jaxformer.models.transformer import (
     Norm,
-    TransformerConfig,
     make_embeddings,
     make_final_norm,
     make_position_vectors,
@@ -112,22 +112,6 @@ class Encoder(nnx.Module):
             capture=capture,
         )
         return Memory(x if self.norm is None else self.norm(x), valid), intermediates
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EncoderConfig(TransformerConfig):
-    """The shape of an encoder that stands alone: of tokens or, with an image size, of patches of images."""
-
-    vocab_size: int = dataclasses.field(default=0, kw_only=False)
-    """The number of token ids."""
-    num_layers: int = 6
-    """The number of blocks."""
-    image_size: tuple[int, int] | None = None
-    """Height and width of the images; null for tokens."""
-    patch_size: int = 16
-    """The side of a patch in pixels."""
-    num_channels: int = 3
-    """The colors of a pixel."""
 
 
 def make_encoder(

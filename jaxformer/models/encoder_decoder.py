@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Collection
-from typing import Literal
 
 import jax
 from flax import nnx
@@ -13,11 +11,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
 from jaxformer.functional.dropout import site
+from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.models.decoder import Context, Decoder, DecoderState, balance_loss
 from jaxformer.models.encoder import Encoder, Memory
 from jaxformer.models.transformer import (
-    TransformerConfig,
-    check_decoder_positions,
     decoder_options,
     make_embeddings,
     make_final_norm,
@@ -29,31 +26,6 @@ from jaxformer.models.transformer import (
     select,
 )
 from jaxformer.modules import AttentionFunction, CapturedAttention
-
-
-@dataclasses.dataclass(frozen=True)
-class EncoderDecoderConfig(TransformerConfig):
-    """The shape of an encoder-decoder; the defaults are the paper's base model (table 3)."""
-
-    source_vocab_size: int = 0
-    """The number of source token ids; 0 is replaced by the tokenizer's before the model is built."""
-    target_vocab_size: int = 0
-    """The number of target token ids; 0 is replaced in the same way."""
-    num_encoder_layers: int = 6
-    """The number of encoder blocks."""
-    num_decoder_layers: int = 6
-    """The number of decoder blocks."""
-    tie_embeddings: Literal["none", "inputs", "decoder", "all"] = "all"
-    """The embeddings that share one table: none; source and target; target and output; source, target and output."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tie_embeddings in ("inputs", "all") and self.source_vocab_size != self.target_vocab_size:
-            raise ValueError(
-                f"tie_embeddings={self.tie_embeddings!r} shares one table, so vocabularies must be equal: "
-                f"source {self.source_vocab_size}, target {self.target_vocab_size}"
-            )
-        check_decoder_positions(self)
 
 
 class EncoderDecoder(nnx.Module):

@@ -9,10 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from jaxformer.models.encoder import EncoderConfig
-from jaxformer.models.encoder_decoder import EncoderDecoderConfig
-from jaxformer.models.language_model import LanguageModelConfig
-from jaxformer.models.transformer import TransformerConfig
+from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, TransformerConfig
 
 
 def marian(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection
 
 import jax
@@ -10,13 +9,9 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
+from jaxformer.models.config import LanguageModelConfig
 from jaxformer.models.decoder import Context, Decoder, DecoderState
 from jaxformer.models.transformer import (
-    Activation,
-    NormPosition,
-    Positions,
-    TransformerConfig,
-    check_decoder_positions,
     decoder_options,
     make_embeddings,
     make_final_norm,
@@ -28,32 +23,6 @@ from jaxformer.models.transformer import (
     select,
 )
 from jaxformer.modules import AttentionFunction, CapturedAttention
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LanguageModelConfig(TransformerConfig):
-    """The shape of a language model; the defaults are GPT-2's choices (Radford et al. 2019) at a small size."""
-
-    vocab_size: int = dataclasses.field(default=0, kw_only=False)
-    """The number of token ids; 0 is replaced by the tokenizer's before the model is built."""
-    num_layers: int = 6
-    """The number of blocks."""
-    norm_position: NormPosition = "pre"
-    """The position of the norms: see `TransformerConfig`."""
-    activation: Activation = "gelu"
-    """The feed-forward nonlinearity."""
-    positions: Positions = "learned"
-    """The way in which positions are known: see `TransformerConfig`."""
-    tie_embeddings: bool = True
-    """Makes the table of the token embeddings the output projection too."""
-    causal: bool = True
-    """Lets a token see only itself and the tokens before it. Without this mask, training learns to copy the next token,
-    which does not exist yet when text is generated: the loss falls to 0 and the text is nonsense."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.causal:
-            check_decoder_positions(self)
 
 
 class LanguageModel(nnx.Module):

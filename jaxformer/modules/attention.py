@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxformer import functional, masks
 from jaxformer.axes import constrain
+from jaxformer.dims import resolve_head_dim as resolve_head_dim
 from jaxformer.functional.attention.base import Score, row_of_positions
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.cache import KeyValueCache, empty_cache, write
@@ -28,19 +29,6 @@ class KeyValue(NamedTuple):
 
     key: jax.Array  # [B, S, K, H]
     value: jax.Array  # [B, S, K, H]
-
-
-def resolve_head_dim(d_model: int, num_heads: int, num_kv_heads: int, head_dim: int | None = None) -> int:
-    """Returns `head_dim`, by default ``d_model / num_heads``, after checking the numbers of heads.
-
-    Raises:
-      ValueError: `d_model` is not a multiple of `num_heads`, or `num_heads` not one of `num_kv_heads`.
-    """
-    if num_heads < 1 or (head_dim is None and d_model % num_heads):
-        raise ValueError(f"d_model ({d_model}) must be divisible by num_heads ({num_heads})")
-    if num_kv_heads < 1 or num_heads % num_kv_heads:
-        raise ValueError(f"num_heads ({num_heads}) must be divisible by num_kv_heads ({num_kv_heads})")
-    return d_model // num_heads if head_dim is None else head_dim
 
 
 class Output(nnx.Module):

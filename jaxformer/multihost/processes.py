@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import platform
+from typing import Any
+
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
@@ -46,3 +50,15 @@ def decided(by_first: bool) -> bool:
 def asked_to_stop(step: int) -> bool:
     """Returns True if a process got SIGTERM: in all processes at the same step, the first that none has passed."""
     return jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step)
+
+
+def facts() -> dict[str, Any]:
+    """Returns the host of this process, the number of processes and devices, and the flags of JAX and its compilers."""
+    kind = jax.devices()[0].device_kind
+    flags = {name: text for name, text in os.environ.items() if name.startswith(("XLA_", "JAX_", "LIBTPU_", "NCCL_"))}
+    return {
+        "host": platform.node(),
+        "processes": jax.process_count(),
+        "devices": f"{jax.device_count()} x {kind}",
+        "flags": flags,
+    }

@@ -1,1 +1,5 @@
 """Forecasts of a training step on target hardware, ahead of time: topology, collectives, roofline, memory."""
+
+from jaxformer import lazy
+
+__getattr__ = lazy.members(__name__, dict.fromkeys("forecast hlo roofline topology".split(), ""))

@@ -2,3 +2,7 @@
 
 `base` defines a task, `registry` has the tasks by name, `runner` and `planner` do the work that all tasks share.
 """
+
+from jaxformer import lazy
+
+__getattr__ = lazy.members(__name__, dict.fromkeys("base config planner registry rundir runner trainer".split(), ""))

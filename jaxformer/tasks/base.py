@@ -28,6 +28,9 @@ from jaxformer.tasks.config import TaskConfig as TaskConfig
 Say = Callable[[str], None]
 """A function that shows one line to the user."""
 
+Keep = Callable[[str, Sequence[Mapping[str, Any]]], None]
+"""A function that takes the name of a corpus, and a row for each example: its prediction and its own scores."""
+
 
 class Corpus(Protocol):
     """Data as read, such as text or the paths of images. Reading it writes nothing."""
@@ -239,9 +242,11 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
 
     @abc.abstractmethod
     def evaluate(
-        self, config: ConfigT, corpus: CorpusT, predictor: PredictorT, *, split: str, say: Say
+        self, config: ConfigT, corpus: CorpusT, predictor: PredictorT, *, split: str, say: Say, keep: Keep
     ) -> dict[str, list[Score]]:
         """Returns the scores of a split ("test" or "validation"), by the name of the corpus.
+
+        A task whose examples have scores of their own gives them to `keep`.
 
         Raises:
           DataError: there is no such split.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from jaxformer.config import PLACE, at_least
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.optimizers import OptimizerConfig
+from jaxformer.config import PLACE, at_least, check_numbers
+from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +30,7 @@ class TaskConfig:
     """Steps, validation, checkpoints."""
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         at_least(0, self, "seed")
         if self.seed >= 2**32:  # JAX's keys would be those of a smaller seed
             raise ValueError(f"seed must be less than 2**32, got {self.seed}")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TASKS = {
     "translation": "jaxformer.tasks.translation.task",
-    "language_model": "jaxformer.tasks.language_model",
+    "language_model": "jaxformer.tasks.language_model.task",
 }
 """The module of each task, by the name that is saved in a run's config.json. A module holds its task as ``TASK``.
 
@@ -37,9 +37,23 @@ Another package adds a task by an entry point of the group ``jaxformer.tasks``, 
 BUILTIN = {
     "demo": "jaxformer.tasks.translation.presets",
     "translation": "jaxformer.tasks.translation.presets",
-    "language_model": "jaxformer.tasks.language_model",
+    **dict.fromkeys(
+        ("translation:tiny", "translation:small", "translation:base", "translation:big"),
+        "jaxformer.tasks.translation.presets",
+    ),
+    "language_model": "jaxformer.tasks.language_model.presets",
+    **dict.fromkeys(
+        ("language_model:tiny", "language_model:small", "language_model:base", "language_model:big"),
+        "jaxformer.tasks.language_model.presets",
+    ),
 }
-"""The module of each built-in configuration, a function of this name."""
+"""The module of each built-in configuration, a function of this name or, with a colon, of what follows it."""
+
+CONFIGS = {
+    "translation": ("jaxformer.tasks.translation.config", "TranslationConfig"),
+    "language_model": ("jaxformer.tasks.language_model.config", "LanguageModelingConfig"),
+}
+"""The configuration class of each task that has it in a light module; the class of others is ``TASK.config``."""
 
 AnyTask: TypeAlias = "Task[Any, Any, Any, Any, Any]"
 
@@ -54,6 +68,18 @@ def get(name: str) -> AnyTask:
     if name not in TASKS:
         raise ConfigError(f"unknown task {name!r}{did_you_mean(name, TASKS)}")
     return importlib.import_module(TASKS[name]).TASK
+
+
+def config_class(name: str) -> type[TaskConfig]:
+    """Returns the configuration class of a task; of the built-in tasks nothing else is imported.
+
+    Raises:
+      ConfigError: there is no such task.
+    """
+    if name in CONFIGS:
+        module, kind = CONFIGS[name]
+        return getattr(importlib.import_module(module), kind)
+    return get(name).config
 
 
 def _add_installed(name: str) -> None:
@@ -90,7 +116,7 @@ def read_config(path: pathlib.Path) -> TaskConfig:
     if not isinstance(name, str):
         raise ConfigError(f"{path} is of task {name!r}; there are {', '.join(sorted(TASKS))}")
     try:
-        return from_data(get(name).config, saved.get("config"))
+        return from_data(config_class(name), saved.get("config"))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -114,9 +140,10 @@ def configure(reference: str | os.PathLike[str], **settings: Any) -> TaskConfig:
 def resolve(reference: str) -> TaskConfig:
     """Returns the configuration that a reference names.
 
-    A reference is, in this order: a saved ``config.json``; ``path/file.py[:function]``; a built-in name; a name below
-    ``./experiments`` such as ``translation/multi30k:en_de`` or ``multi30k:en_de``; ``package.module:function``. Without
-    a function, it is the only public function of the file. Only the named file is run.
+    A reference is, in this order: a saved ``config.json``; ``path/file.py[:function]``; a built-in name such as
+    ``translation:tiny``; a name below ``./experiments`` such as ``translation/multi30k:en_de`` or ``multi30k:en_de``;
+    ``package.module:function``. Without a function, it is the only public function of the file. Only the named file is
+    run.
 
     Raises:
       ConfigError: there is no such configuration; the message has the nearest name.
@@ -127,7 +154,7 @@ def resolve(reference: str) -> TaskConfig:
     if path.endswith(".py"):
         return _call(_load_file(pathlib.Path(path)), function, reference)
     if reference in BUILTIN:
-        return _call(importlib.import_module(BUILTIN[reference]), reference, reference)
+        return _call(importlib.import_module(BUILTIN[reference]), function or path, reference)
     if file := _below_experiments(path):
         return _call(_load_file(file), function, reference)
     if function and all(part.isidentifier() for part in path.split(".")):
@@ -148,7 +175,8 @@ def catalog() -> list[tuple[str, str]]:
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
             raise ConfigError(f"{module} is not installed")
-        entries += [entry for entry in _functions(pathlib.Path(spec.origin)) if entry[0] == name]
+        functions = dict(_functions(pathlib.Path(spec.origin)))
+        entries.append((name, functions[name.rpartition(":")[2]]))
     root = pathlib.Path("experiments")
     for file in sorted(root.glob("**/*.py")):
         if file.name.startswith("_") or not file.is_file():

@@ -4,11 +4,13 @@
 
     run/
       config.json        the task and its resolved configuration
-      provenance.json    versions, platform, hash of the data
+      provenance.json    versions, platform, hash of the data; of each start the date, command, commit and devices
       tokenizer.model    the vocabulary (tokenizer.json for characters)
       checkpoints/       parameters, optimizer, position in the data
       init.json          with `init_from`: the parameters taken from the other run, and the reasons for the rest
       log.jsonl          every training step and validation, once
+      time.json          where the time went, for each start
+      profile/           with --profile: a trace of some steps
       curves.png         the loss curves
       .lock              while it is trained: the process that does so
 """
@@ -20,6 +22,10 @@ import importlib.metadata
 import json
 import pathlib
 import platform
+import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -134,13 +140,48 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     return data
 
 
-def write_provenance(out: pathlib.Path, **facts: Any) -> None:
-    """Saves the facts that are needed to repeat the run: versions, platform, and `facts`."""
+def write_provenance(out: pathlib.Path, *, start: Mapping[str, Any] | None = None, **facts: Any) -> None:
+    """Saves the facts that are needed to repeat the run: versions, platform, and `facts`.
+
+    Args:
+      start: facts of this start, such as its devices; they are added to those of earlier starts.
+    """
     versions = {}
     for name in PACKAGES:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "not installed"
+    path = out / "provenance.json"
+    starts = read_json(path).get("starts", []) if path.exists() else []
+    now = {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": sys.orig_argv,
+        **_code(),
+        **(start or {}),
+    }
     about = {"python": platform.python_version(), "platform": platform.platform(), "versions": versions, **facts}
-    write_text(out / "provenance.json", json.dumps(about, indent=2) + "\n")
+    about["starts"] = [*starts, now]
+    write_text(path, json.dumps(about, indent=2) + "\n")
+
+
+def _code() -> dict[str, Any]:
+    """Returns the git commit of this package's source and whether it has changes; or of the working directory's."""
+    for folder in (pathlib.Path(__file__).parent, pathlib.Path.cwd()):
+        # A package in the environment of another project is no part of its repository.
+        commit = _git(folder, "rev-parse", "HEAD")
+        if commit and (folder == pathlib.Path.cwd() or _git(folder, "ls-files", pathlib.Path(__file__).name)):
+            dirty = bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+            return {"commit": commit, "dirty": dirty, "repository": _git(folder, "rev-parse", "--show-toplevel")}
+    return {"commit": None, "dirty": None, "repository": None}
+
+
+def _git(folder: pathlib.Path, *words: str) -> str:
+    """Returns the output of a git command; empty without git, or outside a repository."""
+    git = shutil.which("git")
+    if git is None:
+        return ""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run([git, "-C", folder, *words], capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
+        return done.stdout.strip()
+    return ""

@@ -20,26 +20,38 @@ from jaxformer.config import changed, fingerprint
 from jaxformer.errors import ConfigError, JaxformerError, did_you_mean
 from jaxformer.evaluation.scores import Score
 from jaxformer.files import local_path, write_text
-from jaxformer.modules.pure import Params
 from jaxformer.multihost import cluster, processes, storage
 from jaxformer.sharding import Placement
-from jaxformer.tasks import registry, run_lock, rundir, warm_start
-from jaxformer.tasks.base import Corpus, Data, Predictor, Say, TaskConfig
+from jaxformer.tasks import registry, restore, run_lock, rundir, warm_start
+from jaxformer.tasks.base import Corpus, Data, Keep, Predictor, Say, TaskConfig
 from jaxformer.tasks.registry import AnyTask
-from jaxformer.tasks.trainer import Trainer, make_trainer
+from jaxformer.tasks.trainer import Trainer, check_memory, make_trainer
+from jaxformer.tasks.validation import Validation as Validation
 from jaxformer.training.logging import JsonLog, TensorBoard
+from jaxformer.training.profile import profiled_steps
 from jaxformer.training.progress import peak_flops, print_line, reporter
 
 Path = str | os.PathLike[str]
 
 
-def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> training.Result:
+def train(
+    config: TaskConfig,
+    out: Path,
+    *,
+    console: Console | None = None,
+    hooks: Sequence[training.Hook] = (),
+    profile: str = "",
+    began: float | None = None,
+) -> training.Result:
     """Trains into the run directory `out`, or resumes the run in it.
 
     If a run has several processes, all call this with the same arguments and the same `out` on shared storage.
 
     Args:
       console: the console that shows progress; by default standard error.
+      hooks: objects that are told of steps, validations, checkpoints and the end; see `training.Hook`.
+      profile: steps to trace into ``out/profile``: FIRST:LAST, or a number of steps after the tenth.
+      began: the time of day, in seconds, at which the work began; by default now.
 
     Raises:
       ConfigError: settings that contradict each other, the mesh, or the model; or `out` belongs to another
@@ -55,12 +67,14 @@ def train(config: TaskConfig, out: Path, *, console: Console | None = None) -> t
     training.make_schedule(config.optimizer, steps=config.train.steps)
     _check_metric(task, config.train.metric)
     task.check(config)
-    files = ("config.json", "provenance.json", *task.vocabulary_files)
-    storage.shared_run(out, files)
+    _check_memory(task, config, placement)
+    storage.shared_run(out, _files(task))
     rundir.holds_run(out)  # other files are refused before anything is written among them
     with run_lock.held(out):
-        storage.shared_run(out, files)  # otherwise one process would resume the run that another begins
-        return _train_alone(task, config, out, placement, console, files)
+        storage.shared_run(out, _files(task))  # otherwise one process would resume the run that another begins
+        account = training.Account(out / "time.json" if processes.first() else None, began=began or time.time())
+        outputs = training.Outputs(hooks=hooks if processes.first() else (), account=account)
+        return _train_alone(task, config, out, placement, console, outputs, profile)
 
 
 def _train_alone(
@@ -69,7 +83,8 @@ def _train_alone(
     out: pathlib.Path,
     placement: Placement,
     console: Console,
-    files: Sequence[str],
+    outputs: training.Outputs,
+    profile: str,
 ) -> training.Result:
     """Trains in a run directory that no other training uses."""
     resumed = rundir.holds_run(out)
@@ -84,8 +99,8 @@ def _train_alone(
     try:
         if not resumed:
             _claim(out, task, config)
-            storage.shared_run(out, files)
-        return _train(task, config, corpus, out, placement, console, resumed)
+            storage.shared_run(out, _files(task))
+        return _train(task, config, corpus, out, placement, console, resumed, outputs, profile)
     except (JaxformerError, OSError):
         if processes.first():
             rundir.release(out, task.vocabulary_files)  # what only the data or the other run could show
@@ -100,6 +115,8 @@ def _train(
     placement: Placement,
     console: Console,
     resumed: bool,
+    outputs: training.Outputs,
+    profile: str,
 ) -> training.Result:
     """Trains in a run directory that is claimed."""
     say = functools.partial(print_line, console)
@@ -107,14 +124,14 @@ def _train(
     if resumed:
         rundir.check_vocabulary(out, data.vocabulary.fingerprint)
     if processes.first():
-        _write_provenance(out, config, corpus, data)
+        _write_provenance(out, config, corpus, data, placement)
     trainer = make_trainer(task, config, data.vocabulary.vocab_size, placement)
     abstract = trainer.abstract_state()
     timeout = training.save_seconds(abstract)
     with training.Checkpoints(out / "checkpoints", keep_last=config.train.keep_last, timeout=timeout) as checkpoints:
         restored = checkpoints.restore_latest(abstract) if resumed else None
         if restored is None:
-            state, progress = _first_state(task, config, trainer, out, say), training.Progress()
+            state, progress = first_state(config, trainer, out, say), training.Progress()
         else:
             state, progress = restored[0], training.Progress(**restored[1]["progress"])
             say(f"resumed from step {int(state.step):,}")
@@ -123,9 +140,11 @@ def _train(
             f"{trainer.network.num_parameters:,} parameters on {_described(placement)}; "
             f"peak {peak / 1e12:.2f} TFLOP/s ({source})"
         )
-        outputs = training.Outputs(checkpoints)
+        outputs.checkpoints, done = checkpoints, int(state.step)
         if processes.first():
-            done = int(state.step)
+            outputs.profile = (
+                training.Profile(out / "profile", *profiled_steps(profile, start=done)) if profile else None
+            )
             outputs.log = JsonLog(out / "log.jsonl", step=done)
             outputs.board = TensorBoard(out / "tensorboard", step=done) if config.train.tensorboard else None
             outputs.reporter = reporter(console, start=done, steps=config.train.steps)
@@ -147,6 +166,7 @@ def _train(
                 if output is not None:
                     output.close()
     say(f"{result.reason} at step {int(result.state.step):,}; {result.programs} compiled training programs")
+    say(outputs.account.report())
     return result
 
 
@@ -154,6 +174,20 @@ def _check_metric(task: AnyTask, metric: str) -> None:
     names = ("loss", *task.figures)
     if metric not in names:
         raise ConfigError(f"unknown train.metric {metric!r}{did_you_mean(metric, names)}")
+
+
+def _check_memory(task: AnyTask, config: TaskConfig, placement: Placement) -> None:
+    """Checks that a model and a batch of these settings fit into memory, before data are read."""
+    try:
+        vocab_size = task.planned_vocab_size(config)
+    except ConfigError:  # only the data say how large it is
+        vocab_size = 1
+    check_memory(make_trainer(task, config, vocab_size, placement).network, placement)
+
+
+def _files(task: AnyTask) -> tuple[str, ...]:
+    """Returns the names of the files of a run that a resumed training reads."""
+    return "config.json", "provenance.json", *task.vocabulary_files
 
 
 def _claim(out: pathlib.Path, task: AnyTask, config: TaskConfig) -> None:
@@ -175,6 +209,8 @@ def _prepare(
     data = task.prepare(config, corpus, out)
     for line in data.report:
         say(line)
+    if corpus.fingerprints["validation"] == corpus.fingerprints["train"]:
+        say("WARNING: the validation data are the training data: validations and `best` say nothing about new data")
     say(f"data prepared in {time.perf_counter() - began:.1f} s")
     ways = placement.length_ways
     if uneven := [length for length in data.lengths if length % ways]:
@@ -185,21 +221,25 @@ def _prepare(
     return data
 
 
-def _write_provenance(out: pathlib.Path, config: TaskConfig, corpus: Corpus, data: Data[Any]) -> None:
+def _write_provenance(
+    out: pathlib.Path, config: TaskConfig, corpus: Corpus, data: Data[Any], placement: Placement
+) -> None:
     rundir.write_provenance(
-        out, config=fingerprint(config), data=dict(corpus.fingerprints), tokenizer=data.vocabulary.fingerprint
+        out,
+        start={**processes.facts(), "mesh": dict(placement.mesh.shape)},
+        config=fingerprint(config),
+        data=dict(corpus.fingerprints),
+        tokenizer=data.vocabulary.fingerprint,
     )
 
 
-def _first_state(
-    task: AnyTask, config: TaskConfig, trainer: Trainer, out: pathlib.Path, say: Say
-) -> training.TrainState:
+def first_state(config: TaskConfig, trainer: Trainer, out: pathlib.Path, say: Say) -> training.TrainState:
     """Returns the state before the first step, with the parameters of another run if `init_from` names one."""
     state = trainer.new_state()
     if not config.init_from:
         return state
     source, checkpoint = _split_init(config.init_from)
-    params, _ = _load_params(source, checkpoint, trainer.config.mesh)
+    params, _ = restore.load_params(source, checkpoint, trainer.config.mesh)
     params, about = warm_start.merge(state.params, params)
     if not about.taken:
         raise ConfigError(f"init_from {config.init_from}: no parameter fits; {about.report()[1].strip()}")
@@ -224,35 +264,10 @@ def _check_init(text: str) -> None:
     run, checkpoint = _split_init(text)
     registry.read_config(run)
     if checkpoint != "average":
-        with _checkpoints(run) as saved:
-            _choose(saved, checkpoint)
+        with restore.open_checkpoints(run) as saved:
+            restore.choose_step(saved, checkpoint)
     elif not (run / "average").is_dir():
-        raise _no_average(run)
-
-
-def _no_average(run: pathlib.Path) -> training.CheckpointError:
-    return training.CheckpointError(f"{run} has no averaged parameters; run `jaxformer average {run}` first")
-
-
-class Validation:
-    """The validation loss of a state, and the further figures of its task."""
-
-    def __init__(self, task: AnyTask, config: TaskConfig, corpus: Corpus, data: Data[Any], trainer: Trainer):
-        self._task, self._config, self._corpus, self._data, self._trainer = task, config, corpus, data, trainer
-        placement = trainer.placement
-        self._loss = jax.jit(placement.under(trainer.network.validation_loss), out_shardings=placement.replicated)
-
-    def __call__(self, state: training.TrainState) -> Mapping[str, float]:
-        params, trainer = training.best_params(state), self._trainer
-        total = count = 0.0
-        for batch in trainer.on_devices(self._data.validation_batches(trainer.rows)):
-            batch_total, batch_count = jax.device_get(self._loss(params, batch))
-            total, count = total + float(batch_total), count + float(batch_count)
-        predictor = self._task.predictor(
-            self._config, self._data.vocabulary, trainer.network.net, params, trainer.placement, (int(state.step),)
-        )
-        figures = self._task.validation_figures(self._config, self._corpus, self._data, predictor)
-        return {"loss": total / count, **figures}
+        raise restore.no_average(run)
 
 
 def load(
@@ -284,62 +299,8 @@ def predictor(run: pathlib.Path, config: TaskConfig, *, checkpoint: str = "best"
     vocabulary = task.vocabulary(run)
     rundir.check_vocabulary(run, vocabulary.fingerprint)
     trainer = make_trainer(task, config, vocabulary.vocab_size, Placement(sharding.mesh(mesh)))
-    params, steps = _restore(run, trainer, checkpoint)
+    params, steps = restore.restore_params(run, trainer, checkpoint)
     return task.predictor(config, vocabulary, trainer.network.net, params, trainer.placement, steps)
-
-
-def _load_params(run: pathlib.Path, checkpoint: str, mesh: str) -> tuple[Params, tuple[int, ...]]:
-    """Returns the parameters of a run, and their steps."""
-    config = registry.read_config(run)
-    task = registry.task_of(config)
-    size = task.vocabulary(run).vocab_size
-    return _restore(run, make_trainer(task, config, size, Placement(sharding.mesh(mesh))), checkpoint)
-
-
-def _restore(run: pathlib.Path, trainer: Trainer, checkpoint: str) -> tuple[Params, tuple[int, ...]]:
-    abstract = trainer.abstract_state()
-    if checkpoint == "average":
-        if not (run / "average").is_dir():  # it would be made
-            raise _no_average(run)
-        with training.Checkpoints(run / "average") as saved:
-            restored = saved.restore_latest(abstract.params)
-        if restored is None:
-            raise _no_average(run)
-        return restored[0], tuple(restored[1].get("averaged", ()))
-    with _checkpoints(run) as saved:
-        state, _ = saved.restore(_choose(saved, checkpoint), _without_moments(abstract))
-    return training.best_params(state), (int(state.step),)
-
-
-def _checkpoints(run: pathlib.Path) -> training.Checkpoints:
-    """Opens the checkpoints of a run for reading, without making their folder."""
-    folder = run / "checkpoints"
-    if not folder.is_dir():
-        raise _no_checkpoint(folder)
-    return training.Checkpoints(folder)
-
-
-def _no_checkpoint(folder: pathlib.Path) -> training.CheckpointError:
-    return training.CheckpointError(f"no checkpoint in {folder} yet")
-
-
-def _choose(saved: training.Checkpoints, checkpoint: str) -> int:
-    steps = saved.steps()
-    if not steps:
-        raise _no_checkpoint(saved.directory)
-    if checkpoint == "last":
-        return steps[-1]
-    if checkpoint == "best":
-        best = saved.best_step()
-        return steps[-1] if best is None else best
-    if checkpoint.isdecimal() and int(checkpoint) in steps:
-        return int(checkpoint)
-    raise ConfigError(f"no checkpoint {checkpoint!r}; there are best, last, average and steps {steps}")
-
-
-def _without_moments(state: training.TrainState) -> training.TrainState:
-    """Returns the shapes of a state without the optimizer's, two thirds of a checkpoint, which need not be read."""
-    return dataclasses.replace(state, optimizer=jax.tree.map(lambda _: ..., state.optimizer))
 
 
 def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
@@ -358,9 +319,9 @@ def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     config = registry.read_config(run)
     task = registry.task_of(config)
     trainer = make_trainer(task, config, task.vocabulary(run).vocab_size, Placement(sharding.mesh(mesh)))
-    with _checkpoints(run) as saved:
+    with restore.open_checkpoints(run) as saved:
         steps = saved.steps()[-min(last, config.train.keep_last) :]
-        params = saved.average(_without_moments(trainer.abstract_state()), steps)
+        params = saved.average(restore.without_moments(trainer.abstract_state()), steps)
     timeout = training.save_seconds(params)
     with run_lock.held(run / "average"), training.Checkpoints(run / "average", keep_last=1, timeout=timeout) as target:
         number = max([steps[-1], *(old + 1 for old in target.steps())])  # of the folder; its contents name the steps
@@ -375,6 +336,7 @@ def evaluate(
     split: str = "",
     data_dir: Path = "",
     say: Say | None = None,
+    keep: Keep = lambda name, rows: None,
 ) -> dict[str, list[Score]]:
     """Returns the scores of a run on a split of its data, by the name of the corpus.
 
@@ -382,6 +344,7 @@ def evaluate(
       predictor: the result of `load`; by default for the best checkpoint.
       split: "test" or "validation"; by default the task's `default_split`.
       data_dir: the folder of the corpora, if it has moved since training.
+      keep: called with the name of a corpus, and a row for each example: its prediction and its own scores.
 
     Raises:
       ConfigError: the run was trained on other data, which may contain the held-out part of this data.
@@ -394,7 +357,8 @@ def evaluate(
     task = registry.task_of(config)
     corpus = task.read(config)
     rundir.check_data(run, corpus.fingerprints)
-    return task.evaluate(config, corpus, predictor or load(run), split=split or task.default_split, say=say or print)
+    split = split or task.default_split
+    return task.evaluate(config, corpus, predictor or load(run), split=split, say=say or print, keep=keep)
 
 
 def _described(placement: Placement) -> str:

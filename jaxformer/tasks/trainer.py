@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic
 
 import jax
 import numpy as np
 import optax
 
-from jaxformer import functional, sharding, targets, training
+from jaxformer import functional, hardware, sharding, targets, training
 from jaxformer.errors import ConfigError
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params
@@ -74,6 +75,7 @@ class Trainer(Generic[BatchT]):
             nonfinite="skip" if train.nonfinite == "skip" else "abort",
             ema_decay=train.ema_decay,
             shardings=self.shardings,
+            learning_rate=training.make_schedule(self.config.optimizer, steps=train.steps),
         )
 
     def lower(self, num_rows: int, length: int) -> tuple[jax.stages.Lowered, tuple[int, ...]]:
@@ -122,6 +124,41 @@ def make_trainer(
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
     return Trainer(config, network, placement)
+
+
+def check_memory(network: Network[BatchT], placement: Placement) -> None:
+    """Checks, before anything is allocated, that the devices can hold the state of a training and a batch.
+
+    Training needs more: the sum has only parameters, gradient, moments and the batch, divided among all devices.
+
+    Raises:
+      ConfigError: they cannot; the message has the sizes.
+    """
+    devices = placement.mesh.devices.flatten().tolist()
+    shape = network.planned_shape(*network.largest_batch)
+    state, batch = 4 * _bytes(network.net.shapes), _bytes(network.abstract_batch(shape, placement.rows))
+    needed, available = state + batch, total_memory(devices)
+    if needed > available:
+        what = f"a batch of {network.describe(shape)}"
+        if state > batch:
+            what = f"a model of {network.num_parameters:,} parameters, with gradient and moments,"
+        raise ConfigError(
+            f"{what} needs at least {needed / 1e9:,.1f} GB of memory, but there are {available / 1e9:,.1f} GB on "
+            f"{len(devices)} device{'s' if len(devices) > 1 else ''}; choose a smaller one"
+        )
+
+
+def total_memory(devices: Sequence[Any]) -> float:
+    """Returns the bytes of memory of these devices, infinity if unknown; those of a CPU share the memory of a host."""
+    if devices[0].platform == "cpu":
+        return float(hardware.host_memory() * len({device.process_index for device in devices}))
+    here = [device for device in devices if device.process_index == jax.process_index()]
+    stats = here[0].memory_stats() if here else None
+    return float(stats["bytes_limit"] * len(devices)) if stats and "bytes_limit" in stats else math.inf
+
+
+def _bytes(shapes: Any) -> int:
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
 
 
 def attention_on(placement: Placement) -> AttentionFunction:

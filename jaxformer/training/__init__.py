@@ -1,19 +1,57 @@
 """Training: state, step, loop, checkpoints and logs; independent of any task."""
 
-from jaxformer.training.checkpoint import CheckpointError as CheckpointError
-from jaxformer.training.checkpoint import Checkpoints as Checkpoints
-from jaxformer.training.checkpoint import save_seconds as save_seconds
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jaxformer import lazy
+from jaxformer.training.config import OptimizerConfig as OptimizerConfig
 from jaxformer.training.config import TrainConfig as TrainConfig
-from jaxformer.training.loop import Progress as Progress
-from jaxformer.training.loop import Result as Result
-from jaxformer.training.loop import fit as fit
-from jaxformer.training.optimizers import OptimizerConfig as OptimizerConfig
-from jaxformer.training.optimizers import make_optimizer as make_optimizer
-from jaxformer.training.optimizers import make_schedule as make_schedule
-from jaxformer.training.recorder import NonFiniteError as NonFiniteError
-from jaxformer.training.recorder import Outputs as Outputs
-from jaxformer.training.replicated import make_replicated_step as make_replicated_step
-from jaxformer.training.state import TrainState as TrainState
-from jaxformer.training.state import best_params as best_params
-from jaxformer.training.state import create as create
-from jaxformer.training.step import make_step as make_step
+
+if TYPE_CHECKING:
+    from jaxformer.training.account import Account as Account
+    from jaxformer.training.checkpoint import CheckpointError as CheckpointError
+    from jaxformer.training.checkpoint import Checkpoints as Checkpoints
+    from jaxformer.training.checkpoint import save_seconds as save_seconds
+    from jaxformer.training.hooks import Hook as Hook
+    from jaxformer.training.loop import Progress as Progress
+    from jaxformer.training.loop import Result as Result
+    from jaxformer.training.loop import fit as fit
+    from jaxformer.training.mlflow_hook import MlflowHook as MlflowHook
+    from jaxformer.training.optimizers import make_optimizer as make_optimizer
+    from jaxformer.training.optimizers import make_schedule as make_schedule
+    from jaxformer.training.profile import Profile as Profile
+    from jaxformer.training.programs import OutOfMemoryError as OutOfMemoryError
+    from jaxformer.training.recorder import NonFiniteError as NonFiniteError
+    from jaxformer.training.recorder import Outputs as Outputs
+    from jaxformer.training.replicated import make_replicated_step as make_replicated_step
+    from jaxformer.training.state import TrainState as TrainState
+    from jaxformer.training.state import best_params as best_params
+    from jaxformer.training.state import create as create
+    from jaxformer.training.step import make_step as make_step
+    from jaxformer.training.wandb_hook import WandbHook as WandbHook
+
+__getattr__ = lazy.members(
+    __name__,
+    {
+        "account": "Account",
+        "checkpoint": "CheckpointError Checkpoints save_seconds",
+        "hooks": "Hook",
+        "loop": "Progress Result fit",
+        "optimizers": "make_optimizer make_schedule",
+        "profile": "Profile",
+        "programs": "OutOfMemoryError",
+        "recorder": "NonFiniteError Outputs",
+        "replicated": "make_replicated_step",
+        "state": "TrainState best_params create",
+        "step": "make_step",
+        "schedules": "",
+        "wandb_hook": "WandbHook",
+        "mlflow_hook": "MlflowHook",
+        "logging": "",
+        "progress": "",
+        "signals": "",
+        "watchdog": "",
+        "checksums": "",
+    },
+)

@@ -1,8 +1,9 @@
-"""The settings of a training that every task has."""
+"""The settings of a training that every task has. Importing them imports no JAX."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Literal
 
 from jaxformer.config import PLACE, at_least
@@ -60,3 +61,39 @@ class TrainConfig:
     def rollbacks(self) -> int:
         """The most times in a row that training goes back to a checkpoint."""
         return 3 if self.nonfinite == "rollback" else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """Adam as Vaswani et al. 2017 (section 5.3) set it, and its schedule."""
+
+    learning_rate: float = 7e-4
+    """Highest learning rate; the paper's is `schedules.noam_peak(d_model, warmup_steps)`."""
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
+    """Shape of the learning rate after warm-up."""
+    warmup_steps: int = 4000
+    """Steps of linear warm-up."""
+    decay_steps: int = 0
+    """Steps after which a cosine or linear schedule has reached 0; 0 means the length of the training."""
+    cooldown: float = 0.0
+    """Last fraction of the training, in [0, 1], over which the rate of any schedule falls to 0 in a straight line."""
+    b1: float = 0.9
+    """Decay of the gradient's average."""
+    b2: float = 0.98
+    """Decay of the squared gradient's average."""
+    epsilon: float = 1e-9
+    """Added to the root of the squared average."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay (Loshchilov and Hutter 2019), on matrices only."""
+    clip_norm: float = 0.0
+    """Largest global norm of the gradient; 0 does not clip."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "learning_rate", "warmup_steps", "decay_steps", "cooldown", "b1", "b2", "epsilon")
+        at_least(0, self, "weight_decay", "clip_norm")
+        for name in ("learning_rate", "epsilon", "weight_decay", "clip_norm"):
+            if getattr(self, name) == math.inf:
+                raise ConfigError(f"{name} must be finite, got inf")
+        for name in ("b1", "b2"):
+            if getattr(self, name) >= 1:
+                raise ConfigError(f"{name} must be less than 1, got {getattr(self, name)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -12,7 +13,9 @@ import jax
 
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
+from jaxformer.training.account import Part
 from jaxformer.training.config import TrainConfig
+from jaxformer.training.programs import Programs
 from jaxformer.training.recorder import NonFiniteError, Outputs, Recorder
 from jaxformer.training.signals import Request, first_request, stop_requests
 from jaxformer.training.state import TrainState
@@ -85,29 +88,30 @@ def fit(
     Raises:
       NonFiniteError: a loss or gradient was not finite, the step does not skip it, and no rollbacks are left.
       CheckpointError: a checkpoint could not be written.
+      OutOfMemoryError: a step needs more memory than there is.
       ConfigError: `config.metric` is not among the figures of the validation.
       ValueError: the batches end before the last step.
     """
     outputs, progress = outputs or Outputs(), progress or Progress()
-    recorder = Recorder(outputs, steps=config.steps, log_every=config.log_every)
+    recorder = Recorder(outputs, start=int(state.step), config=config)
+    run: Any = Programs(step, outputs.account) if isinstance(step, jax.stages.Wrapped) else step
     number, rollbacks, clock, target = int(state.step), 0, _Clock(config), _abstract(state)
     stream = _numbered(batches, number, progress.left_out)
-    with stop_requests() as requests, Watchdog(config.stall_minutes * 60) as watchdog:
+    with recorder, stop_requests(outputs.say) as requests, _Watch(config, recorder) as watch:
         reason = _complete(number, config, progress)
         while reason is None:
             number += 1
             try:
-                watchdog.at(f"waiting for the batch of step {number}")
-                index, batch = _next(stream, number, config)
-
-                watchdog.at(f"in step {number}", together=True)
-                state, metrics = step(state, batch)
-                recorder.dispatched(number, index, metrics, flops(batch) if flops else 0.0)
+                recorder.profile(number)
+                with watch.waiting(number):
+                    index, batch = _next(stream, number, config)
+                with watch.stepping(number):
+                    state, metrics = run(state, batch)
+                recorder.dispatched(number, index, metrics, flops(batch) if flops else 0.0, watch.waited)
 
                 score, better = None, False
                 if validate and _due(number, config.validate_every, last=number == config.steps):
-                    recorder.settle()
-                    watchdog.at(f"validating after step {number}", together=True)
+                    watch.settled(f"validating after step {number}", "validating")
                     figures = dict(validate(state))
                     score = _score(figures, config.metric, maximize)
                     better = progress.add(number, score)
@@ -117,25 +121,59 @@ def fit(
 
                 due = reason or better or clock.save_due(number) or _due(number, config.checkpoint_every)
                 if outputs.checkpoints and due:
-                    recorder.settle()
-                    watchdog.at(f"saving after step {number}", together=True)
+                    watch.settled(f"saving after step {number}", "saving")
                     outputs.checkpoints.save(number, state, {"progress": dataclasses.asdict(progress)}, score=score)
                     clock.saved()
+                    recorder.saved(number)
                     rollbacks = 0
             except NonFiniteError as error:
                 reason, rollbacks = None, rollbacks + 1  # a step that fails while it is saved is not the last
                 if rollbacks > config.rollbacks:
                     raise
-                watchdog.at(f"going back from step {error.step}", together=True)
+                watch.begin(f"going back from step {error.step}", "starting")
                 state, progress = _last_saved(outputs, target, progress, error)
                 number = int(state.step)
                 stream = _numbered(batches, number, progress.left_out)
                 recorder.went_back(number, error)
-        recorder.settle()
+        watch.settled("waiting for the last checkpoint", "saving")
         if outputs.checkpoints:  # a signal must not interrupt the last save
-            watchdog.at("waiting for the last checkpoint", together=True)
             outputs.checkpoints.wait()
-    return Result(state, reason, progress, _num_programs(step), recorder.skipped)
+        recorder.reason = reason
+    return Result(state, reason, progress, len(run) if isinstance(run, Programs) else 0, recorder.skipped)
+
+
+class _Watch(Watchdog):
+    """The watchdog of a training and the account of its time."""
+
+    def __init__(self, config: TrainConfig, recorder: Recorder):
+        super().__init__(config.stall_minutes * 60)
+        self._recorder = recorder
+        self.waited = 0.0
+
+    def begin(self, where: str, part: Part, *, together: bool = True) -> None:
+        """Records progress and the next action, `where`, for which the time of `part` runs; see `Watchdog.at`."""
+        self.at(where, together=together)
+        self._recorder.account.at(part)
+
+    def settled(self, where: str, part: Part) -> None:
+        """Reads the metrics of all steps, and begins something other than a step."""
+        self._recorder.settle()
+        self.begin(where, part)
+
+    @contextlib.contextmanager
+    def stepping(self, number: int) -> Iterator[None]:
+        """Names the step in a trace."""
+        self.begin(f"in step {number}", "stepping")
+        with jax.profiler.StepTraceAnnotation("train", step_num=number):
+            yield
+
+    @contextlib.contextmanager
+    def waiting(self, number: int) -> Iterator[None]:
+        """Measures the waiting for the batch of a step."""
+        self.begin(f"waiting for the batch of step {number}", "waiting for data", together=False)
+        began = time.perf_counter()
+        yield
+        self.waited = time.perf_counter() - began
 
 
 def _numbered(batches: Batches, start: int, left_out: list[int]) -> Iterator[tuple[int, Any]]:
@@ -219,8 +257,3 @@ def _last_saved(
 
 def _abstract(state: TrainState) -> TrainState:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
-
-
-def _num_programs(step: Step) -> int:
-    cache_size = getattr(step, "_cache_size", None)
-    return cache_size() if cache_size else 0

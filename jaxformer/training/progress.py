@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from jaxformer import hardware
+from jaxformer.training.account import duration
 
 
 class Reporter(Protocol):
     """A sink for the progress of the training loop."""
 
     def update(self, step: int, *, loss: float, tokens_per_second: float, utilization: float | None) -> None: ...
+
+    def tick(self, step: int, left: float) -> None:
+        """Takes the end of a step, and the seconds that are left."""
 
     def say(self, text: str) -> None: ...
 
@@ -27,17 +33,24 @@ class Bar:
     """A progress bar with loss, tokens/s, model FLOP utilization and time left."""
 
     def __init__(self, console: Console, *, start: int, steps: int):
-        columns = "step", "loss [b]{task.fields[loss]}[/b]", "{task.fields[rate]} tokens/s", "{task.fields[mfu]}"
-        text = [TextColumn(column) for column in columns]
-        self._bar = Progress(
-            text[0], MofNCompleteColumn(), BarColumn(), *text[1:], TimeRemainingColumn(), console=console
+        columns = (
+            "step",
+            "loss [b]{task.fields[loss]}[/b]",
+            "{task.fields[rate]} tokens/s",
+            "{task.fields[mfu]}",
+            "{task.fields[left]}",
         )
-        self._task = self._bar.add_task("", total=steps, completed=start, loss="-", rate="-", mfu="")
+        text = [TextColumn(column) for column in columns]
+        self._bar = Progress(text[0], MofNCompleteColumn(), BarColumn(), *text[1:], console=console)
+        self._task = self._bar.add_task("", total=steps, completed=start, loss="-", rate="-", mfu="", left="")
         self._bar.start()
 
     def update(self, step: int, *, loss: float, tokens_per_second: float, utilization: float | None) -> None:
         mfu = "" if utilization is None else f"MFU {utilization:.0%}"
         self._bar.update(self._task, completed=step, loss=f"{loss:.3f}", rate=f"{tokens_per_second:,.0f}", mfu=mfu)
+
+    def tick(self, step: int, left: float) -> None:
+        self._bar.update(self._task, completed=step, left=f"{duration(left)} left")
 
     def say(self, text: str) -> None:
         """Prints a line above the bar."""
@@ -50,21 +63,24 @@ class Bar:
 class Lines:
     """Plain lines, at most one every `seconds`, for files, pipes and schedulers."""
 
-    def __init__(self, console: Console, *, start: int, steps: int, seconds: float = 10.0):
+    def __init__(self, console: Console, *, steps: int, seconds: float = 10.0):
         self._console, self._steps, self._seconds = console, steps, seconds
-        self._start, self._began, self._last = start, time.monotonic(), 0.0
+        self._left, self._said, self._updated = "", -math.inf, -math.inf
 
     def update(self, step: int, *, loss: float, tokens_per_second: float, utilization: float | None) -> None:
         now = time.monotonic()
-        if now - self._last < self._seconds and step < self._steps:
+        if now - self._updated < self._seconds and step < self._steps:
             return
-        self._last = now
-        left = (now - self._began) / max(step - self._start, 1) * (self._steps - step)
+        self._said = self._updated = now
         mfu = "" if utilization is None else f", MFU {utilization:.0%}"
-        self.say(
-            f"step {step:,}/{self._steps:,}: loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s{mfu}, "
-            f"{int(left // 60)}:{int(left % 60):02d} left"
-        )
+        self.say(f"step {step:,}/{self._steps:,}: loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s{mfu}{self._left}")
+
+    def tick(self, step: int, left: float) -> None:
+        self._left = f", {duration(left)} left" if step < self._steps else ""
+        now = time.monotonic()
+        if self._left and now - self._said >= self._seconds:
+            self._said = now
+            self.say(f"step {step:,}/{self._steps:,}{self._left}")
 
     def say(self, text: str) -> None:
         print_line(self._console, text)
@@ -74,8 +90,32 @@ class Lines:
 
 
 def reporter(console: Console, *, start: int, steps: int) -> Reporter:
-    """Returns a bar if the console is a terminal, else lines."""
-    return (Bar if console.is_terminal else Lines)(console, start=start, steps=steps)
+    """Returns a bar if the console is a terminal that can redraw a line, which TERM=dumb cannot; else lines."""
+    return Bar(console, start=start, steps=steps) if console.is_interactive else Lines(console, steps=steps)
+
+
+class Count:
+    """The progress of work on `total` items, such as sentences, as lines at most every `seconds`.
+
+    >>> count = Count(3, "sentences", print, seconds=0.0)
+    >>> count(3)
+    3/3 sentences
+    """
+
+    def __init__(self, total: int, what: str, say: Callable[[str], None], *, seconds: float = 10.0):
+        self._total, self._what, self._say, self._seconds = total, what, say, seconds
+        self._began = self._said = time.monotonic()
+        self._done = 0
+
+    def __call__(self, number: int) -> None:
+        """Takes the number of items that were done since the last call."""
+        self._done += number
+        now = time.monotonic()
+        if now - self._said >= self._seconds:
+            self._said = now
+            left = (now - self._began) / self._done * (self._total - self._done)
+            ending = f", {duration(left)} left" if self._done < self._total else ""
+            self._say(f"{self._done:,}/{self._total:,} {self._what}{ending}")
 
 
 def print_line(console: Console, text: str) -> None:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Mapping
+import resource
+import sys
+from collections.abc import Mapping, Sequence
 
 import jax
 
 from jaxformer.errors import JaxformerError
+from jaxformer.training.account import Account, duration
 from jaxformer.training.checkpoint import Checkpoints
+from jaxformer.training.config import TrainConfig
+from jaxformer.training.hooks import Hook
 from jaxformer.training.logging import JsonLog, TensorBoard
+from jaxformer.training.profile import Profile
 from jaxformer.training.progress import Reporter
 from jaxformer.training.step import Metrics
+
+MEASURED = ("seconds", "tokens_per_second", "data_wait", "device_memory")
+"""The figures of a step in the log that differ from run to run: its time, its speed, the waiting for its batch, and
+the most bytes that a device of this process has held so far."""
 
 
 class NonFiniteError(JaxformerError, ArithmeticError):
@@ -32,32 +41,46 @@ class Outputs:
     board: TensorBoard | None = None
     reporter: Reporter | None = None
     peak_flops: float | None = None
+    hooks: Sequence[Hook] = ()
+    profile: Profile | None = None
+    account: Account = dataclasses.field(default_factory=Account)
+
+    def say(self, text: str) -> None:
+        """Shows a line, if there is a reporter."""
+        if self.reporter:
+            self.reporter.say(text)
 
 
 class Recorder:
-    """Reads each step's metrics one step late and passes them on to logs and screen."""
+    """Reads each step's metrics one step late and passes them on to logs, screen and hooks."""
 
-    def __init__(self, outputs: Outputs, *, steps: int, log_every: int):
-        self._outputs, self._steps, self._every = outputs, steps, log_every
+    def __init__(self, outputs: Outputs, *, start: int, config: TrainConfig):
+        self._outputs, self._start, self._last = outputs, start, start
+        self.account, self.reason = outputs.account, ""
+        self._steps, self._every = config.steps, config.log_every
         self.skipped = 0
-        self._waiting: tuple[int, int, Metrics, float] | None = None
+        self._waiting: tuple[int, int, Metrics, float, float] | None = None
+        self._unsaved: int | None = None
+        self._foretold = False
+        self._mark = outputs.account.stepping()
         self._new_window()
 
     def _new_window(self) -> None:
-        self._since, self._loss, self._tokens, self._flops = time.perf_counter(), 0.0, 0.0, 0.0
+        self._since, self._loss, self._tokens, self._flops = self._outputs.account.stepping(), 0.0, 0.0, 0.0
 
-    def dispatched(self, number: int, batch: int, metrics: Metrics, flops: float) -> None:
+    def dispatched(self, number: int, batch: int, metrics: Metrics, flops: float, data_wait: float) -> None:
         """Takes the metrics of a step on a batch of the batch plan, and records those of the step before."""
         self.catch_up()
-        self._waiting = (number, batch, metrics, flops)
+        self._waiting = (number, batch, metrics, flops, data_wait)
 
     def catch_up(self) -> None:
         """Records the waiting metrics, and flushes the log, so that they are not lost if the process is killed."""
         if self._waiting is None:
             return
-        number, batch, metrics, flops = self._waiting
+        number, batch, metrics, flops, data_wait = self._waiting
         self._waiting = None
-        self._record(number, batch, {name: float(value) for name, value in jax.device_get(metrics).items()}, flops)
+        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        self._record(number, batch, values, flops, data_wait)
         if self._outputs.log:
             self._outputs.log.flush()
 
@@ -66,15 +89,22 @@ class Recorder:
         self._waiting = None
         if self._outputs.log:
             self._outputs.log.rewind(number)
+        self._last = number
         self._new_window()
-        if self._outputs.reporter:
-            self._outputs.reporter.say(f"{error}; back to step {number:,}, without that batch")
+        self._outputs.say(f"{error}; back to step {number:,}, without that batch")
 
     def settle(self) -> None:
         """Catches up, and flushes TensorBoard: a kill after a checkpoint must not lose the steps that led to it."""
         self.catch_up()
         if self._outputs.board:
             self._outputs.board.flush()
+
+    def profile(self, number: int) -> None:
+        """Starts or stops the trace before step `number`, if it is due."""
+        profile = self._outputs.profile
+        if profile and profile.due(number):
+            self.settle()
+            profile.before(number)
 
     def validated(self, number: int, figures: Mapping[str, float], better: bool) -> None:
         """Records a validation."""
@@ -84,35 +114,93 @@ class Recorder:
             out.log.flush()
         if out.board:
             out.board.write(number, **{f"validation/{name}": value for name, value in figures.items()})
-        if out.reporter:
-            text = ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
-            out.reporter.say(f"step {number:,}: validation {text}{' (best so far)' if better else ''}")
-        self._new_window()
+        text = ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
+        out.say(f"step {number:,}: validation {text}{' (best so far)' if better else ''}")
+        for hook in out.hooks:
+            hook.validated(number, figures, better)
+        out.account.save(step=number)
 
-    def _record(self, number: int, batch: int, metrics: dict[str, float], flops: float) -> None:
+    def saved(self, number: int) -> None:
+        """Records that step `number` is being saved, and that the one before it is completely written."""
+        out = self._outputs
+        if self._unsaved is not None and out.checkpoints:
+            for hook in out.hooks:
+                hook.saved(self._unsaved, out.checkpoints.directory / str(self._unsaved))
+        self._unsaved = number
+        out.account.save(step=number)
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        """Records the end; all checkpoints are written, unless the training has failed."""
+        out = self._outputs
+        if out.profile:
+            out.profile.close()
+        if error is None and self._unsaved is not None:
+            self.saved(self._unsaved)
+        if error is not None:
+            self.reason = f"{type(error).__name__}: {error}".strip(": ")
+        out.account.save(step=self._last, ended=self.reason)
+        for hook in out.hooks:
+            hook.ended(self._last, self.reason)
+
+    def _record(self, number: int, batch: int, metrics: dict[str, float], flops: float, data_wait: float) -> None:
         out = self._outputs
         total, count = metrics.pop("loss_sum"), metrics.pop("count")
         finite = metrics.pop("finite", 1.0)
         loss = total / (count if count > 0 else 1.0)
+        seconds, self._mark = out.account.stepping() - self._mark, out.account.stepping()
+        rate = count / max(seconds, 1e-9)
+        measured = dict(zip(MEASURED, (seconds, rate, data_wait, device_memory()), strict=True))
         if out.log:
-            out.log.write(number, loss=loss, tokens=count, **metrics)
+            out.log.write(number, loss=loss, tokens=count, **metrics, **measured)
+        for hook in out.hooks:
+            hook.step(number, {"loss": loss, "tokens": count, **metrics, **measured})
+        self._last = number
         if finite:
             self._loss, self._tokens = self._loss + total, self._tokens + count
         else:
             if not metrics.get("skipped"):
                 raise NonFiniteError(number, batch, loss)
             self.skipped += 1
-            if out.reporter:
-                out.reporter.say(f"step {number:,}: not finite, skipped ({self.skipped} so far)")
+            out.say(f"step {number:,}: not finite, skipped ({self.skipped} so far)")
         self._flops += flops
-        if (not self._every or number % self._every) and number != self._steps:
-            return
-        seconds = time.perf_counter() - self._since
-        # The means are over all steps since the last line, because losses of short and of long sentences differ a lot.
+        if (self._every and number % self._every == 0) or number == self._steps:
+            self._report(number, metrics | measured)
+        self._tell_time(number)
+
+    def _report(self, number: int, figures: Mapping[str, float]) -> None:
+        """Shows the means over all steps since the last report: losses of short and long sentences differ a lot."""
+        out = self._outputs
+        seconds = max(out.account.stepping() - self._since, 1e-9)
         loss, rate, speed = self._loss / max(self._tokens, 1.0), self._tokens / seconds, self._flops / seconds
         self._new_window()
-        utilization = speed / out.peak_flops if out.peak_flops else None
         if out.board:
-            out.board.write(number, **{"train/loss": loss, "train/tokens_per_second": rate, **metrics})
+            out.board.write(number, **{**figures, "train/loss": loss, "train/tokens_per_second": rate})
         if out.reporter:
+            utilization = speed / out.peak_flops if out.peak_flops else None
             out.reporter.update(number, loss=loss, tokens_per_second=rate, utilization=utilization)
+
+    def _tell_time(self, number: int) -> None:
+        """Shows the time left; once, after three steps or ten seconds, the time that the training will take."""
+        out, done = self._outputs, number - self._start
+        if not out.reporter or done < 1:
+            return
+        worked = out.account.working()
+        left = worked / done * (self._steps - number)
+        if not self._foretold and (done >= 3 or worked > 10):
+            self._foretold = True
+            out.say(
+                f"{self._steps - number:,} more steps take about {duration(left)} on this machine, "
+                f"at {worked / done:.2g} s each"
+            )
+        out.reporter.tick(number, left)
+
+
+def device_memory() -> float:
+    """Returns the most bytes that a device of this process has held so far; on a CPU, that the process has held."""
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    peaks = [float(one[name]) for one in stats for name in ("peak_bytes_in_use", "bytes_in_use") if name in one]
+    unit = 1 if sys.platform == "darwin" else 1024
+    return max(peaks) if peaks else float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)

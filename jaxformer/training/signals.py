@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Literal
 
@@ -16,9 +17,19 @@ from jaxformer.multihost import processes
 Request = Literal["terminated", "interrupted"]
 
 
+ANSWERS = {
+    signal.SIGTERM: "SIGTERM: stopping after this step, then saving",
+    signal.SIGINT: "Ctrl-C: stopping after this step, then saving; a second Ctrl-C stops without saving",
+}
+END = b"\0"
+AGAIN = "Ctrl-C again: stopping without saving"
+
+
 @contextlib.contextmanager
-def stop_requests() -> Iterator[list[Request]]:
+def stop_requests(say: Callable[[str], None] = lambda text: None) -> Iterator[list[Request]]:
     """Collects requests to stop; a second Ctrl-C interrupts at once. Outside the main thread it collects nothing.
+
+    Each request is answered by `say` at once, from a thread of its own: the main thread may wait for a device.
 
     With several processes, JAX has its own handler for SIGTERM, which tells all processes of the signal. Ctrl-C is
     turned into SIGTERM, so that all processes stop at the same step.
@@ -43,11 +54,38 @@ def stop_requests() -> Iterator[list[Request]]:
         yield requests
         return
     try:
-        yield requests
+        with _answering(say):
+            yield requests
     finally:
         for number, handler in previous_handlers.items():
             # None stands for a handler from outside Python, which cannot be put back.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextlib.contextmanager
+def _answering(say: Callable[[str], None]) -> Iterator[None]:
+    """Answers signals as they arrive, which Python writes into a pipe before any handler runs."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def answer() -> None:
+        interrupted = False
+        with open(reader, "rb", buffering=0) as pipe:
+            while received := pipe.read(1).strip(END):
+                number = signal.Signals(received[0])
+                say(AGAIN if interrupted and number == signal.SIGINT else ANSWERS.get(number, number.name))
+                interrupted |= number == signal.SIGINT
+
+    thread = threading.Thread(target=answer, daemon=True, name="signals")
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous)
+        os.write(writer, END)  # a process that was forked in the meantime may hold the pipe open
+        os.close(writer)
+        thread.join()
 
 
 def first_request(step: int, requests: Sequence[Request]) -> Request | None:

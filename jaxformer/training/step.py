@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxformer.errors import ConfigError
+from jaxformer.training.schedules import Schedule
 from jaxformer.training.state import TrainState
 
 Metrics = dict[str, jax.Array]
@@ -27,11 +28,12 @@ def make_step(
     nonfinite: Literal["abort", "skip"] = "abort",
     ema_decay: float = 0.0,
     shardings: TrainState | None = None,
+    learning_rate: Schedule | None = None,
 ) -> jax.stages.Wrapped:
     """Returns a jitted ``step(state, batch) -> (state, metrics)`` that reuses the memory of its state.
 
     The gradient is that of ``sum / count`` over the whole batch. Metrics: loss_sum, count, gradient_norm, finite
-    (1 or 0), and those of the loss.
+    (1 or 0), those of the loss, and learning_rate if its schedule is given.
 
     Args:
       accumulate: number of parts into which the batch is cut along its first dimension; they run one after another. The
@@ -40,6 +42,7 @@ def make_step(
         with "abort" the caller sees ``finite == 0`` and stops.
       ema_decay: decay of the moving average, if the state has one.
       shardings: a TrainState of shardings, as for `create`: the new state is placed like the old one.
+      learning_rate: the schedule of the optimizer, whose rate is then among the metrics.
 
     Raises:
       ConfigError: when called, a batch whose first dimension is not a multiple of `accumulate`.
@@ -74,9 +77,16 @@ def make_step(
         metrics["finite"] = finite.astype(jnp.float32)
         if nonfinite == "skip":
             metrics["skipped"] = 1 - metrics["finite"]
+        if learning_rate is not None:
+            metrics["learning_rate"] = learning_rate(_updates_done(state.optimizer))
         return TrainState(state.step + 1, params, moments, ema_params, state.key), metrics
 
     return step
+
+
+def _updates_done(moments: Any) -> jax.Array:
+    """Returns the count of an optax state, which steps that are left out do not raise."""
+    return optax.tree.get_all_with_path(moments, "count")[-1][1]
 
 
 def mean_gradient(gradient: Any, count: jax.Array) -> Any:

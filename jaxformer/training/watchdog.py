@@ -11,6 +11,7 @@ import platform
 import sys
 import threading
 import time
+from typing import Self
 
 import jax
 
@@ -45,7 +46,7 @@ class Watchdog:
         grace = GRACE if together and jax.process_count() > 1 else 0.0
         self._where, self._since, self._limit = where, time.monotonic(), self._seconds + grace
 
-    def __enter__(self) -> Watchdog:
+    def __enter__(self) -> Self:
         if self._seconds > 0:
             self.at("starting")
             threading.Thread(target=self._watch, daemon=True, name="watchdog").start()

@@ -42,6 +42,18 @@ def test_what_is_true_or_false_is_given_as_a_word_or_a_flag(given):
     assert not arguments.override(TranslationConfig(), ["--seed=1", "--train.tensorboard", "False"]).train.tensorboard
 
 
+def test_settings_are_shown_by_section_with_their_choices():
+    lines = arguments.settings_help(TranslationConfig()).splitlines()
+    assert lines[0] == "  --name translation"
+    start = lines.index("model: The network; vocabulary sizes of 0 are the tokenizer's.")
+    model = lines[start : lines.index("", start)]
+    assert all(line.startswith(("  --model.", "        ")) for line in model[1:])
+    place = model.index("  --model.norm_position post")
+    assert model[place + 1] == "        one of post, pre, sandwich, deep"
+    assert model[place + 2].startswith("        The position of layer normalization")
+    assert max(map(len, lines)) <= 120
+
+
 @pytest.mark.parametrize("config", [TranslationConfig(), registry.resolve("demo"), registry.resolve("language_model")])
 def test_settings_can_be_given_as_they_are_printed(config):
     lines = [line for line in arguments.settings_help(config).splitlines() if line.startswith("  --")]

@@ -27,7 +27,7 @@ def test_the_summary_is_the_first_line_of_the_docstring(name, capsys, monkeypatc
     monkeypatch.chdir(tmp_path)
     assert configs.main([]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.split()[0] == name]
-    docstring = getattr(importlib.import_module(registry.BUILTIN[name]), name).__doc__
+    docstring = getattr(importlib.import_module(registry.BUILTIN[name]), name.rpartition(":")[2]).__doc__
     assert line.removeprefix(name).strip() == docstring.splitlines()[0]
 
 

@@ -12,6 +12,7 @@ from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.translation import DecodeConfig, TranslationConfig
 from tests.permissions import read_only
 
+EXAMPLES = [{"hypothesis": "été", "bleu": 50.0}, {"hypothesis": "b", "bleu": 0.0}]
 SCORE = Score("BLEU", 12.345, "tok:13a")
 
 
@@ -22,6 +23,7 @@ def asked(monkeypatch):
 
     def scored(run, predictor, **options):
         calls.append({"run": run, **options})
+        options["keep"]("corpus", EXAMPLES)
         return {"corpus": [SCORE]}
 
     monkeypatch.setattr(runner, "evaluate", scored)
@@ -38,27 +40,34 @@ def asked(monkeypatch):
 )
 def test_the_split_is_that_of_the_task(asked, monkeypatch, tmp_path, config, options, split):
     predictor = types.SimpleNamespace(steps=(4, 6))
-    monkeypatch.setattr(evaluate, "load", lambda options, settings, command: (config, predictor))
+    monkeypatch.setattr(evaluate, "configured", lambda options, settings: config)
+    monkeypatch.setattr(evaluate, "load", lambda options, config, command: predictor)
     assert evaluate.main([str(tmp_path), "--data-dir", "corpora", *options]) == 0
     (call,) = asked
     assert (call["run"], call["split"], call["data_dir"]) == (tmp_path, split, "corpora")
-    assert [path.name for path in tmp_path.iterdir()] == [f"scores-{split}-best.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"examples-{split}-best.jsonl",
+        f"scores-{split}-best.json",
+    ]
 
 
 def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, capsys, tmp_path):
     config = TranslationConfig(decode=DecodeConfig(beam_size=7))
     predictor = types.SimpleNamespace(steps=(4, 6))
     loaded = []
-    monkeypatch.setattr(
-        evaluate, "load", lambda options, settings, command: loaded.append((settings, command)) or (config, predictor)
-    )
+    monkeypatch.setattr(evaluate, "configured", lambda options, settings: loaded.append(settings) or config)
+    monkeypatch.setattr(evaluate, "load", lambda options, config, command: loaded.append(command) or predictor)
     assert evaluate.main([str(tmp_path), "--checkpoint", "average", "--decode.beam_size", "7"]) == 0
-    assert loaded == [(["--decode.beam_size", "7"], "evaluate")]
+    assert loaded == [["--decode.beam_size", "7"], "evaluate"]
     assert capsys.readouterr().out == f"corpus\n  {SCORE}\n"
     saved = json.loads((tmp_path / "scores-test-average.json").read_text())
     assert saved["corpus"] == [{"name": "BLEU", "value": 12.345, "signature": "tok:13a", "decimals": 2}]
     assert (saved["steps"], saved["settings"]["checkpoint"]) == ([4, 6], "average")
     assert saved["settings"]["decode"]["beam_size"] == 7
+    lines = (tmp_path / "examples-test-average.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"corpus": "corpus", "number": number, **example} for number, example in enumerate(EXAMPLES, 1)
+    ]
 
 
 def test_a_run_that_may_only_be_read_is_scored(asked, monkeypatch, capsys, tmp_path):
@@ -68,4 +77,5 @@ def test_a_run_that_may_only_be_read_is_scored(asked, monkeypatch, capsys, tmp_p
         assert main.main(["evaluate", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert out == f"corpus\n  {SCORE}\n"
-    assert err == f"warning: {tmp_path / 'scores-test-best.json'} is not saved: Permission denied\n"
+    assert f"warning: {tmp_path / 'scores-test-best.json'} is not saved: Permission denied\n" in err
+    assert f"warning: {tmp_path / 'examples-test-best.jsonl'} is not saved: Permission denied\n" in err

@@ -19,7 +19,8 @@ class Echo(TextGenerator):
 
 @pytest.fixture(autouse=True)
 def _echo(monkeypatch):
-    monkeypatch.setattr(generate, "load", lambda options, settings, command: (None, Echo()))
+    monkeypatch.setattr(generate, "configured", lambda options, settings: None)
+    monkeypatch.setattr(generate, "load", lambda options, config, command: Echo())
 
 
 def test_prompts_are_arguments(capsys):

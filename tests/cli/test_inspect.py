@@ -23,7 +23,8 @@ class Fixed(Translator):
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    monkeypatch.setattr(inspect, "load", lambda options, settings, command: (None, Fixed()))
+    monkeypatch.setattr(inspect, "configured", lambda options, settings: None)
+    monkeypatch.setattr(inspect, "load", lambda options, config, command: Fixed())
     return tmp_path
 
 
@@ -77,7 +78,7 @@ def test_an_empty_source_is_refused(capsys):
 def test_a_picture_of_no_known_kind_is_refused_before_the_run_is_read(capsys):
     with pytest.raises(SystemExit, match="2"):
         main.main(["inspect", "nowhere", "--source", "a", "--out", "map.xyz"])
-    assert "--out map.xyz: a picture is one of .png, .svg, .pdf" in capsys.readouterr().err
+    assert "--out: map.xyz: a picture is one of .png, .svg, .pdf" in capsys.readouterr().err
 
 
 def test_a_run_that_may_only_be_read_is_shown_as_text(run, capsys):

@@ -5,8 +5,10 @@ import importlib.metadata
 import io
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 import types
 
 import numpy as np
@@ -47,6 +49,14 @@ def test_no_memory_left_is_one_line(monkeypatch, capsys, error):
     assert said.startswith("jaxformer demo: out of memory: ")
     assert said.endswith("; choose a smaller batch or model\n")
     assert len(said.splitlines()) == 1
+
+
+def test_sigterm_outside_of_training_says_so_and_asks_for_another_start(monkeypatch, capsys):
+    """Before the first step nothing is lost."""
+    before = signal.getsignal(signal.SIGTERM)
+    code, said = outcome(monkeypatch, capsys, lambda: os.kill(os.getpid(), signal.SIGTERM) or time.sleep(20))
+    assert (code, said) == (85, "jaxformer demo: SIGTERM outside of training: run the same command again\n")
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_an_error_carries_its_exit_code(monkeypatch, capsys):

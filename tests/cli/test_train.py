@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 import types
 
 import pytest
@@ -47,9 +48,11 @@ def test_a_disk_that_is_full_at_the_start_is_in_nobodys_way(name, tmp_path, monk
 @pytest.fixture
 def trained(monkeypatch):
     """The configurations that would be trained; training ends with the reason in `trained.reason`."""
-    calls = types.SimpleNamespace(configs=[], joined=[], reason="done")
+    calls = types.SimpleNamespace(configs=[], joined=[], profile=None, reason="done")
 
-    def fit(config, out, console):
+    def fit(config, out, console, profile, began):
+        assert 0 <= time.time() - began < 3600
+        calls.profile = profile
         calls.configs.append(config)
         return types.SimpleNamespace(reason=calls.reason)
 
@@ -69,12 +72,23 @@ def test_the_exit_code_says_why_it_ended(trained, tmp_path, reason, code):
 
 
 def test_settings_and_options_reach_the_run(trained, tmp_path):
-    words = ["demo", "--out", str(tmp_path / "run"), "--data-dir", "corpora", "--devices", "8", "--train.steps=20"]
-    assert train.main([*words, "--mesh", "data=8", "--seed", "3", "--init-from", "runs/demo:last"]) == 0
+    words = [
+        "demo",
+        "--out",
+        str(tmp_path / "run"),
+        "--data-dir",
+        "corpora",
+        "--devices",
+        "8",
+        "--train.steps=20",
+        "--profile=5",
+    ]
+    assert train.main([*words, "--mesh", "data=8", "--seed", "3", "--init-from", "runs/demo:last", "--profile=5"]) == 0
     (config,) = trained.configs
     assert (config.data.directory, config.train.steps, config.mesh) == ("corpora", 20, "data=8")
     assert (config.seed, config.init_from) == (3, "runs/demo:last")
     assert trained.joined == [("run", 8)]
+    assert trained.profile == "5"
 
 
 def test_a_run_needs_a_place(trained, capsys):

@@ -25,7 +25,8 @@ class Echo(Translator):
 
 @pytest.fixture
 def echo(monkeypatch):
-    monkeypatch.setattr(translate, "load", lambda options, settings, command: (None, Echo()))
+    monkeypatch.setattr(translate, "configured", lambda options, settings: None)
+    monkeypatch.setattr(translate, "load", lambda options, config, command: Echo())
 
 
 def test_options_may_stand_before_the_sentences(echo, capsys):

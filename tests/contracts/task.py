@@ -20,6 +20,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks import registry, runner
 from jaxformer.tasks.trainer import make_trainer
+from jaxformer.training.recorder import MEASURED
 
 
 def quiet():
@@ -27,7 +28,9 @@ def quiet():
 
 
 def log_of(run):
-    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    """The log without what the clock says, which is never the same twice."""
+    entries = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in entry.items() if name not in MEASURED} for entry in entries]
 
 
 def leaves(tree):

@@ -7,7 +7,16 @@ import sys
 
 import pytest
 
-from jaxformer.evaluation.scores import Score, bits_per_character, bleu, chrf, moses_bleu, nats_per_token, perplexity
+from jaxformer.evaluation.scores import (
+    Score,
+    bits_per_character,
+    bleu,
+    chrf,
+    moses_bleu,
+    nats_per_token,
+    perplexity,
+    sentence_scores,
+)
 
 HYPOTHESES = ["The cat sat on the mat.", "He's reading a book!", "Two dogs ran across the green field , quickly."]
 REFERENCES = ["The cat sits on the mat.", "He is reading a book!", "Two dogs ran over the green field, quickly."]
@@ -20,6 +29,14 @@ def test_equals_the_command(tmp_path, metric, score):
     command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-m", metric, "--score-only", "--width", "2"]
     printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert score(HYPOTHESES, REFERENCES).value == pytest.approx(float(printed), abs=0.005)
+
+
+def test_sentences_have_scores_of_their_own():
+    """A short sentence that is right has 100, whose corpus score of four words would be 0."""
+    right, half, wrong = sentence_scores(["un chien", "un chat noir", "x"], ["un chien", "un chien noir", "y z"])
+    assert right == {"bleu": 100.0, "chrf": 100.0}
+    assert 0 < half["bleu"] < 100
+    assert wrong == {"bleu": 0.0, "chrf": 0.0}
 
 
 def test_signatures_name_the_recipe():

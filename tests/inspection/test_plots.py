@@ -55,6 +55,35 @@ def test_dollars_are_no_formula(tmp_path):
     assert ">$z$<" in curves.read_text()
 
 
+def test_characters_of_no_installed_font_are_named(tmp_path, figures, monkeypatch):
+    """Without a warning, which the tests turn into an error, and without an empty box."""
+    default = [font for font in plots.font_manager.fontManager.ttflist if font.name == plots.DEFAULT_FONT]
+    monkeypatch.setattr(plots.font_manager.fontManager, "ttflist", default)
+    words = ("cat", "\N{FOX FACE}", "\u732b")
+    plots.attention_map(Map(words, words, rows(0, 3, 3)), tmp_path / "map.png")
+    shown = [label.get_text() for label in figures[0].axes[0].get_yticklabels()]
+    assert shown == ["cat", "U+1F98A", "U+732B"]
+
+
+def test_a_font_that_holds_a_character_is_used(tmp_path, figures):
+    """DejaVu Sans lacks some characters of STIX, which comes with matplotlib too."""
+    files = [plots.font_manager.findfont(name) for name in ("STIXGeneral", plots.DEFAULT_FONT)]
+    character = min(plots._characters(files[0]) - plots._characters(files[1]))
+    words = ("cat", character)
+    plots.attention_map(Map(words, words, rows(0, 2, 2)), tmp_path / "map.png")
+    label = figures[0].axes[0].get_yticklabels()[1]
+    assert label.get_text() == character
+    assert len(label.get_fontfamily()) == 2
+
+
+def test_a_single_step_is_drawn(tmp_path, figures):
+    """A line through one point is invisible, and its entry in the legend would have no line."""
+    plots.loss_curves(LOG[:1], tmp_path / "curves.png")
+    assert figures[0].axes[0].lines[-1].get_marker() == "o"
+    plots.loss_curves(LOG, tmp_path / "curves.png")
+    assert figures[1].axes[0].lines[1].get_marker() == "None"
+
+
 def test_a_grid_shows_every_head(tmp_path, figures):
     plots.head_grid(HEADS, tmp_path / "heads.png")
     shown = [axes for axes in figures[0].axes if axes.get_xlabel()]

@@ -1,12 +1,36 @@
 """Run directories: nothing is overwritten, and what is resumed is what was begun."""
 
 import dataclasses
+import datetime
+import subprocess
+import sys
 
 import pytest
 
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import registry, rundir
 from tests.tasks.small import small
+
+
+def test_provenance_has_every_start(tmp_path, monkeypatch):
+    """When, by which command, from which commit, and where."""
+    monkeypatch.chdir(tmp_path)
+    git = lambda *words: subprocess.run(["git", *words], check=True, capture_output=True, text=True).stdout.strip()
+    monkeypatch.setattr(rundir, "__file__", str(tmp_path / "outside" / "rundir.py"))
+    (tmp_path / "outside").mkdir()
+    git("init", "-q")
+    (tmp_path / "a").write_text("1")
+    git("add", "a")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "first")
+    rundir.write_provenance(tmp_path, data={"train": "1"}, start={"devices": "1 x cpu"})
+    (tmp_path / "a").write_text("2")
+    rundir.write_provenance(tmp_path, data={"train": "1"}, start={"devices": "8 x cpu"})
+    first, second = rundir.read_json(tmp_path / "provenance.json")["starts"]
+    assert first["commit"] == second["commit"] == git("rev-parse", "HEAD")
+    assert (first["dirty"], second["dirty"]) == (False, True)
+    assert (first["devices"], second["devices"]) == ("1 x cpu", "8 x cpu")
+    assert first["command"] == sys.orig_argv
+    assert datetime.datetime.fromisoformat(first["date"]) <= datetime.datetime.now(datetime.UTC)
 
 
 def test_run_directories(tmp_path):

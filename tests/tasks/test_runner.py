@@ -11,9 +11,10 @@ import pytest
 
 import jaxformer
 from jaxformer import demo, training
+from jaxformer.config import changed
 from jaxformer.data.tokenizer import load_tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.tasks import registry, rundir, runner
+from jaxformer.tasks import registry, restore, rundir, runner
 from tests.contracts.task import quiet
 from tests.tasks.small import small
 
@@ -22,6 +23,21 @@ def test_a_refused_run_leaves_nothing(tmp_path):
     """Where only the data can show that the settings are wrong, too."""
     with pytest.raises(DataError, match=r"model\.max_positions is 8"):
         jaxformer.train(small(cache=str(tmp_path / "cache")), tmp_path / "run", console=quiet())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("demo", {"model": {"d_model": 10**9}}, r"a model of 24,000,003,076,000,001,024 parameters.* needs at least"),
+        ("language_model", {"data": {"text": "a", "batch_size": 10**9}}, "a batch of 1000000000 x 128 tokens needs"),
+    ],
+)
+def test_what_cannot_fit_is_refused_before_data_are_read(tmp_path, name, settings, message):
+    """On a CPU nothing else would say so: the system kills the process."""
+    config = registry.configure(name, **settings)
+    with pytest.raises(ConfigError, match=message):
+        jaxformer.train(config, tmp_path / "run", console=quiet())
     assert not (tmp_path / "run").exists()
 
 
@@ -48,7 +64,7 @@ def test_a_checkpoint_is_a_number_of_digits(tmp_path):
     with training.Checkpoints(tmp_path) as saved:
         saved.save(2, {"x": jax.numpy.ones(2)}, {})
         with pytest.raises(ConfigError, match="no checkpoint '²'"):
-            runner._choose(saved, "²")
+            restore.choose_step(saved, "²")
 
 
 @pytest.mark.parametrize(
@@ -90,14 +106,14 @@ def test_an_average_of_no_checkpoints_is_refused(tmp_path):
 
 def test_asking_for_an_average_makes_none(tmp_path):
     with pytest.raises(training.CheckpointError, match="has no averaged parameters; run `jaxformer average"):
-        runner._restore(tmp_path, SimpleNamespace(abstract_state=lambda: None), "average")
+        restore.restore_params(tmp_path, SimpleNamespace(abstract_state=lambda: None), "average")
     assert not list(tmp_path.iterdir())
 
 
 def test_looking_for_a_checkpoint_makes_no_folder(tmp_path):
     """In a run that may only be read it would be an error about writing."""
     with pytest.raises(training.CheckpointError, match=r"no checkpoint in .*checkpoints yet"):
-        runner._restore(tmp_path, SimpleNamespace(abstract_state=lambda: None), "last")
+        restore.restore_params(tmp_path, SimpleNamespace(abstract_state=lambda: None), "last")
     assert not list(tmp_path.iterdir())
 
 
@@ -139,6 +155,10 @@ def test_results_may_be_read_without_a_console(tmp_path, capsys):
     output = capsys.readouterr()
     assert output.out == ""
     assert "validation loss" in output.err
+    assert "WARNING" not in output.err
+    same = changed(config, {"data": {"validation": str(tmp_path / "a.txt")}})
+    jaxformer.train(same, str(tmp_path / "same"))
+    assert "WARNING: the validation data are the training data" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

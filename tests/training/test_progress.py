@@ -16,28 +16,54 @@ def console(**options):
 def test_lines_now_and_then():
     """At most one every so many seconds, and the last one always."""
     out = console()
-    lines = progress.Lines(out, start=0, steps=3, seconds=1000.0)
+    lines = progress.Lines(out, steps=3, seconds=1000.0)
     for step in (1, 2, 3):
         lines.update(step, loss=2.5, tokens_per_second=12_345.6, utilization=None if step < 3 else 0.5)
     lines.say("validated")
     lines.close()
     said = out.file.getvalue().splitlines()
     assert said[-1] == "validated"
-    assert said[-2] == "step 3/3: loss 2.500, 12,346 tokens/s, MFU 50%, 0:00 left"
+    assert said[-2] == "step 3/3: loss 2.500, 12,346 tokens/s, MFU 50%"
     assert len(said) <= 3
 
 
 def test_a_bar_where_there_is_a_terminal():
     assert isinstance(progress.reporter(console(), start=0, steps=2), progress.Lines)
-    out = console(force_terminal=True)
+    dumb = console(force_terminal=True, _environ={"TERM": "dumb"})
+    assert isinstance(progress.reporter(dumb, start=0, steps=2), progress.Lines)  # a bar would never be drawn
+    out = console(force_terminal=True, _environ={"TERM": "xterm"})
     bar = progress.reporter(out, start=0, steps=2)
     assert isinstance(bar, progress.Bar)
     bar.update(2, loss=1.25, tokens_per_second=1000.0, utilization=0.25)
+    bar.tick(2, 4000.0)
     bar.say("above the bar")
     bar.close()
     assert "above the bar" in out.file.getvalue()
     assert "1.250" in out.file.getvalue()
     assert "MFU 25%" in out.file.getvalue()
+    assert "1:06:40 left" in out.file.getvalue()
+
+
+def test_lines_between_reports_have_the_time_left():
+    out = console()
+    lines = progress.Lines(out, steps=2000, seconds=0.0)
+    lines.tick(1, 75.0)
+    lines.update(10, loss=2.5, tokens_per_second=1.0, utilization=None)
+    assert out.file.getvalue().splitlines() == [
+        "step 1/2,000, 1:15 left",
+        "step 10/2,000: loss 2.500, 1 tokens/s, 1:15 left",
+    ]
+
+
+def test_a_count_is_said_now_and_then():
+    said = []
+    count = progress.Count(10, "sentences", said.append, seconds=0.0)
+    for _ in range(5):
+        count(2)
+    assert [text.partition(",")[0] for text in said] == [f"{n}/10 sentences" for n in (2, 4, 6, 8, 10)]
+    assert said[0].endswith(" left")
+    progress.Count(10, "sentences", said.append, seconds=1000.0)(2)
+    assert len(said) == 5
 
 
 def test_peak_of_a_data_sheet(monkeypatch):

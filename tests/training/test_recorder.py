@@ -1,12 +1,14 @@
 """The results of steps on their way to logs and screen."""
 
+import contextlib
 import itertools
 
+import jax
 import pytest
 
 from jaxformer import training
 from jaxformer.training.logging import JsonLog, read_log
-from tests.training.small import OPTIMIZER, STEP, batch, fit, loss, new_state, settings, stream
+from tests.training.small import OPTIMIZER, STEP, batch, fit, init, loss, new_state, settings, stream
 
 
 @pytest.mark.parametrize(("every", "steps"), [(4, [4, 8, 10]), (0, [10])])
@@ -17,6 +19,7 @@ def test_reports_tokens_and_utilization(every, steps):
         def update(self, step, *, loss, tokens_per_second, utilization):
             seen.append((step, tokens_per_second > 0, utilization is not None and utilization > 0))
 
+        def tick(self, step, left): ...
         def say(self, text): ...
         def close(self): ...
 
@@ -35,6 +38,7 @@ def test_skipped_steps_are_counted_and_said(tmp_path):
 
     class Reporter:
         def update(self, step, **figures): ...
+        def tick(self, step, left): ...
         def say(self, text):
             said.append(text)
 
@@ -47,7 +51,8 @@ def test_skipped_steps_are_counted_and_said(tmp_path):
     result = training.fit(step, new_state(), bad, config=settings(6), outputs=out)
     log.close()
     assert result.skipped == 2
-    assert said == ["step 3: not finite, skipped (1 so far)", "step 5: not finite, skipped (2 so far)"]
+    skipped = [text for text in said if "skipped" in text]
+    assert skipped == ["step 3: not finite, skipped (1 so far)", "step 5: not finite, skipped (2 so far)"]
     assert [entry["loss"] is None for entry in read_log(tmp_path / "log.jsonl")] == [s in (3, 5) for s in range(1, 7)]
 
 
@@ -68,3 +73,40 @@ def test_metrics_are_read_one_step_late():
     numbered = lambda start: ({"number": n + 1, "batch": b} for n, b in enumerate(stream(start), start))
     training.fit(watched, new_state(), numbered, config=settings(3), outputs=training.Outputs(log=Log()))
     assert events == [("dispatched", 1), ("dispatched", 2), ("read", 1), ("dispatched", 3), ("read", 2), ("read", 3)]
+
+
+def test_the_log_says_how_a_step_went(tmp_path):
+    """Its learning rate, which updates that are left out do not move on, its time, its batch's, and memory."""
+    settings_of = training.OptimizerConfig(learning_rate=0.01, warmup_steps=10)
+    optimizer = training.make_optimizer(settings_of, steps=100)
+    rate = training.make_schedule(settings_of, steps=100)
+    step = training.make_step(loss, optimizer, nonfinite="skip", learning_rate=rate)
+    bad = lambda start: (batch(number, nan=number == 1) for number in itertools.count(start))
+    with contextlib.closing(JsonLog(tmp_path / "log.jsonl")) as log:
+        state = training.create(init, optimizer, jax.random.key(0))
+        training.fit(step, state, bad, config=settings(4), outputs=training.Outputs(log=log))
+    entries = read_log(tmp_path / "log.jsonl")
+    assert [entry["learning_rate"] for entry in entries] == [pytest.approx(0.001 * n) for n in (1, 2, 2, 3)]
+    for entry in entries:
+        assert min(entry["seconds"], entry["data_wait"]) > 0
+        assert entry["tokens_per_second"] == pytest.approx(entry["tokens"] / entry["seconds"])
+        assert entry["device_memory"] > 2**20
+
+
+def test_the_time_left_is_told_from_the_first_step_on():
+    ticks, said = [], []
+
+    class Reporter:
+        def update(self, step, **figures): ...
+        def tick(self, step, left):
+            ticks.append((step, left > 0))
+
+        def say(self, text):
+            said.append(text)
+
+        def close(self): ...
+
+    fit(new_state(), 6, outputs=training.Outputs(reporter=Reporter()), config={"log_every": 100})
+    assert ticks == [(1, True), (2, True), (3, True), (4, True), (5, True), (6, False)]
+    (foretold,) = said
+    assert foretold.startswith("3 more steps take about ")

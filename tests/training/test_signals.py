@@ -2,10 +2,12 @@
 
 import os
 import signal
+import threading
 
 import pytest
 
 from jaxformer import training
+from jaxformer.training import signals
 from tests.training.small import fit, new_state, stream
 
 
@@ -39,6 +41,33 @@ def test_a_second_ctrl_c_does_not_wait():
     with pytest.raises(KeyboardInterrupt):
         fit(new_state(), 50, batches=batches)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(
+    ("number", "answers"),
+    [
+        (signal.SIGTERM, [signals.ANSWERS[signal.SIGTERM]]),
+        (signal.SIGINT, [signals.ANSWERS[signal.SIGINT], signals.AGAIN]),
+    ],
+)
+def test_a_request_is_answered_while_the_main_thread_cannot(number, answers):
+    """It waits for a device, in code that runs no handler of Python."""
+    said, done = [], threading.Event()
+
+    def say(text):
+        said.append(text)
+        done.set()
+
+    previous = signal.signal(number, lambda *_: None)
+    try:
+        with signals._answering(say):
+            for _ in answers:
+                done.clear()
+                signal.pthread_kill(threading.get_ident(), number)
+                assert done.wait(20)
+    finally:
+        signal.signal(number, previous)
+    assert said == answers
 
 
 def test_a_signal_during_the_last_save_does_not_cut_it_short(tmp_path):

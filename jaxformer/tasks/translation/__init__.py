@@ -5,9 +5,9 @@ The settings are light; the task and the translator are imported when they are a
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from jaxformer import lazy
 from jaxformer.tasks.translation.config import DataConfig as DataConfig
 from jaxformer.tasks.translation.config import DecodeConfig as DecodeConfig
 from jaxformer.tasks.translation.config import LossConfig as LossConfig
@@ -17,10 +17,4 @@ if TYPE_CHECKING:
     from jaxformer.tasks.translation.task import TASK as TASK
     from jaxformer.tasks.translation.translator import Translator as Translator
 
-_MEMBERS = {"TASK": "task", "Translator": "translator"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MEMBERS:
-        return getattr(importlib.import_module(f"{__name__}.{_MEMBERS[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy.members(__name__, {"task": "TASK", "translator": "Translator", "presets": ""})

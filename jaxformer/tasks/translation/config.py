@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from jaxformer.config import PLACE, at_least
 from jaxformer.files import local_path
-from jaxformer.models.encoder_decoder import EncoderDecoderConfig
+from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.tasks.config import TaskConfig
 
 

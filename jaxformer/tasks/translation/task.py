@@ -22,16 +22,17 @@ from jaxformer.data.pipeline import Tokens, batches, make_batch, prepare, prepar
 from jaxformer.data.sources import Parallel
 from jaxformer.data.tokenizer import Tokenizer, load_tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.evaluation.scores import Score, bleu, chrf, moses_bleu
+from jaxformer.evaluation.scores import Score, bleu, chrf, moses_bleu, sentence_scores
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.multihost import processes, storage
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Data, Network, Say, Task
+from jaxformer.tasks.base import Data, Keep, Network, Say, Task
 from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
 from jaxformer.tasks.translation.corpora import Corpora, load_corpora
 from jaxformer.tasks.translation.translator import Translator
+from jaxformer.training.progress import Count
 
 DeviceBatch = Batch[jax.Array]
 
@@ -226,7 +227,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         return {"bleu": bleu(greedy.translate(pairs.source), pairs.target).value}
 
     def evaluate(
-        self, config: TranslationConfig, corpus: Corpora, predictor: Translator, *, split: str, say: Say
+        self, config: TranslationConfig, corpus: Corpora, predictor: Translator, *, split: str, say: Say, keep: Keep
     ) -> dict[str, list[Score]]:
         parts = {"validation": corpus.validation} if split == "validation" else corpus.tests
         if not all(map(len, parts.values())):
@@ -234,9 +235,19 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         scores = {}
         for name, part in parts.items():
             began = time.perf_counter()
-            translations = predictor.translate(part.source)
+            progress = Count(len(part), f"sentences of {name}", say)
+            best = [candidates[0] for candidates in predictor.candidates(part.source, progress=progress)]
+            translations = [candidate.text for candidate in best]
             say(f"{name}: {len(part):,} sentences translated in {time.perf_counter() - began:.1f} s")
             moses = moses_bleu(translations, part.target, language=config.data.target_language)
+            rows = zip(best, part.source, part.target, sentence_scores(translations, part.target), strict=True)
+            keep(
+                name,
+                [
+                    {"source": source, "reference": target, "hypothesis": c.text, "score": c.score, **own}
+                    for c, source, target, own in rows
+                ],
+            )
             scores[name] = [bleu(translations, part.target), chrf(translations, part.target), moses]
         return scores
 

@@ -7,20 +7,28 @@ import pytest
 from jaxformer.config import from_data, to_data
 from jaxformer.tasks.translation import TASK, DataConfig, TranslationConfig, presets
 
-PRESETS = [presets.demo, presets.translation]
+PRESETS = [presets.demo, presets.translation, presets.tiny, presets.small, presets.base, presets.big]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_is_a_configuration_of_the_task(preset):
     config = preset()
-    assert config.name == preset.__name__
+    assert config.name.rpartition("-")[2] == preset.__name__
     TASK.check(config)
     assert from_data(TranslationConfig, to_data(config)) == config
     assert preset() == config
 
 
 @pytest.mark.parametrize(
-    ("preset", "layers", "d_model", "millions"), [(presets.demo, 2, 128, 0.92), (presets.translation, 4, 256, 9.4)]
+    ("preset", "layers", "d_model", "millions"),
+    [
+        (presets.demo, 2, 128, 0.92),
+        (presets.translation, 4, 256, 9.4),
+        (presets.tiny, 2, 128, 1.95),
+        (presets.small, 4, 256, 9.4),
+        (presets.base, 6, 512, 60.5),
+        (presets.big, 6, 1024, 209),
+    ],
 )
 def test_sizes(preset, layers, d_model, millions):
     config = preset()

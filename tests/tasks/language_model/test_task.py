@@ -13,8 +13,8 @@ from jaxformer.data.pipeline import prepare_tokenizer
 from jaxformer.data.tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import pure
-from jaxformer.tasks import language_model
 from jaxformer.tasks.language_model import TASK, DataConfig, DecodeConfig, LanguageModelingConfig, TextGenerator
+from jaxformer.tasks.language_model import task as language_model
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
 from tests.contracts.task import TaskContract

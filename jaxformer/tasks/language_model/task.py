@@ -1,13 +1,12 @@
-"""Language modeling: from any text to a model that continues texts, with the decoder-only Transformer."""
+"""The language modeling task: its batches, its network with the loss, generation, and its scores."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,6 @@ import numpy as np
 
 from jaxformer import decoding, functional, models
 from jaxformer.caches import data_cache
-from jaxformer.config import PLACE, at_least
 from jaxformer.data.batch import Rows
 from jaxformer.data.pipeline import batches, prepare_tokenizer
 from jaxformer.data.sources import locate
@@ -24,103 +22,17 @@ from jaxformer.data.tokenizer import Tokenizer, load_tokenizer
 from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, prepare_text
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score, bits_per_character, nats_per_token, perplexity
-from jaxformer.files import local_path
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.multihost import processes, storage
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Data, Network, Say, Task, TaskConfig
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.optimizers import OptimizerConfig
+from jaxformer.tasks.base import Data, Keep, Network, Say, Task
+from jaxformer.tasks.language_model.config import DecodeConfig, LanguageModelingConfig
+from jaxformer.training.progress import Count
 
 VOCAB_MULTIPLE = 8
 """The model's vocabulary is padded to a multiple of this, because a vocabulary of characters may have any size."""
-
-
-@dataclasses.dataclass(frozen=True)
-class DataConfig:
-    """The text, its tokens, and the windows that are trained on."""
-
-    text: str = ""
-    """The training text, UTF-8; several files are separated by commas and read as one text."""
-    validation: str = ""
-    """A text to validate on; by default, `held_out` of the training text is set aside."""
-    held_out: float = 0.1
-    """The last part of the text, set aside for validation if no file is named."""
-    tokenizer: Literal["characters", "unigram", "bpe"] = "characters"
-    """The tokens: single characters, or subwords by sentencepiece."""
-    vocab_size: int = 1000
-    """Subword pieces; characters are as many as the text has."""
-    length: int = 256
-    """Tokens of a window: the context that the model learns from."""
-    batch_size: int = 32
-    """Windows a batch."""
-    directory: str = dataclasses.field(default="", metadata=PLACE)
-    """Relative paths start here; default: the working directory, and for files that are not in it the environment's
-    JAXFORMER_DATA."""
-    cache: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder of tokenized texts, by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
-
-    def __post_init__(self) -> None:
-        local_path(self.cache)
-        at_least(1, self, "length", "batch_size", "vocab_size")
-
-
-@dataclasses.dataclass(frozen=True)
-class DecodeConfig:
-    """Settings of the continuation of texts."""
-
-    max_tokens: int = 200
-    """Tokens to add to a prompt."""
-    temperature: float = 0.8
-    """Logits are divided by it before a token is drawn; 0 takes the most probable token."""
-    seed: int = 0
-    """Draws are a function of the seed, the prompt's number and the token's position."""
-
-    def __post_init__(self) -> None:
-        at_least(1, self, "max_tokens")
-        at_least(0, self, "temperature", "seed")
-        if not math.isfinite(self.temperature):
-            raise ValueError(f"temperature must be finite, got {self.temperature}")
-        if self.seed >= 2**32:
-            raise ValueError(f"seed must be less than 2**32, got {self.seed}")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LanguageModelingConfig(TaskConfig):
-    """A complete language modeling experiment."""
-
-    task: ClassVar[str] = "language_model"
-
-    name: str = "language model"
-    """The run's name in logs and pictures."""
-    model: models.LanguageModelConfig = models.LanguageModelConfig()
-    """The network; a vocabulary size of 0 is the tokenizer's."""
-    data: DataConfig = DataConfig()
-    """Text and windows."""
-    decode: DecodeConfig = DecodeConfig()
-    """Generation."""
-
-
-def language_model() -> LanguageModelingConfig:
-    """A language model of your own text, by characters, at a size that a laptop trains: give --data.text."""
-    return LanguageModelingConfig(
-        model=models.LanguageModelConfig(
-            d_model=128, num_heads=4, d_ff=512, num_layers=4, max_positions=256, dropout=0.1
-        ),
-        data=DataConfig(length=128, batch_size=32),
-        optimizer=OptimizerConfig(
-            learning_rate=2e-3,
-            schedule="cosine",
-            warmup_steps=100,
-            b2=0.99,
-            epsilon=1e-8,
-            weight_decay=0.1,
-            clip_norm=1.0,
-        ),
-        train=TrainConfig(steps=3000, validate_every=500, checkpoint_every=500, keep_last=2),
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -363,15 +275,26 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, DeviceBatch, Tok
         return TextGenerator(net, params, vocabulary, config.decode, config.data.length, steps)
 
     def evaluate(
-        self, config: LanguageModelingConfig, corpus: TextCorpus, predictor: TextGenerator, *, split: str, say: Say
+        self,
+        config: LanguageModelingConfig,
+        corpus: TextCorpus,
+        predictor: TextGenerator,
+        *,
+        split: str,
+        say: Say,
+        keep: Keep,
     ) -> dict[str, list[Score]]:
+        del keep  # a text has no examples, only tokens
         if split != "validation":
             raise DataError(f"a language model has no {split} data: use --split validation")
         stream = prepare_text(corpus.validation, predictor.tokenizer, data_cache(config.data.cache))
         windows = OrderedWindows(stream, config.data.length, config.data.batch_size)
         loss = jax.jit(LanguageModelNetwork(predictor.net, (0, 0)).validation_loss)
         device_batches = (jax.tree.map(jnp.asarray, windows.batch(i)) for i in range(windows.steps_per_epoch))
-        sums = [jax.device_get(loss(predictor.params, batch)) for batch in device_batches]
+        count_batches, sums = Count(windows.steps_per_epoch, "batches of text", say), []
+        for batch in device_batches:
+            sums.append(jax.device_get(loss(predictor.params, batch)))
+            count_batches(1)
         total, count = (float(sum(column)) for column in zip(*sums, strict=True))
         say(f"held-out text: {int(count):,} tokens, {len(corpus.validation):,} characters")
         scores = [nats_per_token(total, count), perplexity(total, count)]

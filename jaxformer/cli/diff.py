@@ -1,0 +1,33 @@
+"""``jaxformer diff``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from jaxformer.cli.paths import local_path
+
+EXAMPLES = """examples:
+  jaxformer diff runs/a runs/b
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Shows how two runs differ; returns 0 if they are the same in all but place, else 1, as `diff` does."""
+    parser = argparse.ArgumentParser(
+        prog="jaxformer diff",
+        description="Shows how two runs differ: settings, versions, data and results. Exits with 1 if they do.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("a", metavar="A", type=local_path, help="a run directory")
+    parser.add_argument("b", metavar="B", type=local_path, help="another")
+    options = parser.parse_args(arguments)
+    from jaxformer.tasks.history import differences, read_run
+
+    found = differences(read_run(options.a), read_run(options.b))
+    for section, rows in found.items():
+        print(f"{section}:" if rows else f"{section}: the same")
+        for name, a, b in rows:
+            print(f"  {name}: {a} | {b}")
+    return 1 if any(found.values()) else 0

@@ -1,0 +1,28 @@
+"""Packages whose names are imported when they are first used, so that settings can be read without importing JAX."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def members(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """Returns the ``__getattr__`` of a package.
+
+    Args:
+      modules: the public names that each submodule holds, separated by spaces; a submodule is an attribute, too.
+    """
+    homes = {name: module for module, names in modules.items() for name in names.split()}
+
+    def get(name: str) -> Any:
+        if name in modules:
+            return importlib.import_module(f"{package}.{name}")
+        if name in homes:
+            value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+            setattr(sys.modules[package], name, value)
+            return value
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return get

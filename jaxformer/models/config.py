@@ -1,0 +1,242 @@
+"""The shapes of the models. Importing them imports no JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Literal
+
+from jaxformer.dims import resolve_head_dim
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+NormPosition = Literal["post", "pre", "sandwich", "deep"]
+Positions = Literal[
+    "none",
+    "sinusoidal",
+    "sinusoidal_halves",
+    "learned",
+    "raw",
+    "normalized",
+    "rotary",
+    "alibi",
+    "t5",
+    "relative_keys",
+    "transformer_xl",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class RotaryConfig:
+    """Rotary positions."""
+
+    base: float = 10_000.0
+    """The base of the frequencies."""
+    pairs: Literal["halves", "neighbors"] = "halves"
+    """The features that rotate together: k and k + H / 2 (Llama), or neighbors (the paper)."""
+    scaling: Literal["none", "linear", "ntk", "yarn", "llama3"] = "none"
+    """The change of frequencies for contexts longer than the trained one."""
+    factor: float = 1.0
+    """The factor by which the context is longer."""
+    trained_length: int = 2048
+    """The context that the model was trained on, for yarn and llama3."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpertsConfig:
+    """A mixture of experts in place of each feed-forward network."""
+
+    num_experts: int = 8
+    """The number of networks."""
+    count: int = 2
+    """The number of networks that each token is sent to."""
+    capacity_factor: float | None = None
+    """The tokens that an expert takes in training, relative to an even share; null for no limit."""
+    gated: bool = False
+    """Makes the experts gated networks."""
+    balance: float = 0.01
+    """The weight of the load-balancing loss in training."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """The settings that every transformer has. `docs/families.md` has those of published model families."""
+
+    d_model: int = 512
+    """D, the dimension of the model."""
+    num_heads: int = 8
+    """N, the number of attention heads."""
+    num_kv_heads: int | None = None
+    """K, the number of key heads, which must divide `num_heads`; null for as many as `num_heads`."""
+    head_dim: int | None = None
+    """H, the dimension of a head; null for `d_model / num_heads`."""
+    d_ff: int = 2048
+    """F, the dimension inside the feed-forward network."""
+    feed_forward: Literal["plain", "gated", "experts"] = "plain"
+    """The feed-forward network: two linear maps, three with a gate (GLU), or a mixture of experts."""
+    experts: ExpertsConfig = ExpertsConfig()
+    """The mixture of experts."""
+    activation: Activation = "relu"
+    """The feed-forward nonlinearity; silu is also called swish."""
+    dropout: float = 0.1
+    """Probability of dropping embeddings and sublayer outputs."""
+    attention_dropout: float = 0.0
+    """Probability of dropping attention weights."""
+    activation_dropout: float = 0.0
+    """Probability of dropping hidden units of the feed-forward network."""
+    norm: Literal["layer", "layer_deviation", "rms"] = "layer"
+    """The normalization: layer normalization with epsilon added to the variance or to the deviation, or root mean
+    square."""
+    norm_position: NormPosition = "post"
+    """The position of the norms: after the residual sum (the paper's), before the sublayer, before and after it, or
+    after a sum with a larger skip path (DeepNet)."""
+    norm_epsilon: float = 1e-5
+    """Added to the variance in normalization."""
+    final_norm: bool | None = None
+    """A norm after the last block; null for one if the last block does not end in a norm."""
+    positions: Positions = "sinusoidal"
+    """The way in which positions are known: vectors added to token vectors (sines and cosines alternating or in halves,
+    learned, the number t, the number t / (N - 1)), or inside self-attention."""
+    max_positions: int = 512
+    """Longest sequence with learned positions."""
+    position_offset: int = 0
+    """The row of position 0 in the table of learned positions; 2 in BART and RoBERTa."""
+    rotary: RotaryConfig = RotaryConfig()
+    """Rotary positions."""
+    num_buckets: int = 32
+    """Buckets of distances of t5 positions."""
+    max_distance: int = 128
+    """The distance from which on all are alike: in t5 positions, and (smaller is usual) in relative keys."""
+    embedding_scale: float | None = None
+    """The factor of token vectors; null for sqrt(d_model)."""
+    embedding_norm: bool = False
+    """Normalizes the sum of token and position vectors, as in BERT and BART."""
+    num_token_types: int = 0
+    """Token types with a vector each, as in BERT; 0 for none."""
+    attention_bias: bool = False
+    """Adds biases to the projections of queries, keys and values."""
+    attention_output_bias: bool | None = None
+    """Adds biases to the output projections of attention; null for the value of `attention_bias`."""
+    feed_forward_bias: bool = True
+    """Adds biases to the feed-forward network; experts have none."""
+    attention_scale: float | None = None
+    """The factor of the logits of attention; null for head_dim ** -0.5, 1 in T5."""
+    attention_soft_cap: float | None = None
+    """Keeps the logits of attention between minus and plus this value, by tanh (Gemma 2)."""
+    qk_norm: bool = False
+    """Normalizes queries and keys by their root mean square."""
+    attention_sinks: bool = False
+    """Adds a learned logit for each head, which takes weight from the keys."""
+    output_bias: bool = False
+    """Adds a bias to the logits of tokens, as in Marian and BART."""
+    output_scale: float = 1.0
+    """The factor of the states before the output projection; d_model ** -0.5 in the first T5."""
+    initialization: Literal["scaled", "xavier"] = "scaled"
+    """The scale of initial kernels: `modules.initializers.scaled_gains`, or Xavier for each matrix."""
+    remat: bool = False
+    """Recomputes each block in the backward pass: less memory, a third more arithmetic."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Activations' dtype; parameters, softmax, norms, logits and loss stay float32."""
+
+    def __post_init__(self) -> None:
+        for name, kind in typing.get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            if typing.get_origin(kind) is Literal and value not in typing.get_args(kind):
+                raise ValueError(f"{name} must be one of {typing.get_args(kind)}, got {value!r}")
+            optional = name in ("position_offset", "num_token_types") or name.endswith("vocab_size")
+            if type(value) is int and not optional and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+            if name.endswith("dropout") and not 0 <= value < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {value}")
+        dim = resolve_head_dim(self.d_model, self.num_heads, self.num_kv_heads or self.num_heads, self.head_dim)
+        if self.positions.startswith(("sinusoidal", "transformer_xl")) and self.d_model % 2:
+            raise ValueError(f"{self.positions} positions need an even d_model, got {self.d_model}")
+        if self.positions == "t5" and (self.num_buckets < 4 or self.max_distance <= self.num_buckets // 2):
+            raise ValueError(
+                "t5 positions need num_buckets of at least 4 and a max_distance above half of it, "
+                f"got {self.num_buckets} and {self.max_distance}"
+            )
+        if self.positions == "rotary" and dim % 2:
+            raise ValueError(f"rotary positions need an even head dim, got {dim}")
+
+    @property
+    def has_final_norm(self) -> bool:
+        """True if there is a norm after the last block."""
+        ends_in_sum = self.norm_position in ("pre", "sandwich")
+        return ends_in_sum if self.final_norm is None else self.final_norm
+
+
+def check_decoder_positions(config: TransformerConfig) -> None:
+    """Checks that positions do not need the length of a sequence that is still growing.
+
+    Raises:
+      ValueError: they do.
+    """
+    if config.positions == "normalized":
+        raise ValueError("positions must not be 'normalized', t / (N - 1), in a decoder: N is not known before the end")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderConfig(TransformerConfig):
+    """The shape of an encoder that stands alone: of tokens or, with an image size, of patches of images."""
+
+    vocab_size: int = dataclasses.field(default=0, kw_only=False)
+    """The number of token ids."""
+    num_layers: int = 6
+    """The number of blocks."""
+    image_size: tuple[int, int] | None = None
+    """Height and width of the images; null for tokens."""
+    patch_size: int = 16
+    """The side of a patch in pixels."""
+    num_channels: int = 3
+    """The colors of a pixel."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderDecoderConfig(TransformerConfig):
+    """The shape of an encoder-decoder; the defaults are the paper's base model (table 3)."""
+
+    source_vocab_size: int = 0
+    """The number of source token ids; 0 is replaced by the tokenizer's before the model is built."""
+    target_vocab_size: int = 0
+    """The number of target token ids; 0 is replaced in the same way."""
+    num_encoder_layers: int = 6
+    """The number of encoder blocks."""
+    num_decoder_layers: int = 6
+    """The number of decoder blocks."""
+    tie_embeddings: Literal["none", "inputs", "decoder", "all"] = "all"
+    """The embeddings that share one table: none; source and target; target and output; source, target and output."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tie_embeddings in ("inputs", "all") and self.source_vocab_size != self.target_vocab_size:
+            raise ValueError(
+                f"tie_embeddings={self.tie_embeddings!r} shares one table, so vocabularies must be equal: "
+                f"source {self.source_vocab_size}, target {self.target_vocab_size}"
+            )
+        check_decoder_positions(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageModelConfig(TransformerConfig):
+    """The shape of a language model; the defaults are GPT-2's choices (Radford et al. 2019) at a small size."""
+
+    vocab_size: int = dataclasses.field(default=0, kw_only=False)
+    """The number of token ids; 0 is replaced by the tokenizer's before the model is built."""
+    num_layers: int = 6
+    """The number of blocks."""
+    norm_position: NormPosition = "pre"
+    """The position of the norms: see `TransformerConfig`."""
+    activation: Activation = "gelu"
+    """The feed-forward nonlinearity."""
+    positions: Positions = "learned"
+    """The way in which positions are known: see `TransformerConfig`."""
+    tie_embeddings: bool = True
+    """Makes the table of the token embeddings the output projection too."""
+    causal: bool = True
+    """Lets a token see only itself and the tokens before it. Without this mask, training learns to copy the next token,
+    which does not exist yet when text is generated: the loss falls to 0 and the text is nonsense."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.causal:
+            check_decoder_positions(self)

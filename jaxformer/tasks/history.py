@@ -1,0 +1,113 @@
+"""Runs as their files describe them: lists of runs, and the differences of two. It imports no JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from jaxformer.errors import ConfigError
+from jaxformer.tasks.rundir import read_json
+from jaxformer.training.account import read_starts
+from jaxformer.training.logging import read_log
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The facts in the files of a run."""
+
+    path: pathlib.Path
+    task: str
+    state: str
+    """The reason for which the last start ended; "unfinished" if it did not say, because it runs or was killed."""
+    step: int
+    steps: int
+    results: Mapping[str, float]
+    """The last training loss, the best validation loss, and the scores of the test data by checkpoint."""
+    settings: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+
+
+def read_run(path: pathlib.Path) -> Run:
+    """Reads the files of a run.
+
+    Raises:
+      ConfigError: `path` is no run, or a file of it cannot be read.
+    """
+    if not (path / "config.json").exists():
+        raise ConfigError(f"{path} is not a run: it has no config.json")
+    saved = read_json(path / "config.json")
+    settings = flat(saved.get("config", {}))
+    log = read_log(path / "log.jsonl") if (path / "log.jsonl").exists() else []
+    starts = read_starts(path / "time.json")
+    provenance = read_json(path / "provenance.json") if (path / "provenance.json").exists() else {}
+    step = max((entry["step"] for entry in log), default=0)
+    state = "not started" if not log else str(starts[-1].get("ended", "unfinished")) if starts else "unfinished"
+    return Run(
+        path,
+        str(saved.get("task")),
+        state,
+        step,
+        int(settings.get("train.steps", 0)),
+        {**_results(log), **_scores(path)},
+        settings,
+        provenance,
+    )
+
+
+def find_runs(folder: pathlib.Path) -> list[Run]:
+    """Returns the runs in a folder and the folders below it, which may be runs themselves, by path."""
+    files = sorted(folder.rglob("config.json"))
+    return [read_run(file.parent) for file in files if "task" in read_json(file)]
+
+
+def differences(a: Run, b: Run) -> dict[str, list[tuple[str, object, object]]]:
+    """Returns the differences of two runs, as (name, of a, of b), by section: settings, versions, data, results."""
+    sections = {
+        "settings": ({**a.settings, "task": a.task}, {**b.settings, "task": b.task}),
+        "versions": (_versions(a.provenance), _versions(b.provenance)),
+        "data": tuple(flat(run.provenance.get("data", {})) for run in (a, b)),
+        "results": ({**a.results, "step": a.step, "state": a.state}, {**b.results, "step": b.step, "state": b.state}),
+    }
+    return {
+        section: [(name, x.get(name), y.get(name)) for name in dict.fromkeys([*x, *y]) if x.get(name) != y.get(name)]
+        for section, (x, y) in sections.items()
+    }
+
+
+def flat(data: Any, path: str = "") -> dict[str, Any]:
+    """Returns nested tables as one table, by dotted names.
+
+    >>> flat({"a": {"b": 1}, "c": [2]})
+    {'a.b': 1, 'c': [2]}
+    """
+    if not isinstance(data, dict):
+        return {path: data}
+    return {key: x for name, part in data.items() for key, x in flat(part, f"{path}.{name}" if path else name).items()}
+
+
+def _results(log: list[dict[str, Any]]) -> dict[str, float]:
+    losses = [entry["loss"] for entry in log if entry.get("loss") is not None]
+    validated = [entry["validation_loss"] for entry in log if entry.get("validation_loss") is not None]
+    results = {"loss": losses[-1]} if losses else {}
+    return results | ({"validation_loss": min(validated)} if validated else {})
+
+
+def _scores(path: pathlib.Path) -> dict[str, float]:
+    """Returns the scores that `evaluate` saved, by split, checkpoint, corpus and name."""
+    scores = {}
+    for file in sorted(path.glob("scores-*.json")):
+        for corpus, found in read_json(file).items():
+            if corpus not in ("settings", "steps") and isinstance(found, list):
+                where = file.stem.removeprefix("scores-")
+                scores |= {f"{where} {corpus} {score['name']}": score["value"] for score in found}
+    return scores
+
+
+def _versions(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the versions of a run, with the commit and the devices of its last start."""
+    start = (provenance.get("starts") or [{}])[-1]
+    facts = {name: json.dumps(start[name]) for name in ("commit", "dirty", "devices", "mesh", "flags") if name in start}
+    return {"python": provenance.get("python"), **provenance.get("versions", {}), **facts}

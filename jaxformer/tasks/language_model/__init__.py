@@ -1,0 +1,21 @@
+"""Language modeling: from any text to a model that continues texts, with the decoder-only Transformer.
+
+The settings are light; the task and the generator are imported when they are asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jaxformer import lazy
+from jaxformer.tasks.language_model.config import DataConfig as DataConfig
+from jaxformer.tasks.language_model.config import DecodeConfig as DecodeConfig
+from jaxformer.tasks.language_model.config import LanguageModelingConfig as LanguageModelingConfig
+
+if TYPE_CHECKING:
+    from jaxformer.tasks.language_model.task import TASK as TASK
+    from jaxformer.tasks.language_model.task import TextCorpus as TextCorpus
+    from jaxformer.tasks.language_model.task import TextData as TextData
+    from jaxformer.tasks.language_model.task import TextGenerator as TextGenerator
+
+__getattr__ = lazy.members(__name__, {"task": "TASK TextCorpus TextData TextGenerator", "presets": ""})

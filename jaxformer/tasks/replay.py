@@ -1,0 +1,61 @@
+"""Replays: the first steps of a run trained again, and compared with its log."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from jaxformer import sharding
+from jaxformer.errors import ConfigError
+from jaxformer.sharding import Placement
+from jaxformer.tasks import registry, rundir
+from jaxformer.tasks.runner import first_state
+from jaxformer.tasks.trainer import make_trainer
+from jaxformer.training.logging import read_log
+
+
+class Replayed(NamedTuple):
+    """A step that was trained again."""
+
+    step: int
+    logged: float | None
+    loss: float
+
+    @property
+    def same(self) -> bool:
+        """True if the loss is the logged one, bit for bit."""
+        return self.logged == self.loss
+
+
+def replay(run: pathlib.Path, *, steps: int) -> Iterator[Replayed]:
+    """Trains the first steps of a run again, on its own data and mesh, and yields each with its logged loss.
+
+    Nothing of the run is changed.
+
+    Raises:
+      ConfigError: `run` is no run, has other data, or has logged fewer steps.
+    """
+    config = registry.read_config(run)
+    task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
+    logged = {entry["step"]: entry["loss"] for entry in read_log(run / "log.jsonl") if "loss" in entry}
+    if not 1 <= steps <= len(logged):
+        raise ConfigError(f"steps must be in [1, {len(logged)}], the number of logged steps, got {steps}")
+    corpus = task.read(config)
+    rundir.check_data(run, corpus.fingerprints)
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder)
+        for name in task.vocabulary_files:
+            if (run / name).exists():
+                shutil.copyfile(run / name, out / name)
+        data = task.prepare(config, corpus, out)
+        trainer = make_trainer(task, config, data.vocabulary.vocab_size, placement)
+        state, step = first_state(config, trainer, out, lambda text: None), trainer.step()
+        batches = trainer.on_devices(data.batches(0, trainer.rows))
+        for number, batch in enumerate(itertools.islice(batches, steps), 1):
+            state, metrics = step(state, batch)
+            total, count = float(metrics["loss_sum"]), float(metrics["count"])
+            yield Replayed(number, logged.get(number), total / (count if count > 0 else 1.0))

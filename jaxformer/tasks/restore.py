@@ -1,0 +1,81 @@
+"""The parameters of a run, read from its checkpoints or its average."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import jax
+
+from jaxformer import sharding, training
+from jaxformer.errors import ConfigError
+from jaxformer.modules.pure import Params
+from jaxformer.sharding import Placement
+from jaxformer.tasks import registry
+from jaxformer.tasks.trainer import Trainer, make_trainer
+
+
+def load_params(run: pathlib.Path, checkpoint: str, mesh: str) -> tuple[Params, tuple[int, ...]]:
+    """Returns the parameters of a run, and their steps."""
+    config = registry.read_config(run)
+    task = registry.task_of(config)
+    size = task.vocabulary(run).vocab_size
+    return restore_params(run, make_trainer(task, config, size, Placement(sharding.mesh(mesh))), checkpoint)
+
+
+def restore_params(run: pathlib.Path, trainer: Trainer, checkpoint: str) -> tuple[Params, tuple[int, ...]]:
+    """Returns the parameters of a checkpoint of a run, and their steps; see `runner.load`."""
+    abstract = trainer.abstract_state()
+    if checkpoint == "average":
+        if not (run / "average").is_dir():  # it would be made
+            raise no_average(run)
+        with training.Checkpoints(run / "average") as saved:
+            restored = saved.restore_latest(abstract.params)
+        if restored is None:
+            raise no_average(run)
+        return restored[0], tuple(restored[1].get("averaged", ()))
+    with open_checkpoints(run) as saved:
+        state, _ = saved.restore(choose_step(saved, checkpoint), without_moments(abstract))
+    return training.best_params(state), (int(state.step),)
+
+
+def open_checkpoints(run: pathlib.Path) -> training.Checkpoints:
+    """Opens the checkpoints of a run for reading, without making their folder."""
+    folder = run / "checkpoints"
+    if not folder.is_dir():
+        raise _no_checkpoint(folder)
+    return training.Checkpoints(folder)
+
+
+def _no_checkpoint(folder: pathlib.Path) -> training.CheckpointError:
+    return training.CheckpointError(f"no checkpoint in {folder} yet")
+
+
+def choose_step(saved: training.Checkpoints, checkpoint: str) -> int:
+    """Returns the step of the checkpoint "best" or "last", or of a number.
+
+    Raises:
+      CheckpointError: there is no checkpoint yet.
+      ConfigError: there is no such checkpoint.
+    """
+    steps = saved.steps()
+    if not steps:
+        raise _no_checkpoint(saved.directory)
+    if checkpoint == "last":
+        return steps[-1]
+    if checkpoint == "best":
+        best = saved.best_step()
+        return steps[-1] if best is None else best
+    if checkpoint.isdecimal() and int(checkpoint) in steps:
+        return int(checkpoint)
+    raise ConfigError(f"no checkpoint {checkpoint!r}; there are best, last, average and steps {steps}")
+
+
+def without_moments(state: training.TrainState) -> training.TrainState:
+    """Returns the shapes of a state without the optimizer's, two thirds of a checkpoint, which need not be read."""
+    return dataclasses.replace(state, optimizer=jax.tree.map(lambda _: ..., state.optimizer))
+
+
+def no_average(run: pathlib.Path) -> training.CheckpointError:
+    """Returns the error of a run without averaged parameters."""
+    return training.CheckpointError(f"{run} has no averaged parameters; run `jaxformer average {run}` first")

@@ -1,0 +1,34 @@
+"""Validation: the loss of a state on held-out data, and the figures of its task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from jaxformer import training
+from jaxformer.tasks.base import Corpus, Data, TaskConfig
+from jaxformer.tasks.registry import AnyTask
+from jaxformer.tasks.trainer import Trainer
+
+
+class Validation:
+    """The validation loss of a state, and the further figures of its task."""
+
+    def __init__(self, task: AnyTask, config: TaskConfig, corpus: Corpus, data: Data[Any], trainer: Trainer):
+        self._task, self._config, self._corpus, self._data, self._trainer = task, config, corpus, data, trainer
+        placement = trainer.placement
+        self._loss = jax.jit(placement.under(trainer.network.validation_loss), out_shardings=placement.replicated)
+
+    def __call__(self, state: training.TrainState) -> Mapping[str, float]:
+        params, trainer = training.best_params(state), self._trainer
+        total = count = 0.0
+        for batch in trainer.on_devices(self._data.validation_batches(trainer.rows)):
+            batch_total, batch_count = jax.device_get(self._loss(params, batch))
+            total, count = total + float(batch_total), count + float(batch_count)
+        predictor = self._task.predictor(
+            self._config, self._data.vocabulary, trainer.network.net, params, trainer.placement, (int(state.step),)
+        )
+        figures = self._task.validation_figures(self._config, self._corpus, self._data, predictor)
+        return {"loss": total / count, **figures}

@@ -1,0 +1,107 @@
+"""An account of the time of a run: what it was spent on, summed over restarts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from jaxformer.files import write_text
+
+Part = Literal["starting", "compiling", "waiting for data", "stepping", "validating", "saving"]
+PARTS: tuple[Part, ...] = ("starting", "compiling", "waiting for data", "stepping", "validating", "saving")
+
+
+class Account:
+    """A clock that always runs for one part of the work.
+
+    Args:
+      path: the file with the accounts of all starts of a run; this start is added to it by `save`. None keeps no file.
+      began: the time of day, in seconds, at which the work began; by default now.
+
+    >>> account = Account()
+    >>> account.at("stepping")
+    >>> sorted(account.seconds()) == sorted(PARTS)
+    True
+    """
+
+    def __init__(self, path: pathlib.Path | None = None, *, began: float | None = None):
+        self._path, self._earlier = path, read_starts(path) if path else []
+        self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._part: Part = "starting"
+        self._since = time.monotonic() - (time.time() - began if began else 0.0)
+        self._about: dict[str, Any] = {"began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))}
+
+    def at(self, part: Part) -> None:
+        """Ends the part that the clock runs for, and begins another."""
+        now = time.monotonic()
+        self._seconds[self._part] += now - self._since
+        self._part, self._since = part, now
+
+    @contextlib.contextmanager
+    def during(self, part: Part) -> Iterator[None]:
+        """Lets the clock run for `part` inside the block, and afterwards for the part before it."""
+        before = self._part
+        self.at(part)
+        try:
+            yield
+        finally:
+            self.at(before)
+
+    def seconds(self) -> dict[Part, float]:
+        """Returns the seconds of each part of this start."""
+        self.at(self._part)
+        return dict(self._seconds)
+
+    def stepping(self) -> float:
+        """Returns the seconds that the steps of this start took, with the waiting for their batches."""
+        seconds = self.seconds()
+        return seconds["stepping"] + seconds["waiting for data"]
+
+    def working(self) -> float:
+        """Returns the seconds of this start that grow with the number of steps: all but starting and compiling."""
+        seconds = self.seconds()
+        return sum(seconds.values()) - seconds["starting"] - seconds["compiling"]
+
+    def save(self, **facts: Any) -> None:
+        """Writes the account of this start, with `facts`, beside those of the earlier ones."""
+        self._about |= facts
+        if self._path:
+            start = {**self._about, "seconds": {part: round(value, 3) for part, value in self.seconds().items()}}
+            write_text(self._path, json.dumps([*self._earlier, start], indent=2) + "\n")
+
+    def report(self) -> str:
+        """Returns one line with the time of each part over all starts."""
+        sums = self.seconds()
+        for start in self._earlier:
+            for part in PARTS:
+                sums[part] += start["seconds"].get(part, 0.0)
+        number = len(self._earlier) + 1
+        starts = f" in {number} starts" if number > 1 else ""
+        parts = ", ".join(f"{part} {duration(value)}" for part, value in sums.items())
+        return f"time {duration(sum(sums.values()))}{starts}: {parts}"
+
+
+def read_starts(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the accounts of all starts of a run; none if the file is missing or damaged."""
+    try:
+        starts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return [s for s in starts if isinstance(s, dict) and isinstance(s.get("seconds"), dict)]
+
+
+def duration(seconds: float) -> str:
+    """Returns a time as hours, minutes and seconds; below a minute with tenths.
+
+    >>> duration(4.25), duration(75), duration(7322)
+    ('4.2 s', '1:15', '2:02:02')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,25 @@
+"""Hooks: objects of a user that are told what happens in a training, such as a tracker of experiments."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+
+
+class Hook:
+    """The base class of hooks, whose methods do nothing; a hook overrides those that it needs.
+
+    In a run of several processes, only the first one calls its hooks. An exception in a hook ends the training.
+    """
+
+    def step(self, step: int, figures: Mapping[str, float]) -> None:
+        """Receives the figures of a step, as in log.jsonl, once the next step is on the device."""
+
+    def validated(self, step: int, figures: Mapping[str, float], better: bool) -> None:
+        """Receives the figures of a validation; `better` is True for the best so far."""
+
+    def saved(self, step: int, directory: pathlib.Path) -> None:
+        """Receives the folder of a checkpoint that is completely written."""
+
+    def ended(self, step: int, reason: str) -> None:
+        """Receives the last step and the reason: that of `training.Result`, or the text of an error."""

@@ -1,0 +1,46 @@
+"""A hook that records a training in MLflow (``pip install 'jaxformer[mlflow]'``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxformer.training.hooks import Hook
+
+
+class MlflowHook(Hook):
+    """Records the figures of steps and validations in a run of MLflow.
+
+    A resumed training continues the same run if `options` has its ``run_id``.
+
+    Args:
+      every: the number of steps between two that are recorded.
+      tracking_uri: the server or folder of the records; by default MLflow's own.
+      options: for ``mlflow.start_run``, such as ``run_name="en-de"``.
+    """
+
+    def __init__(self, *, every: int = 10, tracking_uri: str | None = None, **options: Any):
+        import mlflow  # pyright: ignore[reportMissingImports]
+
+        if tracking_uri is not None:
+            mlflow.set_tracking_uri(tracking_uri)
+        self._client, self._every = mlflow, every
+        self._run = mlflow.start_run(**options)
+
+    def step(self, step: int, figures: Mapping[str, float]) -> None:
+        """Records every `every`-th step."""
+        if step % self._every == 0:
+            self._log(step, {f"train/{name}": value for name, value in figures.items()})
+
+    def validated(self, step: int, figures: Mapping[str, float], better: bool) -> None:
+        """Records a validation."""
+        self._log(step, {f"validation/{name}": value for name, value in figures.items()})
+
+    def ended(self, step: int, reason: str) -> None:
+        """Records the reason, and ends the run."""
+        self._client.set_tags({"ended": reason, "last_step": str(step)})
+        finished = reason in ("done", "patience", "time", "terminated", "interrupted")
+        self._client.end_run("FINISHED" if finished else "FAILED")
+
+    def _log(self, step: int, values: Mapping[str, float]) -> None:
+        self._client.log_metrics(dict(values), step=step, run_id=self._run.info.run_id)

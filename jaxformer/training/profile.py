@@ -1,0 +1,59 @@
+"""Traces of some steps of a training, for XProf and Perfetto."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import jax
+
+from jaxformer.errors import ConfigError
+
+
+class Profile:
+    """A trace of the steps `first` to `last`, which `before` starts and stops.
+
+    Args:
+      directory: the folder of the trace. XProf (``xprof --logdir DIR``) and TensorBoard's plugin open it; Perfetto
+        (https://ui.perfetto.dev) opens its file ``perfetto_trace.json.gz``.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], first: int, last: int):
+        self._directory, self._first, self._last = os.fspath(directory), first, last
+        self._running = False
+
+    def due(self, number: int) -> bool:
+        """Returns True if the trace starts or stops before step `number`."""
+        return number == self._first or (self._running and number == self._last + 1)
+
+    def before(self, number: int) -> None:
+        """Starts or stops the trace, if it is due. The steps before must have ended."""
+        if self._running and number == self._last + 1:
+            self.close()
+        elif number == self._first:
+            jax.profiler.start_trace(self._directory, create_perfetto_trace=True)
+            self._running = True
+
+    def close(self) -> None:
+        """Stops the trace if it still runs, and writes it."""
+        if self._running:
+            self._running = False
+            jax.profiler.stop_trace()
+
+
+def profiled_steps(text: str, *, start: int) -> tuple[int, int]:
+    """Returns the first and the last step of ``FIRST:LAST``, or of a number of steps after the tenth of this start.
+
+    Raises:
+      ConfigError: the text is neither, or the first step is over.
+
+    >>> profiled_steps("100:104", start=0), profiled_steps("5", start=200)
+    ((100, 104), (211, 215))
+    """
+    match = re.fullmatch(r"(?:([1-9]\d{0,8}):)?([1-9]\d{0,8})", text)
+    if not match:
+        raise ConfigError(f"the steps to profile must be a number, or FIRST:LAST such as 100:104, got {text!r}")
+    first, last = (int(match[1]), int(match[2])) if match[1] else (start + 11, start + 10 + int(match[2]))
+    if not start < first <= last:
+        raise ConfigError(f"the steps to profile must lie after step {start} and be in order, got {text}")
+    return first, last

@@ -1,0 +1,66 @@
+"""Training steps compiled ahead of their first call, so that their time and memory are known."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jaxformer import hardware
+from jaxformer.errors import JaxformerError
+from jaxformer.training.account import Account
+from jaxformer.training.state import TrainState
+from jaxformer.training.step import Metrics
+
+
+class OutOfMemoryError(JaxformerError):
+    """A compiled step needs more memory than there is; without this check the system would kill the process."""
+
+
+class Programs:
+    """A jitted step that compiles one program for each shape of batch, at its first call.
+
+    Args:
+      step: the jitted step.
+      account: the account of the run, whose clock runs for "compiling" meanwhile.
+      memory: the bytes of main memory, which the devices of a CPU share; accelerators check their own memory.
+
+    Raises:
+      OutOfMemoryError: when called, a program needs more than `memory`.
+    """
+
+    def __init__(self, step: jax.stages.Wrapped, account: Account, *, memory: float | None = None):
+        self._step, self._account = step, account
+        self._memory = hardware.host_memory() if memory is None else memory
+        self._programs: dict[Any, Callable[..., tuple[TrainState, Metrics]]] = {}
+
+    def __call__(self, state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+        """Returns the next state and the metrics of the step."""
+        shapes = tuple((x.shape, x.dtype) for x in jax.tree.leaves(batch))
+        if shapes not in self._programs:
+            with self._account.during("compiling"):
+                self._programs[shapes] = self._compiled(state, batch)
+        return self._programs[shapes](state, batch)
+
+    def __len__(self) -> int:
+        """The number of programs."""
+        return len(self._programs)
+
+    def _compiled(self, state: TrainState, batch: Any) -> jax.stages.Compiled:
+        program = self._step.lower(state, batch).compile()
+        devices = jax.local_devices()
+        if devices[0].platform == "cpu":
+            needed = 0
+            with contextlib.suppress(AttributeError):  # a program from the cache may come without this analysis
+                memory: Any = program.memory_analysis()
+                sizes = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+                needed = (sizes - memory.alias_size_in_bytes) * len(state.step.sharding.device_set & set(devices))
+            if needed > self._memory:
+                shape = " x ".join(map(str, max(x.shape for x in jax.tree.leaves(batch))))
+                raise OutOfMemoryError(
+                    f"out of memory: a step on a batch of {shape} needs {needed / 1e9:,.1f} GB, but there are "
+                    f"{self._memory / 1e9:,.1f} GB; choose a smaller batch or model"
+                )
+        return program

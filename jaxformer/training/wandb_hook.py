@@ -1,0 +1,41 @@
+"""A hook that records a training in Weights & Biases (``pip install 'jaxformer[wandb]'``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxformer.training.hooks import Hook
+
+
+class WandbHook(Hook):
+    """Records the figures of steps and validations in a run of Weights & Biases.
+
+    A resumed training continues the same run if `options` has its ``id`` and ``resume="allow"``.
+
+    Args:
+      every: the number of steps between two that are recorded.
+      options: for ``wandb.init``, such as ``project="translation"`` or ``mode="offline"``.
+    """
+
+    def __init__(self, *, every: int = 10, **options: Any):
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        self._run, self._every = wandb.init(**options), every
+
+    def step(self, step: int, figures: Mapping[str, float]) -> None:
+        """Records every `every`-th step."""
+        if step % self._every == 0:
+            self._run.log({f"train/{name}": value for name, value in figures.items()}, step=step)
+
+    def validated(self, step: int, figures: Mapping[str, float], better: bool) -> None:
+        """Records a validation; the summary has the best one."""
+        values = {f"validation/{name}": value for name, value in figures.items()}
+        self._run.log(values, step=step)
+        if better:
+            self._run.summary.update({f"best/{name}": value for name, value in figures.items()} | {"best/step": step})
+
+    def ended(self, step: int, reason: str) -> None:
+        """Records the reason, and ends the run."""
+        self._run.summary.update({"ended": reason, "last_step": step})
+        self._run.finish(exit_code=0 if reason in ("done", "patience", "time", "terminated", "interrupted") else 1)

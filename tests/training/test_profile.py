@@ -1,0 +1,28 @@
+"""Traces of steps."""
+
+import gzip
+import json
+
+import pytest
+
+from jaxformer import training
+from jaxformer.errors import ConfigError
+from jaxformer.training.profile import profiled_steps
+from tests.training.small import fit, new_state
+
+
+def test_a_trace_has_the_steps_that_were_asked_for(tmp_path):
+    """Perfetto and XProf open these files; a training that ends first ends the trace."""
+    fit(new_state(), 6, outputs=training.Outputs(profile=training.Profile(tmp_path, 3, 4)))
+    (file,) = tmp_path.rglob("perfetto_trace.json.gz")
+    (xplane,) = tmp_path.rglob("*.xplane.pb")
+    events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    steps = {event["args"]["step_num"] for event in events if "step_num" in event.get("args", {})}
+    assert steps == {"3", "4"}
+    assert b"jit(step)" in xplane.read_bytes()
+
+
+@pytest.mark.parametrize("text", ["0", "4:3", "a", "1:", "-3", "", "2:9"])
+def test_steps_that_cannot_be_traced(text):
+    with pytest.raises(ConfigError, match="the steps to profile must"):
+        profiled_steps(text, start=5)
