@@ -24,9 +24,7 @@ from collections.abc import Iterator
 
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
-
-NAME = ".lock"
-"""The name of the file in the run directory; it holds the host, the process, its start and its command as JSON."""
+from jaxformer.tasks.rundir import LOCK
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +60,7 @@ def _held_here(out: pathlib.Path) -> Iterator[None]:
     missing = [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
         out.mkdir(parents=True, exist_ok=True)
-        descriptor = _acquired(out / NAME)
+        descriptor = _acquired(out / LOCK)
     except OSError as error:
         _remove_empty(missing)
         if error.errno in _NO_SPACE:
@@ -72,7 +70,7 @@ def _held_here(out: pathlib.Path) -> Iterator[None]:
     try:
         yield
     finally:
-        _release(descriptor, out / NAME)
+        _release(descriptor, out / LOCK)
         _remove_empty(missing)
 
 

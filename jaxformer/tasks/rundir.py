@@ -32,7 +32,9 @@ from typing import Any
 from jaxformer.config import comparable, difference, fingerprint, to_data
 from jaxformer.errors import ConfigError
 from jaxformer.files import TEMPORARY, write_text
-from jaxformer.tasks import run_lock
+
+LOCK = ".lock"
+"""The name of the file whose lock a training holds; see `run_lock`."""
 
 PACKAGES = ("jaxformer", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece", "sacrebleu")
 
@@ -60,7 +62,7 @@ def holds_run(out: pathlib.Path) -> bool:
 
 def _is_leftover(path: pathlib.Path) -> bool:
     """Returns True for the files that a run has before its config.json; a kill may leave them behind."""
-    return path.name == run_lock.NAME or path.name.startswith(TEMPORARY)
+    return path.name == LOCK or path.name.startswith(TEMPORARY)
 
 
 def check_config(out: pathlib.Path, saved: Any, config: Any) -> None:

@@ -50,7 +50,7 @@ def test_settings_are_shown_by_section_with_their_choices():
     assert all(line.startswith(("  --model.", "        ")) for line in model[1:])
     place = model.index("  --model.norm_position post")
     assert model[place + 1] == "        one of post, pre, sandwich, deep"
-    assert model[place + 2].startswith("        The position of layer normalization")
+    assert model[place + 2].startswith("        The position of the norms")
     assert max(map(len, lines)) <= 120
 
 

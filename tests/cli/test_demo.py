@@ -22,7 +22,7 @@ from jaxformer.tasks.translation import Translator, alignment
 def trained(monkeypatch):
     calls = types.SimpleNamespace(configs=[], shown=[], reason="done")
 
-    def fit(config, out, console):
+    def fit(config, out, console, began=None):
         calls.configs.append(config)
         return types.SimpleNamespace(reason=calls.reason)
 

@@ -72,7 +72,8 @@ def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, ca
 
 def test_a_run_that_may_only_be_read_is_scored(asked, monkeypatch, capsys, tmp_path):
     predictor = types.SimpleNamespace(steps=(4,))
-    monkeypatch.setattr(evaluate, "load", lambda options, settings, command: (TranslationConfig(), predictor))
+    monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
+    monkeypatch.setattr(evaluate, "load", lambda options, config, command: predictor)
     with read_only(tmp_path):
         assert main.main(["evaluate", str(tmp_path)]) == 0
     out, err = capsys.readouterr()

@@ -16,11 +16,11 @@ import pytest
 from jaxformer.cli.main import main
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
-from jaxformer.tasks import run_lock
+from jaxformer.tasks import run_lock, rundir
 
 HOLDER = """
 import pathlib, sys, time
-from jaxformer.tasks import run_lock
+from jaxformer.tasks import run_lock, rundir
 with run_lock.held(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
@@ -29,19 +29,19 @@ with run_lock.held(pathlib.Path(sys.argv[1])):
 
 def enter(out):
     with run_lock.held(out):
-        assert (out / run_lock.NAME).exists()
+        assert (out / rundir.LOCK).exists()
 
 
 def test_the_second_training_is_told_who_is_first(tmp_path, capsys):
     """The command ends with 2, and the files of the first are as they were."""
     out = tmp_path / "run"
     with run_lock.held(out):
-        before = (out / run_lock.NAME).read_bytes()
+        before = (out / rundir.LOCK).read_bytes()
         assert main(["train", "demo", "--out", str(out)]) == 2
         said = capsys.readouterr().err.splitlines()[-1]
         assert f"{out} is in use by process {os.getpid()} on {socket.gethostname()} since 20" in said
         assert json.loads(before)["command"].split()[0] in said
-        assert {path.name: path.read_bytes() for path in out.iterdir()} == {run_lock.NAME: before}
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == {rundir.LOCK: before}
     assert not out.exists()
 
 
@@ -55,7 +55,7 @@ def test_a_killed_process_holds_nothing(tmp_path):
         with pytest.raises(ConfigError, match=f"in use by process {holder.pid} "):
             enter(out)
         holder.send_signal(signal.SIGKILL)
-    assert (out / run_lock.NAME).exists()
+    assert (out / rundir.LOCK).exists()
     enter(out)
     assert list(out.iterdir()) == []
 
@@ -79,7 +79,7 @@ def test_a_lock_on_a_file_that_was_just_removed_is_no_lock(tmp_path, monkeypatch
         lock(descriptor, how)
         calls.append(descriptor)
         if len(calls) == 1:
-            (tmp_path / run_lock.NAME).unlink()
+            (tmp_path / rundir.LOCK).unlink()
 
     monkeypatch.setattr(fcntl, "flock", late)
     with run_lock.held(tmp_path):
@@ -108,7 +108,7 @@ def test_a_filesystem_without_locks_is_named(tmp_path, monkeypatch, caplog):
 )
 def test_a_file_that_another_host_left_is_named(tmp_path, caplog, content, warned):
     """A bucket's filesystem may keep locks to each host: then this is all that can be seen."""
-    (tmp_path / run_lock.NAME).write_text(json.dumps(content))
+    (tmp_path / rundir.LOCK).write_text(json.dumps(content))
     with caplog.at_level(logging.WARNING):
         enter(tmp_path)
     assert ("in use by process 7 on elsewhere since 2026-01-01 (train x)" in caplog.text) == warned

@@ -29,7 +29,7 @@ def test_a_refused_run_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("demo", {"model": {"d_model": 10**9}}, r"a model of 24,000,003,076,000,001,024 parameters.* needs at least"),
+        ("demo", {"model": {"d_model": 10**9}}, r"a model of 24,000,004,076,000,001,024 parameters.* needs at least"),
         ("language_model", {"data": {"text": "a", "batch_size": 10**9}}, "a batch of 1000000000 x 128 tokens needs"),
     ],
 )

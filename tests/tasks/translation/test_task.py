@@ -118,4 +118,4 @@ def test_no_test_data(tmp_path):
     data = DataConfig(source="a", target="a", validation_source="a", validation_target="a", held_out=0)
     config = TranslationConfig(data=dataclasses.replace(data, directory=str(tmp_path)))
     with pytest.raises(DataError, match=r"no test data: the run's data\.held_out is 0"):
-        TASK.evaluate(config, TASK.read(config), object(), split="test", say=print)
+        TASK.evaluate(config, TASK.read(config), object(), split="test", say=print, keep=lambda name, rows: None)
