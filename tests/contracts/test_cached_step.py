@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks, models, modules
-from jaxformer.models.transformer import RotaryConfig
+from jaxformer.models.config import Positions, RotaryConfig
 from tests.models.small import SOURCE, SOURCE_VALID, B, Small, V
 from tests.modules.small import int32, quick
 
 K, T = 2, 7
 SIZES = {"d_model": 8, "num_heads": 4, "d_ff": 12, "max_positions": 9, "num_buckets": 6, "max_distance": 4}
 
-POSITIONS = [name for name in typing.get_args(models.transformer.Positions) if name != "normalized"]
+POSITIONS = [name for name in typing.get_args(Positions) if name != "normalized"]
 ARRANGEMENTS = {
     "post": {"norm_position": "post"},
     "pre": {"norm_position": "pre"},
