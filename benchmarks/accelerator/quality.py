@@ -19,7 +19,6 @@ from experiments.language_model import tinyshakespeare
 from experiments.translation import multi30k
 from jaxformer import demo
 from jaxformer.config import changed
-from jaxformer.errors import DataError
 from jaxformer.tasks.config import TaskConfig
 
 TITLE = "Part 4: scores of the recipes"
@@ -36,13 +35,14 @@ FEW = {"steps": 6, "validate_every": 3, "checkpoint_every": 3, "tensorboard": Fa
 TINY: dict[str, dict[str, Any]] = {
     TRANSLATION: {
         "model": {**SMALL, "num_encoder_layers": 1, "num_decoder_layers": 1},
-        "data": {"vocab_size": 120, "tokens_per_batch": 256, "num_shapes": 1},
+        "data": {"vocab_size": 400, "tokens_per_batch": 640, "num_shapes": 1},
         "train": FEW,
-        "decode": {"validation_sentences": 2, "beam_size": 2},
+        "decode": {"validation_sentences": 0, "beam_size": 2, "max_ratio": 0.1},
     },
     CHARACTERS: {
         "model": {**SMALL, "num_layers": 1, "max_positions": 16},
         "data": {"length": 16, "batch_size": 4},
+        "optimizer": {"warmup_steps": 1},
         "train": FEW,
     },
 }
@@ -67,17 +67,17 @@ def data_of(name: str, settings: Settings) -> pathlib.Path:
     """Returns the folder of the corpora; in tiny mode without one, the built-in grammar is written into one.
 
     Raises:
-      DataError: there is no folder, or it lacks a file.
+      Unfinished: there is no folder, or it lacks a file.
     """
     folder = settings.data
     if folder is None and settings.tiny:
         folder = settings.out / "data"
         _write_grammar(folder)
     if folder is None:
-        raise DataError(f"--data must be a folder with {FILES[name][0]}, got none")
+        raise Unfinished(f"--data must be a folder with {FILES[name][0]}, got none")
     for file in FILES[name]:
         if not (folder / file).is_file():
-            raise DataError(f"--data must be a folder with {file}, got {folder}")
+            raise Unfinished(f"--data must be a folder with {file}, got {folder}")
     return folder
 
 

@@ -30,11 +30,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def work(part: types.ModuleType, record: Record, settings: Settings, names: Collection[str]) -> int:
     """Runs cases in this process and records each result; returns the exit code."""
-    import jax  # not in the supervisor
-
     record.begin(header())
     for case in [case for case in part.cases(settings) if case.name in names]:
-        if settings.left < case.seconds:
+        if case.name in record.cases or settings.left < case.seconds:
             continue
         record.start(case.name)
         began, broken = time.monotonic(), False
@@ -49,7 +47,7 @@ def work(part: types.ModuleType, record: Record, settings: Settings, names: Coll
         except Exception as error:
             entry = {"error": described(error)}
             # After an illegal access every further call fails; after a lack of memory none does.
-            broken = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error)
+            broken = type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" not in str(error)
         seconds = time.monotonic() - began
         record.finish(case.name, entry, seconds)
         outcome = next(iter(entry))
@@ -95,6 +93,8 @@ def supervise(
                 record.interrupted("not done at the deadline")
             else:
                 record.finish(record.running, {"error": f"the process ended with {_ending(code)}: {words}"}, 0)
+        elif code is None:
+            return
         elif code == 0:
             tried |= {case.name for case in group}
         elif set(record.cases) == done and set(record.open) == opened:
@@ -131,14 +131,14 @@ def described(error: BaseException) -> str:
     """Returns an error in words: its kind, the beginning of its message, and the last line of this project in it."""
     text = " ".join(str(error).split())
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(str(ROOT))]
-    frames = [frame for frame in frames if "site-packages" not in frame.filename]
+    frames = [frame for frame in frames if "site-packages" not in frame.filename and frame.filename != __file__]
     place = f" ({pathlib.Path(frames[-1].filename).relative_to(ROOT)}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {text[:500]}{place}"
 
 
 def header() -> dict[str, Any]:
     """Returns the device, its driver, the versions of libraries, the date and the commit."""
-    import jax
+    import jax  # it would take the device's memory in the supervisor
 
     device = jax.devices()[0]
     versions = {}
