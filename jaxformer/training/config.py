@@ -29,8 +29,9 @@ class TrainConfig:
     """The validation figure by which checkpoints are better or worse."""
     patience: int = 0
     """Validations without a better one before training stops; 0 never stops early."""
-    minutes: float = 0.0
-    """Wall-clock time after which to save and stop; the same command resumes the run. 0 for no limit."""
+    minutes: float = dataclasses.field(default=0.0, metadata=PLACE)
+    """Wall-clock time after which to save and stop; the same command resumes the run, and may allow another time. 0 for
+    no limit."""
     checkpoint_every: int = 1000
     """Steps between checkpoints; 0 for none at fixed steps."""
     checkpoint_minutes: float = 0.0

@@ -1,0 +1,1 @@
+"""Measurements on one accelerator, in six parts that resume and fit eight minutes each."""

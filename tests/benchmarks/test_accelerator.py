@@ -1,0 +1,332 @@
+"""The measurements on an accelerator: their runner, and every part in its tiny mode on this machine's processor."""
+
+import importlib
+import json
+import math
+import re
+import sys
+import textwrap
+import time
+import types
+
+import jax
+import pytest
+
+from benchmarks.accelerator import __main__ as command
+from benchmarks.accelerator import attention, repeat, runner, training
+from benchmarks.accelerator.record import Case, Record, Settings, plain
+from jaxformer.errors import ConfigError
+
+# The cases of `make test`, which share compiled programs; all of them run in `make test-full`.
+FEW = {
+    "1": ["cudnn bfloat16", "blockwise float32", "explain 2 x 512 causal float32"],
+    "2": ["windowed 32 reference", "windowed 32 jax.nn", "windowed 32 PyTorch SDPA"],
+    "3": ["base 64", "plan base 64"],
+    "4": ["train multi30k en-de"],
+    "5": ["length 5 beam 4 batch 4"],
+    "6": ["default 1", "default 2"],
+}
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    """A folder for all parts: the fifth needs the model of the fourth."""
+    return tmp_path_factory.mktemp("accelerator")
+
+
+def settings(folder, *, seconds=300.0, **options):
+    return Settings(folder, time.monotonic() + seconds, **options)
+
+
+def run(out, part, names=()):
+    """Runs cases of a part in this process, in tiny mode, and returns the record and the report."""
+    arguments = ["--here", "--tiny", "--part", part, "--out", str(out), *(["--cases", *names] if names else [])]
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # as in the command
+        assert command.main(arguments) == 0
+    record = Record(out / f"part-{part}.json", tiny=True)
+    module = importlib.import_module(f"benchmarks.accelerator.{command.PARTS[part][0]}")
+    return record, runner.report(module, record, settings(out, tiny=True))
+
+
+@pytest.mark.parametrize("part", command.PARTS)
+def test_every_part_in_its_tiny_mode(out, part):
+    """Some cases have a result, none an error, and the table has a row for each."""
+    record, text = run(out, part, FEW[part])
+    assert set(record.cases) == set(FEW[part])
+    assert not {name: entry for name, entry in record.cases.items() if "error" in entry}
+    measured = [name for name, entry in record.cases.items() if "result" in entry]
+    assert len(measured) >= 1
+    lines = text.splitlines()
+    assert "tiny mode" in lines[0]
+    assert record.sessions[0]["versions"]["jax"] in lines[1]
+    if part == "6":
+        assert re.search(r"^default .* yes ", text, re.MULTILINE)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("part", command.PARTS)
+def test_every_case_in_its_tiny_mode(out, part):
+    record, text = run(out, part)
+    module = importlib.import_module(f"benchmarks.accelerator.{command.PARTS[part][0]}")
+    assert set(record.cases) == {case.name for case in module.cases(settings(out, tiny=True))}
+    assert not {name: entry for name, entry in record.cases.items() if "error" in entry}
+    assert text.endswith("complete")
+    if part == "1":
+        assert not [name for name, entry in record.cases.items() if entry.get("result", {}).get("broken")]
+
+
+def test_the_command(tmp_path, capsys):
+    """A part in a process of its own, without `--here`; the same command again has nothing to do."""
+    arguments = ["--tiny", "--part", "1", "--out", str(tmp_path), "--cases", "cudnn bfloat16"]
+    assert command.main(arguments) == 0
+    text = (tmp_path / "part-1.txt").read_text()
+    assert "refused:\n  cudnn bfloat16: it needs an NVIDIA GPU, got cpu (cpu)\n" in text
+    assert text in capsys.readouterr().out
+    before = (tmp_path / "part-1.json").read_text()
+    assert command.main(arguments) == 0
+    assert (tmp_path / "part-1.json").read_text() == before
+
+
+def test_the_parts_are_described(capsys):
+    assert command.main(["--part", "list"]) == 0
+    assert [line[0] for line in capsys.readouterr().out.splitlines()] == list("123456")
+
+
+FAKE = """
+    import os, pathlib, signal, time
+    from benchmarks.accelerator.record import Case, Refused, Unfinished
+
+    TITLE = "a part"
+
+    def note(name, settings):
+        with (settings.out / "ran.txt").open("a") as file:
+            print(name, os.environ.get("XLA_FLAGS", ""), file=file)
+
+    def cases(settings):
+        def good(name):
+            def run(settings):
+                note(name, settings)
+                return {"value": float("nan")}
+            return run
+
+        def bad(settings):
+            raise ValueError("the kernel   says\\nno")
+
+        def dead(settings):
+            print("illegal address", file=__import__("sys").stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGABRT)
+
+        def slow(settings):
+            note("slow", settings)
+            signal.pause()
+
+        def missing(settings):
+            raise Refused("not installed")
+
+        def later(settings):
+            note("later", settings)
+            if (settings.out / "ran.txt").read_text().count("later") < 2:
+                raise Unfinished("step 3 of 6")
+            return {"value": 1}
+
+        return [
+            Case("one", good("one"), 0), Case("bad", bad, 0), Case("dead", dead, 0), Case("two", good("two"), 0),
+            Case("flagged", good("flagged"), 0, "other", "--xla_backend_optimization_level=0"),
+            Case("missing", missing, 0), Case("later", later, 0), Case("long", good("long"), 1e6),
+            *([Case("slow", slow, 0)] if (settings.out / "slow").exists() else []),
+        ]
+
+    def table(results):
+        return "results: " + ", ".join(results)
+"""
+
+CHILD = """
+    import pathlib, sys, time
+    sys.path[:0] = sys.argv[1:3]
+    import fake
+    from benchmarks.accelerator import runner
+    from benchmarks.accelerator.record import Record, Settings
+
+    runner.header = lambda: {"device": "D", "driver": "1", "python": "3", "versions": {}, "date": "", "commit": ""}
+    out, minutes, names = pathlib.Path(sys.argv[1]), float(sys.argv[4]), sys.argv[6:]
+    record = Record(out / "part-9.json", tiny=False)
+    sys.exit(runner.work(fake, record, Settings(out, time.monotonic() + 60 * minutes), names))
+"""
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """A part without a device, and the command for a process of it."""
+    (tmp_path / "fake.py").write_text(textwrap.dedent(FAKE))
+    (tmp_path / "child.py").write_text(textwrap.dedent(CHILD))
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    part = types.ModuleType("fake")
+    exec((tmp_path / "fake.py").read_text(), part.__dict__)
+    return part, [sys.executable, str(tmp_path / "child.py"), str(tmp_path), str(runner.ROOT)]
+
+
+def supervise(fake, folder, *, seconds=120.0, only=()):
+    part, child = fake
+    record = Record(folder / "part-9.json", tiny=False)
+    runner.supervise(part, record, settings(folder, seconds=seconds), only=only, command=child)
+    return Record(folder / "part-9.json", tiny=False)
+
+
+def ran(folder):
+    return (folder / "ran.txt").read_text().splitlines()
+
+
+def test_a_failing_case_does_not_stop_the_others(fake, tmp_path):
+    """An error, a dead process and a missing package are recorded in words; the next call measures nothing twice."""
+    record = supervise(fake, tmp_path)
+    assert record.cases["bad"]["error"] == "ValueError: the kernel says no"
+    assert record.cases["dead"]["error"] == "the process ended with SIGABRT: illegal address"
+    assert record.cases["missing"]["refused"] == "not installed"
+    assert record.cases["one"]["result"] == {"value": "nan"}
+    flags = "--xla_backend_optimization_level=0"
+    assert ran(tmp_path) == ["one ", "two ", f"flagged {flags}", "later "]
+    text = runner.report(fake[0], record, settings(tmp_path))
+    assert "results: one, two, flagged\n" in text
+    assert text.endswith("left for the next call: later (step 3 of 6), long")
+
+    record = supervise(fake, tmp_path)
+    assert ran(tmp_path)[4:] == ["later "]
+    assert record.cases["later"]["result"] == {"value": 1}
+    record.forget_errors()
+    assert not {"bad", "dead"} & set(record.cases)
+    assert {"one", "two", "missing"} < set(record.cases)
+
+
+def test_a_part_ends_at_its_deadline_and_a_case_that_never_ends_is_given_up(fake, tmp_path):
+    """The next call tries the interrupted case once more."""
+    (tmp_path / "slow").touch()
+    record = Record(tmp_path / "part-9.json", tiny=False)
+    while "slow" not in record.cases:  # on a busy machine a process may not begin before its deadline
+        record = supervise(fake, tmp_path, seconds=2, only=["slow"])
+    assert record.cases["slow"]["error"] == "given up after 2 interruptions: not done at the deadline"
+    assert ran(tmp_path) == ["slow ", "slow "]
+
+
+def test_a_part_that_was_killed_resumes_with_the_next_case(fake, tmp_path):
+    record = Record(tmp_path / "part-9.json", tiny=False)
+    record.begin({"device": "D"})
+    record.start("one")
+    record.finish("one", {"result": {}}, 1.0)
+    record.start("two")  # the last sign of the killed process
+    record = supervise(fake, tmp_path, only=["one", "two"])
+    assert ran(tmp_path) == ["two "]
+    assert record.running is None
+
+
+def test_a_process_that_cannot_begin(tmp_path, fake):
+    part, _ = fake
+    nothing = [sys.executable, "-c", "raise SystemExit('no device')"]
+    record = Record(tmp_path / "part-9.json", tiny=False)
+    with pytest.raises(ConfigError, match=r"'one' ended with exit code 1 before it began: no device"):
+        runner.supervise(part, record, settings(tmp_path), command=nothing)
+
+
+def test_results_of_another_device_or_mode_are_kept_apart(tmp_path):
+    path = tmp_path / "part-1.json"
+    record = Record(path, tiny=False)
+    record.begin({"device": "A"})
+    with pytest.raises(ConfigError, match="results of one device, got A and B"):
+        Record(path, tiny=False).begin({"device": "B"})
+    with pytest.raises(ConfigError, match="the same mode, got tiny=False"):
+        Record(path, tiny=True)
+    assert json.loads(path.read_text())["sessions"] == [{"device": "A"}]
+    assert plain({"x": [math.inf, 1]}) == {"x": ["inf", 1]}
+
+
+def test_a_device_that_fails_gets_a_new_process(tmp_path, monkeypatch):
+    """After a lack of memory the process continues, after any other error of the device it does not."""
+    errors = {"memory": "RESOURCE_EXHAUSTED: out of memory", "address": "INTERNAL: illegal address"}
+
+    def failing(name):
+        def run(settings):
+            raise jax.errors.JaxRuntimeError(errors[name])
+
+        return Case(name, run, 0)
+
+    part = types.SimpleNamespace(cases=lambda _: [failing("memory"), failing("address"), Case("last", dict, 0)])
+    monkeypatch.setattr(runner, "header", lambda: {"device": "D"})
+    record = Record(tmp_path / "part-9.json", tiny=False)
+    assert runner.work(part, record, settings(tmp_path), ["memory", "address", "last"]) == runner.AGAIN
+    assert list(record.cases) == ["memory", "address"]
+    assert "illegal address (tests/benchmarks/test_accelerator.py" in record.cases["address"]["error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--part", "1"], "--out must be a folder"),
+        (["--part", "1", "--out", "{}", "--cases", "x"], "--cases must be cases of part 1, got x"),
+        (["--part", "1", "--out", "{}", "--wheels", "{}"], "--wheels must be a folder with wheels"),
+        (["--part", "1", "--out", "{}", "--data", "{}/none"], "--data must be a folder"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, capsys, arguments, message):
+    assert command.main([text.replace("{}", str(tmp_path)) for text in arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def test_wheels_are_installed_without_an_index(tmp_path):
+    """A wheel made here, once; a folder with a broken one is refused with pip's words."""
+    import zipfile
+
+    (tmp_path / "wheels").mkdir()
+    with zipfile.ZipFile(tmp_path / "wheels" / "brought-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("brought.py", "VALUE = 1\n")
+        wheel.writestr("brought-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n")
+        wheel.writestr("brought-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("brought-1.0.dist-info/RECORD", "")
+    command.install(tmp_path / "wheels", tmp_path / "site")
+    assert (tmp_path / "site" / "brought.py").read_text() == "VALUE = 1\n"
+    (tmp_path / "site" / "brought.py").unlink()
+    command.install(tmp_path / "wheels", tmp_path / "site")  # the same wheels: nothing to do
+    assert not (tmp_path / "site" / "brought.py").exists()
+    (tmp_path / "wheels" / "broken-1.0-py3-none-any.whl").write_bytes(b"")
+    with pytest.raises(ConfigError, match="--wheels: pip refuses: ERROR"):
+        command.install(tmp_path / "wheels", tmp_path / "site")
+
+
+def entry(gradient, chosen="reference"):
+    return {"forward": gradient / 3, "gradient": gradient, "chosen": chosen, "sample": [0.0]}
+
+
+def test_the_proposal_for_the_choice():
+    """The choice is compared with the best of this library, and the threshold is where blockwise stays ahead."""
+    grid = {
+        ("causal", 512): {"reference": entry(1.0), "blockwise": entry(2.0)},
+        ("causal", 1024): {"reference": entry(4.0), "blockwise": entry(2.0)},
+        ("packed", 1024): {"reference": entry(4.0, "blockwise"), "blockwise": entry(4.1, "blockwise")},
+        ("causal", 2048): {"blockwise": entry(3.0, "blockwise"), "jax.nn": entry(1.0)},
+    }
+    assert attention.blockwise_from(grid) == 1024**2
+    slow, threshold = attention.proposal(grid)
+    assert slow == "causal 1,024: reference is chosen, but blockwise is 2.00 times as fast"
+    assert "the faster is blockwise from T S = 1,048,576" in threshold
+    del grid["causal", 1024]
+    assert attention.proposal(grid)[0] == "the choice is the best at every shape measured, within 5%"
+    assert attention.blockwise_from({("causal", 512): grid["causal", 512]}) == math.inf
+    assert attention.blockwise_from({}) is None
+
+
+def test_the_comparison_of_two_runs():
+    result = {"losses": ["00", "01"], "state": "a", "seconds": 0.01}
+    other = {**result, "losses": ["00", "02"], "state": "b"}
+    text = repeat.table({"default 1": result, "default 2": other, "reproducible 1": result, "reproducible 2": result})
+    first, second = (line.split() for line in text.splitlines()[1:])
+    assert first[:5] == ["default", "a", "b", "no", "2"]
+    assert second[:5] == ["reproducible", "a", "a", "yes", "-"]
+    assert repeat.table({"default 1": result}).splitlines()[1].split()[:4] == ["default", "a", "-", "-"]
+
+
+def test_the_time_is_compared_with_the_plan():
+    result = {"seconds": 0.05, "tokens per second": 327_680.0, "utilization": 0.5, "compile": 30.0, "peak": None}
+    result |= {"peak of the program": 12e9, "flops": 1.0, "operations": []}
+    rows = training.table({"big 16384": result, "plan big 16384": {"peak": 13e9, "estimate": 0.04}}).splitlines()
+    cells = rows[1].split()
+    assert cells == ["big", "16384", "50.00", "327,680", "50%", "30.0", "-", "12.00", "13.00", "40.00"]
+    assert len(rows) == 2
