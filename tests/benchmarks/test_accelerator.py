@@ -13,10 +13,11 @@ import jax
 import pytest
 
 from benchmarks.accelerator import __main__ as command
-from benchmarks.accelerator import attention, quality, repeat, runner, training
+from benchmarks.accelerator import attention, contract, quality, repeat, runner, training
 from benchmarks.accelerator.record import Case, Record, Settings, Unfinished, plain
 from jaxformer.config import fingerprint
 from jaxformer.errors import ConfigError
+from jaxformer.functional.attention import api
 
 # The cases of `make test`, which share compiled programs; all run in `make test-full`. Below is the fourth part.
 FEW = {
@@ -91,8 +92,27 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert "left for the next call: train multi30k en-de, score multi30k en-de" in text
     assert text in capsys.readouterr().out
     before = (tmp_path / "part-4.json").read_text()
+    assert runner.work(quality, record, settings(tmp_path, tiny=True), [name]) == 0  # nothing is measured twice
     assert command.main(arguments) == 0
     assert (tmp_path / "part-4.json").read_text() == before
+
+
+def test_broken_laws_are_found(tmp_path, monkeypatch):
+    """`jax.nn` by itself gives empty rows the mean of all values, and lets NaN of unseen keys through."""
+
+    def bare(request):
+        mask = None if request.mask is None else request.mask.dense(request.query.shape[1], request.key.shape[1])
+        return jax.nn.dot_product_attention(request.query, request.key, request.value, mask=mask)
+
+    monkeypatch.setitem(api.implementations, "xla", api.Implementation(bare, lambda request: None))
+    part = settings(tmp_path, tiny=True)
+    (case,) = (case for case in contract.cases(part) if case.name == "xla float32")
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        broken = case.run(part)["broken"]
+    assert "dense: a query without keys has an output or a gradient that is not 0" in broken
+    assert "causal and padding: NaN in an unseen key changes a result" in broken
+    assert any(finding.startswith("dense: error of the output") for finding in broken)
+    assert not [finding for finding in broken if finding.startswith("none")]
 
 
 def test_a_training_resumes_in_the_next_call(tmp_path):
@@ -241,6 +261,8 @@ def test_a_part_that_was_killed_resumes_with_the_next_case(fake, tmp_path):
     record.start("one")
     record.finish("one", {"result": {}}, 1.0)
     record.start("two")  # the last sign of the killed process
+    assert supervise(fake, tmp_path, only=["one"]).open["two"]["interruptions"] == 1
+    assert not (tmp_path / "ran.txt").exists()
     record = supervise(fake, tmp_path, only=["one", "two"])
     assert ran(tmp_path) == ["two "]
     assert record.running is None
