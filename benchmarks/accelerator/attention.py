@@ -25,7 +25,7 @@ from jaxformer.functional.attention.base import make_request
 TITLE = "Part 2: attention, milliseconds forward / forward and gradient"
 KINDS = ("causal", "padded", "windowed", "packed")
 LENGTHS = (2048, 512, 8192, 1024, 4096, 16384)
-"""In order of worth."""
+"""The lengths, in order of worth."""
 TINY_LENGTHS = (32, 64)
 OURS = ("cudnn", "blockwise", "reference", "tokamax", "splash", "xla")
 THEIRS = ("jax.nn", "jax.nn cudnn")

@@ -17,7 +17,7 @@ MOST_INTERRUPTIONS = 2
 """The number of interruptions after which a case counts as failed."""
 
 Result = Mapping[str, Any]
-"""What a case measured, as plain data."""
+"""The figures of a case, as plain data."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,16 +13,17 @@ import jax
 import pytest
 
 from benchmarks.accelerator import __main__ as command
-from benchmarks.accelerator import attention, repeat, runner, training
-from benchmarks.accelerator.record import Case, Record, Settings, plain
+from benchmarks.accelerator import attention, contract, quality, repeat, runner, training
+from benchmarks.accelerator.record import Case, Record, Settings, Unfinished, plain
+from jaxformer.config import fingerprint
 from jaxformer.errors import ConfigError
+from jaxformer.functional.attention import api
 
-# The cases of `make test`, which share compiled programs; all of them run in `make test-full`.
+# The cases of `make test`, which share compiled programs; all run in `make test-full`. Below is the fourth part.
 FEW = {
     "1": ["cudnn bfloat16", "blockwise float32", "explain 2 x 512 causal float32"],
     "2": ["windowed 32 reference", "windowed 32 jax.nn", "windowed 32 PyTorch SDPA"],
     "3": ["base 64", "plan base 64"],
-    "4": ["train multi30k en-de"],
     "5": ["length 5 beam 4 batch 4"],
     "6": ["default 1", "default 2"],
 }
@@ -48,7 +49,7 @@ def run(out, part, names=()):
     return record, runner.report(module, record, settings(out, tiny=True))
 
 
-@pytest.mark.parametrize("part", command.PARTS)
+@pytest.mark.parametrize("part", FEW)
 def test_every_part_in_its_tiny_mode(out, part):
     """Some cases have a result, none an error, and the table has a row for each."""
     record, text = run(out, part, FEW[part])
@@ -76,16 +77,57 @@ def test_every_case_in_its_tiny_mode(out, part):
         assert not [name for name, entry in record.cases.items() if entry.get("result", {}).get("broken")]
 
 
-def test_the_command(tmp_path, capsys):
-    """A part in a process of its own, without `--here`; the same command again has nothing to do."""
-    arguments = ["--tiny", "--part", "1", "--out", str(tmp_path), "--cases", "cudnn bfloat16"]
+def test_the_command(tmp_path, capsys, monkeypatch):
+    """The fourth part in a process of its own, as it runs on an accelerator; again, it has nothing to do."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(jax.config.jax_compilation_cache_dir))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    monkeypatch.setenv("COMMIT", "the commit")
+    name = "train tinyshakespeare characters_large"
+    arguments = ["--tiny", "--part", "4", "--out", str(tmp_path), "--cases", name]
     assert command.main(arguments) == 0
-    text = (tmp_path / "part-1.txt").read_text()
-    assert "refused:\n  cudnn bfloat16: it needs an NVIDIA GPU, got cpu (cpu)\n" in text
+    record = Record(tmp_path / "part-4.json", tiny=True)
+    assert record.cases[name]["result"]["steps"] == 6
+    text = (tmp_path / "part-4.txt").read_text()
+    assert "commit the commit" in text
+    assert "left for the next call: train multi30k en-de, score multi30k en-de" in text
     assert text in capsys.readouterr().out
-    before = (tmp_path / "part-1.json").read_text()
+    before = (tmp_path / "part-4.json").read_text()
+    assert runner.work(quality, record, settings(tmp_path, tiny=True), [name]) == 0  # nothing is measured twice
     assert command.main(arguments) == 0
-    assert (tmp_path / "part-1.json").read_text() == before
+    assert (tmp_path / "part-4.json").read_text() == before
+
+
+def test_broken_laws_are_found(tmp_path, monkeypatch):
+    """`jax.nn` by itself gives empty rows the mean of all values, and lets NaN of unseen keys through."""
+
+    def bare(request):
+        mask = None if request.mask is None else request.mask.dense(request.query.shape[1], request.key.shape[1])
+        return jax.nn.dot_product_attention(request.query, request.key, request.value, mask=mask)
+
+    monkeypatch.setitem(api.implementations, "xla", api.Implementation(bare, lambda request: None))
+    part = settings(tmp_path, tiny=True)
+    (case,) = (case for case in contract.cases(part) if case.name == "xla float32")
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        broken = case.run(part)["broken"]
+    assert "dense: a query without keys has an output or a gradient that is not 0" in broken
+    assert "causal and padding: NaN in an unseen key changes a result" in broken
+    assert any(finding.startswith("dense: error of the output") for finding in broken)
+    assert not [finding for finding in broken if finding.startswith("none")]
+
+
+def test_a_training_resumes_in_the_next_call(tmp_path):
+    """The first call has no time for it, and the data must be there."""
+    part = settings(tmp_path, tiny=True)
+    assert [case.name for case in quality.cases(part)][1] == "score multi30k en-de"
+    with pytest.raises(Unfinished, match="the training comes first"):
+        quality.cases(part)[1].run(part)
+    with pytest.raises(Unfinished, match=re.escape("--data must be a folder with multi30k/train.en, got none")):
+        quality.cases(settings(tmp_path))[0].run(settings(tmp_path))
+    first, second = (
+        quality.configuration(quality.CHARACTERS, settings(tmp_path, seconds=s, tiny=True)) for s in (9, 99)
+    )
+    assert first.train.minutes < second.train.minutes
+    assert fingerprint(first) == fingerprint(second)  # it is the same run
 
 
 def test_the_parts_are_described(capsys):
@@ -161,9 +203,14 @@ def fake(tmp_path, monkeypatch):
     (tmp_path / "fake.py").write_text(textwrap.dedent(FAKE))
     (tmp_path / "child.py").write_text(textwrap.dedent(CHILD))
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    part = types.ModuleType("fake")
-    exec((tmp_path / "fake.py").read_text(), part.__dict__)
-    return part, [sys.executable, str(tmp_path / "child.py"), str(tmp_path), str(runner.ROOT)]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "fake", raising=False)
+    return importlib.import_module("fake"), [
+        sys.executable,
+        str(tmp_path / "child.py"),
+        str(tmp_path),
+        str(runner.ROOT),
+    ]
 
 
 def supervise(fake, folder, *, seconds=120.0, only=()):
@@ -214,6 +261,8 @@ def test_a_part_that_was_killed_resumes_with_the_next_case(fake, tmp_path):
     record.start("one")
     record.finish("one", {"result": {}}, 1.0)
     record.start("two")  # the last sign of the killed process
+    assert supervise(fake, tmp_path, only=["one"]).open["two"]["interruptions"] == 1
+    assert not (tmp_path / "ran.txt").exists()
     record = supervise(fake, tmp_path, only=["one", "two"])
     assert ran(tmp_path) == ["two "]
     assert record.running is None
