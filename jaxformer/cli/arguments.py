@@ -18,17 +18,21 @@ from typing import Any
 
 import tyro
 
+from jaxformer.config import changed
 from jaxformer.errors import ConfigError, did_you_mean
 
 
 def override(config: Any, arguments: Sequence[str]) -> Any:
     """Returns the configuration with the settings of the arguments, such as ``--model.d_model 256``.
 
+    An argument such as ``--model.kind recurrent`` comes before all others, because the kind has its own settings.
     Booleans have the forms ``--model.remat True``, ``--model.remat=true`` and ``--model.remat``.
 
     Raises:
       ConfigError: an unknown setting (the message has the nearest one), or a value of the wrong type.
     """
+    for part, kind in _kinds(arguments, paths(config)):
+        config = changed(config, {part: {"kind": kind}})
     settings = paths(config)
     for argument in arguments:
         name = argument.partition("=")[0]
@@ -106,6 +110,16 @@ def field_docstrings(kind: type) -> dict[str, str]:
                 if isinstance(docstring, str):
                     texts[field.target.id] = " ".join(docstring.split())
     return texts
+
+
+def _kinds(arguments: Sequence[str], settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns the parts of a configuration whose kind the arguments name, with the kind."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    return [
+        (name[2:].removesuffix(".kind"), kind)
+        for name, kind in itertools.pairwise(words)
+        if name.startswith("--") and name.endswith(".kind") and name[2:] in settings
+    ]
 
 
 def _flags(arguments: Sequence[str], settings: Mapping[str, tuple[Any, str]]) -> list[str]:
