@@ -122,7 +122,7 @@ def _numbers(config: object, path: str = "") -> Iterator[tuple[str, int | float]
             yield from ((name, x) for x in (value if isinstance(value, tuple) else (value,)) if type(x) in (int, float))
 
 
-def _kinds(hint: Any) -> dict[object, type]:
+def kinds_of(hint: Any) -> dict[object, type]:
     """Returns the dataclasses of a union, the default first, by the only value of their field `kind`."""
     kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
     if not kinds or not all(dataclasses.is_dataclass(kind) for kind in kinds):
@@ -134,7 +134,7 @@ def _of_kinds(config: T, changes: Mapping[str, object]) -> T:
     """Returns a configuration whose parts have the kinds that `changes` names, with the settings that both have."""
     hints = typing.get_type_hints(type(config))
     for name, change in changes.items():
-        kind = _kinds(hints.get(name)).get(change.get("kind")) if isinstance(change, Mapping) else None
+        kind = kinds_of(hints.get(name)).get(change.get("kind")) if isinstance(change, Mapping) else None
         part = getattr(config, name, None)
         if kind is not None and not isinstance(part, kind):
             common = set(_names(kind)) & set(_names(type(part))) - {"kind"}
@@ -161,7 +161,7 @@ def _checked(hint: Any, value: object, path: str) -> object:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return from_data(hint, value, path=path)
-    if kinds := _kinds(hint):
+    if kinds := kinds_of(hint):
         name = value.get("kind", next(iter(kinds))) if isinstance(value, Mapping) else next(iter(kinds))
         if not isinstance(name, str) or name not in kinds:
             raise ConfigError(f"{path}.kind: got {name!r}, expected one of {', '.join(map(repr, kinds))}")

@@ -18,7 +18,7 @@ from typing import Any
 
 import tyro
 
-from jaxformer.config import changed
+from jaxformer.config import changed, kinds_of
 from jaxformer.errors import ConfigError, did_you_mean
 
 
@@ -58,7 +58,7 @@ def override(config: Any, arguments: Sequence[str]) -> Any:
 def settings_help(config: Any) -> str:
     """Returns text with every setting as an argument with its value, its choices and its docstring, by section."""
     sections: dict[str, list[str]] = {}
-    hints = _hints(type(config))
+    hints = _hints(config)
     for path, (value, text) in paths(config).items():
         part = path.rpartition(".")[0]
         lines = sections.setdefault(part, ["", f"{part}: {_docstring(config, part)}"] if part else [])
@@ -77,12 +77,14 @@ def _docstring(config: Any, path: str) -> str:
     return field_docstrings(type(functools.reduce(getattr, parents, config))).get(name, "")
 
 
-def _hints(kind: type, prefix: str = "") -> dict[str, Any]:
+def _hints(config: Any, prefix: str = "") -> dict[str, Any]:
     """Returns the type of every setting by its dotted name."""
     hints: dict[str, Any] = {}
-    for name, hint in typing.get_type_hints(kind).items():
-        part = isinstance(hint, type) and dataclasses.is_dataclass(hint)
-        hints |= _hints(hint, f"{prefix}{name}.") if part else {f"{prefix}{name}": hint}
+    for name, hint in typing.get_type_hints(type(config)).items():
+        part = getattr(config, name)
+        hints |= _hints(part, f"{prefix}{name}.") if dataclasses.is_dataclass(part) else {f"{prefix}{name}": hint}
+        if kinds := kinds_of(hint):
+            hints[f"{prefix}{name}.kind"] = typing.Literal[tuple(kinds)]
     return hints
 
 

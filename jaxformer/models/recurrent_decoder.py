@@ -15,6 +15,7 @@ from jaxformer import functional
 from jaxformer.axes import constrain
 from jaxformer.functional import RecurrentState
 from jaxformer.functional.dropout import site
+from jaxformer.masks import Mask, as_mask
 from jaxformer.models.encoder import Memory
 from jaxformer.modules import Alignment, Embeddings, Linear, RecurrentStack
 
@@ -68,10 +69,19 @@ class CapturedWeights:
         return CapturedWeights(self.values[index])
 
     def weights(
-        self, *, rows: Sequence[int] | None = None, heads: Sequence[int] | None = None
+        self,
+        *,
+        mask: Mask | Array | None = None,
+        rows: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
     ) -> Float[Array, "B heads rows S"]:
-        """Returns the weights of one layer, in the chosen rows and heads."""
-        values = self.values if rows is None else self.values[:, :, jnp.asarray(rows)]
+        """Returns the weights of one layer in the chosen rows and heads, over the keys that the mask allows."""
+        values = self.values
+        if mask is not None:
+            kept = jnp.where(as_mask(mask).dense(*values.shape[2:]), values, 0.0)
+            total = kept.sum(-1, keepdims=True)
+            values = kept / jnp.where(total == 0, 1.0, total)
+        values = values if rows is None else values[:, :, jnp.asarray(rows)]
         return values if heads is None else values[:, jnp.asarray(heads)]
 
 

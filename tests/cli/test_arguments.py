@@ -68,6 +68,7 @@ def test_settings_are_shown_by_section_with_their_choices():
     place = model.index("  --model.norm_position post")
     assert model[place + 1] == "        one of post, pre, sandwich, deep"
     assert model[place + 2].startswith("        The position of the norms")
+    assert model[model.index("  --model.kind transformer") + 1] == "        one of transformer, recurrent"
     assert max(map(len, lines)) <= 120
 
 
