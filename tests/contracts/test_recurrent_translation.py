@@ -71,7 +71,7 @@ def test_a_model_without_attention_has_none_to_show(config, run):
     translator = jaxformer.load(run)
     plain = dataclasses.replace(translator, net=without_attention(translator.net))
     with pytest.raises(ConfigError, match=r"^this model has no attention to show: .* model\.attention none$"):
-        plain.attention("Yes.")
+        plain.attention("Yes.", "Oui.")
 
 
 def without_attention(net):

@@ -90,7 +90,7 @@ def test_captured_weights_are_those_of_the_attention():
     near(weights[:, 0], jax.nn.softmax(logits, -1))
     near(captured.layer(0).weights(rows=[2], heads=[0]), weights[:, :, 2:3])
     fewer = np.asarray(captured.layer(0).weights(mask=jnp.arange(S)[None, None, None] < 3))
-    near(fewer, weights * (np.arange(S) < 3) / weights[..., :3].sum(-1, keepdims=True))
+    near(fewer, np.asarray(weights) * (np.arange(S) < 3) / np.asarray(weights)[..., :3].sum(-1, keepdims=True))
     with pytest.raises(ValueError, match=r"unknown attention names \['decoder\.cross'\]; there are \[\]"):
         small("none").net.bind(small("none").params).captured(SOURCE, TARGET, ("decoder.cross",))
 
