@@ -7,6 +7,7 @@ can be copied: ``weight_ih_l0.reshape(G, H, D).transpose(2, 0, 1)`` is `Recurren
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -171,18 +172,52 @@ def recurrent(
     if valid is not None:  # before the product: 0 times NaN is NaN
         x = jnp.where(valid[..., None], x, 0)
     multiplier = None if dropout is None else _multiplier(dropout, (batch, hidden_size))
-
-    def step(state: RecurrentState, given: tuple[Array, Array | None]) -> tuple[RecurrentState, Array]:
-        inputs, valid = given
-        kept = state.hidden if multiplier is None else state.hidden * multiplier
-        new = cell(inputs, _gates(kept.astype(x.dtype), weights.hidden, weights.hidden_bias), state)
-        new, output = keep_state(valid, new, state)
-        return new, output.astype(x.dtype)
-
-    inputs = _gates(x, weights.input, weights.input_bias)
-    given = jnp.moveaxis(inputs, 1, 0), None if valid is None else valid.T
-    last, outputs = jax.lax.scan(step, state, given, reverse=reverse)
+    inputs = jnp.moveaxis(_gates(x, weights.input, weights.input_bias), 1, 0)
+    static = cell, reverse, x.dtype
+    outputs, last = _steps(static, inputs, weights.hidden, weights.hidden_bias, state, valid, multiplier)
     return jnp.moveaxis(outputs, 0, 1), last
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _steps(static, inputs, kernel, bias, state, valid, multiplier):
+    """Returns the outputs of all steps, which come first, and the last state."""
+    outputs, _, last = _scan(static, inputs, kernel, bias, state, valid, multiplier)
+    return outputs, last
+
+
+def _steps_forward(static, inputs, kernel, bias, state, valid, multiplier):
+    # The gradient of the weights is one product over all steps, not a sum of one in each: on a mesh it is sent once.
+    bias = jnp.broadcast_to(bias, inputs.shape)
+    run = lambda inputs, bias, state: _scan(static, inputs, kernel, bias, state, valid, multiplier)
+    (outputs, kept, last), backward = jax.vjp(run, inputs, bias, state)
+    return (outputs, last), (backward, kept, kernel)
+
+
+def _steps_backward(static, residuals, upstream):
+    (backward, kept, kernel), (d_outputs, d_last) = residuals, upstream
+    d_inputs, d_gates, d_state = backward((d_outputs, jnp.zeros_like(kept), d_last))
+    product = jnp.einsum("tbd,tbgh->dgh", kept, d_gates.astype(kept.dtype), preferred_element_type=jnp.float32)
+    return d_inputs, product.astype(kernel.dtype), d_gates.sum((0, 1)), d_state, None, None
+
+
+_steps.defvjp(_steps_forward, _steps_backward)
+
+
+def _scan(static, inputs, kernel, bias, state, valid, multiplier):
+    """Returns the outputs, the states as they entered each product, and the last state."""
+    cell, reverse, dtype = static
+    each = bias.ndim == inputs.ndim  # a bias for each step
+
+    def step(state: RecurrentState, given):
+        inputs, valid, own = given
+        kept = (state.hidden if multiplier is None else state.hidden * multiplier).astype(dtype)
+        new = cell(inputs, _gates(kept, kernel, own if each else bias), state)
+        new, output = keep_state(valid, new, state)
+        return new, (output.astype(dtype), kept)
+
+    given = inputs, None if valid is None else valid.T, bias if each else None
+    last, (outputs, kept) = jax.lax.scan(step, state, given, reverse=reverse)
+    return outputs, kept, last
 
 
 def keep_state(
@@ -198,7 +233,7 @@ def keep_state(
 def _gates(x: Array, kernel: Array, bias: Array) -> Array:
     """Returns ``x kernel + bias``, ``[..., G, H]``, in float32."""
     gates = jnp.einsum("...d,dgh->...gh", x, kernel.astype(x.dtype), preferred_element_type=jnp.float32)
-    return gates + bias.astype(jnp.float32).reshape((1,) * (gates.ndim - 2) + bias.shape)
+    return gates + bias.astype(jnp.float32).reshape((1,) * (gates.ndim - bias.ndim) + bias.shape)
 
 
 def _multiplier(given: Dropout, shape: tuple[int, ...]) -> Array:
