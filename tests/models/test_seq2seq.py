@@ -12,7 +12,7 @@ import pytest
 
 from jaxformer import decoding, functional, models, pure
 from tests.models.small import SOURCE, SOURCE_VALID, TARGET, TARGET_VALID, B, S, Small, T, V
-from tests.modules.small import quick
+from tests.modules.small import int32, quick
 
 near = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
 KINDS = {
@@ -113,9 +113,14 @@ def test_a_reordered_state_is_that_of_the_parent(name):
     logits = model.logits(target=jnp.asarray(inputs, jnp.int32), source_valid=SOURCE_VALID)
     chosen = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), tokens[..., None], 2)[..., 0]
     near(found.log_probs[:, 0], np.where(np.arange(T) < lengths[:, None], chosen, 0).sum(1))
-    context, state = model.net.bind(model.params).start(models.Memory(jnp.ones((B, S, 6)), None), beam_size=2, length=T)
+    bound, parents = model.net.bind(model.params), np.array([[2, 0, 1], [1, 1, 0]])
+    context, state = bound.start(bound.encode(SOURCE), beam_size=3, length=T)
+    tokens = np.array([[3, 4, 5], [6, 7, 8]])
+    moved = bound.step(int32(tokens), state, context)[1].reorder(int32(parents))
+    own = bound.step(int32(np.take_along_axis(tokens, parents, 1)), state, context)[1]
+    jax.tree.map(near, moved, own)
     few = jnp.asarray([1])
-    assert state.take(few).shape == (1, 2)
+    assert moved.take(few).shape == (1, 3)
     assert context.take(few).fixed.shape == (1, 6)
 
 
