@@ -57,13 +57,15 @@ def from_data(kind: type[T], data: object, *, path: str = "") -> T:
 def changed(config: T, changes: Mapping[str, object]) -> T:
     """Returns a configuration with some settings replaced; those of a nested part as a mapping.
 
+    Another `kind` of a part, such as ``{"model": {"kind": "recurrent"}}``, keeps the settings that both kinds have.
+
     Args:
       changes: by name, such as ``{"seed": 1, "train": {"steps": 500}}``; paths may be ``os.PathLike``.
 
     Raises:
       ConfigError: see `from_data`.
     """
-    return from_data(type(config), _merged(to_data(config), changes))
+    return from_data(type(config), _merged(to_data(_of_kinds(config, changes)), changes))
 
 
 def comparable(config: Any) -> dict[str, Any]:
@@ -120,6 +122,28 @@ def _numbers(config: object, path: str = "") -> Iterator[tuple[str, int | float]
             yield from ((name, x) for x in (value if isinstance(value, tuple) else (value,)) if type(x) in (int, float))
 
 
+def kinds_of(hint: Any) -> dict[object, type]:
+    """Returns the dataclasses of a union, the default first, by the only value of their field `kind`."""
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
+    if not kinds or not all(dataclasses.is_dataclass(kind) for kind in kinds):
+        return {}
+    return {typing.get_args(typing.get_type_hints(kind)["kind"])[0]: kind for kind in kinds}
+
+
+def _of_kinds(config: T, changes: Mapping[str, object]) -> T:
+    """Returns a configuration whose parts have the kinds that `changes` names, with the settings that both have."""
+    hints = typing.get_type_hints(type(config))
+    for name, change in changes.items():
+        kind = kinds_of(hints.get(name)).get(change.get("kind")) if isinstance(change, Mapping) else None
+        part = getattr(config, name, None)
+        if kind is not None and not isinstance(part, kind):
+            common = set(_names(kind)) & set(_names(type(part))) - {"kind"}
+            config = dataclasses.replace(
+                typing.cast(Any, config), **{name: kind(**{each: getattr(part, each) for each in common})}
+            )
+    return config
+
+
 def _names(kind: type) -> list[str]:
     if not dataclasses.is_dataclass(kind):
         raise TypeError(f"{kind.__name__} is not a dataclass")
@@ -137,6 +161,11 @@ def _checked(hint: Any, value: object, path: str) -> object:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return from_data(hint, value, path=path)
+    if kinds := kinds_of(hint):
+        name = value.get("kind", next(iter(kinds))) if isinstance(value, Mapping) else next(iter(kinds))
+        if not isinstance(name, str) or name not in kinds:
+            raise ConfigError(f"{path}.kind: got {name!r}, expected one of {', '.join(map(repr, kinds))}")
+        return from_data(kinds[name], value, path=path)
     if origin is typing.Literal:
         if value in arguments:
             return value

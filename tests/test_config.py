@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from jaxformer.config import changed, fingerprint, from_data, to_data
 from jaxformer.errors import ConfigError
+from jaxformer.models import EncoderDecoderConfig, Seq2SeqConfig
 from jaxformer.tasks.translation import TranslationConfig
 
 
@@ -87,3 +88,25 @@ def test_changes_are_nested_and_checked(tmp_path):
         changed(config, {"train": {"steps": "5"}})
     with pytest.raises(ConfigError, match="steps must be at least 1, got 0"):
         changed(config, {"train": {"steps": 0}})
+
+
+def test_the_kind_of_a_part_chooses_its_class():
+    """A configuration that was saved before there were kinds has the first."""
+    saved = to_data(TranslationConfig())
+    del saved["model"]["kind"]
+    assert from_data(TranslationConfig, saved) == TranslationConfig()
+    recurrent = TranslationConfig(model=Seq2SeqConfig(cell="gru"))
+    assert from_data(TranslationConfig, json.loads(json.dumps(to_data(recurrent)))) == recurrent
+    with pytest.raises(ConfigError, match=r"^model\.kind: got 'cnn', expected one of 'transformer', 'recurrent'$"):
+        from_data(TranslationConfig, {"model": {"kind": "cnn"}})
+    with pytest.raises(ConfigError, match=r"^unknown setting 'model\.num_heads'"):
+        from_data(TranslationConfig, {"model": {"kind": "recurrent", "num_heads": 2}})
+
+
+def test_another_kind_keeps_what_both_have():
+    config = TranslationConfig(model=EncoderDecoderConfig(d_model=24, num_heads=4, dropout=0.3), seed=5)
+    got = changed(config, {"model": {"kind": "recurrent", "cell": "gru"}})
+    layers = {"num_encoder_layers": 6, "num_decoder_layers": 6}
+    assert got.model == Seq2SeqConfig(d_model=24, dropout=0.3, cell="gru", **layers)
+    assert got.seed == 5
+    assert changed(got, {"model": {"kind": "recurrent"}}) == got

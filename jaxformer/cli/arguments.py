@@ -18,17 +18,21 @@ from typing import Any
 
 import tyro
 
+from jaxformer.config import changed, kinds_of
 from jaxformer.errors import ConfigError, did_you_mean
 
 
 def override(config: Any, arguments: Sequence[str]) -> Any:
     """Returns the configuration with the settings of the arguments, such as ``--model.d_model 256``.
 
+    An argument such as ``--model.kind recurrent`` comes before all others, because the kind has its own settings.
     Booleans have the forms ``--model.remat True``, ``--model.remat=true`` and ``--model.remat``.
 
     Raises:
       ConfigError: an unknown setting (the message has the nearest one), or a value of the wrong type.
     """
+    for part, kind in _kinds(arguments, paths(config)):
+        config = changed(config, {part: {"kind": kind}})
     settings = paths(config)
     for argument in arguments:
         name = argument.partition("=")[0]
@@ -54,7 +58,7 @@ def override(config: Any, arguments: Sequence[str]) -> Any:
 def settings_help(config: Any) -> str:
     """Returns text with every setting as an argument with its value, its choices and its docstring, by section."""
     sections: dict[str, list[str]] = {}
-    hints = _hints(type(config))
+    hints = _hints(config)
     for path, (value, text) in paths(config).items():
         part = path.rpartition(".")[0]
         lines = sections.setdefault(part, ["", f"{part}: {_docstring(config, part)}"] if part else [])
@@ -73,12 +77,14 @@ def _docstring(config: Any, path: str) -> str:
     return field_docstrings(type(functools.reduce(getattr, parents, config))).get(name, "")
 
 
-def _hints(kind: type, prefix: str = "") -> dict[str, Any]:
+def _hints(config: Any, prefix: str = "") -> dict[str, Any]:
     """Returns the type of every setting by its dotted name."""
     hints: dict[str, Any] = {}
-    for name, hint in typing.get_type_hints(kind).items():
-        part = isinstance(hint, type) and dataclasses.is_dataclass(hint)
-        hints |= _hints(hint, f"{prefix}{name}.") if part else {f"{prefix}{name}": hint}
+    for name, hint in typing.get_type_hints(type(config)).items():
+        part = getattr(config, name)
+        hints |= _hints(part, f"{prefix}{name}.") if dataclasses.is_dataclass(part) else {f"{prefix}{name}": hint}
+        if kinds := kinds_of(hint):
+            hints[f"{prefix}{name}.kind"] = typing.Literal[tuple(kinds)]
     return hints
 
 
@@ -106,6 +112,16 @@ def field_docstrings(kind: type) -> dict[str, str]:
                 if isinstance(docstring, str):
                     texts[field.target.id] = " ".join(docstring.split())
     return texts
+
+
+def _kinds(arguments: Sequence[str], settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns the parts of a configuration whose kind the arguments name, with the kind."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    return [
+        (name[2:].removesuffix(".kind"), kind)
+        for name, kind in itertools.pairwise(words)
+        if name.startswith("--") and name.endswith(".kind") and name[2:] in settings
+    ]
 
 
 def _flags(arguments: Sequence[str], settings: Mapping[str, tuple[Any, str]]) -> list[str]:

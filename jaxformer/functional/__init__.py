@@ -1,4 +1,4 @@
-"""Pure functions of arrays: attention, positions, norms, feed-forward, experts, convolution, dropout, losses."""
+"""Pure functions: attention, positions, norms, feed-forward, experts, convolution, recurrence, dropout, losses."""
 
 from jaxformer.functional.attention import AttentionStatistics as AttentionStatistics
 from jaxformer.functional.attention import Explanation as Explanation
@@ -62,6 +62,14 @@ from jaxformer.functional.positions import t5_bias as t5_bias
 from jaxformer.functional.positions import t5_bucket as t5_bucket
 from jaxformer.functional.positions import transformer_xl as transformer_xl
 from jaxformer.functional.positions import yarn_scaling as yarn_scaling
+from jaxformer.functional.recurrent import RecurrentState as RecurrentState
+from jaxformer.functional.recurrent import RecurrentWeights as RecurrentWeights
+from jaxformer.functional.recurrent import gru_cell as gru_cell
+from jaxformer.functional.recurrent import lstm_cell as lstm_cell
+from jaxformer.functional.recurrent import recurrent as recurrent
+from jaxformer.functional.recurrent import recurrent_start as recurrent_start
+from jaxformer.functional.recurrent import recurrent_step as recurrent_step
+from jaxformer.functional.recurrent import rnn_cell as rnn_cell
 from jaxformer.functional.residual import deep_norm as deep_norm
 from jaxformer.functional.residual import deep_norm_gains as deep_norm_gains
 from jaxformer.functional.residual import post_norm as post_norm

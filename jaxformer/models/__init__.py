@@ -1,4 +1,4 @@
-"""Complete networks: encoder, decoder, encoder-decoder, language model; and their costs."""
+"""Complete networks: encoder, decoder, encoder-decoder (Transformer or recurrent), language model; and their costs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from jaxformer.models.config import EncoderDecoderConfig as EncoderDecoderConfig
 from jaxformer.models.config import ExpertsConfig as ExpertsConfig
 from jaxformer.models.config import LanguageModelConfig as LanguageModelConfig
 from jaxformer.models.config import RotaryConfig as RotaryConfig
+from jaxformer.models.config import Seq2SeqConfig as Seq2SeqConfig
 from jaxformer.models.config import TransformerConfig as TransformerConfig
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from jaxformer.models.encoder import make_encoder as make_encoder
     from jaxformer.models.encoder_decoder import EncoderDecoder as EncoderDecoder
     from jaxformer.models.language_model import LanguageModel as LanguageModel
+    from jaxformer.models.recurrent_decoder import CapturedWeights as CapturedWeights
+    from jaxformer.models.recurrent_decoder import RecurrentContext as RecurrentContext
+    from jaxformer.models.recurrent_decoder import RecurrentDecoder as RecurrentDecoder
+    from jaxformer.models.recurrent_decoder import RecurrentDecoderState as RecurrentDecoderState
+    from jaxformer.models.seq2seq import Seq2Seq as Seq2Seq
 
 __getattr__ = lazy.members(
     __name__,
@@ -32,6 +38,8 @@ __getattr__ = lazy.members(
         "encoder": "Encoder Memory make_encoder",
         "encoder_decoder": "EncoderDecoder",
         "language_model": "LanguageModel",
+        "recurrent_decoder": "CapturedWeights RecurrentContext RecurrentDecoder RecurrentDecoderState",
+        "seq2seq": "Seq2Seq",
         "costs": "",
         "families": "",
         "transformer": "",

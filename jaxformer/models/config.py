@@ -9,6 +9,7 @@ from typing import Literal
 from jaxformer.dims import resolve_head_dim
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+CellName = Literal["rnn", "gru", "lstm"]
 NormPosition = Literal["post", "pre", "sandwich", "deep"]
 Positions = Literal[
     "none",
@@ -205,6 +206,8 @@ class EncoderDecoderConfig(TransformerConfig):
     """The number of decoder blocks."""
     tie_embeddings: Literal["none", "inputs", "decoder", "all"] = "all"
     """The embeddings that share one table: none; source and target; target and output; source, target and output."""
+    kind: Literal["transformer"] = "transformer"
+    """The kind of the network."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -214,6 +217,80 @@ class EncoderDecoderConfig(TransformerConfig):
                 f"source {self.source_vocab_size}, target {self.target_vocab_size}"
             )
         check_decoder_positions(self)
+
+    @property
+    def length_limit(self) -> int | None:
+        """The length of the longest sequence that has positions; None if there is no limit."""
+        return self.max_positions if self.positions == "learned" else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Seq2SeqConfig:
+    """The shape of a recurrent encoder-decoder."""
+
+    source_vocab_size: int = 0
+    """The number of source token ids; 0 is replaced by the tokenizer's before the model is built."""
+    target_vocab_size: int = 0
+    """The number of target token ids; 0 is replaced in the same way."""
+    kind: Literal["recurrent"] = "recurrent"
+    """The kind of the network."""
+    cell: CellName = "lstm"
+    """The cell: Elman's network, gated recurrent unit, or long short-term memory."""
+    attention: Literal["none", "additive", "dot", "general", "concat"] = "additive"
+    """The decoder's view of the source: one fixed vector (none), or a mean by attention. Bahdanau's (additive) has
+    the last state as its query, and its result enters the next state; Luong's have the new state as their query."""
+    input_feeding: bool = False
+    """The output of Luong's attention enters the next state too."""
+    d_model: int = 512
+    """D, the dimension of token vectors and of the decoder's output."""
+    d_hidden: int | None = None
+    """H, the dimension of the decoder's state, half of it in each direction of the encoder; null for `d_model`."""
+    d_attention: int | None = None
+    """A, the dimension inside additive and concat attention; null for that of the state."""
+    num_encoder_layers: int = 1
+    """The number of bidirectional encoder layers."""
+    num_decoder_layers: int = 1
+    """The number of decoder layers."""
+    tie_embeddings: Literal["none", "inputs", "decoder", "all"] = "all"
+    """The embeddings that share one table: none; source and target; target and output; source, target and output."""
+    dropout: float = 0.1
+    """Probability of dropping embeddings, the states between two layers, and outputs."""
+    state_dropout: float = 0.0
+    """Probability of dropping an entry of a state in all steps of a sentence alike (variational dropout)."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Activations' dtype; parameters, gates, states, softmax, logits and loss stay float32."""
+
+    def __post_init__(self) -> None:
+        for name, kind in typing.get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            if typing.get_origin(kind) is Literal and value not in typing.get_args(kind):
+                raise ValueError(f"{name} must be one of {typing.get_args(kind)}, got {value!r}")
+            if type(value) is int and not name.endswith("vocab_size") and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+            if name.endswith("dropout") and not 0 <= value < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {value}")
+        if self.hidden_size % 2:
+            raise ValueError(f"d_hidden must be even, half for each direction of the encoder, got {self.hidden_size}")
+        if self.input_feeding and self.attention in ("none", "additive"):
+            raise ValueError(
+                f"input_feeding is for attention dot, general or concat, got {self.attention!r}, whose context always "
+                "enters the next state"
+            )
+        if self.tie_embeddings in ("inputs", "all") and self.source_vocab_size != self.target_vocab_size:
+            raise ValueError(
+                f"tie_embeddings={self.tie_embeddings!r} shares one table, so vocabularies must be equal: "
+                f"source {self.source_vocab_size}, target {self.target_vocab_size}"
+            )
+
+    @property
+    def hidden_size(self) -> int:
+        """H, the dimension of the decoder's state."""
+        return self.d_hidden or self.d_model
+
+    @property
+    def length_limit(self) -> None:
+        """The length of the longest sequence that the model can read; None, because a state has no positions."""
+        return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,12 @@ import math
 import jax
 
 from jaxformer.dims import resolve_head_dim
-from jaxformer.models.config import EncoderDecoderConfig, LanguageModelConfig, TransformerConfig
+from jaxformer.models.config import EncoderDecoderConfig, LanguageModelConfig, Seq2SeqConfig, TransformerConfig
 from jaxformer.models.encoder_decoder import EncoderDecoder
 from jaxformer.models.language_model import LanguageModel
+from jaxformer.models.seq2seq import Seq2Seq, fed_size
 from jaxformer.modules.pure import Params, pure
+from jaxformer.modules.recurrent import CELLS
 
 
 def num_parameters(shapes: Params) -> int:
@@ -57,6 +59,33 @@ def encoder_decoder_computed_flops(
         stacks=_encoder_decoder_stack_flops(config, batch, source_length, target_length),
     )
     return encoder_decoder_training_flops(config, batch, source_length, target_length) + recomputed
+
+
+def seq2seq_parameters(config: Seq2SeqConfig) -> int:
+    """Returns the number of parameters; nothing is allocated."""
+    return num_parameters(pure(Seq2Seq, config).shapes)
+
+
+def seq2seq_flops(config: Seq2SeqConfig, batch: int, source_length: int, target_length: int) -> float:
+    """Returns floating-point operations of one teacher-forced forward pass over a padded batch."""
+    d_model, d_hidden, gates = config.d_model, config.hidden_size, CELLS[config.cell][1]
+    half, num_encoder, num_decoder = d_hidden // 2, config.num_encoder_layers, config.num_decoder_layers
+    source = 2 * 2 * gates * half * (d_model + (num_encoder - 1) * d_hidden + num_encoder * half)
+    inputs = d_model + fed_size(config) + (num_decoder - 1) * d_hidden
+    target = 2 * gates * d_hidden * (inputs + num_decoder * d_hidden)
+    target += 2 * d_model * (2 * d_hidden + config.target_vocab_size)  # the output and its logits
+    bridge = 2 * d_hidden**2 * num_decoder * (2 if config.cell == "lstm" else 1)
+    pair, size = 0, config.d_attention or d_hidden
+    if config.attention in ("additive", "concat"):
+        source, target, pair = source + 2 * d_hidden * size, target + 2 * d_hidden * size, 2 * (size + d_hidden)
+    elif config.attention != "none":
+        source, pair = source + (2 * d_hidden**2 if config.attention == "general" else 0), 4 * d_hidden
+    return float(batch) * (source_length * source + target_length * (target + source_length * pair) + bridge)
+
+
+def seq2seq_training_flops(config: Seq2SeqConfig, batch: int, source_length: int, target_length: int) -> float:
+    """Returns the operations of a forward and a backward pass, which recomputes nothing."""
+    return 3 * seq2seq_flops(config, batch, source_length, target_length)
 
 
 def language_model_parameters(config: LanguageModelConfig) -> int:

@@ -1,6 +1,7 @@
 """Flax modules that own parameters and call `jaxformer.functional`; `pure` turns them into functions again."""
 
 from jaxformer.modules import positions as positions
+from jaxformer.modules.alignment import Alignment as Alignment
 from jaxformer.modules.attention import CrossAttention as CrossAttention
 from jaxformer.modules.attention import KeyValue as KeyValue
 from jaxformer.modules.attention import Logits as Logits
@@ -28,4 +29,6 @@ from jaxformer.modules.positions import PositionScheme as PositionScheme
 from jaxformer.modules.positions import T5Bias as T5Bias
 from jaxformer.modules.pure import Pure as Pure
 from jaxformer.modules.pure import pure as pure
+from jaxformer.modules.recurrent import Recurrent as Recurrent
+from jaxformer.modules.recurrent import RecurrentStack as RecurrentStack
 from jaxformer.modules.stack import Stack as Stack

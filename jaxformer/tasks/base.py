@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import jax
 
 from jaxformer import functional
+from jaxformer.axes import AxisName
 from jaxformer.data.batch import Rows
 from jaxformer.evaluation.scores import Score
 from jaxformer.modules import AttentionFunction
@@ -106,6 +107,11 @@ class Network(abc.ABC, Generic[BatchT]):
     def num_parameters(self) -> int:
         """The number of parameters."""
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.net.shapes))
+
+    @property
+    def sharded_axes(self) -> tuple[AxisName, ...]:
+        """The dimensions of activations that a mesh may shard, besides those of parameters."""
+        return "batch", "length"
 
     @property
     def compute_dtype(self) -> str:

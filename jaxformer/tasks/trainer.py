@@ -43,7 +43,7 @@ class Trainer(Generic[BatchT]):
         """
         net, mesh = self.network.net, self.placement.mesh
         shardings = self.placement.params(net.shapes, net.axes)
-        activations = sharding.spec(("batch", "length"), self.placement.rules, mesh)
+        activations = sharding.spec(self.network.sharded_axes, self.placement.rules, mesh)
         entries = [entry for spec in (activations, *(x.spec for x in jax.tree.leaves(shardings))) for entry in spec]
         used = {axis for entry in entries if entry for axis in ((entry,) if isinstance(entry, str) else entry)}
         for axis, size in mesh.shape.items():

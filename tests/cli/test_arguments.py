@@ -7,6 +7,7 @@ import pytest
 
 from jaxformer.cli import arguments
 from jaxformer.errors import ConfigError
+from jaxformer.models import Seq2SeqConfig
 from jaxformer.tasks import registry
 from jaxformer.tasks.translation import TranslationConfig
 
@@ -19,6 +20,10 @@ from jaxformer.tasks.translation import TranslationConfig
         (["--seed"], "Missing value for argument '--seed'. Expected 1 values."),
         (["stray"], "Unrecognized options: stray"),
         (["--model.num-heads", "3"], "Error parsing model: d_model (512) must be divisible by num_heads (3)"),
+        (
+            ["--model.kind", "recurrent", "--model.d_model", "5"],
+            "Error parsing model: d_hidden must be even, half for each direction of the encoder, got 5",
+        ),
         (["--modle.d_model=3"], "unknown setting --modle.d_model; did you mean 'model.d_model'?"),
     ],
 )
@@ -26,6 +31,18 @@ def test_bad_settings_say_what_is_wrong_and_no_more(given, message):
     with pytest.raises(ConfigError) as caught:
         arguments.override(TranslationConfig(), given)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("kind", [["--model.kind", "recurrent"], ["--model.kind=recurrent"]])
+def test_the_kind_of_the_model_comes_first(kind):
+    config = arguments.override(TranslationConfig(), ["--model.attention", "general", *kind, "--model.input_feeding"])
+    expected = {"d_model": 512, "num_encoder_layers": 6, "num_decoder_layers": 6}
+    assert config.model == Seq2SeqConfig(attention="general", input_feeding=True, **expected)
+    assert arguments.override(config, kind) == config
+    with pytest.raises(ConfigError, match=r"^unknown setting --model\.num_heads"):
+        arguments.override(TranslationConfig(), [*kind, "--model.num_heads", "4"])
+    with pytest.raises(ConfigError, match=r"^model\.kind: got 'cnn', expected one of 'transformer', 'recurrent'$"):
+        arguments.override(TranslationConfig(), ["--model.kind", "cnn"])
 
 
 def test_settings_reach_their_fields():
@@ -51,10 +68,13 @@ def test_settings_are_shown_by_section_with_their_choices():
     place = model.index("  --model.norm_position post")
     assert model[place + 1] == "        one of post, pre, sandwich, deep"
     assert model[place + 2].startswith("        The position of the norms")
+    assert model[model.index("  --model.kind transformer") + 1] == "        one of transformer, recurrent"
     assert max(map(len, lines)) <= 120
 
 
-@pytest.mark.parametrize("config", [TranslationConfig(), registry.resolve("demo"), registry.resolve("language_model")])
+@pytest.mark.parametrize(
+    "config", [TranslationConfig(), TranslationConfig(model=Seq2SeqConfig()), registry.resolve("language_model")]
+)
 def test_settings_can_be_given_as_they_are_printed(config):
     lines = [line for line in arguments.settings_help(config).splitlines() if line.startswith("  --")]
     assert len(lines) == len(arguments.paths(config))

@@ -47,7 +47,18 @@ KINDS = (models.LanguageModel, models.EncoderDecoder)
 PARTS = (POSITIONS, ARRANGEMENTS, NORMS, HEADS, NETWORKS, LOGITS, KINDS)
 
 
+RECURRENT = {
+    "none": {"cell": "rnn"},
+    "additive": {"cell": "gru", "num_decoder_layers": 2, "tie_embeddings": "none"},
+    "dot": {"cell": "lstm", "num_decoder_layers": 2},
+    "general": {"cell": "gru", "tie_embeddings": "inputs"},
+    "concat": {"cell": "lstm", "d_attention": 5},
+}
+
+
 def small(kind, options):
+    if kind is models.Seq2Seq:
+        return Small(models.Seq2SeqConfig(V, V, d_model=8, d_hidden=6, **options), kind)
     if kind is models.LanguageModel:
         return Small(models.LanguageModelConfig(V, num_layers=2, **SIZES | options), kind)
     return Small(models.EncoderDecoderConfig(V, V, num_encoder_layers=1, num_decoder_layers=2, **SIZES | options), kind)
@@ -133,6 +144,14 @@ def covering():
 def test_steps_and_prefixes_equal_the_whole(case):
     *parts, kind = case
     check_law(kind, combined(*parts))
+
+
+@pytest.mark.parametrize("attention", RECURRENT)
+def test_recurrent_steps_and_prefixes_equal_the_whole(attention):
+    """A fixed context and each kind of attention, with input feeding where there is a choice."""
+    for input_feeding in (False, True)[: 1 if attention in ("none", "additive") else 2]:
+        options = {"attention": attention, "input_feeding": input_feeding}
+        check_law(models.Seq2Seq, RECURRENT[attention] | options)
 
 
 @pytest.mark.full

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -127,3 +128,30 @@ def test_what_is_computed_again(norm_position):
     last = 2 * 64 * 192 * 2 * 16 if norm_position == "pre" else 0
     remat = dataclasses.replace(config, remat=True)
     assert costs.language_model_computed_flops(remat, 2, 16) == training + blocks - last
+
+
+def counted(jaxpr):
+    """The operations of all products in a program, loops included."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            total += 2 * equation.outvars[0].aval.size * math.prod(shape[dim] for dim in contracted)
+        times = equation.params["length"] if equation.primitive.name == "scan" else 1
+        inner = [getattr(value, "jaxpr", value) for value in jax.tree.leaves(list(equation.params.values()))]
+        total += times * sum(counted(program) for program in inner if hasattr(program, "eqns"))
+    return total
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+@pytest.mark.parametrize("attention", ["none", "additive", "dot", "general", "concat"])
+def test_recurrent_flops_are_the_products_of_the_program(attention, cell):
+    options = {"num_encoder_layers": 2, "num_decoder_layers": 3, "tie_embeddings": "decoder"}
+    options |= {"input_feeding": attention == "concat", "d_attention": 5}
+    config = models.Seq2SeqConfig(11, 13, cell=cell, attention=attention, d_model=8, d_hidden=6, **options)
+    net, (batch, source, target) = pure(models.Seq2Seq, config), (2, 7, 4)
+    tokens = jnp.zeros((batch, source), jnp.int32), jnp.zeros((batch, target), jnp.int32)
+    program = jax.make_jaxpr(net.apply)(net.shapes, *tokens)
+    assert costs.seq2seq_flops(config, batch, source, target) == counted(program.jaxpr)
+    assert costs.seq2seq_parameters(config) == count(config, models.Seq2Seq)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from jaxformer.config import PLACE, at_least
 from jaxformer.files import local_path
-from jaxformer.models.config import EncoderDecoderConfig
+from jaxformer.models.config import EncoderDecoderConfig, Seq2SeqConfig
 from jaxformer.tasks.config import TaskConfig
 
 
@@ -121,7 +121,7 @@ class TranslationConfig(TaskConfig):
 
     name: str = "translation"
     """The run's name in logs and pictures."""
-    model: EncoderDecoderConfig = EncoderDecoderConfig()
+    model: EncoderDecoderConfig | Seq2SeqConfig = EncoderDecoderConfig()
     """The network; vocabulary sizes of 0 are the tokenizer's."""
     data: DataConfig = DataConfig()
     """Corpora and batches."""

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import functional, models
+from jaxformer.axes import AxisName
 from jaxformer.caches import data_cache
 from jaxformer.data.batch import Batch, Rows
 from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, replan
@@ -31,7 +32,7 @@ from jaxformer.sharding import Placement
 from jaxformer.tasks.base import Data, Keep, Network, Say, Task
 from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
 from jaxformer.tasks.translation.corpora import Corpora, load_corpora
-from jaxformer.tasks.translation.translator import Translator
+from jaxformer.tasks.translation.translator import Net, Translator
 from jaxformer.training.progress import Count
 
 DeviceBatch = Batch[jax.Array]
@@ -80,9 +81,14 @@ class TranslationData(Data[Tokenizer]):
 class TranslationNetwork(Network[DeviceBatch]):
     """An encoder-decoder with label-smoothed cross entropy of the next target token."""
 
-    net: Pure[models.EncoderDecoder, models.EncoderDecoderConfig]
+    net: Net
     objective: LossConfig
     largest_batch: tuple[int, int]
+
+    @property
+    def sharded_axes(self) -> tuple[AxisName, ...]:
+        recurrent = isinstance(self.net.config, models.Seq2SeqConfig)  # a step needs the one before it
+        return ("batch",) if recurrent else super().sharded_axes
 
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
         smoothing, z_loss = self.objective.label_smoothing, self.objective.z_loss
@@ -111,11 +117,17 @@ class TranslationNetwork(Network[DeviceBatch]):
 
     def training_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, source, target = shape
-        return costs.encoder_decoder_training_flops(self.net.config, num_rows, source, target)
+        config = self.net.config
+        if isinstance(config, models.Seq2SeqConfig):
+            return costs.seq2seq_training_flops(config, num_rows, source, target)
+        return costs.encoder_decoder_training_flops(config, num_rows, source, target)
 
     def computed_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, source, target = shape
-        return costs.encoder_decoder_computed_flops(self.net.config, num_rows, source, target)
+        config = self.net.config
+        if isinstance(config, models.Seq2SeqConfig):  # nothing is recomputed
+            return costs.seq2seq_training_flops(config, num_rows, source, target)
+        return costs.encoder_decoder_computed_flops(config, num_rows, source, target)
 
     def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
         num_rows, source = batch.source.shape
@@ -163,11 +175,11 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
             max_length=data.max_length,
             length_multiple=data.length_multiple,
         )
-        longest, model = max(length for _, length, _ in plan.shapes), config.model
-        if model.positions == "learned" and longest > model.max_positions:
+        longest, limit = max(length for _, length, _ in plan.shapes), config.model.length_limit
+        if limit is not None and longest > limit:
             raise DataError(
-                f"batches hold sentences of up to {longest} tokens, but model.max_positions is {model.max_positions}; "
-                f"lower data.max_length to {model.max_positions} or raise model.max_positions"
+                f"batches hold sentences of up to {longest} tokens, but model.max_positions is {limit}; "
+                f"lower data.max_length to {limit} or raise model.max_positions"
             )
         validation_tokens = prepare(corpus.validation, tokenizer, cache)
         validation = replan(plan, *validation_tokens.lengths())
@@ -202,7 +214,10 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
             if (size := getattr(config.model, name)) not in (0, vocab_size):
                 raise DataError(f"model.{name} is {size}, but the tokenizer has {vocab_size} pieces")
         shape = dataclasses.replace(config.model, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
-        net = pure(functools.partial(models.EncoderDecoder, attention=attention), shape)
+        if isinstance(shape, models.Seq2SeqConfig):
+            net = pure(models.Seq2Seq, shape)
+        else:
+            net = pure(functools.partial(models.EncoderDecoder, attention=attention), shape)
         length = _longest(config)
         return TranslationNetwork(net, config.loss, (rows_of_budget(config.data.tokens_per_batch, length), length))
 

@@ -27,7 +27,8 @@ LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _BREAKS = str.maketrans(dict.fromkeys("\0\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029", " "))
 """Characters that end a line or a column; a model whose tokens are bytes can produce them."""
 
-Net = Pure[models.EncoderDecoder, models.EncoderDecoderConfig]
+Net = Pure[models.EncoderDecoder, models.EncoderDecoderConfig] | Pure[models.Seq2Seq, models.Seq2SeqConfig]
+"""A translation model; both kinds have the same methods."""
 
 
 class SearchOptions(NamedTuple):
@@ -112,12 +113,17 @@ class Translator:
         """Returns the cross-attention between a sentence and a translation of it, by default this model's own.
 
         Row t holds the weights with which the model predicts target piece t.
+
+        Raises:
+          ConfigError: the model has no attention.
         """
         target = self.translate([source])[0] if target is None else target
         return self.attentions([source], [target])[0]
 
     def attentions(self, sources: Sequence[str], targets: Sequence[str]) -> list[PieceMap]:
         """Returns the cross-attention of each pair of a sentence and a translation: see `attention`."""
+        if getattr(self.net.config, "attention", "") == "none":
+            raise ConfigError("this model has no attention to show: it was trained with model.attention none")
         special = self.tokenizer.special
         columns, labels = (
             [np.append(ids, special.eos) for ids in self.tokenizer.encode(list(texts))] for texts in (sources, targets)
@@ -154,9 +160,8 @@ class Translator:
 
     @property
     def _max_positions(self) -> int:
-        """The length of the longest sequence that has positions; sinusoidal positions have no limit."""
-        config = self.net.config
-        return config.max_positions if config.positions == "learned" else sys.maxsize
+        """The length of the longest sequence that has positions; most models have no limit."""
+        return self.net.config.length_limit or sys.maxsize
 
     @property
     def _ways(self) -> int:
@@ -205,7 +210,7 @@ def _search(
 
 
 def _search_rows(net: Net, options: SearchOptions, params: Params, source: Any, valid: Any, max_lengths: Any):
-    model = net.bind(params)
+    model: Any = net.bind(params)
     memory = model.encode(source, source_valid=valid)
     context, state = model.start(memory, beam_size=options.beam_size, length=options.max_length)
     return decoding.beam_search(

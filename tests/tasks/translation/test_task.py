@@ -5,16 +5,15 @@ import dataclasses
 import pytest
 
 import jaxformer
-from jaxformer import demo, models, sharding
+from jaxformer import demo, sharding
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement
 from jaxformer.tasks import runner
 from jaxformer.tasks.trainer import make_trainer
 from jaxformer.tasks.translation import TASK, DataConfig, DecodeConfig, TranslationConfig
 from jaxformer.training.config import TrainConfig
-from jaxformer.training.optimizers import OptimizerConfig
 from tests.contracts.task import TaskContract, quiet
-from tests.tasks.small import small
+from tests.tasks.small import small, tiny
 
 ALL = Placement(sharding.mesh())
 
@@ -37,21 +36,6 @@ class TestContract(TaskContract):
     def change_training_data(self, config, patch):
         pairs = demo.splits()
         patch.setattr(demo, "splits", lambda: dataclasses.replace(pairs, train=pairs.train[1:]))
-
-
-def tiny(cache, **changes):
-    data = {"tokens_per_batch": 640, "num_shapes": 1, "max_length": 32}
-    return TranslationConfig(
-        mesh="data=8",
-        model=models.EncoderDecoderConfig(
-            d_model=16, num_heads=4, d_ff=32, num_encoder_layers=1, num_decoder_layers=1, dropout=0.1
-        ),
-        data=DataConfig(corpus="grammar", vocab_size=400, cache=str(cache), **data),
-        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=2),
-        train=TrainConfig(steps=6, validate_every=3, checkpoint_every=2, tensorboard=False),
-        decode=DecodeConfig(beam_size=2, batch_size=64, max_extra=0, max_ratio=1.0, validation_sentences=8),
-        **changes,
-    )
 
 
 def test_batches_longer_than_the_positions(tmp_path):

@@ -1,0 +1,249 @@
+"""Recurrent networks: the cells RNN, GRU and LSTM, and `recurrent`, which runs one over a sequence.
+
+A cell combines two products: of the input, which does not depend on the state and is therefore computed for all
+steps at once, and of the last state. Gates are in PyTorch's order, with a bias for each product, so that weights
+can be copied: ``weight_ih_l0.reshape(G, H, D).transpose(2, 0, 1)`` is `RecurrentWeights.input`, and so on.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxformer.functional.dropout import Dropout, dropout
+
+
+class RecurrentState(NamedTuple):
+    """The state of a cell, float32.
+
+    >>> recurrent_start(lstm_cell, (2, 3)).memory.shape
+    (2, 3)
+    """
+
+    hidden: jax.Array  # [..., H]: what the next layer sees
+    memory: jax.Array | None = None  # [..., H]: the LSTM's cell state
+
+
+class RecurrentWeights(NamedTuple):
+    """The weights of a cell with G gates: 1 (RNN), 3 (GRU: reset, update, new) or 4 (LSTM: in, forget, new, out).
+
+    >>> weights = RecurrentWeights(*map(jnp.zeros, [(5, 3, 2), (2, 3, 2), (3, 2), (3, 2)]))    # a GRU, D = 5, H = 2
+    >>> recurrent(gru_cell, jnp.ones((1, 4, 5)), weights)[0].shape
+    (1, 4, 2)
+    """
+
+    input: jax.Array  # [D, G, H]
+    hidden: jax.Array  # [H, G, H]
+    input_bias: jax.Array  # [G, H]
+    hidden_bias: jax.Array  # [G, H]
+
+
+Cell = Callable[[jax.Array, jax.Array, RecurrentState], RecurrentState]
+"""A function of the gates ``[..., G, H]`` that input and state contribute, and the state; returns the next state."""
+
+
+def rnn_cell(
+    inputs: Float[Array, "*batch 1 H"],
+    recurrent: Float[Array, "*batch 1 H"],
+    state: RecurrentState,
+    *,
+    activation: Callable[[jax.Array], jax.Array] = jnp.tanh,
+) -> RecurrentState:
+    r"""Computes a step of Elman's network: :math:`h_t = \tanh(W x_t + b + U h_{t-1} + c)` (Elman 1990).
+
+    >>> ones = jnp.ones((1, 2))
+    >>> rnn_cell(ones, -ones, RecurrentState(jnp.zeros(2))).hidden.tolist()
+    [0.0, 0.0]
+    """
+    del state
+    return RecurrentState(activation(inputs + recurrent)[..., 0, :])
+
+
+def gru_cell(
+    inputs: Float[Array, "*batch 3 H"], recurrent: Float[Array, "*batch 3 H"], state: RecurrentState
+) -> RecurrentState:
+    r"""Computes a step of a gated recurrent unit (Cho et al. 2014), with the reset gate after the product.
+
+    .. math:: r, z = \sigma(W x_t + U h_{t-1}), \quad n = \tanh(W_n x_t + r \odot (U_n h_{t-1} + c_n)), \quad
+       h_t = (1 - z) \odot n + z \odot h_{t-1}
+
+    >>> zeros = jnp.zeros((3, 2))
+    >>> gru_cell(zeros, zeros, RecurrentState(jnp.ones(2))).hidden.tolist()        # half of the state is kept
+    [0.5, 0.5]
+    """
+    reset, update = (jax.nn.sigmoid(inputs[..., gate, :] + recurrent[..., gate, :]) for gate in (0, 1))
+    new = jnp.tanh(inputs[..., 2, :] + reset * recurrent[..., 2, :])
+    return RecurrentState((1 - update) * new + update * state.hidden)
+
+
+def lstm_cell(
+    inputs: Float[Array, "*batch 4 H"], recurrent: Float[Array, "*batch 4 H"], state: RecurrentState
+) -> RecurrentState:
+    r"""Computes a step of long short-term memory (Hochreiter and Schmidhuber 1997; forget gate: Gers et al. 2000).
+
+    .. math:: i, f, o = \sigma(W x_t + U h_{t-1}), \quad g = \tanh(W_g x_t + U_g h_{t-1}), \quad
+       c_t = f \odot c_{t-1} + i \odot g, \quad h_t = o \odot \tanh(c_t)
+
+    >>> zeros = jnp.zeros((4, 2))
+    >>> lstm_cell(zeros, zeros, RecurrentState(jnp.ones(2), jnp.ones(2))).memory.tolist()
+    [0.5, 0.5]
+    """
+    assert state.memory is not None
+    gates = inputs + recurrent
+    entry, forget, exit_ = (jax.nn.sigmoid(gates[..., gate, :]) for gate in (0, 1, 3))
+    memory = forget * state.memory + entry * jnp.tanh(gates[..., 2, :])
+    return RecurrentState(exit_ * jnp.tanh(memory), memory)
+
+
+def recurrent_start(cell: Cell, shape: tuple[int, ...]) -> RecurrentState:
+    """Returns the state of zeros before the first step; `shape` ends in H.
+
+    >>> recurrent_start(gru_cell, (2,)).hidden.tolist()
+    [0.0, 0.0]
+    """
+    zeros = jnp.zeros(shape, jnp.float32)
+    return RecurrentState(zeros, zeros if cell is lstm_cell else None)
+
+
+def recurrent_step(
+    cell: Cell,
+    x: Float[Array, "*batch D"],
+    state: RecurrentState,
+    weights: RecurrentWeights,
+    *,
+    dropout: Dropout | None = None,
+) -> RecurrentState:
+    """Returns the state after one more input.
+
+    Args:
+      dropout: drops entries of the state on their way into the product.
+
+    >>> weights = RecurrentWeights(jnp.ones((1, 1, 1)), jnp.zeros((1, 1, 1)), jnp.zeros((1, 1)), jnp.zeros((1, 1)))
+    >>> recurrent_step(rnn_cell, jnp.zeros((2, 1)), recurrent_start(rnn_cell, (2, 1)), weights).hidden.tolist()
+    [[0.0], [0.0]]
+    """
+    inputs = _gates(x, weights.input, weights.input_bias)
+    kept = state.hidden if dropout is None else state.hidden * _multiplier(dropout, state.hidden.shape)
+    return cell(inputs, _gates(kept.astype(x.dtype), weights.hidden, weights.hidden_bias), state)
+
+
+def recurrent(
+    cell: Cell,
+    x: Float[Array, "B T D"],
+    weights: RecurrentWeights,
+    *,
+    state: RecurrentState | None = None,
+    valid: Bool[Array, "B T"] | None = None,
+    reverse: bool = False,
+    dropout: Dropout | None = None,
+) -> tuple[Float[Array, "B T H"], RecurrentState]:
+    """Runs a cell over a sequence; returns the hidden states of all steps and the last state.
+
+    A step at padding leaves the state as it is and gives the output 0. Whatever padding holds, NaN and Inf included,
+    changes no bit of the results, and its gradient is 0.
+
+    Args:
+      state: the state before the first step; zeros by default.
+      valid: True where a step is real; default: everywhere.
+      reverse: runs from the last step to the first; outputs stay at their inputs' places.
+      dropout: variational dropout of the state (Gal and Ghahramani 2016): one mask for all steps, before the product.
+
+    Raises:
+      ValueError: shapes do not fit; the message has the got and the expected value.
+
+    >>> import jax.numpy as jnp
+    >>> weights = RecurrentWeights(jnp.ones((1, 1, 1)), jnp.ones((1, 1, 1)), jnp.zeros((1, 1)), jnp.zeros((1, 1)))
+    >>> add = lambda inputs, recurrent, state: RecurrentState((inputs + recurrent)[..., 0, :])
+    >>> x, valid = jnp.array([[[1.], [2.], [jnp.nan], [4.]]]), jnp.array([[True, True, False, True]])
+    >>> output, last = recurrent(add, x, weights, valid=valid)
+    >>> output[0, :, 0].tolist(), last.hidden.tolist()
+    ([1.0, 3.0, 0.0, 7.0], [[7.0]])
+    >>> recurrent(add, x, weights, valid=valid, reverse=True)[0][0, :, 0].tolist()
+    [7.0, 6.0, 0.0, 4.0]
+    """
+    _check(x, weights)
+    batch, hidden_size = x.shape[0], weights.hidden.shape[0]
+    state = recurrent_start(cell, (batch, hidden_size)) if state is None else state
+    if valid is not None:  # before the product: 0 times NaN is NaN
+        x = jnp.where(valid[..., None], x, 0)
+    multiplier = None if dropout is None else _multiplier(dropout, (batch, hidden_size))
+    inputs = jnp.moveaxis(_gates(x, weights.input, weights.input_bias), 1, 0)
+    static = cell, reverse, x.dtype
+    outputs, last = _steps(static, inputs, weights.hidden, weights.hidden_bias, state, valid, multiplier)
+    return jnp.moveaxis(outputs, 0, 1), last
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _steps(static, inputs, kernel, bias, state, valid, multiplier):
+    """Returns the outputs of all steps, which come first, and the last state."""
+    outputs, _, last = _scan(static, inputs, kernel, bias, state, valid, multiplier)
+    return outputs, last
+
+
+def _steps_forward(static, inputs, kernel, bias, state, valid, multiplier):
+    # The gradient of the weights is one product over all steps, not a sum of one in each: on a mesh it is sent once.
+    bias = jnp.broadcast_to(bias, inputs.shape)
+    run = lambda inputs, bias, state: _scan(static, inputs, kernel, bias, state, valid, multiplier)
+    (outputs, kept, last), backward = jax.vjp(run, inputs, bias, state)
+    return (outputs, last), (backward, kept, kernel)
+
+
+def _steps_backward(static, residuals, upstream):
+    (backward, kept, kernel), (d_outputs, d_last) = residuals, upstream
+    d_inputs, d_gates, d_state = backward((d_outputs, jnp.zeros_like(kept), d_last))
+    product = jnp.einsum("tbd,tbgh->dgh", kept, d_gates.astype(kept.dtype), preferred_element_type=jnp.float32)
+    return d_inputs, product.astype(kernel.dtype), d_gates.sum((0, 1)), d_state, None, None
+
+
+_steps.defvjp(_steps_forward, _steps_backward)
+
+
+def _scan(static, inputs, kernel, bias, state, valid, multiplier):
+    """Returns the outputs, the states as they entered each product, and the last state."""
+    cell, reverse, dtype = static
+    each = bias.ndim == inputs.ndim  # a bias for each step
+
+    def step(state: RecurrentState, given):
+        inputs, valid, own = given
+        kept = (state.hidden if multiplier is None else state.hidden * multiplier).astype(dtype)
+        new = cell(inputs, _gates(kept, kernel, own if each else bias), state)
+        new, output = keep_state(valid, new, state)
+        return new, (output.astype(dtype), kept)
+
+    given = inputs, None if valid is None else valid.T, bias if each else None
+    last, (outputs, kept) = jax.lax.scan(step, state, given, reverse=reverse)
+    return outputs, kept, last
+
+
+def keep_state(
+    valid: Bool[Array, "*batch"] | None, new: RecurrentState, old: RecurrentState
+) -> tuple[RecurrentState, Float[Array, "*batch H"]]:
+    """Returns the new state and its output; at padding, the old state and 0."""
+    if valid is None:
+        return new, new.hidden
+    state = jax.tree.map(lambda a, b: jnp.where(valid[..., None], a, b), new, old)
+    return state, jnp.where(valid[..., None], new.hidden, 0.0)
+
+
+def _gates(x: Array, kernel: Array, bias: Array) -> Array:
+    """Returns ``x kernel + bias``, ``[..., G, H]``, in float32."""
+    gates = jnp.einsum("...d,dgh->...gh", x, kernel.astype(x.dtype), preferred_element_type=jnp.float32)
+    return gates + bias.astype(jnp.float32).reshape((1,) * (gates.ndim - bias.ndim) + bias.shape)
+
+
+def _multiplier(given: Dropout, shape: tuple[int, ...]) -> Array:
+    return dropout(jnp.ones(shape, jnp.float32), rate=given.rate, key=given.key)
+
+
+def _check(x: Array, weights: RecurrentWeights) -> None:
+    _, num_gates, hidden_size = weights.input.shape
+    bias = num_gates, hidden_size
+    shapes = (x.shape[2], *bias), (hidden_size, *bias), bias, bias
+    for name, weight, expected in zip(weights._fields, weights, shapes, strict=True):
+        if weight.shape != expected:
+            raise ValueError(f"weights.{name} must have shape {list(expected)}, got {list(weight.shape)}")

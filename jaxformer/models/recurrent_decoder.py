@@ -1,0 +1,262 @@
+"""A decoder of recurrent layers, with a fixed context or with attention over the memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxformer import functional
+from jaxformer.axes import constrain
+from jaxformer.functional import RecurrentState
+from jaxformer.functional.dropout import site
+from jaxformer.masks import Mask, as_mask
+from jaxformer.models.encoder import Memory
+from jaxformer.modules import Alignment, Embeddings, Linear, RecurrentStack
+
+Feed = Literal["nothing", "context", "output"]
+
+
+class RecurrentContext(NamedTuple):
+    """The arrays that the hypotheses of a sentence share: computed once by `start`, never tiled by hypotheses."""
+
+    fixed: jax.Array  # [B, H]: the encoder's last states in both directions
+    states: jax.Array | None  # [B, S, H], of the encoder; None without attention
+    keys: jax.Array | None  # [B, S, A]
+    valid: jax.Array | None  # Bool [B, S]
+
+    def take(self, sentences: Int[Array, " B2"]) -> RecurrentContext:
+        """Returns the context of these sentences only, in this order."""
+        return jax.tree.map(lambda leaf: leaf[sentences], self)
+
+
+class RecurrentDecoderState(NamedTuple):
+    """The arrays that differ between hypotheses: their size does not grow with the number of tokens."""
+
+    layers: tuple[RecurrentState, ...]  # [B, K, H]
+    fed: jax.Array | None  # [B, K, D]: the last output, with input feeding
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of sentences, B, and of hypotheses of each, K."""
+        batch_size, beam_size, _ = self.layers[0].hidden.shape
+        return batch_size, beam_size
+
+    def reorder(self, parents: Int[Array, "B K"]) -> RecurrentDecoderState:
+        """Replaces each hypothesis with its parent, a hypothesis of the same sentence."""
+        sentences = jnp.arange(parents.shape[0])[:, None]
+        return jax.tree.map(lambda leaf: leaf[sentences, parents], self)
+
+    def take(self, sentences: Int[Array, " B2"]) -> RecurrentDecoderState:
+        """Returns the state of these sentences only, in this order."""
+        return jax.tree.map(lambda leaf: leaf[sentences], self)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CapturedWeights:
+    """The weights of an attention that has no queries and keys of heads; they begin with a dimension of layers."""
+
+    values: jax.Array  # [L, B, N, T, S]
+
+    def layer(self, index: int) -> CapturedWeights:
+        """Returns one layer."""
+        return CapturedWeights(self.values[index])
+
+    def weights(
+        self,
+        *,
+        mask: Mask | Array | None = None,
+        rows: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+    ) -> Float[Array, "B heads rows S"]:
+        """Returns the weights of one layer in the chosen rows and heads, over the keys that the mask allows."""
+        values = self.values
+        if mask is not None:
+            kept = jnp.where(as_mask(mask).dense(*values.shape[2:]), values, 0.0)
+            total = kept.sum(-1, keepdims=True)
+            values = kept / jnp.where(total == 0, 1.0, total)
+        values = values if rows is None else values[:, :, jnp.asarray(rows)]
+        return values if heads is None else values[:, jnp.asarray(heads)]
+
+
+class RecurrentDecoder(nnx.Module):
+    """``tokens, memory -> outputs``, and logits from them: the decoder of `Seq2Seq`, which has the formulas."""
+
+    def __init__(
+        self,
+        embeddings: Embeddings,
+        stack: RecurrentStack,
+        bridge: Linear,
+        readout: Linear,
+        *,
+        alignment: Alignment | None = None,
+        output: Linear | None = None,
+        feed: Feed = "nothing",
+        dropout: float = 0.0,
+    ):
+        """Takes the parts.
+
+        Args:
+          bridge: from the fixed context to the first states of all layers.
+          readout: from a state and its context to an output.
+          alignment: attention over the memory; None for the fixed context.
+          output: the output projection; None uses the table of the token embeddings.
+          feed: what a step sees beside its token: nothing, its context (the query is the last state),
+            or the last output.
+          dropout: the probability of dropping an entry of an output on the way to the logits.
+        """
+        self.embeddings, self.stack, self.bridge, self.readout = embeddings, stack, bridge, readout
+        self.alignment, self.output = alignment, output
+        self.feed: Feed = feed
+        self.dropout = dropout
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        memory: Memory,
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+        key: jax.Array | None = None,
+        copies: Float[Array, "G C V D"] | None = None,
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T S"] | None]:
+        """Returns the outputs of a teacher-forced target, and the weights of attention, if there is any.
+
+        Args:
+          valid: True where a token is real; default: everywhere.
+          key: the key of dropout; None means no dropout.
+          copies: see `Embedding`.
+        """
+        with jax.named_scope("embedding"):
+            x = self.embeddings(tokens, valid=valid, key=site(key, "embedding"), copies=copies)
+        context, state = self.start(memory, beam_size=1)
+        layers_key = site(key, "layers")
+        if self.feed == "output" or (self.feed == "context" and self.alignment is not None):
+            # A step needs the result of the one before it.
+            steps, valid = jnp.moveaxis(x, 1, 0)[:, :, None], None if valid is None else valid[:, None]
+            scanned = self._scan(steps, state, context, valid=valid, key=layers_key)[:2]
+            outputs, weights = jax.tree.map(lambda leaf: jnp.moveaxis(leaf[:, :, 0], 0, 1), scanned)
+        else:
+            x = _beside(x, context.fixed[:, None]) if self.feed == "context" else x
+            first = jax.tree.map(lambda leaf: leaf[:, 0], state.layers)
+            x, _ = self.stack(x, states=first, valid=valid, key=layers_key)
+            seen, weights = self._attend(x, context)
+            outputs = self._read(x, seen)
+        outputs = functional.dropout(outputs, rate=self.dropout, key=site(key, "output"))
+        return constrain(outputs, "batch", "length", "model"), weights
+
+    def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        """Returns the logits of outputs, in float32."""
+        with jax.named_scope("logits"):
+            if self.output is None:
+                logits = self.embeddings.tokens.logits(x)
+            else:  # self.output would round the logits to the dtype of x
+                kernel = self.output.kernel[...].astype(x.dtype)
+                logits = jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
+            return constrain(logits, "batch", "length", "vocab")
+
+    def start(self, memory: Memory, *, beam_size: int) -> tuple[RecurrentContext, RecurrentDecoderState]:
+        """Prepares to decode with `beam_size` hypotheses of each sentence."""
+        fixed = _last_states(memory)
+        leaves = jnp.tanh(self.bridge(fixed)).astype(jnp.float32)
+        leaves = jnp.broadcast_to(leaves[:, None], (len(leaves), beam_size, leaves.shape[1]))
+        empty, structure = jax.tree.flatten(self.stack.start(len(leaves), beam_size))
+        layers = jax.tree.unflatten(structure, jnp.split(leaves, len(empty), -1))
+        d_model = self.embeddings.d_model
+        fed = jnp.zeros((len(leaves), beam_size, d_model), fixed.dtype) if self.feed == "output" else None
+        context = RecurrentContext(fixed, None, None, None)
+        if self.alignment is not None:
+            context = RecurrentContext(fixed, memory.states, self.alignment.keys(memory.states), memory.valid)
+        return context, RecurrentDecoderState(layers, fed)
+
+    def prefill(
+        self,
+        tokens: Int[Array, "B K T"],
+        state: RecurrentDecoderState,
+        context: RecurrentContext,
+        *,
+        lengths: Int[Array, "B K"] | None = None,
+    ) -> tuple[Float[Array, "B K V"], RecurrentDecoderState]:
+        """Returns the logits after T more tokens of each hypothesis, and the state.
+
+        Args:
+          lengths: the number of tokens of each hypothesis, from 1 to T, if they differ; the rest is padding.
+        """
+        x = self.embeddings.step(tokens, jnp.zeros_like(tokens)).reshape(*tokens.shape, -1)
+        valid = None if lengths is None else jnp.arange(tokens.shape[2])[None, None] < lengths[..., None]
+        outputs, _, state = self._scan(jnp.moveaxis(x, 2, 0), state, context, valid=valid)
+        index = tokens.shape[2] - 1 if lengths is None else lengths - 1
+        last = jnp.take_along_axis(outputs, jnp.broadcast_to(index, tokens.shape[:2])[None, ..., None], 0)[0]
+        return self.logits(last), state
+
+    def _scan(
+        self,
+        x: Array,
+        state: RecurrentDecoderState,
+        context: RecurrentContext,
+        *,
+        valid: Array | None = None,
+        key: jax.Array | None = None,
+    ) -> tuple[Array, Array | None, RecurrentDecoderState]:
+        """Returns the outputs and the weights of all steps, which come first, and the last state.
+
+        Args:
+          x: token vectors ``[T, B, K, D]``.
+          valid: ``[B, K, T]``; a step at padding leaves the state as it is.
+        """
+
+        def advance(state: RecurrentDecoderState, given):
+            x, valid, step_key = given
+            output, weights, new = self._advance(x, state, context, key=step_key, state_key=key)
+            if valid is not None:
+                new = jax.tree.map(lambda a, b: jnp.where(valid[..., None], a, b), new, state)
+            return new, (output, weights)
+
+        step_keys = None if key is None else jax.random.split(key, len(x))
+        valid = None if valid is None else jnp.moveaxis(valid, -1, 0)
+        state, (outputs, weights) = jax.lax.scan(advance, state, (x, valid, step_keys))
+        return outputs, weights, state
+
+    def _advance(self, x: Array, state: RecurrentDecoderState, context: RecurrentContext, **keys: jax.Array | None):
+        """Returns the outputs ``[B, K, D]``, the weights ``[B, K, S]`` and the state after one more token."""
+        seen = weights = None
+        if self.feed == "context":
+            seen, weights = self._attend(state.layers[-1].hidden.astype(x.dtype), context)
+            x = _beside(x, seen)
+        elif state.fed is not None:
+            x = _beside(x, state.fed)
+        x, layers = self.stack.step(x, state.layers, **keys)
+        if seen is None:
+            seen, weights = self._attend(x, context)
+        output = self._read(x, seen)
+        return output, weights, RecurrentDecoderState(layers, output if self.feed == "output" else None)
+
+    def _attend(self, query: Array, context: RecurrentContext) -> tuple[Array, Array | None]:
+        if self.alignment is None or context.keys is None or context.states is None:
+            return context.fixed[:, None], None
+        with jax.named_scope("attention"):
+            return self.alignment(query, context.keys, context.states, valid=context.valid)
+
+    def _read(self, x: Array, seen: Array) -> Array:
+        return jnp.tanh(self.readout(_beside(x, seen)))
+
+
+def _beside(x: Array, features: Array) -> Array:
+    """Returns each vector of ``x [B, T, D]`` with the features ``[B, 1 or T, H]`` after it."""
+    return jnp.concatenate([x, jnp.broadcast_to(features, (*x.shape[:2], features.shape[2]))], -1)
+
+
+def _last_states(memory: Memory) -> Float[Array, "B H"]:
+    """Returns the forward state of the last real token beside the backward state of the first."""
+    forward, backward = jnp.split(memory.states, 2, -1)
+    if memory.valid is None:
+        return jnp.concatenate([forward[:, -1], backward[:, 0]], -1)
+    length = memory.valid.shape[1]
+    first, last = memory.valid.argmax(1), length - 1 - memory.valid[:, ::-1].argmax(1)
+    at = lambda x, index: jnp.take_along_axis(x, index[:, None, None], 1)[:, 0]
+    return jnp.concatenate([at(forward, last), at(backward, first)], -1)

@@ -1,0 +1,81 @@
+"""Attention of one head with learned or plain similarity: the alignments of recurrent translation."""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float
+
+from jaxformer import functional, masks
+from jaxformer.axes import constrain
+from jaxformer.modules.initializers import xavier_uniform
+from jaxformer.modules.linear import Linear
+
+AlignmentKind = Literal["additive", "dot", "general", "concat"]
+
+
+class Alignment(nnx.Module):
+    r"""Attention over a memory by one of four similarities of a query q and a state k of the memory.
+
+    ============  =============================================  ==============================
+    kind          similarity                                     source
+    ============  =============================================  ==============================
+    additive      :math:`v_a^\top \tanh(W_a q + U_a k)`          Bahdanau et al. 2015, A.1.2
+    concat        the same: :math:`v_a^\top \tanh(W_a [q; k])`   Luong et al. 2015, 3.1
+    general       :math:`q^\top W_a k`                           Luong et al. 2015, 3.1
+    dot           :math:`q^\top k`, unscaled                     Luong et al. 2015, 3.1
+    ============  =============================================  ==============================
+
+    The kernels of `w_query` and `w_key` are W_a and U_a (of "general", `w_key` is W_a), and `v` is v_a.
+    """
+
+    def __init__(
+        self, num_query: int, num_memory: int, num_hidden: int, *, kind: AlignmentKind = "additive", rngs: nnx.Rngs
+    ):
+        """Creates the parameters.
+
+        Args:
+          num_hidden: A, the dimension inside tanh.
+
+        Raises:
+          ValueError: queries and memory differ in size, but "dot" multiplies them.
+        """
+        if kind == "dot" and num_query != num_memory:
+            raise ValueError(f"dot attention needs equal sizes of queries and memory, got {num_query}, {num_memory}")
+        additive = kind in ("additive", "concat")
+        linear = functools.partial(Linear, bias=False, axes=("model", "hidden"), rngs=rngs)
+        self.w_query = linear(num_query, num_hidden) if additive else None
+        self.w_key = None if kind == "dot" else linear(num_memory, num_hidden if additive else num_query)
+        v = xavier_uniform(rngs.params(), (num_hidden,), fan_in=num_hidden, fan_out=1) if additive else None
+        self.v = None if v is None else nnx.Param(v, axes=("hidden",))
+
+    def keys(self, memory: Float[Array, "B S M"]) -> Float[Array, "B S A"]:
+        """Returns the part of the similarity that no query changes, computed once for each state of the memory."""
+        return memory if self.w_key is None else constrain(self.w_key(memory), "batch", "length", "hidden")
+
+    def __call__(
+        self,
+        query: Float[Array, "B T D"],
+        keys: Float[Array, "B S A"],
+        memory: Float[Array, "B S M"],
+        *,
+        valid: Bool[Array, "B S"] | None = None,
+    ) -> tuple[Float[Array, "B T M"], Float[Array, "B T S"]]:
+        """Returns the context of each query, a mean of the memory, and the weights.
+
+        Args:
+          keys: the result of the method `keys` for this memory.
+          valid: True where a state of the memory is real; default: everywhere.
+        """
+        query = query if self.w_query is None else self.w_query(query)
+        mask = None if valid is None else masks.padding(valid)
+        return functional.general_attention(query, keys, memory, self._similarity, mask=mask)
+
+    def _similarity(self, query: Array, key: Array) -> Array:
+        if self.v is None:
+            return jnp.einsum("ta,sa->ts", query, key, preferred_element_type=jnp.float32)
+        hidden = jnp.tanh(query[:, None] + key[None])
+        return jnp.einsum("tsa,a->ts", hidden, self.v[...].astype(hidden.dtype), preferred_element_type=jnp.float32)

@@ -1,0 +1,175 @@
+"""Recurrent layers: one cell with its weights, and stacks of layers in one direction or in both."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float
+
+from jaxformer import functional
+from jaxformer.axes import constrain
+from jaxformer.functional import Dropout, RecurrentState, RecurrentWeights
+from jaxformer.functional.dropout import site
+from jaxformer.functional.recurrent import Cell
+from jaxformer.modules.initializers import xavier_uniform
+
+CellName = Literal["rnn", "gru", "lstm"]
+CELLS: dict[CellName, tuple[Cell, int]] = {
+    "rnn": (functional.rnn_cell, 1),
+    "gru": (functional.gru_cell, 3),
+    "lstm": (functional.lstm_cell, 4),
+}
+"""Each cell and the number of its gates."""
+
+
+class Recurrent(nnx.Module):
+    """One cell with its weights, for one direction.
+
+    The forget gates of an LSTM begin open, with a bias of 1 (Jozefowicz et al. 2015).
+    """
+
+    def __init__(self, num_in: int, num_hidden: int, *, cell: CellName = "lstm", rngs: nnx.Rngs):
+        self.cell, num_gates = CELLS[cell]
+        self.num_hidden = num_hidden
+        kernel = lambda size: xavier_uniform(
+            rngs.params(), (size, num_gates, num_hidden), fan_in=size, fan_out=num_hidden
+        )
+        bias = jnp.zeros((num_gates, num_hidden))
+        self.input = nnx.Param(kernel(num_in), axes=("model", None, None))
+        self.hidden = nnx.Param(kernel(num_hidden), axes=("model", None, None))
+        self.input_bias = nnx.Param(bias.at[1].set(1.0) if cell == "lstm" else bias, axes=(None, None))
+        self.hidden_bias = nnx.Param(bias, axes=(None, None))
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        *,
+        state: RecurrentState | None = None,
+        valid: Bool[Array, "B T"] | None = None,
+        reverse: bool = False,
+        dropout: Dropout | None = None,
+    ) -> tuple[Float[Array, "B T H"], RecurrentState]:
+        """Returns the outputs of all steps and the last state: see `functional.recurrent`."""
+        options = {"state": state, "valid": valid, "reverse": reverse, "dropout": dropout}
+        return functional.recurrent(self.cell, x, self.weights, **options)
+
+    def step(
+        self, x: Float[Array, "*batch D"], state: RecurrentState, *, dropout: Dropout | None = None
+    ) -> RecurrentState:
+        """Returns the state after one more input."""
+        return functional.recurrent_step(self.cell, x, state, self.weights, dropout=dropout)
+
+    def start(self, *batch: int) -> RecurrentState:
+        """Returns a state of zeros."""
+        return functional.recurrent_start(self.cell, (*batch, self.num_hidden))
+
+    @property
+    def weights(self) -> RecurrentWeights:
+        """The weights, as functions take them, whole on every device: a shard would have to be sent in every step."""
+        whole = lambda kernel: constrain(kernel[...], None, None, None)
+        return RecurrentWeights(whole(self.input), whole(self.hidden), self.input_bias[...], self.hidden_bias[...])
+
+
+class RecurrentStack(nnx.Module):
+    """Layers of cells, with dropout between them and on their states.
+
+    A bidirectional layer has a cell for each direction; their outputs stand side by side, `num_hidden` from each.
+    """
+
+    def __init__(
+        self,
+        num_in: int,
+        num_hidden: int,
+        num_layers: int = 1,
+        *,
+        cell: CellName = "lstm",
+        bidirectional: bool = False,
+        dropout: float = 0.0,
+        state_dropout: float = 0.0,
+        rngs: nnx.Rngs,
+    ):
+        """Creates the layers.
+
+        Args:
+          dropout: the probability of dropping an output between two layers.
+          state_dropout: the probability of dropping an entry of a state, in all steps alike (variational dropout).
+
+        Raises:
+          ValueError: there is no layer.
+        """
+        if num_layers < 1:
+            raise ValueError(f"num_layers must be at least 1, got {num_layers}")
+        directions = ("forward", "backward") if bidirectional else ("forward",)
+        sizes = [num_in] + [num_hidden * len(directions)] * (num_layers - 1)
+        self.layers = nnx.Dict(
+            {
+                f"{i}": nnx.Dict({name: Recurrent(size, num_hidden, cell=cell, rngs=rngs) for name in directions})
+                for i, size in enumerate(sizes)
+            }
+        )
+        self.directions, self.num_layers = directions, num_layers
+        self.dropout, self.state_dropout = dropout, state_dropout
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        *,
+        states: tuple[RecurrentState, ...] | None = None,
+        valid: Bool[Array, "B T"] | None = None,
+        key: jax.Array | None = None,
+    ) -> tuple[Float[Array, "B T H"], tuple[RecurrentState, ...]]:
+        """Returns the outputs of the last layer, and the last states: of each layer, of each direction.
+
+        Args:
+          states: the first states in the same order; zeros by default.
+          valid: True where a step is real; default: everywhere. Padding changes nothing.
+          key: the key of dropout; None means no dropout.
+        """
+        last, remaining = [], iter(states or ())
+        for i in range(self.num_layers):
+            x, outputs = self._between(x, i, key), []
+            for name in self.directions:
+                given = {"state": next(remaining, None), "valid": valid, "dropout": self._of_state(i, name, key)}
+                output, state = self.layers[f"{i}"][name](x, reverse=name == "backward", **given)
+                outputs.append(output)
+                last.append(state)
+            x = constrain(jnp.concatenate(outputs, -1), "batch", "length", "model")
+        return x, tuple(last)
+
+    def step(
+        self,
+        x: Float[Array, "*batch D"],
+        states: tuple[RecurrentState, ...],
+        *,
+        key: jax.Array | None = None,
+        state_key: jax.Array | None = None,
+    ) -> tuple[Float[Array, "*batch H"], tuple[RecurrentState, ...]]:
+        """Returns the output after one more input, and the states; for layers of one direction.
+
+        Args:
+          key: the key of dropout between layers, another one in each step.
+          state_key: the key of dropout on states, the same in all steps of a sentence.
+        """
+        new: list[RecurrentState] = []
+        for i, state in enumerate(states):
+            x = self._between(x, i, key)
+            new.append(self.layers[f"{i}"]["forward"].step(x, state, dropout=self._of_state(i, "forward", state_key)))
+            x = new[-1].hidden.astype(x.dtype)
+        return x, tuple(new)
+
+    def start(self, *batch: int) -> tuple[RecurrentState, ...]:
+        """Returns states of zeros."""
+        cells = (self.layers[f"{i}"][name] for i in range(self.num_layers) for name in self.directions)
+        return tuple(cell.start(*batch) for cell in cells)
+
+    def _between(self, x: Array, layer: int, key: jax.Array | None) -> Array:
+        if layer == 0:
+            return x
+        return functional.dropout(x, rate=self.dropout, key=site(key, f"layer {layer}"))
+
+    def _of_state(self, layer: int, direction: str, key: jax.Array | None) -> Dropout | None:
+        place = site(key, f"state {layer} {direction}")
+        return None if place is None or self.state_dropout == 0 else Dropout(self.state_dropout, place)

@@ -1,0 +1,93 @@
+"""A recurrent model of the translation task: what the others do, it does too."""
+
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+import jaxformer
+from jaxformer import models
+from jaxformer.config import changed
+from jaxformer.errors import ConfigError
+from jaxformer.models import costs
+from jaxformer.sharding import Placement, mesh
+from jaxformer.tasks import registry
+from jaxformer.tasks.trainer import make_trainer
+from jaxformer.tasks.translation import TASK
+from tests.contracts.task import quiet
+from tests.tasks.small import tiny
+
+MODEL = models.Seq2SeqConfig(d_model=16, d_hidden=16, cell="gru", dropout=0.1, state_dropout=0.1)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    whole = dataclasses.replace(tiny(tmp_path_factory.mktemp("cache")), model=MODEL)
+    return changed(whole, {"data": {"max_length": 16, "tokens_per_batch": 128}, "decode": {"batch_size": 8}})
+
+
+@pytest.fixture(scope="module")
+def run(config, tmp_path_factory):
+    out = tmp_path_factory.mktemp("run") / "recurrent"
+    result = jaxformer.train(config, out, console=quiet())
+    assert (result.reason, int(result.state.step)) == ("done", 6)
+    return out
+
+
+def trainer_on(config, run, text):
+    number = int(np.prod([int(part.partition("=")[2]) for part in text.split(",")]))
+    size = TASK.vocabulary(run).vocab_size
+    return make_trainer(TASK, config, size, Placement(mesh(text, jax.devices()[:number])))
+
+
+def test_a_mesh_trains_like_one_device(config, run):
+    losses = []
+    for text in ("data=1", "data=2,fsdp=2,tensor=2"):
+        trainer = trainer_on(config, run, text)
+        data = TASK.prepare(config, TASK.read(config), run)
+        state, step, history = trainer.new_state(), trainer.step(), []
+        for batch in itertools.islice(trainer.on_devices(data.batches(0, trainer.rows)), 3):
+            state, metrics = step(state, batch)
+            history.append(float(metrics["loss_sum"] / metrics["count"]))
+        losses.append(history)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+def test_a_run_resumes_translates_and_shows_its_attention(config, run):
+    assert registry.read_config(run) == config
+    again = jaxformer.train(config, run, console=quiet())
+    assert int(again.state.step) == 6
+    translator = jaxformer.load(run)
+    first, second = translator.candidates(["The old man sees the house.", "Yes."], n_best=2)
+    assert len(first) == len(second) == 2
+    found = translator.attention("The old man sees the house.", "Le vieil homme.")
+    assert found.weights.shape == (1, 1, len(found.target), len(found.source))
+    np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
+
+
+def test_a_model_without_attention_has_none_to_show(config, run):
+    translator = jaxformer.load(run)
+    plain = dataclasses.replace(translator, net=without_attention(translator.net))
+    with pytest.raises(ConfigError, match=r"^this model has no attention to show: .* model\.attention none$"):
+        plain.attention("Yes.", "Oui.")
+
+
+def without_attention(net):
+    return dataclasses.replace(net, config=dataclasses.replace(net.config, attention="none"))
+
+
+def test_a_mesh_axis_of_lengths_is_refused(config, run):
+    with pytest.raises(ConfigError, match=r"^mesh axis context = 2 cuts nothing of this model$"):
+        trainer_on(config, run, "data=2,context=2").params_shardings
+
+
+def test_costs_are_those_of_the_model(config, run):
+    network = trainer_on(config, run, "data=1").network
+    shape = (4, 8, 6)
+    expected = costs.seq2seq_training_flops(network.net.config, *shape)
+    assert network.training_flops(shape) == network.computed_flops(shape) == expected > 0
+    wrong = changed(config, {"model": {"source_vocab_size": 300, "target_vocab_size": 300}})
+    with pytest.raises(ConfigError, match="tokenizer has 400"):
+        jaxformer.train(wrong, run.parent / "other", console=quiet())

@@ -1,0 +1,131 @@
+"""Recurrent networks against a loop over steps: values, gradients, padding, dropout. PyTorch's are in tests/parity."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional as F
+from tests.modules.small import normal, quick
+
+B, T, D, H = 3, 5, 4, 6
+GATES = {F.rnn_cell: 1, F.gru_cell: 3, F.lstm_cell: 4}
+CELLS = list(GATES)
+VALID = jnp.asarray([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [0, 1, 0, 1, 0]], bool)
+
+
+def weights_of(cell):
+    gates = GATES[cell]
+    shapes = (D, gates, H), (H, gates, H), (gates, H), (gates, H)
+    return F.RecurrentWeights(*(0.5 * normal(*shape, seed=i) for i, shape in enumerate(shapes)))
+
+
+@functools.cache
+def compiled(cell, reverse=False):
+    return quick(functools.partial(F.recurrent, cell, reverse=reverse))
+
+
+def loop(cell, x, weights, valid, *, reverse=False):
+    """The definition: one step after another, each example by itself, skipping padding."""
+    outputs, last = np.zeros((B, T, H), np.float32), []
+    for row in range(B):
+        state = F.recurrent_start(cell, (H,))
+        for t in range(T)[:: -1 if reverse else 1]:
+            if valid[row, t]:
+                state = F.recurrent_step(cell, x[row, t], state, weights)
+                outputs[row, t] = state.hidden
+        last.append(state)
+    return outputs, jax.tree.map(lambda *rows: np.stack(rows), *last)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("cell", CELLS)
+def test_equal_to_a_loop(cell, reverse):
+    x, weights = normal(B, T, D), weights_of(cell)
+    outputs, last = compiled(cell, reverse)(x, weights, valid=VALID)
+    expected, expected_last = loop(cell, x, weights, np.asarray(VALID), reverse=reverse)
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+    assert jax.tree.structure(last) == jax.tree.structure(expected_last)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), last, expected_last)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_gradients_equal_those_of_an_unrolled_loop(cell):
+    x, weights, upstream = normal(B, T, D), weights_of(cell), normal(B, T, H, seed=9)
+
+    def scanned(x, weights):
+        outputs, last = F.recurrent(cell, x, weights)
+        return (outputs * upstream).sum() + sum(leaf.sum() for leaf in jax.tree.leaves(last))
+
+    def unrolled(x, weights):
+        state, total = F.recurrent_start(cell, (B, H)), 0.0
+        for t in range(T):
+            state = F.recurrent_step(cell, x[:, t], state, weights)
+            total += (state.hidden * upstream[:, t]).sum()
+        return total + sum(leaf.sum() for leaf in jax.tree.leaves(state))
+
+    got, expected = (quick(jax.grad(f, (0, 1)))(x, weights) for f in (scanned, unrolled))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), got, expected)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("cell", CELLS)
+def test_padding_of_any_content_changes_no_bit_and_has_no_gradient(cell, reverse):
+    weights, upstream = weights_of(cell), normal(B, T, H, seed=9)
+
+    def loss(x, weights):
+        outputs, last = F.recurrent(cell, x, weights, valid=VALID, reverse=reverse)
+        return (outputs * upstream).sum() + last.hidden.sum(), (outputs, last)
+
+    run = quick(jax.grad(loss, (0, 1), has_aux=True))
+    clean, *others = (
+        run(jnp.where(VALID[..., None], normal(B, T, D), fill), weights) for fill in (0.0, np.nan, np.inf, 1e30)
+    )
+    for other in others:
+        jax.tree.map(np.testing.assert_array_equal, clean, other)
+    padding = ~np.asarray(VALID)
+    assert not np.asarray(clean[0][0])[padding].any()
+    assert not np.asarray(clean[1][0])[padding].any()
+    assert np.asarray(clean[0][0])[~padding].all()
+
+
+def test_the_state_continues_a_sequence():
+    x, weights = normal(B, T, D), weights_of(F.lstm_cell)
+    whole, last = compiled(F.lstm_cell)(x, weights)
+    first, state = compiled(F.lstm_cell)(x[:, :2], weights)
+    second, end = compiled(F.lstm_cell)(x[:, 2:], weights, state=state)
+    np.testing.assert_allclose(np.concatenate([first, second], 1), whole, atol=1e-6)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), end, last)
+
+
+def test_dropout_has_one_mask_for_all_steps():
+    """With ones as recurrent weights and no input, each kept entry adds alike in every step."""
+    weights = F.RecurrentWeights(jnp.zeros((1, 1, H)), jnp.eye(H)[:, None], jnp.zeros((1, H)), jnp.zeros((1, H)))
+    add = functools.partial(F.rnn_cell, activation=lambda x: x)
+    start, dropout = F.RecurrentState(jnp.ones((2, H))), F.Dropout(0.5, jax.random.key(3))
+    outputs, _ = F.recurrent(add, jnp.zeros((2, 3, 1)), weights, state=start, dropout=dropout)
+    outputs = np.asarray(outputs)
+    kept = outputs[:, 0] > 0
+    assert 0 < kept.sum() < kept.size
+    for t in range(3):
+        np.testing.assert_array_equal(outputs[:, t], np.where(kept, 2.0 ** (t + 1), 0))
+    step = F.recurrent_step(add, jnp.zeros((2, 1)), start, weights, dropout=dropout)
+    np.testing.assert_array_equal(step.hidden, outputs[:, 0])
+
+
+def test_outputs_keep_the_dtype_and_states_are_float32():
+    x = normal(B, T, D).astype(jnp.bfloat16)
+    outputs, last = compiled(F.lstm_cell)(x, weights_of(F.lstm_cell))
+    assert outputs.dtype == jnp.bfloat16
+    assert last.hidden.dtype == last.memory.dtype == jnp.float32
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    weights = weights_of(F.gru_cell)
+    with pytest.raises(ValueError, match=r"weights\.input must have shape \[3, 3, 6\], got \[4, 3, 6\]"):
+        F.recurrent(F.gru_cell, normal(B, T, 3), weights)
+    wrong = weights._replace(hidden=jnp.zeros((H, 4, H)))
+    with pytest.raises(ValueError, match=r"weights\.hidden must have shape \[6, 3, 6\], got \[6, 4, 6\]"):
+        F.recurrent(F.gru_cell, normal(B, T, D), wrong)

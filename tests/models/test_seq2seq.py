@@ -1,0 +1,160 @@
+"""The recurrent encoder-decoder: what it may see, padding, its context, its loss and what it refuses.
+
+The law of decoding, steps equal to the whole pass, is in tests/contracts/test_cached_step.py.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import decoding, functional, models, pure
+from tests.models.small import SOURCE, SOURCE_VALID, TARGET, TARGET_VALID, B, S, Small, T, V
+from tests.modules.small import int32, quick
+
+near = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+KINDS = {
+    "none": {"attention": "none", "cell": "lstm"},
+    "additive": {"attention": "additive", "cell": "gru", "num_encoder_layers": 2, "tie_embeddings": "none"},
+    "dot": {"attention": "dot", "cell": "lstm", "num_decoder_layers": 2},
+    "fed": {"attention": "general", "cell": "rnn", "input_feeding": True, "tie_embeddings": "decoder"},
+}
+
+
+@functools.cache
+def small(name):
+    return Small(models.Seq2SeqConfig(V, V, d_model=8, d_hidden=6, **KINDS[name]), models.Seq2Seq)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_padding_changes_no_bit_and_no_row_sees_a_later_token(name):
+    model = small(name)
+    logits = model.logits(source_valid=SOURCE_VALID, target_valid=TARGET_VALID)
+    assert logits.shape == (B, T, V)
+    assert logits.dtype == jnp.float32
+    other = jnp.where(SOURCE_VALID, SOURCE, V - 1)
+    again = model.logits(other, source_valid=SOURCE_VALID, target_valid=TARGET_VALID)
+    np.testing.assert_array_equal(logits, again)
+    later = model.logits(target=TARGET.at[:, 3].set(5), source_valid=SOURCE_VALID, target_valid=TARGET_VALID)
+    changed = (np.asarray(later) != np.asarray(logits)).any(-1)
+    assert not changed[:, :3].any()
+    assert changed[:, 3].all()
+    shorter = model.logits(SOURCE[1:, :4], TARGET[1:, :4])
+    near(logits[1, :4], shorter[0])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_loss_is_that_of_the_logits_with_every_parameter_in_it(name):
+    model, labels = small(name), jnp.roll(TARGET, -1, 1)
+    options = {"source_valid": SOURCE_VALID, "target_valid": TARGET_VALID}
+
+    def loss(params):
+        return model.net.bind(params).cross_entropy(SOURCE, TARGET, labels, smoothing=0.1, **options)
+
+    (total, count), gradients = quick(jax.value_and_grad(loss, has_aux=True))(model.params)
+    logits = model.logits(**options)
+    expected = functional.cross_entropy(logits, labels, where=TARGET_VALID, smoothing=0.1)
+    near((total, count), expected)
+    assert all(np.asarray(leaf).any() for leaf in jax.tree.leaves(gradients))
+
+
+def test_the_fixed_context_is_the_last_state_of_each_direction():
+    model = small("none")
+    memory = model.call(models.Seq2Seq.encode, model.params, SOURCE, source_valid=SOURCE_VALID)
+    context, state = model.call(models.Seq2Seq.start, model.params, memory, beam_size=2, length=3)
+    encoder = model.net.bind(model.params)
+    x = encoder.embeddings(SOURCE, valid=SOURCE_VALID)
+    _, last = encoder.encoder(x, valid=SOURCE_VALID)
+    near(context.fixed, jnp.concatenate([direction.hidden for direction in last], -1))
+    assert context.states is None
+    assert state.shape == (B, 2)
+    assert not np.asarray(memory.states)[1, 4:].any()
+
+
+def test_captured_weights_are_those_of_the_attention():
+    model = small("dot")
+    given = {"source_valid": SOURCE_VALID, "names": ("decoder.cross",)}
+    captured = model.call(models.Seq2Seq.captured, model.params, SOURCE, TARGET, **given)["decoder.cross"]
+    weights = captured.layer(0).weights()
+    assert weights.shape == (B, 1, T, S)
+    near(weights.sum(-1), np.ones((B, 1, T)))
+    assert not np.asarray(weights)[1, ..., 4:].any()
+    memory = model.call(models.Seq2Seq.encode, model.params, SOURCE, source_valid=SOURCE_VALID)
+    bound = model.net.bind(model.params)
+    _, state = bound.start(memory, beam_size=1, length=T)
+    x = bound.decoder.embeddings(TARGET)
+    x, _ = bound.decoder.stack(x, states=jax.tree.map(lambda leaf: leaf[:, 0], state.layers))
+    logits = jnp.where(SOURCE_VALID[:, None], jnp.einsum("btd,bsd->bts", x, memory.states), -1e30)
+    near(weights[:, 0], jax.nn.softmax(logits, -1))
+    near(captured.layer(0).weights(rows=[2], heads=[0]), weights[:, :, 2:3])
+    fewer = np.asarray(captured.layer(0).weights(mask=jnp.arange(S)[None, None, None] < 3))
+    near(fewer, np.asarray(weights) * (np.arange(S) < 3) / np.asarray(weights)[..., :3].sum(-1, keepdims=True))
+    with pytest.raises(ValueError, match=r"unknown attention names \['decoder\.cross'\]; there are \[\]"):
+        small("none").net.bind(small("none").params).captured(SOURCE, TARGET, ("decoder.cross",))
+
+
+@pytest.mark.parametrize("name", ["additive", "fed"])
+def test_a_reordered_state_is_that_of_the_parent(name):
+    """Beam search gives the log-probability that forced decoding gives its result."""
+    model = small(name)
+
+    def search(params):
+        bound = model.net.bind(params)
+        memory = bound.encode(SOURCE, source_valid=SOURCE_VALID)
+        context, state = bound.start(memory, beam_size=3, length=T)
+        step = lambda tokens, state: bound.step(tokens, state, context)
+        return decoding.beam_search(step, state, beam_size=3, max_length=T, bos=1, eos=2)
+
+    found = quick(search)(model.params)
+    tokens, lengths = np.asarray(found.tokens[:, 0]), np.asarray(found.lengths[:, 0])
+    inputs = np.concatenate([np.ones((B, 1), int), tokens[:, :-1]], 1)
+    logits = model.logits(target=jnp.asarray(inputs, jnp.int32), source_valid=SOURCE_VALID)
+    chosen = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), tokens[..., None], 2)[..., 0]
+    near(found.log_probs[:, 0], np.where(np.arange(T) < lengths[:, None], chosen, 0).sum(1))
+    bound, parents = model.net.bind(model.params), np.array([[2, 0, 1], [1, 1, 0]])
+    context, state = bound.start(bound.encode(SOURCE), beam_size=3, length=T)
+    tokens = np.array([[3, 4, 5], [6, 7, 8]])
+    moved = bound.step(int32(tokens), state, context)[1].reorder(int32(parents))
+    own = bound.step(int32(np.take_along_axis(tokens, parents, 1)), state, context)[1]
+    jax.tree.map(near, moved, own)
+    few = jnp.asarray([1])
+    assert moved.take(few).shape == (1, 3)
+    assert context.take(few).fixed.shape == (1, 6)
+
+
+def test_dropout_follows_its_key_and_bfloat16_stays():
+    options = {"dropout": 0.3, "state_dropout": 0.2, "num_decoder_layers": 2, "compute_dtype": "bfloat16"}
+    net = pure(models.Seq2Seq, models.Seq2SeqConfig(V, V, d_model=8, d_hidden=6, **options))
+    params, run = net.init(jax.random.key(0)), quick(net.apply)
+    one, same, other = (run(params, SOURCE, TARGET, key=jax.random.key(i)) for i in (1, 1, 2))
+    np.testing.assert_array_equal(one, same)
+    assert (np.asarray(one) != np.asarray(other)).any(-1).all()
+    assert one.dtype == jnp.float32
+    assert net.bind(params).encode(SOURCE).states.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attention": "bilinear"}, r"attention must be one of \('none', .*\), got 'bilinear'"),
+        ({"d_hidden": 5}, "d_hidden must be even, half for each direction of the encoder, got 5"),
+        ({"input_feeding": True}, "input_feeding is for attention dot, general or concat, got 'additive'"),
+        ({"num_decoder_layers": 0}, "num_decoder_layers must be at least 1, got 0"),
+        ({"state_dropout": 1.0}, r"state_dropout must be in \[0, 1\), got 1.0"),
+        ({"source_vocab_size": 4}, "shares one table, so vocabularies must be equal"),
+    ],
+)
+def test_refused(options, message):
+    """Also without the type hook of the tests."""
+    config = models.Seq2SeqConfig(V, V)
+    for name, value in options.items():
+        object.__setattr__(config, name, value)
+    with pytest.raises(ValueError, match=message):
+        config.__post_init__()
+
+
+def test_a_model_needs_vocabularies():
+    with pytest.raises(ValueError, match="must be at least 1, got"):
+        pure(models.Seq2Seq, models.Seq2SeqConfig()).shapes
