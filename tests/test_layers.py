@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -225,6 +226,13 @@ def test_tests_mirror_the_package():
     assert len(modules & tested) >= 0.9 * len(modules), sorted(map(str, modules - tested))
     mirroring = {path for path in tested if len(path.parts) > 1 and path.parts[0] not in OF_NO_ONE_MODULE}
     assert mirroring - modules == set()
+
+
+@pytest.mark.parametrize("file", [".ci/run", "Makefile", "CONTRIBUTING.md"])
+def test_named_tests_exist(file):
+    """pytest refuses a path that does not exist, but only when that line runs."""
+    named = set(re.findall(r"\btests/[\w/.]*\w", (ROOT / file).read_text(encoding="utf-8")))
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
 def loaded_after(statement: str) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jaxformer import lazy
+from jaxformer.models.config import DecoderConfig as DecoderConfig
 from jaxformer.models.config import EncoderConfig as EncoderConfig
 from jaxformer.models.config import EncoderDecoderConfig as EncoderDecoderConfig
 from jaxformer.models.config import ExpertsConfig as ExpertsConfig
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from jaxformer.models.decoder import Context as Context
     from jaxformer.models.decoder import Decoder as Decoder
     from jaxformer.models.decoder import DecoderState as DecoderState
+    from jaxformer.models.decoder import make_decoder as make_decoder
     from jaxformer.models.encoder import Encoder as Encoder
     from jaxformer.models.encoder import Memory as Memory
     from jaxformer.models.encoder import make_encoder as make_encoder
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 __getattr__ = lazy.members(
     __name__,
     {
-        "decoder": "Context Decoder DecoderState",
+        "decoder": "Context Decoder DecoderState make_decoder",
         "encoder": "Encoder Memory make_encoder",
         "encoder_decoder": "EncoderDecoder",
         "language_model": "LanguageModel",

@@ -317,3 +317,11 @@ class LanguageModelConfig(TransformerConfig):
         super().__post_init__()
         if self.causal:
             check_decoder_positions(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecoderConfig(LanguageModelConfig):
+    """The shape of a decoder that stands alone, and may read a memory of any width: states of an encoder, or images."""
+
+    memory_dim: int | None = None
+    """The dimension of the memory; null for a decoder without cross-attention."""

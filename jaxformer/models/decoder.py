@@ -14,9 +14,20 @@ from jaxformer import functional, masks, sharding
 from jaxformer.axes import constrain
 from jaxformer.functional.cache import KeyValueCache
 from jaxformer.functional.dropout import site
+from jaxformer.models.config import DecoderConfig, LanguageModelConfig
 from jaxformer.models.encoder import Memory
-from jaxformer.models.transformer import Norm
-from jaxformer.modules import Block, Embeddings, KeyValue, Linear, Stack, T5Bias
+from jaxformer.models.transformer import (
+    Norm,
+    decoder_options,
+    make_embeddings,
+    make_final_norm,
+    make_output,
+    make_position_vectors,
+    make_shared_bias,
+    make_stack,
+    make_tokens,
+)
+from jaxformer.modules import AttentionFunction, Block, Embeddings, KeyValue, Linear, Stack, T5Bias
 from jaxformer.modules.attention_function import Intermediates
 from jaxformer.modules.pure import Params
 
@@ -265,6 +276,32 @@ class Decoder(nnx.Module):
             return x, table
         bias = jnp.broadcast_to(self.output_bias[...][:, None], (*table.shape[:-1], 1)).astype(table.dtype)
         return jnp.concatenate([x, jnp.ones((*x.shape[:-1], 1), x.dtype)], -1), jnp.concatenate([table, bias], -1)
+
+
+def make_decoder(
+    config: DecoderConfig | LanguageModelConfig,
+    *,
+    attention: AttentionFunction = functional.attention,
+    rngs: nnx.Rngs,
+) -> Decoder:
+    """Returns a decoder with new parameters; use it through ``pure(make_decoder, config)``.
+
+    Raises:
+      ValueError: there is no vocabulary.
+    """
+    if config.vocab_size < 1:
+        raise ValueError(f"vocab_size must be at least 1, got {config.vocab_size}")
+    memory_dim = config.memory_dim if isinstance(config, DecoderConfig) else None
+    tokens = make_tokens(config, config.vocab_size, rngs=rngs)
+    return Decoder(
+        make_embeddings(config, tokens, make_position_vectors(config, rngs=rngs), rngs=rngs),
+        make_stack(config, config.num_layers, memory_dim=memory_dim, attention=attention, rngs=rngs),
+        make_final_norm(config),
+        None if config.tie_embeddings else make_output(config, config.vocab_size, rngs=rngs),
+        bias=make_shared_bias(config, bidirectional=not config.causal, rngs=rngs),
+        causal=config.causal,
+        **decoder_options(config),
+    )
 
 
 def balance_loss(routing: functional.Routing, valid: Bool[Array, "B T"] | None) -> Float[Array, ""]:

@@ -50,7 +50,7 @@ class EncoderDecoder(nnx.Module):
         deep = functional.deep_norm_gains(config.num_encoder_layers, config.num_decoder_layers)
         parts = {"attention": attention, "rngs": rngs}
         encoder_stack = make_stack(config, config.num_encoder_layers, gains=deep[0], **parts)
-        decoder_stack = make_stack(config, config.num_decoder_layers, cross=True, gains=deep[1], **parts)
+        decoder_stack = make_stack(config, config.num_decoder_layers, memory_dim=config.d_model, gains=deep[1], **parts)
         untied = config.tie_embeddings in ("none", "inputs")
         output = make_output(config, config.target_vocab_size, rngs=rngs) if untied else None
 

@@ -10,18 +10,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
 from jaxformer.models.config import LanguageModelConfig
-from jaxformer.models.decoder import Context, Decoder, DecoderState
-from jaxformer.models.transformer import (
-    decoder_options,
-    make_embeddings,
-    make_final_norm,
-    make_output,
-    make_position_vectors,
-    make_shared_bias,
-    make_stack,
-    make_tokens,
-    select,
-)
+from jaxformer.models.decoder import Context, DecoderState, make_decoder
+from jaxformer.models.transformer import select
 from jaxformer.modules import AttentionFunction, CapturedAttention
 
 
@@ -35,18 +25,7 @@ class LanguageModel(nnx.Module):
         attention: AttentionFunction = functional.attention,
         rngs: nnx.Rngs,
     ):
-        if config.vocab_size < 1:
-            raise ValueError(f"vocab_size must be at least 1, got {config.vocab_size}")
-        tokens = make_tokens(config, config.vocab_size, rngs=rngs)
-        self.decoder = Decoder(
-            make_embeddings(config, tokens, make_position_vectors(config, rngs=rngs), rngs=rngs),
-            make_stack(config, config.num_layers, attention=attention, rngs=rngs),
-            make_final_norm(config),
-            None if config.tie_embeddings else make_output(config, config.vocab_size, rngs=rngs),
-            bias=make_shared_bias(config, bidirectional=not config.causal, rngs=rngs),
-            causal=config.causal,
-            **decoder_options(config),
-        )
+        self.decoder = make_decoder(config, attention=attention, rngs=rngs)
 
     def __call__(
         self,

@@ -117,7 +117,7 @@ def make_stack(
     config: TransformerConfig,
     num_layers: int,
     *,
-    cross: bool = False,
+    memory_dim: int | None = None,
     gains: DeepNormGains | None = None,
     attention: AttentionFunction,
     rngs: nnx.Rngs,
@@ -125,13 +125,14 @@ def make_stack(
     """Returns a stack of blocks with these settings.
 
     Args:
-      cross: True for blocks with cross-attention.
+      memory_dim: the dimension of the memory that the blocks read by cross-attention; None for blocks without it.
       gains: those of `functional.deep_norm`, by default for a model that consists of this stack.
     """
     deep = functional.deep_norm_gains(num_layers, 0)[0] if gains is None else gains
     arrangement = _arrangement(config, deep)
     initial = _initial_gains(config, num_layers, deep)
     norm = functools.partial(make_norm, config)
+    make_cross = functools.partial(CrossAttention, config.d_model, config.num_heads)
 
     def make_block(rngs: nnx.Rngs) -> Block:
         heads = {
@@ -148,7 +149,7 @@ def make_stack(
         return Block(
             SelfAttention(config.d_model, config.num_heads, positions=scheme, **heads, rngs=rngs),
             _feed_forward(config, initial, rngs=rngs),
-            cross=CrossAttention(config.d_model, config.num_heads, **heads, rngs=rngs) if cross else None,
+            cross=None if memory_dim is None else make_cross(memory_dim=memory_dim, **heads, rngs=rngs),
             norm=(lambda: NormPair(norm)) if config.norm_position == "sandwich" else norm,
             arrangement=arrangement,
             dropout=config.dropout,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer import models, pure
-from tests.models.small import SOURCE, SOURCE_VALID, B, T, V, language_model, model
+from tests.models.small import SOURCE, SOURCE_VALID, B, Small, T, V, language_model, model
 from tests.modules.small import int32
 
 K = 3
@@ -128,3 +128,24 @@ def test_cross_attention_needs_a_memory():
     net = pure(models.EncoderDecoder, model("post").config)
     with pytest.raises(ValueError, match="cross-attention needs a memory, got None"):
         jax.eval_shape(lambda params: net.bind(params).decoder(SOURCE), net.shapes)
+
+
+def test_a_decoder_alone_reads_a_memory_of_another_width():
+    """Its whole pass depends on the memory, and its cached steps give the same rows."""
+    config = models.DecoderConfig(V, d_model=8, num_heads=2, d_ff=16, num_layers=2, dropout=0.0, memory_dim=5)
+    small = Small(config, models.make_decoder)
+    states = np.random.default_rng(0).normal(size=(B, 4, 5)).astype(np.float32)
+    memory = models.Memory(jnp.asarray(states), None)
+    tokens = int32(np.random.default_rng(1).integers(0, V, (B, T)))
+    whole = np.asarray(small.apply(small.params, tokens, memory))
+    other = np.asarray(small.apply(small.params, tokens, models.Memory(memory.states + 1, None)))
+    assert np.abs(whole - other).max() > 1e-3
+    context, state = small.call(models.Decoder.start, small.params, memory, batch_size=B, beam_size=1, length=T)
+    for t in range(T):
+        row, state = small.call(models.Decoder.step, small.params, tokens[:, t : t + 1], state, context)
+        np.testing.assert_allclose(row[:, 0], whole[:, t], atol=3e-5)
+
+
+def test_a_decoder_needs_a_vocabulary():
+    with pytest.raises(ValueError, match="vocab_size must be at least 1"):
+        Small(models.DecoderConfig(memory_dim=5), models.make_decoder)
