@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from jaxformer.training.recorder import MEASURED
+
 ROOT = pathlib.Path(__file__).parents[2]
 LAUNCH = ROOT / "launch"
 STARTED: list[subprocess.Popen] = []
@@ -72,10 +74,11 @@ def until(condition, timeout=120):
 
 
 def losses(run):
-    """Returns the lines of a log that hold a step."""
+    """Returns the entries of a log that hold a step, without what differs each time: how long it took."""
     path = run / "log.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [line for line in lines if line.endswith("}") and "loss" in json.loads(line)]
+    entries = [json.loads(line) for line in lines if line.endswith("}")]
+    return [{name: x for name, x in entry.items() if name not in MEASURED} for entry in entries if "loss" in entry]
 
 
 def children(process):
