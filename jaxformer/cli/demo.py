@@ -66,7 +66,7 @@ def _show(run: pathlib.Path) -> int:
     translations = translator.translate(examples)
     for english, french in zip(examples, translations, strict=True):
         print(f"  {english}\n    {french}")
-    splits = demo.splits()
+    splits = demo.splits(num_train=config.data.grammar_pairs)
     rates = alignment.head_error_rates(translator, splits.validation)
     head = min(rates, key=rates.__getitem__)
     print(f"\nWords are aligned by {alignment.describe(head)}, which errs least on validation sentences.")

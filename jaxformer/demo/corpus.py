@@ -71,7 +71,7 @@ def text(num_sentences: int = 20_000, *, seed: int = 0) -> str:
 
 
 @functools.cache  # it takes some seconds, and the result is immutable
-def splits(*, seed: int = 0, num_train: int = 36_000, num_test: int = 500) -> Splits:
+def splits(*, seed: int = 0, num_train: int = 72_000, num_test: int = 500) -> Splits:
     """Returns the parts that the demonstration trains on and is tested on."""
     pool = generate(num_train * 5 // 4 + 12 * num_test, seed=seed)
     unseen = [pair for pair in pool if _held_out(pair)]

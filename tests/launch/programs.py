@@ -18,7 +18,8 @@ STARTED: list[subprocess.Popen] = []
 JAXFORMER = [sys.executable, "-m", "jaxformer.cli.main"]
 SETTINGS = (
     "--model.d_model 16 --model.num-heads 2 --model.d_ff 32 --model.num-encoder-layers 1 --model.num-decoder-layers 1 "
-    "--model.dropout 0.1 --data.vocab-size 400 --data.tokens-per-batch 512 --data.num-shapes 1 --train.steps 40 "
+    "--model.dropout 0.1 --data.grammar-pairs 4000 "
+    "--data.vocab-size 400 --data.tokens-per-batch 512 --data.num-shapes 1 --train.steps 40 "
     "--train.validate-every 20 --train.checkpoint-every 10 --decode.validation-sentences 0 --optimizer.warmup_steps 10"
 ).split()
 

@@ -41,7 +41,7 @@ def config(cache, **train):
             dropout=0.1,
             attention_dropout=0.1,
         ),
-        data=DataConfig(corpus="grammar", vocab_size=400, cache=str(cache), **data),
+        data=DataConfig(corpus="grammar", grammar_pairs=4_000, vocab_size=400, cache=str(cache), **data),
         optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=2),
         train=TrainConfig(tensorboard=False, **options),
         decode=DecodeConfig(beam_size=3, batch_size=12, max_extra=0, max_ratio=1.0, validation_sentences=8),

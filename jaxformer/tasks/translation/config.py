@@ -17,6 +17,8 @@ class DataConfig:
 
     corpus: Literal["files", "grammar"] = "files"
     """Read files, or generate the built-in English-French corpus."""
+    grammar_pairs: int = 72_000
+    """The training pairs to generate; validation and test pairs are the same for every number."""
     source: str = ""
     """Training sentences, one a line; or a table of tab-separated columns, if `target` is empty."""
     target: str = ""
@@ -64,6 +66,7 @@ class DataConfig:
         at_least(
             1,
             self,
+            "grammar_pairs",
             "vocab_size",
             "num_segmentations",
             "max_length",

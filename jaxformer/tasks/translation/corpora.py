@@ -32,7 +32,7 @@ def load_corpora(config: DataConfig, *, seed: int) -> Corpora:
       DataError: files that are missing, malformed or not named.
     """
     if config.corpus == "grammar":
-        return _grammar()
+        return _grammar(config.grammar_pairs)
     if not config.source:
         raise DataError(
             "no training data: give --data.source FILE and --data.target FILE (or a table as --data.source)"
@@ -61,8 +61,8 @@ def _read(config: DataConfig, source: str, target: str) -> Parallel:
     return read_table(locate(source, config.directory), columns=config.columns)
 
 
-def _grammar() -> Corpora:
-    splits = demo.splits()
+def _grammar(num_pairs: int) -> Corpora:
+    splits = demo.splits(num_train=num_pairs)
     tests = {"unseen sentences": _parallel(splits.seen), "unseen combinations": _parallel(splits.unseen)}
     return Corpora(_parallel(splits.train), _parallel(splits.validation), tests)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from jaxformer.models.config import EncoderDecoderConfig
-from jaxformer.tasks.translation.config import DataConfig, DecodeConfig, LossConfig, TranslationConfig
+from jaxformer.tasks.translation.config import DataConfig, DecodeConfig, TranslationConfig
 from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 
@@ -24,7 +24,6 @@ def demo() -> TranslationConfig:
         ),
         data=DataConfig(corpus="grammar", vocab_size=2000, tokens_per_batch=2048, num_shapes=3, max_length=64),
         optimizer=OptimizerConfig(learning_rate=3e-3, schedule="cosine", warmup_steps=200),
-        loss=LossConfig(label_smoothing=0.05),
         train=TrainConfig(steps=2000, validate_every=500, checkpoint_every=500, keep_last=2),
         decode=DecodeConfig(beam_size=4, validation_sentences=200),
     )

@@ -22,7 +22,7 @@ class TestContract(TaskContract):
     task = "translation"
     refused = (
         ({"data": {"corpus": "files"}}, "no training data: give --data.source"),
-        ({"data": {"max_length": 3}}, "no pair of 36000 has at most 3 tokens"),
+        ({"data": {"max_length": 3}}, "no pair of 4000 has at most 3 tokens"),
         ({"train": {"metric": "bleu"}, "decode": {"validation_sentences": 0}}, "validation_sentences is 0"),
         ({"model": {"source_vocab_size": 300, "target_vocab_size": 300}}, "tokenizer has 400"),
         ({"mesh": "data=3"}, "3 devices, but there are 8"),
@@ -34,8 +34,8 @@ class TestContract(TaskContract):
         return tiny(tmp_path_factory.mktemp("cache"))
 
     def change_training_data(self, config, patch):
-        pairs = demo.splits()
-        patch.setattr(demo, "splits", lambda: dataclasses.replace(pairs, train=pairs.train[1:]))
+        pairs = demo.splits(num_train=config.data.grammar_pairs)
+        patch.setattr(demo, "splits", lambda **_: dataclasses.replace(pairs, train=pairs.train[1:]))
 
 
 def test_batches_longer_than_the_positions(tmp_path):
