@@ -19,12 +19,9 @@ from jaxformer.config import fingerprint
 from jaxformer.errors import ConfigError
 from jaxformer.functional.attention import api
 
-# The cases of `make test`, which share compiled programs; all run in `make test-full`. Below is the fourth part.
+# The cases of `make test`; all run in `make test-full`, and so does the fourth part.
 FEW = {
     "1": ["cudnn bfloat16", "blockwise float32", "explain 2 x 512 causal float32"],
-    "2": ["windowed 32 reference", "windowed 32 jax.nn", "windowed 32 PyTorch SDPA"],
-    "3": ["base 64", "plan base 64"],
-    "5": ["length 5 beam 4 batch 4"],
     "6": ["default 1", "default 2"],
 }
 
@@ -50,7 +47,7 @@ def run(out, part, names=()):
 
 
 @pytest.mark.parametrize("part", FEW)
-def test_every_part_in_its_tiny_mode(out, part):
+def test_parts_in_their_tiny_mode(out, part):
     """Some cases have a result, none an error, and the table has a row for each."""
     record, text = run(out, part, FEW[part])
     assert set(record.cases) == set(FEW[part])
@@ -77,6 +74,7 @@ def test_every_case_in_its_tiny_mode(out, part):
         assert not [name for name, entry in record.cases.items() if entry.get("result", {}).get("broken")]
 
 
+@pytest.mark.full
 def test_the_command(tmp_path, capsys, monkeypatch):
     """The fourth part in a process of its own, as it runs on an accelerator; again, it has nothing to do."""
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(jax.config.jax_compilation_cache_dir))

@@ -38,7 +38,10 @@ def test_the_same_in_every_process():
     assert len(found) == 1
 
 
-def test_no_test_sentence_in_training(parts):
+@pytest.mark.parametrize("num_pairs", [36_000, pytest.param(72_000, marks=pytest.mark.full)])
+def test_no_test_sentence_in_training(num_pairs):
+    parts = demo.splits(num_train=num_pairs)
+    assert len(parts.train) == num_pairs
     english, french = ({getattr(p, side) for p in parts.train} for side in ("english", "french"))
     for part in (parts.validation, parts.seen, parts.unseen, demo.EXAMPLES):
         assert not english & {p.english for p in part}
@@ -87,8 +90,9 @@ def test_a_second_translation_is_refused(monkeypatch):
         demo.generate(2)
 
 
-def test_examples_are_what_the_grammar_says():
-    known = {pair.english: pair.french for pair in demo.generate(60_000, seed=0)}
+@pytest.mark.parametrize("num_pairs", [10_000, pytest.param(100_000, marks=pytest.mark.full)])
+def test_examples_are_what_the_grammar_says(num_pairs):
+    known = {pair.english: pair.french for pair in demo.generate(num_pairs, seed=0)}
     assert len(demo.EXAMPLES) == 5
     assert all(known.get(pair.english, pair.french) == pair.french for pair in demo.EXAMPLES)
 
