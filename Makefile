@@ -28,7 +28,7 @@ demo: $(STAMP) ## train the built-in translator, score it, draw what it looked a
 	@$(BIN)/jaxformer demo --out runs/demo
 
 test: $(STAMP) ## the tests: under 8 minutes on 2 cores, no network
-	@$(BIN)/python -m pytest -n 2 -q
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -q
 
 test-full: $(STAMP) ## whole products of parameters, and real corpora where JAXFORMER_DATA names them
 	@$(BIN)/python -m pytest -n 2 -q -m full
