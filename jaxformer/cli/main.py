@@ -22,6 +22,7 @@ from jaxformer.errors import JaxformerError
 COMMANDS = {
     "train": "train a model, or resume its training",
     "plan": "compile a training step for a machine that is not here: does it fit, what does it send",
+    "sizes": "count the parameters, FLOPs and bytes of published models",
     "evaluate": "score a run on its test data",
     "translate": "translate arguments, a file, or standard input",
     "generate": "continue a text with a language model",

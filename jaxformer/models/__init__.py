@@ -17,6 +17,8 @@ from jaxformer.models.config import TransformerConfig as TransformerConfig
 if TYPE_CHECKING:
     from jaxformer.models import costs as costs
     from jaxformer.models import families as families
+    from jaxformer.models import presets as presets
+    from jaxformer.models import sizes as sizes
     from jaxformer.models import transformer as transformer
     from jaxformer.models.decoder import Context as Context
     from jaxformer.models.decoder import Decoder as Decoder
@@ -44,6 +46,8 @@ __getattr__ = lazy.members(
         "seq2seq": "Seq2Seq",
         "costs": "",
         "families": "",
+        "presets": "",
+        "sizes": "",
         "transformer": "",
     },
 )

@@ -11,7 +11,14 @@ import math
 import jax
 
 from jaxformer.dims import resolve_head_dim
-from jaxformer.models.config import EncoderDecoderConfig, LanguageModelConfig, Seq2SeqConfig, TransformerConfig
+from jaxformer.models.config import (
+    EncoderConfig,
+    EncoderDecoderConfig,
+    LanguageModelConfig,
+    Seq2SeqConfig,
+    TransformerConfig,
+)
+from jaxformer.models.encoder import make_encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
 from jaxformer.models.language_model import LanguageModel
 from jaxformer.models.seq2seq import Seq2Seq, fed_size
@@ -59,6 +66,16 @@ def encoder_decoder_computed_flops(
         stacks=_encoder_decoder_stack_flops(config, batch, source_length, target_length),
     )
     return encoder_decoder_training_flops(config, batch, source_length, target_length) + recomputed
+
+
+def encoder_parameters(config: EncoderConfig) -> int:
+    """Returns the number of parameters of an encoder that stands alone; nothing is allocated."""
+    return num_parameters(pure(make_encoder, config).shapes)
+
+
+def encoder_flops(config: EncoderConfig, batch: int, length: int) -> float:
+    """Returns floating-point operations of one forward pass; a stack alone, without the projection of patches."""
+    return _stack_flops(config, config.num_layers, batch, length)
 
 
 def seq2seq_parameters(config: Seq2SeqConfig) -> int:
@@ -113,6 +130,14 @@ def language_model_computed_flops(config: LanguageModelConfig, batch: int, lengt
         stacks=_stack_flops(config, config.num_layers, batch, length),
     )
     return language_model_training_flops(config, batch, length) + recomputed
+
+
+def cache_entries(config: TransformerConfig, num_layers: int) -> int:
+    """Returns the numbers that a stack keeps for each position when it decodes: a key and a value in every layer.
+
+    A decoder with cross-attention keeps as many again for each position of its source.
+    """
+    return 2 * num_layers * _attention_dims(config)[1]
 
 
 def _attention_dims(config: TransformerConfig) -> tuple[int, int]:

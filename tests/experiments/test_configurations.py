@@ -19,6 +19,7 @@ TRANSLATION = (
 LANGUAGE_MODEL = [
     f"tinyshakespeare:{name}" for name in ("characters", "characters_large", "characters_hour", "subwords", "no_mask")
 ]
+LANGUAGE_MODEL += [f"published:{name}" for name in ("gpt2_xl", "megatron_8b", "gpt3_175b")]
 NAMES = [*registry.BUILTIN, *TRANSLATION, *LANGUAGE_MODEL]
 
 

@@ -144,6 +144,14 @@ def counted(jaxpr):
     return total
 
 
+def test_encoder_flops_are_the_products_of_the_program():
+    config = models.EncoderConfig(29, d_model=12, num_heads=3, head_dim=6, d_ff=20, num_layers=2, feed_forward="gated")
+    net = pure(models.make_encoder, config)
+    program = jax.make_jaxpr(net.apply)(net.shapes, jax.ShapeDtypeStruct((2, 7), jnp.int32))
+    assert counted(program.jaxpr) == costs.encoder_flops(config, 2, 7)
+    assert costs.encoder_parameters(config) == count(config, models.make_encoder)
+
+
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 @pytest.mark.parametrize("attention", ["none", "additive", "dot", "general", "concat"])
 def test_recurrent_flops_are_the_products_of_the_program(attention, cell):

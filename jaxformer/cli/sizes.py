@@ -1,0 +1,193 @@
+"""``jaxformer sizes``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.models.presets import PRESETS, Preset
+
+if TYPE_CHECKING:
+    from jaxformer.models.sizes import Sizes
+
+EXAMPLES = """examples:
+  jaxformer sizes
+  jaxformer sizes gpt3-175b
+  jaxformer sizes bert-base bert-large --json
+
+Nothing is allocated: parameters are counted from shapes. `jaxformer plan` compiles a training step.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints the sizes of published models: tables of several, everything about one."""
+    parser = argparse.ArgumentParser(
+        prog="jaxformer sizes",
+        description="Counts the parameters, FLOPs and bytes of published models, built with this library's settings.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PRESETS)}; default: all")
+    parser.add_argument("--json", action="store_true", help="everything, on standard output")
+    options = parser.parse_args(arguments)
+    for name in options.names:
+        if name not in PRESETS:
+            raise ConfigError(f"unknown model {name!r}{did_you_mean(name, PRESETS)}")
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")  # accelerators stay free for other processes
+    from jaxformer.models.sizes import sizes
+
+    found = {name: sizes(PRESETS[name]) for name in options.names or PRESETS}
+    if options.json:
+        print(json.dumps({name: as_data(PRESETS[name], size) for name, size in found.items()}))
+    elif len(options.names) == 1:
+        print("\n".join(detail(name, PRESETS[name], size) for name, size in found.items()))
+    else:
+        print(f"{parameters_table(found)}\n\n{costs_table(found)}\n\n{NOTES}")
+    return 0
+
+
+NOTES = """\
+GFLOP per token: forward and backward pass, attention over whole sequences included. Training: parameters, gradients
+and Adam's two moments in float32, without activations. Decoding: parameters, and keys and values of one sequence of
+the given length (in an encoder-decoder of its source, too), in bfloat16. Data and machines as published. The products
+of Transformer-XL's positions, in XLNet and Gopher, are not counted."""
+
+
+def as_data(preset: Preset, size: Sizes) -> dict[str, Any]:
+    """Returns a preset with its sizes as plain data, in bytes and operations."""
+    data = dataclasses.asdict(size) | {"training_flops": size.training_flops}
+    totals = {
+        part: {dtype: held.total for dtype, held in getattr(size, part).items()} for part in ("training", "decoding")
+    }
+    run = dataclasses.asdict(preset.run) | {"device_hours": preset.run.device_hours}
+    facts = {name: getattr(preset, name) for name in ("length", "published", "paper", "released", "note")}
+    config = dataclasses.asdict(preset.config)
+    return data | {"total_bytes": totals} | facts | {"absent": dict(preset.absent), "run": run, "config": config}
+
+
+def parameters_table(found: Mapping[str, Sizes]) -> str:
+    """Returns the parameters beside the published ones, with the reasons of differences."""
+    rows = [
+        (
+            name,
+            size.num_layers,
+            f"{PRESETS[name].config.d_model:,}",
+            PRESETS[name].config.num_heads,
+            f"{size.vocab_size:,}",
+            f"{size.parameters:,}",
+            count(PRESETS[name].published),
+            f"{size.difference:+.1%}",
+            PRESETS[name].note,
+        )
+        for name, size in found.items()
+    ]
+    return table(
+        ["model", "layers", "D", "heads", "vocabulary", "parameters", "published", "difference", "reason"], rows
+    )
+
+
+def costs_table(found: Mapping[str, Sizes]) -> str:
+    """Returns what training and decoding cost, and the published trainings."""
+    rows = []
+    for name, size in found.items():
+        preset, decoding = PRESETS[name], size.decoding.get("bfloat16")
+        rows.append(
+            (
+                name,
+                f"{preset.length:,}",
+                number(size.training_flops / 1e9),
+                number(size.training["float32"].total / 1e9),
+                number(decoding.parameters / 1e9) if decoding else "",
+                number(decoding.cache / 1e9) if decoding else "",
+                gigabytes(preset.run.data),
+                machines(preset),
+            )
+        )
+    head = ["model", "length", "GFLOP/token", "training, GB", "decoding, GB", "cache, GB", "data", "trained on"]
+    return table(head, rows)
+
+
+def detail(name: str, preset: Preset, size: Sizes) -> str:
+    """Returns everything about one model in words."""
+    config, hours = preset.config, preset.run.device_hours
+    lines = [
+        f"{name} ({preset.paper}): {size.family}, {size.num_layers} layers, D = {config.d_model:,}, "
+        f"{config.num_heads} heads, F = {config.d_ff:,}, {size.vocab_size:,} token ids, {preset.length:,} tokens",
+        "",
+        f"parameters {size.parameters:,}; published {count(preset.published)}, {size.difference:+.1%}: {preset.note}",
+    ]
+    if preset.released is not None:
+        rest = "".join(f" + {number:,} ({part})" for part, number in preset.absent)
+        lines.append(f"the released checkpoint has {preset.released:,} = {size.parameters:,}{rest}")
+    lines += [
+        "",
+        f"GFLOP per token: {number(size.forward_flops / 1e9)} forward, {number(size.training_flops / 1e9)} in training",
+        "",
+        _bytes("training, GB", ("parameters", "gradients", "moments"), size.training),
+    ]
+    if size.decoding:
+        source = ", with its source" if size.family == "encoder-decoder" else ""
+        lines += [
+            "",
+            _bytes("decoding, GB", ("parameters", "cache"), size.decoding),
+            f"cache: one sequence of {preset.length:,}{source}; each position has {size.cache_token:,} numbers",
+        ]
+    published = [text for text in (gigabytes(preset.run.data), machines(preset)) if text]
+    if published:
+        more = f" = {hours:,.0f} device hours" if hours is not None else ""
+        lines += ["", f"training as published: {', '.join(published)}{more}"]
+    return "\n".join(lines)
+
+
+def _bytes(title: str, parts: Sequence[str], held: Mapping[str, object]) -> str:
+    """Returns the gigabytes of these parts and their sum, for each type of numbers."""
+    rows = [[dtype, *(number(getattr(one, part) / 1e9) for part in (*parts, "total"))] for dtype, one in held.items()]
+    return table([title, *parts, "total"], rows)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Returns a Markdown table with aligned columns; columns of numbers are aligned to the right."""
+    cells = [list(map(str, row)) for row in rows]
+    columns = list(zip(head, *cells, strict=True))
+    sizes = [max(map(len, column)) for column in columns]
+    right = [all(not cell or cell[0] in "+-0123456789" for cell in column[1:]) for column in columns]
+    rule = ["-" * (size - 1) + ":" if to_right else "-" * size for size, to_right in zip(sizes, right, strict=True)]
+    lines = [head, rule, *cells]
+    padded = (
+        [
+            cell.rjust(size) if to_right else cell.ljust(size)
+            for cell, size, to_right in zip(line, sizes, right, strict=True)
+        ]
+        for line in lines
+    )
+    return "\n".join(f"| {' | '.join(line)} |" for line in padded)
+
+
+def count(value: float) -> str:
+    """Returns text such as "110 M", "8.3 B" or "1.542 B"."""
+    return f"{value / 1e9:.4g} B" if value >= 1e9 else f"{value / 1e6:.4g} M"
+
+
+def number(value: float) -> str:
+    """Returns a number with three digits, or with all before its point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def gigabytes(value: float | None) -> str:
+    """Returns text such as "13 GB", or nothing for an unknown value."""
+    return "" if value is None else f"{value / 1e9:,.0f} GB"
+
+
+def machines(preset: Preset) -> str:
+    """Returns text such as "512 x TPU v3, 60 h", or nothing if nothing was published."""
+    run = preset.run
+    if run.num_devices is None:
+        return ""
+    return f"{run.num_devices:,} x {run.device}" + ("" if run.hours is None else f", {run.hours:,.0f} h")

@@ -1,0 +1,255 @@
+"""Published models by name: their shapes, their published sizes, and the cost of their training as published.
+
+`jaxformer.models.sizes` counts them. Importing this module imports no JAX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from jaxformer.models import families
+from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, RotaryConfig
+
+Shape = EncoderConfig | EncoderDecoderConfig | LanguageModelConfig
+"""The configurations that a preset may have: of a `make_encoder`, an `EncoderDecoder` or a `LanguageModel`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingRun:
+    """The data and the machines of a published training; None for what was not published."""
+
+    data: float | None = None
+    """Bytes of text."""
+    num_devices: int | None = None
+    """The number of accelerators."""
+    device: str = ""
+    """The accelerator."""
+    hours: int | None = None
+    """The length of the training."""
+
+    @property
+    def device_hours(self) -> int | None:
+        """The number of accelerators times the hours."""
+        return None if self.num_devices is None or self.hours is None else self.num_devices * self.hours
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """A published model."""
+
+    config: Shape
+    """Its shape, without the heads of its pre-training."""
+    length: int
+    """Tokens of a sequence in its training; of the source and of the target in an encoder-decoder."""
+    published: float
+    """Parameters, as published in words."""
+    paper: str
+    """The publication."""
+    released: int | None = None
+    """Parameters of the released checkpoint, exactly."""
+    absent: tuple[tuple[str, int], ...] = ()
+    """Parts of the released checkpoint that the shape here does not have, with their parameters."""
+    note: str = ""
+    """The reason why the number of parameters differs from the published one."""
+    run: TrainingRun = TrainingRun()
+    """Its training."""
+
+
+def _transformer(d_model: int) -> EncoderDecoderConfig:
+    """Returns the shape of Vaswani et al. (2017), with 37,000 joint pieces."""
+    return EncoderDecoderConfig(37_000, 37_000, d_model=d_model, num_heads=d_model // 64, d_ff=4 * d_model)
+
+
+def _deep(d_model: int, num_layers: int, num_heads: int, length: int) -> dict[str, Any]:
+    """Returns the sizes of a stack whose feed-forward network is four times as wide as the model."""
+    sizes = {"d_model": d_model, "num_layers": num_layers, "num_heads": num_heads, "d_ff": 4 * d_model}
+    return sizes | {"max_positions": length}
+
+
+def _t5(d_model: int, d_ff: int, num_heads: int, head_dim: int, num_layers: int) -> EncoderDecoderConfig:
+    sizes = {"d_model": d_model, "d_ff": d_ff, "num_heads": num_heads, "head_dim": head_dim}
+    return families.t5(32_128, **sizes, num_encoder_layers=num_layers, num_decoder_layers=num_layers)
+
+
+def _xlnet() -> EncoderConfig:
+    """Returns the shape of XLNet-Large as it reads a text after pre-training: one stream, and no mask."""
+    options: dict[str, Any] = {"positions": "transformer_xl", "activation": "gelu", "norm_epsilon": 1e-12}
+    return EncoderConfig(32_000, **_deep(1024, 24, 16, 512) | options)
+
+
+def _gopher() -> LanguageModelConfig:
+    """Returns the shape of Gopher: GPT-2's with root mean square norms and the positions of Transformer-XL."""
+    options: dict[str, Any] = {"positions": "transformer_xl", "norm": "rms"}
+    return families.gpt2(32_000, **_deep(16_384, 80, 128, 2048) | options)
+
+
+def _llama3() -> LanguageModelConfig:
+    sizes = {"d_model": 4096, "num_layers": 32, "num_heads": 32, "num_kv_heads": 8, "d_ff": 14_336}
+    return families.llama(128_256, **sizes, rotary=RotaryConfig(base=500_000.0))
+
+
+def _pooler(d_model: int) -> tuple[tuple[str, int], ...]:
+    return (("pooler", d_model**2 + d_model),)
+
+
+_GB = 1e9
+_CORRECTED = "the paper's count is wrong, as its repository says; the released checkpoint has exactly ours"
+_RELEASED = "the published figure is rounded; the released checkpoint has exactly ours"
+
+PRESETS: Mapping[str, Preset] = MappingProxyType(
+    {
+        "transformer-base": Preset(
+            _transformer(512),
+            256,
+            65e6,
+            "Vaswani et al. 2017",
+            note='the paper has "about 37,000" pieces; 65 M would be 40,817',
+            run=TrainingRun(None, 8, "P100", 12),
+        ),
+        "transformer-big": Preset(
+            _transformer(1024),
+            256,
+            213e6,
+            "Vaswani et al. 2017",
+            note='the paper has "about 37,000" pieces; 213 M would be 35,856',
+            run=TrainingRun(None, 8, "P100", 84),
+        ),
+        "bert-base": Preset(
+            families.bert(30_522, **_deep(768, 12, 12, 512)),
+            512,
+            110e6,
+            "Devlin et al. 2019",
+            109_482_240,
+            _pooler(768),
+            "ours has no pooler (0.6 M), and the published figure is rounded",
+            TrainingRun(13 * _GB),
+        ),
+        "bert-large": Preset(
+            families.bert(30_522, **_deep(1024, 24, 16, 512)),
+            512,
+            340e6,
+            "Devlin et al. 2019",
+            335_141_888,
+            _pooler(1024),
+            "ours has no pooler (1.0 M); 340 M is more than the checkpoint with its heads (336 M)",
+            TrainingRun(13 * _GB),
+        ),
+        "xlnet-large": Preset(
+            _xlnet(),
+            512,
+            340e6,
+            "Yang et al. 2019",
+            360_268_800,
+            (("segment biases", 24 * 3 * 1024), ("mask vector", 1024)),
+            "published as about BERT's; without its relative projection, 24 x 1024 x 1024, ours would be 335 M",
+            TrainingRun(126 * _GB, 512, "TPU v3", 60),
+        ),
+        "roberta-large": Preset(
+            families.roberta(50_265, **_deep(1024, 24, 16, 512)),
+            512,
+            355e6,
+            "Liu et al. 2019",
+            355_359_744,
+            _pooler(1024),
+            "ours has no pooler (1.0 M)",
+            TrainingRun(160 * _GB, 1024, "V100", 24),
+        ),
+        "gpt2": Preset(
+            families.gpt2(50_257, **_deep(768, 12, 12, 1024)),
+            1024,
+            117e6,
+            "Radford et al. 2019",
+            124_439_808,
+            note=_CORRECTED,
+            run=TrainingRun(40 * _GB),
+        ),
+        "gpt2-medium": Preset(
+            families.gpt2(50_257, **_deep(1024, 24, 16, 1024)),
+            1024,
+            345e6,
+            "Radford et al. 2019",
+            354_823_168,
+            note=_CORRECTED,
+            run=TrainingRun(40 * _GB),
+        ),
+        "gpt2-large": Preset(
+            families.gpt2(50_257, **_deep(1280, 36, 20, 1024)),
+            1024,
+            762e6,
+            "Radford et al. 2019",
+            774_030_080,
+            note=_CORRECTED,
+            run=TrainingRun(40 * _GB),
+        ),
+        "gpt2-xl": Preset(
+            families.gpt2(50_257, **_deep(1600, 48, 25, 1024)),
+            1024,
+            1542e6,
+            "Radford et al. 2019",
+            1_557_611_200,
+            note=_CORRECTED,
+            run=TrainingRun(40 * _GB),
+        ),
+        "t5-small": Preset(_t5(512, 2048, 8, 64, 6), 512, 60e6, "Raffel et al. 2020", 60_506_624, note=_RELEASED),
+        "t5-base": Preset(_t5(768, 3072, 12, 64, 12), 512, 220e6, "Raffel et al. 2020", 222_903_552, note=_RELEASED),
+        "t5-large": Preset(
+            _t5(1024, 4096, 16, 64, 24),
+            512,
+            770e6,
+            "Raffel et al. 2020",
+            737_668_096,
+            note="the paper says about 770 M; the released checkpoint has exactly ours",
+        ),
+        "t5-3b": Preset(
+            _t5(1024, 16_384, 32, 128, 24), 512, 2.8e9, "Raffel et al. 2020", 2_851_598_336, note=_RELEASED
+        ),
+        "t5-11b": Preset(
+            _t5(1024, 65_536, 128, 128, 24), 512, 11e9, "Raffel et al. 2020", 11_307_321_344, note=_RELEASED
+        ),
+        "megatron-8b": Preset(
+            families.gpt2(51_200, **_deep(3072, 72, 32, 1024)),
+            1024,
+            8.3e9,
+            "Shoeybi et al. 2019",
+            note="the published figure is rounded",
+            run=TrainingRun(174 * _GB, 512, "V100", 216),
+        ),
+        "turing-17b": Preset(
+            families.gpt2(50_257, **_deep(4256, 78, 28, 1024)),
+            1024,
+            17e9,
+            "Rosset 2020",
+            note="its vocabulary is not published; GPT-2's is assumed",
+            run=TrainingRun(None, 256, "V100"),
+        ),
+        "gpt3-175b": Preset(
+            families.gpt2(50_257, **_deep(12_288, 96, 96, 2048)),
+            2048,
+            175e9,
+            "Brown et al. 2020",
+            note="the published figure is rounded",
+            run=TrainingRun(694 * _GB),
+        ),
+        "gopher-280b": Preset(
+            _gopher(),
+            2048,
+            280e9,
+            "Rae et al. 2021",
+            note="the published figure is rounded",
+            run=TrainingRun(10.55e12, 4096, "TPU v3", 912),
+        ),
+        "llama2-7b": Preset(
+            families.llama(32_000, d_model=4096, num_layers=32, num_heads=32, d_ff=11_008),
+            4096,
+            7e9,
+            "Touvron et al. 2023",
+            6_738_415_616,
+            note=_RELEASED,
+        ),
+        "llama3-8b": Preset(_llama3(), 8192, 8e9, "Dubey et al. 2024", 8_030_261_248, note=_RELEASED),
+    }
+)
+"""Published models by name, in the order of their publication by family."""

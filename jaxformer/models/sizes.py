@@ -1,0 +1,108 @@
+"""The size of published models: parameters, arithmetic, bytes of training and decoding. Nothing is allocated."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from jaxformer.models import costs
+from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig
+from jaxformer.models.presets import Preset
+
+ITEM_BYTES = {"float32": 4, "bfloat16": 2}
+"""The bytes of a number of each type."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingBytes:
+    """The state of a training with Adam, without activations."""
+
+    parameters: int
+    gradients: int
+    moments: int
+    """Adam's two."""
+
+    @property
+    def total(self) -> int:
+        """The sum."""
+        return self.parameters + self.gradients + self.moments
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodingBytes:
+    """The arrays that stay while one sequence is decoded up to the trained length."""
+
+    parameters: int
+    cache: int
+    """Keys and values of all layers; in an encoder-decoder also those of a source of the same length."""
+
+    @property
+    def total(self) -> int:
+        """The sum."""
+        return self.parameters + self.cache
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """The size of one model."""
+
+    family: Literal["encoder", "decoder", "encoder-decoder"]
+    num_layers: int
+    """Encoder and decoder blocks together."""
+    vocab_size: int
+    parameters: int
+    difference: float
+    """The number of parameters relative to the published one, minus 1."""
+    forward_flops: float
+    """Operations of a forward pass for each token of a sequence of the trained length, attention included; in an
+    encoder-decoder the tokens of the source and the target count."""
+    training: dict[str, TrainingBytes]
+    """The bytes, by the type of parameters, gradients and moments."""
+    decoding: dict[str, DecodingBytes]
+    """The bytes, by the type of parameters and cache; empty for an encoder, which decodes nothing."""
+    cache_token: int
+    """Numbers in the cache for each position of a sequence."""
+
+    @property
+    def training_flops(self) -> float:
+        """Operations of a forward and a backward pass for each token."""
+        return 3 * self.forward_flops
+
+
+def sizes(preset: Preset) -> Sizes:
+    """Returns the size of a published model.
+
+    >>> from jaxformer.models.presets import PRESETS
+    >>> gpt2 = sizes(PRESETS["gpt2"])
+    >>> gpt2.parameters, gpt2.training["float32"].total, gpt2.decoding["bfloat16"].cache
+    (124439808, 1991036928, 37748736)
+    """
+    config, length = preset.config, preset.length
+    if isinstance(config, EncoderDecoderConfig):
+        family, vocab_size = "encoder-decoder", config.target_vocab_size
+        num_layers = config.num_encoder_layers + config.num_decoder_layers
+        parameters = costs.encoder_decoder_parameters(config)
+        flops = costs.encoder_decoder_flops(config, 1, length, length) / (2 * length)
+        cached, positions = costs.cache_entries(config, config.num_decoder_layers), 2 * length
+    elif isinstance(config, EncoderConfig):
+        family, vocab_size, num_layers = "encoder", config.vocab_size, config.num_layers
+        parameters = costs.encoder_parameters(config)
+        flops = costs.encoder_flops(config, 1, length) / length
+        cached = positions = 0
+    else:
+        family, vocab_size, num_layers = "decoder", config.vocab_size, config.num_layers
+        parameters = costs.language_model_parameters(config)
+        flops = costs.language_model_flops(config, 1, length) / length
+        cached, positions = costs.cache_entries(config, num_layers), length
+    items = ITEM_BYTES.items()
+    return Sizes(
+        family,
+        num_layers,
+        vocab_size,
+        parameters,
+        parameters / preset.published - 1,
+        flops,
+        {dtype: TrainingBytes(size * parameters, size * parameters, 2 * size * parameters) for dtype, size in items},
+        {dtype: DecodingBytes(size * parameters, size * cached * positions) for dtype, size in items if cached},
+        cached,
+    )

@@ -1,0 +1,70 @@
+"""``jaxformer sizes``: tables, one model in detail, plain data, and wrong names."""
+
+import json
+
+import pytest
+
+from jaxformer.cli import main as cli
+from jaxformer.cli import sizes
+
+
+def said(capsys, *arguments):
+    assert cli.main(["sizes", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_tables(capsys):
+    text = said(capsys, "gpt2", "bert-base")
+    first, second, *_ = text.split("\n\n")
+    names = [line.split("|")[1].strip() for line in first.splitlines()]
+    assert names == ["model", "---------", "gpt2", "bert-base"]
+    assert len({len(line) for line in first.splitlines()}) == len({len(line) for line in second.splitlines()}) == 1
+    assert "| 124,439,808 |     117 M |      +6.4% |" in first
+    cells = [cell.strip() for cell in second.splitlines()[2].split("|")]
+    assert cells[1:8] == ["gpt2", "1,024", "0.854", "1.99", "0.249", "0.0377", "40 GB"]
+    assert [cell.strip() for cell in second.splitlines()[3].split("|")][5:7] == ["", ""]  # nothing to decode
+
+
+def test_detail_of_a_decoder(capsys):
+    text = said(capsys, "roberta-large")
+    assert "the released checkpoint has 355,359,744 = 354,310,144 + 1,049,600 (pooler)" in text
+    assert "decoding" not in text
+    assert "training as published: 160 GB, 1,024 x V100, 24 h = 24,576 device hours" in text
+    text = said(capsys, "llama3-8b")
+    assert "32 layers, D = 4,096, 32 heads, F = 14,336, 128,256 token ids, 8,192 tokens" in text
+    assert "each position has 65,536 numbers" in text  # 2 x 32 layers x 8 heads x 128
+    assert [line.split()[-2] for line in text.splitlines() if line.startswith("| float32")] == ["128", "34.3"]
+    assert "as published" not in text
+    assert "cache: one sequence of 512, with its source" in said(capsys, "t5-small")
+
+
+def test_json(capsys):
+    data = json.loads(said(capsys, "t5-11b", "gopher-280b", "--json"))
+    assert list(data) == ["t5-11b", "gopher-280b"]
+    assert data["t5-11b"]["parameters"] == data["t5-11b"]["released"] == 11_307_321_344
+    assert data["gopher-280b"]["run"]["device_hours"] == 3_735_552
+    assert data["gopher-280b"]["total_bytes"]["training"]["float32"] == 16 * data["gopher-280b"]["parameters"]
+    assert data["gopher-280b"]["config"]["positions"] == "transformer_xl"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("bret-base", "did you mean 'bert-base'?"), ("zzzzzz", "there are bert-base, bert-large, gopher-")],
+)
+def test_unknown_names_are_one_line(capsys, name, hint):
+    assert cli.main(["sizes", "gpt2", name]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"jaxformer sizes: unknown model '{name}'; {hint}")
+    assert len(captured.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(117e6, "117 M"), (1.542e9, "1.542 B"), (280e9, "280 B"), (8.3e9, "8.3 B")]
+)
+def test_counts(value, text):
+    assert sizes.count(value) == text
+
+
+def test_numbers():
+    assert [sizes.number(value) for value in (0.01234, 9.87, 123.4, 4321.0)] == ["0.0123", "9.87", "123", "4,321"]
