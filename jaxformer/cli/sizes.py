@@ -94,7 +94,7 @@ def parameters_table(found: Mapping[str, Sizes]) -> str:
 
 
 def costs_table(found: Mapping[str, Sizes]) -> str:
-    """Returns what training and decoding cost, and the published trainings."""
+    """Returns the costs of training and decoding, and the published trainings."""
     rows = []
     for name, size in found.items():
         preset, decoding = PRESETS[name], size.decoding.get("bfloat16")
