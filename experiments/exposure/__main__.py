@@ -1,0 +1,145 @@
+"""Measures exposure bias, agreement over distance, and words that only the context translates, on the built-in grammar.
+
+python -m experiments.exposure --run runs/demo --out results      # a run of `jaxformer demo`
+python -m experiments.exposure --out results                      # trains one first, in OUT/run; resumes
+python -m experiments.exposure --smoke --out results              # a tiny model; its figures mean nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+import time
+from typing import Any
+
+from experiments.exposure import measures, probes, report
+from jaxformer import demo
+from jaxformer.errors import ConfigError, JaxformerError
+from jaxformer.files import write_text
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """The amount of work."""
+
+    pairs: int
+    """Sentences of each test part, for exposure."""
+    fresh: int
+    """New pairs of the grammar, in which contrasts are looked for."""
+
+
+FULL, SMOKE = Scale(500, 8000), Scale(32, 300)
+TINY = {
+    "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_encoder_layers": 1, "num_decoder_layers": 1},
+    "train": {"steps": 3, "validate_every": 3, "checkpoint_every": 3},
+    "data": {"max_length": 32, "num_shapes": 1},
+    "decode": {"validation_sentences": 0, "max_ratio": 1.0, "max_extra": 8},
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.exposure",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--run", type=pathlib.Path, help="a run of `jaxformer demo`; default: OUT/run, trained here")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of results.json and pictures")
+    parser.add_argument("--smoke", action="store_true", help="a tiny model for three steps")
+    args = parser.parse_args(arguments)
+    try:
+        run = args.run or train(args.out / "run", TINY if args.smoke else {})
+        results = measure(run, SMOKE if args.smoke else FULL)
+    except JaxformerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    args.out.mkdir(parents=True, exist_ok=True)
+    write_text(args.out / "results.json", json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    report.draw(results, args.out)
+    print(report.tables(results))
+    return 0
+
+
+def train(out: pathlib.Path, settings: dict[str, Any]) -> pathlib.Path:
+    """Trains the demonstration's model with these settings; a finished training is not repeated."""
+    import jaxformer
+
+    jaxformer.train(jaxformer.configure("demo", **settings), out)
+    return out
+
+
+def measure(run: pathlib.Path, scale: Scale) -> dict[str, Any]:
+    """Returns all results of a run.
+
+    Raises:
+      ConfigError: the run was not trained on the built-in grammar.
+    """
+    import jax
+    from rich.console import Console
+    from rich.progress import Progress
+
+    import jaxformer
+    from jaxformer.tasks import registry
+
+    config = registry.read_config(run)
+    if getattr(config.data, "corpus", "") != "grammar":
+        raise ConfigError(f"{run} was not trained on the built-in grammar: train one with `jaxformer demo`")
+    began, translator = time.time(), jaxformer.load(run)
+    splits = demo.splits()
+    test = [*splits.seen[: scale.pairs], *splits.unseen[: scale.pairs]]
+    known = {pair.english for pair in splits.train}
+    fresh = [pair for pair in demo.generate(scale.fresh, seed=1) if pair.english not in known]
+    agreeing = probes.contrasts(fresh, probes.agreement)
+    ambiguous = probes.contrasts(fresh, *probes.AMBIGUITIES)
+    total = 5 * len(test) + sum(1 + len(one.wrong) for one in (*agreeing, *ambiguous))
+    with Progress(console=Console(stderr=True)) as progress:
+        bar = progress.add_task("sentences", total=total)
+        say = lambda done: progress.advance(bar, done)
+        exposure, reach = measures.exposure(translator, test, say), measures.reach(translator, test, say=say)
+        agrees, knows = (measures.margins(translator, found, say) for found in (agreeing, ambiguous))
+    facts = {"version": jaxformer.__version__, "jax": jax.__version__, "commit": _commit(), "processor": _processor()}
+    times = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "seconds": round(time.time() - began)}
+    return {
+        "facts": facts | times | {"steps": list(translator.steps)},
+        "exposure": exposure,
+        "reach": reach,
+        "agreement": _agreement(agreeing, agrees),
+        "ambiguities": _ambiguities(ambiguous, knows),
+    }
+
+
+def _agreement(found: list[probes.Contrast], margins: list[float]) -> list[dict[str, Any]]:
+    """Returns the share by distance, with another noun in between or not, where there are enough sentences."""
+    rows = measures.shares([(one.distance, one.attracted) for one in found], margins)
+    return [
+        {"distance": distance, "attracted": attracted, **row}
+        for (distance, attracted), row in rows
+        if row["count"] >= report.FEWEST
+    ]
+
+
+def _ambiguities(found: list[probes.Contrast], margins: list[float]) -> list[dict[str, Any]]:
+    return [
+        {"probe": name, **row, "majority": measures.majority([one for one in found if one.probe == name])}
+        for name, row in measures.shares([one.probe for one in found], margins)
+    ]
+
+
+def _commit() -> str:
+    root = pathlib.Path(__file__).parent
+    command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - a fixed command
+    return done.stdout.strip() or "unknown"
+
+
+def _processor() -> str:
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines() if pathlib.Path("/proc/cpuinfo").exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""Tables and pictures of the results."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from jaxformer.files import replacing
+
+FEWEST = 20
+"""Distances with fewer sentences are left out."""
+DRAWN = 100
+"""Positions with fewer sentences are not drawn."""
+
+
+def tables(results: Mapping[str, Any]) -> str:
+    """Returns the tables of the README."""
+    exposure, reach = results["exposure"], results["reach"]
+    every, late, whole = exposure["all"], exposure["after"], exposure["without error"]
+    parts = [
+        table(
+            ("tokens", "told the truth", "told its own", "number"),
+            [
+                ("all", percent(every["teacher"]), percent(every["free"]), f"{every['tokens']:,}"),
+                ("after a first error", percent(late["teacher"]), percent(late["free"]), f"{late['tokens']:,}"),
+                ("whole sentences", percent(whole["teacher"]), percent(whole["free"]), f"{exposure['sentences']:,}"),
+            ],
+        ),
+        table(
+            ("the word before is", *(f"{i} after" for i in range(1, len(reach["clean"]) + 1))),
+            [
+                (label, *map(percent, reach[name]))
+                for name, label in (
+                    ("clean", "right"),
+                    ("own", "the model's likeliest wrong one"),
+                    ("random", "random"),
+                )
+            ],
+        ),
+        table(
+            ("distance", "no noun of other gender or number between", "such a noun between"),
+            [
+                (distance, *(_share(results["agreement"], distance, attracted) for attracted in (False, True)))
+                for distance in sorted({row["distance"] for row in results["agreement"]})
+            ],
+        ),
+        table(
+            ("word", "right", "95 %", "mean margin, nats", "most frequent answer", "sentences"),
+            [
+                (
+                    row["probe"],
+                    percent(row["right"]),
+                    interval(row),
+                    f"{row['margin']:.1f}",
+                    percent(row["majority"]),
+                    row["count"],
+                )
+                for row in results["ambiguities"]
+            ],
+        ),
+    ]
+    return "\n\n".join(parts)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Returns a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def percent(share: float) -> str:
+    """Returns text such as "98.7 %"."""
+    return f"{100 * share:.1f} %"
+
+
+def interval(row: Mapping[str, Any]) -> str:
+    """Returns text such as "97.1 to 99.3"."""
+    return f"{100 * row['low']:.1f} to {100 * row['high']:.1f}"
+
+
+def _share(rows: Sequence[Mapping[str, Any]], distance: int, attracted: bool) -> str:
+    found = [row for row in rows if (row["distance"], row["attracted"]) == (distance, attracted)]
+    return f"{percent(found[0]['right'])} of {found[0]['count']}, {found[0]['margin']:.1f} nats" if found else ""
+
+
+def draw(results: Mapping[str, Any], folder: pathlib.Path) -> None:
+    """Draws exposure.png and agreement.png."""
+    exposure, reach = results["exposure"], results["reach"]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    shown = int((np.array(exposure["count"]) >= DRAWN).sum())
+    positions = np.arange(1, shown + 1)
+    for name, label, color in (
+        ("teacher", "told the truth (teacher forcing)", "#0f766e"),
+        ("free", "told its own (free running)", "#c2410c"),
+        ("whole", "no error so far", "#9aa5b1"),
+    ):
+        left.plot(positions, exposure[name][:shown], label=label, color=color)
+    left.set(xlabel="position of the token", ylabel="share right", ylim=(None, 1.01))
+    left.legend()
+    distances = np.arange(1, len(reach["clean"]) + 1)
+    for name, label, color in (
+        ("clean", "right", "#0f766e"),
+        ("own", "the model's likeliest wrong one", "#c2410c"),
+        ("random", "random", "#1f2933"),
+    ):
+        right.plot(distances, reach[name], label=label, color=color, marker="o", markersize=4)
+    right.set(xlabel="positions after one token", ylabel="share right", ylim=(None, 1.01))
+    right.legend(title="the token is")
+    _save(figure, folder / "exposure.png")
+
+    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    for attracted, label, color in (
+        (False, "no noun of other gender or number between", "#0f766e"),
+        (True, "such a noun between", "#c2410c"),
+    ):
+        rows = [row for row in results["agreement"] if row["attracted"] is attracted]
+        x, y = [row["distance"] for row in rows], [row["margin"] for row in rows]
+        axes.plot(x, y, label=label, color=color, marker="o", markersize=4)
+        wrong = [row for row in rows if row["right"] < 1]
+        for row in wrong:
+            axes.annotate(percent(row["right"]), (row["distance"], row["margin"]), fontsize=8)
+    axes.set(xlabel="words between noun and adjective", ylabel="log-probability above the best wrong form, nats")
+    axes.set_ylim(0, None)
+    axes.legend()
+    _save(figure, folder / "agreement.png")
+
+
+def _save(figure: Any, path: pathlib.Path) -> None:
+    for axes in figure.axes:
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)
+    plt.close(figure)

@@ -1,0 +1,122 @@
+"""Trains one block under three masks, and without them: what each family can do, and what it loses.
+
+    python -m experiments.one_block --out results
+    python -m experiments.one_block --smoke --out smoke     # some steps; its figures mean nothing
+
+The same command resumes: a family whose record is in OUT/records is not trained again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+import time
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+
+from experiments.one_block import measures, training
+from experiments.one_block.families import FAMILIES, Family, Shape
+from experiments.one_block.report import tables
+from jaxformer import __version__
+from jaxformer.files import write_text
+from jaxformer.models import costs
+
+CONSTRUCTIONS = ("state",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """The amount of work."""
+
+    pairs: int
+    held_out: int
+    steps: int
+    d_model: int
+
+
+FULL, SMOKE = Scale(6000, 300, 1500, 32), Scale(300, 20, 20, 8)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.one_block",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of records and results.json")
+    parser.add_argument("--smoke", action="store_true", help="a tiny block for some steps")
+    args = parser.parse_args(arguments)
+    scale = SMOKE if args.smoke else FULL
+    data = training.corpus(scale.pairs, scale.held_out, CONSTRUCTIONS)
+    records = args.out / "records"
+    records.mkdir(parents=True, exist_ok=True)
+    found = []
+    with Progress(console=Console(stderr=True)) as progress:
+        bar = progress.add_task("steps", total=scale.steps * len(FAMILIES))
+        for family in FAMILIES:
+            path = records / f"{family.name.replace(' ', '-')}.json"
+            if path.exists() and json.loads(path.read_text())["scale"] == dataclasses.asdict(scale):
+                progress.advance(bar, scale.steps)
+            else:
+                record = measure(family, data, scale, say=lambda done: progress.advance(bar, done))
+                write_text(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+            found.append(json.loads(path.read_text()))
+    held_out, known = data.english[: data.num_held_out], data.english[data.num_held_out :]
+    mixed = np.random.default_rng(0).permuted(held_out[:, 1:], axis=1)
+    truth = {
+        "held-out sentences": measures.known_trigrams(held_out, known),
+        "their words in any order": measures.known_trigrams(np.concatenate([held_out[:, :1], mixed], 1), known),
+    }
+    results = {"facts": facts(), "words": len(data.words), "known trigrams": truth, "families": found}
+    write_text(args.out / "results.json", json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    print(tables(results))
+    return 0
+
+
+def measure(family: Family, data: training.Corpus, scale: Scale, *, say: Any) -> dict[str, Any]:
+    """Trains a family and returns everything that is measured of it."""
+    began = time.time()
+    shape = Shape(len(data.words), scale.d_model)
+    net, params, value = training.train(family, shape, data, steps=scale.steps, say=say)
+    source, length = data.english[: data.num_held_out], data.english.shape[1]
+    record: dict[str, Any] = dataclasses.asdict(family) | {
+        "scale": dataclasses.asdict(scale),
+        "parameters": costs.num_parameters(net.shapes),
+        "loss": value,
+        "sees": measures.sees(net, family, params).astype(int).tolist(),
+    }
+    if family.goal == "translation":
+        translations = measures.write(net, family, params, source, length)
+        record["bleu"] = measures.translation_score(translations, data)
+        record["examples"] = [data.text(source[0][1:].tolist()), *measures.examples(translations, data, 1)]
+    else:
+        if family.goal == "hidden word":
+            record["between"] = measures.between(net, params, data)
+        record["next"] = measures.following(net, family, params, data)
+        written = measures.write(net, family, params, source, length, jax.random.key(1))
+        record["known trigrams"] = measures.known_trigrams(written, data.english[data.num_held_out :])
+        record["examples"] = measures.examples(written, data, 2)
+    return record | {"seconds": round(time.time() - began)}
+
+
+def facts() -> dict[str, str]:
+    """Returns versions, commit, processor and date."""
+    command = ["git", "-C", str(pathlib.Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603
+    info = pathlib.Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    date = time.strftime("%Y-%m-%d", time.gmtime())
+    return {"version": __version__, "jax": jax.__version__, "commit": commit, "processor": processor, "date": date}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""The block under three masks: the networks of the families, and of what is left without a mask or cross-attention."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import jax
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jaxformer import models
+
+PAD, BOS, EOS, MASK = 0, 1, 2, 3
+"""The special tokens; words follow."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """One use of the block."""
+
+    name: str
+    goal: Literal["hidden word", "next word", "translation"]
+    """What it is trained on."""
+    causal: bool
+    """Each word sees only the words before it."""
+    cross: bool = False
+    """It reads the source sentence by cross-attention; without, a translation is written blindly."""
+    loses: str = ""
+    """What the results show, in words."""
+
+
+FAMILIES = (
+    Family("encoder", "hidden word", False, loses="cannot generate: it has learned words between words"),
+    Family("decoder", "next word", True, loses="a word does not see the words after it"),
+    Family("decoder without its mask", "next word", False, loses="everything: it copies the answer"),
+    Family("encoder-decoder", "translation", True, True, loses="a second stack, and a source to read"),
+    Family("encoder-decoder without its mask", "translation", False, True, loses="everything: it copies the answer"),
+    Family("encoder-decoder without cross-attention", "translation", True, loses="the source: it writes any sentence"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """The sizes that all families share."""
+
+    vocab_size: int
+    d_model: int = 64
+    num_layers: int = 2
+
+
+class Network(nnx.Module):
+    """A stack of blocks over words, and with cross-attention an encoder of the same blocks for the source."""
+
+    def __init__(self, given: tuple[Family, Shape], *, rngs: nnx.Rngs):
+        family, shape = given
+        sizes = {"d_model": shape.d_model, "num_layers": shape.num_layers, "num_heads": 4, "d_ff": 4 * shape.d_model}
+        settings = {"positions": "rotary", "norm_position": "pre", "activation": "gelu", "dropout": 0.0}
+        memory_dim = shape.d_model if family.cross else None
+        config = models.DecoderConfig(
+            shape.vocab_size, **sizes, **settings, causal=family.causal, memory_dim=memory_dim
+        )
+        self.decoder = models.make_decoder(config, rngs=rngs)
+        encoder = models.EncoderConfig(shape.vocab_size, **sizes, **settings)
+        self.encoder = models.make_encoder(encoder, rngs=rngs) if family.cross else None
+
+    def __call__(self, words: Int[Array, "B T"], source: Int[Array, "B S"] | None = None) -> Float[Array, "B T V"]:
+        """Returns the logits at every position."""
+        memory = None
+        if self.encoder is not None and source is not None:
+            memory = self.encoder(source, valid=source != PAD)
+        return self.decoder(words, memory, valid=words != PAD)
+
+
+def hide(words: Int[Array, "B T"], key: jax.Array, share: float = 0.15) -> tuple[Array, Array]:
+    """Returns the words with a share of them, and always one, replaced by `MASK`, and where they were hidden."""
+    noise = jax.random.uniform(key, words.shape)
+    noise = jax.numpy.where(words > MASK, noise, 2.0)
+    hidden = (noise < share) | (noise == noise.min(1, keepdims=True))
+    hidden &= words > MASK
+    return jax.numpy.where(hidden, MASK, words), hidden

@@ -1,0 +1,130 @@
+"""One block class under three masks: its parameters, what it sees, its measures, and the smoke version."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.one_block import __main__ as command
+from experiments.one_block import measures, report, training
+from experiments.one_block.families import BOS, EOS, FAMILIES, MASK, PAD, Network, Shape, hide
+from jaxformer import pure
+
+PAGE = pathlib.Path(__file__).parents[2] / "experiments" / "one_block"
+BY_NAME = {family.name: family for family in FAMILIES}
+SHAPE = Shape(12, d_model=8, num_layers=1)
+
+
+def shapes(name):
+    return jax.tree.map(lambda leaf: leaf.shape, pure(Network, (BY_NAME[name], SHAPE)).shapes)
+
+
+def test_b8_the_families_have_the_same_parameters():
+    """The mask alone makes the difference; cross-attention adds its own, and a second stack of the first kind."""
+    encoder, decoder, pair = map(shapes, ("encoder", "decoder", "encoder-decoder"))
+    assert encoder == decoder == shapes("decoder without its mask") == shapes("encoder-decoder without cross-attention")
+    assert pair["encoder"]["stack"] == encoder["decoder"]["stack"]
+    blocks = pair["decoder"]["stack"]["layers"]
+    assert blocks.keys() - encoder["decoder"]["stack"]["layers"].keys() == {"cross", "cross_norm"}
+    rest = {name: leaf for name, leaf in blocks.items() if not name.startswith("cross")}
+    assert rest == encoder["decoder"]["stack"]["layers"]
+
+
+def test_b8_the_mask_decides_what_a_word_sees():
+    params = pure(Network, (BY_NAME["encoder"], SHAPE)).init(jax.random.key(0))
+    seen = {
+        name: measures.sees(pure(Network, (BY_NAME[name], SHAPE)), BY_NAME[name], params)
+        for name in ("encoder", "decoder", "decoder without its mask")
+    }
+    assert np.array_equal(seen["decoder"], np.tri(6, dtype=bool))
+    assert seen["encoder"].all()
+    assert seen["decoder without its mask"].all()
+
+
+def test_cross_attention_sees_the_source():
+    family = BY_NAME["encoder-decoder"]
+    net = pure(Network, (family, SHAPE))
+    params = net.init(jax.random.key(0))
+    words, source = np.array([[BOS, 5, 6]]), np.array([[BOS, 7, EOS, PAD]])
+    first, other, padded = (
+        np.asarray(net.apply(params, words, np.asarray(x)))
+        for x in (source, [[BOS, 8, EOS, PAD]], [[BOS, 7, EOS, PAD, PAD]])
+    )
+    assert np.abs(first - other).min() > 0
+    np.testing.assert_allclose(first, padded, atol=1e-5)
+
+
+def test_hidden_words():
+    words = np.array([[BOS, *range(4, 12), EOS, PAD, PAD]] * 50)
+    told, hidden = map(np.asarray, hide(jax.numpy.asarray(words), jax.random.key(0)))
+    assert (told[hidden] == MASK).all()
+    assert np.array_equal(told[~hidden], words[~hidden])
+    assert not hidden[words <= MASK].any()
+    assert hidden.any(1).all()
+    assert 0.1 < hidden[words > MASK].mean() < 0.25
+
+
+def test_a_corpus_of_words():
+    data = training.corpus(60, 10, command.CONSTRUCTIONS)
+    assert data.english.shape == data.french.shape == (60, 16)
+    assert (data.english[:, 0] == BOS).all()
+    assert (data.english[np.arange(60), (data.english > MASK).sum(1) + 1] == EOS).all()
+    assert data.text(data.english[0][1:].tolist()).endswith(".")
+
+
+class Copies:
+    """A network that expects the word after the last one."""
+
+    def apply(self, params, words, source=None):
+        return 9.0 * jax.numpy.eye(12)[(words + 1) % 12]
+
+
+def test_sentences_are_written_word_by_word():
+    """It may see no later word: the network is told padding there."""
+    data = training.Corpus(
+        tuple("<>/?abcdefgh"), np.array([[BOS, 4, 5, EOS]] * 3), np.array([[BOS, 4, EOS, PAD]] * 3), 2
+    )
+    net, family = Copies(), BY_NAME["decoder"]
+    written = measures.write(net, family, {}, data.english[:2], 6)
+    assert written.tolist() == [[BOS, EOS, PAD, PAD, PAD, PAD]] * 2
+    assert measures.following(net, family, {}, data) == 0.5 or measures.following(net, family, {}, data) in (0.0, 1.0)
+    assert data.text([4, 5, EOS, 6]) == "a b"
+
+
+def test_trigrams_that_occur():
+    corpus = np.array([[BOS, 4, 5, 6, EOS]])
+    assert measures.known_trigrams(corpus, corpus) == 1.0
+    assert measures.known_trigrams(np.array([[BOS, 4, 5, 7, EOS]]), corpus) == 1 / 3
+    assert measures.known_trigrams(np.array([[BOS, PAD, PAD]]), corpus) == 0.0
+
+
+def test_the_page_has_the_results():
+    """The table is that of results.json, and the results say what the page says of them."""
+    results = json.loads((PAGE / "results" / "results.json").read_text(encoding="utf-8"))
+    assert report.tables(results) in (PAGE / "README.md").read_text(encoding="utf-8")
+    found = {record["name"]: record for record in results["families"]}
+    assert list(found) == list(BY_NAME)
+    decoder, blind = found["decoder"], found["decoder without its mask"]
+    assert blind["loss"] < decoder["loss"] / 3
+    assert blind["known trigrams"] < decoder["known trigrams"] / 2
+    assert blind["next"] < decoder["next"] / 2
+    encoder = found["encoder"]
+    assert encoder["between"] > decoder["next"] + 0.1
+    assert encoder["known trigrams"] < decoder["known trigrams"] / 2
+    pair = found["encoder-decoder"]
+    assert pair["bleu"] > 10 + max(
+        found[f"encoder-decoder without {x}"]["bleu"] for x in ("its mask", "cross-attention")
+    )
+    assert found["encoder-decoder without its mask"]["loss"] < pair["loss"]
+    assert found["decoder"]["sees"] == np.tri(6, dtype=int).tolist()
+
+
+@pytest.mark.full
+def test_smoke(tmp_path, capsys):
+    for _ in range(2):  # the second time, nothing is trained
+        assert command.main(["--smoke", "--out", str(tmp_path)]) == 0
+        assert capsys.readouterr().out.count("\n| ") == len(FAMILIES) + 1
+    results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert [record["parameters"] for record in results["families"]][:2] == [results["families"][0]["parameters"]] * 2
