@@ -42,7 +42,7 @@ class Scale:
     d_model: int
 
 
-FULL, SMOKE = Scale(6000, 300, 1500, 32), Scale(300, 20, 20, 8)
+FULL, SMOKE = Scale(4000, 300, 600, 32), Scale(300, 20, 20, 8)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -82,9 +82,9 @@ def train(
 ) -> tuple[Any, Any, float]:
     """Returns the network, its parameters, and the loss on the held-out sentences."""
     net = pure(Network, (family, shape))
-    optimizer = optax.adam(optax.warmup_cosine_decay_schedule(0.0, 3e-3, min(100, steps // 2), steps))
-    params = net.init(jax.random.key(seed))
-    state = optimizer.init(params)
+    optimizer = optax.adam(optax.warmup_cosine_decay_schedule(0.0, 5e-3, min(100, steps // 2), steps))
+    params = jax.jit(net.init)(jax.random.key(seed))
+    state = jax.jit(optimizer.init)(params)
     held_out, rng = data.num_held_out, np.random.default_rng(seed)
     sides = data.english, data.french if family.goal == "translation" else data.english
 
