@@ -36,7 +36,7 @@ FULL, SMOKE = Scale(500, 8000), Scale(32, 300)
 TINY = {
     "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_encoder_layers": 1, "num_decoder_layers": 1},
     "train": {"steps": 3, "validate_every": 3, "checkpoint_every": 3},
-    "data": {"max_length": 32, "num_shapes": 1},
+    "data": {"grammar_pairs": 2000, "vocab_size": 400, "max_length": 32, "num_shapes": 1},
     "decode": {"validation_sentences": 0, "max_ratio": 1.0, "max_extra": 8},
 }
 
@@ -89,7 +89,7 @@ def measure(run: pathlib.Path, scale: Scale) -> dict[str, Any]:
     if getattr(config.data, "corpus", "") != "grammar":
         raise ConfigError(f"{run} was not trained on the built-in grammar: train one with `jaxformer demo`")
     began, translator = time.time(), jaxformer.load(run)
-    splits = demo.splits()
+    splits = demo.splits(num_train=config.data.grammar_pairs)
     test = [*splits.seen[: scale.pairs], *splits.unseen[: scale.pairs]]
     known = {pair.english for pair in splits.train}
     fresh = [pair for pair in demo.generate(scale.fresh, seed=1) if pair.english not in known]

@@ -1,5 +1,6 @@
 """Published models: their counted parameters against the published ones, and the documents' table."""
 
+import json
 import pathlib
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from jaxformer.cli.sizes import costs_table, parameters_table
 from jaxformer.models.presets import PRESETS
 from jaxformer.models.sizes import sizes
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "sizes.md"
+ROOT = pathlib.Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "sizes.md"
+PLANS = ROOT / "benchmarks" / "results" / "2026-11-21-scaling.json"
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +90,16 @@ def test_the_page_has_the_tables_of_the_command(found):
     text = PAGE.read_text(encoding="utf-8")
     assert parameters_table(found) in text
     assert costs_table(found) in text
+
+
+def test_the_state_of_a_compiled_step(found):
+    """Transformer-big on 8 devices: what the compiler says that a device holds, beside an eighth of the formula."""
+    plans = {tuple(plan["case"][:3]): plan["memory"] for plan in json.loads(PLANS.read_text(encoding="utf-8"))}
+    memory, state = plans["big", "v5p:2x2x2", "fsdp=8"], found["transformer-big"].training["float32"]
+    parts = memory["parameters"], state.parameters // 8, memory["optimizer"], state.moments // 8
+    assert 1 <= parts[0] / parts[1] < 1.002 > parts[2] / parts[3] >= 1
+    text = PAGE.read_text(encoding="utf-8")
+    assert all(f"{number:,}" in text for number in parts)
 
 
 def test_names_are_known_without_jax():
