@@ -74,22 +74,35 @@ def test_a_corpus_of_words():
     assert data.text(data.english[0][1:].tolist()).endswith(".")
 
 
-class Copies:
-    """A network that expects the word after the last one."""
+class Counts:
+    """A network that expects the number after the last one."""
 
     def apply(self, params, words, source=None):
         return 9.0 * jax.numpy.eye(12)[(words + 1) % 12]
 
 
+class Peeks:
+    """A network that expects at each place the word that stands at the next one."""
+
+    def apply(self, params, words, source=None):
+        return 9.0 * jax.numpy.eye(12)[jax.numpy.roll(words, -1, axis=1)]
+
+
+@pytest.mark.parametrize(("net", "right"), [(Counts(), 1.0), (Peeks(), 0.0)])
+def test_a_next_word_is_predicted_from_the_words_before(net, right):
+    """Later words are padding: a network that has learned to read them knows nothing."""
+    words = np.array([[BOS, 4, 5, EOS, PAD]] * 3, np.int32)
+    data = training.Corpus(tuple("<>/?abcdefgh"), words, words, 2)
+    assert measures.following(net, BY_NAME["decoder"], {}, data) == right
+
+
 def test_sentences_are_written_word_by_word():
-    """It may see no later word: the network is told padding there."""
-    data = training.Corpus(
-        tuple("<>/?abcdefgh"), np.array([[BOS, 4, 5, EOS]] * 3), np.array([[BOS, 4, EOS, PAD]] * 3), 2
-    )
-    net, family = Copies(), BY_NAME["decoder"]
-    written = measures.write(net, family, {}, data.english[:2], 6)
-    assert written.tolist() == [[BOS, EOS, PAD, PAD, PAD, PAD]] * 2
-    assert measures.following(net, family, {}, data) == 0.5 or measures.following(net, family, {}, data) in (0.0, 1.0)
+    net, family = Counts(), BY_NAME["decoder"]
+    source = np.zeros((2, 4), np.int32)
+    assert measures.write(net, family, {}, source, 4).tolist() == [[BOS, EOS, PAD, PAD]] * 2
+    drawn = measures.write(net, family, {}, source, 4, jax.random.key(0))
+    assert drawn[:, 0].tolist() == [BOS, BOS]
+    data = training.Corpus(tuple("<>/?abcdefgh"), source, source, 2)
     assert data.text([4, 5, EOS, 6]) == "a b"
 
 
