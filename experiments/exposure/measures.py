@@ -29,7 +29,7 @@ class Forced:
     """A model's view of given translations, one array for each: positions ``[T]``."""
 
     log_probs: list[np.ndarray]
-    """Of the given tokens."""
+    """The log-probabilities of the given tokens."""
     best: list[np.ndarray]
     """The most probable tokens."""
     rival: list[np.ndarray]

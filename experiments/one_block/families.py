@@ -21,18 +21,18 @@ class Family:
 
     name: str
     goal: Literal["hidden word", "next word", "translation"]
-    """What it is trained on."""
+    """The words that it is trained to predict."""
     causal: bool
     """Each word sees only the words before it."""
     cross: bool = False
     """It reads the source sentence by cross-attention; without, a translation is written blindly."""
     loses: str = ""
-    """What the results show, in words."""
+    """The finding of the results, in words."""
 
 
 FAMILIES = (
-    Family("encoder", "hidden word", False, loses="cannot generate: it has learned words between words"),
-    Family("decoder", "next word", True, loses="a word does not see the words after it"),
+    Family("encoder", "hidden word", False, loses="it cannot write: it knows words between words only"),
+    Family("decoder", "next word", True, loses="a word does not see those after it"),
     Family("decoder without its mask", "next word", False, loses="everything: it copies the answer"),
     Family("encoder-decoder", "translation", True, True, loses="a second stack, and a source to read"),
     Family("encoder-decoder without its mask", "translation", False, True, loses="everything: it copies the answer"),

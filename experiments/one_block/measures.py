@@ -1,4 +1,4 @@
-"""What a trained family can do: words between words, next words, sentences, translations."""
+"""The abilities of a trained family: words between words, next words, sentences, translations."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def examples(sentences: np.ndarray, data: Corpus, number: int = 3) -> Sequence[s
 
 
 def sees(net: Any, family: Family, params: Any, length: int = 6) -> np.ndarray:
-    """Returns which words the outputs depend on, ``[length, length]``: row t is True where a word changes output t."""
+    """Returns the dependence of outputs on words, ``[length, length]``: row t is True where a word changes output t."""
     words = np.tile(np.arange(4, 4 + length, dtype=np.int32), (length + 1, 1))
     source = words.copy() if family.cross else None
     words[np.arange(length), np.arange(length)] = MASK  # one changed word each; the last sentence has none

@@ -47,10 +47,10 @@ def test_cross_attention_sees_the_source():
     family = BY_NAME["encoder-decoder"]
     net = pure(Network, (family, SHAPE))
     params = net.init(jax.random.key(0))
-    words, source = np.array([[BOS, 5, 6]]), np.array([[BOS, 7, EOS, PAD]])
+    words = jax.numpy.array([[BOS, 5, 6]])
     first, other, padded = (
-        np.asarray(net.apply(params, words, np.asarray(x)))
-        for x in (source, [[BOS, 8, EOS, PAD]], [[BOS, 7, EOS, PAD, PAD]])
+        np.asarray(net.apply(params, words, jax.numpy.array([source])))
+        for source in ([BOS, 7, EOS, PAD], [BOS, 8, EOS, PAD], [BOS, 7, EOS, PAD, PAD])
     )
     assert np.abs(first - other).min() > 0
     np.testing.assert_allclose(first, padded, atol=1e-5)
@@ -124,7 +124,8 @@ def test_the_page_has_the_results():
     assert blind["known trigrams"] < decoder["known trigrams"] / 2
     assert blind["next"] < decoder["next"] / 2
     encoder = found["encoder"]
-    assert encoder["between"] > decoder["next"] + 0.1
+    assert encoder["between"] > encoder["next"] + 0.2
+    assert decoder["next"] > encoder["next"] + 0.2
     assert encoder["known trigrams"] < decoder["known trigrams"] / 2
     pair = found["encoder-decoder"]
     assert pair["bleu"] > 10 + max(
