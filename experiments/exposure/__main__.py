@@ -36,6 +36,7 @@ FULL, SMOKE = Scale(500, 8000), Scale(32, 300)
 TINY = {
     "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_encoder_layers": 1, "num_decoder_layers": 1},
     "train": {"steps": 3, "validate_every": 3, "checkpoint_every": 3},
+    "optimizer": {"warmup_steps": 1},
     "data": {"grammar_pairs": 2000, "vocab_size": 400, "max_length": 32, "num_shapes": 1},
     "decode": {"validation_sentences": 0, "max_ratio": 1.0, "max_extra": 8},
 }

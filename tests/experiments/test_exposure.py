@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import pathlib
+import subprocess
+import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -162,10 +164,13 @@ def test_another_corpus_is_refused(tmp_path, capsys):
 
 
 @pytest.mark.full
-def test_smoke(tmp_path, capsys):
+def test_smoke(tmp_path):
+    """The command, as a user gives it: a process of its own."""
+    command = [sys.executable, "-m", "experiments.exposure", "--smoke", "--out", str(tmp_path)]
     for _ in range(2):  # the second time, the training is there
-        assert command.main(["--smoke", "--out", str(tmp_path)]) == 0
-        assert "| whole sentences |" in capsys.readouterr().out
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "| whole sentences |" in done.stdout
     results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     assert results["facts"]["steps"] == [3]
     assert (tmp_path / "exposure.png").stat().st_size > 10_000
