@@ -6,9 +6,11 @@ import contextlib
 import errno
 import os
 import pathlib
+import re
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -16,6 +18,11 @@ from jaxformer.errors import ConfigError
 
 TEMPORARY = ".tmp-"
 """The beginning of the names of files and folders that are not complete; a kill may leave them behind."""
+
+_IS_TEMPORARY = re.compile(re.escape(TEMPORARY) + "[0-9a-f]{8}-")
+
+ABANDONED = 24 * 3600.0
+"""The age in seconds, since its last change, at which a temporary file or folder was left behind by a kill."""
 
 
 def local_path(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -48,8 +55,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     if regular:
         target.parent.mkdir(parents=True, exist_ok=True)
     folder = target.parent if regular else pathlib.Path(tempfile.gettempdir())
-    # matplotlib chooses a format by the suffix; processes of several containers have the same number
-    temporary = folder / f"{TEMPORARY}{secrets.token_hex(4)}-{target.name[-40:]}"
+    # matplotlib chooses a format by the suffix
+    temporary = _temporary(folder, target.name[-40:])
     try:
         yield temporary
         if regular:
@@ -77,7 +84,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     target = _followed(pathlib.Path(path))
     if _is_stream(target):
         return
-    folder = next(folder for folder in target.absolute().parents if folder.exists())
+    folder = next(folder for folder in target.absolute().parents if os.path.lexists(folder))
     if not folder.is_dir():
         raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
@@ -134,7 +141,8 @@ def creating_folder(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    temporary = _temporary(path.parent, path.name)
+    temporary.mkdir(mode=0o700)
     try:
         yield temporary
         try:
@@ -149,7 +157,30 @@ def creating_folder(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
 def remove_folder(path: str | os.PathLike[str]) -> None:
     """Removes a folder. It is renamed first, so that no other process finds half of it, or its name taken."""
     path = pathlib.Path(path)
-    renamed = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    renamed = _temporary(path.parent, path.name)
     with contextlib.suppress(FileNotFoundError):  # another process was first
         path.rename(renamed)
-    shutil.rmtree(renamed)
+        _remove(renamed)
+
+
+def remove_abandoned(folder: str | os.PathLike[str]) -> None:
+    """Removes from a folder the temporary files and folders that killed processes left in it, once they are old.
+
+    No lock is needed: a process that is still at work changes its temporary folder more often than once in `ABANDONED`.
+    """
+    for path in pathlib.Path(folder).glob(f"{TEMPORARY}*"):
+        with contextlib.suppress(OSError):  # another process was first, or the folder may only be read
+            if _IS_TEMPORARY.match(path.name) and time.time() - path.lstat().st_mtime > ABANDONED:
+                _remove(path)
+
+
+def _temporary(folder: pathlib.Path, name: str) -> pathlib.Path:
+    """Returns a new path for what will have this name; processes of several containers have the same number."""
+    return folder / f"{TEMPORARY}{secrets.token_hex(4)}-{name}"
+
+
+def _remove(path: pathlib.Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

@@ -1,5 +1,6 @@
 """Files are whole or absent, and what is no regular file is written to, not replaced."""
 
+import contextlib
 import errno
 import os
 import pathlib
@@ -134,3 +135,28 @@ def test_a_folder_appears_complete_or_not_at_all(tmp_path):
     files.remove_folder(path)
     files.remove_folder(path)  # another process was first
     assert os.listdir(path.parent) == []
+
+
+def test_what_a_kill_left_behind_is_removed_once_it_is_old(tmp_path):
+    """What another process may be writing now stays, and so does whatever this library has not named."""
+
+    def left_behind(make):
+        with contextlib.suppress(RuntimeError), make as temporary:
+            if temporary.is_dir():
+                (temporary / "half").touch()
+            else:
+                temporary.touch()
+            copy = tmp_path / f"{temporary.name}"
+            kept = copy.rename(tmp_path / "saved")
+            raise RuntimeError
+        kept.rename(copy)
+        return copy
+
+    old = [left_behind(files.creating_folder(tmp_path / "a")), left_behind(files.replacing(tmp_path / "b"))]
+    new = left_behind(files.creating_folder(tmp_path / "a"))
+    mine = tmp_path / ".tmp-of-mine"
+    mine.mkdir()
+    for path in (*old, mine):
+        os.utime(path, (0, 0))
+    files.remove_abandoned(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([new, mine])

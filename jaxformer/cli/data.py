@@ -6,7 +6,7 @@ import argparse
 import pathlib
 from collections.abc import Sequence
 
-from jaxformer.cli.paths import local_path
+from jaxformer.cli.paths import output_folder
 
 EXAMPLES = """examples:
   jaxformer data list
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("action", choices=("list", "fetch", "grammar"))
     parser.add_argument("name", nargs="?", help="the corpus to fetch")
-    parser.add_argument("--out", type=local_path, default=pathlib.Path("data"), help="the folder (default: data)")
+    parser.add_argument("--out", type=output_folder, default=pathlib.Path("data"), help="the folder (default: data)")
     options = parser.parse_args(arguments)
     if options.action == "grammar":
         return _write_grammar(options.out)

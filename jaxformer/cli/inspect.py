@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import pathlib
 from collections.abc import Sequence
 
 from jaxformer.cli.paths import picture, save_besides, sentence
 from jaxformer.cli.predictors import SETTINGS, add_run_options, configured, load, split_settings
+
+DEFAULT_PICTURE = "attention.png"
 
 EXAMPLES = """examples:
   jaxformer inspect runs/demo --source "The agreement on the European Economic Area was signed in August 1992."
@@ -39,6 +42,8 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("--source is empty")
     if options.grid and options.table:
         parser.error("--grid draws every head and writes no text; leave out --grid or --table")
+    if options.grid and options.out is None:
+        options.out = _default_picture(options.run, parser)
     config = configured(options, settings)
     from jaxformer.inspection import attention_maps, plots
     from jaxformer.tasks.translation import Translator
@@ -46,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     translator = load(options, config, "inspect")
     assert isinstance(translator, Translator)
     pieces = translator.attention(options.source, options.target)
-    out = options.out or options.run / "attention.png"
+    out = options.out or options.run / DEFAULT_PICTURE
     if options.grid:
         print(plots.head_grid(pieces, out))
         return 0
@@ -62,3 +67,11 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     print(out)
     return 0
+
+
+def _default_picture(run: pathlib.Path, parser: argparse.ArgumentParser) -> pathlib.Path:
+    """Returns the picture of a command that prints nothing else, after checking that it can be written."""
+    try:
+        return picture(str(run / DEFAULT_PICTURE))
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"{error}; name another picture with --out")

@@ -42,6 +42,20 @@ def output_file(text: str) -> pathlib.Path:
     return path
 
 
+def output_folder(text: str) -> pathlib.Path:
+    """Returns the path of a folder to write files in, after checking that it is one or can be made.
+
+    Raises:
+      argparse.ArgumentTypeError: the path is an address or a file, or files cannot be written there.
+    """
+    path = local_path(text)
+    try:
+        files.check_writable(path / "file")
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write in {text!r}: {error.strerror}; name a folder") from error
+    return path
+
+
 def save_besides(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> bool:
     """Saves a result that was printed already; where it cannot be written, a warning says so, and the command succeeds.
 

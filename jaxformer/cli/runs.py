@@ -16,7 +16,7 @@ def main(arguments: Sequence[str]) -> int:
     """Lists runs with their state and their scores."""
     parser = argparse.ArgumentParser(
         prog="jaxformer runs",
-        description="Lists the runs below a folder: state, steps, losses and the scores that `evaluate` saved.",
+        description="Lists the runs below a folder: state (running, killed, done, ...), steps, losses, saved scores.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

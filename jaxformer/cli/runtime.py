@@ -25,6 +25,7 @@ EXIT_CODES = {"terminated": 85, "time": 85, "interrupted": 130}
 
 def start(*, compile_cache: bool = True) -> None:
     """Configures this process: compiled programs are kept in the user's cache, unless JAX was told another place."""
+    logging.basicConfig(format="%(levelname)s: %(message)s")  # otherwise it depends on who logs first
     logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax logs every directory that it reads
     if compile_cache and jax.config.jax_compilation_cache_dir is None:
         programs = user_cache("programs")

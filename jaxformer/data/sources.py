@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import functools
 import hashlib
 import os
 import pathlib
+import stat
 from collections.abc import Sequence
 
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError
 from jaxformer.files import local_path
+
+LARGEST_STREAM = 1 << 30
+"""The most bytes that are read from what is no regular file, such as a pipe; a device like ``/dev/zero`` never ends."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,12 +103,9 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     """Returns the lines of a UTF-8 file, without line ends.
 
     Raises:
-      DataError: the file is missing or unreadable, or a line is not UTF-8; or lines end with carriage returns alone.
+      DataError: see `read_utf8`.
     """
-    text = read_utf8(path)
-    if "\r" in text and "\n" not in text:
-        raise DataError(f"{path} ends its lines with carriage returns alone; convert it, as by: tr '\\r' '\\n'")
-    lines = text.split("\n")
+    lines = read_utf8(path).split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
 
@@ -111,18 +113,38 @@ def read_utf8(path: str | os.PathLike[str]) -> str:
     """Returns the text of a UTF-8 file, without a byte order mark, every line end as ``"\\n"``.
 
     Raises:
-      DataError: the file is missing or unreadable, or a line is not UTF-8.
+      DataError: the file is missing, unreadable or endless, or a line is not UTF-8; or all lines end with carriage
+        returns alone.
     """
     try:
-        data = pathlib.Path(path).read_bytes()
+        with pathlib.Path(path).open("rb") as stream:
+            regular = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+            data = stream.read() if regular else stream.read(LARGEST_STREAM + 1)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
+    if not regular and len(data) > LARGEST_STREAM:
+        raise DataError(f"{path} is no regular file and does not end after {LARGEST_STREAM:,} bytes; name a file")
+    if encoding := _wide_encoding(data):
+        raise DataError(f"{path} looks like {encoding}; convert it, as by: iconv -f {encoding} -t UTF-8")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1  # error.object does not hold the byte order mark
         raise DataError(f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x})") from error
+    if "\r" in text and "\n" not in text:
+        raise DataError(f"{path} ends its lines with carriage returns alone; convert it, as by: tr '\\r' '\\n'")
     return text.replace("\r\n", "\n")
+
+
+def _wide_encoding(data: bytes) -> str:
+    """Returns "UTF-16" or "UTF-32" if bytes look like text in it, else an empty text.
+
+    Without a byte order mark, English in these encodings is valid UTF-8, with one or three NULs for each letter.
+    """
+    nulls = data.count(0) / max(len(data), 1)
+    if data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)) or nulls > 0.6:
+        return "UTF-32"
+    return "UTF-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or nulls > 0.25 else ""
 
 
 def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> list[Parallel]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from jaxformer.files import creating_folder, remove_folder
+from jaxformer.files import creating_folder, remove_abandoned, remove_folder
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +93,7 @@ def _kept(
         except (FileNotFoundError, NotADirectoryError, EOFError, ValueError) as error:
             logger.warning("%s is damaged (%s); rebuilding it", folder, error)
             remove_folder(folder)
+    remove_abandoned(folder.parent)
     with creating_folder(folder) as temporary:
         for name in names:
             ragged = make(name)

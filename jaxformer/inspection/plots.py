@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import matplotlib
 
@@ -22,6 +22,12 @@ from jaxformer.files import replacing
 from jaxformer.inspection.attention_maps import Map, PieceMap, by_word, select
 
 DEFAULT_FONT = "DejaVu Sans"
+LARGEST_SIDE = 1 << 14
+"""Pixels of the longer side of a PNG; matplotlib cannot draw more than 2 ** 16."""
+
+LONGEST_LABEL = 24
+"""Characters of a word beside a map, after which it is cut."""
+
 INK, QUIET, ACCENT, SCORE, GRID = "#1f2933", "#9aa5b1", "#c2410c", "#0f766e", "#d9dee4"
 
 
@@ -31,11 +37,13 @@ def attention_map(attention: Map, path: pathlib.Path, *, title: str | None = Non
     The suffix chooses PNG, SVG or PDF. Colors reach to the largest weight.
     """
     rows, columns = attention.weights.shape
-    figure, axes = plt.subplots(figsize=(2.2 + 0.42 * columns, 1.6 + 0.36 * rows), layout="constrained")
+    source, target = _labels(attention.source), _labels(attention.target)
+    size = 2.2 + 0.42 * columns + 0.1 * _excess(target), 1.6 + 0.36 * rows + 0.07 * _excess(source)
+    figure, axes = plt.subplots(figsize=size, layout="constrained")
     image = _cells(axes, attention.weights, top=_ceiling(attention.weights))
     axes.scatter(attention.weights.argmax(1), np.arange(rows), s=14, color=ACCENT, linewidths=0, zorder=3)
-    axes.set_xticks(range(columns), attention.source, rotation=45, ha="left", rotation_mode="anchor")
-    axes.set_yticks(range(rows), attention.target)
+    axes.set_xticks(range(columns), source, rotation=45, ha="left", rotation_mode="anchor")
+    axes.set_yticks(range(rows), target)
     axes.xaxis.tick_top()
     axes.tick_params(length=0, pad=4, colors=INK, labelsize=10)
     bar = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02, aspect=24)
@@ -52,13 +60,17 @@ def head_grid(attention: PieceMap, path: pathlib.Path, *, title: str | None = No
     layers, heads = attention.weights.shape[:2]
     words = [[by_word(select(attention, layer=layer, head=head)) for head in range(heads)] for layer in range(layers)]
     rows, columns = words[0][0].weights.shape
+    source, target = _labels(words[0][0].source), _labels(words[0][0].target)
     cell = 0.13
-    size = (1.7 + heads * (columns * cell + 0.15), 1.5 + layers * (rows * cell + 0.35))
+    size = (
+        1.7 + heads * (columns * cell + 0.15) + 0.06 * _excess(target),
+        1.5 + layers * (rows * cell + 0.35) + 0.06 * _excess(source),
+    )
     figure, grid = plt.subplots(layers, heads, figsize=size, squeeze=False, layout="constrained")
     for (layer, head), axes in np.ndenumerate(grid):
         image = _cells(axes, words[layer][head].weights, top=1.0)
-        axes.set_xticks(range(columns), words[0][0].source if layer == 0 else [], rotation=90)
-        axes.set_yticks(range(rows), words[0][0].target if head == 0 else [])
+        axes.set_xticks(range(columns), source if layer == 0 else [], rotation=90)
+        axes.set_yticks(range(rows), target if head == 0 else [])
         axes.xaxis.tick_top()
         axes.tick_params(length=0, pad=2, colors=INK, labelsize=6)
         axes.set_xlabel(f"layer {layer}, head {head}", size=7, color=INK, labelpad=3)
@@ -131,6 +143,16 @@ def _cells(axes: Axes, weights: np.ndarray, *, top: float) -> AxesImage:
     return image
 
 
+def _labels(words: Sequence[str]) -> list[str]:
+    """Returns words, cut so that room is left for a map."""
+    return [word if len(word) <= LONGEST_LABEL else f"{word[: LONGEST_LABEL - 1]}…" for word in words]
+
+
+def _excess(labels: Sequence[str]) -> int:
+    """Returns the number of characters by which the longest label needs more room than usual words."""
+    return max(0, max(map(len, labels)) - 10)
+
+
 def _ceiling(weights: np.ndarray) -> float:
     """Returns the largest weight, rounded up to a tenth."""
     return min(1.0, max(0.1, float(np.ceil(weights.max() * 10 - 1e-9)) / 10))
@@ -185,6 +207,6 @@ def _save(figure: Figure, path: pathlib.Path) -> pathlib.Path:
             text.set_parse_math(False)  # words and names may hold a "$"
     _choose_fonts(figure)
     with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=160)
+        figure.savefig(temporary, dpi=min(160.0, LARGEST_SIDE / max(figure.get_size_inches())))
     plt.close(figure)
     return path

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 from jaxformer.errors import ConfigError
-from jaxformer.tasks.rundir import read_json
+from jaxformer.tasks.rundir import LOCK, read_json
 from jaxformer.training.account import read_starts
 from jaxformer.training.logging import read_log
 
@@ -21,7 +22,8 @@ class Run:
     path: pathlib.Path
     task: str
     state: str
-    """The reason for which the last start ended; "unfinished" if it did not say, because it runs or was killed."""
+    """Either "running" or "killed", as the lock of the run says; else the reason for which the last start ended; "not
+    started"; or "unfinished" if no file says more."""
     step: int
     steps: int
     results: Mapping[str, float]
@@ -34,8 +36,17 @@ def read_run(path: pathlib.Path) -> Run:
     """Reads the files of a run.
 
     Raises:
-      ConfigError: `path` is no run, or a file of it cannot be read.
+      ConfigError: `path` is no run, or a file of it cannot be read or is damaged.
     """
+    try:
+        return _read_run(path)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # of files that hold other things than a run
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{path} holds a damaged file: {type(error).__name__}: {error}") from error
+
+
+def _read_run(path: pathlib.Path) -> Run:
     if not (path / "config.json").exists():
         raise ConfigError(f"{path} is not a run: it has no config.json")
     saved = read_json(path / "config.json")
@@ -44,11 +55,11 @@ def read_run(path: pathlib.Path) -> Run:
     starts = read_starts(path / "time.json")
     provenance = read_json(path / "provenance.json") if (path / "provenance.json").exists() else {}
     step = max((entry["step"] for entry in log), default=0)
-    state = "not started" if not log else str(starts[-1].get("ended", "unfinished")) if starts else "unfinished"
+    ended = "not started" if not log else str(starts[-1].get("ended", "unfinished")) if starts else "unfinished"
     return Run(
         path,
         str(saved.get("task")),
-        state,
+        _locked(path) or ended,
         step,
         int(settings.get("train.steps", 0)),
         {**_results(log), **_scores(path)},
@@ -58,9 +69,18 @@ def read_run(path: pathlib.Path) -> Run:
 
 
 def find_runs(folder: pathlib.Path) -> list[Run]:
-    """Returns the runs in a folder and the folders below it, which may be runs themselves, by path."""
-    files = sorted(folder.rglob("config.json"))
-    return [read_run(file.parent) for file in files if "task" in read_json(file)]
+    """Returns the runs in a folder and the folders below it, which may be runs themselves, by path.
+
+    A run that cannot be read has the reason as its state.
+    """
+    runs = []
+    for file in sorted(folder.rglob("config.json")):
+        try:
+            if "task" in read_json(file):
+                runs.append(read_run(file.parent))
+        except ConfigError as error:
+            runs.append(Run(file.parent, "unknown", str(error), 0, 0, {}, {}, {}))
+    return runs
 
 
 def differences(a: Run, b: Run) -> dict[str, list[tuple[str, object, object]]]:
@@ -86,6 +106,18 @@ def flat(data: Any, path: str = "") -> dict[str, Any]:
     if not isinstance(data, dict):
         return {path: data}
     return {key: x for name, part in data.items() for key, x in flat(part, f"{path}.{name}" if path else name).items()}
+
+
+def _locked(path: pathlib.Path) -> str:
+    """Returns "running" if a process holds the lock of a run, "killed" if one left it behind, or an empty text."""
+    try:
+        with (path / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "running"
+    except OSError:  # there is no lock, it may not be read, or the filesystem has none
+        return ""
+    return "killed"
 
 
 def _results(log: list[dict[str, Any]]) -> dict[str, float]:

@@ -20,6 +20,7 @@ import shlex
 import socket
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 
 from jaxformer.errors import ConfigError
@@ -64,7 +65,7 @@ def _held_here(out: pathlib.Path) -> Iterator[None]:
     except OSError as error:
         _remove_empty(missing)
         if error.errno in _NO_SPACE:
-            raise
+            raise OSError(error.errno, error.strerror, str(out)) from error
         reason = "it is below a file or a broken link" if isinstance(error, FileExistsError) else error.strerror
         raise ConfigError(f"cannot write in {out}: {reason}; choose another directory") from error
     try:
@@ -116,7 +117,11 @@ def _acquired(path: pathlib.Path) -> int:
 
 def _lock(descriptor: int, path: pathlib.Path) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.1)  # a list of runs holds it for a moment, to see whether it is free
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         holder = _holder(descriptor)
         raise ConfigError(

@@ -11,6 +11,7 @@
       log.jsonl          every training step and validation, once
       time.json          where the time went, for each start
       profile/           with --profile: a trace of some steps
+      tracker.json       with `train.log_to`: the tracker's own name of the run
       curves.png         the loss curves
       .lock              while it is trained: the process that does so
 """
@@ -121,7 +122,7 @@ def release(out: pathlib.Path, vocabulary_files: Iterable[str]) -> None:
     """
     if holds_run(out):
         return
-    for name in ("config.json", "provenance.json", "init.json", *vocabulary_files):
+    for name in ("config.json", "provenance.json", "init.json", "tracker.json", *vocabulary_files):
         (out / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # missing, or not empty
         (out / "checkpoints").rmdir()
@@ -134,12 +135,21 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
       ConfigError: the file cannot be read, or holds no JSON object.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_table)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"cannot read {path}: it holds no JSON object")
     return data
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a JSON object, of which Python would take the last of two values with one name."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return table
 
 
 def write_provenance(out: pathlib.Path, *, start: Mapping[str, Any] | None = None, **facts: Any) -> None:

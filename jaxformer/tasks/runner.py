@@ -30,6 +30,7 @@ from jaxformer.tasks.validation import Validation as Validation
 from jaxformer.training.logging import JsonLog, TensorBoard
 from jaxformer.training.profile import profiled_steps
 from jaxformer.training.progress import peak_flops, print_line, reporter
+from jaxformer.training.tracking import check_tracker, tracker
 
 Path = str | os.PathLike[str]
 
@@ -66,6 +67,7 @@ def train(
     # All settings are checked before `out` is claimed, so that a mistake leaves no files.
     training.make_schedule(config.optimizer, steps=config.train.steps)
     _check_metric(task, config.train.metric)
+    check_tracker(config.train.log_to)
     task.check(config)
     _check_memory(task, config, placement)
     storage.shared_run(out, _files(task))
@@ -149,6 +151,8 @@ def _train(
             outputs.board = TensorBoard(out / "tensorboard", step=done) if config.train.tensorboard else None
             outputs.reporter = reporter(console, start=done, steps=config.train.steps)
             outputs.peak_flops = peak
+            if config.train.log_to:
+                outputs.hooks = (*outputs.hooks, tracker(config.train.log_to, out))
         try:
             result = training.fit(
                 trainer.step(),

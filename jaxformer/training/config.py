@@ -48,6 +48,9 @@ class TrainConfig:
     It must be longer than the first step, with its compilation, and than a whole validation."""
     tensorboard: bool = True
     """Write TensorBoard events."""
+    log_to: Literal["", "wandb", "mlflow"] = dataclasses.field(default="", metadata=PLACE)
+    """A tracker of experiments that receives the figures too: Weights & Biases or MLflow, as their own environment
+    variables set them up, such as WANDB_PROJECT, WANDB_MODE and MLFLOW_TRACKING_URI."""
 
     def __post_init__(self) -> None:
         at_least(1, self, "steps", "accumulate", "keep_last")

@@ -27,6 +27,11 @@ class MlflowHook(Hook):
         self._client, self._every = mlflow, every
         self._run = mlflow.start_run(**options)
 
+    @property
+    def identifier(self) -> str:
+        """The identifier by which MLflow knows the run."""
+        return str(self._run.info.run_id)
+
     def step(self, step: int, figures: Mapping[str, float]) -> None:
         """Records every `every`-th step."""
         if step % self._every == 0:

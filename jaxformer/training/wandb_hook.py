@@ -23,6 +23,11 @@ class WandbHook(Hook):
 
         self._run, self._every = wandb.init(**options), every
 
+    @property
+    def identifier(self) -> str:
+        """The identifier by which Weights & Biases knows the run."""
+        return str(self._run.id)
+
     def step(self, step: int, figures: Mapping[str, float]) -> None:
         """Records every `every`-th step."""
         if step % self._every == 0:

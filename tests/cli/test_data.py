@@ -40,3 +40,14 @@ def test_what_cannot_be_fetched(tmp_path, capsys):
     error = capsys.readouterr().err
     assert (len(error.splitlines()), "no corpus 'multi3k'" in error) == (1, True)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "broken"])
+def test_a_file_is_no_folder_for_the_corpus(tmp_path, capsys, name):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "broken").symlink_to("nowhere")
+    with pytest.raises(SystemExit, match="2"):
+        main.main(["data", "grammar", "--out", str(tmp_path / name)])
+    expected = f"--out: cannot write in '{tmp_path / name}': Not a directory; name a folder"
+    assert expected in capsys.readouterr().err.splitlines()[-1]
+    assert (tmp_path / "file").read_text() == "mine"

@@ -92,3 +92,12 @@ def test_a_run_that_may_only_be_read_is_shown_as_text(run, capsys):
     assert "attention.png" not in out
     assert err == f"warning: {run / 'attention.png'} is not saved: Permission denied\n"
     assert f"cannot write '{run / 'a.png'}': Permission denied" in capsys.readouterr().err
+
+
+def test_a_grid_of_a_run_that_may_only_be_read_is_refused_before_the_work(run, monkeypatch, capsys):
+    """It prints nothing besides its picture."""
+    monkeypatch.setattr(inspect, "load", lambda options, config, command: pytest.fail("the work has begun"))
+    with read_only(run), pytest.raises(SystemExit, match="2"):
+        main.main(["inspect", str(run), "--source", "A dog runs", "--grid"])
+    expected = f"cannot write '{run / 'attention.png'}': Permission denied; name another picture with --out"
+    assert expected in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """What commands share: the compile cache, the console, the settings that processes compare, the curves."""
 
 import json
+import logging
 
 import jax
 import pytest
@@ -74,3 +75,12 @@ def test_curves_are_drawn_from_the_log(tmp_path):
     (tmp_path / "log.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in log))
     assert runtime.draw_curves(tmp_path) == tmp_path / "curves.png"
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("_jax_settings")
+def test_warnings_look_alike_whoever_logs_first(monkeypatch, capsys):
+    """Python prints the first one bare, and those after a library has set up logging with the module's name."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    runtime.start(compile_cache=False)
+    logging.getLogger("jaxformer.somewhere").warning("no room")
+    assert capsys.readouterr().err == "WARNING: no room\n"

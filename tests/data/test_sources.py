@@ -1,9 +1,12 @@
 """Bad files get a message that names the file and the line."""
 
 import itertools
+import os
+import threading
 
 import pytest
 
+from jaxformer.data import sources
 from jaxformer.data.sources import Parallel, read_parallel, read_table, split_by_source
 from jaxformer.errors import DataError
 
@@ -44,6 +47,27 @@ def test_invalid_utf8_names_file_and_line(tmp_path):
         read_parallel(write(tmp_path / "bad", b"a\nb\xff\n"), tmp_path / "bad")
     with pytest.raises(DataError, match=r"mark, line 2: not UTF-8 \(byte 0xff\)"):
         read_parallel(write(tmp_path / "mark", b"\xef\xbb\xbfa\n\xff\n"), tmp_path / "mark")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"])
+def test_utf16_is_named(tmp_path, encoding):
+    """English without a byte order mark would be read as UTF-8, a NUL after each letter."""
+    path = write(tmp_path / "bad", "A dog runs.\nShe sings.\n".encode(encoding))
+    with pytest.raises(DataError, match=f"bad looks like {encoding[:6].upper()}; convert it, as by: iconv"):
+        read_parallel(path, path)
+
+
+@pytest.mark.timeout(60)
+def test_a_device_that_never_ends_is_refused(tmp_path, monkeypatch):
+    """A pipe, as of ``<(zcat file)`` in a shell, is read to its end."""
+    monkeypatch.setattr(sources, "LARGEST_STREAM", 1 << 16)
+    with pytest.raises(DataError, match=r"/dev/zero is no regular file and does not end after 65,536 bytes"):
+        sources.read_lines("/dev/zero")
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(b"a\n" * (1 << 15),))
+    writer.start()
+    assert len(sources.read_lines(tmp_path / "pipe")) == 1 << 15
+    writer.join()
 
 
 def test_missing_file(tmp_path):

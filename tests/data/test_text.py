@@ -23,7 +23,12 @@ def test_files_are_joined_in_order(tmp_path):
 
 @pytest.mark.parametrize(
     ("data", "message"),
-    [(b"", "a holds no text"), (b" \n\n", "a holds no text"), (b"x\n\xff\n", r"a, line 2: not UTF-8 \(byte 0xff\)")],
+    [
+        (b"", "a holds no text"),
+        (b" \n\n", "a holds no text"),
+        (b"x\n\xff\n", r"a, line 2: not UTF-8 \(byte 0xff\)"),
+        (b"one\rtwo\r", "a ends its lines with carriage returns alone"),
+    ],
 )
 def test_bad_files_are_named(tmp_path, data, message):
     good = write(tmp_path / "good", b"text")

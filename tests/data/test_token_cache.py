@@ -112,6 +112,14 @@ def test_a_cache_that_may_only_be_read_is_used_as_far_as_it_goes(tokenizer, tmp_
         assert "the tokenizer is not kept for later runs: [Errno 13] Permission denied" in caplog.text
 
 
+def test_what_a_kill_left_behind_is_removed(tokenizer, tmp_path):
+    left = tmp_path / ".tmp-0123abcd-key"
+    left.mkdir()
+    os.utime(left, (0, 0))
+    prepare(CORPUS, tokenizer, tmp_path)
+    assert not left.exists()
+
+
 @pytest.mark.faults
 def test_killed_while_preparing(tokenizer, tmp_path):
     """A SIGKILL at any time leaves no half corpus: the next call makes or finds a whole one."""

@@ -1,6 +1,7 @@
 """Pictures: written whole, in the format of the suffix, showing what they were given."""
 
 import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -63,6 +64,25 @@ def test_characters_of_no_installed_font_are_named(tmp_path, figures, monkeypatc
     plots.attention_map(Map(words, words, rows(0, 3, 3)), tmp_path / "map.png")
     shown = [label.get_text() for label in figures[0].axes[0].get_yticklabels()]
     assert shown == ["cat", "U+1F98A", "U+732B"]
+
+
+@pytest.mark.parametrize("draw", ["map", "grid"])
+def test_words_that_are_long_leave_room(tmp_path, figures, draw):
+    """Without room, matplotlib gives up the layout with a warning, which the tests turn into an error."""
+    word = "\N{REPLACEMENT CHARACTER}" * 100
+    if draw == "map":
+        plots.attention_map(Map(("a", word), (word,), rows(0, 1, 2)), tmp_path / "map.png")
+    else:
+        plots.head_grid(Pieces(("a", word), (word,), rows(0, 1, 1, 1, 2)), tmp_path / "map.png")
+    assert [label.get_text() for label in figures[0].axes[0].get_yticklabels()] == [f"{word[:23]}…"]
+
+
+def test_a_map_of_a_text_is_drawn_smaller(tmp_path, monkeypatch):
+    """Matplotlib refuses pictures of more than 65,536 pixels."""
+    monkeypatch.setattr(plots, "LARGEST_SIDE", 300)
+    words = tuple(f"w{i}" for i in range(20))
+    plots.attention_map(Map(words, ("a",), rows(0, 1, 20)), tmp_path / "map.png")
+    assert max(plt.imread(tmp_path / "map.png").shape) == pytest.approx(300, abs=1)
 
 
 def test_a_font_that_holds_a_character_is_used(tmp_path, figures):

@@ -17,6 +17,8 @@ from jaxformer.cli.main import main
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
 from jaxformer.tasks import run_lock, rundir
+from jaxformer.tasks.history import read_run
+from tests.tasks.small import small
 
 HOLDER = """
 import pathlib, sys, time
@@ -54,10 +56,22 @@ def test_a_killed_process_holds_nothing(tmp_path):
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(ConfigError, match=f"in use by process {holder.pid} "):
             enter(out)
+        rundir.claim(out, "translation", small(), ())
+        assert read_run(out).state == "running"
         holder.send_signal(signal.SIGKILL)
     assert (out / rundir.LOCK).exists()
+    assert read_run(out).state == "killed"
     enter(out)
-    assert list(out.iterdir()) == []
+    assert [path.name for path in out.iterdir()] == ["config.json"]
+    assert read_run(out).state == "not started"
+
+
+def test_a_list_of_runs_is_in_nobodys_way(tmp_path, monkeypatch):
+    """It holds the lock for a moment, to see whether it is free."""
+    with (tmp_path / rundir.LOCK).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        monkeypatch.setattr(run_lock.time, "sleep", lambda seconds: fcntl.flock(file, fcntl.LOCK_UN))
+        enter(tmp_path)
 
 
 def test_only_what_was_made_for_it_is_removed(tmp_path):
@@ -140,6 +154,7 @@ def test_a_place_that_cannot_be_written(tmp_path, monkeypatch, code, kind):
     with pytest.raises(kind, match=os.strerror(code)) as caught:
         enter(tmp_path / "a" / "run")
     assert type(caught.value) is kind
+    assert str(tmp_path / "a" / "run") in str(caught.value)
     monkeypatch.undo()
     enter(tmp_path / "a" / "run")
     assert list(tmp_path.iterdir()) == []

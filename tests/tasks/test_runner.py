@@ -1,9 +1,11 @@
 """The runner: what it refuses, and what it leaves behind."""
 
 import dataclasses
+import importlib.machinery
 import pathlib
 import re
 import runpy
+import sys
 from types import SimpleNamespace
 
 import jax
@@ -15,6 +17,7 @@ from jaxformer.config import changed
 from jaxformer.data.tokenizer import load_tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import registry, restore, rundir, runner
+from jaxformer.training import tracking
 from tests.contracts.task import quiet
 from tests.tasks.small import small
 
@@ -141,13 +144,46 @@ def test_the_python_lines_of_the_readme(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("['")
 
 
-def test_results_may_be_read_without_a_console(tmp_path, capsys):
-    """Progress goes to standard error, so that a script's own output stays clean."""
+def test_a_tracker_that_is_not_installed_is_named_before_anything_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracking.importlib.util, "find_spec", lambda name: None)
+    config = registry.configure("language_model", data={"text": "nowhere"}, train={"log_to": "wandb"})
+    with pytest.raises(ConfigError, match=r"train.log_to wandb needs a package: pip install 'jaxformer\[wandb\]'"):
+        jaxformer.train(config, tmp_path / "run", console=quiet())
+    assert not list(tmp_path.iterdir())
+
+
+class Told:
+    """In place of the module of Weights & Biases, and of its run."""
+
+    __spec__ = importlib.machinery.ModuleSpec("wandb", None)
+
+    def __init__(self):
+        self.options, self.logged, self.summary = [], [], {}
+
+    def init(self, **options):
+        self.options.append(options)
+        self.id = options["id"] or "new"
+        return self
+
+    def log(self, values, *, step):
+        self.logged.append((step, *values))
+
+    def finish(self, *, exit_code):
+        self.logged.append(("finished", exit_code))
+
+
+def test_results_may_be_read_without_a_console(tmp_path, capsys, monkeypatch):
+    """Progress goes to standard error, so that a script's own output stays clean.
+
+    The tracker that a setting names is told, and a start that resumes the run continues there.
+    """
+    wandb = Told()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
     config = registry.configure(
         "language_model",
         data={"text": str(tmp_path / "a.txt"), "length": 8, "batch_size": 8, "cache": str(tmp_path / "cache")},
         model={"d_model": 8, "num_heads": 1, "d_ff": 8, "num_layers": 1},
-        train={"steps": 1, "validate_every": 1, "tensorboard": False},
+        train={"steps": 1, "validate_every": 1, "tensorboard": False, "log_to": "wandb"},
         optimizer={"schedule": "constant"},
     )
     (tmp_path / "a.txt").write_text("".join(f"{pair.english}\n" for pair in demo.generate(30)))
@@ -156,6 +192,11 @@ def test_results_may_be_read_without_a_console(tmp_path, capsys):
     assert output.out == ""
     assert "validation loss" in output.err
     assert "WARNING" not in output.err
+    jaxformer.train(config, str(tmp_path / "run"), console=quiet())
+    assert [options["id"] for options in wandb.options] == [None, "new"]
+    assert wandb.options[0] == {"id": None, "resume": "allow", "name": "run"}
+    assert wandb.logged[0][:2] == (1, "validation/loss")
+    assert wandb.logged[1:] == [("finished", 0)] * 2
     same = changed(config, {"data": {"validation": str(tmp_path / "a.txt")}})
     jaxformer.train(same, str(tmp_path / "same"))
     assert "WARNING: the validation data are the training data" in capsys.readouterr().err

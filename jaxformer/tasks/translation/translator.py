@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +22,9 @@ from jaxformer.tasks.translation.config import DecodeConfig
 
 LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Padded source lengths: one program is compiled for each that occurs."""
+
+LONGEST = 32 * LADDER[-1]
+"""Tokens of the longest source of a model that has positions without a limit; a longer one is no sentence."""
 
 _BREAKS = str.maketrans(dict.fromkeys("\0\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029", " "))
 """Characters that end a line or a column; a model whose tokens are bytes can produce them."""
@@ -155,13 +157,14 @@ class Translator:
         for number, ids in enumerate(tokens, first):
             if len(ids) > self._max_positions:
                 raise DataError(
-                    f"sentence {number} has {len(ids)} tokens, but the model has {self._max_positions} positions"
+                    f"sentence {number} has {len(ids):,} tokens, but the model takes at most {self._max_positions:,}; "
+                    "split it"
                 )
 
     @property
     def _max_positions(self) -> int:
-        """The length of the longest sequence that has positions; most models have no limit."""
-        return self.net.config.length_limit or sys.maxsize
+        """The length of the longest sequence that is translated; most models have no limit of their own."""
+        return self.net.config.length_limit or LONGEST
 
     @property
     def _ways(self) -> int:

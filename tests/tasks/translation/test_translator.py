@@ -94,5 +94,7 @@ def test_refusals():
         translator().candidates(SENTENCES, n_best=4)
     short = translator(positions="learned", max_positions=12)
     assert len(short.translate(["She sings."])) == 1
-    with pytest.raises(DataError, match=r"sentence 2 has .* tokens, but the model has 12 positions"):
+    with pytest.raises(DataError, match=r"sentence 2 has .* tokens, but the model takes at most 12; split it"):
         short.translate(["She sings.", "The old man sees the house and the garden and the sea and the hills."])
+    with pytest.raises(DataError, match=r"sentence 1 has .* tokens, but the model takes at most 32,768; split it"):
+        translator().translate(["word " * 40_000])  # its program would be compiled for hours, or have no memory

@@ -1,0 +1,41 @@
+"""The tracker of experiments that a setting names; the hooks of `wandb_hook` and `mlflow_hook` take any options."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+
+from jaxformer.errors import ConfigError
+from jaxformer.files import write_text
+from jaxformer.training.mlflow_hook import MlflowHook
+from jaxformer.training.wandb_hook import WandbHook
+
+FILE = "tracker.json"
+"""The file of a run directory with the tracker's own name of the run."""
+
+
+def check_tracker(name: str) -> None:
+    """Checks, before any work is done, that the package of a tracker is installed.
+
+    Raises:
+      ConfigError: it is not.
+    """
+    if name and importlib.util.find_spec(name) is None:
+        raise ConfigError(f"train.log_to {name} needs a package: pip install 'jaxformer[{name}]'")
+
+
+def tracker(name: str, out: pathlib.Path) -> WandbHook | MlflowHook:
+    """Returns the hook of a tracker, under the name of the run directory `out`.
+
+    The identifier that the tracker gives the run is kept in `out`, so that a resumed training continues it there.
+    """
+    path = out / FILE
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    hook = (
+        WandbHook(id=known.get(name), resume="allow", name=out.name)
+        if name == "wandb"
+        else MlflowHook(run_id=known.get(name), run_name=out.name)
+    )
+    write_text(path, json.dumps(known | {name: hook.identifier}) + "\n")
+    return hook
