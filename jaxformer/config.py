@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import types
 import typing
@@ -21,6 +20,10 @@ T = TypeVar("T")
 
 PLACE = {"place": True}
 """Metadata of a setting that affects only where a run is computed: a run may be resumed with another value."""
+
+
+LARGEST_FLOAT = 3.4e38
+"""Larger numbers are infinite in float32, in which models compute."""
 
 
 def to_data(config: Any) -> Any:
@@ -101,14 +104,14 @@ def at_least(minimum: float, config: object, *names: str) -> None:
 
 
 def check_numbers(config: object) -> None:
-    """Checks that the numbers of a configuration and its parts are finite, and that counts fit in 32 bits.
+    """Checks that the numbers of a configuration and its parts are finite in float32, and that counts fit in 32 bits.
 
     Raises:
       ConfigError: one is not; the message has its dotted name.
     """
     for name, value in _numbers(config):
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{name} must be finite, got {value}")
+        if isinstance(value, float) and not abs(value) <= LARGEST_FLOAT:
+            raise ConfigError(f"{name} must be finite in float32, got {value}")
         if isinstance(value, int) and abs(value) >= 2**31 and not name.endswith("seed"):
             raise ConfigError(f"{name} must be less than 2**31, got {value}")
 

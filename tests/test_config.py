@@ -60,9 +60,10 @@ def test_bad_data_is_named(data, message):
 @pytest.mark.parametrize(
     ("part", "name", "value", "message"),
     [
-        ("decode", "max_ratio", math.inf, r"decode\.max_ratio must be finite, got inf"),
-        ("decode", "length_penalty", math.inf, r"decode\.length_penalty must be finite, got inf"),
-        ("data", "segmentation_alpha", math.nan, r"data\.segmentation_alpha must be finite, got nan"),
+        ("decode", "max_ratio", math.inf, r"decode\.max_ratio must be finite in float32, got inf"),
+        ("decode", "length_penalty", math.inf, r"decode\.length_penalty must be finite in float32, got inf"),
+        ("decode", "length_penalty", 1e39, r"decode\.length_penalty must be finite in float32, got 1e\+39"),
+        ("data", "segmentation_alpha", math.nan, r"data\.segmentation_alpha must be finite in float32, got nan"),
         ("model", "d_ff", 10**10, r"model\.d_ff must be less than 2\*\*31, got 10000000000"),
         ("data", "columns", [0, 10**10], r"data\.columns must be less than 2\*\*31"),
         ("optimizer", "learning_rate", 10**400, r"optimizer\.learning_rate: a number of 401 digits is too large"),

@@ -60,7 +60,7 @@ def locate(name: str, directory: str = "") -> pathlib.Path:
       ConfigError: it is an address, such as that of a bucket.
     """
     path = local_path(name).expanduser()
-    if path.is_absolute() or (not directory and path.exists()):
+    if path.is_absolute() or (not directory and os.path.exists(path)):  # False for a name that no file can have
         return path
     return local_path(directory or os.environ.get("JAXFORMER_DATA", "")) / path
 

@@ -149,6 +149,8 @@ def resolve(reference: str) -> TaskConfig:
       ConfigError: there is no such configuration; the message has the nearest name.
     """
     path, _, function = reference.partition(":")
+    if "\0" in reference:
+        raise ConfigError(f"no configuration {reference!r}: it holds a NUL")
     if reference.endswith(".json"):
         return read_config(pathlib.Path(reference))
     if path.endswith(".py"):

@@ -54,7 +54,9 @@ def holds_run(out: pathlib.Path) -> bool:
         if (out / "config.json").exists():
             # A training makes the folder of checkpoints before the first one.
             return (out / "log.jsonl").exists() or any((out / "checkpoints").glob("[0-9]*"))
-        if out.exists() and (not out.is_dir() or any(not _is_leftover(path) for path in out.iterdir())):
+        if out.exists() and not out.is_dir():
+            raise ConfigError(f"{out} is a file; a run is a directory")
+        if out.exists() and any(not _is_leftover(path) for path in out.iterdir()):
             raise ConfigError(f"{out} is not empty and holds no config.json; choose another directory")
     except OSError as error:
         raise ConfigError(f"cannot look into {out}: {error.strerror}; choose another directory") from error

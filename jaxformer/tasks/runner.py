@@ -68,6 +68,8 @@ def train(
     training.make_schedule(config.optimizer, steps=config.train.steps)
     _check_metric(task, config.train.metric)
     check_tracker(config.train.log_to)
+    if profile:
+        profiled_steps(profile, start=0, steps=config.train.steps)
     task.check(config)
     _check_memory(task, config, placement)
     storage.shared_run(out, _files(task))
@@ -145,7 +147,9 @@ def _train(
         outputs.checkpoints, done = checkpoints, int(state.step)
         if processes.first():
             outputs.profile = (
-                training.Profile(out / "profile", *profiled_steps(profile, start=done)) if profile else None
+                training.Profile(out / "profile", *profiled_steps(profile, start=done, steps=config.train.steps))
+                if profile
+                else None
             )
             outputs.log = JsonLog(out / "log.jsonl", step=done)
             outputs.board = TensorBoard(out / "tensorboard", step=done) if config.train.tensorboard else None

@@ -41,13 +41,13 @@ class Profile:
             jax.profiler.stop_trace()
 
 
-def profiled_steps(text: str, *, start: int) -> tuple[int, int]:
+def profiled_steps(text: str, *, start: int, steps: int) -> tuple[int, int]:
     """Returns the first and the last step of ``FIRST:LAST``, or of a number of steps after the tenth of this start.
 
     Raises:
-      ConfigError: the text is neither, or the first step is over.
+      ConfigError: the text is neither, or the first step is over, or after the last of a training of `steps` steps.
 
-    >>> profiled_steps("100:104", start=0), profiled_steps("5", start=200)
+    >>> profiled_steps("100:104", start=0, steps=300), profiled_steps("5", start=200, steps=300)
     ((100, 104), (211, 215))
     """
     match = re.fullmatch(r"(?:([1-9]\d{0,8}):)?([1-9]\d{0,8})", text)
@@ -56,4 +56,6 @@ def profiled_steps(text: str, *, start: int) -> tuple[int, int]:
     first, last = (int(match[1]), int(match[2])) if match[1] else (start + 11, start + 10 + int(match[2]))
     if not start < first <= last:
         raise ConfigError(f"the steps to profile must lie after step {start} and be in order, got {text}")
+    if first > steps:
+        raise ConfigError(f"the steps to profile must lie in the training, which ends at step {steps}, got {text}")
     return first, last

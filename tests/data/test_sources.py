@@ -70,6 +70,11 @@ def test_a_device_that_never_ends_is_refused(tmp_path, monkeypatch):
     writer.join()
 
 
+def test_a_name_that_no_file_can_have(tmp_path):
+    with pytest.raises(DataError, match=r"cannot read .*: File name too long"):
+        sources.read_lines(sources.locate("a" * 300))
+
+
 def test_missing_file(tmp_path):
     with pytest.raises(DataError, match=r"cannot read .*nowhere"):
         read_parallel(tmp_path / "nowhere", tmp_path / "nowhere")

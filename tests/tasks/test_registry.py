@@ -88,6 +88,7 @@ def test_a_function_that_needs_arguments_is_no_configuration(folder):
         ("nowhere.py:f", "no configuration file nowhere.py"),
         ("mine:_hidden", "no function '_hidden'"),
         ("../one:small", "no configuration"),
+        ("a\0b", "no configuration .*: it holds a NUL"),
         ("no.such.module:f", "No module named 'no'"),
         ("nowhere.json", "cannot read nowhere.json"),
     ],

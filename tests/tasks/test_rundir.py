@@ -37,6 +37,9 @@ def test_run_directories(tmp_path):
     config, run = small(), tmp_path / "run"
     assert rundir.holds_run(run) is False
     assert not run.exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file is a file; a run is a directory"):
+        rundir.holds_run(tmp_path / "file")
     rundir.claim(run, "translation", config, ())
     assert rundir.holds_run(run) is False  # nothing of it has happened
     (run / "checkpoints").mkdir()  # as `jaxformer evaluate` leaves it, where there is nothing to evaluate

@@ -22,7 +22,7 @@ def test_a_trace_has_the_steps_that_were_asked_for(tmp_path):
     assert b"jit(step)" in xplane.read_bytes()
 
 
-@pytest.mark.parametrize("text", ["0", "4:3", "a", "1:", "-3", "", "2:9"])
+@pytest.mark.parametrize("text", ["0", "4:3", "a", "1:", "-3", "", "2:9", "21:22", "99:101"])
 def test_steps_that_cannot_be_traced(text):
     with pytest.raises(ConfigError, match="the steps to profile must"):
-        profiled_steps(text, start=5)
+        profiled_steps(text, start=5, steps=20)
