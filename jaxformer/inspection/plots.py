@@ -25,7 +25,7 @@ DEFAULT_FONT = "DejaVu Sans"
 LARGEST_SIDE = 1 << 14
 """Pixels of the longer side of a PNG; matplotlib cannot draw more than 2 ** 16."""
 
-LONGEST_LABEL = 24
+LONGEST_LABEL = 20
 """Characters of a word beside a map, after which it is cut."""
 
 INK, QUIET, ACCENT, SCORE, GRID = "#1f2933", "#9aa5b1", "#c2410c", "#0f766e", "#d9dee4"
@@ -38,7 +38,8 @@ def attention_map(attention: Map, path: pathlib.Path, *, title: str | None = Non
     """
     rows, columns = attention.weights.shape
     source, target = _labels(attention.source), _labels(attention.target)
-    size = 2.2 + 0.42 * columns + 0.1 * _excess(target), 1.6 + 0.36 * rows + 0.07 * _excess(source)
+    width = 2.2 + 0.42 * columns + 0.15 * _excess(target) + 0.12 * _excess(source)  # the source's slant to the right
+    size = width, 1.6 + 0.36 * rows + 0.12 * _excess(source)
     figure, axes = plt.subplots(figsize=size, layout="constrained")
     image = _cells(axes, attention.weights, top=_ceiling(attention.weights))
     axes.scatter(attention.weights.argmax(1), np.arange(rows), s=14, color=ACCENT, linewidths=0, zorder=3)

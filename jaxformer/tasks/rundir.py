@@ -146,7 +146,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object, of which Python would take the last of two values with one name."""
+    """Returns a JSON object; of two values with one name, Python would take the last."""
     table = dict(pairs)
     if len(table) < len(pairs):
         names = [name for name, _ in pairs]

@@ -146,17 +146,9 @@ def _train(
         )
         outputs.checkpoints, done = checkpoints, int(state.step)
         if processes.first():
-            outputs.profile = (
-                training.Profile(out / "profile", *profiled_steps(profile, start=done, steps=config.train.steps))
-                if profile
-                else None
-            )
-            outputs.log = JsonLog(out / "log.jsonl", step=done)
-            outputs.board = TensorBoard(out / "tensorboard", step=done) if config.train.tensorboard else None
-            outputs.reporter = reporter(console, start=done, steps=config.train.steps)
             outputs.peak_flops = peak
-            if config.train.log_to:
-                outputs.hooks = (*outputs.hooks, tracker(config.train.log_to, out))
+            outputs.reporter = reporter(console, start=done, steps=config.train.steps)
+            _open(outputs, config.train, out, done, profile)
         try:
             result = training.fit(
                 trainer.step(),
@@ -176,6 +168,16 @@ def _train(
     say(f"{result.reason} at step {int(result.state.step):,}; {result.programs} compiled training programs")
     say(outputs.account.report())
     return result
+
+
+def _open(outputs: training.Outputs, config: training.TrainConfig, out: pathlib.Path, done: int, profile: str) -> None:
+    """Opens the files and the tracker of a run that has `done` steps."""
+    if profile:
+        outputs.profile = training.Profile(out / "profile", *profiled_steps(profile, start=done, steps=config.steps))
+    outputs.log = JsonLog(out / "log.jsonl", step=done)
+    outputs.board = TensorBoard(out / "tensorboard", step=done) if config.tensorboard else None
+    if config.log_to:
+        outputs.hooks = (*outputs.hooks, tracker(config.log_to, out))
 
 
 def _check_metric(task: AnyTask, metric: str) -> None:

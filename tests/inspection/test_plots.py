@@ -74,7 +74,7 @@ def test_words_that_are_long_leave_room(tmp_path, figures, draw):
         plots.attention_map(Map(("a", word), (word,), rows(0, 1, 2)), tmp_path / "map.png")
     else:
         plots.head_grid(Pieces(("a", word), (word,), rows(0, 1, 1, 1, 2)), tmp_path / "map.png")
-    assert [label.get_text() for label in figures[0].axes[0].get_yticklabels()] == [f"{word[:23]}…"]
+    assert [label.get_text() for label in figures[0].axes[0].get_yticklabels()] == [f"{word[:19]}…"]
 
 
 def test_a_map_of_a_text_is_drawn_smaller(tmp_path, monkeypatch):
