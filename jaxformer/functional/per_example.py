@@ -1,0 +1,63 @@
+"""Losses and gradients of each example of a batch, by ``jax.vmap`` of a loss of batches.
+
+They show what a model finds strange in its own training data: examples with a large loss, a large gradient, or a
+gradient that points away from that of examples that are known to be good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+from jaxtyping import Array, Float
+
+ParamsT = TypeVar("ParamsT")
+BatchT = TypeVar("BatchT")
+Loss = Callable[[ParamsT, BatchT], tuple[jax.Array, jax.Array]]
+"""``loss(params, batch) -> (sum, count)``, summed over a batch whose leaves ``[B, ...]`` begin with its examples."""
+
+
+def per_example_losses(
+    loss: Loss[ParamsT, BatchT], params: ParamsT, batch: BatchT
+) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    """Returns the sum and the count of the loss of each example; their sums over B are those of the batch.
+
+    An example is a batch of one row, so the loss must not mix examples, as batch normalization would. A row of padding
+    has the sum 0 and the count 0.
+
+    >>> import jax.numpy as jnp
+    >>> squares = lambda w, x: (((w * x) ** 2).sum(), jnp.float32(x.size))
+    >>> sums, counts = per_example_losses(squares, jnp.float32(2.0), jnp.array([[1.0, 1.0], [3.0, 0.0]]))
+    >>> sums.tolist(), counts.tolist()
+    ([8.0, 36.0], [2.0, 2.0])
+    """
+    return jax.vmap(lambda row: loss(params, row))(_rows(batch))
+
+
+def per_example_gradients(
+    loss: Loss[ParamsT, BatchT], params: ParamsT, batch: BatchT
+) -> tuple[ParamsT, tuple[Float[Array, " B"], Float[Array, " B"]]]:
+    r"""Returns the gradient of the sum of each example, ``[B, ...]`` for each leaf of `params`, and `per_example_losses`.
+
+    The gradient of the batch's mean loss, :math:`\sum_i s_i / \sum_i n_i`, is the sum of these gradients over B, divided
+    by the sum of the counts. The product of an example's gradient with that of another set is the example's influence
+    on the loss of that set in one step of gradient descent, and with itself the influence on its own loss (TracIn,
+    Pruthi et al. 2020).
+
+    Memory is that of B copies of `params`: take a few examples at a time.
+
+    >>> import jax.numpy as jnp
+    >>> squares = lambda w, x: (((w * x) ** 2).sum(), jnp.float32(x.size))
+    >>> gradients, _ = per_example_gradients(squares, jnp.float32(2.0), jnp.array([[1.0, 1.0], [3.0, 0.0]]))
+    >>> gradients.tolist()
+    [8.0, 36.0]
+    """
+    one = jax.value_and_grad(loss, has_aux=True)
+    (sums, counts), gradients = jax.vmap(lambda row: one(params, row))(_rows(batch))
+    return gradients, (sums, counts)
+
+
+def _rows(batch: BatchT) -> BatchT:
+    """Returns each example as a batch of one: leaves ``[B, 1, ...]``."""
+    return jax.tree.map(lambda leaf: leaf[:, None], batch)

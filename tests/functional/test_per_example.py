@@ -1,0 +1,92 @@
+"""Losses and gradients of single examples add up to those of their batch, whatever the padding around them."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, models, pure
+from jaxformer.data.batch import Batch
+from jaxformer.data.special_tokens import SpecialTokens
+from tests.modules.small import drawn, quick
+
+SHAPE = {"d_model": 8, "num_encoder_layers": 1, "num_decoder_layers": 1, "dropout": 0.0}
+CONFIGS = {
+    "transformer": (models.EncoderDecoder, models.EncoderDecoderConfig(12, 12, num_heads=2, d_ff=16, **SHAPE)),
+    "recurrent": (models.Seq2Seq, models.Seq2SeqConfig(12, 12, cell="gru", **SHAPE)),
+}
+SPECIAL = SpecialTokens(pad=0, bos=1, eos=2, unk=3)
+PAIRS = [([5, 6, 7], [8, 9]), ([4], [10, 4, 5, 6]), ([11, 4], [7])]
+
+
+def batch_of(pairs, rows=4, length=6):
+    """A batch with at least one row of padding."""
+    sources, targets = (([np.array(pair[side]) for pair in pairs]) for side in (0, 1))
+    return jax.tree.map(jnp.asarray, Batch.from_tokens(sources, targets, (rows, length, length), SPECIAL))
+
+
+class Network:
+    """A model with its loss; programs are compiled once."""
+
+    def __init__(self, name):
+        self.net = pure(*CONFIGS[name])
+        self.params = drawn(self.net.shapes)
+        self.whole = quick(jax.value_and_grad(self.loss, has_aux=True))
+        self.losses = quick(functools.partial(functional.per_example_losses, self.loss))
+        self.gradients = quick(functools.partial(functional.per_example_gradients, self.loss))
+
+    def loss(self, params, batch):
+        valid = {"source_valid": batch.source_valid, "target_valid": batch.target_valid}
+        return self.net.bind(params).cross_entropy(batch.source, batch.target, batch.labels, **valid, smoothing=0.1)
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def network(request):
+    return Network(request.param)
+
+
+def test_losses_sum_to_that_of_the_batch(network):
+    batch = batch_of(PAIRS)
+    sums, counts = network.losses(network.params, batch)
+    (total, count), _ = network.whole(network.params, batch)
+    assert counts.tolist() == [3, 5, 2, 0]
+    assert sums[3] == 0
+    np.testing.assert_allclose(sums.sum(), total, rtol=1e-5)
+    assert counts.sum() == count
+    for row, pair in enumerate(PAIRS):  # each is its own loss, not a share of the sum
+        (alone, _), _ = network.whole(network.params, batch_of([pair]))
+        np.testing.assert_allclose(sums[row], alone, rtol=1e-5)
+
+
+def test_gradients_average_to_that_of_the_batch(network):
+    batch = batch_of(PAIRS)
+    gradients, (sums, counts) = network.gradients(network.params, batch)
+    (_, count), whole = network.whole(network.params, batch)
+    mean = jax.tree.map(lambda leaf: leaf.sum(0) / counts.sum(), gradients)
+    expected = jax.tree.map(lambda leaf: leaf / count, whole)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), mean, expected)
+    _, alone = network.whole(network.params, batch_of(PAIRS[1:2]))
+    second = jax.tree.map(lambda leaf: leaf[1], gradients)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), second, alone)
+    np.testing.assert_allclose(sums, network.losses(network.params, batch)[0], rtol=1e-5)
+
+
+def test_padding_changes_nothing(network):
+    """Other tokens at padding change no bit; another length, other rows and another order change nothing but rounding."""
+    batch = batch_of(PAIRS)
+    other = Batch(
+        jnp.where(batch.source_valid, batch.source, 9),
+        batch.source_valid,
+        jnp.where(batch.target_valid, batch.target, 7),
+        jnp.where(batch.target_valid, batch.labels, 5),
+        batch.target_valid,
+    )
+    first = network.gradients(network.params, batch)
+    jax.tree.map(np.testing.assert_array_equal, first, network.gradients(network.params, other))
+    assert not any(leaf[3].any() for leaf in jax.tree.leaves(first))  # a row of padding
+    longer = network.gradients(network.params, batch_of(PAIRS[::-1], rows=5, length=9))
+    backward = jax.tree.map(lambda leaf: leaf[:3][::-1], longer)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    jax.tree.map(close, jax.tree.map(lambda leaf: leaf[:3], first), backward)
