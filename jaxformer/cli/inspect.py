@@ -58,7 +58,8 @@ def main(arguments: Sequence[str]) -> int:
     layer, head = options.layer, options.head
     if layer is None and head is None and not options.mean:
         layer, head = attention_maps.most_aligned(pieces)
-        print(f"decoder layer {layer}, head {head}, which aligns most words (see --layer, --head, --mean)")
+        if pieces.weights.shape[:2] != (1, 1):  # there is a choice
+            print(f"decoder layer {layer}, head {head}, which aligns most words (see --layer, --head, --mean)")
     words = attention_maps.by_word(attention_maps.select(pieces, layer=layer, head=head))
     print(attention_maps.as_table(words) if options.table else attention_maps.as_text(words))
     if options.out:

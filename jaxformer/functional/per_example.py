@@ -7,7 +7,7 @@ gradient that points away from that of examples that are known to be good.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 from jaxtyping import Array, Float
@@ -38,12 +38,12 @@ def per_example_losses(
 def per_example_gradients(
     loss: Loss[ParamsT, BatchT], params: ParamsT, batch: BatchT
 ) -> tuple[ParamsT, tuple[Float[Array, " B"], Float[Array, " B"]]]:
-    r"""Returns the gradient of the sum of each example, ``[B, ...]`` for each leaf of `params`, and `per_example_losses`.
+    r"""Returns the gradient of the sum of each example, with leaves ``[B, ...]``, and the `per_example_losses`.
 
-    The gradient of the batch's mean loss, :math:`\sum_i s_i / \sum_i n_i`, is the sum of these gradients over B, divided
-    by the sum of the counts. The product of an example's gradient with that of another set is the example's influence
-    on the loss of that set in one step of gradient descent, and with itself the influence on its own loss (TracIn,
-    Pruthi et al. 2020).
+    The gradient of the batch's mean loss, :math:`\sum_i s_i / \sum_i n_i`, is the sum of these gradients over B,
+    divided by the sum of the counts. The product of an example's gradient with that of another set is the example's
+    influence on the loss of that set in one step of gradient descent, and with itself the influence on its own loss
+    (TracIn, Pruthi et al. 2020).
 
     Memory is that of B copies of `params`: take a few examples at a time.
 

@@ -124,13 +124,19 @@ def _train(
 ) -> training.Result:
     """Trains in a run directory that is claimed."""
     say = functools.partial(print_line, console)
-    data = _prepare(task, config, corpus, out, placement, say)
+    data = _prepare(task, config, corpus, out, say)
     if resumed:
         rundir.check_vocabulary(out, data.vocabulary.fingerprint)
     if processes.first():
         _write_provenance(out, config, corpus, data, placement)
     trainer = make_trainer(task, config, data.vocabulary.vocab_size, placement)
     abstract = trainer.abstract_state()
+    ways = placement.length_ways
+    if uneven := [length for length in data.lengths if length % ways]:  # after a mesh that does not fit was refused
+        say(
+            f"outside attention, batches of lengths {', '.join(map(str, uneven))} are not sharded, because {ways} does "
+            f"not divide them; with --data.length-multiple {ways} it does"
+        )
     timeout = training.save_seconds(abstract)
     with training.Checkpoints(out / "checkpoints", keep_last=config.train.keep_last, timeout=timeout) as checkpoints:
         restored = checkpoints.restore_latest(abstract) if resumed else None
@@ -211,9 +217,7 @@ def _claim(out: pathlib.Path, task: AnyTask, config: TaskConfig) -> None:
                     shutil.copyfile(source / name, out / name)
 
 
-def _prepare(
-    task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Path, placement: Placement, say: Say
-) -> Data[Any]:
+def _prepare(task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Path, say: Say) -> Data[Any]:
     """Returns the prepared data of the task, and reports it."""
     began = time.perf_counter()
     data = task.prepare(config, corpus, out)
@@ -222,12 +226,6 @@ def _prepare(
     if corpus.fingerprints["validation"] == corpus.fingerprints["train"]:
         say("WARNING: the validation data are the training data: validations and `best` say nothing about new data")
     say(f"data prepared in {time.perf_counter() - began:.1f} s")
-    ways = placement.length_ways
-    if uneven := [length for length in data.lengths if length % ways]:
-        say(
-            f"outside attention, batches of lengths {', '.join(map(str, uneven))} are not sharded, because {ways} does "
-            f"not divide them; with --data.length-multiple {ways} it does"
-        )
     return data
 
 

@@ -48,7 +48,9 @@ class Trainer(Generic[BatchT]):
         used = {axis for entry in entries if entry for axis in ((entry,) if isinstance(entry, str) else entry)}
         for axis, size in mesh.shape.items():
             if size > 1 and axis not in used:
-                raise ConfigError(f"mesh axis {axis} = {size} cuts nothing of this model")
+                raise ConfigError(
+                    f"mesh axis {axis} = {size} cuts nothing of this model; give its devices to another, such as data"
+                )
         return shardings
 
     @functools.cached_property

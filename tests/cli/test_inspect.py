@@ -13,12 +13,13 @@ WEIGHTS[1, 0] = [[0.9, 0.05, 0.05], [0.05, 0.9, 0.05]]  # of all heads, this one
 
 
 class Fixed(Translator):
-    def __init__(self):
+    def __init__(self, weights=WEIGHTS):
         """A translator without a model."""
+        self.weights = weights
 
     def attention(self, source, target=None):
         assert source == "A dog runs"
-        return Pieces(("▁A", "▁dog", "▁runs"), ("▁Un", f"▁{target or 'chien'}"), WEIGHTS)
+        return Pieces(("▁A", "▁dog", "▁runs"), ("▁Un", f"▁{target or 'chien'}"), self.weights)
 
 
 @pytest.fixture
@@ -35,6 +36,14 @@ def test_the_head_that_aligns_most_words_is_drawn(run, capsys):
     assert "chien" in out
     assert out.splitlines()[-1] == str(run / "attention.png")
     assert (run / "attention.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_only_map_needs_no_choice(run, monkeypatch, capsys):
+    monkeypatch.setattr(inspect, "load", lambda options, config, command: Fixed(WEIGHTS[:1, :1]))
+    assert inspect.main([str(run), "--source", "A dog runs"]) == 0
+    out = capsys.readouterr().out
+    assert "chien" in out
+    assert "head" not in out
 
 
 def test_a_chosen_head_a_mean_and_a_translation_of_your_own(run, capsys):

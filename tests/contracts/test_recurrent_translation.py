@@ -9,6 +9,8 @@ import pytest
 
 import jaxformer
 from jaxformer import models
+from jaxformer.cli import runtime
+from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.models import costs
@@ -78,9 +80,36 @@ def without_attention(net):
     return dataclasses.replace(net, config=dataclasses.replace(net.config, attention="none"))
 
 
-def test_a_mesh_axis_of_lengths_is_refused(config, run):
-    with pytest.raises(ConfigError, match=r"^mesh axis context = 2 cuts nothing of this model$"):
-        trainer_on(config, run, "data=2,context=2").params_shardings
+def test_a_mesh_axis_of_lengths_is_refused_in_one_line(config, run, tmp_path, monkeypatch, capsys):
+    """A step needs the one before it, so that a mesh cannot shard lengths; nothing is left of the attempt."""
+    monkeypatch.setattr(runtime, "join", lambda config, out, devices: None)
+    words = ["--mesh", "data=4,context=2", "--data.max_length", "15", "--out", str(tmp_path / "new")]
+    assert main(["train", str(run / "config.json"), *words]) == 2
+    *report, error = capsys.readouterr().err.splitlines()
+    expected = "mesh axis context = 2 cuts nothing of this model; give its devices to another, such as data"
+    assert error == f"jaxformer train: {expected}"
+    assert not any("sharded" in line or "context" in line for line in report)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["--model.attention", "cosine"], "invalid choice 'cosine' for argument '--model.attention'. Expected one of "),
+        (["--model.cell", "elman"], "invalid choice 'elman' for argument '--model.cell'. Expected one of "),
+        (["--model.d_hidden", "33"], "d_hidden must be even, half for each direction of the encoder, got 33"),
+        (["--model.d_hidden", "0"], "d_hidden must be at least 1, got 0"),
+        (["--model.d_attention", "-1"], "d_attention must be at least 1, got -1"),
+        (["--model.input_feeding"], "input_feeding is for attention dot, general or concat, got 'additive', "),
+        (["--model.num_heads", "4"], "unknown setting --model.num_heads"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_in_one_line(settings, message, tmp_path, capsys):
+    assert main(["train", "demo", "--model.kind", "recurrent", *settings, "--out", str(tmp_path / "new")]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "new").exists()
 
 
 def test_costs_are_those_of_the_model(config, run):

@@ -74,7 +74,7 @@ def test_gradients_average_to_that_of_the_batch(network):
 
 
 def test_padding_changes_nothing(network):
-    """Other tokens at padding change no bit; another length, other rows and another order change nothing but rounding."""
+    """Other tokens at padding change no bit; another length and other rows change nothing but rounding."""
     batch = batch_of(PAIRS)
     other = Batch(
         jnp.where(batch.source_valid, batch.source, 9),

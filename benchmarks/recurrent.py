@@ -1,0 +1,83 @@
+"""GRU and LSTM side by side: this library and PyTorch, forward, and forward with the gradient.
+
+Each side runs in its own process, and the sides take turns. Both have the same input and weights, and their outputs and
+gradients are compared. A ratio is the median of the ratios of all rounds, between their quartiles.
+
+    python -m benchmarks.recurrent --torch-python PATH
+    python -m benchmarks.recurrent --torch-python PATH --cells lstm --shapes 64x32x256x256 --rounds 15
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+
+import numpy as np
+
+from benchmarks.positions import processor
+from benchmarks.sides.recurrent_data import GATES
+from benchmarks.worker import Side
+
+SIDES = {"ours": "benchmarks.sides.recurrent", "torch": "benchmarks.sides.recurrent_torch"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = ["32x32x128x128", "64x32x256x256", "64x32x512x512", "16x256x256x256"]
+    parser.add_argument("--cells", nargs="+", choices=GATES, default=["gru", "lstm"])
+    parser.add_argument("--shapes", nargs="+", default=default, help="BxTxDxH each")
+    parser.add_argument("--passes", nargs="+", choices=("forward", "gradient"), default=["forward", "gradient"])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=10, help="calls in a round")
+    parser.add_argument("--torch-python", default=sys.executable, help="an interpreter that has PyTorch and NumPy")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the figures")
+    args = parser.parse_args()
+    results = []
+    print(f"{processor()}, {len(os.sched_getaffinity(0))} cores")
+    print(f"{'':30s}{'ours ms':>9s}{'torch ms':>10s}{'ratio':>8s}{'quartiles':>16s}{'difference':>12s}")
+    for text in args.shapes:
+        for cell in args.cells:
+            for what in args.passes:
+                spec = {"cell": cell, "shape": list(map(int, text.split("x"))), "backward": what == "gradient"}
+                row = {"shape": text, "cell": cell, "pass": what, **measure(spec, args)}
+                results.append(row)
+                (low, middle, high), (ours, theirs) = row["ratio"], (row[side]["seconds"] * 1e3 for side in SIDES)
+                print(
+                    f"{cell:5s}{text:16s}{what:9s}{ours:9.2f}{theirs:10.2f}"
+                    f"{middle:8.2f}{f'{low:.2f} to {high:.2f}':>16s}{row['difference']:12.1e}",
+                    flush=True,
+                )
+    if args.out:
+        header = {"date": datetime.date.today().isoformat(), "processor": processor()}
+        header |= {"cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()}
+        header |= {"command": "python -m benchmarks.recurrent " + " ".join(sys.argv[1:])}
+        args.out.write_text(json.dumps(header | {"results": results}, indent=1) + "\n")
+
+
+def measure(spec: dict, args: argparse.Namespace) -> dict:
+    """Measures both sides in turn; returns their figures, the quartiles of ratios, and the largest difference."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = {name: str(pathlib.Path(folder) / f"{name}.npz") for name in SIDES}
+        pythons = {"ours": sys.executable, "torch": args.torch_python}
+        sides = {name: Side(name, SIDES[name], spec | {"save": files[name]}, python=pythons[name]) for name in SIDES}
+        ratios = []
+        for turn in range(args.rounds):
+            for name in sorted(sides, reverse=turn % 2 == 1):
+                sides[name].round(args.steps)
+            ours, theirs = (statistics.median(side.seconds[-args.steps :]) for side in sides.values())
+            ratios.append(ours / theirs)
+        figures = {name: side.close() for name, side in sides.items()}
+        mine, theirs = (np.load(files[name]) for name in SIDES)
+        scale = lambda x: max(1.0, float(np.abs(x).max()))
+        difference = max(float(np.abs(mine[name] - theirs[name]).max()) / scale(theirs[name]) for name in theirs.files)
+    return figures | {"ratio": [float(x) for x in np.quantile(ratios, (0.25, 0.5, 0.75))], "difference": difference}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""PyTorch's recurrent networks, one layer."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from benchmarks.sides.pytorch import product as product
+from benchmarks.sides.pytorch import versions as versions
+from benchmarks.sides.recurrent_data import arrays, save
+
+
+def build(spec):
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    kind = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[spec["cell"]]
+    layer = kind(*spec["shape"][2:], batch_first=True)
+    x, upstream, weights = arrays(spec)
+    with torch.no_grad():
+        for own, weight in zip(layer.parameters(), weights, strict=True):
+            own.copy_(torch.tensor(weight))
+    x, upstream = torch.tensor(x, requires_grad=spec["backward"]), torch.tensor(upstream)
+
+    def once():
+        if not spec["backward"]:
+            with torch.no_grad():
+                return (layer(x)[0],)
+        output = layer(x)[0]
+        return output, *torch.autograd.grad(output, [x, *layer.parameters()], upstream)
+
+    save(spec, [leaf.detach().numpy() for leaf in once()])
+    return once

@@ -1,0 +1,216 @@
+"""Ranks the training pairs of Multi30k by what a model finds strange in them, and by no rule about text.
+
+    python -m experiments.data_ranking --data-dir data --out runs/data-ranking
+    python -m experiments.data_ranking --smoke --out runs/smoke       # half a minute, on the built-in corpus
+
+A small translator trains for a few minutes. Then each training pair gets its loss and its gradient, and the pairs are
+ranked by four figures. The same command resumes either part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import functools
+import json
+import pathlib
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.progress import track
+
+import jaxformer
+from experiments.translation import multi30k
+from jaxformer import demo, functional
+from jaxformer.config import changed
+from jaxformer.data.batch import Batch
+from jaxformer.data.batch_plan import make_batch_plan
+from jaxformer.data.pipeline import make_batch
+from jaxformer.files import replacing, write_text
+from jaxformer.models.config import EncoderDecoderConfig
+from jaxformer.tasks import registry
+from jaxformer.tasks.translation import TranslationConfig
+from jaxformer.training.config import OptimizerConfig
+
+FIGURES = {
+    "loss": "nats per target token",
+    "loss of the sentence": "nats",
+    "self-influence": "squared norm of the gradient of the mean loss: how much a step on the pair lowers its loss",
+    "influence": "minus its product with the gradient of the validation loss: how much a step on the pair raises that",
+}
+MULTI30K_PLACEHOLDERS = (16510, 16664)
+"""The lines of the training part, counted from 1, whose German is a placeholder. No figure knows them."""
+ROWS_OF_A_PART = 1500
+"""The pairs that are ranked between two saves."""
+
+
+def training_config(directory: str) -> TranslationConfig:
+    """Returns Multi30k's configuration with a smaller model, for a few minutes on one core."""
+    config = dataclasses.replace(
+        multi30k.en_de(),
+        name="data ranking",
+        model=EncoderDecoderConfig(
+            d_model=128,
+            num_heads=4,
+            d_ff=256,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            dropout=0.1,
+            norm_position="pre",
+        ),
+        optimizer=OptimizerConfig(learning_rate=5e-3, warmup_steps=100, cooldown=0.3),
+    )
+    train = {"steps": 600, "validate_every": 300, "checkpoint_every": 150, "keep_last": 1, "tensorboard": False}
+    data = {"directory": directory, "tokens_per_batch": 2048, "vocab_size": 4000, "num_shapes": 4}
+    return changed(config, {"train": train, "data": data, "decode": {"validation_sentences": 0}})
+
+
+def smoke_config(folder: pathlib.Path) -> tuple[TranslationConfig, tuple[int, ...]]:
+    """Writes a corpus of the built-in grammar with two placeholders; returns a tiny configuration and their lines."""
+    pairs, lines = demo.generate(900), (211, 503)
+    french = [pair.french for pair in pairs]
+    for line in lines:
+        french[line - 1] = "@@"
+    files = {"train": (0, 800), "val": (800, 850), "test_2016": (850, 900)}
+    for name, (start, stop) in files.items():
+        for side, text in (("en", [pair.english for pair in pairs]), ("de", french)):
+            write_text(folder / "multi30k" / f"{name}.{side}", "".join(f"{line}\n" for line in text[start:stop]))
+    train = {"steps": 150, "validate_every": 150, "checkpoint_every": 150}
+    sizes = {"data": {"vocab_size": 500, "num_shapes": 1, "max_length": 64}, "train": train}
+    sizes["model"] = {"d_model": 32, "d_ff": 64}
+    sizes["optimizer"] = {"learning_rate": 1e-2, "warmup_steps": 20}
+    return changed(training_config(str(folder)), sizes), lines
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def figures_of(loss: Any, params: Any, good: Any, batch: Batch) -> jax.Array:
+    """Returns ``[B, 4]``, the `FIGURES` of each pair; `good` is the mean gradient of pairs that are trusted."""
+    gradients, (sums, counts) = functional.per_example_gradients(loss, params, batch)
+    length = jnp.where(counts > 0, counts, 1.0)
+    rows = jax.tree.map(lambda leaf: leaf.reshape(len(sums), -1), gradients)
+    square = sum(jnp.square(leaf).sum(1) for leaf in jax.tree.leaves(rows)) / length**2
+    product = sum(jax.tree.leaves(jax.tree.map(lambda leaf, mean: leaf @ mean.reshape(-1), rows, good))) / length
+    return jnp.stack([sums / length, sums, square, -product], 1)
+
+
+class Ranking:
+    """A trained translator, and the figures of the pairs that it was trained on."""
+
+    def __init__(self, config: TranslationConfig, run: pathlib.Path):
+        translator: Any = jaxformer.load(run)
+        self.params, self.steps = translator.params, translator.steps
+        self.corpus = registry.task_of(config).read(config)
+        if skipped := [*self.corpus.train.empty, *self.corpus.train.overlong]:
+            raise SystemExit(f"lines are counted, so none may be left out, but these are: {skipped[:5]}")
+        data: Any = registry.task_of(config).prepare(config, self.corpus, run)
+        self.tokens, _ = data.train
+        network = registry.task_of(config).network(config, data.vocabulary.vocab_size)
+        self.loss, self.num_parameters = network.validation_loss, network.num_parameters
+        self._batches = functools.partial(data.validation_batches, np.arange)
+        # Few pairs at a time: each has a gradient as large as the model.
+        budget = {"tokens_per_batch": 512, "multiple_of": 1}
+        budget |= {"max_length": config.data.max_length, "num_shapes": config.data.num_shapes}
+        self.plan = make_batch_plan(*self.tokens.lengths(), **budget, shuffle=False)
+
+    def validation(self) -> tuple[float, Any]:
+        """Returns the mean loss of the validation pairs, and its gradient."""
+        step = jax.jit(jax.value_and_grad(self.loss, has_aux=True))
+        total, count, gradient = 0.0, 0.0, jax.tree.map(jnp.zeros_like, self.params)
+        for batch in self._batches():
+            (part, number), own = step(self.params, batch)
+            total, count, gradient = total + part, count + number, jax.tree.map(jnp.add, gradient, own)
+        return float(total / count), jax.tree.map(lambda leaf: leaf / count, gradient)
+
+    def figures(self, folder: pathlib.Path, good: Any) -> np.ndarray:
+        """Returns ``[pairs, 4]``; NaN for pairs that are too long. Each part is saved in `folder`."""
+        result = np.full((len(self.tokens), len(FIGURES)), np.nan)
+        rows = max(rows for rows, _, _ in self.plan.shapes)
+        starts = range(0, self.plan.steps_per_epoch, size := max(1, ROWS_OF_A_PART // rows))
+        folder.mkdir(parents=True, exist_ok=True)
+        for start in track(starts, "pairs", total=len(starts)):
+            path = folder / f"{start:06d}.npy"
+            if not path.exists():
+                steps = range(start, min(start + size, self.plan.steps_per_epoch))
+                with replacing(path) as temporary, temporary.open("wb") as file:
+                    np.save(file, np.concatenate([self._figures(step, good) for step in steps]))
+            part = np.load(path)
+            result[part[:, 0].astype(int)] = part[:, 1:]
+        return result
+
+    def _figures(self, step: int, good: Any) -> np.ndarray:
+        """Returns the index and the figures of each pair of a batch."""
+        (_, pairs, _), batch = self.plan.batch(step), make_batch(self.tokens, self.plan, step)
+        return np.column_stack([pairs, figures_of(self.loss, self.params, good, batch)[: len(pairs)]])
+
+
+def ranked(figures: np.ndarray) -> np.ndarray:
+    """Returns the lines, counted from 1, with the largest figure first; equal ones in their order, NaN last."""
+    return np.argsort(-figures, kind="stable") + 1
+
+
+def main(arguments: Sequence[str] | None = None) -> Mapping[str, Any]:
+    """Trains, ranks, writes ``results.json`` and ``first.tsv``, and returns the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", default="", help="the folder that holds multi30k; default: JAXFORMER_DATA")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="the folder of the run and its results")
+    parser.add_argument("--smoke", action="store_true", help="a small run on the built-in corpus with two placeholders")
+    parser.add_argument("--first", type=int, default=100, help="the number of pairs to look at")
+    options = parser.parse_args(arguments)
+    config, lines = training_config(options.data_dir), MULTI30K_PLACEHOLDERS
+    if options.smoke:
+        config, lines = smoke_config(options.out)
+    began = time.perf_counter()
+    trained = jaxformer.train(config, options.out / "run")
+    if trained.reason != "done":
+        raise SystemExit(f"the training ended early ({trained.reason}); the same command resumes it")
+    after_training = time.perf_counter()
+    ranking = Ranking(config, options.out / "run")
+    loss, good = ranking.validation()
+    figures = ranking.figures(options.out / "parts", good)
+    orders = {name: ranked(figures[:, i]) for i, name in enumerate(FIGURES)}
+    rank = lambda order, line: int(np.flatnonzero(order == line)[0]) + 1
+    ranks = {name: {str(line): rank(order, line) for line in lines} for name, order in orders.items()}
+    results = {
+        "date": datetime.date.today().isoformat(),
+        "processor": _processor(),
+        "versions": {"python": platform.python_version(), "jax": jax.__version__, "jaxformer": jaxformer.__version__},
+        "model": {"parameters": ranking.num_parameters, "steps": list(ranking.steps), "validation loss": loss},
+        "seconds": {"training": after_training - began, "ranking": time.perf_counter() - after_training},
+        "pairs": len(figures),
+        "left out": int(np.isnan(figures[:, 0]).sum()),
+        "ranks of the placeholders": ranks,
+        "first lines": {name: order[: options.first].tolist() for name, order in orders.items()},
+    }
+    write_text(options.out / "results.json", json.dumps(results, indent=1) + "\n")
+    write_text(options.out / "first.tsv", _shown(ranking.corpus.train, orders, figures, options.first))
+    print(f"{len(figures):,} pairs, validation loss {loss:.3f}; lines of placeholders and their ranks:")
+    for name in FIGURES:
+        print(f"  {name:22}" + ", ".join(f"{line}: {rank:,}" for line, rank in ranks[name].items()))
+    print(f"the first {options.first} of each: {options.out / 'first.tsv'}")
+    return results
+
+
+def _processor() -> str:
+    path = pathlib.Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.processor())
+
+
+def _shown(pairs: Any, orders: Mapping[str, np.ndarray], figures: np.ndarray, number: int) -> str:
+    """Returns a table of the first pairs of each ranking, to be read by a person."""
+    rows = ["ranking\trank\tline\tfigure\tsource\ttarget"]
+    for i, (name, order) in enumerate(orders.items()):
+        for rank, line in enumerate(order[:number], 1):
+            text = f"{pairs.source[line - 1]}\t{pairs.target[line - 1]}"
+            rows.append(f"{name}\t{rank}\t{line}\t{figures[line - 1, i]:.4f}\t{text}")
+    return "".join(f"{row}\n" for row in rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The ranking of training data: its figures by their definitions, and the whole experiment on a small corpus."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.data_ranking import __main__ as ranking
+from jaxformer.errors import ConfigError
+
+
+def loss(weights, rows):
+    """The squares of ``x w - y``, and how many there are: all but the first entry of a row may be padding."""
+    x, y, valid = rows
+    return jnp.where(valid, jnp.square(x @ weights - y), 0.0).sum(), valid.sum().astype(jnp.float32)
+
+
+def mean(weights, rows):
+    total, count = loss(weights, rows)
+    return total / count
+
+
+def test_figures_are_what_they_say():
+    """Influence is the change of the good rows' loss after a small step on one row, self-influence of its own loss."""
+    draw = np.random.default_rng(0)
+    weights, step = jnp.asarray(draw.standard_normal(3), jnp.float32), 1e-3
+    arrays = lambda rows: (draw.standard_normal((rows, 4, 3)), draw.standard_normal((rows, 4)))
+    valid = jnp.arange(4) < jnp.array([[4], [2], [1]])
+    rows, good = (
+        (*(jnp.asarray(x, jnp.float32) for x in arrays(n)), v) for n, v in ((3, valid), (5, jnp.ones((5, 4), bool)))
+    )
+    got = ranking.figures_of(loss, weights, jax.grad(mean)(weights, good), rows)
+    for i, own in enumerate(got.tolist()):
+        row = jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], rows)
+        moved = weights - step * jax.grad(mean)(weights, row)
+        own_drop, good_rise = (float(mean(weights, x) - mean(moved, x)) for x in (row, good))
+        np.testing.assert_allclose(own[:2], [mean(weights, row), loss(weights, row)[0]], rtol=1e-5)
+        np.testing.assert_allclose(own[2:], [own_drop / step, -good_rise / step], rtol=0.05, atol=0.05)
+
+
+def test_the_largest_comes_first_and_nan_last():
+    assert ranking.ranked(np.array([1.0, np.nan, 3.0, 1.0])).tolist() == [3, 1, 4, 2]
+
+
+@pytest.mark.full
+def test_placeholders_are_surfaced_and_the_command_resumes(tmp_path, monkeypatch, capsys):
+    words = ["--smoke", "--out", str(tmp_path)]
+    results = ranking.main(words)
+    assert results["pairs"] == 800
+    assert results["left out"] == 0
+    for name in ("loss", "self-influence", "influence"):
+        assert max(results["ranks of the placeholders"][name].values()) <= 10, name
+    assert len((tmp_path / "first.tsv").read_text().splitlines()) == 401
+
+    last = max((tmp_path / "parts").iterdir())
+    last.unlink()
+    calls, figures_of = [], ranking.figures_of
+    monkeypatch.setattr(ranking, "figures_of", lambda *given: calls.append(0) or figures_of(*given))
+    again = ranking.main(words)
+    assert len(calls) == 1 + (len(list((tmp_path / "parts").iterdir())) > 1) or 0 < len(calls) < 60
+    assert again["first lines"] == results["first lines"]
+
+
+def test_data_that_are_missing_are_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"multi30k/train\.en"):
+        ranking.main(["--data-dir", str(tmp_path), "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
