@@ -56,18 +56,18 @@ def training_config(directory: str) -> TranslationConfig:
         multi30k.en_de(),
         name="data ranking",
         model=EncoderDecoderConfig(
-            d_model=128,
+            d_model=64,
             num_heads=4,
-            d_ff=256,
+            d_ff=128,
             num_encoder_layers=1,
             num_decoder_layers=1,
             dropout=0.1,
             norm_position="pre",
         ),
-        optimizer=OptimizerConfig(learning_rate=5e-3, warmup_steps=100, cooldown=0.3),
+        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=100, cooldown=0.3),
     )
-    train = {"steps": 600, "validate_every": 300, "checkpoint_every": 150, "keep_last": 1, "tensorboard": False}
-    data = {"directory": directory, "tokens_per_batch": 2048, "vocab_size": 4000, "num_shapes": 4}
+    train = {"steps": 500, "validate_every": 250, "checkpoint_every": 125, "keep_last": 1, "tensorboard": False}
+    data = {"directory": directory, "tokens_per_batch": 2048, "vocab_size": 4000, "num_shapes": 3}
     return changed(config, {"train": train, "data": data, "decode": {"validation_sentences": 0}})
 
 

@@ -186,46 +186,38 @@ def _steps(static, inputs, kernel, bias, state, valid, multiplier):
 
 
 def _steps_forward(static, inputs, kernel, bias, state, valid, multiplier):
-    outputs, saved, last = _scan(static, inputs, kernel, bias, state, valid, multiplier, differentiate=True)
-    return (outputs, last), (saved, kernel, bias, multiplier)
+    # The gradient of the weights is one product over all steps, not a sum of one in each: on a mesh it is sent once.
+    bias = jnp.broadcast_to(bias, inputs.shape)
+    run = lambda inputs, bias, state: _scan(static, inputs, kernel, bias, state, valid, multiplier)
+    (outputs, kept, last), backward = jax.vjp(run, inputs, bias, state)
+    return (outputs, last), (backward, kept, kernel)
 
 
 def _steps_backward(static, residuals, upstream):
-    # The gradient of the weights is one product over all steps, not a sum of one in each: on a mesh it is sent once.
-    (_, reverse, dtype), ((kept, backward), kernel, bias, multiplier) = static, residuals
-
-    def step(d_state, given):
-        d_output, backward = given
-        d_inputs, d_gates, d_state = backward((d_state, d_output.astype(jnp.float32)))
-        d_kept = _product("bgh,dgh->bd", d_gates.astype(dtype), kernel.astype(dtype))
-        d_hidden = d_state.hidden + (d_kept if multiplier is None else d_kept * multiplier)
-        return d_state._replace(hidden=d_hidden), (d_inputs, d_gates)
-
-    d_state, (d_inputs, d_gates) = jax.lax.scan(step, upstream[1], (upstream[0], backward), reverse=not reverse)
-    d_kernel = _product("tbd,tbgh->dgh", kept, d_gates.astype(dtype)).astype(kernel.dtype)
-    return d_inputs, d_kernel, d_gates.sum((0, 1)).astype(bias.dtype), d_state, None, None
+    (backward, kept, kernel), (d_outputs, d_last) = residuals, upstream
+    d_inputs, d_gates, d_state = backward((d_outputs, jnp.zeros_like(kept), d_last))
+    product = jnp.einsum("tbd,tbgh->dgh", kept, d_gates.astype(kept.dtype), preferred_element_type=jnp.float32)
+    return d_inputs, product.astype(kernel.dtype), d_gates.sum((0, 1)), d_state, None, None
 
 
 _steps.defvjp(_steps_forward, _steps_backward)
 
 
-def _scan(static, inputs, kernel, bias, state, valid, multiplier, *, differentiate=False):
-    """Returns the outputs, what the backward pass needs of each step, and the last state."""
+def _scan(static, inputs, kernel, bias, state, valid, multiplier):
+    """Returns the outputs, the states as they entered each product, and the last state."""
     cell, reverse, dtype = static
+    each = bias.ndim == inputs.ndim  # a bias for each step
 
     def step(state: RecurrentState, given):
-        inputs, valid = given
+        inputs, valid, own = given
         kept = (state.hidden if multiplier is None else state.hidden * multiplier).astype(dtype)
-        advance = lambda inputs, gates, state: keep_state(valid, cell(inputs, gates, state), state)
-        arguments = inputs, _gates(kept, kernel, bias), state
-        if differentiate:
-            (new, output), backward = jax.vjp(advance, *arguments)
-            return new, (output.astype(dtype), (kept, backward))
-        new, output = advance(*arguments)
-        return new, (output.astype(dtype), None)
+        new = cell(inputs, _gates(kept, kernel, own if each else bias), state)
+        new, output = keep_state(valid, new, state)
+        return new, (output.astype(dtype), kept)
 
-    last, (outputs, saved) = jax.lax.scan(step, state, (inputs, None if valid is None else valid.T), reverse=reverse)
-    return outputs, saved, last
+    given = inputs, None if valid is None else valid.T, bias if each else None
+    last, (outputs, kept) = jax.lax.scan(step, state, given, reverse=reverse)
+    return outputs, kept, last
 
 
 def keep_state(
@@ -240,12 +232,8 @@ def keep_state(
 
 def _gates(x: Array, kernel: Array, bias: Array) -> Array:
     """Returns ``x kernel + bias``, ``[..., G, H]``, in float32."""
-    gates = _product("...d,dgh->...gh", x, kernel.astype(x.dtype))
+    gates = jnp.einsum("...d,dgh->...gh", x, kernel.astype(x.dtype), preferred_element_type=jnp.float32)
     return gates + bias.astype(jnp.float32).reshape((1,) * (gates.ndim - bias.ndim) + bias.shape)
-
-
-def _product(subscripts: str, a: Array, b: Array) -> Array:
-    return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
 
 
 def _multiplier(given: Dropout, shape: tuple[int, ...]) -> Array:
