@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.data_ranking import __main__ as ranking
-from jaxformer.errors import ConfigError
+from jaxformer.errors import DataError
 
 
 def loss(weights, rows):
@@ -62,6 +62,6 @@ def test_placeholders_are_surfaced_and_the_command_resumes(tmp_path, monkeypatch
 
 
 def test_data_that_are_missing_are_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"multi30k/train\.en"):
+    with pytest.raises(DataError, match=r"multi30k/train\.en"):
         ranking.main(["--data-dir", str(tmp_path), "--out", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
