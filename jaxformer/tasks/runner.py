@@ -131,12 +131,7 @@ def _train(
         _write_provenance(out, config, corpus, data, placement)
     trainer = make_trainer(task, config, data.vocabulary.vocab_size, placement)
     abstract = trainer.abstract_state()
-    ways = placement.length_ways
-    if uneven := [length for length in data.lengths if length % ways]:  # after a mesh that does not fit was refused
-        say(
-            f"outside attention, batches of lengths {', '.join(map(str, uneven))} are not sharded, because {ways} does "
-            f"not divide them; with --data.length-multiple {ways} it does"
-        )
+    _report_uneven(data, placement, say)  # a mesh that does not fit was refused above
     timeout = training.save_seconds(abstract)
     with training.Checkpoints(out / "checkpoints", keep_last=config.train.keep_last, timeout=timeout) as checkpoints:
         restored = checkpoints.restore_latest(abstract) if resumed else None
@@ -227,6 +222,16 @@ def _prepare(task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Pat
         say("WARNING: the validation data are the training data: validations and `best` say nothing about new data")
     say(f"data prepared in {time.perf_counter() - began:.1f} s")
     return data
+
+
+def _report_uneven(data: Data[Any], placement: Placement, say: Say) -> None:
+    """Reports the lengths of batches that the mesh does not divide."""
+    ways = placement.length_ways
+    if uneven := [length for length in data.lengths if length % ways]:
+        say(
+            f"outside attention, batches of lengths {', '.join(map(str, uneven))} are not sharded, because {ways} does "
+            f"not divide them; with --data.length-multiple {ways} it does"
+        )
 
 
 def _write_provenance(
