@@ -130,9 +130,8 @@ def _train(
     if processes.first():
         _write_provenance(out, config, corpus, data, placement)
     trainer = make_trainer(task, config, data.vocabulary.vocab_size, placement)
-    abstract = trainer.abstract_state()
-    _report_uneven(data, placement, say)  # a mesh that does not fit was refused above
-    timeout = training.save_seconds(abstract)
+    timeout = training.save_seconds(abstract := trainer.abstract_state())  # refuses a mesh that does not fit
+    _report_uneven(data, placement, say)
     with training.Checkpoints(out / "checkpoints", keep_last=config.train.keep_last, timeout=timeout) as checkpoints:
         restored = checkpoints.restore_latest(abstract) if resumed else None
         if restored is None:
