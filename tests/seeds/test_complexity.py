@@ -30,7 +30,7 @@ def recurrent(x, kernel):
 
 def convolution(x, kernel, dilation=1):
     """Computes the package's causal convolution of ``[L, D]``."""
-    return functional.causal_convolution(x[None], kernel, dilation=dilation)[0]
+    return functional.convolution(x[None], kernel, dilation=dilation, causal=True)[0]
 
 
 def attend(x, mask=None):
