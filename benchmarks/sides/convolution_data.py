@@ -6,7 +6,7 @@ import numpy as np
 
 
 def arrays(shape):
-    """Returns x ``[B, T, D]``, kernel ``[K, D, D]``, bias and an upstream gradient for a shape (B, T, D, K, dilation)."""
+    """Returns x ``[B, T, D]``, kernel ``[K, D, D]``, bias and an upstream gradient for (B, T, D, K, dilation)."""
     batch, length, dim, taps, _ = shape
     shapes = (batch, length, dim), (taps, dim, dim), (dim,), (batch, length, dim)
     x, kernel, bias, upstream = (np.random.default_rng(i).standard_normal(s, np.float32) for i, s in enumerate(shapes))
