@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
+import functools
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -57,18 +57,19 @@ def run_costs(args: argparse.Namespace, console: Console) -> None:
     lengths, seconds = ((64,), 0.0) if args.smoke else (costs.LENGTHS, 1.0)
     settings = {"d_model": costs.D_MODEL, "window": costs.WINDOW, "lengths": lengths, "seconds": seconds}
     record = Record(args.out / "costs.json", settings)
-    cases = list(itertools.product(lengths, costs.MAKES))
     with bar(console) as progress:
-        task = progress.add_task("costs", total=len(cases))
-        for length, kind in cases:
-            measure = lambda: costs.measure(kind, length, seconds=seconds)  # noqa: B023
-            row = record(f"{kind} {length}", measure)
-            times = " and ".join(f"{row[f'{name}_seconds']['cpu'] * 1e3:.1f} ms" for name in ("forward", "gradient"))
-            console.print(f"{kind} {length}: {row['flops']:.3g} FLOP, path {row['path']}, {times}", highlight=False)
-            progress.advance(task)
-    rows = list(record.data["cases"].values())
-    (args.out / "costs.md").write_text(drawing.costs_table(rows), encoding="utf-8")
-    drawing.draw_costs(rows, args.out / "costs.png")
+        task = progress.add_task("costs", total=len(lengths) * len(costs.MAKES))
+        for length in lengths:
+            for kind in costs.MAKES:
+                row = record(f"{kind} {length}", lambda: costs.measure(kind, length, seconds=seconds))  # noqa: B023
+                times = " and ".join(
+                    f"{row[f'{name}_seconds']['cpu'] * 1e3:.1f} ms" for name in ("forward", "gradient")
+                )
+                console.print(f"{kind} {length}: {row['flops']:.3g} FLOP, path {row['path']}, {times}", highlight=False)
+                progress.advance(task)
+            rows = list(record.data["cases"].values())
+            (args.out / "costs.md").write_text(drawing.costs_table(rows), encoding="utf-8")
+            drawing.draw_costs(rows, args.out / "costs.png")
     console.print(f"wrote {args.out / 'costs.png'}", highlight=False)
 
 
@@ -77,22 +78,26 @@ def run_recall(args: argparse.Namespace, console: Console) -> None:
     budget, distances = (SMOKE, (16,)) if args.smoke else (recall.Budget(), DISTANCES)
     settings = {"budget": dataclasses.asdict(budget), "distances": distances, "window": recall.WINDOW}
     record = Record(args.out / "recall.json", settings | {"blocks": recall.BLOCKS})
-    cases = list(itertools.product(distances, recall.BLOCKS, recall.TASKS))
+    steps = len(budget.rates) * budget.steps
     with bar(console) as progress:
-        task = progress.add_task("recall", total=len(cases) * len(budget.rates) * budget.steps)
-        compiled = None, None
-        for distance, kind, name in cases:
-            if compiled[0] != (distance, kind):  # both tasks have the same shapes
-                compiled = (distance, kind), recall.programs(kind, budget)
-            before = progress.tasks[task].completed
-            tick = lambda steps: progress.advance(task, steps)
-            learn = lambda: recall.learn(name, kind, distance, budget, tick, compiled[1])  # noqa: B023
-            row = record(f"{name} {kind} {distance}", learn)
-            progress.update(task, completed=before + len(budget.rates) * budget.steps)
-            line = f"{name}, {kind}, distance {distance}: {row['accuracy']:.1%} with {row['parameters']:,} parameters"
-            console.print(line, highlight=False)
-    drawing.draw_recall(record.data["cases"], distances, args.out / "recall.png")
-    (args.out / "recall.md").write_text(drawing.recall_table(record.data["cases"], distances), encoding="utf-8")
+        task = progress.add_task("recall", total=len(distances) * len(recall.BLOCKS) * len(recall.TASKS) * steps)
+        done = 0
+        for number, distance in enumerate(distances, 1):
+            for kind in recall.BLOCKS:
+                compiled = functools.cache(
+                    functools.partial(recall.programs, kind, budget)
+                )  # for both tasks, if at all
+                for name in recall.TASKS:
+                    tick = functools.partial(progress.advance, task)
+                    learn = lambda: recall.learn(name, kind, distance, budget, tick, compiled())  # noqa: B023
+                    row = record(f"{name} {kind} {distance}", learn)
+                    done += steps
+                    progress.update(task, completed=done)
+                    line = f"{name}, {kind}, distance {distance}: {row['accuracy']:.1%}, D = {row['d_model']}"
+                    console.print(line, highlight=False)
+            drawing.draw_recall(record.data["cases"], distances[:number], args.out / "recall.png")
+            table = drawing.recall_table(record.data["cases"], distances[:number])
+            (args.out / "recall.md").write_text(table, encoding="utf-8")
     console.print(f"wrote {args.out / 'recall.png'}", highlight=False)
 
 

@@ -112,7 +112,7 @@ class Recaller(nnx.Module):
 @functools.cache
 def network(kind: str, parameters: int) -> Any:
     """Returns the network of a kind whose number of parameters is nearest to `parameters`, as pure functions."""
-    nets = [pure(Recaller, Network(kind, width)) for width in range(8, 129, 4)]
+    nets = [pure(Recaller, Network(kind, width)) for width in range(8, 129, 2)]
     return min(nets, key=lambda net: abs(size(net) - parameters))
 
 
@@ -127,13 +127,19 @@ class Budget:
 
     parameters: int = 40_000
     rows: int = 16
-    steps: int = 400
+    tokens: int = 4096
+    """The most tokens of a batch, which has fewer than `rows` sequences at long distances."""
+    steps: int = 300
     rates: tuple[float, ...] = (1e-3, 4e-3)
     warmup: int = 40
     chunk: int = 25
     """The number of steps in one call; a training ends early when a call's answers were all right."""
     examined: int = 256
     """The number of validation sequences, and of test sequences."""
+
+    def rows_at(self, distance: int) -> int:
+        """Returns the number of sequences in a batch."""
+        return max(1, min(self.rows, self.tokens // distance))
 
 
 def programs(kind: str, budget: Budget) -> tuple[Any, Any, Any]:
@@ -175,7 +181,7 @@ def learn(task: str, kind: str, distance: int, budget: Budget, tick: Callable[[i
         rng = np.random.default_rng(0)
         state, steps, losses = initial(jax.random.key(0)), 0, []
         while steps < budget.steps:
-            made = [make(rng, budget.rows, distance) for _ in range(budget.chunk)]
+            made = [make(rng, budget.rows_at(distance), distance) for _ in range(budget.chunk)]
             at = np.arange(steps, steps + budget.chunk)
             warm = np.minimum(1, (at + 1) / budget.warmup)
             rates = (rate * warm * np.maximum(0.05, 1 - at / budget.steps)).astype(np.float32)
@@ -196,7 +202,8 @@ def learn(task: str, kind: str, distance: int, budget: Budget, tick: Callable[[i
 def accuracy(answer: Any, params: Any, make: Any, distance: int, budget: Budget, seed: int) -> float:
     """Returns the share of right answers to fresh sequences; guessing gives 1 / SYMBOLS."""
     rng, right = np.random.default_rng((seed, distance)), []
-    for _ in range(max(1, budget.examined // budget.rows)):
-        batch = make(rng, budget.rows, distance)
+    rows = budget.rows_at(distance)
+    for _ in range(max(1, budget.examined // rows)):
+        batch = make(rng, rows, distance)
         right.append(np.asarray(answer(params, batch.tokens)) == batch.answers)
     return float(np.mean(right))
