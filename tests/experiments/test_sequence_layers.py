@@ -35,18 +35,20 @@ def test_the_selective_task_asks_by_label():
 
 def test_networks_have_equal_parameters():
     sizes = {kind: recall.size(recall.network(kind, recall.Budget.parameters)) for kind in recall.BLOCKS}
-    assert max(sizes.values()) / min(sizes.values()) < 1.15, sizes
+    assert max(sizes.values()) / min(sizes.values()) < 1.1, sizes
 
 
 @pytest.mark.parametrize("kind", costs.MAKES)
 def test_counts_agree_with_shapes(kind, monkeypatch):
-    """The graph's count is that of the shapes, and XLA's is lower by the padding that it leaves out."""
+    """The graph's count is that of the shapes; XLA's has the sum with the bias more, and the taps on padding less."""
     monkeypatch.setattr(costs, "D_MODEL", 16)
     for length in (64, 512):
         found = costs.operations(kind, length)
         assert found["graph_flops"] == found["shape_flops"]
         if "xla_flops" in found:
-            assert found["xla_flops"] <= found["graph_flops"]
+            dilation = layers.dilations(length)[-1] if kind == "dilated" else 1
+            padding = 2 * 16**2 * sum(min(length, k * dilation) for k in range(layers.KERNEL))
+            assert found["xla_flops"] == found["graph_flops"] - padding + length * 16
         assert found["in_a_row"] == {"recurrent": length, "convolution": 1, "dilated": 1}.get(kind, found["in_a_row"])
         assert kind == "recurrent" or found["in_a_row"] <= 5
     if kind in ("attention", "window"):  # at 512 in blocks of 256, the mask rules out one block of four
@@ -75,21 +77,14 @@ def test_a_layer_reaches_the_same_offsets_from_every_row():
 
 
 def test_a_network_learns_what_it_reaches():
-    """Window attention over 16 positions; the answers of an untrained network are guesses."""
-    budget = recall.Budget(parameters=3_000, rows=16, steps=300, rates=(1e-2,), chunk=50, warmup=20, examined=64)
-    steps = []
-    got = recall.learn("selective", "recurrent", 8, budget, steps.append, recall.programs("recurrent", budget))
+    """Four steps are not far for a recurrent network; an untrained one guesses."""
+    options = {"parameters": 3_000, "rates": (1e-2,), "chunk": 30, "warmup": 10, "examined": 128}
+    budget = recall.Budget(rows=16, steps=90, **options)
+    compiled, steps = recall.programs("recurrent", budget), []
+    got = recall.learn("copy", "recurrent", 4, budget, steps.append, compiled)
     assert sum(steps) == budget.steps
-    assert got["accuracy"] > 0.5
-    untrained = recall.learn(
-        "selective",
-        "recurrent",
-        8,
-        dataclasses.replace(budget, steps=0),
-        steps.append,
-        recall.programs("recurrent", budget),
-    )
-    assert untrained["accuracy"] < 0.35
+    untrained = recall.learn("copy", "recurrent", 4, dataclasses.replace(budget, steps=0), steps.append, compiled)
+    assert got["accuracy"] > 2 * untrained["accuracy"]
 
 
 @pytest.mark.full
