@@ -143,18 +143,18 @@ def path(kind: str, length: int) -> int:
         "window": lambda: layers.attention(4, window=WINDOW),
         "linear": lambda: layers.linear_attention(4),
     }[kind]()
-    return hops(itertools.repeat(recurrent_offsets() if make is None else offsets(make, length)), length)
+    return hops(itertools.repeat(_recurrent_offsets() if make is None else offsets(make, length)), length)
 
 
 def offsets(make: layers.Make, length: int, row: int = -1) -> np.ndarray:
-    """Returns how far behind a row the rows are on which it depends through one layer."""
+    """Returns the distances of a row to the rows behind it on which it depends through one layer."""
     net = pure(lambda config, rngs: make(rngs), None)
     x = jnp.asarray(np.random.default_rng(1).standard_normal((1, length, 4)), jnp.float32)
     slope = jax.jit(jax.grad(lambda x: net.apply(net.init(jax.random.key(0)), x)[0, row].sum()))(x)
     return np.arange(length)[row] - np.flatnonzero(np.asarray(slope[0]).any(-1))
 
 
-def recurrent_offsets() -> np.ndarray:
+def _recurrent_offsets() -> np.ndarray:
     """Returns the same for one step of the recurrence: a state depends on the state before it."""
     cell = pure(lambda config, rngs: modules.Recurrent(4, 4, cell="rnn", rngs=rngs), None)
     step = lambda before: cell.bind(cell.init(jax.random.key(0))).step(jnp.ones((1, 4)), before).hidden.sum()

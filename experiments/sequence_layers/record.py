@@ -41,7 +41,7 @@ class Record:
             if not same:
                 raise ConfigError(f"{path} holds results of other settings; give another --out or delete it")
             self.data = found
-        self.call = circumstances() | {"cases": [], "seconds": 0.0}
+        self.call = _circumstances() | {"cases": [], "seconds": 0.0}
 
     def __call__(self, name: str, compute: Callable[[], Any]) -> Any:
         """Returns the result of a case; computes and saves it if it is not there."""
@@ -57,8 +57,8 @@ class Record:
         return self.data["cases"][name]
 
 
-def circumstances() -> dict[str, Any]:
-    """Returns what a reader of a result wants to know: command, commit, date, processor, versions."""
+def _circumstances() -> dict[str, Any]:
+    """Returns command, commit, date, processor and versions."""
     git = lambda *args: subprocess.run(["git", *args], capture_output=True, text=True).stdout.strip()  # noqa: S603, S607
     cpu = pathlib.Path("/proc/cpuinfo")
     lines = cpu.read_text(encoding="utf-8").splitlines() if cpu.exists() else []
