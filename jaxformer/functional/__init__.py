@@ -25,7 +25,8 @@ from jaxformer.functional.attention import with_sinks as with_sinks
 from jaxformer.functional.attention import zigzag as zigzag
 from jaxformer.functional.bias import Bias as Bias
 from jaxformer.functional.cache import KeyValueCache as KeyValueCache
-from jaxformer.functional.convolution import causal_convolution as causal_convolution
+from jaxformer.functional.convolution import convolution as convolution
+from jaxformer.functional.convolution import receptive_field as receptive_field
 from jaxformer.functional.dropout import Dropout as Dropout
 from jaxformer.functional.dropout import dropout as dropout
 from jaxformer.functional.experts import Experts as Experts

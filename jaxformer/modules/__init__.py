@@ -10,6 +10,8 @@ from jaxformer.modules.attention_function import AttentionFunction as AttentionF
 from jaxformer.modules.attention_function import CapturedAttention as CapturedAttention
 from jaxformer.modules.attention_function import position_free as position_free
 from jaxformer.modules.blocks import Block as Block
+from jaxformer.modules.convolution import Convolution as Convolution
+from jaxformer.modules.convolution import ConvolutionStack as ConvolutionStack
 from jaxformer.modules.embedding import Embedding as Embedding
 from jaxformer.modules.embedding import Embeddings as Embeddings
 from jaxformer.modules.embedding import LearnedPositions as LearnedPositions
@@ -31,4 +33,8 @@ from jaxformer.modules.pure import Pure as Pure
 from jaxformer.modules.pure import pure as pure
 from jaxformer.modules.recurrent import Recurrent as Recurrent
 from jaxformer.modules.recurrent import RecurrentStack as RecurrentStack
+from jaxformer.modules.sequence import AttentionLayer as AttentionLayer
+from jaxformer.modules.sequence import LinearAttentionLayer as LinearAttentionLayer
+from jaxformer.modules.sequence import RecurrentLayer as RecurrentLayer
+from jaxformer.modules.sequence import SequenceLayer as SequenceLayer
 from jaxformer.modules.stack import Stack as Stack

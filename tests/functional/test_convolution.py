@@ -1,4 +1,4 @@
-"""Causal convolution follows its formula, and its gradient is that of the formula."""
+"""Convolution follows its formula, its gradient is that of the formula, and padding changes nothing."""
 
 import jax
 import jax.numpy as jnp
@@ -6,33 +6,75 @@ import numpy as np
 import pytest
 
 from jaxformer import functional
-from tests.modules.small import normal
+from tests.modules.small import normal, quick
 
 
-def formula(x, kernel, bias, dilation):
-    result = np.zeros((*x.shape[:2], kernel.shape[2]))
+def formula(x, kernel, bias, dilation, causal):
+    result, taps = np.zeros((*x.shape[:2], kernel.shape[2])), len(kernel)
+    offset = (taps - 1) * dilation if causal else (taps - 1) * dilation // 2
     for t in range(x.shape[1]):
-        for k in range(min(len(kernel), t // dilation + 1)):
-            result[:, t] += x[:, t - k * dilation] @ kernel[k]
+        for k in range(taps):
+            if 0 <= (s := t + k * dilation - offset) < x.shape[1]:
+                result[:, t] += x[:, s] @ kernel[k]
     return result + bias
 
 
-@pytest.mark.parametrize(("taps", "dilation", "length"), [(1, 1, 4), (3, 1, 7), (3, 2, 7), (2, 9, 5)])
-def test_formula_and_gradient(taps, dilation, length):
-    """The last case reaches beyond the start of the sequence, where there is nothing."""
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("taps", "dilation", "length"), [(1, 1, 4), (3, 1, 7), (4, 1, 7), (2, 3, 7), (2, 9, 5)])
+def test_formula_and_gradient(taps, dilation, length, causal):
+    """Even kernels have a longer side; the last case reaches beyond both ends, where there is nothing."""
     x, kernel, bias, upstream = normal(2, length, 4), normal(taps, 4, 3, seed=1), normal(3), normal(2, length, 3)
-    run = lambda x, kernel, bias: functional.causal_convolution(x, kernel, bias, dilation=dilation)
-    output, pull = jax.vjp(run, x, kernel, bias)
+    run = lambda x, kernel, bias: functional.convolution(x, kernel, bias, dilation=dilation, causal=causal)
+    output, slopes = quick(lambda *args: (run(*args), jax.vjp(run, *args)[1](upstream)))(x, kernel, bias)
     arrays = [np.asarray(a, np.float64) for a in (x, kernel, bias)]
-    np.testing.assert_allclose(output, formula(*arrays, dilation), atol=1e-5)
-    for slope, i in zip(pull(upstream), range(3), strict=True):
+    np.testing.assert_allclose(output, formula(*arrays, dilation, causal), atol=1e-5)
+    for slope, i in zip(slopes, range(3), strict=True):
         move = np.random.default_rng(i).standard_normal(arrays[i].shape)
         nudged = [[a + sign * 1e-4 * move if j == i else a for j, a in enumerate(arrays)] for sign in (1, -1)]
-        high, low = ((formula(*arrays, dilation) * np.asarray(upstream)).sum() for arrays in nudged)
+        high, low = ((formula(*a, dilation, causal) * np.asarray(upstream)).sum() for a in nudged)
         assert float((slope * move.astype(np.float32)).sum()) == pytest.approx((high - low) / 2e-4, rel=1e-3, abs=1e-3)
 
 
-@pytest.mark.parametrize(("taps", "dilation"), [(0, 1), (2, 0)])
-def test_refusals(taps, dilation):
-    with pytest.raises(ValueError, match=f"at least 1 long, got {taps} and {dilation}"):
-        functional.causal_convolution(jnp.ones((1, 3, 2)), jnp.ones((taps, 2, 2)), dilation=dilation)
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("content", [1e30, np.nan, np.inf])
+def test_padding_of_any_content_changes_no_bit(content, causal):
+    kernel, bias, upstream = normal(3, 4, 4, seed=1), normal(4), normal(2, 7, 4, seed=2)
+    valid = jnp.asarray([[1, 1, 1, 1, 0, 0, 0], [0, 1, 0, 1, 1, 1, 0]], bool)
+    run = lambda x, kernel, bias: functional.convolution(x, kernel, bias, dilation=2, causal=causal, valid=valid)
+    both = quick(lambda *args: (run(*args), jax.vjp(run, *args)[1](upstream)))
+    zeros, dirty = (jnp.where(valid[..., None], normal(2, 7, 4), x) for x in (0.0, content))
+    jax.tree.map(np.testing.assert_array_equal, both(zeros, kernel, bias), both(dirty, kernel, bias))
+    output, (slope, _, d_bias) = both(dirty, kernel, bias)
+    assert not np.asarray(output)[~np.asarray(valid)].any()
+    assert not np.asarray(slope)[~np.asarray(valid)].any()
+    np.testing.assert_allclose(d_bias, jnp.where(valid[..., None], upstream, 0).sum((0, 1)), rtol=1e-5)
+    expected = functional.convolution(zeros, kernel, bias, dilation=2, causal=causal)
+    np.testing.assert_allclose(output, jnp.where(valid[..., None], expected, 0), atol=1e-6)
+
+
+def test_parameters_take_the_dtype_of_the_input():
+    output = functional.convolution(normal(1, 5, 4).astype(jnp.bfloat16), normal(3, 4, 2), normal(2))
+    assert output.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(("taps", "dilations", "expected"), [(3, [], 1), (3, [1] * 5, 11), (2, [1, 2, 4], 8)])
+def test_receptive_field(taps, dilations, expected):
+    assert functional.receptive_field(taps, dilations) == expected
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "message"),
+    [
+        ((0, 2, 2), {}, "at least 1 long, got 0 and 1"),
+        ((2, 2, 2), {"dilation": 0}, "at least 1 long, got 2 and 0"),
+        ((2, 3, 2), {}, r"kernel must have shape \[K, 2, E\] for x \[1, 3, 2\], got \[2, 3, 2\]"),
+        ((2, 2, 2), {"bias": jnp.zeros(3)}, r"bias must have shape \[2\], got \[3\]"),
+        ((2, 2, 2), {"valid": jnp.ones((1, 4), bool)}, r"valid must have shape \[1, 3\], got \[1, 4\]"),
+    ],
+)
+def test_refusals(kernel, options, message):
+    unchecked = getattr(functional.convolution, "__wrapped__", functional.convolution)  # without the shapes of the test
+    with pytest.raises(ValueError, match=message):
+        unchecked(jnp.ones((1, 3, 2)), jnp.ones(kernel), **options)
+    with pytest.raises(ValueError, match="at least 1 long, got 3 and 0"):
+        functional.receptive_field(3, [1, 0])

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks, modules
+from jaxformer.planning.graph import products
 from tests.modules.small import built, normal
 
 REFERENCE = functools.partial(functional.attention, implementation="reference")
@@ -30,7 +31,7 @@ def recurrent(x, kernel):
 
 def convolution(x, kernel, dilation=1):
     """Computes the package's causal convolution of ``[L, D]``."""
-    return functional.causal_convolution(x[None], kernel, dilation=dilation)[0]
+    return functional.convolution(x[None], kernel, dilation=dilation, causal=True)[0]
 
 
 def attend(x, mask=None):
@@ -81,22 +82,7 @@ def scores(length, mask):
 
 
 def products_in_a_row(function, *args):
-    """Returns the length of the longest chain of matrix products that depend on each other."""
-
-    def longest(jaxpr):
-        depth, total = {}, 0
-        for equation in jaxpr.eqns:
-            assert equation.primitive.name not in ("scan", "while", "cond"), (
-                "unroll loops: their iterations would count as one"
-            )
-            inside = [getattr(p, "jaxpr", p) for p in equation.params.values()]
-            own = max((longest(p) for p in inside if hasattr(p, "eqns")), default=0)
-            own += equation.primitive.name in ("dot_general", "conv_general_dilated")
-            total = own + max((depth.get(id(v), 0) for v in equation.invars), default=0)
-            depth |= {id(v): total for v in equation.outvars}
-        return max(depth.values(), default=0)
-
-    return longest(jax.make_jaxpr(function)(*args).jaxpr)
+    return products(function, *args).in_a_row
 
 
 def reached(layer, length):

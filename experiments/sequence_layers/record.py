@@ -1,0 +1,80 @@
+"""A file of results that grows case by case, so that the same command resumes."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from jaxformer.errors import ConfigError
+from jaxformer.files import write_text
+
+
+class Record:
+    """The cases that are done, with the settings and circumstances of each call that added some."""
+
+    def __init__(self, path: pathlib.Path, settings: Mapping[str, Any]):
+        """Reads what is there.
+
+        Raises:
+          ConfigError: the file holds results of other settings, or is no such file.
+        """
+        self.path = path
+        self.data: dict[str, Any] = {"settings": json.loads(json.dumps(settings)), "calls": [], "cases": {}}
+        if path.exists():
+            try:
+                found = json.loads(path.read_text(encoding="utf-8"))
+                same = found["settings"] == self.data["settings"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise ConfigError(f"{path} is no file of results: {error}; give another --out or delete it") from None
+            if not same:
+                raise ConfigError(f"{path} holds results of other settings; give another --out or delete it")
+            self.data = found
+        self.call = _circumstances() | {"cases": [], "seconds": 0.0}
+
+    def __call__(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Returns the result of a case; computes and saves it if it is not there."""
+        if name not in self.data["cases"]:
+            began = time.monotonic()
+            self.data["cases"][name] = compute()
+            if not self.call["cases"]:
+                self.data["calls"].append(self.call)
+            self.call["cases"].append(name)
+            self.call["seconds"] = round(self.call["seconds"] + time.monotonic() - began, 1)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self.path, json.dumps(self.data, indent=1) + "\n")
+        return self.data["cases"][name]
+
+
+def _circumstances() -> dict[str, Any]:
+    """Returns command, commit, date, processor and versions."""
+    git = lambda *args: subprocess.run(["git", *args], capture_output=True, text=True).stdout.strip()  # noqa: S603, S607
+    cpu = pathlib.Path("/proc/cpuinfo")
+    lines = cpu.read_text(encoding="utf-8").splitlines() if cpu.exists() else []
+    name = next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.processor())
+    return {
+        "command": "python -m experiments.sequence_layers " + " ".join(sys.argv[1:]),
+        "commit": git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else ""),
+        "date": datetime.date.today().isoformat(),
+        "processor": f"{name}, {os.cpu_count()} cores",
+        "jax": jax.__version__,
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def bar(console: Console) -> Progress:
+    """Returns a progress bar; where output is no terminal, only the lines above it appear."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    return Progress(*columns, console=console, disable=not console.is_interactive)

@@ -1,0 +1,115 @@
+"""The ways to process a sequence, as layers of one interface: recurrence, convolution, attention, linear attention.
+
+Each maps ``x [B, T, D]`` to ``[B, T, D]`` and knows which positions are real, so that one can stand in the place of
+another. `Convolution` and `ConvolutionStack` are such layers themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float
+
+from jaxformer import functional, masks
+from jaxformer.functional.attention.linear import FeatureMap
+from jaxformer.modules.attention import SelfAttention
+from jaxformer.modules.recurrent import CellName, RecurrentStack
+
+
+class SequenceLayer(Protocol):
+    """A layer that maps a sequence to one of equal shape.
+
+    Padding (`valid` False), whatever it holds, NaN and Inf included, changes no other output and no gradient; its own
+    output and gradient are 0. `key` is that of dropout; None means no dropout.
+    """
+
+    def __call__(self, x: Array, *, valid: Array | None = None, key: jax.Array | None = None) -> Array: ...
+
+
+class RecurrentLayer(nnx.Module):
+    """One recurrent layer of a `RecurrentStack`; in both directions, each has D / 2 of the outputs."""
+
+    def __init__(self, d_model: int, *, cell: CellName = "lstm", bidirectional: bool = False, rngs: nnx.Rngs):
+        """Creates the layer.
+
+        Raises:
+          ValueError: `d_model` is odd, and the layer is bidirectional.
+        """
+        if bidirectional and d_model % 2:
+            raise ValueError(f"d_model must be even for two directions, got {d_model}")
+        num_hidden = d_model // 2 if bidirectional else d_model
+        self.stack = RecurrentStack(d_model, num_hidden, cell=cell, bidirectional=bidirectional, rngs=rngs)
+
+    def __call__(
+        self, x: Float[Array, "B T D"], *, valid: Bool[Array, "B T"] | None = None, key: jax.Array | None = None
+    ) -> Float[Array, "B T D"]:
+        """Returns the outputs of all steps; see `SequenceLayer`."""
+        return self.stack(x, valid=valid, key=key)[0]
+
+
+class AttentionLayer(nnx.Module):
+    """Self-attention with a mask of its own: ``masks.causal()``, or ``masks.window(r)`` for restricted attention."""
+
+    def __init__(self, attention: SelfAttention, *, mask: masks.Mask | None = None):
+        self.attention, self.mask = attention, mask
+
+    def __call__(
+        self, x: Float[Array, "B T D"], *, valid: Bool[Array, "B T"] | None = None, key: jax.Array | None = None
+    ) -> Float[Array, "B T D"]:
+        """Returns the attention of the sequence to itself; see `SequenceLayer`."""
+        if valid is None:
+            return self.attention(x, mask=self.mask, key=key)
+        padding = masks.padding(valid)
+        mask = padding if self.mask is None else self.mask & padding
+        return _masked(self.attention(_masked(x, valid), mask=mask, key=key), valid)
+
+
+class LinearAttentionLayer(nnx.Module):
+    """`functional.linear_attention` between the projections of a `SelfAttention`.
+
+    Its position scheme may rotate queries and keys (before the feature map). A bias, a scale or a score of the logits
+    has no place, because linear attention has no logits.
+    """
+
+    def __init__(
+        self, attention: SelfAttention, *, causal: bool = False, feature_map: FeatureMap = functional.elu_plus_one
+    ):
+        """Takes the projections.
+
+        Raises:
+          ValueError: the attention has dropout, a scale, a score or sinks, or key heads that query heads share.
+        """
+        options = {"dropout": attention.dropout or None, "scale": attention.scale, "score": attention.score}
+        options["sinks"] = attention.sinks
+        if given := [name for name, value in options.items() if value is not None]:
+            raise ValueError(f"linear attention must be given a SelfAttention without {given[0]}: it has no logits")
+        if attention.kernel.shape[2] != 3:
+            raise ValueError("linear attention must have as many key heads as query heads; leave out num_kv_heads")
+        self.attention, self.causal, self.feature_map = attention, causal, feature_map
+
+    def __call__(
+        self, x: Float[Array, "B T D"], *, valid: Bool[Array, "B T"] | None = None, key: jax.Array | None = None
+    ) -> Float[Array, "B T D"]:
+        """Returns the attention of the sequence to itself; see `SequenceLayer`.
+
+        Raises:
+          ValueError: the position scheme adds a bias.
+        """
+        del key
+        query, keys, values = self.attention.project(x if valid is None else _masked(x, valid))
+        query, keys = (self.attention.positions.rotate(y, None) for y in (query, keys))
+        query, bias = self.attention.positions.bias(query, None)
+        if bias is not None:
+            name = type(self.attention.positions).__name__
+            raise ValueError(f"linear attention must have positions without a bias, such as Rotary, got {name}")
+        options = {"causal": self.causal, "valid": valid, "feature_map": self.feature_map}
+        y = self.attention.output(functional.linear_attention(query, keys, values, **options))
+        return y if valid is None else _masked(y, valid)
+
+
+def _masked(x: Array, valid: Array) -> Array:
+    """Returns `x` with zeros at padding."""
+    return jnp.where(valid[..., None], x, 0)

@@ -1,0 +1,117 @@
+"""Matrix products in the graph of a traced function: their operations, and how many of them wait for one another.
+
+XLA's own cost analysis counts the body of a loop once; here each product is counted as often as it runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+
+PRODUCTS = ("dot_general", "conv_general_dilated")
+
+
+class Products(NamedTuple):
+    """The matrix products of a function, convolutions included."""
+
+    flops: int
+    """Two operations for each multiply-add; a convolution counts its padding as well."""
+    in_a_row: int
+    """The length of the longest chain of products that depend on each other: the number of sequential steps."""
+
+
+def products(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Products:
+    """Returns the products of a function of arrays or of their shapes; nothing is computed.
+
+    Raises:
+      ValueError: a loop runs until a condition holds, so the number of its products is unknown.
+
+    >>> import jax.numpy as jnp
+    >>> step = lambda state, _: (jnp.tanh(state @ jnp.ones((4, 4))), None)
+    >>> products(lambda x: jax.lax.scan(step, x @ jnp.ones((4, 4)), length=9)[0], jnp.ones((1, 4)))
+    Products(flops=320, in_a_row=10)
+    """
+    jaxpr = jax.make_jaxpr(function)(*args, **kwargs).jaxpr
+    return Products(_flops(jaxpr), max(_depths(jaxpr, [0] * len(jaxpr.invars)), default=0))
+
+
+def _flops(jaxpr: Any) -> int:
+    return sum(_own_flops(equation) + _inner_flops(equation) for equation in jaxpr.eqns)
+
+
+def _own_flops(equation: Any) -> int:
+    if equation.primitive.name not in PRODUCTS:
+        return 0
+    left, right = (v.aval.shape for v in equation.invars[:2])
+    size = math.prod(equation.outvars[0].aval.shape)
+    if equation.primitive.name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        return 2 * size * math.prod(left[i] for i in contracted)
+    features_out = right[equation.params["dimension_numbers"].rhs_spec[0]]
+    return 2 * size * math.prod(right) // features_out
+
+
+def _inner_flops(equation: Any) -> int:
+    counts = [_flops(inner) for inner in _inner(equation)]
+    if equation.primitive.name == "cond":
+        return max(counts, default=0)
+    return sum(counts) * (equation.params["length"] if equation.primitive.name == "scan" else 1)
+
+
+def _inner(equation: Any) -> list[Any]:
+    """Returns the graphs inside an operation; those of a loop or of a call are in the order of its inputs."""
+    if equation.primitive.name == "while" and _loops_over_products(equation):
+        raise ValueError("the products of a while loop have no known number; use lax.scan, or another implementation")
+    inside = (x for p in equation.params.values() for x in (p if isinstance(p, tuple | list) else (p,)))
+    graphs = (getattr(x, "jaxpr", x) for x in inside)
+    return [graph for graph in graphs if hasattr(graph, "eqns")]
+
+
+def _loops_over_products(equation: Any) -> bool:
+    body = equation.params["body_jaxpr"].jaxpr
+    return _flops(body) > 0
+
+
+def _depths(jaxpr: Any, inputs: Iterable[int]) -> list[int]:
+    """Returns the longest chain that ends in each output, given those that end in the inputs."""
+    depth = {id(v): d for v, d in zip(jaxpr.invars, inputs, strict=True)}
+    of = lambda v: depth.get(id(v), 0)
+    for equation in jaxpr.eqns:
+        given = [of(v) for v in equation.invars]
+        for v, d in zip(equation.outvars, _outputs(equation, given), strict=True):
+            depth[id(v)] = d
+    return [of(v) for v in jaxpr.outvars]
+
+
+def _outputs(equation: Any, given: list[int]) -> list[int]:
+    """Returns the longest chain that ends in each output of an operation."""
+    name, graphs = equation.primitive.name, _inner(equation)
+    if name == "scan":
+        return _through_loop(equation, graphs[0], given)
+    if name == "cond":
+        branches = [_depths(graph, given[1:]) for graph in graphs]
+        return [max(given[0], *depths) for depths in zip(*branches, strict=True)]
+    if graphs and len(graphs[0].invars) == len(given) and len(graphs[0].outvars) == len(equation.outvars):
+        return _depths(graphs[0], given)
+    deepest = max((max(_depths(graph, [0] * len(graph.invars)), default=0) for graph in graphs), default=0)
+    return [max(given, default=0) + deepest + (name in PRODUCTS)] * len(equation.outvars)
+
+
+def _through_loop(equation: Any, body: Any, given: list[int]) -> list[int]:
+    # What a loop goes through has one dimension more outside than in its body. (The names of its parts depend on the
+    # version of JAX.)
+    alike = lambda outer, inner: sum(o.aval.ndim == i.aval.ndim for o, i in zip(outer, inner, strict=True))
+    num_carry, num_kept = alike(equation.outvars, body.outvars), alike(equation.invars, body.invars)
+    num_consts = num_kept - num_carry
+    consts, carry, rows = given[:num_consts], given[num_consts:num_kept], given[num_kept:]
+    collected = [0] * (len(equation.outvars) - num_carry)
+    for _ in range(equation.params["length"]):
+        outputs = _depths(body, [*consts, *carry, *rows])
+        ended = [max(old, new) for old, new in zip(collected, outputs[num_carry:], strict=True)]
+        if outputs[:num_carry] == carry and ended == collected:
+            break
+        carry, collected = outputs[:num_carry], ended
+    return [*carry, *collected]

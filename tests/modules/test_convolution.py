@@ -1,0 +1,56 @@
+"""Convolutional layers: stacks are their layers, they see what `receptive_field` says, parameters and axes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, modules
+from tests.modules.small import built, count, normal, quick
+
+D = 4
+
+
+def test_a_layer_is_the_function_with_its_parameters():
+    module, params = built(lambda rngs: modules.Convolution(D, 6, kernel_size=2, dilation=3, causal=True, rngs=rngs))
+    expected = functional.convolution(normal(2, 7, D), params["kernel"], params["bias"], dilation=3, causal=True)
+    np.testing.assert_allclose(module.apply(params, normal(2, 7, D)), expected, atol=1e-6)
+    assert count(params) == 2 * D * 6 + 6
+    assert module.net.axes == {"kernel": (None, "model", "hidden"), "bias": ("hidden",)}
+    assert "bias" not in built(lambda rngs: modules.Convolution(D, D, bias=False, rngs=rngs))[1]
+
+
+def test_a_stack_is_residual_layers_whose_dilations_grow():
+    make = lambda rngs: modules.ConvolutionStack(D, 3, growth=2, activation=jnp.tanh, rngs=rngs)
+    module, params = built(make)
+    x = y = normal(2, 9, D)
+    for i, dilation in enumerate((1, 2, 4)):
+        layer = params["layers"][f"{i}"]
+        y = y + jnp.tanh(functional.convolution(y, layer["kernel"], layer["bias"], dilation=dilation))
+    np.testing.assert_allclose(module.apply(params, x), y, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("growth", "reach"), [(1, 7), (3, 27)])
+def test_a_stack_sees_its_receptive_field_and_no_more(growth, reach, causal):
+    options = {"growth": growth, "causal": causal, "activation": lambda x: x}
+    module, params = built(lambda rngs: modules.ConvolutionStack(D, 3, rngs=rngs, **options))
+    length, at = 61, 30
+    slope = quick(jax.grad(lambda x: module.net.apply(params, x)[0, at].sum()))(normal(1, length, D))
+    seen = np.flatnonzero(np.asarray(slope[0]).any(-1))
+    assert module.net.bind(params).receptive_field == reach == len(seen)
+    assert seen[-1] == (at if causal else at + reach // 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda rngs: modules.ConvolutionStack(D, 0, rngs=rngs), "must be at least 1, got 0 and 1"),
+        (lambda rngs: modules.ConvolutionStack(D, 2, growth=0, rngs=rngs), "must be at least 1, got 2 and 0"),
+        (lambda rngs: modules.Convolution(D, D, kernel_size=0, rngs=rngs), "at least 1 long, got 0 and 1"),
+        (lambda rngs: modules.Convolution(D, D, dilation=0, rngs=rngs), "at least 1 long, got 3 and 0"),
+    ],
+)
+def test_refusals(make, message):
+    with pytest.raises(ValueError, match=message):
+        built(make)
