@@ -1,0 +1,141 @@
+"""Measures recurrent translation with and without attention beside the Transformer; the same command resumes.
+
+    python -m experiments.recurrent_translation --data-dir data --out runs/recurrent
+    python -m experiments.recurrent_translation --smoke --out runs/smoke
+
+--data-dir holds multi30k/ and tatoeba/ (`jaxformer data fetch`). A finished training is not repeated. --minutes ends
+the call in time and --report only draws and prints what is there. The smoke version needs no data and its figures mean
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import sys
+import time
+from typing import Any
+
+from experiments.recurrent_translation import joining, measures, training_cell
+from experiments.recurrent_translation.grid import FULL, SMOKE, Cell, Scale, cells, configuration, data_of
+from experiments.recurrent_translation.report import report
+from jaxformer import demo
+from jaxformer.config import fingerprint
+from jaxformer.errors import ConfigError, JaxformerError
+from jaxformer.files import write_text
+
+SAVING = 20.0
+"""The seconds before the end of a call at which a training stops."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.recurrent_translation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of runs, records, pictures and results")
+    parser.add_argument("--data-dir", type=pathlib.Path, help="folder with multi30k/ and tatoeba/")
+    parser.add_argument("--minutes", type=float, default=0.0, help="the end of this call; 0 for no end")
+    parser.add_argument("--seeds", type=int, default=1, help="trainings of each model on each corpus")
+    parser.add_argument("--rates", type=float, nargs="+", help="learning rates to try; default: one for all, untried")
+    parser.add_argument("--report", action="store_true", help="train nothing")
+    parser.add_argument("--smoke", action="store_true", help="tiny models for a few steps")
+    args = parser.parse_args(arguments)
+    try:
+        return run(args)
+    except JaxformerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the cells that have no record, then reports; returns the exit code.
+
+    Raises:
+      ConfigError: there is no folder of corpora, or `--out` has records of other settings.
+      Stopped: the time was up.
+    """
+    scale, out, directory = (SMOKE if args.smoke else FULL), args.out.resolve(), args.data_dir
+    if args.rates:
+        scale = dataclasses.replace(scale, rates=tuple(args.rates))
+    if args.smoke:
+        directory = out / "data"
+        _write_stand_in(directory)
+    elif directory is None:
+        raise ConfigError("--data-dir must be a folder with multi30k/ and tatoeba/, got none")
+    files, number = out / "joined", scale.test_pairs
+    sizes = {
+        "multi30k": joining.write_multi30k(directory, files / "multi30k", number=number),
+        "grammar": joining.write_grammar(files / "grammar", train=scale.train_pairs, number=number),
+    }
+    initial = _initial_gradients(out / "gradients.json", scale)
+    deadline = time.monotonic() + args.minutes * 60 if args.minutes else float("inf")
+    todo = cells(scale, seeds=args.seeds)
+    try:
+        for number, cell in enumerate(todo, 1):
+            if not args.report:
+                _do(cell, f"{number} of {len(todo)}", out, directory, scale, deadline)
+    finally:
+        text = report(_records(out), out, sizes, initial, scale)
+        write_text(out / "report.md", text + "\n")
+        print(text, flush=True)
+    return 0
+
+
+def _do(cell: Cell, place: str, out: pathlib.Path, directory: pathlib.Path, scale: Scale, deadline: float) -> None:
+    """Trains and measures a cell that has no record."""
+    path = out / "records" / f"{cell.name}.json"
+    rate = cell.rate or _rate(cell.kind, out, scale)
+    data = data_of(cell.corpus, directory=directory.resolve(), files=out / "joined")
+    config = configuration(cell, scale, rate, data=data)
+    settings = fingerprint(config)
+    if path.exists():
+        if json.loads(path.read_text(encoding="utf-8"))["settings"] != settings:
+            raise ConfigError(f"{path} must be a result of these settings, got others; choose another --out")
+        return
+    left = deadline - time.monotonic()
+    if left < 2 * SAVING:
+        raise training_cell.Stopped(f"the time is up before {cell.name}, cell {place}")
+    print(f"\ncell {place}: {cell.name}, learning rate {rate:g}", flush=True)
+    if left < float("inf"):
+        config = dataclasses.replace(config, train=dataclasses.replace(config.train, minutes=(left - SAVING) / 60))
+    record = training_cell.run_cell(cell, config, out, scale)
+    write_text(path, json.dumps({**record, "settings": settings}, indent=1, ensure_ascii=False) + "\n")
+
+
+def _rate(kind: str, out: pathlib.Path, scale: Scale) -> float:
+    """Returns the learning rate with the lowest validation loss in the trials of a model."""
+    if len(scale.rates) == 1:
+        return scale.rates[0]
+    tried = [r for r in _records(out).values() if r["tried"] and r["kind"] == kind]
+    return min(tried, key=lambda record: record["loss"])["rate"]
+
+
+def _records(out: pathlib.Path) -> dict[str, Any]:
+    paths = sorted((out / "records").glob("*.json"), key=lambda path: path.stat().st_mtime)
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def _initial_gradients(path: pathlib.Path, scale: Scale) -> dict[str, Any]:
+    """Returns the gradients of initialized cells, which are computed once."""
+    if not path.exists():
+        found = measures.initial_gradient_norms(
+            scale.transformer["d_model"], scale.distances, seeds=range(scale.gradient_seeds)
+        )
+        write_text(path, json.dumps(found) + "\n")
+    return json.loads(path.read_text())
+
+
+def _write_stand_in(directory: pathlib.Path) -> None:
+    """Writes pairs of the built-in grammar in place of Multi30k."""
+    pairs = demo.generate(240)
+    for part, some in {"train": pairs[40:], "val": pairs[:20], "test_2016": pairs[20:40]}.items():
+        for side, texts in (("en", [pair.english for pair in some]), ("de", [pair.french for pair in some])):
+            write_text(directory / "multi30k" / f"{part}.{side}", "".join(f"{text}\n" for text in texts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

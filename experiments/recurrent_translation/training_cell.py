@@ -1,0 +1,123 @@
+"""One cell: a training by the library's own task, and the figures of its model."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jaxformer
+from experiments.recurrent_translation.grid import Cell, Scale
+from experiments.recurrent_translation.measures import StepClock, trained_gradient_norms
+from jaxformer import demo
+from jaxformer.errors import JaxformerError
+from jaxformer.files import write_text
+from jaxformer.inspection import attention_maps, plots
+from jaxformer.models import costs
+from jaxformer.tasks.translation import TranslationConfig, Translator, alignment
+
+OWN = "A man in a blue shirt is playing the guitar. Two dogs are running through the snow."
+"""Sentences such as those of Multi30k, joined; not from it."""
+DOCUMENTS = {"tatoeba": ("I am a student.",), "tatoeba fr-en": ("Je suis étudiant.",), "multi30k": (OWN,)}
+"""Sentences whose translations and maps are shown, beside those of `demo.EXAMPLES`."""
+
+
+class Stopped(JaxformerError):
+    """The time was up; the same command resumes the training."""
+
+    exit_code = 85
+
+
+def run_cell(cell: Cell, config: TranslationConfig, out: pathlib.Path, scale: Scale) -> dict[str, Any]:
+    """Trains a cell, or resumes it, and returns its record.
+
+    Raises:
+      Stopped: the training was stopped before its last step.
+    """
+    run = out / "runs" / cell.name
+    clock = StepClock(out / "clocks" / f"{cell.name}.json")
+    result = jaxformer.train(config, run, hooks=[clock])
+    if result.reason != "done":
+        raise Stopped(f"{cell.name} was stopped ({result.reason}) at step {int(result.state.step):,}")
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    curve = [(entry["step"], entry["validation_loss"]) for entry in log if "validation_loss" in entry]
+    starts = json.loads((run / "time.json").read_text())
+    provenance = json.loads((run / "provenance.json").read_text())
+    translator = jaxformer.load(run)
+    assert isinstance(translator, Translator)
+    record = {
+        "corpus": cell.corpus,
+        "kind": cell.kind,
+        "cell": "-" if cell.kind == "transformer" else cell.recurrent,
+        "seed": cell.seed,
+        "tried": bool(cell.rate),
+        "rate": config.optimizer.learning_rate,
+        "steps": config.train.steps,
+        "parameters": costs.num_parameters(translator.net.shapes),
+        "curve": curve,
+        "loss": min(loss for _, loss in curve),
+        "cpu seconds of a step": clock.median,
+        "minutes": round(sum(sum(start["seconds"].values()) for start in starts) / 60, 2),
+        "date": provenance["starts"][-1]["date"],
+        "commit": sorted({start["commit"] for start in provenance["starts"]}),
+        "dirty": any(start["dirty"] for start in provenance["starts"]),
+        "versions": {"python": provenance["python"], **provenance["versions"]},
+    }
+    if not cell.rate:
+        record |= _figures(cell, run, translator, out, scale)
+    return record
+
+
+def _figures(cell: Cell, run: pathlib.Path, translator: Translator, out: pathlib.Path, scale: Scale) -> dict[str, Any]:
+    """Returns scores, translations of the documents' sentences, alignment errors and gradients; draws maps."""
+    rows: dict[str, Sequence[Mapping[str, Any]]] = {}
+    scores = jaxformer.evaluate(run, translator, split="test", keep=rows.__setitem__, say=lambda text: None)
+    write_text(out / "hypotheses" / f"{cell.name}.json", json.dumps(rows, ensure_ascii=False))
+    figures: dict[str, Any] = {"scores": {name: {s.name: s.value for s in some} for name, some in scores.items()}}
+    pictures = out / "pictures"
+    attends = cell.kind != "fixed"
+    if cell.corpus == "grammar":
+        pairs = [(pair.english, pair.french) for pair in demo.EXAMPLES]
+        if attends:
+            figures |= _alignment(translator, pictures / f"attention-{cell.name}.png", scale.test_pairs)
+    else:
+        pairs = [(text, "") for text in DOCUMENTS[cell.corpus]]
+        if attends:
+            pieces = translator.attention(pairs[0][0])
+            layer, head = attention_maps.most_aligned(pieces)
+            words = attention_maps.by_word(attention_maps.select(pieces, layer=layer, head=head))
+            plots.attention_map(words, pictures / f"attention-{cell.name}.png", title=_title(cell))
+    said = translator.translate([source for source, _ in pairs])
+    figures["translations"] = [
+        {"source": source, "reference": target, "said": text}
+        for (source, target), text in zip(pairs, said, strict=True)
+    ]
+    if cell.kind != "transformer":
+        sentences = [row["source"] for some in rows.values() for row in some]
+        figures["gradients"] = trained_gradient_norms(translator, sentences, scale.distances)
+    return figures
+
+
+def _alignment(translator: Translator, picture: pathlib.Path, number: int) -> dict[str, Any]:
+    """Returns alignment error rates of the head that is best on validation pairs, and draws the documents' sentence.
+
+    The map is that of the reference, so that those of all models have the same words.
+    """
+    splits = demo.splits()
+    rates = alignment.head_error_rates(translator, splits.validation[:number])
+    head = min(rates, key=rates.__getitem__)
+    parts = {"unseen sentences": splits.seen[:number], "unseen combinations": splits.unseen[:number]}
+    example = demo.EXAMPLES[0]
+    (pieces,) = alignment.word_attention(translator, [example.english], [example.french])
+    words = attention_maps.select(pieces, layer=head[0], head=head[1])
+    plots.attention_map(words, picture, title=f"{picture.stem.split('-')[2]}: {alignment.describe(head)}")
+    return {
+        "head": alignment.describe(head),
+        "aer": {name: alignment.head_error_rates(translator, pairs)[head] for name, pairs in parts.items()},
+        "diagonal": {name: alignment.diagonal_error_rate(pairs) for name, pairs in parts.items()},
+    }
+
+
+def _title(cell: Cell) -> str:
+    return f"{cell.corpus}, {cell.kind}, its own translation"
