@@ -16,6 +16,7 @@ import json
 import pathlib
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from experiments.recurrent_translation import joining, measures, training_cell
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             if not args.report:
                 _do(cell, f"{number} of {len(todo)}", out, directory, scale, deadline)
     finally:
-        text = report(_records(out), out, sizes, initial, scale)
+        text = report(_records(out, todo), out, sizes, initial, scale)
         write_text(out / "report.md", text + "\n")
         print(text, flush=True)
     return 0
@@ -110,13 +111,15 @@ def _rate(kind: str, out: pathlib.Path, scale: Scale) -> float:
     """Returns the learning rate with the lowest validation loss in the trials of a model."""
     if len(scale.rates) == 1:
         return scale.rates[0]
-    tried = [r for r in _records(out).values() if r["tried"] and r["kind"] == kind]
+    trials = [cell for cell in cells(scale, seeds=0) if cell.kind == kind]
+    tried = _records(out, trials).values()
     return min(tried, key=lambda record: record["loss"])["rate"]
 
 
-def _records(out: pathlib.Path) -> dict[str, Any]:
-    paths = sorted((out / "records").glob("*.json"), key=lambda path: path.stat().st_mtime)
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+def _records(out: pathlib.Path, todo: Sequence[Cell]) -> dict[str, Any]:
+    """Returns the records that are there, in the order of their cells."""
+    paths = [out / "records" / f"{cell.name}.json" for cell in todo]
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()}
 
 
 def _initial_gradients(path: pathlib.Path, scale: Scale) -> dict[str, Any]:

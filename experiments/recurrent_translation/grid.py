@@ -53,11 +53,11 @@ FULL = Scale(
     transformer={"d_model": 128, "num_heads": 4, "d_ff": 256, "num_encoder_layers": 2, "num_decoder_layers": 2},
 )
 SMOKE = Scale(
-    steps={"multi30k": 4, "grammar": 4},
+    steps={"grammar": 4},
     transformer={"d_model": 16, "num_heads": 2, "d_ff": 32, "num_encoder_layers": 1, "num_decoder_layers": 1},
     kinds=("fixed", "additive"),
     cells=(),
-    vocab_size={"multi30k": 400, "grammar": 400},
+    vocab_size={"grammar": 400},
     tokens_per_batch=1024,
     num_shapes=1,
     validations=1,

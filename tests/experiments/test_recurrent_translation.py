@@ -1,0 +1,186 @@
+"""The experiment on recurrent translation: its pieces, and its smoke version."""
+
+import dataclasses
+import itertools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.recurrent_translation import __main__ as command
+from experiments.recurrent_translation import grid, joining, measures, report
+from jaxformer import functional as F
+from jaxformer.config import to_data
+from jaxformer.data.sources import Parallel
+from jaxformer.evaluation.scores import bleu
+from jaxformer.models import costs
+from jaxformer.models.config import Seq2SeqConfig
+
+PAIRS = Parallel(tuple(f"s{i}" for i in range(90)), tuple(f"t{i}" for i in range(90)))
+
+
+def translated(text):
+    return text.replace("s", "t")
+
+
+def test_joined_pairs_stay_aligned_and_every_pair_comes_twice():
+    found = joining.with_joined(PAIRS, seed=1)
+    assert tuple(map(translated, found.source)) == found.target
+    alone, joined = found.source[:90], [text.split() for text in found.source[90:]]
+    assert alone == PAIRS.source
+    assert sorted(itertools.chain(*joined)) == sorted(PAIRS.source)
+    sizes = [len(words) for words in joined]
+    assert set(sizes[:-1]) == set(joining.SIZES)  # the last one has the rest
+    assert [word for words in joined for word in words] != list(PAIRS.source)
+    assert found == joining.with_joined(PAIRS, seed=1) != joining.with_joined(PAIRS, seed=2)
+
+
+def test_all_sizes_of_the_test_hold_the_same_sentences():
+    found, sizes = joining.by_size(PAIRS, 11)
+    assert [len(text.split()) for text in found.source] == sizes
+    assert tuple(map(translated, found.source)) == found.target
+    for size in (1, 2, 3, 4, 5):
+        rows = [text for text, own in zip(found.source, sizes, strict=True) if own == size]
+        assert " ".join(rows).split() == list(PAIRS.source[: 11 // size * size])
+
+
+def test_more_pairs_than_there_are_cannot_be_joined():
+    with pytest.raises(ValueError, match="at most 90, the number of pairs, got 91"):
+        joining.join(PAIRS, [91])
+
+
+def sentence(length, said):
+    text = " ".join(f"w{i}" for i in range(length))
+    return {"source": text, "reference": text, "hypothesis": text if said else "x " * length}
+
+
+def test_bins_hold_the_lengths_that_they_name():
+    rows = [sentence(length, True) for length in (1, 9, 10, 14, 15, 40)]
+    assert measures.bins(rows, [10, 15, 30]) == {"1-9": [0, 1], "10-14": [2, 3], "15-29": [4], "30+": [5]}
+
+
+def test_scores_are_those_of_the_chosen_rows():
+    lengths = [6, 7, 8, 20, 21, 22]
+    good = [sentence(n, True) for n in lengths]
+    weak = [sentence(n, n < 10) for n in lengths]
+    short, long = measures.bins(good, [10]).values()
+    found = measures.compare({"good": good, "weak": weak}, short, samples=50)
+    assert found["weak"]["bleu"] == pytest.approx(found["good"]["bleu"]) == pytest.approx(100)
+    found = measures.compare({"good": good, "weak": weak}, long, samples=50)
+    assert (round(found["good"]["bleu"]), round(found["weak"]["bleu"])) == (100, 0)
+    assert found["weak"]["p"] < 0.05
+    mixed = measures.compare({"good": good, "weak": weak}, range(6), samples=50)["weak"]
+    assert mixed["bleu"] == pytest.approx(bleu([r["hypothesis"] for r in weak], [r["reference"] for r in weak]).value)
+    assert mixed["half width"] > 0
+    with pytest.raises(ValueError, match="sentences of 'good'"):
+        measures.compare({"good": good, "other": weak[::-1]}, range(6), samples=50)
+
+
+@pytest.mark.parametrize(("level", "step"), [(5.0, 100.0), (4.0, 150.0), (2.5, 250.0), (1.0, None)])
+def test_time_to_a_level_lies_between_validations(level, step):
+    assert measures.steps_to([(100, 5.0), (200, 3.0), (300, 2.0)], level) == step
+
+
+def test_gradient_norms_are_powers_of_a_linear_network(monkeypatch):
+    """With a recurrent kernel of 0.9 times a rotation and a rotation of inputs, the norm at distance d is 0.9 ** d."""
+    linear = lambda inputs, recurrent, state: F.RecurrentState((inputs + recurrent)[..., 0, :])
+    rotations = [
+        jnp.linalg.qr(jax.random.normal(key, (4, 4)))[0][:, None] for key in jax.random.split(jax.random.key(0))
+    ]
+    weights = F.RecurrentWeights(rotations[0], 0.9 * rotations[1], jnp.zeros((1, 4)), jnp.zeros((1, 4)))
+    x = jax.random.normal(jax.random.key(1), (3, 7, 4))
+    norms = measures.gradient_norms(linear, weights, x, jax.random.key(2))
+    np.testing.assert_allclose(norms, 0.9 ** np.arange(7), rtol=1e-5)
+
+
+def test_an_lstm_keeps_more_of_a_gradient_than_an_rnn():
+    found = measures.initial_gradient_norms(16, 17, seeds=[0, 1])
+    reach = {name: np.array(runs)[:, 16] / np.array(runs)[:, 0] for name, runs in found.items()}
+    assert reach["lstm"].min() > 10 * reach["rnn"].max()
+
+
+def test_the_clock_counts_steps_and_not_validations(tmp_path, monkeypatch):
+    now = iter([0.0, 1.0, 3.0, 50.0, 51.0])
+    monkeypatch.setattr(measures.time, "process_time", lambda: next(now))
+    clock = measures.StepClock(tmp_path / "clock.json")
+    for step in (1, 2, 3):
+        clock.step(step, {})
+    clock.validated(3, {}, True)
+    clock.step(4, {})
+    clock.saved(4, tmp_path)
+    later = measures.StepClock(tmp_path / "clock.json")
+    assert later.seconds == [1.0, 2.0]
+    assert later.median == 1.5
+
+
+def test_models_differ_in_nothing_but_the_model_and_sizes_are_as_near_as_can_be():
+    scale = dataclasses.replace(grid.SMOKE, kinds=grid.KINDS)
+    configs = {}
+    for cell in grid.cells(scale, seeds=1):
+        if cell.corpus == "grammar":
+            configs[cell.kind] = grid.configuration(cell, scale, 1e-3, data={})
+    assert set(configs) == set(grid.KINDS)
+    size = costs.encoder_decoder_parameters(configs["transformer"].model)
+    for config in configs.values():
+        if isinstance(config.model, Seq2SeqConfig):
+            states = [config.model.hidden_size + change for change in (-2, 0, 2)]
+            made = [costs.seq2seq_parameters(dataclasses.replace(config.model, d_hidden=n)) for n in states]
+            assert np.argmin(np.abs(np.array(made) - size)) == 1
+    others = [to_data(config) | {"model": None, "name": None} for config in configs.values()]
+    assert all(other == others[0] for other in others)
+
+
+def test_each_cell_has_a_folder_of_its_own():
+    tried = dataclasses.replace(grid.FULL, rates=(1e-3, 3e-3))
+    names = [cell.name for cell in grid.cells(tried, seeds=2)]
+    assert len(names) == len(set(names))
+    assert names[0].startswith("multi30k-fixed-rate")
+
+
+def test_a_table_is_markdown():
+    assert report.table([("a", "b"), (1, 2), (3, 4)]).splitlines() == [
+        "| a | b |",
+        "|---|---|",
+        "| 1 | 2 |",
+        "| 3 | 4 |",
+    ]
+
+
+def test_no_folder_of_corpora_is_one_line(tmp_path, capsys):
+    assert command.main(["--out", str(tmp_path)]) == 2
+    assert "--data-dir must be a folder" in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_the_smoke_version_trains_once_and_reports(tmp_path, capsys):
+    arguments = ["--smoke", "--out", str(tmp_path)]
+    assert command.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "grammar: BLEU by joined sentences" in printed
+    assert "Alignment error rate" in printed
+    results = json.loads((tmp_path / "results.json").read_text())
+    cells = [cell.name for cell in grid.cells(grid.SMOKE, seeds=1)]
+    assert list(results["records"]) == cells
+    pictures = {path.name for path in (tmp_path / "pictures").iterdir()}
+    assert {
+        "gradient-norms.png",
+        "curves-grammar.png",
+        "bleu-grammar-by-words.png",
+        f"attention-{cells[-1]}.png",
+    } <= pictures
+    # A second call trains nothing; a lost record is made again from the finished training.
+    logs = {name: (tmp_path / "runs" / name / "log.jsonl").stat().st_mtime_ns for name in cells}
+    (tmp_path / "records" / f"{cells[0]}.json").unlink()
+    assert command.main(arguments) == 0
+    assert capsys.readouterr().out.count("\ncell ") == 1
+    again = json.loads((tmp_path / "results.json").read_text())["records"][cells[0]]
+    assert again["curve"] == results["records"][cells[0]]["curve"]
+    assert {name: (tmp_path / "runs" / name / "log.jsonl").stat().st_mtime_ns for name in cells[1:]} == {
+        name: logs[name] for name in cells[1:]
+    }
+    path = tmp_path / "records" / f"{cells[1]}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"settings": "other"}))
+    assert command.main(arguments) == 2
+    assert "choose another --out" in capsys.readouterr().err
