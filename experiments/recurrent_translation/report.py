@@ -117,7 +117,8 @@ def _times(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     found = {}
     for kind, record in records.items():
         steps = steps_to(record["curve"], level)
-        found[kind] = {"level": level, "steps": steps, "cpu seconds": (steps or 0) * record["cpu seconds of a step"]}
+        assert steps is not None, "no loss is above the largest"
+        found[kind] = {"level": level, "steps": steps, "cpu seconds": steps * record["cpu seconds of a step"]}
     return found
 
 

@@ -80,7 +80,7 @@ def _figures(cell: Cell, run: pathlib.Path, translator: Translator, out: pathlib
     if cell.corpus == "grammar":
         pairs = [(pair.english, pair.french) for pair in demo.EXAMPLES]
         if attends:
-            figures |= _alignment(translator, pictures / f"attention-{cell.name}.png", scale.test_pairs)
+            figures |= _alignment(cell, translator, pictures / f"attention-{cell.name}.png", scale.test_pairs)
     else:
         pairs = [(text, "") for text in DOCUMENTS[cell.corpus]]
         if attends:
@@ -99,7 +99,7 @@ def _figures(cell: Cell, run: pathlib.Path, translator: Translator, out: pathlib
     return figures
 
 
-def _alignment(translator: Translator, picture: pathlib.Path, number: int) -> dict[str, Any]:
+def _alignment(cell: Cell, translator: Translator, picture: pathlib.Path, number: int) -> dict[str, Any]:
     """Returns alignment error rates of the head that is best on validation pairs, and draws the documents' sentence.
 
     The map is that of the reference, so that those of all models have the same words.
@@ -111,7 +111,7 @@ def _alignment(translator: Translator, picture: pathlib.Path, number: int) -> di
     example = demo.EXAMPLES[0]
     (pieces,) = alignment.word_attention(translator, [example.english], [example.french])
     words = attention_maps.select(pieces, layer=head[0], head=head[1])
-    plots.attention_map(words, picture, title=f"{picture.stem.split('-')[2]}: {alignment.describe(head)}")
+    plots.attention_map(words, picture, title=f"{cell.kind}: {alignment.describe(head)}")
     return {
         "head": alignment.describe(head),
         "aer": {name: alignment.head_error_rates(translator, pairs)[head] for name, pairs in parts.items()},

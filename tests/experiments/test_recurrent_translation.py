@@ -148,6 +148,41 @@ def test_a_table_is_markdown():
     ]
 
 
+def record(kind, curve, **figures):
+    return {
+        **{"corpus": "grammar", "kind": kind, "cell": "-" if kind == "transformer" else "lstm", "seed": 0},
+        **{"tried": False, "rate": 3e-3, "steps": 20, "parameters": 1000, "curve": curve, "loss": curve[-1][1]},
+        **{"cpu seconds of a step": 0.5, "minutes": 1.0, "scores": {"test": {"BLEU": 1.0}}},
+        "translations": [{"source": "Je suis étudiant.", "reference": "", "said": f"said by {kind}"}],
+        **figures,
+    }
+
+
+def test_the_report_says_what_the_records_say(tmp_path):
+    aer = {"unseen sentences": 0.25, "unseen combinations": 0.5}
+    records = {
+        "a": record("fixed", [(10, 4.0), (20, 3.0)], gradients=[1.0, 0.1, 0.01]),
+        "b": record("additive", [(10, 3.5), (20, 2.5)], gradients=[1.0, 0.1], aer=aer, diagonal=aer, head="head 0"),
+    }
+    sizes = [1, 1, 2]
+    for name, good in (("a", [True, True, False]), ("b", [True, True, True])):
+        rows = [sentence(length, said) for length, said in zip((6, 7, 13), good, strict=True)]
+        (tmp_path / "hypotheses").mkdir(exist_ok=True)
+        (tmp_path / "hypotheses" / f"{name}.json").write_text(json.dumps({"test": rows}))
+    initial = {"rnn": [[2.0, 1.0, 0.5], [2.0, 0.5, 0.0]]}
+    text = report.report(records, tmp_path, {"grammar": sizes}, initial, grid.SMOKE)
+    assert "| rnn | 2.5e-01 to 5.0e-01 | 0.0e+00 to 2.5e-01 |" in text
+    assert "| additive | 3.000 | 15 | 8 |" in text  # half way between its validations, at 0.5 s a step
+    assert "| 1 | 2 | 100.00 ± 0.00 (1.00) | 100.00 ± 0.00 (1.00) |" in text
+    assert "| 2 | 1 | 0.00 ± 0.00 (1.00) | 100.00 ± 0.00 (1.00) |" in text
+    assert "| 10-14 | 1 | 0.00" in text
+    assert "| additive | 0.250 | 0.500 | head 0 |" in text
+    assert "said by additive" in text
+    derived = json.loads((tmp_path / "results.json").read_text())["derived"]
+    assert derived["grammar by joined sentences"]["2"]["additive"]["bleu"] == pytest.approx(100)
+    assert len(list((tmp_path / "pictures").iterdir())) == 4
+
+
 def test_no_folder_of_corpora_is_one_line(tmp_path, capsys):
     assert command.main(["--out", str(tmp_path)]) == 2
     assert "--data-dir must be a folder" in capsys.readouterr().err
