@@ -1,11 +1,11 @@
 """Measures recurrent translation with and without attention beside the Transformer; the same command resumes.
 
     python -m experiments.recurrent_translation --data-dir data --out runs/recurrent
-    python -m experiments.recurrent_translation --smoke --out runs/smoke
+    python -m experiments.recurrent_translation --scale small --out runs/recurrent-small
 
 --data-dir holds multi30k/ and tatoeba/ (`jaxformer data fetch`). A finished training is not repeated. --minutes ends
-the call in time and --report only draws and prints what is there. The smoke version needs no data and its figures mean
-nothing.
+the call in time and --report only draws and prints what is there. The small scale has the built-in grammar and a
+quarter of the parameters, and needs no data; neither does the smoke scale, whose figures mean nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.recurrent_translation import joining, measures, training_cell
-from experiments.recurrent_translation.grid import FULL, SMOKE, Cell, Scale, cells, configuration, data_of
+from experiments.recurrent_translation.grid import SCALES, Cell, Scale, cells, configuration, data_of
 from experiments.recurrent_translation.report import report
-from jaxformer import demo
 from jaxformer.config import fingerprint
 from jaxformer.errors import ConfigError, JaxformerError
 from jaxformer.files import write_text
@@ -43,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1, help="trainings of each model on each corpus")
     parser.add_argument("--rates", type=float, nargs="+", help="learning rates to try; default: one for all, untried")
     parser.add_argument("--report", action="store_true", help="train nothing")
-    parser.add_argument("--smoke", action="store_true", help="tiny models for a few steps")
+    parser.add_argument("--scale", choices=SCALES, default="full", help="sizes and budgets (default: full)")
     args = parser.parse_args(arguments)
     try:
         return run(args)
@@ -59,19 +58,15 @@ def run(args: argparse.Namespace) -> int:
       ConfigError: there is no folder of corpora, or `--out` has records of other settings.
       Stopped: the time was up.
     """
-    scale, out, directory = (SMOKE if args.smoke else FULL), args.out.resolve(), args.data_dir
+    scale, out, directory = SCALES[args.scale], args.out.resolve(), args.data_dir and args.data_dir.resolve()
     if args.rates:
         scale = dataclasses.replace(scale, rates=tuple(args.rates))
-    if args.smoke:
-        directory = out / "data"
-        _write_stand_in(directory)
-    elif directory is None:
+    files, number, sizes = out / "joined", scale.test_pairs, {}
+    if {"multi30k", "tatoeba"} & set(scale.steps) and directory is None:
         raise ConfigError("--data-dir must be a folder with multi30k/ and tatoeba/, got none")
-    files, number = out / "joined", scale.test_pairs
-    sizes = {
-        "multi30k": joining.write_multi30k(directory, files / "multi30k", number=number),
-        "grammar": joining.write_grammar(files / "grammar", train=scale.train_pairs, number=number),
-    }
+    if "multi30k" in scale.steps:
+        sizes["multi30k"] = joining.write_multi30k(directory, files / "multi30k", number=number)
+    sizes["grammar"] = joining.write_grammar(files / "grammar", train=scale.train_pairs, number=number)
     initial = _initial_gradients(out / "gradients.json", scale)
     deadline = time.monotonic() + args.minutes * 60 if args.minutes else float("inf")
     todo = cells(scale, seeds=args.seeds)
@@ -86,11 +81,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _do(cell: Cell, place: str, out: pathlib.Path, directory: pathlib.Path, scale: Scale, deadline: float) -> None:
+def _do(
+    cell: Cell, place: str, out: pathlib.Path, directory: pathlib.Path | None, scale: Scale, deadline: float
+) -> None:
     """Trains and measures a cell that has no record."""
     path = out / "records" / f"{cell.name}.json"
     rate = cell.rate or _rate(cell.kind, out, scale)
-    data = data_of(cell.corpus, directory=directory.resolve(), files=out / "joined")
+    data = data_of(cell.corpus, directory=directory, files=out / "joined")
     config = configuration(cell, scale, rate, data=data)
     settings = fingerprint(config)
     if path.exists():
@@ -130,14 +127,6 @@ def _initial_gradients(path: pathlib.Path, scale: Scale) -> dict[str, Any]:
         )
         write_text(path, json.dumps(found) + "\n")
     return json.loads(path.read_text())
-
-
-def _write_stand_in(directory: pathlib.Path) -> None:
-    """Writes pairs of the built-in grammar in place of Multi30k."""
-    pairs = demo.generate(240)
-    for part, some in {"train": pairs[40:], "val": pairs[:20], "test_2016": pairs[20:40]}.items():
-        for side, texts in (("en", [pair.english for pair in some]), ("de", [pair.french for pair in some])):
-            write_text(directory / "multi30k" / f"{part}.{side}", "".join(f"{text}\n" for text in texts))
 
 
 if __name__ == "__main__":

@@ -52,6 +52,17 @@ FULL = Scale(
     steps={"multi30k": 1000, "grammar": 800, "tatoeba": 600, "tatoeba fr-en": 600},
     transformer={"d_model": 128, "num_heads": 4, "d_ff": 256, "num_encoder_layers": 2, "num_decoder_layers": 2},
 )
+SMALL = Scale(
+    steps={"grammar": 800},
+    transformer={"d_model": 64, "num_heads": 4, "d_ff": 128, "num_encoder_layers": 2, "num_decoder_layers": 2},
+    vocab_size={"grammar": 1000},
+    tokens_per_batch=1024,
+    num_shapes=2,
+    rates=(5e-3,),
+    validations=4,
+    train_pairs=12_000,
+    test_pairs=200,
+)
 SMOKE = Scale(
     steps={"grammar": 4},
     transformer={"d_model": 16, "num_heads": 2, "d_ff": 32, "num_encoder_layers": 1, "num_decoder_layers": 1},
@@ -67,6 +78,9 @@ SMOKE = Scale(
     gradient_seeds=2,
     distances=9,
 )
+
+
+SCALES = {"full": FULL, "small": SMALL, "smoke": SMOKE}
 
 
 @dataclasses.dataclass(frozen=True)
