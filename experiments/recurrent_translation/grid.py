@@ -19,7 +19,7 @@ TARGETS = {"multi30k": "de", "grammar": "fr", "tatoeba": "fr", "tatoeba fr-en": 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How much is computed: the sizes of models and corpora, and the budgets, which are equal for all models."""
+    """The sizes of models and corpora, and the budgets, which are equal for all models."""
 
     steps: Mapping[str, int]
     """The updates on each corpus; a corpus that is not named is left out."""
@@ -123,9 +123,8 @@ def model(cell: Cell, scale: Scale, num_tokens: int) -> EncoderDecoderConfig | S
     if cell.kind == "transformer":
         return transformer
     size = costs.encoder_decoder_parameters(transformer)
-    make = lambda d_hidden: Seq2SeqConfig(
-        **shared, cell=cell.recurrent, attention=ATTENTIONS[cell.kind], d_model=transformer.d_model, d_hidden=d_hidden
-    )
+    shared |= {"cell": cell.recurrent, "attention": ATTENTIONS[cell.kind], "d_model": transformer.d_model}
+    make = lambda d_hidden: Seq2SeqConfig(**shared, **{"d_hidden": d_hidden})
     low, high = 1, 1  # in halves of the state, for it has one in each direction of the encoder
     while costs.seq2seq_parameters(make(2 * high)) < size:
         low, high = high, 2 * high
@@ -135,7 +134,7 @@ def model(cell: Cell, scale: Scale, num_tokens: int) -> EncoderDecoderConfig | S
     return min((make(2 * low), make(2 * high)), key=lambda config: abs(costs.seq2seq_parameters(config) - size))
 
 
-def configuration(cell: Cell, scale: Scale, rate: float, *, data: Mapping[str, Any], minutes: float = 0.0):
+def configuration(cell: Cell, scale: Scale, rate: float, *, data: Mapping[str, Any]) -> TranslationConfig:
     """Returns the configuration of a training with this learning rate on these data."""
     steps = scale.tuning_steps if cell.rate else scale.steps[cell.corpus]
     every = max(1, steps // scale.validations)
@@ -160,7 +159,6 @@ def configuration(cell: Cell, scale: Scale, rate: float, *, data: Mapping[str, A
             "keep_last": 1,
             "patience": 0,
             "tensorboard": False,
-            "minutes": minutes,
         },
         decode={"validation_sentences": 0, "beam_size": 1, "max_ratio": 1.5},
     )

@@ -112,7 +112,7 @@ def _trainings(records: Records) -> str:
 
 
 def _times(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns when each model reached the best loss of the worst one."""
+    """Returns the steps and processor time in which each model reached the best loss of the worst one."""
     level = max(record["loss"] for record in records.values())
     found = {}
     for kind, record in records.items():
