@@ -1,4 +1,4 @@
-"""Complete networks: encoder, decoder, encoder-decoder (Transformer or recurrent), language model; and their costs."""
+"""Complete networks: encoder, decoder, encoder-decoder (Transformer or recurrent), language models; and their costs."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from jaxformer.models.encoder import make_encoder as make_encoder
     from jaxformer.models.encoder_decoder import EncoderDecoder as EncoderDecoder
     from jaxformer.models.language_model import LanguageModel as LanguageModel
+    from jaxformer.models.masked_language_model import MaskedLanguageModel as MaskedLanguageModel
     from jaxformer.models.recurrent_decoder import CapturedWeights as CapturedWeights
     from jaxformer.models.recurrent_decoder import RecurrentContext as RecurrentContext
     from jaxformer.models.recurrent_decoder import RecurrentDecoder as RecurrentDecoder
@@ -42,6 +43,7 @@ __getattr__ = lazy.members(
         "encoder": "Encoder Memory make_encoder",
         "encoder_decoder": "EncoderDecoder",
         "language_model": "LanguageModel",
+        "masked_language_model": "MaskedLanguageModel",
         "recurrent_decoder": "CapturedWeights RecurrentContext RecurrentDecoder RecurrentDecoderState",
         "seq2seq": "Seq2Seq",
         "costs": "",

@@ -62,6 +62,7 @@ class Encoder(nnx.Module):
         valid: Bool[Array, "B S"] | None = None,
         positions: Int[Array, "B S"] | None = None,
         types: Int[Array, "B S"] | None = None,
+        segments: Int[Array, "B S"] | None = None,
         key: jax.Array | None = None,
         copies: Float[Array, "G C V D"] | None = None,
     ) -> Memory:
@@ -72,10 +73,12 @@ class Encoder(nnx.Module):
           valid: True where a token is real; default: everywhere.
           positions: absolute positions; 0, 1, 2, ... by default.
           types: the type of each token, if the model has types; default: 0.
+          segments: the number of the packed sequence that each token belongs to, which sees no other one.
           key: the key of dropout; None means no dropout.
           copies: see `Embedding`.
         """
-        return self.run(tokens, valid=valid, positions=positions, key=key, types=types, copies=copies)[0]
+        given = {"types": types, "copies": copies}
+        return self.run(tokens, valid=valid, positions=positions, segments=segments, key=key, **given)[0]
 
     def captured(
         self,
@@ -94,6 +97,7 @@ class Encoder(nnx.Module):
         *,
         valid: Array | None = None,
         positions: Array | None = None,
+        segments: Array | None = None,
         key: jax.Array | None = None,
         capture: Collection[str] = (),
         **given: Array | None,
@@ -102,9 +106,12 @@ class Encoder(nnx.Module):
         given = {name: x for name, x in given.items() if x is not None}
         with jax.named_scope("embedding"):
             x = self.embeddings(tokens, valid=valid, positions=positions, key=site(key, "embedding"), **given)
+        mask = None if valid is None else masks.padding(valid)
+        if segments is not None:
+            mask = masks.segments(segments) if mask is None else mask & masks.segments(segments)
         x, intermediates = self.stack(
             x,
-            mask=None if valid is None else masks.padding(valid),
+            mask=mask,
             valid=valid,
             bias=None if self.bias is None else self.bias(),
             positions=positions,
