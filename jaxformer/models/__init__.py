@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jaxformer import lazy
+from jaxformer.models.config import ClassifierConfig as ClassifierConfig
 from jaxformer.models.config import DecoderConfig as DecoderConfig
 from jaxformer.models.config import EncoderConfig as EncoderConfig
 from jaxformer.models.config import EncoderDecoderConfig as EncoderDecoderConfig
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from jaxformer.models import presets as presets
     from jaxformer.models import sizes as sizes
     from jaxformer.models import transformer as transformer
+    from jaxformer.models.classifier import Classifier as Classifier
     from jaxformer.models.decoder import Context as Context
     from jaxformer.models.decoder import Decoder as Decoder
     from jaxformer.models.decoder import DecoderState as DecoderState
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 __getattr__ = lazy.members(
     __name__,
     {
+        "classifier": "Classifier",
         "decoder": "Context Decoder DecoderState make_decoder",
         "encoder": "Encoder Memory make_encoder",
         "encoder_decoder": "EncoderDecoder",

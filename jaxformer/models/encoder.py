@@ -42,13 +42,14 @@ class Memory:
 class Encoder(nnx.Module):
     """``tokens -> Memory``; every token sees every real one.
 
-    `embeddings` may be any module that returns the input of the stack, such as `PatchEmbeddings` of images.
+    `embeddings` may be any module that returns the input of the stack, such as `PatchEmbeddings` of images. Without a
+    stack, the states are the embeddings.
     """
 
     def __init__(
         self,
         embeddings: Embeddings | PatchEmbeddings,
-        stack: Stack[Block],
+        stack: Stack[Block] | None = None,
         norm: Norm | None = None,
         *,
         bias: T5Bias | None = None,
@@ -109,15 +110,17 @@ class Encoder(nnx.Module):
         mask = None if valid is None else masks.padding(valid)
         if segments is not None:
             mask = masks.segments(segments) if mask is None else mask & masks.segments(segments)
-        x, intermediates = self.stack(
-            x,
-            mask=mask,
-            valid=valid,
-            bias=None if self.bias is None else self.bias(),
-            positions=positions,
-            key=site(key, "layers"),
-            capture=capture,
-        )
+        intermediates: Intermediates = {}
+        if self.stack is not None:
+            x, intermediates = self.stack(
+                x,
+                mask=mask,
+                valid=valid,
+                bias=None if self.bias is None else self.bias(),
+                positions=positions,
+                key=site(key, "layers"),
+                capture=capture,
+            )
         return Memory(x if self.norm is None else self.norm(x), valid), intermediates
 
 
@@ -137,6 +140,8 @@ def make_encoder(
     else:
         options = {"num_channels": config.num_channels, "dropout": config.dropout, "dtype": config.compute_dtype}
         embeddings = PatchEmbeddings(config.image_size, config.patch_size, config.d_model, **options, rngs=rngs)
+    if not config.num_layers:
+        return Encoder(embeddings, norm=make_final_norm(config))
     stack = make_stack(config, config.num_layers, attention=attention, rngs=rngs)
     bias = make_shared_bias(config, bidirectional=True, rngs=rngs)
     return Encoder(embeddings, stack, make_final_norm(config), bias=bias)
