@@ -160,5 +160,6 @@ def _added(params: Params, adapters: Params, scale: float) -> Params:
         if isinstance(value, dict):
             result[name] = _added(value, part, scale)
         else:
-            result[name] = value + scale * jnp.matmul(part["a"], part["b"]).reshape(value.shape)
+            # The scale comes first: a product and a sum may be rounded once or twice, which no two programs agree on.
+            result[name] = value + jnp.matmul(scale * part["a"], part["b"]).reshape(value.shape)
     return result
