@@ -81,8 +81,8 @@ def test_batches_hold_every_example_and_its_label():
             else:
                 assert not row.any()
     assert seen == {i: tokens[i][:6].tolist() for i in range(5)}
-    some = make_labeled_batch(tokens, labels, plan, 0, special=special, rows=lambda count: np.array([2, 0, count]))
+    some = make_labeled_batch(tokens, labels, plan, 0, special=special, rows=lambda count: np.array([0, 2, count]))
     whole = make_labeled_batch(tokens, labels, plan, 0, special=special)
-    np.testing.assert_array_equal(some.tokens[:2], whole.tokens[[2, 0]])
-    np.testing.assert_array_equal(some.labels[:2], whole.labels[[2, 0]])
+    np.testing.assert_array_equal(some.tokens[:2], whole.tokens[[0, 2]])
+    np.testing.assert_array_equal(some.labels[:2], whole.labels[[0, 2]])
     assert not some.valid[2].any()
