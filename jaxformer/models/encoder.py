@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
+from typing import Any
 
 import jax
 from flax import nnx
@@ -78,7 +79,7 @@ class Encoder(nnx.Module):
           key: the key of dropout; None means no dropout.
           copies: see `Embedding`.
         """
-        given = {"types": types, "copies": copies}
+        given: dict[str, Any] = {"types": types, "copies": copies}
         return self.run(tokens, valid=valid, positions=positions, segments=segments, key=key, **given)[0]
 
     def captured(

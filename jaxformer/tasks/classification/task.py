@@ -195,7 +195,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus, DeviceBatch, Clas
                 "add examples or leave it out"
             )
         if len(classes) < 2:
-            raise DataError(f"{train.file} has one class, {classes[0]!r}; a classifier needs two or more")
+            raise DataError(f"{train.file} has one class, {min(classes)!r}; a classifier needs two or more")
         test = read(data.test, classes) if data.test else None
         train, validation = (train, read(data.validation, classes)) if data.validation else train.split(data.held_out)
         return LabeledCorpus(train, validation, test, classes)

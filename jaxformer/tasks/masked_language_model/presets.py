@@ -43,7 +43,7 @@ def tiny() -> MaskedLanguageModelingConfig:
 def base() -> MaskedLanguageModelingConfig:
     """BERT's base shape, 110 M parameters, for gigabytes of text on accelerators (12 layers, D = 768)."""
     config = masked_language_model()
-    sizes = {"d_model": 768, "num_heads": 12, "d_ff": 3072, "num_layers": 12, "max_positions": 512}
+    sizes: dict[str, Any] = {"d_model": 768, "num_heads": 12, "d_ff": 3072, "num_layers": 12, "max_positions": 512}
     return dataclasses.replace(
         config,
         name="masked-language-model-base",

@@ -121,10 +121,10 @@ def pretrained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pretrained")
     (folder / "text.txt").write_text("\n".join(TEXTS))
     config = masked_language_model.MaskedLanguageModelingConfig(
-        mesh="data=1",
+        mesh="data=8",
         model=models.EncoderConfig(**SIZES),
         data=masked_language_model.DataConfig(
-            text=str(folder / "text.txt"), tokenizer="characters", length=48, batch_size=4, cache=str(folder / "cache")
+            text=str(folder / "text.txt"), tokenizer="characters", length=48, batch_size=8, cache=str(folder / "cache")
         ),
         train=TrainConfig(steps=2, validate_every=0, checkpoint_every=0, tensorboard=False),
     )
@@ -133,8 +133,8 @@ def pretrained(tmp_path_factory):
 
 
 def test_it_starts_from_a_masked_language_model(pretrained, tmp_path):
-    """Every parameter of the encoder is taken, and the tokenizer; the output is new, and the head unused."""
-    config = changed(tiny(tmp_path, init_from=str(pretrained)), {"mesh": "data=1", "train": {"steps": 1}})
+    """T8: every parameter of the encoder is taken, and the tokenizer; the output is new, and the head unused."""
+    config = changed(tiny(tmp_path, init_from=str(pretrained)), {"train": {"steps": 1}})
     jaxformer.train(config, tmp_path / "run", console=QUIET)
     about = json.loads((tmp_path / "run" / "init.json").read_text())
     assert all(name.startswith("encoder/") for name in about["taken"])
@@ -187,7 +187,7 @@ def steps_of(config, run, number=3):
 
 def test_head_only(tmp_path):
     """Frozen parameters keep every bit in spite of weight decay, have no moments, and cost no backward pass."""
-    whole = changed(tiny(tmp_path), {"mesh": "data=1", "optimizer": {"weight_decay": 0.1}})
+    whole = changed(tiny(tmp_path), {"optimizer": {"weight_decay": 0.1}})
     head = changed(whole, {"tune": {"frozen": "encoder/*"}})
     trainer, first, state = steps_of(head, tmp_path)
     jax.tree.map(np.testing.assert_array_equal, first["encoder"], state.params["encoder"])
@@ -202,7 +202,7 @@ def test_head_only(tmp_path):
 def test_adapters(tmp_path):
     """Only adapters and the output are trained; a run that starts from this one has the merged parameters."""
     tune = {"frozen": "encoder/*", "rank": 2, "targets": "encoder/*attention*"}
-    config = changed(tiny(tmp_path), {"mesh": "data=1", "tune": tune, "train": {"steps": 2, "validate_every": 2}})
+    config = changed(tiny(tmp_path), {"tune": tune, "train": {"steps": 2, "validate_every": 2}})
     jaxformer.train(config, tmp_path / "run", console=QUIET)
     classifier = jaxformer.load(tmp_path / "run", checkpoint="last")
     assert isinstance(classifier, TextClassifier)
@@ -227,7 +227,7 @@ def test_adapters(tmp_path):
 
 def test_the_average_of_embeddings_looks_at_no_words(tmp_path):
     model = {"num_layers": 0, "positions": "none", "final_norm": False, "pooling": "mean"}
-    config = changed(tiny(tmp_path), {"mesh": "data=1", "model": model, "train": {"steps": 1}})
+    config = changed(tiny(tmp_path), {"model": model, "train": {"steps": 1}})
     jaxformer.train(config, tmp_path / "run", console=QUIET)
     (result,) = jaxformer.load(tmp_path / "run").classify(["She sings."])  # pyright: ignore
     assert result.words == ()
