@@ -138,7 +138,7 @@ def done(
     figures = {score.name: score.value for score in scores["test"]}
     record = {"settings": settings, **figures, "rows": rows, "steps": steps, "seconds": time.monotonic() - began}
     write_text(path, json.dumps(record) + "\n")
-    shutil.rmtree(out / cell.name / "checkpoints")  # some hundred runs; the record has all that is reported
+    shutil.rmtree(out / cell.name / "checkpoints")  # some hundred runs; the record has everything that is reported
     return True
 
 

@@ -89,7 +89,9 @@ def read_examples(
         if not label or not text:
             raise DataError(f"{path}, line {number}: the {'label' if not label else 'text'} is empty")
         if classes and label not in classes:
-            raise DataError(f"{path}, line {number}: the label {label!r} is none of the classes {', '.join(classes)}")
+            raise DataError(
+                f"{path}, line {number}: the label {label!r} is not one of the classes {', '.join(classes)}"
+            )
         labels.append(label)
         texts.append(text)
     if not texts:

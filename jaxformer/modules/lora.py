@@ -44,7 +44,7 @@ def matching(params: Params, patterns: Sequence[str]) -> Params:
 
 @dataclasses.dataclass(frozen=True)
 class LoRA(Pure[ModelT, ConfigT]):
-    """A network of which some matrices W are ``W + alpha / rank A B``; see `lora`."""
+    """A network with ``W + alpha / rank A B`` in place of some matrices W; see `lora`."""
 
     rank: int
     targets: tuple[str, ...]

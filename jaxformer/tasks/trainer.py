@@ -101,7 +101,7 @@ class Trainer(Generic[BatchT]):
         )
 
     def _loss(self, params: Params, batch: BatchT, key: jax.Array) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
-        """Returns the network's loss, of which frozen parameters have no gradient: it is not computed."""
+        """Returns the network's loss; the gradient of frozen parameters is 0 and is not computed."""
         if self.frozen is not None:
             stop = lambda x, frozen: jax.lax.stop_gradient(x) if frozen else x
             params = jax.tree.map(stop, params, self.frozen)

@@ -42,7 +42,7 @@ def test_formats(file, text, options, expected):
         ("1\ta\n0 b\n", {}, r"data.txt, line 2: 1 column\(s\), but the label is in column 0 and the text in column 1"),
         ("1\ta\n\n\tb\n", {}, "data.txt, line 3: the label is empty"),
         ("1\ta\n0\t \n", {}, "data.txt, line 2: the text is empty"),
-        ("1\ta\n2\tb\n", {"classes": ("0", "1")}, "data.txt, line 2: the label '2' is none of the classes 0, 1"),
+        ("1\ta\n2\tb\n", {"classes": ("0", "1")}, "data.txt, line 2: the label '2' is not one of the classes 0, 1"),
         ("\n\n", {}, "data.txt holds no example"),
         (":x a\n", {"separator": " ", "label_end": ":"}, "data.txt, line 1: the label is empty"),
     ],

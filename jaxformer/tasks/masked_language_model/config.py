@@ -13,7 +13,7 @@ from jaxformer.tasks.config import TaskConfig
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig(language_model.DataConfig):
-    """The text, each line of which is read by itself, and the tokens that are hidden."""
+    """The text, whose lines are read one by one, and the tokens that are hidden."""
 
     held_out: float = 0.05
     """The share of the lines set aside for validation, if no file is named; equal lines stay together."""

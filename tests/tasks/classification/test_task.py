@@ -11,6 +11,7 @@ from rich.console import Console
 
 import jaxformer
 from jaxformer import demo, models, sharding
+from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement
@@ -51,7 +52,10 @@ class TestContract(TaskContract):
         ({"data": {"train": ""}}, "no examples: give --data.train FILE"),
         ({"data": {"train": "nowhere.tsv"}}, "nowhere.tsv"),
         ({"data": {"columns": [0, 2]}}, r"train.tsv, line 1: 2 column\(s\)"),
-        ({"data": {"classes": "statement,query"}}, r"train.tsv, line \d+: the label 'question' is none of the classes"),
+        (
+            {"data": {"classes": "statement,query"}},
+            r"train.tsv, line \d+: the label 'question' is not one of the classes",
+        ),
         ({"data": {"classes": "statement,question,answer"}}, "train.tsv has no example of the class 'answer'"),
         ({"data": {"classes": "one"}}, "data.classes must be two or more different names"),
         ({"data": {"max_length": 49}}, "data.max_length is 49, but model.max_positions is 48"),
@@ -99,7 +103,7 @@ class TestContract(TaskContract):
 
     def test_unknown_labels_of_validation_data(self, config, tmp_path):
         path = write(tmp_path / "validation.tsv", ["statement", "query"], TEXTS[:2])
-        with pytest.raises(DataError, match=r"validation\.tsv, line 2: the label 'query' is none of the classes"):
+        with pytest.raises(DataError, match=r"validation\.tsv, line 2: the label 'query' is not one of the classes"):
             TASK.read(changed(config, {"data": {"validation": path}}))
         path = write(tmp_path / "one.tsv", ["statement"] * 4, TEXTS[:4])
         with pytest.raises(DataError, match=r"one\.tsv has one class, 'statement'"):
@@ -164,6 +168,29 @@ def test_another_shape_or_vocabulary_is_refused(pretrained, tmp_path, changes, m
     with pytest.raises(ConfigError, match=message):
         jaxformer.train(config, tmp_path / "run", console=QUIET)
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("1\ta\n0 b\n", [], "line 2: 1 column(s), but the label is in column 0"),
+        ("1\ta\n2\tb\n", ["--data.classes", "0,1"], "line 2: the label '2' is not one of the classes 0, 1"),
+        ("1\ta\n0\tb\n", ["--data.classes", "0,1,2"], "has no example of the class '2'"),
+        ("1\ta\n\tb\n", [], "line 2: the label is empty"),
+        ("1\ta\n0\tb\n", ["--init-from", "{run}", "--model.d_model", "24"], "model.d_model is 16 there and 24 here"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_nothing(pretrained, tmp_path, capsys, text, options, message):
+    """With exit code 2, naming the file and the line, or the options that would fit."""
+    (tmp_path / "my.tsv").write_text(text)
+    options = [option.format(run=pretrained) for option in options]
+    train = ["train", "classification:tiny", "--data.train", str(tmp_path / "my.tsv"), "--out", str(tmp_path / "run")]
+    assert main([*train, *options]) == 2
+    devices, error = capsys.readouterr().err.splitlines()
+    assert "devices" in devices
+    assert message in error
+    assert ("my.tsv" in error) == ("--init-from" not in options)
+    assert [path.name for path in tmp_path.iterdir()] == ["my.tsv"]
 
 
 def test_another_task_is_refused(tmp_path):
