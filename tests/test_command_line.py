@@ -224,6 +224,7 @@ def test_bad_data_is_exit_code_2(tmp_path, monkeypatch, capsys):
         "demo",
         "data",
         "generate",
+        "classify",
         "plan",
         "runs",
         "diff",

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="jaxformer evaluate",
         usage="jaxformer evaluate RUN [options] [--decode.NAME VALUE ...]",
-        description="Scores a run on its test data: translations by BLEU and chrF, text by its perplexity.",
+        description="Scores a run: translations by BLEU and chrF, text by its perplexity, classes by accuracy.",
         epilog=SETTINGS + EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

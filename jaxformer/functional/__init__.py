@@ -45,6 +45,8 @@ from jaxformer.functional.feed_forward import relu as relu
 from jaxformer.functional.feed_forward import silu as silu
 from jaxformer.functional.losses import cross_entropy as cross_entropy
 from jaxformer.functional.losses import linear_cross_entropy as linear_cross_entropy
+from jaxformer.functional.masked_tokens import mask_tokens as mask_tokens
+from jaxformer.functional.masked_tokens import num_masked as num_masked
 from jaxformer.functional.normalization import layer_norm as layer_norm
 from jaxformer.functional.normalization import rms_norm as rms_norm
 from jaxformer.functional.per_example import per_example_gradients as per_example_gradients

@@ -1,10 +1,11 @@
-"""Complete networks: encoder, decoder, encoder-decoder (Transformer or recurrent), language model; and their costs."""
+"""Complete networks: encoder, decoder, encoder-decoder (Transformer or recurrent), language models; and their costs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from jaxformer import lazy
+from jaxformer.models.config import ClassifierConfig as ClassifierConfig
 from jaxformer.models.config import DecoderConfig as DecoderConfig
 from jaxformer.models.config import EncoderConfig as EncoderConfig
 from jaxformer.models.config import EncoderDecoderConfig as EncoderDecoderConfig
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from jaxformer.models import presets as presets
     from jaxformer.models import sizes as sizes
     from jaxformer.models import transformer as transformer
+    from jaxformer.models.classifier import Classifier as Classifier
     from jaxformer.models.decoder import Context as Context
     from jaxformer.models.decoder import Decoder as Decoder
     from jaxformer.models.decoder import DecoderState as DecoderState
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from jaxformer.models.encoder import make_encoder as make_encoder
     from jaxformer.models.encoder_decoder import EncoderDecoder as EncoderDecoder
     from jaxformer.models.language_model import LanguageModel as LanguageModel
+    from jaxformer.models.masked_language_model import MaskedLanguageModel as MaskedLanguageModel
     from jaxformer.models.recurrent_decoder import CapturedWeights as CapturedWeights
     from jaxformer.models.recurrent_decoder import RecurrentContext as RecurrentContext
     from jaxformer.models.recurrent_decoder import RecurrentDecoder as RecurrentDecoder
@@ -38,10 +41,12 @@ if TYPE_CHECKING:
 __getattr__ = lazy.members(
     __name__,
     {
+        "classifier": "Classifier",
         "decoder": "Context Decoder DecoderState make_decoder",
         "encoder": "Encoder Memory make_encoder",
         "encoder_decoder": "EncoderDecoder",
         "language_model": "LanguageModel",
+        "masked_language_model": "MaskedLanguageModel",
         "recurrent_decoder": "CapturedWeights RecurrentContext RecurrentDecoder RecurrentDecoderState",
         "seq2seq": "Seq2Seq",
         "costs": "",

@@ -143,9 +143,10 @@ class TransformerConfig:
             value = getattr(self, name)
             if typing.get_origin(kind) is Literal and value not in typing.get_args(kind):
                 raise ValueError(f"{name} must be one of {typing.get_args(kind)}, got {value!r}")
-            optional = name in ("position_offset", "num_token_types") or name.endswith("vocab_size")
-            if type(value) is int and not optional and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+            optional = name in ("position_offset", "num_token_types", "num_classes") or name.endswith("vocab_size")
+            optional |= name == "num_layers" and isinstance(self, EncoderConfig)
+            if type(value) is int and value < (0 if optional else 1):
+                raise ValueError(f"{name} must be at least {0 if optional else 1}, got {value}")
             if name.endswith("dropout") and not 0 <= value < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {value}")
         dim = resolve_head_dim(self.d_model, self.num_heads, self.num_kv_heads or self.num_heads, self.head_dim)
@@ -183,13 +184,23 @@ class EncoderConfig(TransformerConfig):
     vocab_size: int = dataclasses.field(default=0, kw_only=False)
     """The number of token ids."""
     num_layers: int = 6
-    """The number of blocks."""
+    """The number of blocks; 0 for embeddings alone."""
     image_size: tuple[int, int] | None = None
     """Height and width of the images; null for tokens."""
     patch_size: int = 16
     """The side of a patch in pixels."""
     num_channels: int = 3
     """The colors of a pixel."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassifierConfig(EncoderConfig):
+    """The shape of a classifier: an encoder, and a linear layer on one vector of the sequence."""
+
+    num_classes: int = 0
+    """The number of classes; 0 is replaced by that of the data before the model is built."""
+    pooling: Literal["class_token", "mean"] = "class_token"
+    """The vector that is classified: the state of the first token, or the mean of the states of all real ones."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,9 @@ import math
 import jax
 
 from jaxformer.dims import resolve_head_dim
+from jaxformer.models.classifier import Classifier
 from jaxformer.models.config import (
+    ClassifierConfig,
     EncoderConfig,
     EncoderDecoderConfig,
     LanguageModelConfig,
@@ -21,6 +23,7 @@ from jaxformer.models.config import (
 from jaxformer.models.encoder import make_encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
 from jaxformer.models.language_model import LanguageModel
+from jaxformer.models.masked_language_model import MaskedLanguageModel
 from jaxformer.models.seq2seq import Seq2Seq, fed_size
 from jaxformer.modules.pure import Params, pure
 from jaxformer.modules.recurrent import CELLS
@@ -138,6 +141,58 @@ def cache_entries(config: TransformerConfig, num_layers: int) -> int:
     A decoder with cross-attention keeps as many again for each position of its source.
     """
     return 2 * num_layers * _attention_dims(config)[1]
+
+
+def encoder_recomputed_flops(config: EncoderConfig, batch: int, length: int) -> float:
+    """Returns the operations that the backward pass of an encoder repeats; see `encoder_decoder_computed_flops`."""
+    return _recomputed_flops(
+        config,
+        pairs=batch * config.num_layers * length**2,
+        tokens=batch * config.num_layers * length,
+        stacks=encoder_flops(config, batch, length),
+    )
+
+
+def masked_language_model_parameters(config: EncoderConfig) -> int:
+    """Returns the number of parameters; nothing is allocated."""
+    return num_parameters(pure(MaskedLanguageModel, config).shapes)
+
+
+def masked_language_model_flops(config: EncoderConfig, batch: int, length: int, places: int) -> float:
+    """Returns floating-point operations of one forward pass over a batch, with the logits of `places` of each row."""
+    head = 2.0 * batch * places * config.d_model**2 + _logits_flops(config, batch * places, config.vocab_size)
+    return encoder_flops(config, batch, length) + head
+
+
+def masked_language_model_training_flops(config: EncoderConfig, batch: int, length: int, places: int) -> float:
+    """Returns the operations of a forward and a backward pass; recomputation by remat is not counted."""
+    return 3 * masked_language_model_flops(config, batch, length, places)
+
+
+def masked_language_model_computed_flops(config: EncoderConfig, batch: int, length: int, places: int) -> float:
+    """Returns the operations with recomputation; see `encoder_decoder_computed_flops`."""
+    training = masked_language_model_training_flops(config, batch, length, places)
+    return training + encoder_recomputed_flops(config, batch, length)
+
+
+def classifier_parameters(config: ClassifierConfig) -> int:
+    """Returns the number of parameters; nothing is allocated."""
+    return num_parameters(pure(Classifier, config).shapes)
+
+
+def classifier_flops(config: ClassifierConfig, batch: int, length: int) -> float:
+    """Returns floating-point operations of one forward pass over a padded batch."""
+    return encoder_flops(config, batch, length) + _logits_flops(config, batch, config.num_classes)
+
+
+def classifier_training_flops(config: ClassifierConfig, batch: int, length: int) -> float:
+    """Returns the operations of a forward and a backward pass of all parameters; recomputation is not counted."""
+    return 3 * classifier_flops(config, batch, length)
+
+
+def classifier_computed_flops(config: ClassifierConfig, batch: int, length: int) -> float:
+    """Returns the operations with recomputation; see `encoder_decoder_computed_flops`."""
+    return classifier_training_flops(config, batch, length) + encoder_recomputed_flops(config, batch, length)
 
 
 def _attention_dims(config: TransformerConfig) -> tuple[int, int]:

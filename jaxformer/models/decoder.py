@@ -26,6 +26,7 @@ from jaxformer.models.transformer import (
     make_shared_bias,
     make_stack,
     make_tokens,
+    with_bias,
 )
 from jaxformer.modules import AttentionFunction, Block, Embeddings, KeyValue, Linear, Stack, T5Bias
 from jaxformer.modules.attention_function import Intermediates
@@ -154,7 +155,7 @@ class Decoder(nnx.Module):
         x, intermediates = self._run(tokens, memory, valid=valid, key=key, copies=copies, capture=capture)
         table = copies if self.output is None else self.output.kernel[...].T
         with jax.named_scope("loss"):
-            x, table = self._with_bias(x * jnp.asarray(self.output_scale, x.dtype), table)
+            x, table = with_bias(x * jnp.asarray(self.output_scale, x.dtype), table, self.output_bias)
             total, count = sharding.linear_cross_entropy(
                 x, table, labels, where=valid, smoothing=smoothing, z_loss=z_loss
             )
@@ -269,13 +270,6 @@ class Decoder(nnx.Module):
             if self.output_bias is not None:
                 logits = logits + self.output_bias[...].reshape((1,) * (logits.ndim - 1) + (-1,))
             return constrain(logits, "batch", "length", "vocab")
-
-    def _with_bias(self, x: Array, table: Array) -> tuple[Array, Array]:
-        """Returns states and a table whose product includes the bias: a feature that is 1 in every state."""
-        if self.output_bias is None:
-            return x, table
-        bias = jnp.broadcast_to(self.output_bias[...][:, None], (*table.shape[:-1], 1)).astype(table.dtype)
-        return jnp.concatenate([x, jnp.ones((*x.shape[:-1], 1), x.dtype)], -1), jnp.concatenate([table, bias], -1)
 
 
 def make_decoder(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
+from typing import Any
 
 import jax
 from flax import nnx
@@ -42,13 +43,14 @@ class Memory:
 class Encoder(nnx.Module):
     """``tokens -> Memory``; every token sees every real one.
 
-    `embeddings` may be any module that returns the input of the stack, such as `PatchEmbeddings` of images.
+    `embeddings` may be any module that returns the input of the stack, such as `PatchEmbeddings` of images. Without a
+    stack, the states are the embeddings.
     """
 
     def __init__(
         self,
         embeddings: Embeddings | PatchEmbeddings,
-        stack: Stack[Block],
+        stack: Stack[Block] | None = None,
         norm: Norm | None = None,
         *,
         bias: T5Bias | None = None,
@@ -62,6 +64,7 @@ class Encoder(nnx.Module):
         valid: Bool[Array, "B S"] | None = None,
         positions: Int[Array, "B S"] | None = None,
         types: Int[Array, "B S"] | None = None,
+        segments: Int[Array, "B S"] | None = None,
         key: jax.Array | None = None,
         copies: Float[Array, "G C V D"] | None = None,
     ) -> Memory:
@@ -72,10 +75,12 @@ class Encoder(nnx.Module):
           valid: True where a token is real; default: everywhere.
           positions: absolute positions; 0, 1, 2, ... by default.
           types: the type of each token, if the model has types; default: 0.
+          segments: the number of the packed sequence that each token belongs to, which sees no other one.
           key: the key of dropout; None means no dropout.
           copies: see `Embedding`.
         """
-        return self.run(tokens, valid=valid, positions=positions, key=key, types=types, copies=copies)[0]
+        given: dict[str, Any] = {"types": types, "copies": copies}
+        return self.run(tokens, valid=valid, positions=positions, segments=segments, key=key, **given)[0]
 
     def captured(
         self,
@@ -94,6 +99,7 @@ class Encoder(nnx.Module):
         *,
         valid: Array | None = None,
         positions: Array | None = None,
+        segments: Array | None = None,
         key: jax.Array | None = None,
         capture: Collection[str] = (),
         **given: Array | None,
@@ -102,15 +108,20 @@ class Encoder(nnx.Module):
         given = {name: x for name, x in given.items() if x is not None}
         with jax.named_scope("embedding"):
             x = self.embeddings(tokens, valid=valid, positions=positions, key=site(key, "embedding"), **given)
-        x, intermediates = self.stack(
-            x,
-            mask=None if valid is None else masks.padding(valid),
-            valid=valid,
-            bias=None if self.bias is None else self.bias(),
-            positions=positions,
-            key=site(key, "layers"),
-            capture=capture,
-        )
+        mask = None if valid is None else masks.padding(valid)
+        if segments is not None:
+            mask = masks.segments(segments) if mask is None else mask & masks.segments(segments)
+        intermediates: Intermediates = {}
+        if self.stack is not None:
+            x, intermediates = self.stack(
+                x,
+                mask=mask,
+                valid=valid,
+                bias=None if self.bias is None else self.bias(),
+                positions=positions,
+                key=site(key, "layers"),
+                capture=capture,
+            )
         return Memory(x if self.norm is None else self.norm(x), valid), intermediates
 
 
@@ -130,6 +141,8 @@ def make_encoder(
     else:
         options = {"num_channels": config.num_channels, "dropout": config.dropout, "dtype": config.compute_dtype}
         embeddings = PatchEmbeddings(config.image_size, config.patch_size, config.d_model, **options, rngs=rngs)
+    if not config.num_layers:
+        return Encoder(embeddings, norm=make_final_norm(config))
     stack = make_stack(config, config.num_layers, attention=attention, rngs=rngs)
     bias = make_shared_bias(config, bidirectional=True, rngs=rngs)
     return Encoder(embeddings, stack, make_final_norm(config), bias=bias)

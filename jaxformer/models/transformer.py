@@ -7,6 +7,8 @@ import typing
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer import functional
@@ -223,6 +225,14 @@ def _feed_forward(
     return kind(
         config.d_model, config.d_ff, bias=config.feed_forward_bias, dropout=config.activation_dropout, **options
     )
+
+
+def with_bias(x: jax.Array, table: jax.Array, bias: nnx.Param | None) -> tuple[jax.Array, jax.Array]:
+    """Returns states and a table whose product includes the bias: a feature that is 1 in every state."""
+    if bias is None:
+        return x, table
+    column = jnp.broadcast_to(bias[...][:, None], (*table.shape[:-1], 1)).astype(table.dtype)
+    return jnp.concatenate([x, jnp.ones((*x.shape[:-1], 1), x.dtype)], -1), jnp.concatenate([table, column], -1)
 
 
 def select(captured: Mapping[str, T], names: Collection[str]) -> dict[str, T]:

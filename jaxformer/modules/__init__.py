@@ -23,6 +23,9 @@ from jaxformer.modules.feed_forward import FeedForward as FeedForward
 from jaxformer.modules.feed_forward import GatedFeedForward as GatedFeedForward
 from jaxformer.modules.initializers import Gains as Gains
 from jaxformer.modules.linear import Linear as Linear
+from jaxformer.modules.lora import LoRA as LoRA
+from jaxformer.modules.lora import lora as lora
+from jaxformer.modules.lora import matching as matching
 from jaxformer.modules.normalization import LayerNorm as LayerNorm
 from jaxformer.modules.normalization import NormPair as NormPair
 from jaxformer.modules.normalization import RMSNorm as RMSNorm

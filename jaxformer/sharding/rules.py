@@ -91,8 +91,14 @@ def state_shardings(state: Any, params: Any, optimizer: optax.GradientTransforma
       params: the parameters' shardings, from `shardings_like`.
     """
     replicated = NamedSharding(mesh, PartitionSpec())
+    masked = lambda x: isinstance(x, optax.MaskedNode)  # in place of the moments of a parameter that is not trained
     moments = optax.tree.map_params(
-        optimizer, lambda _, sharding: sharding, state.optimizer, params, transform_non_params=lambda _: replicated
+        optimizer,
+        lambda x, sharding: x if masked(x) else sharding,
+        state.optimizer,
+        params,
+        transform_non_params=lambda _: replicated,
+        is_leaf=masked,
     )
     ema_params = None if state.ema_params is None else params
     return type(state)(step=replicated, params=params, optimizer=moments, ema_params=ema_params, key=replicated)

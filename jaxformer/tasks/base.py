@@ -46,8 +46,8 @@ class Vocabulary(Protocol):
     """The meaning of a network's outputs: a tokenizer, or the names of classes. It is saved with the run."""
 
     @property
-    def vocab_size(self) -> int:
-        """The number of outputs."""
+    def vocab_size(self) -> Any:
+        """The number of outputs, or a tuple of the numbers of its parts: what `Task.network` takes."""
         ...
 
     @property
@@ -176,6 +176,8 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
     """The names that a saved vocabulary may have in a run directory."""
     figures: ClassVar[Mapping[str, bool]] = {}
     """The validation figures besides the loss; True if a figure grows as a model improves."""
+    least_vocab_size: ClassVar[Any] = 1
+    """The smallest vocabulary, to check settings before the data say how large it is."""
     default_split: ClassVar[str] = "test"
     """The split that is scored by default."""
     config: type[ConfigT]
@@ -187,6 +189,14 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
           ConfigError: two settings contradict each other; the message has both.
         """
         del config
+
+    def check_init(self, config: ConfigT, source: TaskConfig) -> None:
+        """Checks settings against those of the run that `init_from` names, before anything is read.
+
+        Raises:
+          ConfigError: this run cannot start from that one.
+        """
+        del config, source
 
     @abc.abstractmethod
     def read(self, config: ConfigT) -> CorpusT:
@@ -209,7 +219,7 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
         """Loads the vocabulary of a run."""
 
     @abc.abstractmethod
-    def planned_vocab_size(self, config: ConfigT) -> int:
+    def planned_vocab_size(self, config: ConfigT) -> Any:
         """Returns the vocabulary size that follows from the settings, for plans without data.
 
         Raises:
@@ -223,7 +233,7 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
 
     @abc.abstractmethod
     def network(
-        self, config: ConfigT, vocab_size: int, attention: AttentionFunction = functional.attention
+        self, config: ConfigT, vocab_size: Any, attention: AttentionFunction = functional.attention
     ) -> Network[BatchT]:
         """Builds the network; allocates nothing."""
 

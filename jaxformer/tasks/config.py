@@ -9,6 +9,37 @@ from jaxformer.config import PLACE, at_least, check_numbers
 from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 
+@dataclasses.dataclass(frozen=True)
+class TuneConfig:
+    """The parameters that are trained: all of them, some, or adapters of low rank (LoRA)."""
+
+    frozen: str = ""
+    """Patterns of the names of parameters that keep their first values, such as "encoder/*", separated by commas."""
+    rank: int = 0
+    """The rank of adapters beside the matrices that `targets` names; 0 for none. The matrices need not be frozen."""
+    targets: str = "*/attention/*"
+    """Patterns of the names of the matrices with adapters, separated by commas."""
+    alpha: float = 16.0
+    """The product of an adapter counts alpha / rank."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "rank")
+
+    @property
+    def frozen_patterns(self) -> tuple[str, ...]:
+        """The patterns of `frozen`."""
+        return _words(self.frozen)
+
+    @property
+    def target_patterns(self) -> tuple[str, ...]:
+        """The patterns of `targets`."""
+        return _words(self.targets)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskConfig:
     """The settings that every task has; a task adds `model`, `data` and, if its predictor searches, `decode`."""
@@ -26,6 +57,8 @@ class TaskConfig:
     """Axes of the device mesh, such as "data=8,tensor=4"; by default all devices are `data`."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Adam and its schedule."""
+    tune: TuneConfig = TuneConfig()
+    """The parameters that are trained."""
     train: TrainConfig = TrainConfig()
     """Steps, validation, checkpoints."""
 

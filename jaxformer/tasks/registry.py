@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 TASKS = {
     "translation": "jaxformer.tasks.translation.task",
     "language_model": "jaxformer.tasks.language_model.task",
+    "masked_language_model": "jaxformer.tasks.masked_language_model.task",
+    "classification": "jaxformer.tasks.classification.task",
 }
 """The module of each task, by the name that is saved in a run's config.json. A module holds its task as ``TASK``.
 
@@ -46,12 +48,21 @@ BUILTIN = {
         ("language_model:tiny", "language_model:small", "language_model:base", "language_model:big"),
         "jaxformer.tasks.language_model.presets",
     ),
+    **dict.fromkeys(
+        ("masked_language_model", "masked_language_model:tiny", "masked_language_model:base"),
+        "jaxformer.tasks.masked_language_model.presets",
+    ),
+    **dict.fromkeys(
+        ("classification", "classification:tiny", "classification:average"), "jaxformer.tasks.classification.presets"
+    ),
 }
 """The module of each built-in configuration, a function of this name or, with a colon, of what follows it."""
 
 CONFIGS = {
     "translation": ("jaxformer.tasks.translation.config", "TranslationConfig"),
     "language_model": ("jaxformer.tasks.language_model.config", "LanguageModelingConfig"),
+    "masked_language_model": ("jaxformer.tasks.masked_language_model.config", "MaskedLanguageModelingConfig"),
+    "classification": ("jaxformer.tasks.classification.config", "ClassificationConfig"),
 }
 """The configuration class of each task that has it in a light module; the class of others is ``TASK.config``."""
 

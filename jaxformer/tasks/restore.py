@@ -9,6 +9,7 @@ import jax
 
 from jaxformer import sharding, training
 from jaxformer.errors import ConfigError
+from jaxformer.modules import LoRA
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry
@@ -16,11 +17,14 @@ from jaxformer.tasks.trainer import Trainer, make_trainer
 
 
 def load_params(run: pathlib.Path, checkpoint: str, mesh: str) -> tuple[Params, tuple[int, ...]]:
-    """Returns the parameters of a run, and their steps."""
+    """Returns the parameters of a run, adapters merged into them, and their steps."""
     config = registry.read_config(run)
     task = registry.task_of(config)
     size = task.vocabulary(run).vocab_size
-    return restore_params(run, make_trainer(task, config, size, Placement(sharding.mesh(mesh))), checkpoint)
+    trainer = make_trainer(task, config, size, Placement(sharding.mesh(mesh)))
+    params, steps = restore_params(run, trainer, checkpoint)
+    net = trainer.network.net
+    return net.merged(params) if isinstance(net, LoRA) else params, steps
 
 
 def restore_params(run: pathlib.Path, trainer: Trainer, checkpoint: str) -> tuple[Params, tuple[int, ...]]:

@@ -6,6 +6,7 @@
       config.json        the task and its resolved configuration
       provenance.json    versions, platform, hash of the data; of each start the date, command, commit and devices
       tokenizer.model    the vocabulary (tokenizer.json for characters)
+      classes.json       of a classifier: the names of the classes
       checkpoints/       parameters, optimizer, position in the data
       init.json          with `init_from`: the parameters taken from the other run, and the reasons for the rest
       log.jsonl          every training step and validation, once

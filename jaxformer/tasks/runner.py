@@ -93,7 +93,7 @@ def _train_alone(
     """Trains in a run directory that no other training uses."""
     resumed = rundir.holds_run(out)
     if config.init_from and not resumed:
-        _check_init(config.init_from)
+        _check_init(task, config)
     if resumed:
         rundir.check_config(out, registry.read_config(out), config)
     corpus = task.read(config)
@@ -191,7 +191,7 @@ def _check_memory(task: AnyTask, config: TaskConfig, placement: Placement) -> No
     try:
         vocab_size = task.planned_vocab_size(config)
     except ConfigError:  # only the data say how large it is
-        vocab_size = 1
+        vocab_size = task.least_vocab_size
     check_memory(make_trainer(task, config, vocab_size, placement).network, placement)
 
 
@@ -271,10 +271,10 @@ def _split_init(text: str) -> tuple[pathlib.Path, str]:
     return pathlib.Path(run if colon else text), (colon and checkpoint) or "best"
 
 
-def _check_init(text: str) -> None:
-    """Checks, before the data is prepared, that the run and its checkpoint exist."""
-    run, checkpoint = _split_init(text)
-    registry.read_config(run)
+def _check_init(task: AnyTask, config: TaskConfig) -> None:
+    """Checks, before the data is prepared, that the run and its checkpoint exist, and that the task can use them."""
+    run, checkpoint = _split_init(config.init_from)
+    task.check_init(config, registry.read_config(run))
     if checkpoint != "average":
         with restore.open_checkpoints(run) as saved:
             restore.choose_step(saved, checkpoint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import typing
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic
 
@@ -14,10 +15,11 @@ import optax
 
 from jaxformer import functional, hardware, sharding, targets, training
 from jaxformer.errors import ConfigError
-from jaxformer.modules import AttentionFunction
+from jaxformer.modules import AttentionFunction, lora, matching
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
 from jaxformer.tasks.base import BatchT, Network, Task, TaskConfig
+from jaxformer.tasks.config import TuneConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +32,26 @@ class Trainer(Generic[BatchT]):
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        """Adam and its schedule."""
-        return training.make_optimizer(self.config.optimizer, steps=self.config.train.steps)
+        """Adam and its schedule, for the parameters that are trained."""
+        optimizer = training.make_optimizer(self.config.optimizer, steps=self.config.train.steps)
+        return optimizer if self.frozen is None else training.freeze(optimizer, self.frozen)
+
+    @functools.cached_property
+    def frozen(self) -> Params | None:
+        """True for each parameter that keeps its value; None if all are trained.
+
+        Raises:
+          ConfigError: a pattern matches no parameter, or all are frozen.
+        """
+        if not (patterns := self.config.tune.frozen_patterns):
+            return None
+        try:
+            frozen = matching(self.network.net.shapes, patterns)
+        except ValueError as error:
+            raise ConfigError(f"tune.frozen: {error}") from error
+        if all(jax.tree.leaves(frozen)):
+            raise ConfigError(f"tune.frozen {self.config.tune.frozen!r} matches every parameter, so none is trained")
+        return frozen
 
     @functools.cached_property
     def params_shardings(self) -> Params:
@@ -71,7 +91,7 @@ class Trainer(Generic[BatchT]):
         """Returns the compiled training step."""
         train = self.config.train
         return training.make_step(
-            self.placement.under(self.network.loss),
+            self.placement.under(self._loss),
             self.optimizer,
             accumulate=train.accumulate,
             nonfinite="skip" if train.nonfinite == "skip" else "abort",
@@ -79,6 +99,13 @@ class Trainer(Generic[BatchT]):
             shardings=self.shardings,
             learning_rate=training.make_schedule(self.config.optimizer, steps=train.steps),
         )
+
+    def _loss(self, params: Params, batch: BatchT, key: jax.Array) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+        """Returns the network's loss; the gradient of frozen parameters is 0 and is not computed."""
+        if self.frozen is not None:
+            stop = lambda x, frozen: jax.lax.stop_gradient(x) if frozen else x
+            params = jax.tree.map(stop, params, self.frozen)
+        return self.network.loss(params, batch, key)
 
     def lower(self, num_rows: int, length: int) -> tuple[jax.stages.Lowered, tuple[int, ...]]:
         """Lowers the training step for the devices of the mesh, which need not be on this machine.
@@ -111,7 +138,7 @@ class Trainer(Generic[BatchT]):
 
 
 def make_trainer(
-    task: Task[Any, Any, BatchT, Any, Any], config: TaskConfig, vocab_size: int, placement: Placement
+    task: Task[Any, Any, BatchT, Any, Any], config: TaskConfig, vocab_size: Any, placement: Placement
 ) -> Trainer[BatchT]:
     """Builds the trainer of a configuration, for a vocabulary.
 
@@ -121,11 +148,29 @@ def make_trainer(
     try:
         network = task.network(config, vocab_size, attention_on(placement))
         network.net.shapes  # noqa: B018 - builds the model abstractly, so that its errors are raised here
+        if config.tune.rank:
+            network = _with_adapters(network, config.tune)
     except ConfigError:
         raise
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
-    return Trainer(config, network, placement)
+    trainer = Trainer(config, network, placement)
+    trainer.frozen  # noqa: B018 - its errors, too
+    return trainer
+
+
+def _with_adapters(network: Network[BatchT], tune: TuneConfig) -> Network[BatchT]:
+    """Returns the network with adapters; every network is a dataclass with a field `net`.
+
+    Raises:
+      ConfigError: the targets match no matrix.
+    """
+    net = lora(network.net, rank=tune.rank, targets=tune.target_patterns, alpha=tune.alpha)
+    try:
+        net.shapes  # noqa: B018
+    except ValueError as error:
+        raise ConfigError(f"tune.targets: {error}") from error
+    return dataclasses.replace(typing.cast(Any, network), net=net)
 
 
 def check_memory(network: Network[BatchT], placement: Placement) -> None:

@@ -48,6 +48,12 @@ def make_optimizer(config: OptimizerConfig, *, steps: int) -> optax.GradientTran
     return optax.chain(*parts)
 
 
+def freeze(optimizer: optax.GradientTransformation, frozen: optax.Params) -> optax.GradientTransformation:
+    """Returns an optimizer that leaves the parameters where `frozen` is True alone; it keeps no moments for them."""
+    trained = jax.tree.map(lambda x: not x, frozen)
+    return optax.chain(optax.masked(optimizer, trained), optax.masked(optax.set_to_zero(), frozen))
+
+
 def _matrices(params: optax.Params) -> optax.Params:
     """Returns True for kernels and tables, False for biases and norms, stacked or not."""
     return jax.tree_util.tree_map_with_path(

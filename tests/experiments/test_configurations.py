@@ -20,7 +20,7 @@ LANGUAGE_MODEL = [
     f"tinyshakespeare:{name}" for name in ("characters", "characters_large", "characters_hour", "subwords", "no_mask")
 ]
 LANGUAGE_MODEL += [f"published:{name}" for name in ("gpt2_xl", "megatron_8b", "gpt3_175b")]
-NAMES = [*registry.BUILTIN, *TRANSLATION, *LANGUAGE_MODEL]
+NAMES = [*registry.BUILTIN, *TRANSLATION, *LANGUAGE_MODEL, "english:small"]
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,9 @@ def test_the_list_is_complete():
 def test_configuration_makes_a_network(name):
     config = registry.resolve(name)
     assert from_data(type(config), to_data(config)) == config
-    network = registry.task_of(config).network(config, getattr(config.data, "vocab_size", 72))
+    vocab_size = getattr(config.data, "vocab_size", 72)
+    sizes = (vocab_size, 2) if config.task == "classification" else vocab_size
+    network = registry.task_of(config).network(config, sizes)
     parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(network.net.shapes))
     assert parameters == network.num_parameters
     published = {"wmt14:base_en_de": 65e6, "wmt14:big_en_de": 213e6}.get(name)

@@ -163,3 +163,25 @@ def test_recurrent_flops_are_the_products_of_the_program(attention, cell):
     program = jax.make_jaxpr(net.apply)(net.shapes, *tokens)
     assert costs.seq2seq_flops(config, batch, source, target) == counted(program.jaxpr)
     assert costs.seq2seq_parameters(config) == count(config, models.Seq2Seq)
+
+
+@pytest.mark.parametrize("places", [5, 32])
+def test_flops_of_a_compiled_masked_language_model(places):
+    """Only the logits at the places that are predicted count, and are computed."""
+    config = models.EncoderConfig(400, d_model=64, num_heads=4, d_ff=192, num_layers=1, dropout=0.0)
+    assert costs.masked_language_model_parameters(config) == count(config, models.MaskedLanguageModel)
+    net = pure(models.MaskedLanguageModel, config)
+    tokens, chosen = (jax.ShapeDtypeStruct((4, n), jnp.int32) for n in (32, places))
+    compiled = jax.jit(lambda p, x, y: net.apply(p, x, places=y)).lower(net.shapes, tokens, chosen).compile()
+    model = costs.masked_language_model_flops(config, 4, 32, places)
+    assert 1.0 <= compiled.cost_analysis()["flops"] / model < 1.08
+
+
+def test_flops_of_a_compiled_classifier():
+    config = models.ClassifierConfig(400, d_model=64, num_heads=4, d_ff=192, num_layers=1, dropout=0.0, num_classes=3)
+    assert costs.classifier_parameters(config) == count(config, models.Classifier)
+    net = pure(models.Classifier, config)
+    compiled = jax.jit(net.apply).lower(net.shapes, jax.ShapeDtypeStruct((4, 32), jnp.int32)).compile()
+    assert 1.0 <= compiled.cost_analysis()["flops"] / costs.classifier_flops(config, 4, 32) < 1.08
+    empty = models.ClassifierConfig(400, d_model=64, num_classes=3, num_layers=0)
+    assert costs.classifier_computed_flops(empty, 4, 32) == 3 * 2 * 4 * 64 * 3

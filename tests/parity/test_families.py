@@ -231,6 +231,12 @@ def bert_block(weights, name):
     }
 
 
+def bert_embeddings(weights, prefix):
+    names = {"tokens": "word", "positions": "position", "types": "token_type"}
+    tables = {name: {"table": weights(f"{prefix}embeddings.{x}_embeddings.weight")} for name, x in names.items()}
+    return tables | {"norm": weights.norm(f"{prefix}embeddings.LayerNorm")}
+
+
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_bert_and_roberta(family):
     shape = {"vocab_size": V, "hidden_size": D, "num_hidden_layers": L, "num_attention_heads": N} | HIDDEN
@@ -244,12 +250,7 @@ def test_bert_and_roberta(family):
     offset = 2 if family == "roberta" else 0
     ours = getattr(families, family)(V, **SIZES | {"num_layers": L, "max_positions": 20 - offset})
     params = {
-        "embeddings": {
-            "tokens": {"table": weights("embeddings.word_embeddings.weight")},
-            "positions": {"table": weights("embeddings.position_embeddings.weight")},
-            "types": {"table": weights("embeddings.token_type_embeddings.weight")},
-            "norm": weights.norm("embeddings.LayerNorm"),
-        },
+        "embeddings": bert_embeddings(weights, ""),
         "stack": {"layers": stacked([bert_block(weights, f"encoder.layer.{i}") for i in range(L)])},
     }
     tokens = np.where(VALID, TOKENS, 1 if family == "roberta" else 0)
@@ -266,6 +267,26 @@ def test_bert_and_roberta(family):
         token_type_ids=torch.tensor(types),
     ).last_hidden_state
     agree(memory.states, theirs, VALID)
+
+
+def test_bert_for_masked_tokens():
+    shape = {"vocab_size": V, "hidden_size": D, "num_hidden_layers": L, "num_attention_heads": N} | HIDDEN
+    shape |= {"intermediate_size": F, "max_position_embeddings": 20}
+    model = transformers.BertForMaskedLM(transformers.BertConfig(**shape, pad_token_id=0))
+    weights = Weights(model)
+    params = {
+        "encoder": {
+            "embeddings": bert_embeddings(weights, "bert."),
+            "stack": {"layers": stacked([bert_block(weights, f"bert.encoder.layer.{i}") for i in range(L)])},
+        },
+        "transform": weights.linear("cls.predictions.transform.dense"),
+        "norm": weights.norm("cls.predictions.transform.LayerNorm"),
+        "output_bias": weights("cls.predictions.bias"),
+    }
+    tokens = np.where(VALID, TOKENS, 0)
+    net = pure(models.MaskedLanguageModel, families.bert(V, **SIZES, num_layers=L, max_positions=20))
+    theirs = model.eval()(input_ids=torch.tensor(tokens), attention_mask=torch.tensor(VALID.astype(int))).logits
+    agree(net.apply(params, jnp.asarray(tokens), valid=jnp.asarray(VALID)), theirs, VALID)
 
 
 def test_gpt2():

@@ -15,24 +15,21 @@ import numpy as np
 from jaxformer import decoding, functional, models
 from jaxformer.caches import data_cache
 from jaxformer.data.batch import Rows
-from jaxformer.data.pipeline import batches, prepare_tokenizer
+from jaxformer.data.pipeline import batches
 from jaxformer.data.sources import locate
 from jaxformer.data.text import Text, read_text, split_text
-from jaxformer.data.tokenizer import Tokenizer, load_tokenizer
+from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, prepare_text
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score, bits_per_character, nats_per_token, perplexity
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
-from jaxformer.multihost import processes, storage
 from jaxformer.sharding import Placement
 from jaxformer.tasks.base import Data, Keep, Network, Say, Task
 from jaxformer.tasks.language_model.config import DecodeConfig, LanguageModelingConfig
+from jaxformer.tasks.tokenizers import VOCAB_MULTIPLE, make_run_tokenizer, run_tokenizer
 from jaxformer.training.progress import Count
-
-VOCAB_MULTIPLE = 8
-"""The model's vocabulary is padded to a multiple of this, because a vocabulary of characters may have any size."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,11 +217,8 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, DeviceBatch, Tok
         return TextCorpus(*split_text(text, held_out=data.held_out))
 
     def prepare(self, config: LanguageModelingConfig, corpus: TextCorpus, run: pathlib.Path) -> TextData:
-        data, path, cache = config.data, self._saved(run) or run / self._file(config), data_cache(config.data.cache)
-        if processes.first() and not path.exists():
-            prepare_tokenizer(corpus.train, cache, kind=data.tokenizer, vocab_size=data.vocab_size).save(path)
-        storage.shared(path)
-        tokenizer = load_tokenizer(path)
+        data, cache = config.data, data_cache(config.data.cache)
+        tokenizer = make_run_tokenizer(run, corpus.train, cache, kind=data.tokenizer, vocab_size=data.vocab_size)
         train, validation = (prepare_text(text, tokenizer, cache) for text in (corpus.train, corpus.validation))
         return TextData(
             corpus,
@@ -233,15 +227,8 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, DeviceBatch, Tok
             OrderedWindows(validation, data.length, data.batch_size),
         )
 
-    def _file(self, config: LanguageModelingConfig) -> str:
-        return "tokenizer.json" if config.data.tokenizer == "characters" else "tokenizer.model"
-
     def vocabulary(self, run: pathlib.Path) -> Tokenizer:
-        return load_tokenizer(self._saved(run) or run / self.vocabulary_files[0])
-
-    def _saved(self, run: pathlib.Path) -> pathlib.Path | None:
-        """The tokenizer of a run, which is of another kind than the settings say if it came with `init_from`."""
-        return next((run / name for name in self.vocabulary_files if (run / name).exists()), None)
+        return run_tokenizer(run)
 
     def planned_vocab_size(self, config: LanguageModelingConfig) -> int:
         if config.model.vocab_size:

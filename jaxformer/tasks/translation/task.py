@@ -19,17 +19,17 @@ from jaxformer.caches import data_cache
 from jaxformer.data.batch import Batch, Rows
 from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, replan
 from jaxformer.data.batch_plan import num_rows as rows_of_budget
-from jaxformer.data.pipeline import Tokens, batches, make_batch, prepare, prepare_tokenizer
+from jaxformer.data.pipeline import Tokens, batches, make_batch, prepare
 from jaxformer.data.sources import Parallel
-from jaxformer.data.tokenizer import Tokenizer, load_tokenizer
+from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score, bleu, chrf, moses_bleu, sentence_scores
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
-from jaxformer.multihost import processes, storage
 from jaxformer.sharding import Placement
 from jaxformer.tasks.base import Data, Keep, Network, Say, Task
+from jaxformer.tasks.tokenizers import make_run_tokenizer, run_tokenizer
 from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
 from jaxformer.tasks.translation.corpora import Corpora, load_corpora
 from jaxformer.tasks.translation.translator import Net, Translator
@@ -191,14 +191,11 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         self, config: TranslationConfig, corpus: Corpora, run: pathlib.Path, cache: pathlib.Path | None
     ) -> Tokenizer:
         """Returns the run's tokenizer: the saved one, else one trained on both sides of the training data."""
-        path, data = run / "tokenizer.model", config.data
-        if processes.first() and not path.exists():
-            prepare_tokenizer(corpus.train, cache, vocab_size=data.vocab_size, kind=data.tokenizer).save(path)
-        storage.shared(path)
-        return load_tokenizer(path)
+        data = config.data
+        return make_run_tokenizer(run, corpus.train, cache, kind=data.tokenizer, vocab_size=data.vocab_size)
 
     def vocabulary(self, run: pathlib.Path) -> Tokenizer:
-        return load_tokenizer(run / "tokenizer.model")
+        return run_tokenizer(run)
 
     def planned_vocab_size(self, config: TranslationConfig) -> int:
         return config.model.target_vocab_size or config.data.vocab_size

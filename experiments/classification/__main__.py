@@ -1,0 +1,187 @@
+"""Compares ways to classify sentences, from a pre-trained encoder and from nothing; the same command resumes.
+
+    python -m experiments.classification --data-dir data --pretrained runs/pretraining/run --out runs/classification
+    python -m experiments.classification --smoke --out runs/smoke
+
+--data-dir holds sst2/, cola/, trec/ and agnews/. A cell that has a record is not repeated, and --minutes ends the call
+in time. The bag of words needs scikit-learn (pip install -e ".[experiments]"). The smoke version needs no data and its
+figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import itertools
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jaxformer
+from experiments.classification import smoke
+from experiments.classification.corpora import BAG, FILES, Cell, cells, configuration
+from experiments.classification.report import report
+from jaxformer.config import changed, fingerprint
+from jaxformer.errors import ConfigError, JaxformerError
+from jaxformer.evaluation.classification import accuracy, matthews
+from jaxformer.files import write_text
+from jaxformer.tasks.classification import TASK, ClassificationConfig
+from jaxformer.tasks.tokenizers import FILES as TOKENIZERS
+
+EPOCHS = {"scratch": 8, "average": 8, "head": 6, "lora": 6}
+"""Passes over the training data, where it is not 3."""
+SAVING = 15.0
+"""Seconds before the end of a call at which a training stops."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.classification",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="the folder of runs, records and the report")
+    parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the corpora")
+    parser.add_argument("--pretrained", type=pathlib.Path, help="a run of masked_language_model")
+    parser.add_argument("--corpora", nargs="+", choices=FILES, default=list(FILES), help="by default all")
+    parser.add_argument("--ways", nargs="+", help="by default all: full, head, lora, scratch, ...")
+    parser.add_argument("--seeds", type=int, default=5, help="trainings of each way on each corpus (default 5)")
+    parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
+    parser.add_argument("--smoke", action="store_true", help="tiny models for a few steps")
+    args = parser.parse_args(arguments)
+    try:
+        return run(args)
+    except JaxformerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the cells that have no record, then reports; returns the exit code, 85 if the time was up.
+
+    Raises:
+      ConfigError: a folder is missing, or `--out` has records of other settings.
+    """
+    began, changes = time.monotonic(), {}
+    if args.smoke:
+        args.data_dir, args.pretrained, args.corpora, args.seeds = *smoke.prepare(args.out), ["sst2"], 1
+        changes = smoke.CHANGES
+    if args.data_dir is None or args.pretrained is None:
+        raise ConfigError("--data-dir and --pretrained must name the corpora and a run of masked_language_model")
+    todo = [cell for cell in cells(args.corpora, args.seeds) if not args.ways or cell.way in args.ways]
+    code = 0
+    for number, cell in enumerate(todo, 1):
+        left = args.minutes * 60 - (time.monotonic() - began) if args.minutes else 0.0
+        if args.minutes and left < 2 * SAVING:
+            code = 85
+            break
+        print(f"\ncell {number} of {len(todo)}: {cell.name}", flush=True)
+        if not done(cell, args.out, args.data_dir, args.pretrained, changes, max(0.0, left - SAVING)):
+            code = 85
+            break
+    records = [
+        (cell, json.loads(record_of(cell, args.out).read_text())) for cell in todo if record_of(cell, args.out).exists()
+    ]
+    text = report(records)
+    write_text(args.out / "report.md", text)
+    print(text)
+    return code
+
+
+def record_of(cell: Cell, out: pathlib.Path) -> pathlib.Path:
+    """Returns the path of the record of a cell."""
+    return out / "records" / f"{cell.name}.json"
+
+
+def done(
+    cell: Cell,
+    out: pathlib.Path,
+    directory: pathlib.Path,
+    pretrained: pathlib.Path,
+    changes: Mapping[str, Any],
+    seconds: float,
+) -> bool:
+    """Trains and scores a cell that has no record; returns False if the time was up.
+
+    Raises:
+      ConfigError: the record is of other settings.
+    """
+    way = dataclasses.replace(cell, way="average") if cell.way == BAG else cell
+    config = configuration(way, str(directory.resolve()), str(pretrained.resolve()), changes)
+    path, began = record_of(cell, out), time.monotonic()
+    if cell.way == BAG:
+        if importlib.util.find_spec("sklearn") is None:
+            print("scikit-learn is not installed, so there is no bag of words")
+        elif not path.exists():
+            write_text(path, json.dumps(bag_of_words(config)) + "\n")
+        return True
+    steps = EPOCHS.get(cell.way, 3) * steps_per_epoch(config, pretrained) if not changes else config.train.steps
+    warmup = min(config.optimizer.warmup_steps, max(1, steps // 10))
+    train = {"steps": steps, "validate_every": max(1, steps // 4), "checkpoint_every": max(1, steps // 4)}
+    config = changed(config, {"train": train | {"tensorboard": False}, "optimizer": {"warmup_steps": warmup}})
+    settings = fingerprint(config)
+    if path.exists():
+        if json.loads(path.read_text())["settings"] != settings:
+            raise ConfigError(f"{path} must be a result of these settings, got others; choose another --out")
+        return True
+    result = jaxformer.train(changed(config, {"train": {"minutes": seconds / 60}}), out / cell.name)
+    if result.reason != "done":
+        return False
+    rows: list[Mapping[str, Any]] = []
+    scores = jaxformer.evaluate(out / cell.name, split="test", keep=lambda name, found: rows.extend(found))
+    figures = {score.name: score.value for score in scores["test"]}
+    record = {"settings": settings, **figures, "rows": rows, "steps": steps, "seconds": time.monotonic() - began}
+    write_text(path, json.dumps(record) + "\n")
+    shutil.rmtree(out / cell.name / "checkpoints")  # some hundred runs; the record has everything that is reported
+    return True
+
+
+def steps_per_epoch(config: ClassificationConfig, pretrained: pathlib.Path) -> int:
+    """Returns the batches of one pass over the training data, in the tokens of the run it starts from."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in TOKENIZERS if config.init_from else ():
+            if (pretrained / name).exists():
+                shutil.copyfile(pretrained / name, pathlib.Path(folder) / name)
+        data = TASK.prepare(config, TASK.read(config), pathlib.Path(folder))
+    return data.train[1].steps_per_epoch
+
+
+def bag_of_words(config: ClassificationConfig) -> dict[str, Any]:
+    """Returns the scores of a logistic regression of the counts of words and pairs of words."""
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    corpus = TASK.read(config)
+    assert corpus.test is not None
+    # Every word counts: apostrophes and marks too, which the corpora keep apart.
+    words = CountVectorizer(analyzer=_words_and_pairs)
+    model = make_pipeline(words, LogisticRegression(max_iter=1000)).fit(
+        corpus.train.texts, corpus.indices(corpus.train)
+    )
+    labels, guesses = corpus.indices(corpus.test), model.predict(corpus.test.texts)
+    scores = [accuracy(float((labels == guesses).sum()), len(labels)), matthews(labels, guesses)]
+    rows = _rows(corpus.test.texts, corpus.test.labels, [corpus.classes[guess] for guess in guesses])
+    return {score.name: score.value for score in scores} | {"rows": rows}
+
+
+def _words_and_pairs(text: str) -> list[str]:
+    words = text.split()
+    return words + [f"{first} {second}" for first, second in itertools.pairwise(words)]
+
+
+def _rows(texts: Sequence[str], labels: Sequence[str], guesses: Sequence[str]) -> list[dict[str, str]]:
+    return [
+        {"text": text, "label": label, "guess": guess}
+        for text, label, guess in zip(texts, labels, guesses, strict=True)
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

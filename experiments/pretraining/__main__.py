@@ -1,0 +1,91 @@
+"""Pre-trains a small BERT on English sentences and reports it by steps; the same command resumes.
+
+    python -m experiments.pretraining --data-dir data --out runs/pretraining
+    python -m experiments.pretraining --smoke --out runs/smoke
+
+--data-dir holds multi30k/, tatoeba/, tinyshakespeare/, agnews/, cola/, sst2/ and trec/. The run is in OUT/run, from
+which `jaxformer train classification --init-from OUT/run` starts. The smoke version needs no data and its figures mean
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+from typing import Any
+
+import jaxformer
+from experiments.pretraining import english
+from jaxformer import demo
+from jaxformer.config import changed
+from jaxformer.errors import ConfigError, JaxformerError
+from jaxformer.files import write_text
+from jaxformer.training.logging import read_log
+
+SMOKE: dict[str, Any] = {
+    "model": {"d_model": 32, "num_heads": 2, "d_ff": 64, "num_layers": 1},
+    "data": {"vocab_size": 400, "length": 32, "batch_size": 8, "held_out": 0.1},
+    "optimizer": {"warmup_steps": 2},
+    "train": {"steps": 6, "validate_every": 3, "checkpoint_every": 3, "tensorboard": False},
+}
+"""The changes of the smoke version."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.pretraining",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--out", type=pathlib.Path, required=True, help="the folder of the text, the run and the report"
+    )
+    parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the corpora")
+    parser.add_argument("--steps", type=int, help="training steps; by default those of the configuration")
+    parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
+    parser.add_argument("--smoke", action="store_true", help="a tiny model for a few steps")
+    args = parser.parse_args(arguments)
+    try:
+        return run(args)
+    except JaxformerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the text, trains, scores and reports; returns the exit code, 85 if the time was up.
+
+    Raises:
+      ConfigError: there is no folder of corpora.
+    """
+    text, config = args.out / "english.txt", english.small()
+    if args.smoke:
+        config = changed(config, SMOKE)
+        write_text(text, "".join(f"{pair.english}\n" for pair in demo.generate(300)))
+    elif args.data_dir is None:
+        raise ConfigError("--data-dir must be the folder of the corpora, got none")
+    elif not text.exists():
+        print(f"{english.write_corpus(args.data_dir, text):,} words in {text}", flush=True)
+    steps = args.steps or config.train.steps
+    train = dataclasses.replace(config.train, steps=steps, minutes=args.minutes)
+    config = changed(dataclasses.replace(config, train=train), {"data": {"text": str(text.resolve())}})
+    result = jaxformer.train(config, args.out / "run")
+    report(args.out)
+    return 0 if result.reason == "done" else 85
+
+
+def report(out: pathlib.Path) -> None:
+    """Writes and prints the validation figures by steps."""
+    lines = ["| step | nats per hidden token | perplexity | accuracy |", "|---|---|---|---|"]
+    for entry in read_log(out / "run" / "log.jsonl"):
+        if "validation_loss" in entry:
+            figures = (entry[f"validation_{name}"] for name in ("loss", "perplexity", "accuracy"))
+            lines.append(f"| {entry['step']:,} | " + " | ".join(f"{figure:.2f}" for figure in figures) + " |")
+    write_text(out / "report.md", "\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

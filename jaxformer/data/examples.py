@@ -1,0 +1,148 @@
+"""Texts with a label each, from plain files, and batches of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Sequence
+from typing import Generic
+
+import jax
+import numpy as np
+
+from jaxformer.data.batch import ArrayT, Rows
+from jaxformer.data.batch_plan import BatchPlan
+from jaxformer.data.sources import Parallel, read_lines, split_by_source
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.token_cache import Ragged
+from jaxformer.digests import short_digest
+from jaxformer.errors import DataError
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """Texts, the label of each, and the file that they came from."""
+
+    texts: tuple[str, ...]
+    labels: tuple[str, ...]
+    file: str = ""
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A hash of every label and text in order."""
+        return short_digest(f"{label}\t{text}\n" for label, text in zip(self.labels, self.texts, strict=True))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The labels that occur, sorted."""
+        return tuple(sorted(set(self.labels)))
+
+    def split(self, held_out: float) -> tuple[Examples, Examples]:
+        """Splits off about a share `held_out` of the examples, chosen by a hash; equal texts stay together.
+
+        Raises:
+          DataError: a part would be empty.
+        """
+        pairs = Parallel(self.texts, self.labels)
+        parts = split_by_source(pairs, held_out=[max(1, round(held_out * len(self)))], seed=0)
+        rest, part = (Examples(x.source, x.target, self.file) for x in parts)
+        return rest, part
+
+
+def read_examples(
+    path: str | os.PathLike[str],
+    *,
+    columns: tuple[int, int] = (0, 1),
+    separator: str = "\t",
+    label_end: str = "",
+    classes: Sequence[str] = (),
+) -> Examples:
+    """Reads a label and a text from each line; blank lines are skipped.
+
+    Args:
+      columns: those of the label and of the text, counted from 0. With a space as `separator` there are two: the line
+        up to the first space, and the rest.
+      label_end: the label ends before this text, such as ":" in "LOC:city".
+      classes: the labels that there may be; any by default.
+
+    Raises:
+      DataError: the file is missing, not UTF-8 or without an example; or a line has too few columns, an empty label or
+        text, or an unknown label. The message has the file and the line.
+    """
+    texts, labels = [], []
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        cells = line.split(separator, 1) if separator == " " else line.split(separator)
+        if len(cells) <= max(columns):
+            raise DataError(
+                f"{path}, line {number}: {len(cells)} column(s), but the label is in column {columns[0]} and the text "
+                f"in column {columns[1]}, counted from 0; see --data.columns and --data.separator"
+            )
+        label, text = cells[columns[0]].strip(), cells[columns[1]].strip()
+        if label_end:
+            label = label.partition(label_end)[0]
+        if not label or not text:
+            raise DataError(f"{path}, line {number}: the {'label' if not label else 'text'} is empty")
+        if classes and label not in classes:
+            raise DataError(
+                f"{path}, line {number}: the label {label!r} is not one of the classes {', '.join(classes)}"
+            )
+        labels.append(label)
+        texts.append(text)
+    if not texts:
+        raise DataError(f"{path} holds no example")
+    return Examples(tuple(texts), tuple(labels), str(path))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LabeledBatch(Generic[ArrayT]):
+    """B texts of at most T tokens, each ``bos`` (the class token), its tokens, ``eos`` and padding; with classes."""
+
+    tokens: ArrayT  # int32 [B, T]
+    valid: ArrayT  # Bool [B, T]; a row without tokens fills up the batch
+    labels: ArrayT  # int32 [B]
+
+
+def make_labeled_batch(
+    tokens: Ragged,
+    labels: np.ndarray,
+    plan: BatchPlan,
+    step: int,
+    *,
+    special: SpecialTokens,
+    rows: Rows | None = None,
+) -> LabeledBatch[np.ndarray]:
+    """Makes batch number `step` of the plan. A text that does not fit its row keeps its first tokens.
+
+    Args:
+      rows: the rows to make; all by default.
+    """
+    (num_rows, length, _), examples, _ = plan.batch(step)
+    indices = rows(num_rows) if rows else np.arange(num_rows)
+    filled = examples[indices[indices < len(examples)]]
+    texts, valid = pad_texts([tokens[i] for i in filled], (len(indices), length), special)
+    classes = np.zeros(len(indices), np.int32)
+    classes[: len(filled)] = labels[filled]
+    return LabeledBatch(texts, valid, classes)
+
+
+def pad_texts(
+    texts: Sequence[np.ndarray], shape: tuple[int, int], special: SpecialTokens
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns rows of ``bos``, the first ``shape[1] - 2`` tokens of a text, ``eos`` and padding, and where is a token.
+
+    >>> pad_texts([np.array([7, 8, 9])], (2, 4), SpecialTokens())[0].tolist()
+    [[1, 7, 8, 2], [0, 0, 0, 0]]
+    """
+    tokens, valid = np.full(shape, special.pad, np.int32), np.zeros(shape, bool)
+    for row, text in enumerate(texts):
+        size = min(len(text), shape[1] - 2)
+        tokens[row, : size + 2] = [special.bos, *text[:size], special.eos]
+        valid[row, : size + 2] = True
+    return tokens, valid

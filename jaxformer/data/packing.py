@@ -1,0 +1,154 @@
+"""Short texts packed into rows of one length for an encoder: texts that share a row do not see each other."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Sequence
+from typing import Generic
+
+import jax
+import numpy as np
+
+from jaxformer.data.batch import ArrayT, Rows
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.token_cache import Ragged, cached_sequences
+from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.digests import short_digest
+from jaxformer.errors import ConfigError, DataError
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PackedBatch(Generic[ArrayT]):
+    """B rows of T tokens. Each text is ``bos`` (the class token, [CLS]), its tokens, and ``eos`` ([SEP])."""
+
+    tokens: ArrayT  # int32 [B, T]
+    segments: ArrayT  # int32 [B, T]: the number of the text in its row, from 1; 0 for padding
+    positions: ArrayT  # int32 [B, T]: the position in the text
+    special: SpecialTokens = dataclasses.field(metadata={"static": True})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PackedTexts:
+    """Batches of packed texts, a pure function of the seed and the step.
+
+    A text of more than ``length - 2`` tokens is cut into parts of that many. Texts are put into rows in an order drawn
+    by `seed`, each into the last row if it still fits. The content of a row stays; their order changes with each epoch
+    if `shuffle` is True.
+
+    >>> texts = Ragged(np.arange(10, 16), np.array([0, 3, 4, 6]))
+    >>> packed = PackedTexts(texts, SpecialTokens(), length=8, batch_size=2, seed=0, shuffle=False)
+    >>> batch = packed.batch(0)
+    >>> batch.tokens.tolist()
+    [[1, 14, 15, 2, 0, 0, 0, 0], [1, 10, 11, 12, 2, 1, 13, 2]]
+    >>> batch.segments[1].tolist(), batch.positions[1].tolist()
+    ([1, 1, 1, 1, 1, 2, 2, 2], [0, 1, 2, 3, 4, 0, 1, 2])
+
+    Raises:
+      ConfigError: `length` is less than 3, or `batch_size` less than 1.
+      DataError: there is no token.
+    """
+
+    texts: Ragged
+    special: SpecialTokens
+    length: int
+    batch_size: int
+    seed: int
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        if self.length < 3 or self.batch_size < 1:
+            raise ConfigError(
+                f"length must be at least 3 and batch_size at least 1, got {self.length} and {self.batch_size}"
+            )
+        if len(self.texts.tokens) == 0:
+            raise DataError("the text has no tokens")
+
+    @functools.cached_property
+    def parts(self) -> np.ndarray:
+        """The first and last token of each part of a text, ``int [parts, 2]``, in the order of packing."""
+        lengths, most = self.texts.lengths, self.length - 2
+        counts = -(-lengths // most)
+        text = np.repeat(np.arange(len(lengths)), counts)
+        number = np.arange(len(text)) - np.repeat(np.cumsum(counts) - counts, counts)
+        starts = self.texts.offsets[text] + number * most
+        stops = np.minimum(starts + most, self.texts.offsets[text + 1])
+        return np.stack([starts, stops], 1)[np.random.default_rng(self.seed).permutation(len(text))]
+
+    @functools.cached_property
+    def rows(self) -> np.ndarray:
+        """The first part of each row and, at the end, the number of parts."""
+        firsts, used = [0], 0
+        for number, size in enumerate((self.parts[:, 1] - self.parts[:, 0] + 2).tolist()):
+            if used + size > self.length:
+                firsts.append(number)
+                used = 0
+            used += size
+        return np.array([*firsts, len(self.parts)])
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows of all texts."""
+        return len(self.rows) - 1
+
+    @property
+    def fill(self) -> float:
+        """The share of the positions of all rows that hold a token."""
+        return float((self.parts[:, 1] - self.parts[:, 0] + 2).sum() / (self.num_rows * self.length))
+
+    @property
+    def num_cut(self) -> int:
+        """The number of texts that were cut into parts."""
+        return int((self.texts.lengths > self.length - 2).sum())
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of batches that hold each row once; the last one may have empty rows."""
+        return -(-self.num_rows // self.batch_size)
+
+    def batch(self, step: int, *, rows: Rows | None = None) -> PackedBatch[np.ndarray]:
+        """Makes batch number `step`, for any ``step >= 0``.
+
+        Args:
+          rows: the rows to make; all by default.
+        """
+        epoch, position = divmod(step, self.steps_per_epoch)
+        order = self._order(epoch if self.shuffle else 0)[position * self.batch_size :][: self.batch_size]
+        indices = np.arange(self.batch_size) if rows is None else rows(self.batch_size)
+        shape = len(indices), self.length
+        tokens, segments = np.full(shape, self.special.pad, np.int32), np.zeros(shape, np.int32)
+        positions = np.zeros(shape, np.int32)
+        for row, index in enumerate(indices):
+            at = 0
+            if index >= len(order):
+                continue
+            for number, (start, stop) in enumerate(self.parts[slice(*self.rows[order[index] :][:2])], 1):
+                end = at + stop - start + 2
+                tokens[row, at], tokens[row, end - 1] = self.special.bos, self.special.eos
+                tokens[row, at + 1 : end - 1] = self.texts.tokens[start:stop]
+                segments[row, at:end], positions[row, at:end] = number, np.arange(end - at)
+                at = end
+        return PackedBatch(tokens, segments, positions, self.special)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - two epochs of indices, and they live as long as a run
+    def _order(self, epoch: int) -> np.ndarray:
+        if not self.shuffle:
+            return np.arange(self.num_rows)
+        return np.random.default_rng((self.seed, epoch)).permutation(self.num_rows)
+
+
+def tokenize_lines(lines: Sequence[str], tokenizer: Tokenizer, cache: str | os.PathLike[str] | None) -> Ragged:
+    """Tokenizes lines, or reads their tokens from `cache` if an earlier call saved them; see `cached_sequences`."""
+    digest = short_digest(f"{line}\n" for line in lines)
+    arrays = cached_sequences(
+        cache,
+        f"lines-{digest}-{tokenizer.fingerprint}",
+        ["tokens"],
+        lambda _: tokenizer.encode(lines),
+        num_sequences=len(lines),
+        vocab_size=tokenizer.vocab_size,
+        about={"lines": len(lines)},
+    )
+    return arrays["tokens"]

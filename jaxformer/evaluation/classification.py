@@ -1,0 +1,46 @@
+"""Scores of classifications: accuracy, and the correlation of labels with guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxformer.evaluation.scores import Score
+
+
+def accuracy(correct: float, count: float) -> Score:
+    """Returns the share of right guesses, in percent.
+
+    >>> str(accuracy(3, 4))
+    'accuracy 75.00  [percent of 4 guesses]'
+
+    Raises:
+      ValueError: `count` is not positive.
+    """
+    if not count > 0:
+        raise ValueError(f"an accuracy needs at least one guess, got {count}")
+    return Score("accuracy", 100 * correct / count, f"percent of {count:,.0f} guesses")
+
+
+def matthews(labels: Sequence[int] | np.ndarray, guesses: Sequence[int] | np.ndarray) -> Score:
+    """Returns 100 times the Matthews correlation of labels and guesses, of any number of classes (Gorodkin 2004).
+
+    With n examples, c right guesses, and t and p the counts of each class among labels and guesses:
+    ``(c n - t p) / sqrt((n^2 - p p) (n^2 - t t))``; 0 if all labels, or all guesses, are one class.
+
+    >>> str(matthews([1, 1, 0, 0], [1, 0, 0, 0]))
+    'Matthews correlation 57.74  [times 100, 4 guesses]'
+
+    Raises:
+      ValueError: there are no labels, or not as many guesses.
+    """
+    labels, guesses = np.asarray(labels), np.asarray(guesses)
+    if labels.shape != guesses.shape or len(labels) == 0:
+        raise ValueError(f"each label needs a guess, got {list(labels.shape)} labels and {list(guesses.shape)} guesses")
+    classes = np.union1d(labels, guesses)[:, None]
+    true, guessed = (labels == classes).sum(1).astype(float), (guesses == classes).sum(1).astype(float)
+    n = float(len(labels))
+    covariance = float((labels == guesses).sum()) * n - float(true @ guessed)
+    scale = float(((n**2 - guessed @ guessed) * (n**2 - true @ true)) ** 0.5)
+    return Score("Matthews correlation", 100 * covariance / scale if scale else 0.0, f"times 100, {n:,.0f} guesses")

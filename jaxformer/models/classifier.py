@@ -1,0 +1,79 @@
+"""A classifier of sequences: an encoder, one vector of it, and a linear layer (Devlin et al. 2019, 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxformer import functional
+from jaxformer.functional.dropout import site
+from jaxformer.models.config import ClassifierConfig
+from jaxformer.models.encoder import make_encoder
+from jaxformer.models.transformer import select
+from jaxformer.modules import AttentionFunction, CapturedAttention, Linear
+
+
+class Classifier(nnx.Module):
+    """``tokens -> logits`` of the classes; use it through ``pure(Classifier, config)``.
+
+    Its encoder has the parameters of `MaskedLanguageModel`'s, under the same paths. With no layers, mean pooling and
+    no positions it is the average of token vectors with a linear layer.
+
+    Raises:
+      ValueError: there are fewer than two classes.
+    """
+
+    def __init__(
+        self,
+        config: ClassifierConfig,
+        *,
+        attention: AttentionFunction = functional.attention,
+        rngs: nnx.Rngs,
+    ):
+        if config.num_classes < 2:
+            raise ValueError(f"num_classes must be at least 2, got {config.num_classes}")
+        self.encoder = make_encoder(config, attention=attention, rngs=rngs)
+        self.output = Linear(config.d_model, config.num_classes, rngs=rngs)
+        self.pooling, self.dropout = config.pooling, config.dropout
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+        key: jax.Array | None = None,
+    ) -> Float[Array, "B C"]:
+        """Returns logits, float32.
+
+        Args:
+          valid: True where a token is real; default: everywhere. The first token is.
+          key: the key of dropout; None means no dropout.
+        """
+        return self._logits(self.encoder(tokens, valid=valid, key=key).states, valid, key)
+
+    def captured(
+        self,
+        tokens: Int[Array, "B T"],
+        names: Collection[str] = ("encoder.self",),
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+    ) -> tuple[Float[Array, "B C"], dict[str, CapturedAttention]]:
+        """Returns the logits, and the arguments of the named attentions in every layer; the name is "encoder.self"."""
+        memory, intermediates = self.encoder.captured(tokens, valid=valid)
+        return self._logits(memory.states, valid, None), select(
+            {f"encoder.{name}": x for name, x in intermediates.items()}, names
+        )
+
+    def _logits(self, states: Array, valid: Array | None, key: jax.Array | None) -> Array:
+        x = states.astype(jnp.float32)
+        if self.pooling == "class_token":
+            x = x[:, 0]
+        elif valid is None:
+            x = x.mean(1)
+        else:  # a row without tokens, which fills up a batch, gets zeros
+            x = jnp.where(valid[..., None], x, 0.0).sum(1) / jnp.maximum(valid.sum(1, keepdims=True), 1).astype(x.dtype)
+        return self.output(functional.dropout(x, rate=self.dropout, key=site(key, "pooled")))

@@ -1,0 +1,116 @@
+"""The masked language model: an encoder that predicts hidden tokens from both sides (Devlin et al. 2019, BERT)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxformer import functional, sharding
+from jaxformer.axes import constrain
+from jaxformer.models.config import EncoderConfig
+from jaxformer.models.encoder import make_encoder
+from jaxformer.models.transformer import ACTIVATIONS, make_norm, select, with_bias
+from jaxformer.modules import AttentionFunction, CapturedAttention, Embeddings, Linear
+
+
+class MaskedLanguageModel(nnx.Module):
+    """``tokens -> logits`` of the token at each place; use it through ``pure(MaskedLanguageModel, config)``.
+
+    The head is that of BERT: ``norm(activation(x W + b)) table^T + bias``, with the table of the token embeddings.
+
+    Raises:
+      ValueError: the configuration is one of images.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        *,
+        attention: AttentionFunction = functional.attention,
+        rngs: nnx.Rngs,
+    ):
+        if config.image_size is not None:
+            raise ValueError(f"a masked language model reads tokens, got image_size {config.image_size}")
+        self.encoder = make_encoder(config, attention=attention, rngs=rngs)
+        self.transform = Linear(config.d_model, config.d_model, rngs=rngs)
+        self.activation = ACTIVATIONS[config.activation]
+        self.norm = make_norm(config)
+        self.output_bias = nnx.Param(jnp.zeros(config.vocab_size), axes=("vocab",))
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        *,
+        places: Int[Array, "B P"] | None = None,
+        valid: Bool[Array, "B T"] | None = None,
+        positions: Int[Array, "B T"] | None = None,
+        types: Int[Array, "B T"] | None = None,
+        segments: Int[Array, "B T"] | None = None,
+        key: jax.Array | None = None,
+    ) -> Float[Array, "B P V"]:
+        """Returns logits, float32.
+
+        Args:
+          places: the positions whose tokens are scored; all by default, so that P is T.
+          valid, positions, types, segments, key: see `Encoder`.
+        """
+        given = {"valid": valid, "positions": positions, "types": types, "segments": segments}
+        x = self._states(tokens, places, key=key, **given)
+        logits = self._embeddings.tokens.logits(x) + self.output_bias[...].reshape(1, 1, -1)
+        return constrain(logits, "batch", "length", "vocab")
+
+    def cross_entropy(
+        self,
+        tokens: Int[Array, "B T"],
+        places: Int[Array, "B P"],
+        labels: Int[Array, "B P"],
+        *,
+        where: Bool[Array, "B P"],
+        valid: Bool[Array, "B T"] | None = None,
+        positions: Int[Array, "B T"] | None = None,
+        segments: Int[Array, "B T"] | None = None,
+        key: jax.Array | None = None,
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Returns the loss of the logits at `places`, (sum, count), without holding them.
+
+        Args:
+          places: the positions of the tokens to predict.
+          labels: the tokens that were there.
+          where: True for the places to count; rows with fewer of them repeat some position.
+          valid, positions, segments, key: see `Encoder`.
+        """
+        embedding = self._embeddings
+        copies = embedding.tokens.copies(*tokens.shape, dtype=embedding.dtype)
+        given = {"valid": valid, "positions": positions, "segments": segments, "copies": copies}
+        x = self._states(tokens, places, key=key, **given)
+        with jax.named_scope("loss"):
+            if copies.shape[1] > 1:  # the parts of a length that P places need not have
+                copies = embedding.tokens.copies(*places.shape, dtype=embedding.dtype)
+            x, table = with_bias(x, copies, self.output_bias)
+            return sharding.linear_cross_entropy(x, table, labels, where=where)
+
+    def captured(
+        self,
+        tokens: Int[Array, "B T"],
+        names: Collection[str] = ("encoder.self",),
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+    ) -> dict[str, CapturedAttention]:
+        """Returns the arguments of the named attentions in every layer, without dropout; the name is "encoder.self"."""
+        intermediates = self.encoder.captured(tokens, valid=valid)[1]
+        return select({f"encoder.{name}": x for name, x in intermediates.items()}, names)
+
+    @property
+    def _embeddings(self) -> Embeddings:
+        assert isinstance(self.encoder.embeddings, Embeddings)
+        return self.encoder.embeddings
+
+    def _states(self, tokens: Array, places: Array | None, **given: Array | None) -> Array:
+        x = self.encoder(tokens, **given).states
+        if places is not None:
+            x = jnp.take_along_axis(x, places[..., None], 1)
+        return self.norm(self.activation(self.transform(x)))

@@ -1,0 +1,165 @@
+"""Low-rank adapters of any network's matrices (Hu et al. 2022, LoRA), and parameters chosen by patterns."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import functools
+import math
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.modules.initializers import normal
+from jaxformer.modules.pure import ConfigT, ModelT, Params, Pure, check_shapes
+
+ADAPTERS = "lora"
+"""The name of the adapters beside the parameters of the network."""
+
+
+def parameter_name(path: tuple[Any, ...]) -> str:
+    """Returns the path of a parameter as text, such as "encoder/norm/scale"."""
+    return "/".join(str(getattr(key, "key", key)) for key in path)
+
+
+def matching(params: Params, patterns: Sequence[str]) -> Params:
+    """Returns True for each parameter whose name matches a pattern, in which ``*`` is any text.
+
+    >>> matching({"encoder": {"norm": 1, "kernel": 2}, "output": 3}, ["encoder/n*"])
+    {'encoder': {'kernel': False, 'norm': True}, 'output': False}
+
+    Raises:
+      ValueError: a pattern matches no parameter; the message has the names that there are.
+    """
+    names = [parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            raise ValueError(f"no parameter matches {pattern!r}; there are {', '.join(names)}")
+    fits = lambda path, _: any(fnmatch.fnmatchcase(parameter_name(path), pattern) for pattern in patterns)
+    return jax.tree_util.tree_map_with_path(fits, params)
+
+
+@dataclasses.dataclass(frozen=True)
+class LoRA(Pure[ModelT, ConfigT]):
+    """A network with ``W + alpha / rank A B`` in place of some matrices W; see `lora`."""
+
+    rank: int
+    targets: tuple[str, ...]
+    alpha: float
+
+    @property
+    def base(self) -> Pure[ModelT, ConfigT]:
+        """The network without adapters."""
+        return Pure(self.model, self.config)
+
+    def init(self, key: jax.Array) -> Params:
+        """Returns new parameters, with adapters under "lora"; B is 0, so that the function is that of the network."""
+        return self.base.init(key) | {ADAPTERS: self._adapters(functools.partial(_initial, key))}
+
+    def bind(self, params: Params) -> ModelT:
+        """Returns the model with the merged parameters; the gradient reaches the adapters through them."""
+        check_shapes(params, self.shapes)
+        return self.base.bind(self.merged(params))
+
+    def merged(self, params: Params) -> Params:
+        """Returns the parameters of the network without adapters that computes exactly the same."""
+        rest = {name: value for name, value in params.items() if name != ADAPTERS}
+        return _added(rest, params[ADAPTERS], self.alpha / self.rank)
+
+    @property
+    def shapes(self) -> Params:
+        """The parameters' shapes and dtypes, those of the adapters among them."""
+        shape = lambda size: jax.ShapeDtypeStruct(size, jnp.dtype("float32"))
+        return self.base.shapes | {ADAPTERS: self._adapters(lambda _, a, b: {"a": shape(a), "b": shape(b)})}
+
+    @property
+    def axes(self) -> Params:
+        """The logical axis names of each parameter; adapters are small, and only their layers are named."""
+        names = lambda size: (*("layers",) * (len(size) - 2), None, None)
+        return self.base.axes | {ADAPTERS: self._adapters(lambda _, a, b: {"a": names(a), "b": names(b)})}
+
+    def _adapters(self, make: Any) -> Params:
+        """Returns ``make(name, shape of A, shape of B)`` for each target, under its path.
+
+        Raises:
+          ValueError: a target matches nothing, or only vectors.
+        """
+        shapes, names = self.base.shapes, self.base.axes
+        tree: Params = {}
+        chosen = jax.tree_util.tree_leaves_with_path(matching(shapes, self.targets))
+        axes = jax.tree.leaves(names, is_leaf=lambda x: isinstance(x, tuple))
+        for (path, fits), shape, dims in zip(chosen, jax.tree.leaves(shapes), axes, strict=True):
+            layers = shape.shape[: dims.count("layers")]
+            vector = len(shape.shape) - len(layers) < 2 or path[-1].key.endswith(("bias", "scale"))
+            if fits and not vector:
+                rows, columns = _as_matrix(shape.shape[len(layers) :], dims[len(layers) :])
+                sizes = (*layers, rows, self.rank), (*layers, self.rank, columns)
+                part = tree
+                for key in path[:-1]:
+                    part = part.setdefault(key.key, {})
+                part[path[-1].key] = make(parameter_name(path), *sizes)
+        if not tree:
+            raise ValueError(f"the adapters' targets {', '.join(self.targets)} match no matrix, only vectors")
+        return tree
+
+
+def lora(
+    net: Pure[ModelT, ConfigT], *, rank: int, targets: Sequence[str], alpha: float = 16.0
+) -> LoRA[ModelT, ConfigT]:
+    """Returns a network with low-rank adapters beside the parameters of `net`, which keep their paths.
+
+    A kernel of heads is seen as the matrix between the dimension of the model and all heads; queries, keys and values
+    share one kernel and so one A. Stacked layers have adapters of their own. To train nothing else, freeze `net`.
+
+    Args:
+      rank: the columns of A and rows of B.
+      targets: patterns of the names of the matrices, such as ``"encoder/*/attention/*"``; vectors are left out.
+      alpha: the product A B counts ``alpha / rank``.
+
+    Raises:
+      ValueError: `rank` is less than 1; when used, a target matches no parameter.
+
+    >>> from jaxformer import models, pure
+    >>> net = pure(models.LanguageModel, models.LanguageModelConfig(20, d_model=8, num_heads=2, d_ff=16, num_layers=3))
+    >>> adapted = lora(net, rank=2, targets=["*/attention/kernel"])
+    >>> params, tokens = adapted.init(jax.random.key(0)), jnp.ones((1, 5), int)
+    >>> [x.shape for x in jax.tree.leaves(params["lora"])]
+    [(3, 8, 2), (3, 2, 24)]
+    >>> bool((adapted.apply(params, tokens) == net.apply(adapted.merged(params), tokens)).all())
+    True
+    """
+    if rank < 1:
+        raise ValueError(f"rank must be at least 1, got {rank}")
+    return LoRA(net.model, net.config, rank, tuple(targets), alpha)
+
+
+def _as_matrix(shape: tuple[int, ...], names: tuple[Any, ...]) -> tuple[int, int]:
+    """Returns the rows and columns of an array as a matrix: the dimension of the model, and the product of the rest.
+
+    An array whose first or last dimension is not the model's is divided so that rows and columns are most alike.
+    """
+    splits = [(math.prod(shape[:i]), math.prod(shape[i:])) for i in range(1, len(shape))]
+    if names[0] == "model":
+        return splits[0]
+    return splits[-1] if names[-1] == "model" else min(splits, key=sum)
+
+
+def _initial(key: jax.Array, name: str, a: tuple[int, ...], b: tuple[int, ...]) -> Params:
+    """Returns A, of deviation ``rows ** -0.5``, and B, which is 0."""
+    key = jax.random.fold_in(key, zlib.crc32(name.encode()))
+    return {"a": normal(key, a, deviation=a[-2] ** -0.5), "b": jnp.zeros(b)}
+
+
+def _added(params: Params, adapters: Params, scale: float) -> Params:
+    result = dict(params)
+    for name, part in adapters.items():
+        value = params[name]
+        if isinstance(value, dict):
+            result[name] = _added(value, part, scale)
+        else:
+            # The scale comes first: a product and a sum may be rounded once or twice, which no two programs agree on.
+            result[name] = value + jnp.matmul(scale * part["a"], part["b"]).reshape(value.shape)
+    return result

@@ -1,0 +1,79 @@
+"""The settings of text classification. Importing them imports no JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, Literal
+
+from jaxformer.config import PLACE, at_least
+from jaxformer.errors import ConfigError
+from jaxformer.files import local_path
+from jaxformer.models.config import ClassifierConfig
+from jaxformer.tasks.config import TaskConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Files with a label and a text in each line, their tokens, and the batches."""
+
+    train: str = ""
+    """The training file, UTF-8."""
+    validation: str = ""
+    """A file to validate on; by default, `held_out` of the training file is set aside."""
+    test: str = ""
+    """A file to score at the end."""
+    held_out: float = 0.1
+    """The share of the training file set aside for validation if no file is named; equal texts stay together."""
+    columns: tuple[int, int] = (0, 1)
+    """The columns of the label and of the text, counted from 0."""
+    separator: Literal["tab", "space"] = "tab"
+    """The mark between columns; with space the label ends at the first one and the text is the rest."""
+    label_end: str = ""
+    """The label ends before this text, such as ":" in "LOC:city"; empty for the whole column."""
+    classes: str = ""
+    """The names of the classes, separated by commas; by default the labels of the training file."""
+    tokenizer: Literal["characters", "unigram", "bpe"] = "unigram"
+    """The tokens: single characters, or subwords by sentencepiece. With init_from, those of the other run."""
+    vocab_size: int = 8000
+    """Subword pieces; characters are as many as the texts have."""
+    max_length: int = 128
+    """The most tokens of a text, with its class token and end; of a longer text the first tokens are kept."""
+    tokens_per_batch: int = 2048
+    """Padded tokens a batch."""
+    num_shapes: int = 4
+    """The number of lengths that batches have."""
+    directory: str = dataclasses.field(default="", metadata=PLACE)
+    """Relative paths start here; default: the working directory, and for files that are not in it the environment's
+    JAXFORMER_DATA."""
+    cache: str = dataclasses.field(default="", metadata=PLACE)
+    """The folder of tokenized texts, by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
+
+    def __post_init__(self) -> None:
+        local_path(self.cache)
+        at_least(1, self, "vocab_size", "tokens_per_batch", "num_shapes")
+        at_least(3, self, "max_length")
+        if not 0 < self.held_out < 1:
+            raise ConfigError(f"held_out must be more than 0 and less than 1, got {self.held_out}")
+        if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
+            raise ConfigError(f"columns must be two different numbers from 0, got {self.columns}")
+        if self.separator == "space" and set(self.columns) != {0, 1}:
+            raise ConfigError(f"with separator space there are columns 0 and 1, got {self.columns}")
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names in `classes`."""
+        return tuple(name.strip() for name in self.classes.split(",") if name.strip())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassificationConfig(TaskConfig):
+    """A complete experiment of text classification."""
+
+    task: ClassVar[str] = "classification"
+
+    name: str = "classification"
+    """The run's name in logs and pictures."""
+    model: ClassifierConfig = ClassifierConfig()
+    """The encoder and its pooling; a vocabulary size of 0 is the tokenizer's."""
+    data: DataConfig = DataConfig()
+    """Texts and labels."""

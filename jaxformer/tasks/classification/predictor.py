@@ -1,0 +1,164 @@
+"""A trained classifier of texts: classes with their probabilities, and the words that the class token looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import jax
+import numpy as np
+
+from jaxformer import masks, models
+from jaxformer.data.examples import pad_texts
+from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.digests import short_digest
+from jaxformer.errors import DataError
+from jaxformer.files import write_text
+from jaxformer.inspection import attention_maps
+from jaxformer.modules.pure import Params, Pure
+
+ROWS = 32
+"""Texts that are classified at once."""
+LENGTH_STEP = 16
+"""Lengths of batches are multiples of this, so that few programs are compiled."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassVocabulary:
+    """The tokens of the texts and the names of the classes."""
+
+    tokenizer: Tokenizer
+    classes: tuple[str, ...]
+
+    @property
+    def vocab_size(self) -> tuple[int, int]:
+        """The numbers of tokens and of classes."""
+        return self.tokenizer.vocab_size, len(self.classes)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of both."""
+        return short_digest([self.tokenizer.fingerprint, json.dumps(self.classes)])
+
+    @staticmethod
+    def save_classes(path: pathlib.Path, classes: Sequence[str]) -> None:
+        """Writes the names of the classes, whole or not at all."""
+        write_text(path, json.dumps({"classes": list(classes)}, indent=1, ensure_ascii=False) + "\n")
+
+    @staticmethod
+    def load_classes(path: pathlib.Path) -> tuple[str, ...]:
+        """Reads what `save_classes` wrote.
+
+        Raises:
+          DataError: the file is missing or damaged.
+        """
+        try:
+            classes = json.loads(path.read_text(encoding="utf-8"))["classes"]
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path} is damaged: it holds no names of classes") from error
+        return tuple(map(str, classes))
+
+
+@dataclasses.dataclass(frozen=True)
+class Classified:
+    """A text's class, the probability of each class, and what the class token looked at."""
+
+    label: str
+    probabilities: Mapping[str, float]
+    words: tuple[tuple[str, float], ...]
+    """Each word of the text with its weight in the last layer, the mean of all heads; empty without attention."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TextClassifier:
+    """A classifier, its parameters, its tokenizer and its classes."""
+
+    net: Pure[models.Classifier, models.ClassifierConfig]
+    params: Params
+    vocabulary: ClassVocabulary
+    max_length: int
+    steps: tuple[int, ...] = ()
+    """The training steps whose parameters these are."""
+
+    def probabilities(
+        self, texts: Sequence[str], *, progress: Callable[[int], None] = lambda number: None
+    ) -> np.ndarray:
+        """Returns the probability of each class, ``[texts, classes]``.
+
+        Args:
+          progress: called with the number of texts since the last call.
+
+        Raises:
+          TypeError: `texts` is one text and not a sequence of texts.
+        """
+        result = np.zeros((len(texts), len(self.vocabulary.classes)))
+        for indices, probabilities, _, _ in self._batches(texts):
+            result[indices] = probabilities
+            progress(len(indices))
+        return result
+
+    def classify(self, texts: Sequence[str]) -> list[Classified]:
+        """Returns the class of each text, with probabilities and the words that the class token looked at.
+
+        Of a text of more than `max_length` tokens, the first ones are read.
+
+        Raises:
+          TypeError: `texts` is one text and not a sequence of texts.
+        """
+        results: dict[int, Classified] = {}
+        for indices, probabilities, weights, tokens in self._batches(texts):
+            for row, index in enumerate(indices):
+                named = dict(zip(self.vocabulary.classes, probabilities[row].tolist(), strict=True))
+                pieces = [] if weights is None else self._pieces(tokens[row])
+                words = () if weights is None else _words(pieces, weights[row])
+                results[index] = Classified(max(named, key=lambda name: named[name]), named, words)
+        return [results[index] for index in range(len(texts))]
+
+    def _pieces(self, tokens: np.ndarray) -> list[str]:
+        """Returns the pieces of a row, from its class token to its end."""
+        return self.vocabulary.tokenizer.pieces(tokens.tolist())
+
+    def _batches(
+        self, texts: Sequence[str]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None, list[np.ndarray]]]:
+        """Yields indices of texts of like length, their probabilities, the class token's weights, and their tokens."""
+        if isinstance(texts, str):  # each of its characters would be a text
+            raise TypeError("texts must be a sequence of texts, got one text; write [text]")
+        special = self.vocabulary.tokenizer.special
+        encoded = self.vocabulary.tokenizer.encode(texts)
+        lengths = np.minimum([len(ids) + 2 for ids in encoded], self.max_length)
+        order = np.argsort(lengths, kind="stable")
+        for start in range(0, len(order), ROWS):
+            indices = order[start : start + ROWS]
+            length = min(self.max_length, -(-int(lengths[indices].max()) // LENGTH_STEP) * LENGTH_STEP)
+            rows = 1 if len(texts) == 1 else ROWS
+            tokens, valid = pad_texts([encoded[i] for i in indices], (rows, length), special)
+            probabilities, weights = jax.device_get(_classify(self.net, self.params, tokens, valid))
+            kept = [row[mask] for row, mask in zip(tokens[: len(indices)], valid, strict=False)]
+            yield indices, probabilities[: len(indices)], weights, kept
+
+
+def _words(pieces: Sequence[str], weights: np.ndarray) -> tuple[tuple[str, float], ...]:
+    """Returns the words between the class token and the end, with the weights of their pieces."""
+    if len(pieces) < 3:
+        return ()
+    inner = attention_maps.Map(tuple(pieces[1:-1]), ("class token",), weights[None, 1 : len(pieces) - 1])
+    merged = attention_maps.by_word(inner)
+    return tuple(zip(merged.source, merged.weights[0].tolist(), strict=True))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _classify(net: Pure, params: Params, tokens: jax.Array, valid: jax.Array):
+    """Returns probabilities ``[B, C]`` and the class token's weights ``[B, T]``, None without attention."""
+    model = net.bind(params)
+    if not net.config.num_layers:
+        return jax.nn.softmax(model(tokens, valid=valid)), None
+    logits, captured = model.captured(tokens, valid=valid)
+    last = captured["encoder.self"].layer(net.config.num_layers - 1)
+    weights = last.weights(mask=masks.padding(valid), rows=[0])
+    return jax.nn.softmax(logits), weights[:, :, 0].mean(1)

@@ -1,0 +1,41 @@
+"""Configurations of text classification that come with the library."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from jaxformer.models.config import ClassifierConfig
+from jaxformer.tasks.classification.config import ClassificationConfig
+from jaxformer.tasks.masked_language_model.presets import SMALL, TINY
+from jaxformer.training.config import OptimizerConfig, TrainConfig
+
+AVERAGE: dict[str, Any] = {"num_layers": 0, "positions": "none", "final_norm": False, "pooling": "mean"}
+"""The settings of a model that averages token vectors."""
+
+
+def classification() -> ClassificationConfig:
+    """Classification of your own texts, from the encoder of `masked_language_model`: give --data.train, --init-from."""
+    return ClassificationConfig(
+        model=ClassifierConfig(**SMALL),
+        optimizer=OptimizerConfig(
+            learning_rate=2e-4, schedule="linear", warmup_steps=30, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0
+        ),
+        train=TrainConfig(steps=400, validate_every=100, checkpoint_every=100, keep_last=1, metric="accuracy"),
+    )
+
+
+def tiny() -> ClassificationConfig:
+    """Classification from the encoder of `masked_language_model:tiny` (2 layers, D = 128)."""
+    return dataclasses.replace(classification(), name="classification-tiny", model=ClassifierConfig(**TINY))
+
+
+def average() -> ClassificationConfig:
+    """The baseline without attention: the average of token vectors, learned from nothing, with a linear layer."""
+    config = classification()
+    return dataclasses.replace(
+        config,
+        name="classification-average",
+        model=ClassifierConfig(**SMALL | AVERAGE),
+        optimizer=dataclasses.replace(config.optimizer, learning_rate=2e-3),
+    )

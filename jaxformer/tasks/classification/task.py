@@ -1,0 +1,311 @@
+"""The text classification task: its batches, its network with the loss, and its scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import functional, models
+from jaxformer.caches import data_cache
+from jaxformer.data.batch import Rows
+from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, replan
+from jaxformer.data.examples import Examples, LabeledBatch, make_labeled_batch, read_examples
+from jaxformer.data.packing import tokenize_lines
+from jaxformer.data.pipeline import batches
+from jaxformer.data.sources import locate
+from jaxformer.data.text import Text
+from jaxformer.data.token_cache import Ragged
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.evaluation.classification import accuracy, matthews
+from jaxformer.evaluation.scores import Score
+from jaxformer.models import costs
+from jaxformer.models.config import EncoderConfig
+from jaxformer.modules import AttentionFunction
+from jaxformer.modules.pure import Params, Pure, pure
+from jaxformer.multihost import processes, storage
+from jaxformer.sharding import Placement
+from jaxformer.tasks import tokenizers
+from jaxformer.tasks.base import Data, Keep, Network, Say, Task, TaskConfig
+from jaxformer.tasks.classification.config import ClassificationConfig
+from jaxformer.tasks.classification.predictor import ClassVocabulary, TextClassifier
+from jaxformer.training.progress import Count
+
+CLASSES = "classes.json"
+"""The file of a run with the names of the classes."""
+NOT_OF_THE_SHAPE = (
+    "dropout attention_dropout activation_dropout remat compute_dtype initialization vocab_size num_classes pooling"
+).split()
+"""The settings of a model in which a run may differ from the one that it starts from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LabeledCorpus:
+    """Examples for training, validation and perhaps a test, and the names of the classes."""
+
+    train: Examples
+    validation: Examples
+    test: Examples | None
+    classes: tuple[str, ...]
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of training and validation."""
+        return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
+
+    def indices(self, examples: Examples) -> np.ndarray:
+        """Returns the number of the class of each example."""
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        return np.array([numbers[label] for label in examples.labels], np.int32)
+
+
+DeviceBatch = LabeledBatch[jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationData(Data[ClassVocabulary]):
+    """The tokenized texts with the plan of their batches."""
+
+    corpus: LabeledCorpus
+    vocabulary: ClassVocabulary
+    train: tuple[Ragged, BatchPlan]
+    validation: tuple[Ragged, BatchPlan]
+    max_length: int
+
+    @property
+    def report(self) -> Sequence[str]:
+        (tokens, plan), corpus = self.train, self.corpus
+        counts = np.bincount(corpus.indices(corpus.train), minlength=len(corpus.classes))
+        names = ", ".join(f"{name} {count:,}" for name, count in zip(corpus.classes, counts, strict=True))
+        cut = sum(int((part[0].lengths > self.max_length - 2).sum()) for part in (self.train, self.validation))
+        shapes = ", ".join(f"{rows}x{length}" for rows, length, _ in plan.shapes)
+        return (
+            f"{len(corpus.train):,} training examples ({names}), {len(corpus.validation):,} for validation; "
+            f"{cut:,} texts are cut to their first {self.max_length - 2} tokens",
+            f"{self.vocabulary.tokenizer.vocab_size:,} kinds of token, {len(tokens.tokens):,} tokens; "
+            f"{plan.steps_per_epoch:,} batches an epoch in shapes {shapes}",
+        )
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        return [shape[1] for shape in self.train[1].shapes]
+
+    def batches(self, start: int, rows: Rows) -> Iterator[LabeledBatch[np.ndarray]]:
+        return batches(self._make(self.corpus.train, self.train, rows), start=start)
+
+    def validation_batches(self, rows: Rows) -> Iterator[LabeledBatch[np.ndarray]]:
+        stop = self.validation[1].steps_per_epoch
+        return batches(self._make(self.corpus.validation, self.validation, rows), stop=stop)
+
+    def _make(self, examples: Examples, part: tuple[Ragged, BatchPlan], rows: Rows):
+        tokens, plan = part
+        labels, special = self.corpus.indices(examples), self.vocabulary.tokenizer.special
+        return functools.partial(_labeled_batch, tokens, labels, plan, special, rows)
+
+
+def _labeled_batch(tokens, labels, plan, special, rows, step: int) -> LabeledBatch[np.ndarray]:
+    return make_labeled_batch(tokens, labels, plan, step, special=special, rows=rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifierNetwork(Network[DeviceBatch]):
+    """A classifier with the cross entropy of the right class."""
+
+    net: Pure[models.Classifier, models.ClassifierConfig]
+    largest_batch: tuple[int, int]
+
+    def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
+        logits = self.net.apply(params, batch.tokens, valid=batch.valid, key=key)
+        real = batch.valid[:, :1]
+        correct = real[:, 0] & (logits.argmax(-1) == batch.labels)
+        total, count = functional.cross_entropy(logits[:, None], batch.labels[:, None], where=real)
+        return total, count, {"correct": correct.sum().astype(jnp.float32)}
+
+    def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> LabeledBatch[jax.ShapeDtypeStruct]:
+        make = functools.partial(jax.ShapeDtypeStruct, sharding=rows)
+        return LabeledBatch(make(shape, jnp.int32), make(shape, jnp.bool_), make(shape[:1], jnp.int32))
+
+    def training_flops(self, shape: tuple[int, ...]) -> float:
+        num_rows, length = shape
+        return costs.classifier_training_flops(self.net.config, num_rows, length)
+
+    def computed_flops(self, shape: tuple[int, ...]) -> float:
+        num_rows, length = shape
+        return costs.classifier_computed_flops(self.net.config, num_rows, length)
+
+    def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
+        return batch.tokens.shape
+
+    def describe(self, shape: tuple[int, ...]) -> str:
+        return "{} x {} tokens".format(*shape)
+
+
+class Classification(Task[ClassificationConfig, LabeledCorpus, DeviceBatch, ClassVocabulary, TextClassifier]):
+    """The class of a text."""
+
+    name = "classification"
+    commands = ("classify",)
+    vocabulary_files = (*tokenizers.FILES, CLASSES)
+    least_vocab_size = (1, 2)
+    figures = {"accuracy": True, "matthews": True}  # noqa: RUF012 - a ClassVar of the base
+    config = ClassificationConfig
+
+    def check(self, config: ClassificationConfig) -> None:
+        longest, model = config.data.max_length, config.model
+        if model.positions == "learned" and longest > model.max_positions:
+            raise ConfigError(f"data.max_length is {longest}, but model.max_positions is {model.max_positions}")
+        names = config.data.class_names
+        if len(names) != len(set(names)) or len(names) == 1:
+            raise ConfigError(f"data.classes must be two or more different names, got {config.data.classes!r}")
+
+    def check_init(self, config: ClassificationConfig, source: TaskConfig) -> None:
+        model, data = getattr(source, "model", None), getattr(source, "data", None)
+        if not isinstance(model, EncoderConfig) or data is None:
+            raise ConfigError(
+                f"init_from {config.init_from} is a run of {type(source).task}; a classifier starts from one of "
+                "masked_language_model or classification"
+            )
+        shape = [f.name for f in dataclasses.fields(EncoderConfig) if f.name not in NOT_OF_THE_SHAPE]
+        pairs = [(f"model.{name}", getattr(model, name), getattr(config.model, name)) for name in shape]
+        names = ["tokenizer"] if data.tokenizer == "characters" else ["tokenizer", "vocab_size"]
+        pairs += [(f"data.{name}", getattr(data, name), getattr(config.data, name)) for name in names]
+        if different := [(name, there, here) for name, there, here in pairs if there != here]:
+            what = ", ".join(f"{name} is {there} there and {here} here" for name, there, here in different)
+            options = " ".join(f"--{name} {there}" for name, there, _ in different)
+            raise ConfigError(f"init_from {config.init_from} has another encoder or vocabulary: {what}; add {options}")
+
+    def read(self, config: ClassificationConfig) -> LabeledCorpus:
+        data = config.data
+        if not data.train:
+            raise DataError("no examples: give --data.train FILE")
+        separator = {"tab": "\t", "space": " "}[data.separator]
+        options = {"columns": data.columns, "separator": separator, "label_end": data.label_end}
+        read = lambda name, classes: read_examples(locate(name, data.directory), **options, classes=classes)
+        train = read(data.train, data.class_names)
+        classes = data.class_names or train.classes
+        if missing := set(classes) - set(train.classes):
+            raise DataError(
+                f"{train.file} has no example of the class {min(missing)!r}, which data.classes names; "
+                "add examples or leave it out"
+            )
+        if len(classes) < 2:
+            raise DataError(f"{train.file} has one class, {min(classes)!r}; a classifier needs two or more")
+        test = read(data.test, classes) if data.test else None
+        train, validation = (train, read(data.validation, classes)) if data.validation else train.split(data.held_out)
+        return LabeledCorpus(train, validation, test, classes)
+
+    def prepare(self, config: ClassificationConfig, corpus: LabeledCorpus, run: pathlib.Path) -> ClassificationData:
+        data, cache = config.data, data_cache(config.data.cache)
+        text = Text("\n".join(corpus.train.texts))
+        tokenizer = tokenizers.make_run_tokenizer(run, text, cache, kind=data.tokenizer, vocab_size=data.vocab_size)
+        path = run / CLASSES
+        # The run that this one starts from may have been a classifier of other classes.
+        if processes.first() and (not path.exists() or ClassVocabulary.load_classes(path) != corpus.classes):
+            ClassVocabulary.save_classes(path, corpus.classes)
+        storage.shared(path)
+        tokens, validation = (tokenize_lines(x.texts, tokenizer, cache) for x in (corpus.train, corpus.validation))
+        # The plan counts an end but no class token.
+        lengths = lambda ragged: np.minimum(ragged.lengths + 2, data.max_length) - 1
+        plan = make_batch_plan(
+            lengths(tokens),
+            np.zeros(len(tokens), np.int64),
+            seed=config.seed,
+            tokens_per_batch=data.tokens_per_batch,
+            num_shapes=data.num_shapes,
+            max_length=data.max_length,
+        )
+        # A longer text than any in training is cut to the longest shape, too.
+        shown = np.minimum(lengths(validation), plan.shapes[-1][1] - 1)
+        ordered = replan(plan, shown, np.zeros(len(validation), np.int64))
+        vocabulary = ClassVocabulary(tokenizer, corpus.classes)
+        return ClassificationData(corpus, vocabulary, (tokens, plan), (validation, ordered), data.max_length)
+
+    def vocabulary(self, run: pathlib.Path) -> ClassVocabulary:
+        return ClassVocabulary(tokenizers.run_tokenizer(run), ClassVocabulary.load_classes(run / CLASSES))
+
+    def planned_vocab_size(self, config: ClassificationConfig) -> tuple[int, int]:
+        num_classes = config.model.num_classes or len(config.data.class_names)
+        if not num_classes:
+            raise ConfigError("the number of classes is not known without the data: give --model.num_classes N")
+        if config.model.vocab_size:
+            return config.model.vocab_size, num_classes
+        if config.data.tokenizer == "characters":
+            raise ConfigError("the number of characters is not known without the text: give --model.vocab_size N")
+        return config.data.vocab_size, num_classes
+
+    def network(
+        self,
+        config: ClassificationConfig,
+        vocab_size: tuple[int, int],
+        attention: AttentionFunction = functional.attention,
+    ) -> ClassifierNetwork:
+        num_tokens, num_classes = vocab_size
+        for name, given, found in (
+            ("vocab_size", config.model.vocab_size, num_tokens),
+            ("num_classes", config.model.num_classes, num_classes),
+        ):
+            if given not in (0, found):
+                raise DataError(f"model.{name} is {given}, but the data have {found}")
+        shape = dataclasses.replace(config.model, vocab_size=tokenizers.table_size(num_tokens), num_classes=num_classes)
+        net = pure(functools.partial(models.Classifier, attention=attention), shape)
+        length = config.data.max_length
+        return ClassifierNetwork(net, (max(8, config.data.tokens_per_batch // length // 8 * 8), length))
+
+    def predictor(
+        self,
+        config: ClassificationConfig,
+        vocabulary: ClassVocabulary,
+        net: Pure[Any, Any],
+        params: Params,
+        placement: Placement,
+        steps: tuple[int, ...],
+    ) -> TextClassifier:
+        return TextClassifier(net, params, vocabulary, config.data.max_length, steps)
+
+    def validation_figures(
+        self,
+        config: ClassificationConfig,
+        corpus: LabeledCorpus,
+        data: ClassificationData,
+        predictor: TextClassifier,
+    ) -> Mapping[str, float]:
+        labels = corpus.indices(corpus.validation)
+        guesses = predictor.probabilities(corpus.validation.texts).argmax(1)
+        right = accuracy(float((labels == guesses).sum()), len(labels))
+        return {"accuracy": right.value, "matthews": matthews(labels, guesses).value}
+
+    def evaluate(
+        self,
+        config: ClassificationConfig,
+        corpus: LabeledCorpus,
+        predictor: TextClassifier,
+        *,
+        split: str,
+        say: Say,
+        keep: Keep,
+    ) -> dict[str, list[Score]]:
+        examples = corpus.validation if split == "validation" else corpus.test
+        if examples is None:
+            raise DataError("no test data: train with --data.test FILE, or use --split validation")
+        labels = corpus.indices(examples)
+        probabilities = predictor.probabilities(examples.texts, progress=Count(len(examples), "texts", say))
+        guesses = probabilities.argmax(1)
+        keep(
+            split,
+            [
+                {"text": text, "label": label, "guess": corpus.classes[guess], "probability": round(float(p), 4)}
+                for text, label, guess, p in zip(
+                    examples.texts, examples.labels, guesses, probabilities[np.arange(len(labels)), labels], strict=True
+                )
+            ],
+        )
+        return {split: [accuracy(float((labels == guesses).sum()), len(labels)), matthews(labels, guesses)]}
+
+
+TASK = Classification()

@@ -1,0 +1,48 @@
+"""The settings of a masked language model. Importing them imports no JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, Literal
+
+from jaxformer.errors import ConfigError
+from jaxformer.models.config import EncoderConfig
+from jaxformer.tasks import language_model
+from jaxformer.tasks.config import TaskConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(language_model.DataConfig):
+    """The text, whose lines are read one by one, and the tokens that are hidden."""
+
+    held_out: float = 0.05
+    """The share of the lines set aside for validation, if no file is named; equal lines stay together."""
+    tokenizer: Literal["characters", "unigram", "bpe"] = "unigram"
+    """The tokens: single characters, or subwords by sentencepiece."""
+    vocab_size: int = 8000
+    """Subword pieces; characters are as many as the text has."""
+    length: int = 128
+    """Tokens of a row, into which lines are packed, each with a class token and an end; longer lines are cut."""
+    mask_rate: float = 0.15
+    """The share of the tokens of a row to predict."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.mask_rate <= 1:
+            raise ConfigError(f"mask_rate must be more than 0 and at most 1, got {self.mask_rate}")
+        if self.length < 3:
+            raise ConfigError(f"length must be at least 3, for a class token, a token and an end, got {self.length}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedLanguageModelingConfig(TaskConfig):
+    """A complete experiment of masked language modeling."""
+
+    task: ClassVar[str] = "masked_language_model"
+
+    name: str = "masked language model"
+    """The run's name in logs and pictures."""
+    model: EncoderConfig = EncoderConfig()
+    """The encoder; a vocabulary size of 0 is the tokenizer's."""
+    data: DataConfig = DataConfig()
+    """Text and rows."""

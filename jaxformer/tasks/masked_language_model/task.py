@@ -1,0 +1,296 @@
+"""The masked language modeling task: packed lines, the network with its loss, and its scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import functional, models
+from jaxformer.caches import data_cache
+from jaxformer.data.batch import Rows
+from jaxformer.data.packing import PackedBatch, PackedTexts, tokenize_lines
+from jaxformer.data.pipeline import batches
+from jaxformer.data.sources import Parallel, locate, split_by_source
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.text import Text, read_text
+from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.evaluation.classification import accuracy
+from jaxformer.evaluation.scores import Score, nats_per_token, perplexity
+from jaxformer.functional.dropout import site
+from jaxformer.models import costs
+from jaxformer.modules import AttentionFunction
+from jaxformer.modules.pure import Params, Pure, pure
+from jaxformer.sharding import Placement
+from jaxformer.tasks.base import Data, Keep, Network, Say, Task
+from jaxformer.tasks.language_model.task import TextCorpus
+from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
+from jaxformer.tasks.tokenizers import make_run_tokenizer, run_tokenizer, table_size
+
+DeviceBatch = PackedBatch[jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedData(Data[Tokenizer]):
+    """Lines of the texts, packed into rows."""
+
+    corpus: TextCorpus
+    vocabulary: Tokenizer
+    train: PackedTexts
+    validation: PackedTexts
+
+    @property
+    def report(self) -> Sequence[str]:
+        train = self.train
+        return (
+            f"training text: {len(train.texts):,} lines, {len(train.texts.tokens):,} tokens; "
+            f"validation: {len(self.validation.texts):,} lines, {len(self.validation.texts.tokens):,} tokens",
+            f"{self.vocabulary.vocab_size:,} kinds of token; {train.num_rows:,} rows of {train.length} tokens, "
+            f"{train.fill:.0%} full, {train.num_cut:,} lines cut; {train.steps_per_epoch:,} batches an epoch",
+        )
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        return (self.train.length,)
+
+    def batches(self, start: int, rows: Rows) -> Iterator[PackedBatch[np.ndarray]]:
+        return batches(functools.partial(self.train.batch, rows=rows), start=start)
+
+    def validation_batches(self, rows: Rows) -> Iterator[PackedBatch[np.ndarray]]:
+        return batches(functools.partial(self.validation.batch, rows=rows), stop=self.validation.steps_per_epoch)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLanguageModelNetwork(Network[DeviceBatch]):
+    """An encoder with the cross entropy of hidden tokens."""
+
+    net: Pure[models.MaskedLanguageModel, models.EncoderConfig]
+    largest_batch: tuple[int, int]
+    num_tokens: int
+    """The tokens of the tokenizer; the next id is the mask token's."""
+    rate: float
+
+    def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
+        seen, places, labels, where = self.hidden(batch, key)
+        given = {"where": where, "valid": batch.segments > 0, "positions": batch.positions, "segments": batch.segments}
+        return *self.net.bind(params).cross_entropy(seen, places, labels, **given, key=key), {}
+
+    def hidden(self, batch: DeviceBatch, key: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """Returns the tokens to show, and the places ``[B, P]`` to predict with their labels and which are real.
+
+        Without a key, as in validation, a batch always hides the same tokens.
+        """
+        mask_key = jax.random.key(0) if key is None else site(key, "mask")
+        assert mask_key is not None
+        seen, chosen = functional.mask_tokens(
+            batch.tokens,
+            mask_key,
+            mask=self.num_tokens,
+            vocab_size=self.num_tokens,
+            special=sorted(batch.special.ids),
+            where=batch.segments > 0,
+            rate=self.rate,
+        )
+        most = functional.num_masked(batch.tokens.shape[1], self.rate)
+        places = jnp.argsort(~chosen, axis=1, stable=True)[:, :most].astype(jnp.int32)
+        labels, where = (jnp.take_along_axis(x, places, 1) for x in (batch.tokens, chosen))
+        return seen, places, labels, where
+
+    def scores(self, params: Params, batch: DeviceBatch) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Returns the sum of ``-log p`` of the hidden tokens, their number, and the number of right guesses."""
+        seen, places, labels, where = self.hidden(batch, None)
+        given = {"valid": batch.segments > 0, "positions": batch.positions, "segments": batch.segments}
+        logits = self.net.apply(params, seen, places=places, **given)
+        total, count = functional.cross_entropy(logits, labels, where=where)
+        return total, count, (where & (logits.argmax(-1) == labels)).sum()
+
+    def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> PackedBatch[jax.ShapeDtypeStruct]:
+        integers = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
+        return PackedBatch(integers, integers, integers, SpecialTokens())
+
+    def training_flops(self, shape: tuple[int, ...]) -> float:
+        num_rows, length = shape
+        return costs.masked_language_model_training_flops(self.net.config, num_rows, length, self._num_places(length))
+
+    def computed_flops(self, shape: tuple[int, ...]) -> float:
+        num_rows, length = shape
+        return costs.masked_language_model_computed_flops(self.net.config, num_rows, length, self._num_places(length))
+
+    def _num_places(self, length: int) -> int:
+        return functional.num_masked(length, self.rate)
+
+    def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
+        return batch.tokens.shape
+
+    def describe(self, shape: tuple[int, ...]) -> str:
+        return "{} x {} tokens".format(*shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedPredictor:
+    """A masked language model, its parameters and its tokenizer."""
+
+    network: MaskedLanguageModelNetwork
+    params: Params
+    tokenizer: Tokenizer
+    steps: tuple[int, ...] = ()
+    """The training steps whose parameters these are."""
+
+    def fill(self, text: str, *, count: int = 5) -> list[list[tuple[str, float]]]:
+        """Returns the `count` likeliest tokens, with their probabilities, at each ``[MASK]`` of a text.
+
+        Raises:
+          DataError: the text has no ``[MASK]``, or more tokens than the model has positions.
+        """
+        parts = [ids.tolist() for ids in self.tokenizer.encode(text.split("[MASK]"))]
+        special, ids = self.tokenizer.special, []
+        for part in parts:
+            ids += [self.network.num_tokens, *part] if ids else [special.bos, *part]
+        ids.append(special.eos)
+        places = [place for place, token in enumerate(ids) if token == self.network.num_tokens]
+        if not places:
+            raise DataError(f"the text has no [MASK]: {text!r}")
+        config = self.network.net.config
+        if config.positions == "learned" and len(ids) > config.max_positions:
+            raise DataError(f"the text has {len(ids)} tokens, but the model has {config.max_positions} positions")
+        logits = self.network.net.apply(self.params, jnp.asarray([ids]), places=jnp.asarray([places]))
+        probabilities = np.array(jax.nn.softmax(logits[0, :, : self.network.num_tokens]))
+        best = np.argsort(-probabilities)[:, :count]
+        return [
+            [(self.tokenizer.pieces([token])[0], float(row[token])) for token in tokens]
+            for row, tokens in zip(probabilities, best, strict=True)
+        ]
+
+    def scores(self, batches: Iterable[PackedBatch[np.ndarray]]) -> list[Score]:
+        """Returns nats per hidden token, perplexity and accuracy over all batches."""
+        sums = [jax.device_get(_scores(self.network, self.params, batch)) for batch in batches]
+        total, count, correct = (float(sum(column)) for column in zip(*sums, strict=True))
+        return [nats_per_token(total, count), perplexity(total, count), accuracy(correct, count)]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _scores(network: MaskedLanguageModelNetwork, params: Params, batch: DeviceBatch):
+    return network.scores(params, batch)
+
+
+class MaskedLanguageModeling(Task[MaskedLanguageModelingConfig, TextCorpus, DeviceBatch, Tokenizer, MaskedPredictor]):
+    """Prediction of hidden tokens from both sides."""
+
+    name = "masked_language_model"
+    figures = {"perplexity": False, "accuracy": True}  # noqa: RUF012 - a ClassVar of the base
+    default_split = "validation"
+    config = MaskedLanguageModelingConfig
+
+    def check(self, config: MaskedLanguageModelingConfig) -> None:
+        if config.model.positions == "learned" and config.data.length > config.model.max_positions:
+            raise ConfigError(
+                f"data.length is {config.data.length}, but model.max_positions is {config.model.max_positions}"
+            )
+
+    def read(self, config: MaskedLanguageModelingConfig) -> TextCorpus:
+        data = config.data
+        if not data.text:
+            raise DataError("no text: give --data.text FILE")
+        files = lambda names: [locate(name, data.directory) for name in map(str.strip, names.split(",")) if name]
+        text = read_text(*files(data.text))
+        if data.validation:
+            return TextCorpus(text, read_text(*files(data.validation)))
+        if not 0 < data.held_out < 1:
+            raise ConfigError(f"data.held_out must be more than 0 and less than 1, got {data.held_out}")
+        lines = tuple(_lines(text))
+        # Every seed holds out the same lines, so that runs compare.
+        parts = split_by_source(Parallel(lines, lines), held_out=[max(1, round(data.held_out * len(lines)))], seed=0)
+        return TextCorpus(*(Text("\n".join(part.source)) for part in parts))
+
+    def prepare(self, config: MaskedLanguageModelingConfig, corpus: TextCorpus, run: pathlib.Path) -> MaskedData:
+        data, cache = config.data, data_cache(config.data.cache)
+        tokenizer = make_run_tokenizer(run, corpus.train, cache, kind=data.tokenizer, vocab_size=data.vocab_size)
+        return MaskedData(
+            corpus,
+            tokenizer,
+            _packed(config, corpus.train, tokenizer, shuffle=True),
+            _packed(config, corpus.validation, tokenizer, shuffle=False),
+        )
+
+    def vocabulary(self, run: pathlib.Path) -> Tokenizer:
+        return run_tokenizer(run)
+
+    def planned_vocab_size(self, config: MaskedLanguageModelingConfig) -> int:
+        if config.model.vocab_size:
+            return config.model.vocab_size
+        if config.data.tokenizer == "characters":
+            raise ConfigError("the number of characters is not known without the text: give --model.vocab_size N")
+        return config.data.vocab_size
+
+    def smaller_batch(self, config: MaskedLanguageModelingConfig, num_rows: int) -> str:
+        return f"--data.batch_size {num_rows}"
+
+    def network(
+        self, config: MaskedLanguageModelingConfig, vocab_size: int, attention: AttentionFunction = functional.attention
+    ) -> MaskedLanguageModelNetwork:
+        if config.model.vocab_size not in (0, vocab_size):
+            raise DataError(f"model.vocab_size is {config.model.vocab_size}, but the tokenizer has {vocab_size}")
+        shape = dataclasses.replace(config.model, vocab_size=table_size(vocab_size))
+        net = pure(functools.partial(models.MaskedLanguageModel, attention=attention), shape)
+        return MaskedLanguageModelNetwork(
+            net, (config.data.batch_size, config.data.length), vocab_size, config.data.mask_rate
+        )
+
+    def predictor(
+        self,
+        config: MaskedLanguageModelingConfig,
+        vocabulary: Tokenizer,
+        net: Pure[Any, Any],
+        params: Params,
+        placement: Placement,
+        steps: tuple[int, ...],
+    ) -> MaskedPredictor:
+        network = dataclasses.replace(self.network(config, vocabulary.vocab_size), net=net)
+        return MaskedPredictor(network, params, vocabulary, steps)
+
+    def validation_figures(
+        self,
+        config: MaskedLanguageModelingConfig,
+        corpus: TextCorpus,
+        data: MaskedData,
+        predictor: MaskedPredictor,
+    ) -> Mapping[str, float]:
+        _, *figures = predictor.scores(data.validation_batches(np.arange))
+        return {figure.name: figure.value for figure in figures}
+
+    def evaluate(
+        self,
+        config: MaskedLanguageModelingConfig,
+        corpus: TextCorpus,
+        predictor: MaskedPredictor,
+        *,
+        split: str,
+        say: Say,
+        keep: Keep,
+    ) -> dict[str, list[Score]]:
+        del keep  # a text has no examples, only tokens
+        if split != "validation":
+            raise DataError(f"a masked language model has no {split} data: use --split validation")
+        packed = _packed(config, corpus.validation, predictor.tokenizer, shuffle=False)
+        say(f"held-out text: {len(packed.texts):,} lines, {len(packed.texts.tokens):,} tokens")
+        return {"held-out text": predictor.scores(map(packed.batch, range(packed.steps_per_epoch)))}
+
+
+def _lines(text: Text) -> list[str]:
+    return [line for line in text.characters.split("\n") if line.strip()]
+
+
+def _packed(config: MaskedLanguageModelingConfig, text: Text, tokenizer: Tokenizer, *, shuffle: bool) -> PackedTexts:
+    data = config.data
+    texts = tokenize_lines(_lines(text), tokenizer, data_cache(data.cache))
+    return PackedTexts(texts, tokenizer.special, data.length, data.batch_size, config.seed, shuffle)
+
+
+TASK = MaskedLanguageModeling()

@@ -1,0 +1,57 @@
+"""The tokenizer of a run: learned from its text once, or that of the run it starts from."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Literal
+
+from jaxformer.data.pipeline import prepare_tokenizer
+from jaxformer.data.sources import Parallel
+from jaxformer.data.text import Text
+from jaxformer.data.tokenizer import Tokenizer, load_tokenizer
+from jaxformer.multihost import processes, storage
+
+FILES = ("tokenizer.model", "tokenizer.json")
+"""The names that a saved tokenizer may have: of subwords, and of characters."""
+
+VOCAB_MULTIPLE = 8
+"""Tables are padded to a multiple of this with tokens that never occur, so that a mesh can divide them."""
+
+
+def saved_tokenizer(run: pathlib.Path) -> pathlib.Path | None:
+    """Returns the tokenizer of a run, which is of another kind than its settings say if it came with `init_from`."""
+    return next((run / name for name in FILES if (run / name).exists()), None)
+
+
+def run_tokenizer(run: pathlib.Path) -> Tokenizer:
+    """Loads the tokenizer of a run.
+
+    Raises:
+      DataError: it is missing or damaged.
+    """
+    return load_tokenizer(saved_tokenizer(run) or run / FILES[0])
+
+
+def make_run_tokenizer(
+    run: pathlib.Path,
+    text: Parallel | Text,
+    cache: pathlib.Path | None,
+    *,
+    kind: Literal["unigram", "bpe", "characters"],
+    vocab_size: int,
+) -> Tokenizer:
+    """Loads the tokenizer of a run, after the first process has learned it from a text if the run has none.
+
+    Raises:
+      ConfigError: the text cannot fill the vocabulary.
+    """
+    path = saved_tokenizer(run) or run / FILES[kind == "characters"]
+    if processes.first() and not path.exists():
+        prepare_tokenizer(text, cache, kind=kind, vocab_size=vocab_size).save(path)
+    storage.shared(path)
+    return load_tokenizer(path)
+
+
+def table_size(vocab_size: int) -> int:
+    """Returns the rows of an encoder's table: the tokens, the mask token after them, and padding."""
+    return vocab_size + 1 + -(vocab_size + 1) % VOCAB_MULTIPLE

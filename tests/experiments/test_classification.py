@@ -1,0 +1,72 @@
+"""The experiment on classification: its cells, its report, and its smoke version, which resumes."""
+
+import pytest
+
+from experiments.classification import __main__ as command
+from experiments.classification.corpora import BAG, FILES, Cell, cells, configuration
+from experiments.classification.report import by_negation, interval, report
+from jaxformer.tasks.classification import TASK
+
+
+def test_the_cells_and_their_configurations():
+    every = cells(list(FILES), 5)
+    names = [cell.name for cell in every]
+    assert len(names) == len(set(names)) == 5 * (4 * 4 + 2 + 1) + 4
+    for cell in every:
+        if cell.way != BAG and cell.seed == 0:
+            config = configuration(cell, "data", "run", {})
+            TASK.check(config)
+            assert bool(config.init_from) == (cell.way not in ("scratch", "average"))
+            network = TASK.network(config, (config.data.vocab_size, 2))
+            assert (network.net.config.num_layers == 0) == (cell.way == "average")
+            assert (config.tune.rank > 0) == (cell.way == "lora")
+            assert config.train.metric == ("matthews" if cell.corpus == "cola" else "accuracy")
+
+
+def test_negations_are_whole_words():
+    rows = [
+        {"text": text, "label": "1", "guess": guess}
+        for text, guess in (
+            ("it is n't bad", "1"),
+            ("never dull", "0"),
+            ("a notable knot", "1"),
+            ("good", "0"),
+            ("yes", "1"),
+        )
+    ]
+    assert by_negation(rows) == {True: 50.0, False: pytest.approx(200 / 3)}
+
+
+def test_the_report_has_means_and_intervals():
+    assert interval([1.0, 2.0, 3.0, 4.0, 5.0]) == "3.0 ± 2.0"
+    rows = [{"text": "not good", "label": "0", "guess": "0"}, {"text": "good", "label": "1", "guess": "0"}]
+    records = [
+        (Cell("sst2", "full", seed), {"accuracy": 80.0 + seed, "seconds": 10.0, "rows": rows}) for seed in range(2)
+    ]
+    records.append((Cell("cola", BAG, 0), {"accuracy": 70.0, "Matthews correlation": 12.5, "rows": []}))
+    text = report(records)
+    assert "| cola | bag of words | Matthews correlation | 12.5 | 1 | 0 |" in text
+    assert "| sst2 | full | accuracy | 80.5 ± 6.4 | 2 | 10 |" in text
+    assert "| sst2 | full | 100.0 ± 0.0 | 0.0 ± 0.0 |" in text
+
+
+def test_folders_must_be_named(tmp_path, capsys):
+    assert command.main(["--out", str(tmp_path)]) == 2
+    assert "--data-dir and --pretrained must name" in capsys.readouterr().err
+
+
+def test_words_and_pairs():
+    assert command._words_and_pairs("is n't bad") == ["is", "n't", "bad", "is n't", "n't bad"]
+
+
+@pytest.mark.full
+def test_the_smoke_version_resumes(tmp_path, capsys):
+    ways = ["--ways", "lora", "average", "bag of words"]
+    assert command.main(["--smoke", "--out", str(tmp_path), *ways]) == 0
+    text = (tmp_path / "report.md").read_text()
+    assert "| sst2 | lora | accuracy |" in text
+    assert "| sst2 | average | accuracy |" in text
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()}
+    assert command.main(["--smoke", "--out", str(tmp_path), *ways]) == 0
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()} == stamps
+    assert (tmp_path / "report.md").read_text() == text

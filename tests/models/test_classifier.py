@@ -1,0 +1,86 @@
+"""Properties of the classifier: pooling, padding, and the encoder that it shares with the masked language model."""
+
+import dataclasses
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import models, pure
+from tests.models.small import Small, different, entry
+
+SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_layers": 2, "norm_position": "pre", "dropout": 0.0}
+CONFIG = models.ClassifierConfig(13, num_classes=3, **SIZES)
+PLAIN = dataclasses.replace(CONFIG, num_layers=0, pooling="mean", positions="none", final_norm=False)
+TOKENS = jnp.asarray([[1, 5, 6, 2, 0, 0], [1, 7, 8, 9, 10, 2]], jnp.int32)
+VALID = TOKENS > 0
+
+
+@functools.cache
+def small(pooling):
+    return Small(dataclasses.replace(CONFIG, pooling=pooling), models.Classifier)
+
+
+@pytest.mark.parametrize("pooling", ["class_token", "mean"])
+def test_padding_and_other_examples_change_nothing(pooling):
+    model = small(pooling)
+    logits = model.apply(model.params, TOKENS, valid=VALID)
+    assert (logits.shape, logits.dtype) == ((2, 3), jnp.float32)
+    np.testing.assert_array_equal(logits, model.apply(model.params, jnp.where(VALID, TOKENS, 7), valid=VALID))
+    np.testing.assert_allclose(logits[:1], model.apply(model.params, TOKENS[:1, :4]), atol=2e-5)
+    changed = model.apply(model.params, TOKENS.at[1, 4].set(3), valid=VALID)
+    assert different(logits, changed).tolist() == [False, True]
+    empty = model.apply(model.params, TOKENS, valid=VALID.at[0].set(False))
+    assert np.isfinite(empty).all()
+
+
+def test_pooling_is_of_the_states():
+    for pooling in ("class_token", "mean"):
+        model = small(pooling)
+        states = np.asarray(model.net.bind(model.params).encoder(TOKENS, valid=VALID).states)
+        pooled = states[:, 0] if pooling == "class_token" else np.stack([states[0, :4].mean(0), states[1].mean(0)])
+        kernel, bias = (np.asarray(entry(model.params, f"output.{name}")) for name in ("kernel", "bias"))
+        np.testing.assert_allclose(model.apply(model.params, TOKENS, valid=VALID), pooled @ kernel + bias, atol=2e-5)
+
+
+def test_without_layers_it_is_the_average_of_token_vectors():
+    """Order does not matter, and the encoder has a table and nothing else."""
+    model = Small(PLAIN, models.Classifier)
+    assert list(model.params["encoder"]) == ["embeddings"]
+    logits = model.apply(model.params, TOKENS, valid=VALID)
+    table = np.asarray(entry(model.params, "encoder.embeddings.tokens.table")) * 8**0.5
+    kernel, bias = (np.asarray(entry(model.params, f"output.{name}")) for name in ("kernel", "bias"))
+    expected = np.stack([table[np.asarray(row)[np.asarray(row) > 0]].mean(0) for row in TOKENS]) @ kernel + bias
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+    np.testing.assert_allclose(model.apply(model.params, TOKENS[1:, ::-1]), logits[1:], atol=1e-5)
+
+
+def test_the_encoder_is_that_of_the_masked_language_model():
+    config = models.EncoderConfig(13, **SIZES)
+    masked = pure(models.MaskedLanguageModel, config).shapes["encoder"]
+    assert masked == pure(models.Classifier, CONFIG).shapes["encoder"]
+
+
+def test_captured_attention():
+    model = small("class_token")
+    logits, captured = model.call(models.Classifier.captured, model.params, TOKENS, valid=VALID)
+    np.testing.assert_allclose(logits, model.apply(model.params, TOKENS, valid=VALID), atol=1e-6)
+    assert captured["encoder.self"].query.shape == (2, 2, 6, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_classes": 1}, "num_classes must be at least 2, got 1"),
+        ({"num_layers": -1}, "num_layers must be at least 0"),
+    ],
+)
+def test_shapes_that_cannot_be(changes, message):
+    with pytest.raises(ValueError, match=message):
+        pure(models.Classifier, dataclasses.replace(CONFIG, **changes)).shapes
+
+
+def test_a_language_model_has_layers():
+    with pytest.raises(ValueError, match="num_layers must be at least 1, got 0"):
+        models.LanguageModelConfig(13, num_layers=0)

@@ -1,0 +1,103 @@
+"""Properties of the masked language model."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, models, pure
+from tests.models.small import Small, different, entry, replaced
+from tests.modules.small import quick
+
+V = 13
+CONFIG = models.EncoderConfig(
+    V, d_model=8, num_heads=2, d_ff=12, num_layers=2, norm_position="pre", positions="learned", max_positions=9
+)
+TOKENS = jnp.asarray([[1, 5, 6, 2, 1, 7, 8, 9, 2], [1, 4, 12, 5, 2, 0, 0, 0, 0]], jnp.int32)
+VALID = TOKENS > 0
+SEGMENTS = jnp.asarray([[1, 1, 1, 1, 2, 2, 2, 2, 2], [1, 1, 1, 1, 1, 0, 0, 0, 0]], jnp.int32)
+POSITIONS = jnp.asarray([[0, 1, 2, 3, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 0, 0, 0, 0]], jnp.int32)
+PLACES = jnp.asarray([[1, 6, 7], [2, 0, 0]], jnp.int32)
+WHERE = jnp.asarray([[1, 1, 1], [1, 0, 0]], bool)
+SMALL = Small(CONFIG, models.MaskedLanguageModel)
+
+
+def logits(tokens=TOKENS, **given):
+    return np.asarray(SMALL.apply(SMALL.params, tokens, **given))
+
+
+def test_every_token_sees_both_sides_and_no_padding():
+    plain = logits(valid=VALID)
+    assert different(plain, logits(TOKENS.at[0, 8].set(3), valid=VALID))[0].all()
+    np.testing.assert_array_equal(plain[1, :5], logits(jnp.where(VALID, TOKENS, 7), valid=VALID)[1, :5])
+
+
+def test_packed_sequences_are_like_alone():
+    """The second sequence of a row, with its own positions, gets what it gets in a row of its own."""
+    packed = logits(valid=VALID, segments=SEGMENTS, positions=POSITIONS)
+    for start, stop in ((0, 4), (4, 9)):
+        alone = logits(
+            jnp.pad(TOKENS[:1, start:stop], ((0, 0), (0, 9 - stop + start))), valid=jnp.arange(9)[None] < stop - start
+        )
+        np.testing.assert_allclose(packed[0, start:stop], alone[0, : stop - start], atol=2e-5)
+    assert different(packed, logits(valid=VALID, positions=POSITIONS))[0].all()
+
+
+def test_chosen_places_are_rows_of_the_whole():
+    whole = logits(valid=VALID)
+    np.testing.assert_allclose(
+        logits(valid=VALID, places=PLACES), np.take_along_axis(whole, np.asarray(PLACES)[..., None], 1), atol=2e-6
+    )
+
+
+def test_cross_entropy_is_that_of_the_logits():
+    """Value and every gradient, at the chosen places only, with dropout."""
+    small = Small(dataclasses.replace(CONFIG, dropout=0.2), models.MaskedLanguageModel)
+    labels, key = jnp.asarray([[3, 4, 5], [6, 7, 8]], jnp.int32), jax.random.key(3)
+    given = {"valid": VALID, "segments": SEGMENTS, "positions": POSITIONS, "key": key}
+
+    def whole(params):
+        rows = small.net.apply(params, TOKENS, places=PLACES, **given)
+        return functional.cross_entropy(rows, labels, where=WHERE)
+
+    def fused(params):
+        return small.net.bind(params).cross_entropy(TOKENS, PLACES, labels, where=WHERE, **given)
+
+    results = [quick(jax.value_and_grad(loss, has_aux=True))(small.params) for loss in (whole, fused)]
+    assert float(results[1][0][1]) == 4
+    for a, b in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5)
+
+
+def test_the_head_is_tied_to_the_table_and_has_a_bias():
+    assert {"transform", "norm", "output_bias", "encoder"} == SMALL.params.keys()
+    bias = entry(SMALL.params, "output_bias")
+    moved = SMALL.apply(replaced(SMALL.params, {"output_bias": bias.at[5].add(2.0)}), TOKENS, valid=VALID)
+    np.testing.assert_allclose(moved - logits(valid=VALID), np.zeros((2, 9, V)) + 2.0 * (np.arange(V) == 5), atol=1e-5)
+    table = entry(SMALL.params, "encoder.embeddings.tokens.table")
+    other = replaced(SMALL.params, {"encoder.embeddings.tokens.table": table.at[3].add(1.0)})  # occurs nowhere
+    assert (np.asarray(SMALL.apply(other, TOKENS, valid=VALID)) != logits(valid=VALID)).any((0, 1)).tolist() == [
+        token == 3 for token in range(V)
+    ]
+
+
+def test_captured_attention():
+    captured = SMALL.call(models.MaskedLanguageModel.captured, SMALL.params, TOKENS, valid=VALID)["encoder.self"]
+    assert captured.query.shape == (2, 2, 9, 2, 4)
+
+
+def test_images_have_no_tokens_to_mask():
+    config = models.EncoderConfig(image_size=(32, 32), d_model=8, num_heads=2)
+    with pytest.raises(ValueError, match=r"reads tokens, got image_size \(32, 32\)"):
+        pure(models.MaskedLanguageModel, config).shapes
+
+
+def test_initial_logits_are_modest():
+    """At the start every token is about as likely as another: the loss is near log V."""
+    config = dataclasses.replace(CONFIG, vocab_size=300, d_model=64, num_heads=4, d_ff=128)
+    net = pure(models.MaskedLanguageModel, config)
+    fresh = quick(lambda key: net.apply(net.init(key), TOKENS))(jax.random.key(0))
+    total, count = functional.cross_entropy(fresh, TOKENS)
+    assert abs(float(total / count) - np.log(300)) < 1.0

@@ -1,0 +1,86 @@
+"""Low-rank adapters: the same function at first, merged back exactly, on the matrices that patterns name."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import models, modules, pure
+from tests.modules.small import count, drawn, quick
+
+CONFIG = models.LanguageModelConfig(
+    20, d_model=8, num_heads=2, d_ff=12, num_layers=3, attention_bias=True, max_positions=6, dropout=0.0
+)
+NET = pure(models.LanguageModel, CONFIG)
+TARGETS = ("*/attention/*", "*/up/kernel")
+ADAPTED = modules.lora(NET, rank=2, targets=TARGETS, alpha=6.0)
+TOKENS = jnp.asarray([[1, 5, 6, 7], [3, 2, 9, 4]], jnp.int32)
+BASE = drawn(NET.shapes)
+
+
+def test_adapters_of_the_named_matrices():
+    """Of each layer; vectors that match are left out, and all heads of a kernel are one matrix."""
+    layers = ADAPTED.shapes["lora"]["decoder"]["stack"]["layers"]
+    sizes = jax.tree.map(lambda x: x.shape, layers)
+    assert sizes == {
+        "attention": {
+            "kernel": {"a": (3, 8, 2), "b": (3, 2, 24)},
+            "output": {"kernel": {"a": (3, 8, 2), "b": (3, 2, 8)}},
+        },
+        "feed_forward": {"up": {"kernel": {"a": (3, 8, 2), "b": (3, 2, 12)}}},
+    }
+    assert count(ADAPTED.init(jax.random.key(0))["lora"]) == 3 * 2 * (8 + 24 + 8 + 8 + 8 + 12)
+    axes = jax.tree.leaves(ADAPTED.axes["lora"], is_leaf=lambda x: isinstance(x, tuple))
+    assert set(axes) == {("layers", None, None)}
+
+
+def test_a_new_adapter_changes_nothing():
+    params = quick(ADAPTED.init)(jax.random.key(0))
+    base = {name: value for name, value in params.items() if name != "lora"}
+    jax.tree.map(np.testing.assert_array_equal, base, quick(NET.init)(jax.random.key(0)))
+    np.testing.assert_array_equal(quick(ADAPTED.apply)(params, TOKENS), quick(NET.apply)(base, TOKENS))
+    a = params["lora"]["decoder"]["stack"]["layers"]["attention"]["kernel"]["a"]
+    assert len({float(x) for x in a[:, 0, 0]}) == 3  # layers differ
+    assert 0.5 < float(a.std() * 8**0.5) < 1.5
+
+
+def test_merged_exactly():
+    """The merged parameters are those of the plain network, ``W + alpha / rank A B``, and give the same bits."""
+    params = drawn(ADAPTED.shapes)
+    merged = ADAPTED.merged(params)
+    np.testing.assert_array_equal(quick(ADAPTED.apply)(params, TOKENS), quick(NET.apply)(merged, TOKENS))
+    kernel, plain = (tree["decoder"]["stack"]["layers"]["attention"]["output"]["kernel"] for tree in (merged, params))
+    adapter = params["lora"]["decoder"]["stack"]["layers"]["attention"]["output"]["kernel"]
+    delta = 3.0 * np.einsum("lir,lro->lio", adapter["a"], adapter["b"])
+    np.testing.assert_allclose(np.asarray(kernel - plain).reshape(3, 8, 8), delta, atol=1e-5)
+    table = lambda tree: tree["decoder"]["embeddings"]["tokens"]["table"]
+    np.testing.assert_array_equal(table(merged), table(params))
+
+
+def test_gradients_reach_the_adapters():
+    """First B, because A is multiplied by it; then both."""
+    loss = lambda params: (ADAPTED.apply(params, TOKENS) ** 2).sum()
+    start = ADAPTED.init(jax.random.key(0))
+    for params, none in ((start, True), (drawn(ADAPTED.shapes), False)):
+        adapter = quick(jax.grad(loss))(params)["lora"]["decoder"]["stack"]["layers"]["attention"]["kernel"]
+        assert np.asarray(adapter["b"]).any()
+        assert bool(np.asarray(adapter["a"]).any()) != none
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (["*/atention/*"], r"no parameter matches '\*/atention/\*'; there are decoder/"),
+        (["*/bias"], r"targets \*/bias match no matrix, only vectors"),
+    ],
+)
+def test_targets_that_name_no_matrix(targets, message):
+    with pytest.raises(ValueError, match=message):
+        modules.lora(NET, rank=2, targets=targets).shapes
+
+
+def test_ranks_and_parameters_that_cannot_be():
+    with pytest.raises(ValueError, match="rank must be at least 1, got 0"):
+        modules.lora(NET, rank=0, targets=TARGETS)
+    with pytest.raises(ValueError, match="do not belong to this model"):
+        ADAPTED.bind(BASE)

@@ -1,0 +1,21 @@
+"""Built-in classifiers: allowed, and with the encoders of the masked language models of the same size."""
+
+import pytest
+
+from jaxformer.config import from_data, to_data
+from jaxformer.tasks.classification import TASK, ClassificationConfig, presets
+from jaxformer.tasks.masked_language_model import presets as masked
+
+
+@pytest.mark.parametrize(
+    ("preset", "source"),
+    [(presets.classification, masked.masked_language_model), (presets.tiny, masked.tiny), (presets.average, None)],
+)
+def test_encoders(preset, source):
+    config = preset()
+    TASK.check(config)
+    assert from_data(ClassificationConfig, to_data(config)) == config
+    if source is not None:
+        TASK.check_init(config, source())
+    else:
+        assert list(TASK.network(config, (100, 2)).net.shapes["encoder"]) == ["embeddings"]

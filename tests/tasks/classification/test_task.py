@@ -1,0 +1,260 @@
+"""The classification task: its contract, what it starts from, what it trains, and what it refuses."""
+
+import io
+import itertools
+import json
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+import jaxformer
+from jaxformer import demo, models, sharding
+from jaxformer.cli.main import main
+from jaxformer.config import changed
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.sharding import Placement
+from jaxformer.tasks import language_model, masked_language_model
+from jaxformer.tasks.classification import TASK, ClassificationConfig, DataConfig, TextClassifier
+from jaxformer.tasks.classification import task as classification
+from jaxformer.tasks.trainer import make_trainer
+from jaxformer.training.config import TrainConfig
+from jaxformer.training.optimizers import OptimizerConfig
+from tests.contracts.task import TaskContract
+
+TEXTS = [pair.english for pair in demo.generate(160)]
+LABELS = ["question" if text.endswith("?") else "statement" for text in TEXTS]
+SIZES = {"d_model": 16, "num_heads": 4, "d_ff": 32, "num_layers": 1, "positions": "learned", "max_positions": 48}
+QUIET = Console(quiet=True)
+
+
+def write(path, labels=LABELS, texts=TEXTS):
+    path.write_text("".join(f"{label}\t{text}\n" for label, text in zip(labels, texts, strict=True)))
+    return str(path)
+
+
+def tiny(folder, **changes):
+    data = {"max_length": 48, "num_shapes": 2, "tokens_per_batch": 768, "held_out": 0.2}
+    return ClassificationConfig(
+        mesh="data=8",
+        model=models.ClassifierConfig(**SIZES),
+        data=DataConfig(train=write(folder / "train.tsv"), tokenizer="characters", cache=str(folder / "cache"), **data),
+        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=2),
+        train=TrainConfig(steps=6, validate_every=3, checkpoint_every=2, tensorboard=False, metric="accuracy"),
+        **changes,
+    )
+
+
+class TestContract(TaskContract):
+    task = "classification"
+    refused = (
+        ({"data": {"train": ""}}, "no examples: give --data.train FILE"),
+        ({"data": {"train": "nowhere.tsv"}}, "nowhere.tsv"),
+        ({"data": {"columns": [0, 2]}}, r"train.tsv, line 1: 2 column\(s\)"),
+        (
+            {"data": {"classes": "statement,query"}},
+            r"train.tsv, line \d+: the label 'question' is not one of the classes",
+        ),
+        ({"data": {"classes": "statement,question,answer"}}, "train.tsv has no example of the class 'answer'"),
+        ({"data": {"classes": "one"}}, "data.classes must be two or more different names"),
+        ({"data": {"max_length": 49}}, "data.max_length is 49, but model.max_positions is 48"),
+        ({"model": {"num_classes": 3}}, "model.num_classes is 3, but the data have 2"),
+        ({"model": {"vocab_size": 7}}, "model.vocab_size is 7, but the data have"),
+        ({"tune": {"frozen": "encodr/*"}}, r"tune.frozen: no parameter matches 'encodr/\*'; there are encoder/"),
+        ({"tune": {"frozen": "*"}}, "matches every parameter, so none is trained"),
+        ({"tune": {"rank": 2, "targets": "*/bias"}}, "tune.targets: .* match no matrix"),
+    )
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def config(cls, tmp_path_factory):
+        return tiny(tmp_path_factory.mktemp("texts"))
+
+    def change_training_data(self, config, patch):
+        patch.setattr(classification.Examples, "split", lambda examples, held_out: (examples, examples))
+
+    def test_probabilities_and_words(self, config, run):
+        """A text alone is classified as among others; the words are its words, and their weights a part of 1."""
+        classifier = jaxformer.load(run)
+        assert isinstance(classifier, TextClassifier)
+        texts = ["Does the old man see the house?", "She sings.", TEXTS[3] + " " + TEXTS[4]]
+        results, (alone,) = classifier.classify(texts), classifier.classify(texts[1:2])
+        assert set(results[0].probabilities) == {"question", "statement"}
+        for result, row in zip(results, classifier.probabilities(texts), strict=True):
+            assert sum(result.probabilities.values()) == pytest.approx(1, abs=1e-5)
+            assert list(result.probabilities.values()) == pytest.approx(row.tolist(), abs=1e-5)
+            assert result.probabilities[result.label] == max(result.probabilities.values())
+            assert 0 < sum(weight for _, weight in result.words) < 1
+        assert [word for word, _ in results[1].words] == ["She", "sings", "."]
+        assert classifier.classify([""])[0].words == ()
+        assert alone.probabilities == pytest.approx(results[1].probabilities, abs=1e-5)
+        with pytest.raises(TypeError, match=r"write \[text\]"):
+            classifier.classify("She sings.")
+
+    def test_examples_are_kept(self, config, run):
+        kept = {}
+        scores = jaxformer.evaluate(run, split="validation", say=str, keep=lambda name, rows: kept.update({name: rows}))
+        rows = kept["validation"]
+        right = np.mean([row["label"] == row["guess"] for row in rows])
+        assert scores["validation"][0].value == pytest.approx(100 * right)
+        with pytest.raises(DataError, match=r"no test data: train with --data\.test FILE"):
+            jaxformer.evaluate(run, say=str)
+
+    def test_unknown_labels_of_validation_data(self, config, tmp_path):
+        path = write(tmp_path / "validation.tsv", ["statement", "query"], TEXTS[:2])
+        with pytest.raises(DataError, match=r"validation\.tsv, line 2: the label 'query' is not one of the classes"):
+            TASK.read(changed(config, {"data": {"validation": path}}))
+        path = write(tmp_path / "one.tsv", ["statement"] * 4, TEXTS[:4])
+        with pytest.raises(DataError, match=r"one\.tsv has one class, 'statement'"):
+            TASK.read(changed(config, {"data": {"train": path}}))
+
+    def test_long_texts_are_cut_and_counted(self, config, run):
+        short = changed(config, {"data": {"max_length": 20}})
+        data = TASK.prepare(short, TASK.read(short), run)
+        long = sum(len(text) > 18 for text in TEXTS)
+        assert f"{long} texts are cut to their first 18 tokens" in data.report[0]
+        assert max(data.lengths) == 20
+        batch = next(iter(data.batches(0, np.arange)))
+        assert (batch.tokens[batch.valid.all(1)][:, -1] == data.vocabulary.tokenizer.special.eos).all()
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """A run of masked language modeling of two steps."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    (folder / "text.txt").write_text("\n".join(TEXTS))
+    config = masked_language_model.MaskedLanguageModelingConfig(
+        mesh="data=8",
+        model=models.EncoderConfig(**SIZES),
+        data=masked_language_model.DataConfig(
+            text=str(folder / "text.txt"), tokenizer="characters", length=48, batch_size=8, cache=str(folder / "cache")
+        ),
+        train=TrainConfig(steps=2, validate_every=0, checkpoint_every=0, tensorboard=False),
+    )
+    jaxformer.train(config, folder / "run", console=QUIET)
+    return folder / "run"
+
+
+def test_it_starts_from_a_masked_language_model(pretrained, tmp_path):
+    """T8: every parameter of the encoder is taken, and the tokenizer; the output is new, and the head unused."""
+    config = changed(tiny(tmp_path, init_from=str(pretrained)), {"train": {"steps": 1}})
+    jaxformer.train(config, tmp_path / "run", console=QUIET)
+    about = json.loads((tmp_path / "run" / "init.json").read_text())
+    assert all(name.startswith("encoder/") for name in about["taken"])
+    assert set(about["new"]) == {"output/kernel", "output/bias"}
+    assert not any(name.startswith("encoder/") for name in about["unused"])
+    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (pretrained / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"model": {"d_model": 24, "num_layers": 2}},
+            "has another encoder or vocabulary: model.d_model is 16 there and 24 here, model.num_layers is 1 there and "
+            "2 here; add --model.d_model 16 --model.num_layers 1",
+        ),
+        (
+            {"data": {"tokenizer": "bpe"}},
+            "data.tokenizer is characters there and bpe here; add --data.tokenizer characters",
+        ),
+        ({"init_from": "nowhere"}, "nowhere is not a run"),
+    ],
+)
+def test_another_shape_or_vocabulary_is_refused(pretrained, tmp_path, changes, message):
+    """Before anything is written."""
+    config = changed(tiny(tmp_path, init_from=str(pretrained)), changes)
+    with pytest.raises(ConfigError, match=message):
+        jaxformer.train(config, tmp_path / "run", console=QUIET)
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("1\ta\n0 b\n", [], "line 2: 1 column(s), but the label is in column 0"),
+        ("1\ta\n2\tb\n", ["--data.classes", "0,1"], "line 2: the label '2' is not one of the classes 0, 1"),
+        ("1\ta\n0\tb\n", ["--data.classes", "0,1,2"], "has no example of the class '2'"),
+        ("1\ta\n\tb\n", [], "line 2: the label is empty"),
+        ("1\ta\n0\tb\n", ["--init-from", "{run}", "--model.d_model", "24"], "model.d_model is 16 there and 24 here"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_nothing(pretrained, tmp_path, capsys, text, options, message):
+    """With exit code 2, naming the file and the line, or the options that would fit."""
+    (tmp_path / "my.tsv").write_text(text)
+    options = [option.format(run=pretrained) for option in options]
+    train = ["train", "classification:tiny", "--data.train", str(tmp_path / "my.tsv"), "--out", str(tmp_path / "run")]
+    assert main([*train, *options]) == 2
+    devices, error = capsys.readouterr().err.splitlines()
+    assert "devices" in devices
+    assert message in error
+    assert ("my.tsv" in error) == ("--init-from" not in options)
+    assert [path.name for path in tmp_path.iterdir()] == ["my.tsv"]
+
+
+def test_another_task_is_refused(tmp_path):
+    config = tiny(tmp_path, init_from="run")
+    with pytest.raises(ConfigError, match="init_from run is a run of language_model; a classifier starts from one of"):
+        TASK.check_init(config, language_model.LanguageModelingConfig())
+
+
+def steps_of(config, run, number=3):
+    """The trainer of a configuration on one device, its first state, and the state after some steps."""
+    data = TASK.prepare(config, TASK.read(config), run)
+    trainer = make_trainer(
+        TASK, config, data.vocabulary.vocab_size, Placement(sharding.mesh("data=1", jax.devices()[:1]))
+    )
+    state, step = trainer.new_state(), trainer.step()
+    first = jax.tree.map(np.array, state.params)
+    for batch in itertools.islice(trainer.on_devices(data.batches(0, trainer.rows)), number):
+        state, _ = step(state, batch)
+    return trainer, first, state
+
+
+def test_head_only(tmp_path):
+    """Frozen parameters keep every bit in spite of weight decay, have no moments, and cost no backward pass."""
+    whole = changed(tiny(tmp_path), {"optimizer": {"weight_decay": 0.1}})
+    head = changed(whole, {"tune": {"frozen": "encoder/*"}})
+    trainer, first, state = steps_of(head, tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, first["encoder"], state.params["encoder"])
+    assert (first["output"]["kernel"] != state.params["output"]["kernel"]).all()
+    count = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
+    assert count(state.optimizer) < 2 * count(first["output"]) + 10
+    full = make_trainer(TASK, whole, TASK.vocabulary(tmp_path).vocab_size, trainer.placement)
+    flops = [t.lower(8, 48)[0].compile().cost_analysis()["flops"] for t in (trainer, full)]
+    assert flops[0] < 0.55 * flops[1]
+
+
+def test_adapters(tmp_path):
+    """Only adapters and the output are trained; a run that starts from this one has the merged parameters."""
+    tune = {"frozen": "encoder/*", "rank": 2, "targets": "encoder/*attention*"}
+    config = changed(tiny(tmp_path), {"tune": tune, "train": {"steps": 2, "validate_every": 2}})
+    jaxformer.train(config, tmp_path / "run", console=QUIET)
+    classifier = jaxformer.load(tmp_path / "run", checkpoint="last")
+    assert isinstance(classifier, TextClassifier)
+    adapters = classifier.params["lora"]
+    assert set(adapters["encoder"]["stack"]["layers"]) == {"attention"}
+    assert all(np.asarray(x).any() for x in jax.tree.leaves(adapters))
+    _, first, _ = steps_of(config, tmp_path / "run", 0)
+    jax.tree.map(np.testing.assert_array_equal, first["encoder"], jax.tree.map(np.array, classifier.params["encoder"]))
+    text = io.StringIO()
+    plain = changed(
+        config, {"tune": {"frozen": "", "rank": 0}, "init_from": f"{tmp_path / 'run'}:last", "train": {"steps": 1}}
+    )
+    jaxformer.train(
+        changed(plain, {"optimizer": {"learning_rate": 0.0}}), tmp_path / "next", console=Console(file=text)
+    )
+    assert ", 0 new, 0 of the other run unused" in text.getvalue().replace("\n", " ")
+    again = jaxformer.load(tmp_path / "next")
+    assert isinstance(again, TextClassifier)
+    assert "lora" not in again.params
+    np.testing.assert_allclose(again.probabilities(TEXTS[:8]), classifier.probabilities(TEXTS[:8]), rtol=1e-5)
+
+
+def test_the_average_of_embeddings_looks_at_no_words(tmp_path):
+    model = {"num_layers": 0, "positions": "none", "final_norm": False, "pooling": "mean"}
+    config = changed(tiny(tmp_path), {"model": model, "train": {"steps": 1}})
+    jaxformer.train(config, tmp_path / "run", console=QUIET)
+    (result,) = jaxformer.load(tmp_path / "run").classify(["She sings."])  # pyright: ignore
+    assert result.words == ()

@@ -1,0 +1,121 @@
+"""The masked language modeling task: its contract, what is hidden, and that it learns."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import demo, models
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.errors import DataError
+from jaxformer.tasks.masked_language_model import TASK, DataConfig, MaskedLanguageModelingConfig
+from jaxformer.tasks.masked_language_model import task as masked_language_model
+from jaxformer.training.config import TrainConfig
+from jaxformer.training.optimizers import OptimizerConfig
+from tests.contracts.task import TaskContract
+
+TEXT = "\n\n".join(pair.english for pair in demo.generate(120))
+
+
+def tiny(folder, **model):
+    path = folder / "text.txt"
+    path.write_text(TEXT)
+    return MaskedLanguageModelingConfig(
+        mesh="data=8",
+        model=models.EncoderConfig(
+            d_model=16, num_heads=4, d_ff=32, num_layers=1, positions="learned", max_positions=64, **model
+        ),
+        data=DataConfig(text=str(path), tokenizer="characters", length=64, batch_size=16, cache=str(folder / "cache")),
+        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=2),
+        train=TrainConfig(steps=6, validate_every=3, checkpoint_every=2, tensorboard=False),
+    )
+
+
+class TestContract(TaskContract):
+    task = "masked_language_model"
+    refused = (
+        ({"data": {"text": ""}}, "no text: give --data.text"),
+        ({"data": {"text": "nowhere.txt"}}, "nowhere.txt"),
+        ({"data": {"length": 65}}, "data.length is 65, but model.max_positions is 64"),
+        ({"data": {"held_out": 1.5}}, "data.held_out must be"),
+        ({"model": {"vocab_size": 7}}, "model.vocab_size is 7, but the tokenizer has"),
+        ({"train": {"metric": "bleu"}}, "bleu"),
+    )
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def config(cls, tmp_path_factory):
+        return tiny(tmp_path_factory.mktemp("text"))
+
+    def change_training_data(self, config, patch):
+        whole = lambda pairs, held_out, seed: [pairs, pairs]
+        patch.setattr(masked_language_model, "split_by_source", whole)
+
+    def test_hidden_tokens(self, config, run):
+        """The mask token is no token of the tokenizer; class tokens, ends and padding are never hidden."""
+        data = TASK.prepare(config, TASK.read(config), run)
+        network = TASK.network(config, data.vocabulary.vocab_size)
+        batch = jax.tree.map(jnp.asarray, data.train.batch(0))
+        seen, places, labels, where = (np.asarray(x) for x in network.hidden(batch, jax.random.key(0)))
+        tokens, special = np.asarray(batch.tokens), sorted(data.vocabulary.special.ids)
+        share = where.sum() / (~np.isin(tokens, special)).sum()
+        assert 0.13 < share < 0.17
+        assert not np.isin(labels[where], special).any()
+        np.testing.assert_array_equal(np.take_along_axis(tokens, places, 1)[where], labels[where])
+        hidden = np.zeros(tokens.shape, bool)
+        np.put_along_axis(hidden, places, where, 1)
+        np.testing.assert_array_equal(seen[~hidden], tokens[~hidden])
+        assert data.vocabulary.vocab_size in seen
+        assert network.net.config.vocab_size > data.vocabulary.vocab_size
+        assert (np.asarray(network.hidden(batch, jax.random.key(1))[1]) != places).any()
+
+    def test_lines_are_held_out_whole(self, config):
+        """No line of validation is a line of training, and a blank line is none."""
+        corpus = TASK.read(config)
+        train, validation = (set(part.characters.split("\n")) for part in (corpus.train, corpus.validation))
+        assert train | validation == set(TEXT.split("\n")) - {""}
+        assert not train & validation
+        assert 0.02 < len(validation) / len(train) < 0.12
+
+    def test_likeliest_tokens(self, config, run):
+        predictor = TASK.predictor(*self.loaded(config, run))
+        (first, second), again = predictor.fill("The ol[MASK] m[MASK]n", count=3), predictor.fill("a[MASK]")
+        assert [len(first), len(second), len(again[0])] == [3, 3, 5]
+        assert all(a >= b for best in (first, second) for (_, a), (_, b) in itertools.pairwise(best))
+        with pytest.raises(DataError, match=r"the text has no \[MASK\]: 'The'"):
+            predictor.fill("The")
+        with pytest.raises(DataError, match="71 tokens, but the model has 64 positions"):
+            predictor.fill("a" * 68 + "[MASK]")
+
+    def loaded(self, config, run):
+        vocabulary = TASK.vocabulary(run)
+        net = TASK.network(config, vocabulary.vocab_size).net
+        return config, vocabulary, net, net.init(jax.random.key(0)), None, (0,)
+
+
+def test_scores_are_those_of_all_logits(tmp_path):
+    """The loss, the number and the right guesses of one batch, against all logits of what is shown."""
+    network = TASK.network(tiny(tmp_path), 30)
+    params = network.net.init(jax.random.key(0))
+    tokens = jnp.asarray(np.random.default_rng(0).integers(4, 30, (3, 16)), jnp.int32)
+    segments = jnp.asarray([[1] * 16, [1] * 7 + [2] * 9, [1] * 5 + [0] * 11], jnp.int32)
+    batch = masked_language_model.PackedBatch(tokens, segments, jnp.arange(16)[None] + 0 * tokens, SpecialTokens())
+    total, count, correct = map(float, network.scores(params, batch))
+    seen, places, labels, where = network.hidden(batch, None)
+    given = {"valid": segments > 0, "positions": batch.positions, "segments": segments}
+    logits = jax.nn.log_softmax(network.net.apply(params, seen, **given))
+    log_p = [
+        float(logits[b, place, label])
+        for b in range(3)
+        for place, label, real in zip(places[b], labels[b], where[b], strict=True)
+        if real
+    ]
+    assert count == len(log_p) == 5
+    assert total == pytest.approx(-sum(log_p), rel=1e-5)
+    assert 0 <= correct <= 5
+    same = network.loss(params, batch, None)
+    assert (float(same[0]), float(same[1])) == (pytest.approx(total, rel=1e-5), 5)
+    assert dataclasses.replace(network, rate=1.0).scores(params, batch)[1] == 37

@@ -1,0 +1,27 @@
+"""The tokenizer of a run: learned once, and found again under either name."""
+
+import pytest
+
+from jaxformer.data.text import Text
+from jaxformer.data.tokenizer import CharacterTokenizer
+from jaxformer.errors import DataError
+from jaxformer.tasks import tokenizers
+
+
+def test_it_is_learned_once(tmp_path):
+    """A run that has a tokenizer keeps it, whatever its settings say: it came with `init_from`."""
+    first = tokenizers.make_run_tokenizer(tmp_path, Text("abc"), None, kind="characters", vocab_size=0)
+    assert isinstance(first, CharacterTokenizer)
+    assert tokenizers.saved_tokenizer(tmp_path) == tmp_path / "tokenizer.json"
+    again = tokenizers.make_run_tokenizer(tmp_path, Text("other"), None, kind="bpe", vocab_size=400)
+    assert again.fingerprint == first.fingerprint == tokenizers.run_tokenizer(tmp_path).fingerprint
+
+
+def test_a_run_without_a_tokenizer(tmp_path):
+    with pytest.raises(DataError, match=r"cannot read .*tokenizer\.model"):
+        tokenizers.run_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(("vocab_size", "rows"), [(7, 8), (8, 16), (8000, 8008)])
+def test_a_table_has_a_row_for_the_mask_token(vocab_size, rows):
+    assert tokenizers.table_size(vocab_size) == rows
