@@ -115,6 +115,7 @@ def test_runs_diff_and_replay(run, tmp_path, capsys):
     assert any(line.startswith("    validation_loss ") for line in lines)
 
 
+@pytest.mark.full
 def test_translate_evaluate_average_inspect(run):
     one = jaxformer("translate", run, "The old man sees the house.", "A dog runs.", cwd=run)
     assert one.returncode == 0

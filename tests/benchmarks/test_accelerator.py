@@ -43,6 +43,7 @@ def run(out, part, names=()):
     return record, runner.report(module, record, settings(out, tiny=True))
 
 
+@pytest.mark.full
 def test_a_part_in_its_tiny_mode(out):
     """Some cases have a result, none an error, and the table has a row for each."""
     record, text = run(out, "1", FEW)

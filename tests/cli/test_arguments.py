@@ -73,7 +73,12 @@ def test_settings_are_shown_by_section_with_their_choices():
 
 
 @pytest.mark.parametrize(
-    "config", [TranslationConfig(), TranslationConfig(model=Seq2SeqConfig()), registry.resolve("language_model")]
+    "config",
+    [
+        registry.resolve("language_model"),
+        pytest.param(TranslationConfig(), marks=pytest.mark.full),
+        pytest.param(TranslationConfig(model=Seq2SeqConfig()), marks=pytest.mark.full),
+    ],
 )
 def test_settings_can_be_given_as_they_are_printed(config):
     lines = [line for line in arguments.settings_help(config).splitlines() if line.startswith("  --")]

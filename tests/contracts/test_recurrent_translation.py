@@ -44,6 +44,7 @@ def trainer_on(config, run, text):
     return make_trainer(TASK, config, size, Placement(mesh(text, jax.devices()[:number])))
 
 
+@pytest.mark.full
 def test_a_mesh_trains_like_one_device(config, run):
     losses = []
     for text in ("data=1", "data=2,fsdp=2,tensor=2"):

@@ -291,6 +291,7 @@ def test_unroll_with_a_choice_of_ones_own():
         assert int(result.tokens[0, 0, number]) == last
 
 
+@pytest.mark.full
 def test_64_bits_change_nothing():
     """NumPy's integers stay 64 bits wide there; results are int32 and float32 as without."""
 

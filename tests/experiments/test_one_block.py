@@ -45,6 +45,7 @@ def test_b8_the_mask_decides_what_a_word_sees():
     assert seen["decoder without its mask"].all()
 
 
+@pytest.mark.full
 def test_cross_attention_sees_the_source():
     family = BY_NAME["encoder-decoder"]
     net = pure(Network, (family, SHAPE))

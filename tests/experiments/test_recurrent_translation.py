@@ -95,6 +95,7 @@ def test_gradient_norms_are_powers_of_a_linear_network(monkeypatch):
     np.testing.assert_allclose(norms, 0.9 ** np.arange(7), rtol=1e-5)
 
 
+@pytest.mark.full
 def test_an_lstm_keeps_more_of_a_gradient_than_an_rnn():
     found = measures.initial_gradient_norms(16, 17, seeds=[0, 1])
     reach = {name: np.array(runs)[:, 16] / np.array(runs)[:, 0] for name, runs in found.items()}

@@ -33,6 +33,7 @@ def test_the_selective_task_asks_by_label():
     assert len({tuple(np.flatnonzero(row >= recall.DATA)) for row in tokens}) > 25
 
 
+@pytest.mark.full
 def test_networks_have_equal_parameters():
     sizes = {kind: recall.size(recall.network(kind, recall.Budget.parameters)) for kind in recall.BLOCKS}
     assert max(sizes.values()) / min(sizes.values()) < 1.1, sizes
@@ -76,6 +77,7 @@ def test_a_layer_reaches_the_same_offsets_from_every_row():
         costs.hops(itertools.repeat([0, 1], 2), 9)
 
 
+@pytest.mark.full
 def test_a_network_learns_what_it_reaches():
     """Four steps are not far for a recurrent network; an untrained one guesses."""
     options = {"parameters": 3_000, "rates": (1e-2,), "chunk": 30, "warmup": 10, "examined": 128}

@@ -11,6 +11,7 @@ from jaxformer import functional, models, pure
 from jaxformer.data.batch import Batch
 from jaxformer.data.special_tokens import SpecialTokens
 from tests.modules.small import drawn, quick
+from tests.selection import first
 
 SHAPE = {"d_model": 8, "num_encoder_layers": 1, "num_decoder_layers": 1, "dropout": 0.0}
 CONFIGS = {
@@ -42,7 +43,7 @@ class Network:
         return self.net.bind(params).cross_entropy(batch.source, batch.target, batch.labels, **valid, smoothing=0.1)
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
+@pytest.fixture(scope="module", params=first(CONFIGS, "transformer"))
 def network(request):
     return Network(request.param)
 

@@ -79,6 +79,7 @@ def test_a_program_that_cannot_be_read(here, monkeypatch):
     assert found.unread.startswith("cannot read which devices take part in: ")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("norm_position", ["pre", pytest.param("post", marks=pytest.mark.full)])
 @pytest.mark.parametrize("remat", [False, True])
 def test_arithmetic_is_that_of_the_program(norm_position, remat):

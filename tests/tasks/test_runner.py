@@ -120,6 +120,7 @@ def test_looking_for_a_checkpoint_makes_no_folder(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_the_python_lines_of_the_readme(tmp_path, monkeypatch, capsys):
     """From two files to a translation, with a tiny model in place of the default one."""
     text = (pathlib.Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")

@@ -92,6 +92,7 @@ def alone(shared, **train):
     return run, *trained(run)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("text", ["data=2,fsdp=2,tensor=2", *MORE])
 def test_training_validation_and_search(text, shared):
     """With dropout, of weights too; search is over the same parameters, so that only its own sums differ."""

@@ -15,6 +15,7 @@ SIZES = small.SIZES | {"num_encoder_layers": 1, "num_decoder_layers": 1}
 CONFIG = models.EncoderDecoderConfig(64, 64, norm_position="pre", dropout=0.0, **SIZES)
 
 
+@pytest.mark.full
 def test_ten_steps():
     """Padding is spread unevenly, so that a mean of the devices' means would be another loss."""
     net, given = pure(models.EncoderDecoder, CONFIG), small.batch()

@@ -46,6 +46,7 @@ def tiny(folder, **changes):
     )
 
 
+@pytest.mark.full
 class TestContract(TaskContract):
     task = "classification"
     refused = (
@@ -226,6 +227,7 @@ def test_head_only(tmp_path):
     assert flops[0] < 0.55 * flops[1]
 
 
+@pytest.mark.full
 def test_adapters(tmp_path):
     """Only adapters and the output are trained; a run that starts from this one has the merged parameters."""
     tune = {"frozen": "encoder/*", "rank": 2, "targets": "encoder/*attention*"}

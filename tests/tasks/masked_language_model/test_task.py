@@ -34,6 +34,7 @@ def tiny(folder, **model):
     )
 
 
+@pytest.mark.full
 class TestContract(TaskContract):
     task = "masked_language_model"
     refused = (
@@ -96,6 +97,7 @@ class TestContract(TaskContract):
         return config, vocabulary, net, net.init(jax.random.key(0)), None, (0,)
 
 
+@pytest.mark.full
 def test_scores_are_those_of_all_logits(tmp_path):
     """The loss, the number and the right guesses of one batch, against all logits of what is shown."""
     network = TASK.network(tiny(tmp_path), 30)
