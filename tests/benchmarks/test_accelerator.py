@@ -240,6 +240,7 @@ def test_a_failing_case_does_not_stop_the_others(fake, tmp_path):
     assert {"one", "two", "missing"} < set(record.cases)
 
 
+@pytest.mark.full
 def test_a_part_ends_at_its_deadline_and_a_case_that_never_ends_is_given_up(fake, tmp_path):
     """The next call tries the interrupted case once more."""
     (tmp_path / "slow").touch()

@@ -2,11 +2,14 @@
 
 import pathlib
 
+import pytest
+
 from benchmarks import scaling
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 
+@pytest.mark.full
 def test_the_tables(monkeypatch):
     """The tables of launch/SCALING.md, row by row."""
     monkeypatch.chdir(ROOT)  # for `experiments`

@@ -58,6 +58,7 @@ def test_a_mesh_trains_like_one_device(config, run):
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
 
+@pytest.mark.full
 def test_a_run_resumes_translates_and_shows_its_attention(config, run):
     assert registry.read_config(run) == config
     again = jaxformer.train(config, run, console=quiet())

@@ -181,6 +181,7 @@ class Told:
         self.logged.append(("finished", exit_code))
 
 
+@pytest.mark.full
 def test_results_may_be_read_without_a_console(tmp_path, capsys, monkeypatch):
     """Progress goes to standard error, so that a script's own output stays clean.
 

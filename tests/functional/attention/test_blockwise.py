@@ -314,6 +314,7 @@ def test_a_finite_bias_that_lowers_a_full_row(low):
         np.testing.assert_allclose(got, want, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", first([np.float32, np.float64], np.float64))
 def test_in_a_program_of_64_bits(dtype):
     """Integers and zeros are 64-bit by default; sums remain float32, also those of a bias."""

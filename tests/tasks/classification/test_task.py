@@ -137,6 +137,7 @@ def pretrained(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.full
 def test_it_starts_from_a_masked_language_model(pretrained, tmp_path):
     """T8: every parameter of the encoder is taken, and the tokenizer; the output is new, and the head unused."""
     config = changed(tiny(tmp_path, init_from=str(pretrained)), {"train": {"steps": 1}})

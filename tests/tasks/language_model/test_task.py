@@ -37,6 +37,7 @@ def tiny(folder, **model):
     )
 
 
+@pytest.mark.full
 class TestContract(TaskContract):
     task = "language_model"
     refused = (

@@ -60,6 +60,7 @@ def test_lengths_that_a_mesh_cannot_cut(tmp_path):
     assert ["--data.length-multiple 4" in text for text in said] == [True, False]
 
 
+@pytest.mark.full
 def test_validation_leaves_out_what_the_model_cannot_number(tmp_path):
     """One long sentence, first of all, would end the training at its first validation."""
     pairs = demo.generate(400)
