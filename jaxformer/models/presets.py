@@ -99,6 +99,13 @@ _GB = 1e9
 _CORRECTED = "the paper's count is wrong, as its repository says; the released checkpoint has exactly ours"
 _RELEASED = "the published figure is rounded; the released checkpoint has exactly ours"
 
+
+def _gpt2(d_model: int, num_layers: int, num_heads: int, published: float, released: int) -> Preset:
+    config = families.gpt2(50_257, **_deep(d_model, num_layers, num_heads, 1024))
+    run = TrainingRun(40 * _GB)
+    return Preset(config, 1024, published, "Radford et al. 2019", released, note=_CORRECTED, run=run)
+
+
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         "transformer-base": Preset(
@@ -157,42 +164,10 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             "ours has no pooler (1.0 M)",
             TrainingRun(160 * _GB, 1024, "V100", 24),
         ),
-        "gpt2": Preset(
-            families.gpt2(50_257, **_deep(768, 12, 12, 1024)),
-            1024,
-            117e6,
-            "Radford et al. 2019",
-            124_439_808,
-            note=_CORRECTED,
-            run=TrainingRun(40 * _GB),
-        ),
-        "gpt2-medium": Preset(
-            families.gpt2(50_257, **_deep(1024, 24, 16, 1024)),
-            1024,
-            345e6,
-            "Radford et al. 2019",
-            354_823_168,
-            note=_CORRECTED,
-            run=TrainingRun(40 * _GB),
-        ),
-        "gpt2-large": Preset(
-            families.gpt2(50_257, **_deep(1280, 36, 20, 1024)),
-            1024,
-            762e6,
-            "Radford et al. 2019",
-            774_030_080,
-            note=_CORRECTED,
-            run=TrainingRun(40 * _GB),
-        ),
-        "gpt2-xl": Preset(
-            families.gpt2(50_257, **_deep(1600, 48, 25, 1024)),
-            1024,
-            1542e6,
-            "Radford et al. 2019",
-            1_557_611_200,
-            note=_CORRECTED,
-            run=TrainingRun(40 * _GB),
-        ),
+        "gpt2": _gpt2(768, 12, 12, 117e6, 124_439_808),
+        "gpt2-medium": _gpt2(1024, 24, 16, 345e6, 354_823_168),
+        "gpt2-large": _gpt2(1280, 36, 20, 762e6, 774_030_080),
+        "gpt2-xl": _gpt2(1600, 48, 25, 1542e6, 1_557_611_200),
         "t5-small": Preset(_t5(512, 2048, 8, 64, 6), 512, 60e6, "Raffel et al. 2020", 60_506_624, note=_RELEASED),
         "t5-base": Preset(_t5(768, 3072, 12, 64, 12), 512, 220e6, "Raffel et al. 2020", 222_903_552, note=_RELEASED),
         "t5-large": Preset(
