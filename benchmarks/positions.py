@@ -14,7 +14,6 @@ import datetime
 import functools
 import json
 import pathlib
-import platform
 import time
 from collections.abc import Callable
 
@@ -23,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import models, pure
+from jaxformer.hardware import processor_name
 
 SCHEMES = ("none", "learned", "rotary", "alibi", "t5", "relative_keys", "transformer_xl")
 VOCAB, ROWS, LENGTH, STEPS = 4000, 48, 30, 48
@@ -58,13 +58,6 @@ def programs(positions: str, width: int) -> tuple[Callable[[], object], Callable
     return functools.partial(train, params, jax.random.key(1)), functools.partial(search, params)
 
 
-def processor() -> str:
-    """Returns the name of the processor."""
-    path = pathlib.Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.processor())
-
-
 def seconds(call: Callable[[], object]) -> float:
     began = time.perf_counter()
     jax.block_until_ready(call())
@@ -84,7 +77,7 @@ def main() -> None:
         for call in pair:
             seconds(call)
     results = {}
-    print(f"{processor()}, jax {jax.__version__}, D = {args.width}: time relative to sinusoidal positions")
+    print(f"{processor_name()}, jax {jax.__version__}, D = {args.width}: time relative to sinusoidal positions")
     print(f"{'':16s}{'training step':>28s}{'48 cached steps':>28s}")
     for name in args.schemes:
         row = {}
@@ -99,7 +92,7 @@ def main() -> None:
         shown = (f"{low:12.3f} {middle:6.3f} {high:6.3f}  " for low, middle, high in row.values())
         print(f"{name:16s}{''.join(shown)}", flush=True)
     if args.out:
-        header = {"date": datetime.date.today().isoformat(), "processor": processor(), "jax": jax.__version__}
+        header = {"date": datetime.date.today().isoformat(), "processor": processor_name(), "jax": jax.__version__}
         args.out.write_text(json.dumps(header | {"quartiles of ratios": results}, indent=1) + "\n")
 
 

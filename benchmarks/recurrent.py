@@ -20,9 +20,9 @@ import tempfile
 
 import numpy as np
 
-from benchmarks.positions import processor
 from benchmarks.sides.recurrent_data import GATES
 from benchmarks.worker import Side
+from jaxformer.hardware import processor_name
 
 SIDES = {"ours": "benchmarks.sides.recurrent", "torch": "benchmarks.sides.recurrent_torch"}
 
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path, help="JSON file for the figures")
     args = parser.parse_args()
     results = []
-    print(f"{processor()}, {len(os.sched_getaffinity(0))} cores")
+    print(f"{processor_name()}, {len(os.sched_getaffinity(0))} cores")
     print(f"{'':30s}{'ours ms':>9s}{'torch ms':>10s}{'ratio':>8s}{'quartiles':>16s}{'difference':>12s}")
     for text in args.shapes:
         for cell in args.cells:
@@ -54,7 +54,7 @@ def main() -> None:
                     flush=True,
                 )
     if args.out:
-        header = {"date": datetime.date.today().isoformat(), "processor": processor()}
+        header = {"date": datetime.date.today().isoformat(), "processor": processor_name()}
         header |= {"cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()}
         header |= {"command": "python -m benchmarks.recurrent " + " ".join(sys.argv[1:])}
         args.out.write_text(json.dumps(header | {"results": results}, indent=1) + "\n")

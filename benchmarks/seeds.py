@@ -22,8 +22,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.positions import processor, seconds
+from benchmarks.positions import seconds
 from jaxformer import models, pure, training
+from jaxformer.hardware import processor_name
 from jaxformer.training.optimizers import OptimizerConfig, make_optimizer
 
 SIZES = {"tiny": (32, 400, 32, 12), "demo": (128, 2000, 64, 24), "small": (256, 8000, 64, 32)}
@@ -85,9 +86,7 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path, help="JSON file for the figures")
     args = parser.parse_args()
     results = {}
-    print(
-        f"{processor()}, jax {jax.__version__}: time of {args.seeds} seeds relative to separate steps, and to compile"
-    )
+    print(f"{processor_name()}, jax {jax.__version__}: {args.seeds} seeds relative to separate steps, and to compile")
     print(f"{'':22s}{'separate ms':>12s}" + "".join(f"{way:>24s}{'s':>6s}" for way in WAYS))
     for name in args.models:
         calls, compile_seconds, losses = programs(name, args.seeds), {}, {}
@@ -115,7 +114,7 @@ def main() -> None:
         shown = "".join("{:10.2f} {:6.2f} {:6.2f}".format(*row[way]) + f"{compile_seconds[way]:6.1f}" for way in WAYS)
         print(f"{name:22s}{results[name]['separate seconds'] * 1e3:12.1f}{shown}", flush=True)
     if args.out:
-        header = {"date": datetime.date.today().isoformat(), "processor": processor(), "jax": jax.__version__}
+        header = {"date": datetime.date.today().isoformat(), "processor": processor_name(), "jax": jax.__version__}
         header |= {"seeds": args.seeds, "load": os.getloadavg()}
         args.out.write_text(json.dumps(header | {"quartiles of ratios": results}, indent=1) + "\n")
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import platform
 
 GIB = 2**30
 
@@ -78,6 +79,15 @@ def host_memory() -> int:
         with contextlib.suppress(OSError, ValueError):  # no such kind of group, or "max"
             limits.append(int(pathlib.Path(file).read_text()))
     return min(limits)
+
+
+def processor_name() -> str:
+    """Returns the name of the processor, such as "AMD EPYC 7763 64-Core Processor", or else of its architecture."""
+    with contextlib.suppress(OSError):  # Linux has the file
+        for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def by_device_kind(kind: str) -> Chip | None:

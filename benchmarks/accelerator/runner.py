@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks.accelerator.record import Case, Record, Refused, Settings, Unfinished
 from jaxformer.errors import ConfigError
+from jaxformer.hardware import processor_name
 
 AGAIN = 75
 """The exit code of a process that cannot go on: the device refused something and may refuse everything now."""
@@ -149,7 +150,7 @@ def header() -> dict[str, Any]:
             continue
     kind = device.device_kind
     return {
-        "device": processor() if device.platform == "cpu" else kind,
+        "device": processor_name() if device.platform == "cpu" else kind,
         "platform": device.platform,
         "driver": _said("nvidia-smi", "--query-gpu=driver_version,memory.total", "--format=csv,noheader"),
         "python": platform.python_version(),
@@ -157,13 +158,6 @@ def header() -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "commit": os.environ.get("COMMIT") or _said("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
     }
-
-
-def processor() -> str:
-    """Returns the name of the processor."""
-    path = pathlib.Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.processor() or "CPU")
 
 
 def _said(*command: str) -> str:

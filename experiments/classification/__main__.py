@@ -24,11 +24,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jaxformer
+from experiments import command
 from experiments.classification import smoke
 from experiments.classification.corpora import BAG, FILES, Cell, cells, configuration
 from experiments.classification.report import report
 from jaxformer.config import changed, fingerprint
-from jaxformer.errors import ConfigError, JaxformerError
+from jaxformer.errors import ConfigError
 from jaxformer.evaluation.classification import accuracy, matthews
 from jaxformer.files import write_text
 from jaxformer.tasks.classification import TASK, ClassificationConfig
@@ -41,32 +42,22 @@ SAVING = 15.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.classification",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="the folder of runs, records and the report")
+    parser = command.parser("classification", __doc__, out="the folder of runs, records and the report")
     parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the corpora")
     parser.add_argument("--pretrained", type=pathlib.Path, help="a run of masked_language_model")
     parser.add_argument("--corpora", nargs="+", choices=FILES, default=list(FILES), help="by default all")
     parser.add_argument("--ways", nargs="+", help="by default all: full, head, lora, scratch, ...")
     parser.add_argument("--seeds", type=int, default=5, help="trainings of each way on each corpus (default 5)")
     parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
-    parser.add_argument("--smoke", action="store_true", help="tiny models for a few steps")
-    args = parser.parse_args(arguments)
-    try:
-        return run(args)
-    except JaxformerError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    return command.exit_code(run, parser.parse_args(arguments))
 
 
-def run(args: argparse.Namespace) -> int:
-    """Runs the cells that have no record, then reports; returns the exit code, 85 if the time was up.
+def run(args: argparse.Namespace) -> None:
+    """Runs the cells that have no record, then reports.
 
     Raises:
       ConfigError: a folder is missing, or `--out` has records of other settings.
+      Stopped: the time was up.
     """
     began, changes = time.monotonic(), {}
     if args.smoke:
@@ -75,15 +66,15 @@ def run(args: argparse.Namespace) -> int:
     if args.data_dir is None or args.pretrained is None:
         raise ConfigError("--data-dir and --pretrained must name the corpora and a run of masked_language_model")
     todo = [cell for cell in cells(args.corpora, args.seeds) if not args.ways or cell.way in args.ways]
-    code = 0
+    stopped = ""
     for number, cell in enumerate(todo, 1):
         left = args.minutes * 60 - (time.monotonic() - began) if args.minutes else 0.0
         if args.minutes and left < 2 * SAVING:
-            code = 85
+            stopped = cell.name
             break
         print(f"\ncell {number} of {len(todo)}: {cell.name}", flush=True)
         if not done(cell, args.out, args.data_dir, args.pretrained, changes, max(0.0, left - SAVING)):
-            code = 85
+            stopped = cell.name
             break
     records = [
         (cell, json.loads(record_of(cell, args.out).read_text())) for cell in todo if record_of(cell, args.out).exists()
@@ -91,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
     text = report(records)
     write_text(args.out / "report.md", text)
     print(text)
-    return code
+    if stopped:
+        raise command.Stopped(f"the time is up before the end of {stopped}; the same command goes on from there")
 
 
 def record_of(cell: Cell, out: pathlib.Path) -> pathlib.Path:

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
 import functools
 import json
 import pathlib
-import platform
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -26,6 +25,7 @@ import numpy as np
 from rich.progress import track
 
 import jaxformer
+from experiments import command
 from experiments.translation import multi30k
 from jaxformer import demo, functional
 from jaxformer.config import changed
@@ -154,21 +154,26 @@ def ranked(figures: np.ndarray) -> np.ndarray:
     return np.argsort(-figures, kind="stable") + 1
 
 
-def main(arguments: Sequence[str] | None = None) -> Mapping[str, Any]:
-    """Trains, ranks, writes ``results.json`` and ``first.tsv``, and returns the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: list[str] | None = None) -> int:
+    parser = command.parser("data_ranking", __doc__, out="the folder of the run and its results")
     parser.add_argument("--data-dir", default="", help="the folder that holds multi30k; default: JAXFORMER_DATA")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="the folder of the run and its results")
-    parser.add_argument("--smoke", action="store_true", help="a small run on the built-in corpus with two placeholders")
     parser.add_argument("--first", type=int, default=100, help="the number of pairs to look at")
-    options = parser.parse_args(arguments)
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(options: argparse.Namespace) -> None:
+    """Trains, ranks, and writes ``results.json`` and ``first.tsv``.
+
+    Raises:
+      Stopped: the training was stopped before its last step.
+    """
     config, lines = training_config(options.data_dir), MULTI30K_PLACEHOLDERS
     if options.smoke:
         config, lines = smoke_config(options.out)
     began = time.perf_counter()
     trained = jaxformer.train(config, options.out / "run")
     if trained.reason != "done":
-        raise SystemExit(f"the training ended early ({trained.reason}); the same command resumes it")
+        raise command.Stopped(f"the training ended early ({trained.reason}); the same command resumes it")
     after_training = time.perf_counter()
     ranking = Ranking(config, options.out / "run")
     loss, good = ranking.validation()
@@ -177,9 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> Mapping[str, Any]:
     rank = lambda order, line: int(np.flatnonzero(order == line)[0]) + 1
     ranks = {name: {str(line): rank(order, line) for line in lines} for name, order in orders.items()}
     results = {
-        "date": datetime.date.today().isoformat(),
-        "processor": _processor(),
-        "versions": {"python": platform.python_version(), "jax": jax.__version__, "jaxformer": jaxformer.__version__},
+        "facts": command.facts(),
         "model": {"parameters": ranking.num_parameters, "steps": list(ranking.steps), "validation loss": loss},
         "seconds": {"training": after_training - began, "ranking": time.perf_counter() - after_training},
         "pairs": len(figures),
@@ -193,13 +196,6 @@ def main(arguments: Sequence[str] | None = None) -> Mapping[str, Any]:
     for name in FIGURES:
         print(f"  {name:22}" + ", ".join(f"{line}: {rank:,}" for line, rank in ranks[name].items()))
     print(f"the first {options.first} of each: {options.out / 'first.tsv'}")
-    return results
-
-
-def _processor() -> str:
-    path = pathlib.Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.processor())
 
 
 def _shown(pairs: Any, orders: Mapping[str, np.ndarray], figures: np.ndarray, number: int) -> str:
@@ -213,4 +209,4 @@ def _shown(pairs: Any, orders: Mapping[str, np.ndarray], figures: np.ndarray, nu
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

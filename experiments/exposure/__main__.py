@@ -11,14 +11,15 @@ import argparse
 import dataclasses
 import json
 import pathlib
-import subprocess
 import sys
 import time
 from typing import Any
 
+import jaxformer
+from experiments import command
 from experiments.exposure import measures, probes, report
 from jaxformer import demo
-from jaxformer.errors import ConfigError, JaxformerError
+from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
 
 
@@ -43,32 +44,23 @@ TINY = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.exposure",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.parser("exposure", __doc__, out="folder of results.json and pictures")
     parser.add_argument("--run", type=pathlib.Path, help="a run of `jaxformer demo`; default: OUT/run, trained here")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of results.json and pictures")
-    parser.add_argument("--smoke", action="store_true", help="a tiny model for three steps")
-    args = parser.parse_args(arguments)
-    try:
-        run = args.run or train(args.out / "run", TINY if args.smoke else {})
-        results = measure(run, SMOKE if args.smoke else FULL)
-    except JaxformerError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Trains where no run is given, measures, and writes results, tables and pictures."""
+    trained = args.run or train(args.out / "run", TINY if args.smoke else {})
+    results = measure(trained, SMOKE if args.smoke else FULL)
     args.out.mkdir(parents=True, exist_ok=True)
     write_text(args.out / "results.json", json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     report.draw(results, args.out)
     print(report.tables(results))
-    return 0
 
 
 def train(out: pathlib.Path, settings: dict[str, Any]) -> pathlib.Path:
     """Trains the demonstration's model with these settings; a finished training is not repeated."""
-    import jaxformer
-
     jaxformer.train(jaxformer.configure("demo", **settings), out)
     return out
 
@@ -79,7 +71,6 @@ def measure(run: pathlib.Path, scale: Scale) -> dict[str, Any]:
     Raises:
       ConfigError: the run was not trained on the built-in grammar.
     """
-    import jax
     from rich.console import Console
     from rich.progress import Progress
 
@@ -102,10 +93,8 @@ def measure(run: pathlib.Path, scale: Scale) -> dict[str, Any]:
         say = lambda done: progress.advance(bar, done)
         exposure, reach = measures.exposure(translator, test, say), measures.reach(translator, test, say=say)
         agrees, knows = (measures.margins(translator, found, say) for found in (agreeing, ambiguous))
-    facts = {"version": jaxformer.__version__, "jax": jax.__version__, "commit": _commit(), "processor": _processor()}
-    times = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "seconds": round(time.time() - began)}
     return {
-        "facts": facts | times | {"steps": list(translator.steps)},
+        "facts": command.facts() | {"seconds": round(time.time() - began), "steps": list(translator.steps)},
         "exposure": exposure,
         "reach": reach,
         "agreement": _agreement(agreeing, agrees),
@@ -128,18 +117,6 @@ def _ambiguities(found: list[probes.Contrast], margins: list[float]) -> list[dic
         {"probe": name, **row, "majority": measures.majority([one for one in found if one.probe == name])}
         for name, row in measures.shares([one.probe for one in found], margins)
     ]
-
-
-def _commit() -> str:
-    root = pathlib.Path(__file__).parent
-    command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - a fixed command
-    return done.stdout.strip() or "unknown"
-
-
-def _processor() -> str:
-    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines() if pathlib.Path("/proc/cpuinfo").exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import pathlib
-import subprocess
 import sys
 import time
 from typing import Any
@@ -22,10 +20,10 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from experiments import command
 from experiments.one_block import measures, training
 from experiments.one_block.families import FAMILIES, Family, Shape
 from experiments.one_block.report import tables
-from jaxformer import __version__
 from jaxformer.files import write_text
 from jaxformer.models import costs
 
@@ -46,14 +44,12 @@ FULL, SMOKE = Scale(4000, 300, 600, 32), Scale(300, 20, 20, 8)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.one_block",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of records and results.json")
-    parser.add_argument("--smoke", action="store_true", help="a tiny block for some steps")
-    args = parser.parse_args(arguments)
+    parser = command.parser("one_block", __doc__, out="folder of records and results.json")
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Trains the families that have no record, and writes the results."""
     scale = SMOKE if args.smoke else FULL
     data = training.corpus(scale.pairs, scale.held_out, CONSTRUCTIONS)
     records = args.out / "records"
@@ -75,10 +71,9 @@ def main(arguments: list[str] | None = None) -> int:
         "held-out sentences": measures.known_trigrams(held_out, known),
         "their words in any order": measures.known_trigrams(np.concatenate([held_out[:, :1], mixed], 1), known),
     }
-    results = {"facts": facts(), "words": len(data.words), "known trigrams": truth, "families": found}
+    results = {"facts": command.facts(), "words": len(data.words), "known trigrams": truth, "families": found}
     write_text(args.out / "results.json", json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     print(tables(results))
-    return 0
 
 
 def measure(family: Family, data: training.Corpus, scale: Scale, *, say: Any) -> dict[str, Any]:
@@ -105,17 +100,6 @@ def measure(family: Family, data: training.Corpus, scale: Scale, *, say: Any) ->
         record["known trigrams"] = measures.known_trigrams(written, data.english[data.num_held_out :])
         record["examples"] = measures.examples(written, data, 2)
     return record | {"seconds": round(time.time() - began)}
-
-
-def facts() -> dict[str, str]:
-    """Returns versions, commit, processor and date."""
-    command = ["git", "-C", str(pathlib.Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603
-    info = pathlib.Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-    date = time.strftime("%Y-%m-%d", time.gmtime())
-    return {"version": __version__, "jax": jax.__version__, "commit": commit, "processor": processor, "date": date}
 
 
 if __name__ == "__main__":

@@ -17,10 +17,11 @@ import sys
 from typing import Any
 
 import jaxformer
+from experiments import command
 from experiments.pretraining import english
 from jaxformer import demo
 from jaxformer.config import changed
-from jaxformer.errors import ConfigError, JaxformerError
+from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
 from jaxformer.training.logging import read_log
 
@@ -34,31 +35,19 @@ SMOKE: dict[str, Any] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.pretraining",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--out", type=pathlib.Path, required=True, help="the folder of the text, the run and the report"
-    )
+    parser = command.parser("pretraining", __doc__, out="the folder of the text, the run and the report")
     parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the corpora")
     parser.add_argument("--steps", type=int, help="training steps; by default those of the configuration")
     parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
-    parser.add_argument("--smoke", action="store_true", help="a tiny model for a few steps")
-    args = parser.parse_args(arguments)
-    try:
-        return run(args)
-    except JaxformerError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    return command.exit_code(run, parser.parse_args(arguments))
 
 
-def run(args: argparse.Namespace) -> int:
-    """Writes the text, trains, scores and reports; returns the exit code, 85 if the time was up.
+def run(args: argparse.Namespace) -> None:
+    """Writes the text, trains, scores and reports.
 
     Raises:
       ConfigError: there is no folder of corpora.
+      Stopped: the time was up.
     """
     text, config = args.out / "english.txt", english.small()
     if args.smoke:
@@ -73,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
     config = changed(dataclasses.replace(config, train=train), {"data": {"text": str(text.resolve())}})
     result = jaxformer.train(config, args.out / "run")
     report(args.out)
-    return 0 if result.reason == "done" else 85
+    if result.reason != "done":
+        raise command.Stopped(f"the training ended early ({result.reason}); the same command resumes it")
 
 
 def report(out: pathlib.Path) -> None:

@@ -1,11 +1,11 @@
 """Measures recurrent translation with and without attention beside the Transformer; the same command resumes.
 
     python -m experiments.recurrent_translation --data-dir data --out runs/recurrent
-    python -m experiments.recurrent_translation --scale small --out runs/recurrent-small
+    python -m experiments.recurrent_translation --small --out runs/recurrent-small
 
 --data-dir holds multi30k/ and tatoeba/ (`jaxformer data fetch`). A finished training is not repeated. --minutes ends
-the call in time and --report only draws and prints what is there. The small scale has the built-in grammar and a
-quarter of the parameters, and needs no data; neither does the smoke scale, whose figures mean nothing.
+the call in time and --report only draws and prints what is there. With --small it has the built-in grammar and a
+quarter of the parameters, and needs no data; neither does --smoke.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from experiments import command
 from experiments.recurrent_translation import joining, measures, training_cell
-from experiments.recurrent_translation.grid import SCALES, Cell, Scale, cells, configuration, data_of
+from experiments.recurrent_translation.grid import FULL, SMALL, SMOKE, Cell, Scale, cells, configuration, data_of
 from experiments.recurrent_translation.report import report
 from jaxformer.config import fingerprint
-from jaxformer.errors import ConfigError, JaxformerError
+from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
 
 SAVING = 20.0
@@ -31,34 +32,25 @@ SAVING = 20.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.recurrent_translation",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of runs, records, pictures and results")
+    parser = command.parser("recurrent_translation", __doc__, out="folder of runs, records, pictures and results")
     parser.add_argument("--data-dir", type=pathlib.Path, help="folder with multi30k/ and tatoeba/")
     parser.add_argument("--minutes", type=float, default=0.0, help="the end of this call; 0 for no end")
     parser.add_argument("--seeds", type=int, default=1, help="trainings of each model on each corpus")
     parser.add_argument("--rates", type=float, nargs="+", help="learning rates to try; default: one for all, untried")
     parser.add_argument("--report", action="store_true", help="train nothing")
-    parser.add_argument("--scale", choices=SCALES, default="full", help="sizes and budgets (default: full)")
-    args = parser.parse_args(arguments)
-    try:
-        return run(args)
-    except JaxformerError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    parser.add_argument("--small", action="store_true", help="the built-in grammar alone, a quarter of the parameters")
+    return command.exit_code(run, parser.parse_args(arguments))
 
 
-def run(args: argparse.Namespace) -> int:
-    """Runs the cells that have no record, then reports; returns the exit code.
+def run(args: argparse.Namespace) -> None:
+    """Runs the cells that have no record, then reports.
 
     Raises:
       ConfigError: there is no folder of corpora, or `--out` has records of other settings.
       Stopped: the time was up.
     """
-    scale, out, directory = SCALES[args.scale], args.out.resolve(), args.data_dir and args.data_dir.resolve()
+    scale = SMOKE if args.smoke else SMALL if args.small else FULL
+    out, directory = args.out.resolve(), args.data_dir and args.data_dir.resolve()
     if args.rates:
         scale = dataclasses.replace(scale, rates=tuple(args.rates))
     files, number, sizes = out / "joined", scale.test_pairs, {}
@@ -78,7 +70,6 @@ def run(args: argparse.Namespace) -> int:
         text = report(_records(out, todo), out, sizes, initial, scale)
         write_text(out / "report.md", text + "\n")
         print(text, flush=True)
-    return 0
 
 
 def _do(
@@ -96,7 +87,7 @@ def _do(
         return
     left = deadline - time.monotonic()
     if left < 2 * SAVING:
-        raise training_cell.Stopped(f"the time is up before {cell.name}, cell {place}")
+        raise command.Stopped(f"the time is up before {cell.name}, cell {place}")
     print(f"\ncell {place}: {cell.name}, learning rate {rate:g}", flush=True)
     if left < float("inf"):
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, minutes=(left - SAVING) / 60))

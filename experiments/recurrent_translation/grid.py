@@ -80,9 +80,6 @@ SMOKE = Scale(
 )
 
 
-SCALES = {"full": FULL, "small": SMALL, "smoke": SMOKE}
-
-
 @dataclasses.dataclass(frozen=True)
 class Cell:
     """One training: a model on a corpus."""

@@ -11,7 +11,6 @@ import jaxformer
 from experiments.recurrent_translation.grid import Cell, Scale
 from experiments.recurrent_translation.measures import StepClock, trained_gradient_norms
 from jaxformer import demo
-from jaxformer.errors import JaxformerError
 from jaxformer.files import write_text
 from jaxformer.inspection import attention_maps, plots
 from jaxformer.models import costs
@@ -21,12 +20,6 @@ OWN = "A man in a blue shirt is playing the guitar. Two dogs are running through
 """Sentences such as those of Multi30k, joined; not from it."""
 DOCUMENTS = {"tatoeba": ("I am a student.",), "tatoeba fr-en": ("Je suis étudiant.",), "multi30k": (OWN,)}
 """Sentences whose translations and maps are shown, beside those of `demo.EXAMPLES`."""
-
-
-class Stopped(JaxformerError):
-    """The time was up; the same command resumes the training."""
-
-    exit_code = 85
 
 
 def run_cell(cell: Cell, config: TranslationConfig, out: pathlib.Path, scale: Scale) -> dict[str, Any]:
@@ -39,7 +32,7 @@ def run_cell(cell: Cell, config: TranslationConfig, out: pathlib.Path, scale: Sc
     clock = StepClock(out / "clocks" / f"{cell.name}.json")
     result = jaxformer.train(config, run, hooks=[clock])
     if result.reason != "done":
-        raise Stopped(f"{cell.name} was stopped ({result.reason}) at step {int(result.state.step):,}")
+        raise command.Stopped(f"{cell.name} was stopped ({result.reason}) at step {int(result.state.step):,}")
     log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     curve = [(entry["step"], entry["validation_loss"]) for entry in log if "validation_loss" in entry]
     starts = json.loads((run / "time.json").read_text())

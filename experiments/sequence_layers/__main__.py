@@ -1,6 +1,6 @@
 """Compares the layers that process a sequence: their costs by length, and what they recall over distances.
 
-python -m experiments.sequence_layers                      # both parts, into experiments/sequence_layers/results
+python -m experiments.sequence_layers --out results                    # both parts; resumes
 python -m experiments.sequence_layers --part costs --out DIR
 python -m experiments.sequence_layers --smoke --out DIR    # all of it, tiny: at most half a minute
 """
@@ -10,46 +10,33 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import pathlib
 import sys
-from collections.abc import Sequence
 
 from rich.console import Console
 
+from experiments import command
 from experiments.sequence_layers import costs, drawing, recall
 from experiments.sequence_layers.record import Record, bar
-from jaxformer.errors import JaxformerError
 from jaxformer.files import check_writable
 
 DISTANCES = 16, 64, 256, 1024
 SMOKE = recall.Budget(parameters=3_000, rows=4, steps=4, rates=(1e-3,), chunk=2, examined=8)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the parts; the same command goes on where it was stopped."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.sequence_layers",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def main(arguments: list[str] | None = None) -> int:
+    parser = command.parser("sequence_layers", __doc__, out="folder of records, tables and pictures")
     parser.add_argument("--part", choices=("costs", "recall", "all"), default="all")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "results")
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that everything runs")
-    args = parser.parse_args(arguments)
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Runs the parts; the same command goes on where it was stopped."""
     console = Console(soft_wrap=True)
-    try:
-        check_writable(args.out / "costs.json")
-        if args.part in ("costs", "all"):
-            run_costs(args, console)
-        if args.part in ("recall", "all"):
-            run_recall(args, console)
-    except JaxformerError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
-        return 130
-    return 0
+    check_writable(args.out / "costs.json")
+    if args.part in ("costs", "all"):
+        run_costs(args, console)
+    if args.part in ("recall", "all"):
+        run_recall(args, console)
 
 
 def run_costs(args: argparse.Namespace, console: Console) -> None:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import pathlib
-import platform
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from experiments import command
 from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
 
@@ -41,7 +37,7 @@ class Record:
             if not same:
                 raise ConfigError(f"{path} holds results of other settings; give another --out or delete it")
             self.data = found
-        self.call = _circumstances() | {"cases": [], "seconds": 0.0}
+        self.call = command.facts() | circumstances() | {"cases": [], "seconds": 0.0}
 
     def __call__(self, name: str, compute: Callable[[], Any]) -> Any:
         """Returns the result of a case; computes and saves it if it is not there."""
@@ -57,21 +53,9 @@ class Record:
         return self.data["cases"][name]
 
 
-def _circumstances() -> dict[str, Any]:
-    """Returns command, commit, date, processor and versions."""
-    git = lambda *args: subprocess.run(["git", *args], capture_output=True, text=True).stdout.strip()  # noqa: S603, S607
-    cpu = pathlib.Path("/proc/cpuinfo")
-    lines = cpu.read_text(encoding="utf-8").splitlines() if cpu.exists() else []
-    name = next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.processor())
-    return {
-        "command": "python -m experiments.sequence_layers " + " ".join(sys.argv[1:]),
-        "commit": git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else ""),
-        "date": datetime.date.today().isoformat(),
-        "processor": f"{name}, {os.cpu_count()} cores",
-        "jax": jax.__version__,
-        "xla_flags": os.environ.get("XLA_FLAGS", ""),
-        "load": round(os.getloadavg()[0], 1),
-    }
+def circumstances() -> dict[str, Any]:
+    """Returns the compiler's flags and the load of the machine, on which times depend."""
+    return {"xla_flags": os.environ.get("XLA_FLAGS", ""), "load": round(os.getloadavg()[0], 1)}
 
 
 def bar(console: Console) -> Progress:

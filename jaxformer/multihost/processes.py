@@ -10,6 +10,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from jaxformer import hardware
+
 
 def first() -> bool:
     """Returns True in the process that writes logs, pictures and every other file that exists once per run.
@@ -53,11 +55,12 @@ def asked_to_stop(step: int) -> bool:
 
 
 def facts() -> dict[str, Any]:
-    """Returns the host of this process, the number of processes and devices, and the flags of JAX and its compilers."""
+    """Returns host and processor of this process, the numbers of processes and devices, and flags of the compilers."""
     kind = jax.devices()[0].device_kind
     flags = {name: text for name, text in os.environ.items() if name.startswith(("XLA_", "JAX_", "LIBTPU_", "NCCL_"))}
     return {
         "host": platform.node(),
+        "processor": hardware.processor_name(),
         "processes": jax.process_count(),
         "devices": f"{jax.device_count()} x {kind}",
         "flags": flags,

@@ -204,12 +204,16 @@ def catalog() -> list[tuple[str, str]]:
 
 
 def _functions(file: pathlib.Path) -> list[tuple[str, str]]:
-    """Returns the public functions of a file that need no arguments, with the first lines of their docstrings."""
+    """Returns the public functions of a file that need no arguments, with the first lines of their docstrings.
+
+    A function that says it returns something else than a configuration is left out.
+    """
     entries = []
     for node in ast.parse(file.read_bytes(), filename=str(file)).body:
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
             num_required = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
-            if num_required == 0 and None not in node.args.kw_defaults:
+            returned = "Config" if node.returns is None else ast.unparse(node.returns).strip("'\"")
+            if num_required == 0 and None not in node.args.kw_defaults and returned.endswith("Config"):
                 entries.append((node.name, ((ast.get_docstring(node) or "").splitlines() or [""])[0]))
     return entries
 

@@ -1,5 +1,7 @@
 """The ranking of training data: its figures by their definitions, and the whole experiment on a small corpus."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,7 +50,8 @@ def test_placeholders_are_surfaced_and_the_command_resumes(tmp_path, monkeypatch
     monkeypatch.setattr(ranking, "figures_of", lambda *given: calls.append(0) or figures_of(*given))
     monkeypatch.setattr(ranking, "ROWS_OF_A_PART", 200)
     words = ["--smoke", "--out", str(tmp_path)]
-    results = ranking.main(words)
+    assert ranking.main(words) == 0
+    results = json.loads((tmp_path / "results.json").read_text())
     assert (results["pairs"], results["left out"]) == (800, 0)
     for name in ("loss", "self-influence", "influence"):
         assert max(results["ranks of the placeholders"][name].values()) <= 10, name
@@ -56,12 +59,13 @@ def test_placeholders_are_surfaced_and_the_command_resumes(tmp_path, monkeypatch
 
     whole, parts = len(calls), sorted((tmp_path / "parts").iterdir())
     parts[-1].unlink()
-    again = ranking.main(words)
+    assert ranking.main(words) == 0
+    again = json.loads((tmp_path / "results.json").read_text())
     assert 0 < len(calls) - whole <= whole / (len(parts) - 1)  # that part only
     assert again["first lines"] == results["first lines"]
 
 
-def test_data_that_are_missing_are_named(tmp_path):
-    with pytest.raises(DataError, match=r"multi30k/train\.en"):
-        ranking.main(["--data-dir", str(tmp_path), "--out", str(tmp_path / "out")])
+def test_data_that_are_missing_are_named(tmp_path, capsys):
+    assert ranking.main(["--data-dir", str(tmp_path), "--out", str(tmp_path / "out")]) == DataError.exit_code
+    assert "multi30k/train.en" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

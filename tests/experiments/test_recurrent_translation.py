@@ -191,7 +191,7 @@ def test_no_folder_of_corpora_is_one_line(tmp_path, capsys):
 
 @pytest.mark.full
 def test_the_smoke_version_trains_once_and_reports(tmp_path, capsys):
-    arguments = ["--scale", "smoke", "--out", str(tmp_path)]
+    arguments = ["--smoke", "--out", str(tmp_path)]
     assert command.main(arguments) == 0
     printed = capsys.readouterr().out
     assert "grammar: BLEU by joined sentences" in printed

@@ -49,12 +49,14 @@ def test_listing_runs_nothing(folder):
     """A file is read, not run; one that is not Python is listed with the reason, and does not hide the others."""
     (folder / "experiments" / "runs.py").write_text(
         "import sys; sys.exit(3)\ndef one():\n    'One.'\ndef two(x): 'Two.'\ndef three(x=1, *, y): 'Three.'\n"
+        "def four() -> dict: 'Four.'\ndef five() -> config.MyConfig: 'Five.'\n"
     )
     (folder / "experiments" / "broken.py").write_text("def")
     (folder / "experiments" / "binary.py").write_bytes(b"\0\xff")
     entries = dict(registry.catalog())
     assert entries["runs:one"] == "One."
-    assert not {"runs:two", "runs:three"} & set(entries)
+    assert entries["runs:five"] == "Five."
+    assert not {"runs:two", "runs:three", "runs:four"} & set(entries)
     assert entries["broken"].startswith("cannot be read: SyntaxError: ")
     assert entries["binary"].startswith("cannot be read: ")
     assert entries["translation/mine:small"] == "A small one."

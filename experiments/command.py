@@ -1,0 +1,76 @@
+"""The arguments that all experiments take, their exit codes, and the facts that they report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+import jaxformer
+from jaxformer.errors import JaxformerError
+from jaxformer.hardware import processor_name
+
+
+class Stopped(JaxformerError):
+    """The time was up; the same command goes on from there."""
+
+    exit_code = 85
+
+
+def parser(name: str, description: str | None, *, out: str) -> argparse.ArgumentParser:
+    """Returns a parser with the options ``--out``, explained by `out`, and ``--smoke``.
+
+    Args:
+      name: the experiment, for ``python -m experiments.<name>``.
+      description: the docstring of its command, shown as it is written.
+    """
+    made = argparse.ArgumentParser(
+        prog=f"python -m experiments.{name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--out", type=pathlib.Path, required=True, help=out)
+    made.add_argument("--smoke", action="store_true", help="tiny sizes, in seconds; the figures mean nothing")
+    return made
+
+
+def exit_code(run: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> int:
+    """Runs an experiment and returns its exit code; an error or an interrupt is one line on standard error."""
+    try:
+        run(options)
+    except JaxformerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    return 0
+
+
+def facts() -> dict[str, Any]:
+    """Returns the date, command, commit (with a ``+`` if tracked files differ), processor and versions."""
+    return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "command": " ".join(["python", *sys.orig_argv[1:]]),
+        "commit": _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "-uno") else ""),
+        "processor": f"{processor_name()}, {len(os.sched_getaffinity(0))} cores",
+        "version": jaxformer.__version__,
+        "jax": jax.__version__,
+    }
+
+
+def _git(*words: str) -> str:
+    """Returns the output of a git command in this folder; empty without git, or outside a repository."""
+    git = shutil.which("git")
+    if git is None:
+        return ""
+    command = [git, "-C", str(pathlib.Path(__file__).parent), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603
