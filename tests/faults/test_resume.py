@@ -69,31 +69,40 @@ def logged(folder, out):
     ]
 
 
+def wait_for_step(folder, out, step, process):
+    """Returns when the log has this many steps; a machine's speed decides nothing."""
+    log, deadline = folder / out / "log.jsonl", time.monotonic() + 200
+    while not (log.exists() and log.read_text().count('"loss"') >= step):
+        assert process.poll() is None, f"it ended before step {step}: {process.communicate()[1]}"
+        assert time.monotonic() < deadline, f"no step {step} after 200 s"
+        time.sleep(0.01)
+
+
 def test_killed_three_times(tmp_path, task):
+    """Once before the first step, then at random moments after two random steps."""
     finish(tmp_path, "whole", task)
-    pick, killed = random.Random(int(time.time())), []
-    for _ in range(3):
+    seed = int(time.time())
+    pick = random.Random(seed)
+    for step in (0, *sorted(pick.sample(range(1, 200), 2))):
         process = start(tmp_path, "killed", task)
-        time.sleep(pick.uniform(1.0, 9.0))  # from preparing data to the middle of training
+        if step:
+            wait_for_step(tmp_path, "killed", step, process)
+        time.sleep(pick.uniform(0.0, 0.1 if step else 1.5))
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        killed.append(process.returncode)
+        assert process.returncode == -signal.SIGKILL, f"it ended before it was killed at step {step}, seed {seed}"
     finish(tmp_path, "killed", task)
     whole, resumed = parameters(tmp_path, "whole"), parameters(tmp_path, "killed")
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), whole, resumed))
     losses, validations = logged(tmp_path, "killed")
     assert [step for step, _ in losses] == list(range(1, 301))
     assert (losses, validations) == logged(tmp_path, "whole")
-    assert -signal.SIGKILL in killed
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 85), (signal.SIGINT, 130)])
 def test_asked_to_stop(tmp_path, task, number, code):
     process = start(tmp_path, "run", task)
-    log = tmp_path / "run" / "log.jsonl"
-    deadline = time.monotonic() + 120
-    while not (log.exists() and log.read_text().count("\n") > 10) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_for_step(tmp_path, "run", 10, process)
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == code, said
