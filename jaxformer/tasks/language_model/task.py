@@ -16,34 +16,20 @@ from jaxformer import decoding, functional, models
 from jaxformer.caches import data_cache
 from jaxformer.data.batch import Rows
 from jaxformer.data.pipeline import batches
-from jaxformer.data.sources import locate
-from jaxformer.data.text import Text, read_text, split_text
+from jaxformer.data.text import Text, split_text
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, prepare_text
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import DataError
 from jaxformer.evaluation.scores import Score, bits_per_character, nats_per_token, perplexity
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Data, Keep, Network, Say, Task
+from jaxformer.tasks.base import Data, Keep, Network, Say
 from jaxformer.tasks.language_model.config import DecodeConfig, LanguageModelingConfig
-from jaxformer.tasks.tokenizers import VOCAB_MULTIPLE, make_run_tokenizer, run_tokenizer
+from jaxformer.tasks.text import TextCorpus, TextTask
+from jaxformer.tasks.tokenizers import VOCAB_MULTIPLE, make_run_tokenizer
 from jaxformer.training.progress import Count
-
-
-@dataclasses.dataclass(frozen=True)
-class TextCorpus:
-    """A text for training and one for validation."""
-
-    train: Text
-    validation: Text
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """Hashes of both."""
-        return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
-
 
 DeviceBatch = TextBatch[jax.Array]
 
@@ -192,29 +178,15 @@ def _generate(net, temperature: float, forbidden: tuple[int, ...], pad: int, par
     return result.tokens[:, 0]
 
 
-class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, DeviceBatch, Tokenizer, TextGenerator]):
+class LanguageModeling(TextTask[LanguageModelingConfig, DeviceBatch, TextGenerator]):
     """Prediction of the next token of a text."""
 
     name = "language_model"
     commands = ("generate",)
-    default_split = "validation"
     config = LanguageModelingConfig
 
-    def check(self, config: LanguageModelingConfig) -> None:
-        if config.model.positions == "learned" and config.data.length > config.model.max_positions:
-            raise ConfigError(
-                f"data.length is {config.data.length}, but model.max_positions is {config.model.max_positions}"
-            )
-
-    def read(self, config: LanguageModelingConfig) -> TextCorpus:
-        data = config.data
-        if not data.text:
-            raise DataError("no text: give --data.text FILE")
-        files = lambda names: [locate(name, data.directory) for name in map(str.strip, names.split(",")) if name]
-        text = read_text(*files(data.text))
-        if data.validation:
-            return TextCorpus(text, read_text(*files(data.validation)))
-        return TextCorpus(*split_text(text, held_out=data.held_out))
+    def split(self, config: LanguageModelingConfig, text: Text) -> TextCorpus:
+        return TextCorpus(*split_text(text, held_out=config.data.held_out))
 
     def prepare(self, config: LanguageModelingConfig, corpus: TextCorpus, run: pathlib.Path) -> TextData:
         data, cache = config.data, data_cache(config.data.cache)
@@ -226,19 +198,6 @@ class LanguageModeling(Task[LanguageModelingConfig, TextCorpus, DeviceBatch, Tok
             RandomWindows(train, data.length, data.batch_size, config.seed),
             OrderedWindows(validation, data.length, data.batch_size),
         )
-
-    def vocabulary(self, run: pathlib.Path) -> Tokenizer:
-        return run_tokenizer(run)
-
-    def planned_vocab_size(self, config: LanguageModelingConfig) -> int:
-        if config.model.vocab_size:
-            return config.model.vocab_size
-        if config.data.tokenizer == "characters":
-            raise ConfigError("the number of characters is not known without the text: give --model.vocab_size N")
-        return config.data.vocab_size
-
-    def smaller_batch(self, config: LanguageModelingConfig, num_rows: int) -> str:
-        return f"--data.batch_size {num_rows}"
 
     def network(
         self, config: LanguageModelingConfig, vocab_size: int, attention: AttentionFunction = functional.attention

@@ -17,9 +17,9 @@ from jaxformer.caches import data_cache
 from jaxformer.data.batch import Rows
 from jaxformer.data.packing import PackedBatch, PackedTexts, tokenize_lines
 from jaxformer.data.pipeline import batches
-from jaxformer.data.sources import Parallel, locate, split_by_source
+from jaxformer.data.sources import Parallel, split_by_source
 from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.text import Text, read_text
+from jaxformer.data.text import Text
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.classification import accuracy
@@ -29,10 +29,10 @@ from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Data, Keep, Network, Say, Task
-from jaxformer.tasks.language_model.task import TextCorpus
+from jaxformer.tasks.base import Data, Keep, Network, Say
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
-from jaxformer.tasks.tokenizers import make_run_tokenizer, run_tokenizer, table_size
+from jaxformer.tasks.text import TextCorpus, TextTask
+from jaxformer.tasks.tokenizers import make_run_tokenizer, table_size
 
 DeviceBatch = PackedBatch[jax.Array]
 
@@ -180,33 +180,20 @@ def _scores(network: MaskedLanguageModelNetwork, params: Params, batch: DeviceBa
     return network.scores(params, batch)
 
 
-class MaskedLanguageModeling(Task[MaskedLanguageModelingConfig, TextCorpus, DeviceBatch, Tokenizer, MaskedPredictor]):
+class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch, MaskedPredictor]):
     """Prediction of hidden tokens from both sides."""
 
     name = "masked_language_model"
     figures = {"perplexity": False, "accuracy": True}  # noqa: RUF012 - a ClassVar of the base
-    default_split = "validation"
     config = MaskedLanguageModelingConfig
 
-    def check(self, config: MaskedLanguageModelingConfig) -> None:
-        if config.model.positions == "learned" and config.data.length > config.model.max_positions:
-            raise ConfigError(
-                f"data.length is {config.data.length}, but model.max_positions is {config.model.max_positions}"
-            )
-
-    def read(self, config: MaskedLanguageModelingConfig) -> TextCorpus:
-        data = config.data
-        if not data.text:
-            raise DataError("no text: give --data.text FILE")
-        files = lambda names: [locate(name, data.directory) for name in map(str.strip, names.split(",")) if name]
-        text = read_text(*files(data.text))
-        if data.validation:
-            return TextCorpus(text, read_text(*files(data.validation)))
-        if not 0 < data.held_out < 1:
-            raise ConfigError(f"data.held_out must be more than 0 and less than 1, got {data.held_out}")
+    def split(self, config: MaskedLanguageModelingConfig, text: Text) -> TextCorpus:
+        share = config.data.held_out
+        if not 0 < share < 1:
+            raise ConfigError(f"data.held_out must be more than 0 and less than 1, got {share}")
         lines = tuple(_lines(text))
         # Every seed holds out the same lines, so that runs compare.
-        parts = split_by_source(Parallel(lines, lines), held_out=[max(1, round(data.held_out * len(lines)))], seed=0)
+        parts = split_by_source(Parallel(lines, lines), held_out=[max(1, round(share * len(lines)))], seed=0)
         return TextCorpus(*(Text("\n".join(part.source)) for part in parts))
 
     def prepare(self, config: MaskedLanguageModelingConfig, corpus: TextCorpus, run: pathlib.Path) -> MaskedData:
@@ -218,19 +205,6 @@ class MaskedLanguageModeling(Task[MaskedLanguageModelingConfig, TextCorpus, Devi
             _packed(config, corpus.train, tokenizer, shuffle=True),
             _packed(config, corpus.validation, tokenizer, shuffle=False),
         )
-
-    def vocabulary(self, run: pathlib.Path) -> Tokenizer:
-        return run_tokenizer(run)
-
-    def planned_vocab_size(self, config: MaskedLanguageModelingConfig) -> int:
-        if config.model.vocab_size:
-            return config.model.vocab_size
-        if config.data.tokenizer == "characters":
-            raise ConfigError("the number of characters is not known without the text: give --model.vocab_size N")
-        return config.data.vocab_size
-
-    def smaller_batch(self, config: MaskedLanguageModelingConfig, num_rows: int) -> str:
-        return f"--data.batch_size {num_rows}"
 
     def network(
         self, config: MaskedLanguageModelingConfig, vocab_size: int, attention: AttentionFunction = functional.attention

@@ -1,0 +1,71 @@
+"""The corpus of tasks on running text, its tokenizer, and the checks of its settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any, ClassVar, Generic, TypeVar
+
+from jaxformer.data.sources import locate
+from jaxformer.data.text import Text, read_text
+from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.tasks.base import BatchT, PredictorT, Task
+from jaxformer.tasks.tokenizers import run_tokenizer
+
+TextConfigT = TypeVar("TextConfigT", bound=Any)
+"""A configuration whose data have `text`, `validation`, `directory`, `tokenizer`, `vocab_size`, `length` and
+`batch_size`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TextCorpus:
+    """A text for training and one for validation."""
+
+    train: Text
+    validation: Text
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of both."""
+        return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
+
+
+class TextTask(Task[TextConfigT, TextCorpus, BatchT, Tokenizer, PredictorT], Generic[TextConfigT, BatchT, PredictorT]):
+    """A task whose examples are rows of `data.length` tokens of a text, with nothing beside them."""
+
+    default_split: ClassVar[str] = "validation"
+
+    def check(self, config: TextConfigT) -> None:
+        if config.model.positions == "learned" and config.data.length > config.model.max_positions:
+            raise ConfigError(
+                f"data.length is {config.data.length}, but model.max_positions is {config.model.max_positions}"
+            )
+
+    def read(self, config: TextConfigT) -> TextCorpus:
+        data = config.data
+        if not data.text:
+            raise DataError("no text: give --data.text FILE")
+        texts = [
+            read_text(*(locate(name, data.directory) for name in map(str.strip, names.split(",")) if name))
+            for names in (data.text, data.validation)
+            if names
+        ]
+        return TextCorpus(*texts) if data.validation else self.split(config, *texts)
+
+    def split(self, config: TextConfigT, text: Text) -> TextCorpus:
+        """Sets a part of a text aside for validation."""
+        raise NotImplementedError
+
+    def vocabulary(self, run: pathlib.Path) -> Tokenizer:
+        return run_tokenizer(run)
+
+    def planned_vocab_size(self, config: TextConfigT) -> int:
+        if config.model.vocab_size:
+            return config.model.vocab_size
+        if config.data.tokenizer == "characters":
+            raise ConfigError("the number of characters is not known without the text: give --model.vocab_size N")
+        return config.data.vocab_size
+
+    def smaller_batch(self, config: TextConfigT, num_rows: int) -> str:
+        return f"--data.batch_size {num_rows}"
