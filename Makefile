@@ -37,7 +37,7 @@ test-parity: $(STAMP) ## against jax.nn and flax, and PyTorch, transformers, wan
 	@$(BIN)/python -m pytest -q -m parity
 
 test-faults: $(STAMP) ## processes killed, files damaged, disks full
-	@$(BIN)/python -m pytest -q -m faults
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -q -m faults
 
 lint: $(STAMP) ## ruff, pyright, import-linter
 	@$(BIN)/ruff check .
