@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxformer.errors import ConfigError
 from jaxformer.tasks.rundir import LOCK, read_json
-from jaxformer.training.account import read_starts
+from jaxformer.training.account import ENDS, read_starts
 from jaxformer.training.logging import read_log
 
 
@@ -22,8 +22,8 @@ class Run:
     path: pathlib.Path
     task: str
     state: str
-    """Either "running" or "killed", as the lock of the run says; else the reason for which the last start ended; "not
-    started"; or "unfinished" if no file says more."""
+    """Either "running" or "killed", as the lock of the run says; else "done", one of `ENDS` or an error, as the last
+    start ended; "not started"; or "unfinished" if no file says more."""
     step: int
     steps: int
     results: Mapping[str, float]
@@ -55,7 +55,8 @@ def _read_run(path: pathlib.Path) -> Run:
     starts = read_starts(path / "time.json")
     provenance = read_json(path / "provenance.json") if (path / "provenance.json").exists() else {}
     step = max((entry["step"] for entry in log), default=0)
-    ended = "not started" if not log else str(starts[-1].get("ended", "unfinished")) if starts else "unfinished"
+    reason = str(starts[-1].get("ended", "unfinished")) if starts else "unfinished"
+    ended = ENDS.get(reason, reason) if log else "not started"
     return Run(
         path,
         str(saved.get("task")),

@@ -27,6 +27,7 @@ from jaxformer.tasks.base import Corpus, Data, Keep, Predictor, Say, TaskConfig
 from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.trainer import Trainer, check_memory, make_trainer
 from jaxformer.tasks.validation import Validation as Validation
+from jaxformer.training.account import ENDS
 from jaxformer.training.logging import JsonLog, TensorBoard
 from jaxformer.training.profile import profiled_steps
 from jaxformer.training.progress import peak_flops, print_line, reporter
@@ -165,7 +166,8 @@ def _train(
             for output in (outputs.log, outputs.board, outputs.reporter):
                 if output is not None:
                     output.close()
-    say(f"{result.reason} at step {int(result.state.step):,}; {result.programs} compiled training programs")
+    end = ENDS.get(result.reason, result.reason)
+    say(f"{end} at step {int(result.state.step):,}; {result.programs} compiled training programs")
     say(outputs.account.report())
     return result
 

@@ -14,6 +14,14 @@ from jaxformer.files import write_text
 Part = Literal["starting", "compiling", "waiting for data", "stepping", "validating", "saving"]
 PARTS: tuple[Part, ...] = ("starting", "compiling", "waiting for data", "stepping", "validating", "saving")
 
+ENDS = {
+    "patience": "stopped by --train.patience",
+    "time": "stopped by --train.minutes",
+    "terminated": "stopped by SIGTERM",
+    "interrupted": "stopped by Ctrl-C",
+}
+"""The ends of trainings before their last step, by the reasons that they return."""
+
 
 class Account:
     """A clock that always runs for one part of the work.
@@ -91,7 +99,12 @@ def read_starts(path: pathlib.Path) -> list[dict[str, Any]]:
         starts = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []
-    return [s for s in starts if isinstance(s, dict) and isinstance(s.get("seconds"), dict)]
+    return [start for start in starts if _is_account(start)] if isinstance(starts, list) else []
+
+
+def _is_account(start: Any) -> bool:
+    seconds = start.get("seconds") if isinstance(start, dict) else None
+    return isinstance(seconds, dict) and all(isinstance(value, int | float) for value in seconds.values())
 
 
 def duration(seconds: float) -> str:

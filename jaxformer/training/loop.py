@@ -153,6 +153,7 @@ class _Watch(Watchdog):
     def begin(self, where: str, part: Part, *, together: bool = True) -> None:
         """Records progress and the next action, `where`, for which the time of `part` runs; see `Watchdog.at`."""
         self.at(where, together=together)
+        self._recorder.look()
         self._recorder.account.at(part)
 
     def settled(self, where: str, part: Part) -> None:

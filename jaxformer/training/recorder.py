@@ -6,6 +6,7 @@ import dataclasses
 import resource
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 
@@ -60,6 +61,7 @@ class Recorder:
         self._steps, self._every = config.steps, config.log_every
         self.skipped = 0
         self._waiting: tuple[int, int, Metrics, float, float] | None = None
+        self._ended: float | None = None
         self._unsaved: int | None = None
         self._foretold = False
         self._mark = outputs.account.stepping()
@@ -71,15 +73,24 @@ class Recorder:
     def dispatched(self, number: int, batch: int, metrics: Metrics, flops: float, data_wait: float) -> None:
         """Takes the metrics of a step on a batch of the batch plan, and records those of the step before."""
         self.catch_up()
-        self._waiting = (number, batch, metrics, flops, data_wait)
+        self._waiting, self._ended = (number, batch, metrics, flops, data_wait), None
+        self.look()
+
+    def look(self) -> None:
+        """Notes the time if the last step has ended: its metrics are read later, after the call of the next step."""
+        if self._ended is None and self._waiting:
+            metrics: dict[str, Any] = self._waiting[2]
+            if all(x.is_ready() for x in metrics.values()):
+                self._ended = self.account.stepping()
 
     def catch_up(self) -> None:
         """Records the waiting metrics, and flushes the log, so that they are not lost if the process is killed."""
         if self._waiting is None:
             return
         number, batch, metrics, flops, data_wait = self._waiting
-        self._waiting = None
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        self.look()
+        self._waiting = None
         self._record(number, batch, values, flops, data_wait)
         if self._outputs.log:
             self._outputs.log.flush()
@@ -150,7 +161,8 @@ class Recorder:
         total, count = metrics.pop("loss_sum"), metrics.pop("count")
         finite = metrics.pop("finite", 1.0)
         loss = total / (count if count > 0 else 1.0)
-        seconds, self._mark = out.account.stepping() - self._mark, out.account.stepping()
+        assert self._ended is not None
+        seconds, self._mark = self._ended - self._mark, self._ended
         rate = count / max(seconds, 1e-9)
         measured = dict(zip(MEASURED, (seconds, rate, data_wait, device_memory()), strict=True))
         if out.log:

@@ -1,12 +1,15 @@
 """Lists of runs: every file may be missing, damaged or another program's."""
 
 import json
+from typing import get_args
 
 import pytest
 
 from jaxformer.cli.main import main
 from jaxformer.tasks import rundir
-from jaxformer.tasks.history import find_runs
+from jaxformer.tasks.history import find_runs, read_run
+from jaxformer.training.account import Account
+from jaxformer.training.loop import Reason
 from tests.tasks.small import small
 
 
@@ -30,6 +33,15 @@ def test_a_damaged_run_does_not_hide_the_others(tmp_path, capsys, name, content,
     assert said in states[1]
     assert main(["runs", str(tmp_path)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize("reason", [name for names in get_args(Reason) for name in get_args(names)])
+def test_the_state_says_what_ended_a_run(tmp_path, reason):
+    rundir.claim(tmp_path, "translation", small(), ())
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    Account(tmp_path / "time.json").save(step=1, ended=reason)
+    said = {"patience": "--train.patience", "time": "--train.minutes", "terminated": "SIGTERM", "interrupted": "Ctrl-C"}
+    assert read_run(tmp_path).state == ("done" if reason == "done" else f"stopped by {said[reason]}")
 
 
 def test_a_setting_that_is_there_twice_is_refused(tmp_path, capsys):

@@ -42,8 +42,9 @@ def test_parts_are_summed_over_starts(clock, tmp_path):
     assert [start["step"] for start in read_starts(path)] == [7, 8]
 
 
-def test_a_damaged_account_costs_its_sums_only(tmp_path):
-    (tmp_path / "time.json").write_text("[{")
+@pytest.mark.parametrize("text", ["[{", "{}", "7", '[3, {"seconds": 1}, {"seconds": {"stepping": "long"}}]'])
+def test_a_damaged_account_costs_its_sums_only(tmp_path, text):
+    (tmp_path / "time.json").write_text(text)
     assert read_starts(tmp_path / "time.json") == []
 
 

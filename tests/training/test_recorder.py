@@ -2,11 +2,14 @@
 
 import contextlib
 import itertools
+import time
+import types
 
 import jax
 import pytest
 
 from jaxformer import training
+from jaxformer.training import account
 from jaxformer.training.logging import JsonLog, read_log
 from tests.training.small import OPTIMIZER, STEP, batch, fit, init, loss, new_state, settings, stream
 
@@ -91,6 +94,21 @@ def test_the_log_says_how_a_step_went(tmp_path):
         assert min(entry["seconds"], entry["data_wait"]) > 0
         assert entry["tokens_per_second"] == pytest.approx(entry["tokens"] / entry["seconds"])
         assert entry["device_memory"] > 2**20
+
+
+def test_the_time_of_a_step_is_its_own(tmp_path, monkeypatch):
+    """Metrics are read one step late, but a step that is done when its call returns ends there."""
+    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now, strftime=time.strftime, gmtime=time.gmtime)
+    monkeypatch.setattr(account, "time", clock)
+
+    def timed(state, one):
+        clock.now += one["number"]
+        return jax.block_until_ready(STEP(state, one["batch"]))
+
+    numbered = lambda start: ({"number": n + 1, "batch": b} for n, b in enumerate(stream(start), start))
+    with contextlib.closing(JsonLog(tmp_path / "log.jsonl")) as log:
+        training.fit(timed, new_state(), numbered, config=settings(4), outputs=training.Outputs(log=log))
+    assert [entry["seconds"] for entry in read_log(tmp_path / "log.jsonl")] == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_the_time_left_is_told_from_the_first_step_on():
