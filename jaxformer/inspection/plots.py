@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
+
+# A relative folder counts as unset; matplotlib would make it in the working directory.
+os.environ.update(
+    {name: "" for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME") if not os.path.isabs(os.environ.get(name, "/"))}
+)
 
 import matplotlib
 

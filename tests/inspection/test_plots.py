@@ -1,5 +1,9 @@
 """Pictures: written whole, in the format of the suffix, showing what they were given."""
 
+import os
+import subprocess
+import sys
+
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
@@ -41,6 +45,17 @@ def test_a_map_shows_words_weights_and_maxima(tmp_path, figures):
     np.testing.assert_array_equal(axes.images[0].get_array(), MAP.weights)
     np.testing.assert_array_equal(axes.collections[0].get_offsets()[:, 0], MAP.weights.argmax(1))
     assert axes.images[0].get_clim() == (0, pytest.approx(0.1 * np.ceil(MAP.weights.max() * 10)))
+
+
+@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "XDG_CONFIG_HOME"])
+def test_relative_folders_count_as_unset(tmp_path, variable):
+    home, here = tmp_path / "home", tmp_path / "here"
+    home.mkdir(), here.mkdir()
+    usual = {name: text for name, text in os.environ.items() if name != "MPLCONFIGDIR"}
+    command = [sys.executable, "-c", "import jaxformer.inspection.plots"]
+    done = subprocess.run(command, cwd=here, env={**usual, "HOME": str(home), variable: "below"}, timeout=60)
+    assert (done.returncode, list(here.iterdir())) == (0, [])
+    assert (home / {"XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".config"}[variable] / "matplotlib").is_dir()
 
 
 def test_dollars_are_no_formula(tmp_path):
