@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Sequence
 
 from jaxformer.cli.paths import sentence
@@ -30,13 +31,16 @@ def main(arguments: Sequence[str]) -> int:
     rest, settings = split_settings(arguments)
     options = parser.parse_intermixed_args(rest)
     config = configured(options, settings)
+    from jaxformer.cli import runtime
     from jaxformer.cli.lines import standard_input
     from jaxformer.tasks.language_model import TextGenerator
+    from jaxformer.training.progress import Count, print_line
 
     generator = load(options, config, "generate")
     assert isinstance(generator, TextGenerator)
     prompts = [[prompt] for prompt in options.prompts] or ([text] for _, text in standard_input())
+    say = functools.partial(print_line, runtime.console())
     for prompt in prompts:
-        for text in generator.generate(prompt):
+        for text in generator.generate(prompt, progress=Count(generator.decode.max_tokens, "tokens", say)):
             print(text, flush=True)
     return 0

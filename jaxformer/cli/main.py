@@ -8,6 +8,7 @@ else.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import pathlib
@@ -58,6 +59,9 @@ def script() -> int:
     if heavy and sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - the same command
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # it was closed, and its number would go to the next file that is opened
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     # The encoding of the locale may lack characters of a translation, and a path need not be UTF-8.
     sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # pyright: ignore[reportAttributeAccessIssue]
     code = main()
@@ -122,7 +126,9 @@ def _exit_code(error: Exception) -> int | None:
         return 2
     if _out_of_memory(error):
         return 1
-    return _code_of_jax_error(error) or (1 if isinstance(error, OSError) else None)
+    if isinstance(error, OSError):
+        return 2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) or _nowhere(error) else 1
+    return _code_of_jax_error(error)
 
 
 def _code_of_jax_error(error: Exception) -> int | None:
@@ -146,7 +152,18 @@ def _out_of_memory(error: Exception) -> bool:
     return device or isinstance(error, MemoryError)
 
 
+def _nowhere(error: Exception) -> bool:
+    """Returns True for the error of a working directory that was removed; it names no file."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return isinstance(error, FileNotFoundError) and error.filename is None
+    return False
+
+
 def _message(error: Exception) -> str:
+    if _nowhere(error):
+        return "the working directory no longer exists; change to another"
     if _out_of_memory(error):
         about = (str(error).splitlines() or ["no memory left"])[0]
         return f"out of memory: {about}; choose a smaller batch or model"

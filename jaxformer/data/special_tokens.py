@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+MIN_SUBWORDS = 260
+"""The smallest vocabulary of subwords: each has the 256 bytes and the 4 special tokens."""
+
 
 @dataclasses.dataclass(frozen=True)
 class SpecialTokens:

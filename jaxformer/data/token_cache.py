@@ -64,7 +64,7 @@ def cached_sequences(
         try:
             return _kept(folder, names, lambda name: _joined(make(name), dtype), num_sequences, about)
         except OSError as error:
-            reason = error.strerror or error
+            reason = error.strerror or f"no space left: {error}"  # numpy's error of a short write has no number
             logger.warning("tokens cannot be kept in %s (%s), and are held in memory", folder, reason)
     return {name: _joined(make(name), dtype) for name in names}
 

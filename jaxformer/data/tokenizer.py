@@ -15,16 +15,13 @@ import numpy as np
 import sentencepiece
 
 from jaxformer.data.segmentation import SPACE, Subwords, sample_bpe, sample_unigram
-from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.special_tokens import MIN_SUBWORDS, SpecialTokens
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import write_bytes
 
 _ESCAPE = "\ue000"  # instead of a literal U+2581, which sentencepiece writes for a space
 _DEFAULT = SpecialTokens()
-
-MIN_VOCAB_SIZE = 260
-"""The bytes and the special tokens, which every vocabulary of subwords has."""
 
 
 class Tokenizer(Protocol):
@@ -285,15 +282,15 @@ def _refusal(reason: str, vocab_size: int) -> str:
     if most := re.search(r"a value <= (\d+)", reason):
         return f"vocab_size must be at most {most[1]} for this corpus, got {vocab_size}"
     if fewest := re.search(r"required_chars\. \d+ vs (\d+)", reason):
-        characters = int(fewest[1]) - MIN_VOCAB_SIZE
+        characters = int(fewest[1]) - MIN_SUBWORDS
         return (
-            f"vocab_size must be at least {fewest[1]} for this corpus ({MIN_VOCAB_SIZE} bytes and special tokens and "
+            f"vocab_size must be at least {fewest[1]} for this corpus ({MIN_SUBWORDS} bytes and special tokens and "
             f"its {characters} characters), got {vocab_size}"
         )
     if "!sentences_.empty()" in reason:
         return "cannot train a vocabulary: each line of the corpus is empty or longer than 4,192 bytes"
-    if not MIN_VOCAB_SIZE <= vocab_size < 2**31:
-        return f"vocab_size must be at least {MIN_VOCAB_SIZE} and less than 2**31, got {vocab_size}"
+    if not MIN_SUBWORDS <= vocab_size < 2**31:
+        return f"vocab_size must be at least {MIN_SUBWORDS} and less than 2**31, got {vocab_size}"
     return f"cannot train a vocabulary of {vocab_size} pieces on this corpus: {reason.rpartition('] ')[2] or reason}"
 
 

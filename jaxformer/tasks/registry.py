@@ -159,6 +159,15 @@ def resolve(reference: str) -> TaskConfig:
     Raises:
       ConfigError: there is no such configuration; the message has the nearest name.
     """
+    try:
+        return _resolve(reference)
+    except SyntaxError as error:
+        raise ConfigError(f"{reference}: {error.filename}, line {error.lineno}: {error.msg}") from error
+    except SystemExit as error:  # a program that was named by mistake; its exit code would be taken for ours
+        raise ConfigError(f"{reference} ends the process; a configuration is a function that returns one") from error
+
+
+def _resolve(reference: str) -> TaskConfig:
     path, _, function = reference.partition(":")
     if "\0" in reference:
         raise ConfigError(f"no configuration {reference!r}: it holds a NUL")

@@ -9,6 +9,7 @@ from jaxformer.data.pipeline import prepare_tokenizer
 from jaxformer.data.sources import Parallel
 from jaxformer.data.text import Text
 from jaxformer.data.tokenizer import Tokenizer, load_tokenizer
+from jaxformer.errors import DataError
 from jaxformer.multihost import processes, storage
 
 FILES = ("tokenizer.model", "tokenizer.json")
@@ -29,7 +30,10 @@ def run_tokenizer(run: pathlib.Path) -> Tokenizer:
     Raises:
       DataError: it is missing or damaged.
     """
-    return load_tokenizer(saved_tokenizer(run) or run / FILES[0])
+    path = saved_tokenizer(run)
+    if path is None:
+        raise DataError(f"{run} has no tokenizer: neither {' nor '.join(FILES)}")
+    return load_tokenizer(path)
 
 
 def make_run_tokenizer(

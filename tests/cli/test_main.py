@@ -1,5 +1,6 @@
 """Which errors become one line and which keep their traceback."""
 
+import errno
 import importlib
 import importlib.metadata
 import io
@@ -32,12 +33,27 @@ def raise_it(error):
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(ConfigError("no"), 2), (DataError("no"), 2), (OSError(28, "No space left"), 1), (KeyboardInterrupt(), 130)],
+    [
+        (ConfigError("no"), 2),
+        (DataError("no"), 2),
+        (OSError(errno.ENOSPC, "No space left"), 1),
+        (OSError(errno.ENAMETOOLONG, "File name too long"), 2),
+        (OSError(errno.ELOOP, "Too many levels of symbolic links"), 2),
+        (KeyboardInterrupt(), 130),
+    ],
 )
 def test_exit_codes(monkeypatch, capsys, error, code):
     found, said = outcome(monkeypatch, capsys, lambda: raise_it(error))
     assert found == code
     assert len(said.splitlines()) == 1
+
+
+def test_a_working_directory_that_was_removed_is_named(monkeypatch, capsys, tmp_path):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    said = "jaxformer demo: the working directory no longer exists; change to another\n"
+    assert outcome(monkeypatch, capsys, lambda: pathlib.Path("run").resolve()) == (2, said)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +118,18 @@ def test_what_jax_is_told_wrong(tmp_path, variable, text, message):
     assert message in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_empty_ones(closed):
+    """As a daemon may have them. Python has no object for a closed stream, and its number goes to the next file."""
+    program = (
+        "import os, sys; from jaxformer.cli.main import script; code = script(); sys.stdin.buffer.read(); "
+        "sys.exit(code or os.dup(0) < 3)"
+    )
+    words = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", program, "configs"]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -83,7 +83,7 @@ def test_a_cache_that_is_full_is_named_and_left_as_it_was(tokenizer, tmp_path, m
     monkeypatch.setattr(np, "save", full)
     tokens = prepare(CORPUS, tokenizer, tmp_path / "full")
     assert f"tokens cannot be kept in {tmp_path / 'full'}/" in caplog.text
-    assert "(4096 requested and 1024 written), and are held in memory" in caplog.text
+    assert "(no space left: 4096 requested and 1024 written), and are held in memory" in caplog.text
     assert list((tmp_path / "full").iterdir()) == []
     for side in ("source", "target"):
         (ragged,), (memory,) = getattr(expected, side), getattr(tokens, side)

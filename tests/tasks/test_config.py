@@ -20,3 +20,11 @@ def test_settings_of_a_translation_are_resolved_without_its_libraries():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     heavy = {"grain", "sentencepiece", "sacrebleu", "sacremoses", "matplotlib", "tyro", "tensorboardX"}
     assert heavy & set(done.stdout.split()) == set()
+
+
+@pytest.mark.parametrize("name", registry.TASKS)
+def test_subwords_without_room_for_the_bytes_are_refused_before_any_work(name):
+    data = type(registry.get(name).config().data)
+    with pytest.raises(ValueError, match="vocab_size must be at least 260, got 259"):
+        data(tokenizer="unigram", vocab_size=259)
+    assert data(tokenizer="unigram", vocab_size=260).vocab_size == 260

@@ -65,11 +65,11 @@ def test_listing_runs_nothing(folder):
 def test_only_the_named_file_is_run(folder):
     """Neither a mistyped name nor a built-in one runs what lies below ./experiments."""
     for name in ("trap", "demo"):
-        (folder / "experiments" / "translation" / f"{name}.py").write_text("raise SystemExit('run')\ndef one(): ...\n")
+        (folder / "experiments" / "translation" / f"{name}.py").write_text("raise OSError('run')\ndef one(): ...\n")
     assert registry.resolve("demo").name == "demo"
     with pytest.raises(ConfigError, match="no configuration 'dmeo'"):
         registry.resolve("dmeo")
-    with pytest.raises(SystemExit, match="run"):
+    with pytest.raises(OSError, match="run"):
         registry.resolve("trap:one")
 
 
@@ -98,6 +98,21 @@ def test_a_function_that_needs_arguments_is_no_configuration(folder):
 def test_names_that_lead_nowhere(folder, reference, message):
     with pytest.raises(ConfigError, match=message):
         registry.resolve(reference)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = 1\ndef broken(:\n", "wrong.py: .*wrong.py, line 2: invalid syntax"),
+        ("raise SystemExit(0)", "wrong.py ends the process"),
+        ("def f():\n    exit(85)", "wrong.py ends the process"),
+    ],
+)
+def test_a_program_that_was_named_by_mistake(folder, source, message):
+    """Its exit code would be taken for that of the training."""
+    (folder / "wrong.py").write_text(source)
+    with pytest.raises(ConfigError, match=message):
+        registry.resolve("wrong.py")
 
 
 def test_configure_changes_settings(folder):

@@ -6,6 +6,7 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from jaxformer.config import PLACE, at_least
+from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.config import ClassifierConfig
@@ -50,7 +51,8 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         local_path(self.cache)
-        at_least(1, self, "vocab_size", "tokens_per_batch", "num_shapes")
+        at_least(1, self, "tokens_per_batch", "num_shapes")
+        at_least(1 if self.tokenizer == "characters" else MIN_SUBWORDS, self, "vocab_size")
         at_least(3, self, "max_length")
         if not 0 < self.held_out < 1:
             raise ConfigError(f"held_out must be more than 0 and less than 1, got {self.held_out}")

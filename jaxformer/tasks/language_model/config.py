@@ -7,6 +7,7 @@ import math
 from typing import ClassVar, Literal
 
 from jaxformer.config import PLACE, at_least
+from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.files import local_path
 from jaxformer.models.config import LanguageModelConfig
 from jaxformer.tasks.config import TaskConfig
@@ -38,7 +39,8 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         local_path(self.cache)
-        at_least(1, self, "length", "batch_size", "vocab_size")
+        at_least(1, self, "length", "batch_size")
+        at_least(1 if self.tokenizer == "characters" else MIN_SUBWORDS, self, "vocab_size")
 
 
 @dataclasses.dataclass(frozen=True)

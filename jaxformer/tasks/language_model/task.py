@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -106,10 +106,13 @@ class TextGenerator:
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are."""
 
-    def generate(self, prompts: Sequence[str]) -> list[str]:
+    def generate(self, prompts: Sequence[str], *, progress: Callable[[int], None] | None = None) -> list[str]:
         """Returns each prompt with its continuation, at most `decode.max_tokens` tokens long.
 
         A text that fills the window is continued from its last half; earlier tokens are forgotten.
+
+        Args:
+          progress: called with the number of new tokens after each window.
 
         Raises:
           TypeError: `prompts` is one text and not a sequence of texts.
@@ -123,7 +126,10 @@ class TextGenerator:
         while growing := [i for i, end in enumerate(ends) if len(ids[i]) < end]:
             contexts = [ids[i][-self._kept(len(ids[i])) :] for i in growing]
             for i, new_tokens in zip(growing, self._continue(contexts, growing, rounds), strict=True):
-                ids[i] = [*ids[i], *new_tokens][: ends[i]]
+                new_tokens = new_tokens[: ends[i] - len(ids[i])]
+                ids[i] += new_tokens
+                if progress is not None:
+                    progress(len(new_tokens))
             rounds += 1
         # An empty prompt was encoded as a line break, which is removed.
         return [self.tokenizer.decode(text)[0 if prompt else 1 :] for prompt, text in zip(prompts, ids, strict=True)]

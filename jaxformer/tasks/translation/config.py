@@ -6,6 +6,7 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from jaxformer.config import PLACE, at_least
+from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.files import local_path
 from jaxformer.models.config import EncoderDecoderConfig, Seq2SeqConfig
 from jaxformer.tasks.config import TaskConfig
@@ -67,13 +68,13 @@ class DataConfig:
             1,
             self,
             "grammar_pairs",
-            "vocab_size",
             "num_segmentations",
             "max_length",
             "tokens_per_batch",
             "num_shapes",
             "length_multiple",
         )
+        at_least(MIN_SUBWORDS, self, "vocab_size")
         at_least(0, self, "held_out")
         if min(self.columns) < 0:
             raise ValueError(f"columns must be at least 0, got {self.columns}")

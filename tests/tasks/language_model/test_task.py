@@ -71,7 +71,9 @@ def generator():
 
 def test_prompts_are_continued(generator):
     """Beyond the window too: by as many tokens as were asked for, and none of them special."""
-    texts = generator.generate(["The old man", "", "S"])
+    told = []
+    texts = generator.generate(["The old man", "", "S"], progress=told.append)
+    assert sum(told) == 90
     assert [len(text) for text in texts] == [len("The old man") + 30, 30, 31]
     assert texts[0].startswith("The old man")
     assert texts[2].startswith("S")

@@ -13,6 +13,7 @@ from jaxformer.training.config import TrainConfig
         (TrainConfig, {"accumulate": 0}, "accumulate must be at least 1"),
         (TrainConfig, {"minutes": float("nan")}, "minutes must be at least 0, got nan"),
         (TrainConfig, {"ema_decay": 1.0}, "ema_decay must be less than 1"),
+        (DataConfig, {"vocab_size": 259}, "vocab_size must be at least 260, got 259"),
         (DataConfig, {"num_shapes": 0}, "num_shapes must be at least 1"),
         (DataConfig, {"columns": (0, -3)}, "columns must be at least 0"),
         (TranslationConfig, {"seed": -1}, "seed must be at least 0, got -1"),
