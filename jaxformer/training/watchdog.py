@@ -57,8 +57,12 @@ class Watchdog:
 
     def _watch(self) -> None:
         process = f"process {jax.process_index()} of {jax.process_count()} on host {platform.node()}"
-        while not self._done.wait(min(1.0, self._seconds / 10)):
-            idle = time.monotonic() - self._since
+        interval, woke = min(1.0, self._seconds / 10), time.monotonic()
+        while not self._done.wait(interval):
+            slept, woke = time.monotonic() - woke, time.monotonic()
+            if slept > 5 * interval:  # the whole process was stopped (Ctrl-Z, a paused machine): its step was not stuck
+                self._since += slept
+            idle = woke - self._since
             if idle > self._limit:
                 print(f"{process} is stuck: {self._where} for {idle:.0f} s; its stacks:", file=sys.stderr, flush=True)
                 faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr, all_threads=True)

@@ -1,13 +1,16 @@
 """A process that gets nowhere names its host and what it was at, prints its stacks, and ends."""
 
+import contextlib
 import platform
 import subprocess
 import sys
 import textwrap
 import time
+import types
 
 import pytest
 
+from jaxformer.training import watchdog
 from jaxformer.training.watchdog import EXIT_CODE, Watchdog
 
 PROGRAM = """
@@ -36,6 +39,27 @@ def test_a_loader_that_does_not_come_back():
     assert f"process 0 of 1 on host {platform.node()} is stuck: waiting for the batch of step 4 for" in found.stderr
     assert "in a_slow_disk" in found.stderr
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(("waits", "stuck"), [([1.0] * 62, True), ([1.0, 3600.0, *[1.0] * 50], False)])
+def test_a_process_that_was_stopped_as_a_whole_is_not_stuck(monkeypatch, capsys, waits, stuck):
+    """After Ctrl-Z and fg, the time that it stood still does not count."""
+    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    left = iter(waits)
+
+    def wait(seconds):
+        passed = next(left, None)
+        clock.now += passed or 0.0
+        return passed is None
+
+    monkeypatch.setattr(watchdog, "time", clock)
+    monkeypatch.setattr(watchdog.faulthandler, "dump_traceback", lambda **_: None)
+    monkeypatch.setattr(watchdog.os, "_exit", sys.exit)
+    dog = Watchdog(60)
+    monkeypatch.setattr(dog, "_done", types.SimpleNamespace(wait=wait))
+    with pytest.raises(SystemExit, match=str(EXIT_CODE)) if stuck else contextlib.nullcontext():
+        dog._watch()
+    assert ("is stuck: starting for 61 s" in capsys.readouterr().err) is stuck
 
 
 def test_progress_keeps_it_quiet():
