@@ -72,24 +72,28 @@ class Recorder:
 
     def dispatched(self, number: int, batch: int, metrics: Metrics, flops: float, data_wait: float) -> None:
         """Takes the metrics of a step on a batch of the batch plan, and records those of the step before."""
-        self.catch_up()
+        self.catch_up(metrics)
         self._waiting, self._ended = (number, batch, metrics, flops, data_wait), None
         self.look()
 
     def look(self) -> None:
         """Notes the time if the last step has ended: its metrics are read later, after the call of the next step."""
-        if self._ended is None and self._waiting:
-            metrics: dict[str, Any] = self._waiting[2]
-            if all(x.is_ready() for x in metrics.values()):
-                self._ended = self.account.stepping()
+        if self._ended is None and self._waiting and _ready(self._waiting[2]):
+            self._ended = self.account.stepping()
 
-    def catch_up(self) -> None:
-        """Records the waiting metrics, and flushes the log, so that they are not lost if the process is killed."""
+    def catch_up(self, following: Metrics | None = None) -> None:
+        """Records the waiting metrics, and flushes the log, so that they are not lost if the process is killed.
+
+        If the `following` step has ended meanwhile, too, each of the two took half of the time since the step before.
+        """
         if self._waiting is None:
             return
         number, batch, metrics, flops, data_wait = self._waiting
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-        self.look()
+        if self._ended is None:
+            self._ended = now = self.account.stepping()
+            if following and _ready(following):
+                self._ended = (self._mark + now) / 2
         self._waiting = None
         self._record(number, batch, values, flops, data_wait)
         if self._outputs.log:
@@ -208,6 +212,11 @@ class Recorder:
                 f"at {worked / done:.2g} s each"
             )
         out.reporter.tick(number, left)
+
+
+def _ready(metrics: Mapping[str, Any]) -> bool:
+    """Returns True if a step has ended."""
+    return all(x.is_ready() for x in metrics.values())
 
 
 def device_memory() -> float:

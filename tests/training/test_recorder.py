@@ -6,6 +6,7 @@ import time
 import types
 
 import jax
+import numpy as np
 import pytest
 
 from jaxformer import training
@@ -109,6 +110,26 @@ def test_the_time_of_a_step_is_its_own(tmp_path, monkeypatch):
     with contextlib.closing(JsonLog(tmp_path / "log.jsonl")) as log:
         training.fit(timed, new_state(), numbered, config=settings(4), outputs=training.Outputs(log=log))
     assert [entry["seconds"] for entry in read_log(tmp_path / "log.jsonl")] == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_steps_that_end_unseen_share_the_time(tmp_path, monkeypatch):
+    """The process was away, in the call of the second step, while the device finished both."""
+    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now, strftime=time.strftime, gmtime=time.gmtime)
+    monkeypatch.setattr(account, "time", clock)
+
+    class Later(np.ndarray):
+        def is_ready(self):
+            return clock.now >= 4.0
+
+    def away(state, one):
+        state, metrics = STEP(state, one["batch"])
+        clock.now += 4.0 * (one["number"] == 2)
+        return state, {name: np.asarray(value).view(Later) for name, value in metrics.items()}
+
+    numbered = lambda start: ({"number": n + 1, "batch": b} for n, b in enumerate(stream(start), start))
+    with contextlib.closing(JsonLog(tmp_path / "log.jsonl")) as log:
+        training.fit(away, new_state(), numbered, config=settings(2), outputs=training.Outputs(log=log))
+    assert [entry["seconds"] for entry in read_log(tmp_path / "log.jsonl")] == [2.0, 2.0]
 
 
 def test_the_time_left_is_told_from_the_first_step_on():
