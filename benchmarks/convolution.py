@@ -15,13 +15,13 @@ import importlib.util
 import json
 import os
 import pathlib
-import platform
 import statistics
 import sys
 import tempfile
 
 import numpy as np
 
+from benchmarks.positions import processor
 from benchmarks.worker import Side
 
 SIDES = {
@@ -48,7 +48,8 @@ def main() -> None:
         names.remove(TORCH)
     results = {text: measure(tuple(map(int, text.split("x"))), names, args) for text in args.shapes}
     if args.out:
-        header = {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "machine": platform.platform()}
+        header = {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "processor": processor()}
+        header |= {"load": os.getloadavg()}
         header |= {"command": "python -m benchmarks.convolution " + " ".join(sys.argv[1:]), "causal": args.causal}
         header["pass"] = "forward and gradient" if args.backward else "forward"
         args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -201,7 +201,7 @@ def _steps_backward(static, residuals, upstream):
 
     def step(d_state: RecurrentState, given):
         d_output, inputs, (state, product), valid = given
-        advance = lambda *gates_and_state: _advance(cell, *gates_and_state, valid)
+        advance = lambda inputs, product, state: _advance(cell, inputs, product, state, valid)
         _, backward = jax.vjp(advance, *_biased(inputs, product, biases), state)
         d_inputs, d_product, d_state = backward((d_state, d_output.astype(jnp.float32)))
         d_kept = _product("bgh,ghd->bd", d_product.astype(dtype), transposed)
