@@ -21,8 +21,8 @@ import tempfile
 
 import numpy as np
 
-from benchmarks.positions import processor
 from benchmarks.worker import Side
+from jaxformer.hardware import processor_name
 
 SIDES = {
     "jaxformer": "benchmarks.sides.convolution",
@@ -48,7 +48,7 @@ def main() -> None:
         names.remove(TORCH)
     results = {text: measure(tuple(map(int, text.split("x"))), names, args) for text in args.shapes}
     if args.out:
-        header = {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "processor": processor()}
+        header = {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "processor": processor_name()}
         header |= {"load": os.getloadavg()}
         header |= {"command": "python -m benchmarks.convolution " + " ".join(sys.argv[1:]), "causal": args.causal}
         header["pass"] = "forward and gradient" if args.backward else "forward"

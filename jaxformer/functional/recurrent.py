@@ -207,7 +207,7 @@ def _steps_backward(static, residuals, upstream):
         d_kept = _product("bgh,ghd->bd", d_product.astype(dtype), transposed)
         d_hidden = d_state.hidden + (d_kept if multiplier is None else d_kept * multiplier)
         # A cell that only adds the two has one gradient for both, which is kept once.
-        return d_state._replace(hidden=d_hidden), (d_product, None if d_inputs is d_product else d_inputs)
+        return RecurrentState(d_hidden, d_state.memory), (d_product, None if d_inputs is d_product else d_inputs)
 
     given = upstream[0], inputs, saved, valid
     d_state, (d_products, d_inputs) = jax.lax.scan(step, upstream[1], given, reverse=not reverse)
@@ -238,7 +238,7 @@ def _scan(static, inputs, kernel, biases, state, valid, multiplier, *, save=Fals
 
 
 def _biased(inputs: Array, product: Array, biases: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Returns what inputs and state contribute to the gates of a step, with the biases.
+    """Returns the contributions of inputs and state to the gates of a step, with the biases.
 
     The barrier makes the inputs of this step an array of their own: a loop that takes each gate from the array of all
     steps is one that XLA does not vectorize on CPU.
