@@ -15,7 +15,6 @@ import importlib.util
 import json
 import os
 import pathlib
-import platform
 import statistics
 import sys
 import tempfile
@@ -23,6 +22,7 @@ import tempfile
 import numpy as np
 
 from benchmarks.worker import Side
+from jaxformer.hardware import processor_name
 
 SIDES = {
     "jaxformer": "benchmarks.sides.convolution",
@@ -48,7 +48,8 @@ def main() -> None:
         names.remove(TORCH)
     results = {text: measure(tuple(map(int, text.split("x"))), names, args) for text in args.shapes}
     if args.out:
-        header = {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "machine": platform.platform()}
+        header = {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "processor": processor_name()}
+        header |= {"load": os.getloadavg()}
         header |= {"command": "python -m benchmarks.convolution " + " ".join(sys.argv[1:]), "causal": args.causal}
         header["pass"] = "forward and gradient" if args.backward else "forward"
         args.out.parent.mkdir(parents=True, exist_ok=True)

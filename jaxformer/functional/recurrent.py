@@ -172,52 +172,83 @@ def recurrent(
     if valid is not None:  # before the product: 0 times NaN is NaN
         x = jnp.where(valid[..., None], x, 0)
     multiplier = None if dropout is None else _multiplier(dropout, (batch, hidden_size))
-    inputs = jnp.moveaxis(_gates(x, weights.input, weights.input_bias), 1, 0)
-    static = cell, reverse, x.dtype
-    outputs, last = _steps(static, inputs, weights.hidden, weights.hidden_bias, state, valid, multiplier)
+    inputs = _product("tbd,dgh->tbgh", jnp.moveaxis(x, 1, 0), weights.input.astype(x.dtype))
+    static, biases = (cell, reverse, x.dtype), (weights.input_bias, weights.hidden_bias)
+    valid = None if valid is None else valid.T
+    outputs, last = _steps(static, inputs, weights.hidden, biases, state, valid, multiplier)
     return jnp.moveaxis(outputs, 0, 1), last
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _steps(static, inputs, kernel, bias, state, valid, multiplier):
+def _steps(static, inputs, kernel, biases, state, valid, multiplier):
     """Returns the outputs of all steps, which come first, and the last state."""
-    outputs, _, last = _scan(static, inputs, kernel, bias, state, valid, multiplier)
+    (outputs, _), last = _scan(static, inputs, kernel, biases, state, valid, multiplier)
     return outputs, last
 
 
-def _steps_forward(static, inputs, kernel, bias, state, valid, multiplier):
-    # The gradient of the weights is one product over all steps, not a sum of one in each: on a mesh it is sent once.
-    bias = jnp.broadcast_to(bias, inputs.shape)
-    run = lambda inputs, bias, state: _scan(static, inputs, kernel, bias, state, valid, multiplier)
-    (outputs, kept, last), backward = jax.vjp(run, inputs, bias, state)
-    return (outputs, last), (backward, kept, kernel)
+def _steps_forward(static, inputs, kernel, biases, state, valid, multiplier):
+    (outputs, saved), last = _scan(static, inputs, kernel, biases, state, valid, multiplier, save=True)
+    return (outputs, last), (inputs, saved, kernel, biases, valid, multiplier)
 
 
 def _steps_backward(static, residuals, upstream):
-    (backward, kept, kernel), (d_outputs, d_last) = residuals, upstream
-    d_inputs, d_gates, d_state = backward((d_outputs, jnp.zeros_like(kept), d_last))
-    product = jnp.einsum("tbd,tbgh->dgh", kept, d_gates.astype(kept.dtype), preferred_element_type=jnp.float32)
-    return d_inputs, product.astype(kernel.dtype), d_gates.sum((0, 1)), d_state, None, None
+    """Goes back through the steps: the cell is computed again, its product with the weights is not.
+
+    The gradient of the weights is one product over all steps, not a sum of one in each: on a mesh it is sent once.
+    """
+    (cell, reverse, dtype), (inputs, saved, kernel, biases, valid, multiplier) = static, residuals
+    transposed = kernel.astype(dtype).transpose(1, 2, 0)  # here and not in each step
+
+    def step(d_state: RecurrentState, given):
+        d_output, inputs, (state, product), valid = given
+        advance = lambda inputs, product, state: _advance(cell, inputs, product, state, valid)
+        _, backward = jax.vjp(advance, *_biased(inputs, product, biases), state)
+        d_inputs, d_product, d_state = backward((d_state, d_output.astype(jnp.float32)))
+        d_kept = _product("bgh,ghd->bd", d_product.astype(dtype), transposed)
+        d_hidden = d_state.hidden + (d_kept if multiplier is None else d_kept * multiplier)
+        # A cell that only adds the two has one gradient for both, which is kept once.
+        return RecurrentState(d_hidden, d_state.memory), (d_product, None if d_inputs is d_product else d_inputs)
+
+    given = upstream[0], inputs, saved, valid
+    d_state, (d_products, d_inputs) = jax.lax.scan(step, upstream[1], given, reverse=not reverse)
+    d_inputs, hidden = d_products if d_inputs is None else d_inputs, saved[0].hidden
+    kept = (hidden if multiplier is None else hidden * multiplier[None]).astype(dtype)
+    d_kernel = _product("tbd,tbgh->dgh", kept, d_products.astype(dtype)).astype(kernel.dtype)
+    d_biases = tuple(d.sum((0, 1)).astype(bias.dtype) for d, bias in zip((d_inputs, d_products), biases, strict=True))
+    return d_inputs, d_kernel, d_biases, d_state, None, None
 
 
 _steps.defvjp(_steps_forward, _steps_backward)
 
 
-def _scan(static, inputs, kernel, bias, state, valid, multiplier):
-    """Returns the outputs, the states as they entered each product, and the last state."""
+def _scan(static, inputs, kernel, biases, state, valid, multiplier, *, save=False):
+    """Returns the outputs, with the state before each step and its product if `save`, and the last state."""
     cell, reverse, dtype = static
-    each = bias.ndim == inputs.ndim  # a bias for each step
+    kernel = kernel.astype(dtype)
 
     def step(state: RecurrentState, given):
-        inputs, valid, own = given
+        inputs, valid = given
         kept = (state.hidden if multiplier is None else state.hidden * multiplier).astype(dtype)
-        new = cell(inputs, _gates(kept, kernel, own if each else bias), state)
-        new, output = keep_state(valid, new, state)
-        return new, (output.astype(dtype), kept)
+        product = _product("bd,dgh->bgh", kept, kernel)
+        new, output = _advance(cell, *_biased(inputs, product, biases), state, valid)
+        return new, (output.astype(dtype), (state, product) if save else None)
 
-    given = inputs, None if valid is None else valid.T, bias if each else None
-    last, (outputs, kept) = jax.lax.scan(step, state, given, reverse=reverse)
-    return outputs, kept, last
+    last, outputs = jax.lax.scan(step, state, (inputs, valid), reverse=reverse)
+    return outputs, last
+
+
+def _biased(inputs: Array, product: Array, biases: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Returns the contributions of inputs and state to the gates of a step, with the biases.
+
+    The barrier makes the inputs of this step an array of their own: a loop that takes each gate from the array of all
+    steps is one that XLA does not vectorize on CPU.
+    """
+    input_bias, hidden_bias = (bias.astype(jnp.float32)[None] for bias in biases)
+    return jax.lax.optimization_barrier(inputs + input_bias), product + hidden_bias
+
+
+def _advance(cell: Cell, inputs: Array, product: Array, state: RecurrentState, valid: Array | None):
+    return keep_state(valid, cell(inputs, product, state), state)
 
 
 def keep_state(
@@ -232,8 +263,12 @@ def keep_state(
 
 def _gates(x: Array, kernel: Array, bias: Array) -> Array:
     """Returns ``x kernel + bias``, ``[..., G, H]``, in float32."""
-    gates = jnp.einsum("...d,dgh->...gh", x, kernel.astype(x.dtype), preferred_element_type=jnp.float32)
+    gates = _product("...d,dgh->...gh", x, kernel.astype(x.dtype))
     return gates + bias.astype(jnp.float32).reshape((1,) * (gates.ndim - bias.ndim) + bias.shape)
+
+
+def _product(subscripts: str, a: Array, b: Array) -> Array:
+    return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
 
 
 def _multiplier(given: Dropout, shape: tuple[int, ...]) -> Array:

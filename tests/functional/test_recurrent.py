@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional as F
+from jaxformer.functional.recurrent import keep_state
 from tests.modules.small import normal, quick
 
 B, T, D, H = 3, 5, 4, 6
@@ -51,23 +52,71 @@ def test_equal_to_a_loop(cell, reverse):
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), last, expected_last)
 
 
+def scanned(cell, options, weights, x, state):
+    outputs, last = F.recurrent(cell, x, weights, state=state, **options)
+    return outputs, last
+
+
+def unrolled(cell, options, weights, x, state):
+    """The same by one call per step, for JAX to differentiate."""
+    options = {"valid": jnp.ones((B, T), bool), "reverse": False, "dropout": None} | options
+    outputs = [jnp.zeros((B, H))] * T
+    for t in range(T)[:: -1 if options["reverse"] else 1]:
+        new = F.recurrent_step(cell, x[:, t], state, weights, dropout=options["dropout"])
+        state, outputs[t] = keep_state(options["valid"][:, t], new, state)
+    return jnp.stack(outputs, 1), state
+
+
+def start_of(cell):
+    return jax.tree.map(lambda x: 0.5 * normal(*x.shape, seed=7), F.recurrent_start(cell, (B, H)))
+
+
+def loss_of(run, cell, options):
+    upstream = normal(B, T, H, seed=9)
+
+    def loss(*arguments):
+        outputs, last = run(cell, options, *arguments)
+        return (outputs * upstream).sum() + sum(jnp.sin(leaf).sum() for leaf in jax.tree.leaves(last))
+
+    return loss
+
+
+OPTIONS = {
+    "plain": {},
+    "reverse": {"reverse": True},
+    "padding and dropout": {"valid": VALID, "dropout": F.Dropout(0.5, jax.random.key(3))},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("cell", CELLS)
-def test_gradients_equal_those_of_an_unrolled_loop(cell):
-    x, weights, upstream = normal(B, T, D), weights_of(cell), normal(B, T, H, seed=9)
-
-    def scanned(x, weights):
-        outputs, last = F.recurrent(cell, x, weights)
-        return (outputs * upstream).sum() + sum(leaf.sum() for leaf in jax.tree.leaves(last))
-
-    def unrolled(x, weights):
-        state, total = F.recurrent_start(cell, (B, H)), 0.0
-        for t in range(T):
-            state = F.recurrent_step(cell, x[:, t], state, weights)
-            total += (state.hidden * upstream[:, t]).sum()
-        return total + sum(leaf.sum() for leaf in jax.tree.leaves(state))
-
-    got, expected = (quick(jax.grad(f, (0, 1)))(x, weights) for f in (scanned, unrolled))
+def test_gradients_equal_those_of_an_unrolled_loop(cell, options):
+    """Of the weights, the inputs and the first state."""
+    arguments = weights_of(cell), normal(B, T, D), start_of(cell)
+    got, expected = (
+        quick(jax.grad(loss_of(run, cell, OPTIONS[options]), (0, 1, 2)))(*arguments) for run in (scanned, unrolled)
+    )
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), got, expected)
+
+
+def test_second_derivatives_equal_those_of_an_unrolled_loop():
+    arguments = weights_of(F.gru_cell), normal(B, T, D), start_of(F.gru_cell)
+
+    def steepness(run):
+        gradient = jax.grad(loss_of(run, F.gru_cell, OPTIONS["padding and dropout"]))
+        return lambda weights, *rest: sum((leaf**2).sum() for leaf in gradient(weights, *rest))
+
+    got, expected = (quick(jax.grad(steepness(run), (0, 1)))(*arguments) for run in (scanned, unrolled))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), got, expected)
+
+
+@pytest.mark.parametrize(("cell", "kept"), [(F.rnn_cell, 1), (F.gru_cell, 2), (F.lstm_cell, 1)])
+def test_going_back_keeps_one_gradient_of_gates_that_are_only_added(cell, kept):
+    """Two copies of the largest array would be written in every step."""
+    loss = loss_of(scanned, cell, {})
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(weights_of(cell), normal(B, T, D), start_of(cell))
+    *_, back = [equation for equation in jaxpr.eqns if equation.primitive.name == "scan"]
+    assert [str(out.aval) for out in back.outvars].count(f"float32[{T},{B},{GATES[cell]},{H}]") == kept
 
 
 @pytest.mark.parametrize("reverse", [False, True])
