@@ -160,13 +160,13 @@ def _generate(net, temperature: float, forbidden: tuple[int, ...], pad: int, par
     batch, window = prefix.shape
     model = net.bind(params)
     context, state = model.start(batch_size=batch, beam_size=1, length=window)
+    read = lambda tokens, state, lengths: model.prefill(tokens, state, context, lengths=lengths)[1]
     search = {
         "max_length": window + 1,
         "bos": None,
         "eos": None,
         "pad": pad,
-        "prefix": prefix,
-        "prefix_lengths": lengths,
+        "prefix": decoding.Prefix(prefix, lengths, read),
     }
     transforms = [decoding.forbid(forbidden)]
     step = lambda tokens, state: model.step(tokens, state, context)
