@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import json
 from collections.abc import Sequence
 
 from jaxformer.cli.paths import sentence
-from jaxformer.cli.predictors import SETTINGS, add_run_options, configured, load, split_settings
+from jaxformer.cli.predictors import SETTINGS, add_run_options, add_search_options, configured, load, split_settings
 
 EXAMPLES = """examples:
   jaxformer generate run "To be"
-  jaxformer generate run "To be" --decode.temperature 0              the most probable token each time
-  jaxformer generate run "ROMEO:" "JULIET:" --decode.max_tokens 500 --decode.seed 1
-  echo "To be" | jaxformer generate run                              line by line, as they come
+  jaxformer generate run "To be" --temperature 0              the most probable token each time
+  jaxformer generate run "To be" --top-p .9 --n-best 3 --json
+  jaxformer generate run "ROMEO:" "JULIET:" --decode.max_tokens 500 --seed 1
+  echo "To be" | jaxformer generate run                       line by line, as they come
 """
+
+SHORT = ("--temperature", "--top-k", "--top-p", "--min-p", "--seed", "--no-repeat")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,16 +32,29 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_run_options(parser)
     parser.add_argument("prompts", nargs="*", type=sentence, metavar="PROMPT", help="the beginning of a text")
-    rest, settings = split_settings(arguments)
+    add_search_options(parser, *SHORT)
+    rest, settings = split_settings(arguments, SHORT)
     options = parser.parse_intermixed_args(rest)
     config = configured(options, settings)
+    from jaxformer.cli import runtime
     from jaxformer.cli.lines import standard_input
     from jaxformer.tasks.language_model import TextGenerator
+    from jaxformer.training.progress import print_line
 
     generator = load(options, config, "generate")
     assert isinstance(generator, TextGenerator)
-    prompts = [[prompt] for prompt in options.prompts] or ([text] for _, text in standard_input())
-    for prompt in prompts:
-        for text in generator.generate(prompt):
-            print(text, flush=True)
+    say = functools.partial(print_line, runtime.console())
+    numbered = list(enumerate(options.prompts, 1))
+    for batch in [[one] for one in numbered] or standard_input(16):
+        numbers, prompts = zip(*batch, strict=True)
+        continued = generator.continuations(prompts, n_best=options.n_best, first=numbers[0] - 1, cut=say)
+        for number, prompt, best in zip(numbers, prompts, continued, strict=True):
+            if options.json:
+                shown = [{"text": one.text, "log_prob": one.log_prob} for one in best]
+                print(json.dumps({"number": number, "prompt": prompt, "continuations": shown}, ensure_ascii=False))
+                continue
+            for one in best:
+                first = [str(number)] if options.n_best > 1 else []
+                first += [f"{one.log_prob:.4f}"] if options.n_best > 1 or options.scores else []
+                print("\t".join([*first, one.text]), flush=True)
     return 0

@@ -10,10 +10,13 @@ from jaxformer.decoding.beam import beam_search as beam_search
 from jaxformer.decoding.constraints import forbid_sequences as forbid_sequences
 from jaxformer.decoding.constraints import no_repeat as no_repeat
 from jaxformer.decoding.constraints import shortlist as shortlist
+from jaxformer.decoding.ensembles import Average as Average
 from jaxformer.decoding.ensembles import EnsembleState as EnsembleState
 from jaxformer.decoding.ensembles import StackedState as StackedState
 from jaxformer.decoding.ensembles import ensemble as ensemble
+from jaxformer.decoding.ensembles import mean_log_probs as mean_log_probs
 from jaxformer.decoding.ensembles import stacked_ensemble as stacked_ensemble
+from jaxformer.decoding.narrow import Narrow as Narrow
 from jaxformer.decoding.penalties import CoverageState as CoverageState
 from jaxformer.decoding.penalties import GNMTPenalty as GNMTPenalty
 from jaxformer.decoding.penalties import LengthPenalty as LengthPenalty

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer.decoding.api import Hypotheses, S, State, Step, check_state, gather, limits
+from jaxformer.decoding.narrow import Narrow, run
 from jaxformer.decoding.penalties import (
     CoverageState,
     LengthPenalty,
@@ -36,6 +37,21 @@ class _Beam(NamedTuple, Generic[S]):
     finished: Hypotheses  # [B, K], best first; scores of minus infinity where there are fewer
     num_finished: jax.Array  # int32 [B]: also those that were not among the best K
     stopped: jax.Array  # Bool [B]: the search of this sentence is complete
+    max_lengths: jax.Array  # int32 [B]
+    prefix_lengths: jax.Array  # int32 [B]
+
+    def active(self) -> jax.Array:
+        """Returns True for each sentence that is not complete."""
+        return ~self.stopped
+
+    def take(self, sentences: jax.Array, /) -> _Beam[S]:
+        """Selects sentences by index."""
+        others = jax.tree.map(lambda leaf: leaf[sentences], self._replace(state=None))
+        return others._replace(state=self.state.take(sentences))
+
+    def result(self) -> Hypotheses:
+        """Returns the finished hypotheses."""
+        return self.finished
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +103,6 @@ class _Rules(NamedTuple):
     coverage_penalty: float
     stopping: Stopping
     forced_end: ForcedEnd
-    max_lengths: jax.Array  # int32 [B]
-    prefix_lengths: jax.Array  # int32 [B]
     num_candidates: int
 
 
@@ -108,6 +122,7 @@ def beam_search(
     max_lengths: Int[Array, " B"] | None = None,
     prefix: Prefix[S] | Int[Array, "B P"] | None = None,
     transforms: Sequence[Transform] = (),
+    narrow: Narrow[S] | None = None,
     trace: BeamTrace | None = None,
 ) -> Hypotheses:
     r"""Finds the `beam_size` best sequences of each sentence, ranked by :math:`\log p / L^\alpha`; one ``while_loop``.
@@ -131,6 +146,7 @@ def beam_search(
       forced_end, max_lengths, prefix: see `greedy`. With "never", hypotheses that reach the limit without `eos` count
         as finished.
       transforms: see `jaxformer.decoding.transforms`.
+      narrow: the step of some of the sentences; with it, complete sentences leave the batch.
       trace: records what each step considered, kept and pruned. The steps then run one by one, so this call must not
         be inside `jax.jit`.
 
@@ -168,13 +184,10 @@ def beam_search(
         coverage_penalty=coverage_penalty,
         stopping=stopping,
         forced_end=forced_end,
-        max_lengths=token_limits,
-        prefix_lengths=start.forced,
         num_candidates=max(2 * beam_size, trace.num_candidates if trace else 0),
     )
-    sentences = jnp.arange(batch, dtype=jnp.int32)
 
-    def advance(beam: _Beam[S]) -> tuple[_Beam[S], _Considered]:
+    def advance(step: Step[S], beam: _Beam[S], sentences: jax.Array) -> tuple[_Beam[S], _Considered]:
         scores, state = step(beam.last, beam.state)
         lengths = jnp.broadcast_to(beam.lengths[:, None], beam.last.shape)
         choices = next_log_probs(scores, History(beam.tokens, lengths, sentences))
@@ -182,8 +195,8 @@ def beam_search(
 
     beam = _first(start, token_limits, pad)
     if trace is None:
-        return jax.lax.while_loop(lambda beam: ~beam.stopped.all(), lambda beam: advance(beam)[0], beam).finished
-    one_step = jax.jit(advance)
+        return run(beam, lambda step: lambda beam, rows: advance(step, beam, rows)[0], step, narrow)
+    one_step = jax.jit(lambda beam: advance(step, beam, jnp.arange(batch, dtype=jnp.int32)))
     while not beam.stopped.all():
         active = ~np.asarray(beam.stopped)
         beam, considered = one_step(beam)
@@ -214,13 +227,15 @@ def _first(start: Start[S], max_lengths: jax.Array, pad: int) -> _Beam[S]:
         finished=finished,
         num_finished=jnp.zeros_like(start.lengths),
         stopped=full,
+        max_lengths=max_lengths,
+        prefix_lengths=start.forced,
     )
 
 
 def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _Rules) -> tuple[_Beam[S], _Considered]:
     """Returns the beam after one more token, from the log-probabilities of the next tokens and the state after them."""
     beam_size, length = choices.shape[1], beam.tokens.shape[2]
-    forced = (beam.lengths < rules.prefix_lengths)[:, None]
+    forced = (beam.lengths < beam.prefix_lengths)[:, None]
     given = jnp.take_along_axis(beam.tokens, jnp.minimum(beam.lengths, length - 1)[:, None, None], 2)
     only_given = jnp.where(jnp.arange(choices.shape[2])[None, None] == given, 0.0, -jnp.inf)
     choices = jnp.where(forced[..., None], only_given, choices)
@@ -230,7 +245,7 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
     append = lambda old, new: jnp.where(here, new[..., None], gather(old, parents))
     grown_tokens, grown_log_probs = append(beam.tokens, tokens), append(beam.token_log_probs, gained)
     lengths = beam.lengths + 1
-    at_limit = (lengths >= rules.max_lengths)[:, None]
+    at_limit = (lengths >= beam.max_lengths)[:, None]
     ends = (tokens == rules.eos) & ~forced
 
     # An eos finishes only among the best K, as greedy search would take it; then a beam size of 1 is greedy search.
@@ -248,7 +263,7 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
 
     live_log_probs, chosen = jax.lax.top_k(jnp.where(ends, -jnp.inf, log_probs), beam_size)
     last, parents, live_tokens, live_token_log_probs = gather((tokens, parents, grown_tokens, grown_log_probs), chosen)
-    stopped = _stops(live_log_probs[:, 0], lengths, finished.scores[:, -1], num_finished, beam_size, rules)
+    stopped = _stops(beam, live_log_probs[:, 0], finished.scores[:, -1], num_finished, rules)
     after = _Beam(
         tokens=live_tokens,
         lengths=jnp.where(beam.stopped, beam.lengths, lengths),
@@ -259,6 +274,8 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
         finished=finished,
         num_finished=num_finished,
         stopped=stopped | at_limit[:, 0] | beam.stopped,
+        max_lengths=beam.max_lengths,
+        prefix_lengths=beam.prefix_lengths,
     )
     live = _among(chosen, ends.shape[1]) & ~ends
     return after, _Considered(grown_tokens, lengths, log_probs, scores, live, kept & finishing)
@@ -276,24 +293,25 @@ def _scores(
 
 
 def _stops(
-    best_live: jax.Array, lengths: jax.Array, worst: jax.Array, num_finished: jax.Array, beam_size: int, rules: _Rules
+    beam: _Beam[S], best_live: jax.Array, worst: jax.Array, num_finished: jax.Array, rules: _Rules
 ) -> Bool[Array, " B"]:
     """Returns the sentences whose search is complete, by the rule for stopping.
 
     Args:
-      best_live: the log-probability of the best live hypothesis, ``[B]``.
-      lengths: the tokens of live hypotheses.
+      beam: before this step.
+      best_live: the log-probability of the best live hypothesis after it, ``[B]``.
       worst: the score of the worst of the K finished hypotheses; minus infinity if there are fewer.
     """
+    beam_size = beam.last.shape[1]
     if isinstance(rules.stopping, Patience):
         return num_finished >= rules.stopping.needed(beam_size)
     if rules.stopping == "first":
         return num_finished >= beam_size
     # The coverage of the source is at most 0, so these bounds hold with and without it.
     if rules.stopping == "now":
-        bound = rules.normalize(best_live, lengths, ended=False)
+        bound = rules.normalize(best_live, beam.lengths + 1, ended=False)
     else:
-        bound = rules.normalize(best_live, rules.max_lengths, ended=rules.forced_end != "never")
+        bound = rules.normalize(best_live, beam.max_lengths, ended=rules.forced_end != "never")
     return bound <= worst
 
 

@@ -81,7 +81,7 @@ def ensemble(steps: Sequence[Step[Any]], *, average: Average = "probability") ->
 
     def step(tokens: jax.Array, state: EnsembleState) -> tuple[jax.Array, EnsembleState]:
         scores, states = zip(*(one(tokens, own) for one, own in zip(steps, state.states, strict=True)), strict=True)
-        return _mean(jnp.stack([x.astype(jnp.float32) for x in scores]), average), EnsembleState(states)
+        return mean_log_probs(jnp.stack([x.astype(jnp.float32) for x in scores]), average), EnsembleState(states)
 
     return step
 
@@ -102,7 +102,7 @@ def stacked_ensemble(
 
     def together(tokens: jax.Array, state: StackedState) -> tuple[jax.Array, StackedState]:
         scores, states = jax.vmap(step, (0, None, 0))(models, tokens, state.states)
-        return _mean(scores.astype(jnp.float32), average), StackedState(states)
+        return mean_log_probs(scores.astype(jnp.float32), average), StackedState(states)
 
     return together
 
@@ -112,7 +112,8 @@ def _check(average: str) -> None:
         raise ConfigError(f"average must be one of {', '.join(get_args(Average))}, got {average!r}")
 
 
-def _mean(scores: Float[Array, "M B K V"], average: Average) -> Float[Array, "B K V"]:
+def mean_log_probs(scores: Float[Array, "M *B V"], average: Average) -> Float[Array, "*B V"]:
+    """Returns the mean of several models' log-probabilities, or the logarithm of that of their probabilities."""
     log_probs = jax.nn.log_softmax(scores, axis=-1)
     if average == "log":
         return log_probs.mean(0)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxformer.decoding.api import Hypotheses, S, Step, check_state, limits
+from jaxformer.decoding.narrow import Narrow, run
 from jaxformer.decoding.prefix import Prefix, begin
 from jaxformer.decoding.transforms import ForcedEnd, History, Transform, chain, well_formed
 from jaxformer.functional.dropout import hashed_bits
@@ -29,6 +31,21 @@ class _Progress(NamedTuple, Generic[S]):
     lengths: jax.Array  # int32 [B, K]: places of `tokens` that are filled
     log_probs: jax.Array  # float32 [B, K]
     token_log_probs: jax.Array  # float32 [B, K, T]
+    forced: jax.Array  # int32 [B, K]: places that the search does not choose
+    max_lengths: jax.Array  # int32 [B, K]
+
+    def active(self) -> jax.Array:
+        """Returns True for each sentence that is not complete."""
+        return ~self.done.all(1)
+
+    def take(self, sentences: jax.Array, /) -> _Progress[S]:
+        """Selects sentences by index."""
+        others = jax.tree.map(lambda leaf: leaf[sentences], self._replace(state=None))
+        return others._replace(state=self.state.take(sentences))
+
+    def result(self) -> Hypotheses:
+        """Returns the sequences so far."""
+        return Hypotheses(self.tokens, self.lengths, self.log_probs, self.log_probs, self.token_log_probs)
 
 
 def unroll(
@@ -59,7 +76,7 @@ def unroll(
     """
     last = start.tokens[:, :, 0] if bos is None else jnp.full(start.lengths.shape, bos, jnp.int32)
     lengths = jnp.full(start.lengths.shape, 0 if bos is not None else 1, jnp.int32)
-    rules = _Rules(eos, pad, tuple(transforms))
+    rules = _Rules(eos, pad, tuple(transforms), None)
     return _unroll(step, state, choose, start, last, lengths, max_lengths, rules)
 
 
@@ -67,6 +84,7 @@ class _Rules(NamedTuple):
     eos: int | None
     pad: int
     transforms: tuple[Transform, ...]
+    narrow: Narrow[Any] | None
 
 
 def _unroll(
@@ -84,13 +102,13 @@ def _unroll(
     max_lengths = jnp.minimum(max_lengths, length).astype(jnp.int32)
     next_log_probs = chain(*rules.transforms)
 
-    def advance(progress: _Progress[S]) -> _Progress[S]:
-        last, state, done, tokens, lengths, log_probs, token_log_probs = progress
+    def advance(step: Step[S], progress: _Progress[S], rows: jax.Array) -> _Progress[S]:
+        last, state, done, tokens, lengths, log_probs, token_log_probs = progress[:7]
         scores, state = step(last, state)
-        history = History(tokens, lengths, start.sentences)
+        history = History(tokens, lengths, start.sentences[rows])
         choices = next_log_probs(scores, history)
         chosen = choose(choices, history).astype(jnp.int32)
-        forced = lengths < start.lengths
+        forced = lengths < progress.forced
         gained = jnp.take_along_axis(choices, chosen[..., None], axis=-1)[..., 0]
         gained = jnp.where(done | forced, 0.0, gained)
         given = jnp.take_along_axis(tokens, jnp.minimum(lengths, length - 1)[..., None], axis=-1)[..., 0]
@@ -101,11 +119,13 @@ def _unroll(
         return _Progress(
             last=chosen,
             state=state,
-            done=done | ends | (longer >= max_lengths),
+            done=done | ends | (longer >= progress.max_lengths),
             tokens=jnp.where(here, chosen[..., None], tokens),
             lengths=longer,
             log_probs=log_probs + gained,
             token_log_probs=jnp.where(here, gained[..., None], token_log_probs),
+            forced=progress.forced,
+            max_lengths=progress.max_lengths,
         )
 
     progress = _Progress(
@@ -116,10 +136,10 @@ def _unroll(
         lengths=jnp.minimum(lengths, max_lengths),
         log_probs=jnp.zeros(lengths.shape, jnp.float32),
         token_log_probs=jnp.zeros(start.tokens.shape, jnp.float32),
+        forced=start.lengths,
+        max_lengths=max_lengths,
     )
-    progress = jax.lax.while_loop(lambda p: ~p.done.all(), advance, progress)
-    log_probs = progress.log_probs
-    return Hypotheses(progress.tokens, progress.lengths, log_probs, log_probs, progress.token_log_probs)
+    return run(progress, lambda step: functools.partial(advance, step), step, rules.narrow)
 
 
 def greedy(
@@ -134,6 +154,7 @@ def greedy(
     prefix: Prefix[S] | Int[Array, "B P"] | None = None,
     forced_end: ForcedEnd = "scored",
     transforms: Sequence[Transform] = (),
+    narrow: Narrow[S] | None = None,
 ) -> Hypotheses:
     """Takes the most probable token at every step, for each hypothesis by itself.
 
@@ -149,6 +170,7 @@ def greedy(
       forced_end: the log-probability of an `eos` that the limit forces: "scored", its own; "free", 0; "never", no `eos`
         is forced.
       transforms: see `jaxformer.decoding.transforms`.
+      narrow: the step of some of the sentences; with it, complete sentences leave the batch.
 
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``.
@@ -174,6 +196,7 @@ def greedy(
         prefix=prefix,
         forced_end=forced_end,
         transforms=transforms,
+        narrow=narrow,
     )
 
 
@@ -190,6 +213,7 @@ def sample(
     prefix: Prefix[S] | Int[Array, "B P"] | None = None,
     forced_end: ForcedEnd = "scored",
     transforms: Sequence[Transform] = (),
+    narrow: Narrow[S] | None = None,
 ) -> Hypotheses:
     """Draws every token from the model's distribution after the transforms, for each hypothesis by itself.
 
@@ -199,7 +223,8 @@ def sample(
     Args:
       key: one ``jax.random.key``, into which the sentence's row in the batch is folded; or one per sentence, ``[B]``,
         such as ``jax.vmap(jax.random.fold_in, (None, 0))(key, indices)`` for the sentences of a corpus.
-      step, state, max_length, bos, eos, pad, max_lengths, prefix, forced_end, transforms: see `greedy`.
+      step, state, max_length, bos, eos, pad, max_lengths, prefix, forced_end, transforms, narrow: see
+        `greedy`.
 
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``, of the distribution after the transforms.
@@ -239,6 +264,7 @@ def sample(
         prefix=prefix,
         forced_end=forced_end,
         transforms=transforms,
+        narrow=narrow,
     )
 
 
@@ -306,6 +332,7 @@ def _extend(
     prefix: Prefix[S] | Int[Array, "B P"] | None,
     forced_end: ForcedEnd,
     transforms: Sequence[Transform],
+    narrow: Narrow[S] | None,
 ) -> Hypotheses:
     """Continues the prefix of each sentence by the tokens that `choose` picks: see `greedy`."""
     start = begin(state, max_length, bos=bos, pad=pad, prefix=prefix)
@@ -313,7 +340,7 @@ def _extend(
     repeated = lambda x: jnp.broadcast_to(x[:, None], shape)
     token_limits = jnp.maximum(limits(max_lengths, max_length, shape[0]), start.forced)
     ends = {"eos": eos, "forced_end": forced_end, "max_lengths": token_limits}
-    rules = _Rules(eos, pad, well_formed(transforms, bos=bos, pad=pad, **ends))
+    rules = _Rules(eos, pad, well_formed(transforms, bos=bos, pad=pad, **ends), narrow)
     history = start.history(jnp.arange(shape[0], dtype=jnp.int32))
     lengths = repeated(start.lengths)
     return _unroll(step, start.state, choose, history, start.last, lengths, repeated(token_limits), rules)
