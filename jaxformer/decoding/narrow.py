@@ -1,4 +1,4 @@
-"""Batches that lose their finished sentences: a loop that goes on with fewer rows."""
+"""Batches that lose their finished sentences: a loop that continues with fewer rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Rows(Protocol):
 R = TypeVar("R", bound=Rows)
 
 Advance: TypeAlias = Callable[[R, Int[Array, " B"]], R]
-"""One step of the sentences with these numbers, which are all that are left."""
+"""One step of the sentences with these numbers, the only ones that are left."""
 
 
 def run(rows: R, advance_with: Callable[[Step[S]], Advance[R]], step: Step[S], narrow: Narrow[S] | None) -> Hypotheses:

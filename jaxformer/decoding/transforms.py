@@ -293,7 +293,7 @@ def well_formed(
     A `bos` that also ends a sequence, as BART's does, may be chosen.
 
     Raises:
-      ConfigError: `pad` is `eos`, which could then never be chosen; `forced_end` is none of its values.
+      ConfigError: `pad` is `eos`, which could then never be chosen; `forced_end` has another value.
     """
     if pad == eos:
         raise ConfigError(f"pad and eos must be two tokens, got {pad} for both")

@@ -222,7 +222,7 @@ class Decoder(nnx.Module):
     def attending_step(
         self, tokens: Int[Array, "B K"], state: DecoderState, context: Context
     ) -> tuple[Float[Array, "B K V"], Float[Array, "B K S"], DecoderState]:
-        """Returns what `step` does and, before the state, the attention of these tokens to the memory.
+        """Returns the logits of a `step`, the attention of these tokens to the memory, and the state.
 
         It is the mean over the heads of the last layer, as in CTranslate2.
 

@@ -1,4 +1,4 @@
-"""What the predictors of several tasks share: the transforms that settings ask for, and the scores of given texts."""
+"""Parts of the predictors of several tasks: the transforms that settings ask for, and the scores of given texts."""
 
 from __future__ import annotations
 

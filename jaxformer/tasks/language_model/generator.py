@@ -34,7 +34,7 @@ class _Text(NamedTuple):
     draw: int
     ids: list[int]
     log_probs: list[float]
-    """Of the tokens that were added."""
+    """Those of the tokens that were added."""
     end: int
     """The number of tokens at which it is complete."""
 
@@ -67,7 +67,7 @@ class TextGenerator:
         A text that fills the window is continued from its last half; earlier tokens are forgotten.
 
         Args:
-          first: the number of the first prompt, of which draws are a function.
+          first: the number of the first prompt; draws are a function of it.
           cut: is told of the characters that the vocabulary does not have, which are then left out.
 
         Raises:
@@ -103,8 +103,7 @@ class TextGenerator:
     def score(self, texts: Sequence[str], *, cut: Callable[[str], None] | None = None) -> list[Scored]:
         """Returns the log-probability of every token of each text but the first, which is only read.
 
-        A text that is longer than the window is scored in windows, of which each begins with the last token of the one
-        before.
+        A text that is longer than the window is scored in windows; each begins with the last token of the one before.
 
         Raises:
           TypeError, DataError: see `continuations`.

@@ -107,9 +107,9 @@ class DecodeConfig(SamplingConfig):
     coverage_penalty: float = 0.0
     """The weight of a penalty for source tokens that get little attention (Wu et al. 2016)."""
     stopping: Literal["first", "now", "limit", "patience"] = "first"
-    """When the search of a sentence stops; docs/search.md explains the rules."""
+    """The rule by which the search of a sentence stops; docs/search.md explains the four."""
     patience: float = 1.0
-    """With stopping "patience", it stops after patience * beam_size finished translations."""
+    """The search stops after patience * beam_size finished translations, with stopping "patience"."""
     forced_end: Literal["scored", "free", "never"] = "scored"
     """The log-probability of an end that the limit forces: its own, or 0; or no end is forced."""
     sample: bool = False

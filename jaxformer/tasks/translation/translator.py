@@ -108,7 +108,7 @@ class Translator:
         Args:
           first: the number of the first sentence in error messages and for draws.
           prefixes: the beginning of the translation of each sentence.
-          cut: is told of each sentence that is too long, of which only the beginning is then translated.
+          cut: is told of each sentence that is too long; only its beginning is then translated.
           progress: called with the number of sentences done after each batch.
 
         Raises:
