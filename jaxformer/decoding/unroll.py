@@ -221,9 +221,10 @@ def sample(
     not depend on the other sentences, their number or padding. Hypotheses are not sorted by score.
 
     Args:
+      forced_end: see `greedy`; with "free", an end that a filter has removed is forced all the same.
       key: one ``jax.random.key``, into which the sentence's row in the batch is folded; or one per sentence, ``[B]``,
         such as ``jax.vmap(jax.random.fold_in, (None, 0))(key, indices)`` for the sentences of a corpus.
-      step, state, max_length, bos, eos, pad, max_lengths, prefix, forced_end, transforms, narrow: see
+      step, state, max_length, bos, eos, pad, max_lengths, prefix, transforms, narrow: see
         `greedy`.
 
     Returns:

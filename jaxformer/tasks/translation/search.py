@@ -92,7 +92,8 @@ def _search(options: Options, alone: bool, params: tuple[Params, ...], sources: 
         "pad": special.pad,
         "max_lengths": sources.max_lengths,
         "prefix": prefix,
-        "forced_end": decode.forced_end,
+        # A forced end is not drawn, and what a filter leaves may lack it.
+        "forced_end": "free" if decode.draws and decode.forced_end == "scored" else decode.forced_end,
         "narrow": run.narrow if alone else None,
     }
     if decode.draws:
