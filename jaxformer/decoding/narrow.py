@@ -11,9 +11,14 @@ from jaxtyping import Array, Bool, Int
 
 from jaxformer.decoding.api import Hypotheses, S, Step
 
-Narrow: TypeAlias = Callable[[jax.Array], Step[S]]
-"""The step of some of the sentences: of their indices, ``int32 [B2]``, to a `Step` that has taken them, such as
-``lambda sentences: functools.partial(step, context.take(sentences))``."""
+
+class Narrow(Protocol[S]):
+    """The step of some of the sentences: from their indices, ``int32 [B2]``, to a `Step` that has taken them.
+
+    For example ``lambda sentences: functools.partial(step, context.take(sentences))``.
+    """
+
+    def __call__(self, sentences: jax.Array, /) -> Step[S]: ...
 
 
 class Rows(Protocol):

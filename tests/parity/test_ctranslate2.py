@@ -79,6 +79,7 @@ def written(translator: Translator, folder: pathlib.Path) -> pathlib.Path:
     spec.config.layer_norm_epsilon = config.norm_epsilon
     spec.validate()
     spec.optimize()
+    folder.mkdir()
     spec.save(str(folder))
     return folder
 
