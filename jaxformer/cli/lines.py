@@ -58,7 +58,7 @@ class _Lines:
         return self._descriptor is None or bool(select.select([self._descriptor], [], [], 0)[0])
 
     def _read(self) -> None:
-        data = self._stream.read1(1 << 16) if self._descriptor is None else os.read(self._descriptor, 1 << 16)
+        data = self._stream.read(1 << 16) if self._descriptor is None else os.read(self._descriptor, 1 << 16)
         *lines, rest = (self._rest + data).split(b"\n")
         self._lines.extend(line + b"\n" for line in lines)
         self._rest, self._ended = rest, not data

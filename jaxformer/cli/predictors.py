@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxformer.cli.paths import local_path
 from jaxformer.errors import ConfigError
@@ -44,7 +44,9 @@ def add_search_options(parser: argparse.ArgumentParser, *names: str) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object a line, with scores of each token")
     group = parser.add_argument_group("search")
     for name in names:
-        kind = {"nargs": 0} if name == "--sample" else {"metavar": "X" if name.endswith(("-p", "temperature")) else "N"}
+        kind: dict[str, Any] = (
+            {"nargs": 0} if name == "--sample" else {"metavar": "X" if name.endswith(("-p", "temperature")) else "N"}
+        )
         group.add_argument(name, action=_Split, help=SHORT[name], **kind)
 
 

@@ -300,8 +300,8 @@ def well_formed(
     if forced_end not in get_args(ForcedEnd):
         raise ConfigError(f"forced_end must be one of {', '.join(get_args(ForcedEnd))}, got {forced_end!r}")
     never = tuple(token for token in (pad, bos) if token is not None and token != eos)
-    forced = eos is not None and forced_end != "never"
-    end = (ForceEnd(max_lengths, eos, forced_end == "free"),) if forced else ()
+    free = forced_end == "free"
+    end = () if eos is None or forced_end == "never" else (ForceEnd(max_lengths, eos, free),)
     return (*transforms, _Forbid(never, normalized=True), *end)
 
 
