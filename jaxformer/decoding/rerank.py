@@ -55,7 +55,7 @@ def chrf_utilities(
 
     >>> import jax.numpy as jnp
     >>> chrf_utilities(jnp.array([[1, 2, 3], [1, 2, 0]]), jnp.array([3, 2])).round(1).tolist()
-    [[100.0, 79.30000305175781], [57.900001525878906, 100.0]]
+    [[100.0, 87.5], [63.60000228881836, 100.0]]
     """
     matches, sizes = _statistics(tokens, lengths, order)  # [order, K, K] and [order, K]
     own, other = sizes[:, :, None], sizes[:, None]
