@@ -51,3 +51,12 @@ def test_lines_that_wait_come_together_and_none_is_held_back(monkeypatch):
     assert next(batches) == [(6, "last")]
     assert list(batches) == []
     sys.stdin.close()
+
+
+def test_everything_in_a_file_waits(monkeypatch, tmp_path):
+    """Lines that do not fit in one read are one batch, too."""
+    lines = [str(i) * 40_000 for i in range(5)]
+    (tmp_path / "lines").write_text("\n".join(lines))
+    with (tmp_path / "lines").open() as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert [[text for _, text in batch] for batch in standard_input(4)] == [lines[:4], lines[4:]]
