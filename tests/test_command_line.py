@@ -177,6 +177,7 @@ plan demo --topology v5e:4x4 --model.d_modle 3
 translate run --decode.beam_siez 3 a
 evaluate run --decode.max_ratio inf
 generate run --decode.temperature cold a
+generate run --top-p 2 a
 inspect run --source a --decode.beam_size 0
 """
 
@@ -225,6 +226,7 @@ def test_bad_data_is_exit_code_2(tmp_path, monkeypatch, capsys):
         "demo",
         "data",
         "generate",
+        "score",
         "classify",
         "plan",
         "runs",

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     assert isinstance(classifier, TextClassifier)
     texts = options.texts or (read_lines(options.file) if options.file else None)
     if texts is None:
-        results = (result for _, text in standard_input() for result in classifier.classify([text]))
+        results = (result for batch in standard_input() for result in classifier.classify([text for _, text in batch]))
     else:
         results = classifier.classify(texts)
     lines = (as_line(result, options.words) for result in results)

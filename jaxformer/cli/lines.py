@@ -1,22 +1,66 @@
-"""The lines of standard input, one at a time."""
+"""The lines of standard input, in batches of those that wait."""
 
 from __future__ import annotations
 
+import io
+import os
+import select
 import sys
+from collections import deque
 from collections.abc import Iterator
 
 from jaxformer.errors import DataError
 
 
-def standard_input() -> Iterator[tuple[int, str]]:
-    """Yields each line with its number, from 1.
+def standard_input(most: int = 1) -> Iterator[list[tuple[int, str]]]:
+    """Yields lines with their numbers, from 1: those that wait, at least one and at most `most` of them.
+
+    A line is never held back for another that has not come yet.
 
     Raises:
-      DataError: a line is not UTF-8.
+      DataError: a line is not UTF-8; the lines before it have been yielded.
     """
-    for number, line in enumerate(sys.stdin.buffer, 1):  # bytes, because the decoding of text depends on the locale
+    number, waiting = 0, _Lines()
+    while lines := waiting.take(most):
+        batch = []
+        for line in lines:
+            number += 1
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n")
+                batch.append((number, text.rstrip("\r")))
+            except UnicodeDecodeError as error:
+                if batch:
+                    yield batch
+                byte = error.object[error.start]
+                raise DataError(f"standard input, line {number}: not UTF-8 (byte 0x{byte:02x})") from error
+        yield batch
+
+
+class _Lines:
+    """The bytes of standard input as lines; they are read here, since no stream says what it holds already."""
+
+    def __init__(self) -> None:
+        self._stream = sys.stdin.buffer  # bytes, because the decoding of text depends on the locale
         try:
-            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            byte = error.object[error.start]
-            raise DataError(f"standard input, line {number}: not UTF-8 (byte 0x{byte:02x})") from error
+            self._descriptor = self._stream.fileno()
+        except io.UnsupportedOperation:  # bytes in memory
+            self._descriptor = None
+        self._lines: deque[bytes] = deque()
+        self._rest, self._ended = b"", False
+
+    def take(self, most: int) -> list[bytes]:
+        """Returns the lines that wait, at most `most`; waits for the first one. None are left at the end."""
+        while not self._ended and (not self._lines or (len(self._lines) < most and self._ready())):
+            self._read()
+        return [self._lines.popleft() for _ in range(min(most, len(self._lines)))]
+
+    def _ready(self) -> bool:
+        return self._descriptor is None or bool(select.select([self._descriptor], [], [], 0)[0])
+
+    def _read(self) -> None:
+        data = self._stream.read(1 << 16) if self._descriptor is None else os.read(self._descriptor, 1 << 16)
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._lines.extend(line + b"\n" for line in lines)
+        self._rest, self._ended = rest, not data
+        if self._ended and rest:
+            self._lines.append(rest)

@@ -27,6 +27,7 @@ COMMANDS = {
     "evaluate": "score a run on its test data",
     "translate": "translate arguments, a file, or standard input",
     "generate": "continue a text with a language model",
+    "score": "print the log-probabilities of given translations or texts",
     "classify": "classify arguments, a file, or standard input, with probabilities",
     "average": "average the parameters of a run's last checkpoints",
     "runs": "list runs with their state and scores",
@@ -55,7 +56,7 @@ def script() -> int:
     The C library reads this setting when a process starts, so this process is replaced by a new one. If GLIBC_TUNABLES
     is already set, even to an empty text, it stays.
     """
-    heavy = sys.argv[1:2] and sys.argv[1] in ("demo", "train", "evaluate", "translate", "generate", "classify")
+    heavy = sys.argv[1:2] and sys.argv[1] in ("demo", "train", "evaluate", "translate", "generate", "score", "classify")
     if heavy and sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - the same command

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 from jaxformer.cli.paths import local_path
 from jaxformer.errors import ConfigError
@@ -22,13 +22,60 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mesh", default="", metavar="MESH", help="device mesh; default: all devices share the work")
 
 
-def split_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Splits off the settings of the search, ``--decode.x 1`` or ``--decode.x=1``; returns other arguments first."""
+SHORT = {
+    "--sample": "draw instead of searching for the most probable",
+    "--temperature": "logits are divided by X before a draw",
+    "--top-k": "draw from the N most probable tokens",
+    "--top-p": "draw from the most probable tokens that hold X of the probability (nucleus)",
+    "--min-p": "draw from the tokens at least X times as probable as the most probable one",
+    "--seed": "the seed of the draws",
+    "--beam-size": "the hypotheses that the search keeps",
+    "--min-length": "the fewest tokens before the end",
+    "--no-repeat": "no N tokens in a row occur twice",
+    "--mbr": "choose among N draws the one that is most like the others (minimum Bayes risk)",
+}
+"""Options that are settings of the search under shorter names, ``--top-p .9`` for ``--decode.top_p .9``."""
+
+
+def add_search_options(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Adds some of the `SHORT` options to the help, and those for what is printed."""
+    parser.add_argument("--n-best", type=int, default=1, metavar="N", help="print the N best: number, score, text")
+    parser.add_argument("--scores", action="store_true", help="print the score before each text")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line, with scores of each token")
+    group = parser.add_argument_group("search")
+    for name in names:
+        kind: dict[str, Any] = (
+            {"nargs": 0} if name == "--sample" else {"metavar": "X" if name.endswith(("-p", "temperature")) else "N"}
+        )
+        group.add_argument(name, action=_Split, help=SHORT[name], **kind)
+
+
+class _Split(argparse.Action):
+    """Refuses an option that `split_settings` should have taken, such as an abbreviated one."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: object, **options: object) -> None:
+        parser.error("options of the search must be written in full")
+
+
+def split_settings(arguments: Sequence[str], short: Collection[str] = ()) -> tuple[list[str], list[str]]:
+    """Splits off the settings of the search, ``--decode.x 1`` or ``--decode.x=1``; returns other arguments first.
+
+    Args:
+      short: the options of `SHORT` that the command has.
+    """
     rest: list[str] = []
     settings: list[str] = []
     words = list(arguments)
     while words:
         word = words.pop(0)
+        name, equals, value = word.partition("=")
+        if name in short:
+            word = f"--decode.{name[2:].replace('-', '_')}{equals}{value}"
+            if name == "--sample" and not equals:
+                settings += [word, "True"]
+                continue
+            if not equals and not words:
+                raise ConfigError(f"{name} needs a value")
         if word.startswith("--decode."):
             settings.append(word)
             if "=" not in word and words and not words[0].startswith("--"):

@@ -20,7 +20,9 @@ from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import write_bytes
 
-_ESCAPE = "\ue000"  # instead of a literal U+2581, which sentencepiece writes for a space
+ESCAPE = "\ue000"
+"""The character of pieces for a literal U+2581, which sentencepiece writes for a space."""
+
 _DEFAULT = SpecialTokens()
 
 
@@ -317,8 +319,8 @@ def load_tokenizer(path: str | os.PathLike[str]) -> SubwordTokenizer | Character
 
 
 def _escape(line: str) -> str:
-    return line.replace(SPACE, _ESCAPE)
+    return line.replace(SPACE, ESCAPE)
 
 
 def _unescape(line: str) -> str:
-    return line.replace(_ESCAPE, SPACE)
+    return line.replace(ESCAPE, SPACE)

@@ -12,51 +12,46 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxformer.decoding.api import Hypotheses, S, Step, check_state, gather, limits
-from jaxformer.decoding.transforms import History, Transform, chain, well_formed
+from jaxformer.decoding.api import Hypotheses, S, State, Step, check_state, gather, limits
+from jaxformer.decoding.narrow import Narrow, run
+from jaxformer.decoding.penalties import (
+    CoverageState,
+    LengthPenalty,
+    Normalization,
+    Patience,
+    Stopping,
+    check_penalty,
+)
+from jaxformer.decoding.prefix import Prefix, Start, begin
+from jaxformer.decoding.transforms import ForcedEnd, History, Transform, chain, well_formed
 from jaxformer.errors import ConfigError
 
 
 class _Beam(NamedTuple, Generic[S]):
-    number: jax.Array  # int32: steps done
     tokens: jax.Array  # int32 [B, K, T]: of the live hypotheses, best first
+    lengths: jax.Array  # int32 [B]: their tokens
     token_log_probs: jax.Array  # float32 [B, K, T]
     log_probs: jax.Array  # float32 [B, K]
     last: jax.Array  # int32 [B, K]: their last tokens
     state: S
     finished: Hypotheses  # [B, K], best first; scores of minus infinity where there are fewer
+    num_finished: jax.Array  # int32 [B]: also those that were not among the best K
     stopped: jax.Array  # Bool [B]: the search of this sentence is complete
+    max_lengths: jax.Array  # int32 [B]
+    prefix_lengths: jax.Array  # int32 [B]
 
+    def active(self) -> jax.Array:
+        """Returns True for each sentence that is not complete."""
+        return ~self.stopped
 
-@dataclasses.dataclass(frozen=True)
-class LengthPenalty:
-    r"""The normalization of a hypothesis' log-probability by its length, :math:`\log p / L^\alpha`.
+    def take(self, sentences: jax.Array, /) -> _Beam[S]:
+        """Selects sentences by index."""
+        others = jax.tree.map(lambda leaf: leaf[sentences], self._replace(state=None))
+        return others._replace(state=self.state.take(sentences))
 
-    A sequence of `eos` alone has :math:`L = 1` either way. `eos` always counts in log p.
-
-    Raises:
-      ConfigError: the exponent is negative or NaN.
-
-    >>> import jax.numpy as jnp
-    >>> words = LengthPenalty(1.0, count_eos=False)
-    >>> words(jnp.float32(-6.0), jnp.int32(4), ended=jnp.array([True, False])).tolist()
-    [-2.0, -1.5]
-    """
-
-    exponent: float = 1.0
-    """:math:`\\alpha`: 0 favors short sequences, 1 is the mean log-probability of a token."""
-    count_eos: bool = True
-    """True if L counts `eos`; False if L is the number of words before it, as in textbooks whose sentences have no
-    `eos`."""
-
-    def __post_init__(self) -> None:
-        if not self.exponent >= 0:  # nor NaN
-            raise ConfigError(f"length_penalty must be at least 0, got {self.exponent}")
-
-    def __call__(self, log_probs: jax.Array, lengths: jax.Array, *, ended: jax.Array | bool) -> jax.Array:
-        """Returns the scores of hypotheses of these numbers of tokens; `ended` is True where the last is `eos`."""
-        counted = lengths if self.count_eos else jnp.maximum(lengths - jnp.asarray(ended, lengths.dtype), 1)
-        return log_probs / counted.astype(jnp.float32) ** self.exponent
+    def result(self) -> Hypotheses:
+        """Returns the finished hypotheses."""
+        return self.finished
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,11 +75,11 @@ class BeamTrace:
     """The continuations of each step and sentence; none once the search of the sentence has stopped."""
 
     def _add(self, considered: _Considered, active: np.ndarray) -> None:
-        tokens, log_probs, scores, live, finished = (np.asarray(x) for x in considered)
+        tokens, lengths, log_probs, scores, live, finished = (np.asarray(x) for x in considered)
 
         def read(b: int, c: int) -> Continuation:
             fate = "live" if live[b, c] else "finished" if finished[b, c] else "pruned"
-            words = tuple(tokens[b, c, : len(self.steps) + 1].tolist())
+            words = tuple(tokens[b, c, : lengths[b]].tolist())
             return Continuation(words, float(log_probs[b, c]), float(scores[b, c]), fate)
 
         exist = np.isfinite(log_probs) & active[:, None]
@@ -95,6 +90,7 @@ class _Considered(NamedTuple):
     """The continuations of one step, best first."""
 
     tokens: jax.Array  # int32 [B, C, T]
+    lengths: jax.Array  # int32 [B]
     log_probs: jax.Array  # float32 [B, C]
     scores: jax.Array  # float32 [B, C]
     live: jax.Array  # Bool [B, C]: among the best K that do not end
@@ -103,9 +99,10 @@ class _Considered(NamedTuple):
 
 class _Rules(NamedTuple):
     eos: int
-    length_penalty: LengthPenalty
-    exact_stop: bool
-    max_lengths: jax.Array  # int32 [B]
+    normalize: Normalization
+    coverage_penalty: float
+    stopping: Stopping
+    forced_end: ForcedEnd
     num_candidates: int
 
 
@@ -115,13 +112,17 @@ def beam_search(
     *,
     beam_size: int,
     max_length: int,
-    bos: int,
+    bos: int | None,
     eos: int,
     pad: int = 0,
-    length_penalty: float | LengthPenalty = 1.0,
+    length_penalty: float | Normalization = 1.0,
+    coverage_penalty: float = 0.0,
+    stopping: Stopping = "first",
+    forced_end: ForcedEnd = "scored",
     max_lengths: Int[Array, " B"] | None = None,
-    exact_stop: bool = False,
+    prefix: Prefix[S] | Int[Array, "B P"] | None = None,
     transforms: Sequence[Transform] = (),
+    narrow: Narrow[S] | None = None,
     trace: BeamTrace | None = None,
 ) -> Hypotheses:
     r"""Finds the `beam_size` best sequences of each sentence, ranked by :math:`\log p / L^\alpha`; one ``while_loop``.
@@ -132,20 +133,27 @@ def beam_search(
 
     Args:
       step, state: see `jaxformer.decoding.api`; the state holds `beam_size` equal hypotheses of each sentence.
-      max_length: the most tokens, `eos` included; static.
+      max_length: the most tokens, `eos` and prefix included; static.
       bos, eos, pad: never chosen except `eos`, which `bos` may equal and `pad` may not.
-      length_penalty: :math:`\alpha`, with L counting `eos`, or a `LengthPenalty` that counts otherwise.
-      max_lengths: the most tokens of each sentence, ``int [B]``; a hypothesis that reaches it must end.
-      exact_stop: a sentence stops when K hypotheses are finished; with `exact_stop`, only when no live one could
-        still reach the finished ones: its score is at most that of its log p at `max_lengths`, since later tokens only
-        lower log p.
+      length_penalty: :math:`\alpha`, with L counting `eos` and prefix; or a `LengthPenalty` that counts otherwise, or a
+        `GNMTPenalty`.
+      coverage_penalty: the weight of the coverage of the source (`CoverageState.coverage`) in the score of a finished
+        hypothesis; the state must be a `CoverageState`.
+      stopping: the rule by which the search of a sentence stops, after its limit at the latest. "first": K hypotheses
+        are finished. "now": also, the best live one, with the score that it has now, would not be among them. "limit":
+        also, no live one could still be among them, since its score is at most that of its log p at `max_lengths`
+        (later tokens only lower log p). `Patience`: more or fewer than K are finished.
+      forced_end, max_lengths, prefix: see `greedy`. With "never", hypotheses that reach the limit without `eos` count
+        as finished.
       transforms: see `jaxformer.decoding.transforms`.
+      narrow: the step of some of the sentences; with it, complete sentences leave the batch.
       trace: records what each step considered, kept and pruned. The steps then run one by one, so this call must not
         be inside `jax.jit`.
 
     Raises:
       ValueError: `beam_size` is not that of the state; a `trace` inside `jax.jit`.
-      ConfigError: `beam_size` is not below the vocabulary's size; a length penalty below 0; `pad` is `eos`.
+      ConfigError: a penalty below 0 or not finite; a coverage penalty without a `CoverageState`; an unknown rule; `pad`
+        is `eos`; see also `greedy`.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.decoding import TreeState
@@ -157,85 +165,154 @@ def beam_search(
     batch, num_hypotheses = check_state(state)
     if num_hypotheses != beam_size:
         raise ValueError(f"the state holds {num_hypotheses} hypotheses of each sentence, but beam_size is {beam_size}")
-    token_limits = limits(max_lengths, max_length, batch)
-    transforms = well_formed(transforms, bos=bos, eos=eos, pad=pad, max_lengths=token_limits)
-    next_log_probs, sentences = chain(*transforms), jnp.arange(batch, dtype=jnp.int32)
+    check_penalty("coverage_penalty", coverage_penalty)
+    if coverage_penalty and not isinstance(state, CoverageState):
+        raise ConfigError(f"coverage_penalty needs a state that is a CoverageState, got {type(state).__name__}")
+    if not isinstance(stopping, Patience) and stopping not in ("first", "now", "limit"):
+        raise ConfigError(f"stopping must be first, now, limit or a Patience, got {stopping!r}")
+    if isinstance(length_penalty, float | int):
+        length_penalty = LengthPenalty(length_penalty)
+    start = begin(state, max_length, bos=bos, pad=pad, prefix=prefix)
+    token_limits = jnp.maximum(limits(max_lengths, max_length, batch), start.forced)
+    ends = {"eos": eos, "forced_end": forced_end, "max_lengths": token_limits}
+    next_log_probs = chain(*well_formed(transforms, bos=bos, pad=pad, **ends))
     if trace is not None and any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((state, token_limits))):
         raise ValueError("a beam search with a trace runs step by step; call it outside jax.jit, or leave out trace")
-    if not isinstance(length_penalty, LengthPenalty):
-        length_penalty = LengthPenalty(length_penalty)
-    num_candidates = max(2 * beam_size, trace.num_candidates if trace else 0)
-    rules = _Rules(eos, length_penalty, exact_stop, token_limits, num_candidates)
+    rules = _Rules(
+        eos=eos,
+        normalize=length_penalty,
+        coverage_penalty=coverage_penalty,
+        stopping=stopping,
+        forced_end=forced_end,
+        num_candidates=max(2 * beam_size, trace.num_candidates if trace else 0),
+    )
 
-    def advance(beam: _Beam[S]) -> tuple[_Beam[S], _Considered]:
+    def advance(step: Step[S], beam: _Beam[S], sentences: jax.Array) -> tuple[_Beam[S], _Considered]:
         scores, state = step(beam.last, beam.state)
-        if beam_size >= scores.shape[-1]:
-            raise ConfigError(f"beam_size must be below the vocabulary's size, {scores.shape[-1]}, got {beam_size}")
-        lengths = jnp.full((batch, beam_size), beam.number)
+        lengths = jnp.broadcast_to(beam.lengths[:, None], beam.last.shape)
         choices = next_log_probs(scores, History(beam.tokens, lengths, sentences))
         return _advance(beam, choices, state, rules)
 
-    tokens = jnp.full((batch, beam_size, max_length), pad, jnp.int32)
-    token_log_probs = jnp.zeros((batch, beam_size, max_length), jnp.float32)
-    no_scores = jnp.full((batch, beam_size), -jnp.inf, jnp.float32)
-    beam = _Beam(
-        number=jnp.int32(0),
-        tokens=tokens,
-        token_log_probs=token_log_probs,
-        log_probs=no_scores.at[:, 0].set(0.0),  # all hypotheses are equal at first, so one of them is extended
-        last=jnp.full((batch, beam_size), bos, jnp.int32),
-        state=state,
-        finished=Hypotheses(tokens, jnp.zeros((batch, beam_size), jnp.int32), no_scores, no_scores, token_log_probs),
-        stopped=jnp.zeros(batch, bool),
-    )
-    searching = lambda beam: (beam.number < max_length) & ~beam.stopped.all()
+    beam = _first(start, token_limits, pad)
     if trace is None:
-        return jax.lax.while_loop(searching, lambda beam: advance(beam)[0], beam).finished
-    one_step = jax.jit(advance)
-    while searching(beam):
+        return run(beam, lambda step: lambda beam, rows: advance(step, beam, rows)[0], step, narrow)
+    one_step = jax.jit(lambda beam: advance(step, beam, jnp.arange(batch, dtype=jnp.int32)))
+    while not beam.stopped.all():
         active = ~np.asarray(beam.stopped)
         beam, considered = one_step(beam)
         trace._add(considered, active)
     return beam.finished
 
 
+def _first(start: Start[S], max_lengths: jax.Array, pad: int) -> _Beam[S]:
+    """Returns the beam before the first choice; a sentence whose prefix fills its limit is finished."""
+    full = start.forced >= max_lengths
+    only = full[:, None] & (jnp.arange(start.last.shape[1])[None] == 0)
+    empty = jnp.zeros(start.tokens.shape, jnp.float32)
+    no_scores = jnp.full(start.last.shape, -jnp.inf, jnp.float32)
+    finished = Hypotheses(
+        tokens=jnp.where(only[..., None], start.tokens, jnp.int32(pad)),
+        lengths=jnp.where(only, start.forced[:, None], 0),
+        log_probs=jnp.where(only, 0.0, no_scores),
+        scores=jnp.where(only, 0.0, no_scores),
+        token_log_probs=empty,
+    )
+    return _Beam(
+        tokens=start.tokens,
+        lengths=start.lengths,
+        token_log_probs=empty,
+        log_probs=no_scores.at[:, 0].set(0.0),  # all hypotheses are equal at first, so one of them is extended
+        last=start.last,
+        state=start.state,
+        finished=finished,
+        num_finished=jnp.zeros_like(start.lengths),
+        stopped=full,
+        max_lengths=max_lengths,
+        prefix_lengths=start.forced,
+    )
+
+
 def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _Rules) -> tuple[_Beam[S], _Considered]:
     """Returns the beam after one more token, from the log-probabilities of the next tokens and the state after them."""
-    beam_size, number = choices.shape[1], beam.number
+    beam_size, length = choices.shape[1], beam.tokens.shape[2]
+    forced = (beam.lengths < beam.prefix_lengths)[:, None]
+    given = jnp.take_along_axis(beam.tokens, jnp.minimum(beam.lengths, length - 1)[:, None, None], 2)
+    only_given = jnp.where(jnp.arange(choices.shape[2])[None, None] == given, 0.0, -jnp.inf)
+    choices = jnp.where(forced[..., None], only_given, choices)
+
     parents, tokens, gained, log_probs = _propose(choices, beam.log_probs, rules.num_candidates)
-    append = lambda old, new: jax.lax.dynamic_update_index_in_dim(gather(old, parents), new, number, 2)
+    here = jnp.arange(length)[None, None] == beam.lengths[:, None, None]
+    append = lambda old, new: jnp.where(here, new[..., None], gather(old, parents))
     grown_tokens, grown_log_probs = append(beam.tokens, tokens), append(beam.token_log_probs, gained)
-    ends = tokens == rules.eos
+    lengths = beam.lengths + 1
+    at_limit = (lengths >= beam.max_lengths)[:, None]
+    ends = (tokens == rules.eos) & ~forced
 
     # An eos finishes only among the best K, as greedy search would take it; then a beam size of 1 is greedy search.
-    finishing = ends & (jnp.arange(ends.shape[1]) < beam_size)[None]
+    complete = ends | at_limit if rules.forced_end == "never" else ends
+    finishing = complete & (jnp.arange(ends.shape[1]) < beam_size)[None]
     # A stopped sentence keeps its result while the others in the batch continue.
-    lengths = jnp.full_like(tokens, number + 1)
-    scores = rules.length_penalty(log_probs, lengths, ended=ends)
-    eligible = jnp.where(finishing & ~beam.stopped[:, None], scores, -jnp.inf)
-    finished, kept = _best(beam.finished, Hypotheses(grown_tokens, lengths, log_probs, eligible, grown_log_probs))
+    finishing &= jnp.isfinite(log_probs) & ~beam.stopped[:, None]
+    scores = _scores(log_probs, jnp.broadcast_to(lengths[:, None], tokens.shape), ends, parents, state, rules)
+    eligible = jnp.where(finishing, scores, -jnp.inf)
+    new = Hypotheses(
+        grown_tokens, jnp.broadcast_to(lengths[:, None], tokens.shape), log_probs, eligible, grown_log_probs
+    )
+    finished, kept = _best(beam.finished, new)
+    num_finished = beam.num_finished + finishing.sum(-1, dtype=jnp.int32)
 
     live_log_probs, chosen = jax.lax.top_k(jnp.where(ends, -jnp.inf, log_probs), beam_size)
     last, parents, live_tokens, live_token_log_probs = gather((tokens, parents, grown_tokens, grown_log_probs), chosen)
-    if rules.exact_stop:
-        bound = rules.length_penalty(live_log_probs[:, 0], rules.max_lengths, ended=True)
-        stopped = bound <= finished.scores[:, -1]
-    else:
-        stopped = jnp.isfinite(finished.scores[:, -1])
-    stopped |= number + 1 >= rules.max_lengths
+    stopped = _stops(beam, live_log_probs[:, 0], finished.scores[:, -1], num_finished, rules)
     after = _Beam(
-        number=number + 1,
         tokens=live_tokens,
+        lengths=jnp.where(beam.stopped, beam.lengths, lengths),
         token_log_probs=live_token_log_probs,
         log_probs=live_log_probs,
         last=last,
         state=state.reorder(parents),
         finished=finished,
-        stopped=stopped | beam.stopped,
+        num_finished=num_finished,
+        stopped=stopped | at_limit[:, 0] | beam.stopped,
+        max_lengths=beam.max_lengths,
+        prefix_lengths=beam.prefix_lengths,
     )
     live = _among(chosen, ends.shape[1]) & ~ends
-    considered = _Considered(grown_tokens, log_probs, scores, live, kept & finishing)
-    return after, considered
+    return after, _Considered(grown_tokens, lengths, log_probs, scores, live, kept & finishing)
+
+
+def _scores(
+    log_probs: jax.Array, lengths: jax.Array, ends: jax.Array, parents: jax.Array, state: State, rules: _Rules
+) -> Float[Array, "B C"]:
+    """Returns the scores of continuations if they were finished; `state` is that of their parents after the step."""
+    scores = rules.normalize(log_probs, lengths, ended=ends)
+    if not rules.coverage_penalty:
+        return scores
+    assert isinstance(state, CoverageState)
+    return scores + rules.coverage_penalty * gather(state.coverage(), parents)
+
+
+def _stops(
+    beam: _Beam[S], best_live: jax.Array, worst: jax.Array, num_finished: jax.Array, rules: _Rules
+) -> Bool[Array, " B"]:
+    """Returns the sentences whose search is complete, by the rule for stopping.
+
+    Args:
+      beam: before this step.
+      best_live: the log-probability of the best live hypothesis after it, ``[B]``.
+      worst: the score of the worst of the K finished hypotheses; minus infinity if there are fewer.
+    """
+    beam_size = beam.last.shape[1]
+    if isinstance(rules.stopping, Patience):
+        return num_finished >= rules.stopping.needed(beam_size)
+    if rules.stopping == "first":
+        return num_finished >= beam_size
+    # The coverage of the source is at most 0, so these bounds hold with and without it.
+    if rules.stopping == "now":
+        bound = rules.normalize(best_live, beam.lengths + 1, ended=False)
+    else:
+        bound = rules.normalize(best_live, beam.max_lengths, ended=rules.forced_end != "never")
+    return bound <= worst
 
 
 def _propose(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ from jaxtyping import Array, Float, Int
 from jaxformer.errors import ConfigError
 
 Scores: TypeAlias = Float[Array, "B K V"]
+
+ForcedEnd: TypeAlias = Literal["scored", "free", "never"]
+"""The log-probability of an `eos` that the limit forces: its own, or 0; or no `eos` is forced there."""
 
 
 @jax.tree_util.register_dataclass
@@ -172,6 +175,32 @@ def top_p(mass: float) -> Transform:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class _MinP:
+    ratio: float | jax.Array
+    normalized = False
+
+    def __call__(self, scores: Scores, history: History) -> Scores:
+        lowest = scores.max(-1, keepdims=True) + jnp.log(self.ratio)
+        return jnp.where(scores < lowest, -jnp.inf, scores)
+
+
+def min_p(ratio: float) -> Transform:
+    """Keeps the tokens that are at least `ratio` times as probable as the most probable one (Nguyen et al. 2024).
+
+    Raises:
+      ConfigError: `ratio` is not in [0, 1].
+
+    >>> import jax.numpy as jnp
+    >>> jnp.exp(min_p(0.5)(jnp.log(jnp.array([[[0.5, 0.2, 0.3]]])), None)).round(3).tolist()
+    [[[0.5, 0.0, 0.30000001192092896]]]
+    """
+    if not 0 <= ratio <= 1:
+        raise ConfigError(f"min_p must be in [0, 1], got {ratio}")
+    return _MinP(ratio)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class _Forbid:
     tokens: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     normalized: bool = dataclasses.field(metadata={"static": True})
@@ -235,31 +264,44 @@ def min_length(lengths: int | Int[Array, " B"], *, eos: int, normalized: bool = 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ForceEnd:
-    """Allows only `eos`, with its own log-probability, as the last token before the limit of `max_lengths`."""
+    """Allows only `eos` as the last token before the limit of `max_lengths`."""
 
     max_lengths: jax.Array  # int32 [B]
     eos: int = dataclasses.field(metadata={"static": True})
+    free: bool = dataclasses.field(default=False, metadata={"static": True})
+    """True if a forced `eos` has log-probability 0, as in Hugging Face; False if it has its own."""
     normalized = True
 
     def __call__(self, scores: Scores, history: History) -> Scores:
         last = history.lengths + 1 >= _per_sentence(self.max_lengths, history)
-        return jnp.where(last[..., None] & ~_is_token(self.eos, scores), -jnp.inf, scores)
+        is_eos = _is_token(self.eos, scores)
+        forced = jnp.where(is_eos, 0.0 if self.free else scores, -jnp.inf)
+        return jnp.where(last[..., None], forced, scores)
 
 
 def well_formed(
-    transforms: Sequence[Transform], *, bos: int | None, eos: int | None, pad: int, max_lengths: Int[Array, " B"]
+    transforms: Sequence[Transform],
+    *,
+    bos: int | None,
+    eos: int | None,
+    pad: int,
+    max_lengths: Int[Array, " B"],
+    forced_end: ForcedEnd = "scored",
 ) -> tuple[Transform, ...]:
     """Appends the rules of every search: `pad` and `bos` are never chosen, and `eos` comes at the limit.
 
     A `bos` that also ends a sequence, as BART's does, may be chosen.
 
     Raises:
-      ConfigError: `pad` is `eos`, which could then never be chosen.
+      ConfigError: `pad` is `eos`, which could then never be chosen; `forced_end` has another value.
     """
     if pad == eos:
         raise ConfigError(f"pad and eos must be two tokens, got {pad} for both")
+    if forced_end not in get_args(ForcedEnd):
+        raise ConfigError(f"forced_end must be one of {', '.join(get_args(ForcedEnd))}, got {forced_end!r}")
     never = tuple(token for token in (pad, bos) if token is not None and token != eos)
-    end = () if eos is None else (ForceEnd(max_lengths, eos),)
+    free = forced_end == "free"
+    end = () if eos is None or forced_end == "never" else (ForceEnd(max_lengths, eos, free),)
     return (*transforms, _Forbid(never, normalized=True), *end)
 
 

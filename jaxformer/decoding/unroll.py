@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxformer.decoding.api import Hypotheses, S, Step, check_state, limits
-from jaxformer.decoding.transforms import History, Transform, chain, well_formed
-from jaxformer.errors import ConfigError
+from jaxformer.decoding.narrow import Narrow, run
+from jaxformer.decoding.prefix import Prefix, begin
+from jaxformer.decoding.transforms import ForcedEnd, History, Transform, chain, well_formed
 from jaxformer.functional.dropout import hashed_bits
 
 
@@ -22,14 +24,28 @@ class Choose(Protocol):
 
 
 class _Progress(NamedTuple, Generic[S]):
-    number: jax.Array  # int32: positions of `tokens` that are filled
     last: jax.Array  # int32 [B, K]: the token that the next step takes
     state: S
     done: jax.Array  # Bool [B, K]
     tokens: jax.Array  # int32 [B, K, T]
-    lengths: jax.Array  # int32 [B, K]
+    lengths: jax.Array  # int32 [B, K]: places of `tokens` that are filled
     log_probs: jax.Array  # float32 [B, K]
     token_log_probs: jax.Array  # float32 [B, K, T]
+    forced: jax.Array  # int32 [B, K]: places that the search does not choose
+    max_lengths: jax.Array  # int32 [B, K]
+
+    def active(self) -> jax.Array:
+        """Returns True for each sentence that is not complete."""
+        return ~self.done.all(1)
+
+    def take(self, sentences: jax.Array, /) -> _Progress[S]:
+        """Selects sentences by index."""
+        others = jax.tree.map(lambda leaf: leaf[sentences], self._replace(state=None))
+        return others._replace(state=self.state.take(sentences))
+
+    def result(self) -> Hypotheses:
+        """Returns the sequences so far."""
+        return Hypotheses(self.tokens, self.lengths, self.log_probs, self.log_probs, self.token_log_probs)
 
 
 def unroll(
@@ -58,45 +74,72 @@ def unroll(
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``; forced tokens do not count in log-probabilities.
     """
-    length, max_lengths = start.tokens.shape[2], max_lengths.astype(jnp.int32)
-    next_log_probs = chain(*transforms)
+    last = start.tokens[:, :, 0] if bos is None else jnp.full(start.lengths.shape, bos, jnp.int32)
+    lengths = jnp.full(start.lengths.shape, 0 if bos is not None else 1, jnp.int32)
+    rules = _Rules(eos, pad, tuple(transforms), None)
+    return _unroll(step, state, choose, start, last, lengths, max_lengths, rules)
 
-    def advance(progress: _Progress[S]) -> _Progress[S]:
-        number, last, state, done, tokens, lengths, log_probs, token_log_probs = progress
+
+class _Rules(NamedTuple):
+    eos: int | None
+    pad: int
+    transforms: tuple[Transform, ...]
+    narrow: Narrow[Any] | None
+
+
+def _unroll(
+    step: Step[S],
+    state: S,
+    choose: Choose,
+    start: History,
+    last: jax.Array,
+    lengths: jax.Array,
+    max_lengths: jax.Array,
+    rules: _Rules,
+) -> Hypotheses:
+    """See `unroll`; `lengths` tokens of each hypothesis have been read, and then `last` comes."""
+    length = start.tokens.shape[2]
+    max_lengths = jnp.minimum(max_lengths, length).astype(jnp.int32)
+    next_log_probs = chain(*rules.transforms)
+
+    def advance(step: Step[S], progress: _Progress[S], rows: jax.Array) -> _Progress[S]:
+        last, state, done, tokens, lengths, log_probs, token_log_probs = progress[:7]
         scores, state = step(last, state)
-        history = History(tokens, lengths, start.sentences)
+        history = History(tokens, lengths, start.sentences[rows])
         choices = next_log_probs(scores, history)
         chosen = choose(choices, history).astype(jnp.int32)
-        forced = number < start.lengths
+        forced = lengths < progress.forced
         gained = jnp.take_along_axis(choices, chosen[..., None], axis=-1)[..., 0]
         gained = jnp.where(done | forced, 0.0, gained)
-        chosen = jnp.where(forced, tokens[:, :, number], jnp.where(done, jnp.int32(pad), chosen))
-        ends = jnp.zeros_like(done) if eos is None else (chosen == eos) & ~forced
+        given = jnp.take_along_axis(tokens, jnp.minimum(lengths, length - 1)[..., None], axis=-1)[..., 0]
+        chosen = jnp.where(done, jnp.int32(rules.pad), jnp.where(forced, given, chosen))
+        ends = jnp.zeros_like(done) if rules.eos is None else (chosen == rules.eos) & ~forced
+        here = (jnp.arange(length)[None, None] == lengths[..., None]) & ~done[..., None]
+        longer = jnp.where(done, lengths, lengths + 1)
         return _Progress(
-            number=number + 1,
             last=chosen,
             state=state,
-            done=done | ends | (number + 1 >= max_lengths),
-            tokens=jax.lax.dynamic_update_index_in_dim(tokens, chosen, number, 2),
-            lengths=jnp.where(done, lengths, number + 1),
+            done=done | ends | (longer >= progress.max_lengths),
+            tokens=jnp.where(here, chosen[..., None], tokens),
+            lengths=longer,
             log_probs=log_probs + gained,
-            token_log_probs=jax.lax.dynamic_update_index_in_dim(token_log_probs, gained, number, 2),
+            token_log_probs=jnp.where(here, gained[..., None], token_log_probs),
+            forced=progress.forced,
+            max_lengths=progress.max_lengths,
         )
 
-    number = jnp.int32(0 if bos is not None else 1)
     progress = _Progress(
-        number=number,
-        last=start.tokens[:, :, 0] if bos is None else jnp.full(start.lengths.shape, bos, jnp.int32),
+        last=last,
         state=state,
-        done=number >= max_lengths,
+        done=lengths >= max_lengths,
         tokens=start.tokens,
-        lengths=jnp.minimum(number, max_lengths),
-        log_probs=jnp.zeros(start.lengths.shape, jnp.float32),
+        lengths=jnp.minimum(lengths, max_lengths),
+        log_probs=jnp.zeros(lengths.shape, jnp.float32),
         token_log_probs=jnp.zeros(start.tokens.shape, jnp.float32),
+        forced=start.lengths,
+        max_lengths=max_lengths,
     )
-    progress = jax.lax.while_loop(lambda p: (p.number < length) & ~p.done.all(), advance, progress)
-    log_probs = progress.log_probs
-    return Hypotheses(progress.tokens, progress.lengths, log_probs, log_probs, progress.token_log_probs)
+    return run(progress, lambda step: functools.partial(advance, step), step, rules.narrow)
 
 
 def greedy(
@@ -108,9 +151,10 @@ def greedy(
     eos: int | None,
     pad: int = 0,
     max_lengths: Int[Array, " B"] | None = None,
-    prefix: Int[Array, "B P"] | None = None,
-    prefix_lengths: Int[Array, " B"] | None = None,
+    prefix: Prefix[S] | Int[Array, "B P"] | None = None,
+    forced_end: ForcedEnd = "scored",
     transforms: Sequence[Transform] = (),
+    narrow: Narrow[S] | None = None,
 ) -> Hypotheses:
     """Takes the most probable token at every step, for each hypothesis by itself.
 
@@ -119,13 +163,14 @@ def greedy(
       max_length: the most tokens, `eos` and prefix included; static.
       bos: the token before the first, never chosen unless it is `eos`; None if the prefix begins the sequence; it
         must then have at least one token.
-      eos: the token that ends a sequence, and that must be the last one at the limit; None if no token does.
+      eos: the token that ends a sequence; None if no token does.
       pad: fills what follows the end; never chosen.
       max_lengths: the most tokens of each sentence, at most `max_length`.
-      prefix: the first tokens of each sequence. They are part of `tokens` and count in `lengths` and limits, but not in
-        log-probabilities. A sentence whose prefix reaches its limit gets no other token.
-      prefix_lengths: the tokens of each prefix; all P by default.
+      prefix: the first tokens of each sequence; a `Prefix` if their numbers differ, or if they can be read at once.
+      forced_end: the log-probability of an `eos` that the limit forces: "scored", its own; "free", 0; "never", no `eos`
+        is forced.
       transforms: see `jaxformer.decoding.transforms`.
+      narrow: the step of some of the sentences; with it, complete sentences leave the batch.
 
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``.
@@ -139,18 +184,19 @@ def greedy(
     >>> greedy(count_up, TreeState(jnp.zeros((1, 1))), max_length=6, bos=3, eos=7).tokens.tolist()
     [[[4, 5, 6, 7, 0, 0]]]
     """
-    start = _start(check_state(state), max_length, bos=bos, pad=pad, prefix=prefix, prefix_lengths=prefix_lengths)
-    token_limits = jnp.maximum(limits(max_lengths, max_length, start.lengths.shape[0]), start.lengths[:, 0])
-    return unroll(
+    return _extend(
         step,
         state,
         lambda log_probs, history: log_probs.argmax(-1),
-        start,
+        max_length=max_length,
         bos=bos,
         eos=eos,
         pad=pad,
-        max_lengths=jnp.broadcast_to(token_limits[:, None], start.lengths.shape),
-        transforms=well_formed(transforms, bos=bos, eos=eos, pad=pad, max_lengths=token_limits),
+        max_lengths=max_lengths,
+        prefix=prefix,
+        forced_end=forced_end,
+        transforms=transforms,
+        narrow=narrow,
     )
 
 
@@ -164,9 +210,10 @@ def sample(
     eos: int | None,
     pad: int = 0,
     max_lengths: Int[Array, " B"] | None = None,
-    prefix: Int[Array, "B P"] | None = None,
-    prefix_lengths: Int[Array, " B"] | None = None,
+    prefix: Prefix[S] | Int[Array, "B P"] | None = None,
+    forced_end: ForcedEnd = "scored",
     transforms: Sequence[Transform] = (),
+    narrow: Narrow[S] | None = None,
 ) -> Hypotheses:
     """Draws every token from the model's distribution after the transforms, for each hypothesis by itself.
 
@@ -174,9 +221,11 @@ def sample(
     not depend on the other sentences, their number or padding. Hypotheses are not sorted by score.
 
     Args:
+      forced_end: see `greedy`; with "free", an end that a filter has removed is forced all the same.
       key: one ``jax.random.key``, into which the sentence's row in the batch is folded; or one per sentence, ``[B]``,
         such as ``jax.vmap(jax.random.fold_in, (None, 0))(key, indices)`` for the sentences of a corpus.
-      step, state, max_length, bos, eos, pad, max_lengths, prefix, prefix_lengths, transforms: see `greedy`.
+      step, state, max_length, bos, eos, pad, max_lengths, prefix, transforms, narrow: see
+        `greedy`.
 
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``, of the distribution after the transforms.
@@ -204,18 +253,19 @@ def sample(
         noise = jax.vmap(jax.vmap(lambda key: _gumbel(key, log_probs.shape[-1])))(step_keys)
         return (log_probs + noise).argmax(-1)
 
-    start = _start(shape, max_length, bos=bos, pad=pad, prefix=prefix, prefix_lengths=prefix_lengths)
-    token_limits = jnp.maximum(limits(max_lengths, max_length, shape[0]), start.lengths[:, 0])
-    return unroll(
+    return _extend(
         step,
         state,
         choose,
-        start,
+        max_length=max_length,
         bos=bos,
         eos=eos,
         pad=pad,
-        max_lengths=jnp.broadcast_to(token_limits[:, None], shape),
-        transforms=well_formed(transforms, bos=bos, eos=eos, pad=pad, max_lengths=token_limits),
+        max_lengths=max_lengths,
+        prefix=prefix,
+        forced_end=forced_end,
+        transforms=transforms,
+        narrow=narrow,
     )
 
 
@@ -270,33 +320,31 @@ def forced(
     return unroll(step, state, choose, start, bos=bos, eos=None, pad=pad, max_lengths=lengths, transforms=transforms)
 
 
-def _start(
-    shape: tuple[int, int],
-    max_length: int,
+def _extend(
+    step: Step[S],
+    state: S,
+    choose: Choose,
     *,
+    max_length: int,
     bos: int | None,
+    eos: int | None,
     pad: int,
-    prefix: Int[Array, "B P"] | None,
-    prefix_lengths: Int[Array, " B"] | None,
-) -> History:
-    """Returns a history of each sentence's prefix and then `pad`, the same for all hypotheses."""
-    batch = shape[0]
-    if prefix is None and prefix_lengths is not None:
-        raise ConfigError("prefix_lengths were given without a prefix")
-    prefix = jnp.zeros((batch, 0), jnp.int32) if prefix is None else prefix
-    if bos is None and prefix.shape[1] == 0:
-        raise ConfigError("without bos, the first token must come from a prefix; got none")
-    if prefix.shape[0] != batch or prefix.shape[1] > max_length:
-        raise ConfigError(f"prefix must be [B = {batch}, at most max_length = {max_length}], got {prefix.shape}")
-    size = prefix.shape[1]
-    lengths = jnp.full(batch, size) if prefix_lengths is None else jnp.clip(jnp.asarray(prefix_lengths), 0, size)
-    lengths = lengths if bos is not None else jnp.maximum(lengths, 1)
-    forced = jnp.arange(size)[None] < lengths[:, None]
-    tokens = jnp.full((batch, max_length), pad, jnp.int32)
-    tokens = tokens.at[:, :size].set(jnp.where(forced, prefix, pad).astype(jnp.int32))
-    tokens = jnp.broadcast_to(tokens[:, None], (*shape, max_length))
-    lengths = jnp.broadcast_to(lengths[:, None], shape).astype(jnp.int32)
-    return History(tokens, lengths, jnp.arange(batch, dtype=jnp.int32))
+    max_lengths: Int[Array, " B"] | None,
+    prefix: Prefix[S] | Int[Array, "B P"] | None,
+    forced_end: ForcedEnd,
+    transforms: Sequence[Transform],
+    narrow: Narrow[S] | None,
+) -> Hypotheses:
+    """Continues the prefix of each sentence by the tokens that `choose` picks: see `greedy`."""
+    start = begin(state, max_length, bos=bos, pad=pad, prefix=prefix)
+    shape = start.last.shape
+    repeated = lambda x: jnp.broadcast_to(x[:, None], shape)
+    token_limits = jnp.maximum(limits(max_lengths, max_length, shape[0]), start.forced)
+    ends = {"eos": eos, "forced_end": forced_end, "max_lengths": token_limits}
+    rules = _Rules(eos, pad, well_formed(transforms, bos=bos, pad=pad, **ends), narrow)
+    history = start.history(jnp.arange(shape[0], dtype=jnp.int32))
+    lengths = repeated(start.lengths)
+    return _unroll(step, start.state, choose, history, start.last, lengths, repeated(token_limits), rules)
 
 
 def _gumbel(key: jax.Array, size: int) -> Float[Array, " V"]:

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 import sacrebleu
 import sacremoses
+from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+
+_TOKENIZE_13A = Tokenizer13a()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +55,15 @@ def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> lis
         {name: round(metric.sentence_score(hypothesis, [reference]).score, 2) for name, metric in metrics.items()}
         for hypothesis, reference in zip(hypotheses, references, strict=True)
     ]
+
+
+def words_13a(text: str) -> list[str]:
+    """Returns the words of a text that `bleu` compares.
+
+    >>> words_13a("A dog runs.")
+    ['A', 'dog', 'runs', '.']
+    """
+    return _TOKENIZE_13A(text).split()
 
 
 def moses_bleu(hypotheses: Sequence[str], references: Sequence[str], *, language: str) -> Score:

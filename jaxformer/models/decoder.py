@@ -214,17 +214,46 @@ class Decoder(nnx.Module):
         """Returns the logits after T more tokens of each hypothesis, computed at once, as T times `step` does.
 
         Args:
-          lengths: the number of tokens of each hypothesis, from 1 to T, if they differ; what comes after them is
-            padding, which later tokens overwrite.
+          lengths: the number of tokens of each hypothesis, from 0 to T, if they differ; what comes after them is
+            padding, which later tokens overwrite. The logits of none are those of padding.
         """
+        return self._prefill(tokens, state, context, lengths, None)
+
+    def attending_step(
+        self, tokens: Int[Array, "B K"], state: DecoderState, context: Context
+    ) -> tuple[Float[Array, "B K V"], Float[Array, "B K S"], DecoderState]:
+        """Returns the logits of a `step`, the attention of these tokens to the memory, and the state.
+
+        It is the mean over the heads of the last layer, as in CTranslate2.
+
+        Raises:
+          ValueError: there is no cross-attention.
+        """
+        if context.memory[-1] is None:
+            raise ValueError("a decoder without cross-attention attends to no memory")
+        captured: Intermediates = {}
+        logits, state = self._prefill(tokens[..., None], state, context, None, captured)
+        mask = None if context.valid is None else masks.padding(context.valid)
+        return logits, captured["cross"].weights(mask=mask).astype(jnp.float32).mean(1), state
+
+    def _prefill(
+        self,
+        tokens: Array,
+        state: DecoderState,
+        context: Context,
+        lengths: Array | None,
+        captured: Intermediates | None,
+    ) -> tuple[Array, DecoderState]:
+        """See `prefill`; `captured` gets the cross-attention of the last layer."""
         length = state.caches[0].key.shape[2]
         positions = state.position[..., None] + jnp.arange(tokens.shape[2])[None, None]
         x = self.embeddings.step(tokens, positions)
         mask = None if context.valid is None else masks.padding(context.valid)
         given = {"positions": positions, "memory_mask": mask, "bias": None if self.bias is None else self.bias()}
         caches = []
-        for params, cache, memory in zip(context.layers, state.caches, context.memory, strict=True):
-            x, cache = self.stack.block(params).step(x, cache, memory, **given)
+        for i, (params, cache, memory) in enumerate(zip(context.layers, state.caches, context.memory, strict=True), 1):
+            kept = captured if i == len(context.layers) else None
+            x, cache = self.stack.block(params).step(x, cache, memory, **given, intermediates=kept)
             caches.append(cache)
         x, position = x.reshape(*tokens.shape, -1), state.position + tokens.shape[2]
         if lengths is not None:

@@ -179,6 +179,12 @@ class EncoderDecoder(nnx.Module):
         """Returns the logits after one more token of each hypothesis: see `Decoder.step`."""
         return self.decoder.step(tokens, state, context)
 
+    def attending_step(
+        self, tokens: Int[Array, "B K"], state: DecoderState, context: Context
+    ) -> tuple[Float[Array, "B K V"], Float[Array, "B K S"], DecoderState]:
+        """Returns the logits, the attention to the source and the state: see `Decoder.attending_step`."""
+        return self.decoder.attending_step(tokens, state, context)
+
     def prefill(
         self,
         tokens: Int[Array, "B K T"],

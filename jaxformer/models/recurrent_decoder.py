@@ -185,7 +185,7 @@ class RecurrentDecoder(nnx.Module):
         """Returns the logits after T more tokens of each hypothesis, and the state.
 
         Args:
-          lengths: the number of tokens of each hypothesis, from 1 to T, if they differ; the rest is padding.
+          lengths: the number of tokens of each hypothesis, from 0 to T, if they differ; the rest is padding.
         """
         x = self.embeddings.step(tokens, jnp.zeros_like(tokens)).reshape(*tokens.shape, -1)
         valid = None if lengths is None else jnp.arange(tokens.shape[2])[None, None] < lengths[..., None]
@@ -193,6 +193,20 @@ class RecurrentDecoder(nnx.Module):
         index = tokens.shape[2] - 1 if lengths is None else lengths - 1
         last = jnp.take_along_axis(outputs, jnp.broadcast_to(index, tokens.shape[:2])[None, ..., None], 0)[0]
         return self.logits(last), state
+
+    def attending_step(
+        self, tokens: Int[Array, "B K"], state: RecurrentDecoderState, context: RecurrentContext
+    ) -> tuple[Float[Array, "B K V"], Float[Array, "B K S"], RecurrentDecoderState]:
+        """Returns the logits after one more token of each hypothesis, its attention to the memory, and the state.
+
+        Raises:
+          ValueError: there is no attention.
+        """
+        x = self.embeddings.step(tokens[..., None], jnp.zeros_like(tokens[..., None])).reshape(*tokens.shape, -1)
+        outputs, weights, state = self._advance(x, state, context)
+        if weights is None:
+            raise ValueError("a decoder with a fixed context attends to no memory")
+        return self.logits(outputs), weights.astype(jnp.float32), state
 
     def _scan(
         self,

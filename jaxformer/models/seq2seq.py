@@ -159,6 +159,12 @@ class Seq2Seq(nnx.Module):
         """Returns the logits after one more token of each hypothesis: that row of the teacher-forced logits."""
         return self.prefill(tokens[..., None], state, context)
 
+    def attending_step(
+        self, tokens: Int[Array, "B K"], state: DecoderState, context: RecurrentContext
+    ) -> tuple[Float[Array, "B K V"], Float[Array, "B K S"], DecoderState]:
+        """Returns the logits, the attention to the source and the state: see `RecurrentDecoder.attending_step`."""
+        return self.decoder.attending_step(tokens, state, context)
+
     def prefill(
         self,
         tokens: Int[Array, "B K T"],

@@ -123,8 +123,12 @@ class Block(nnx.Module):
         positions: Int[Array, "B K T"],
         memory_mask: masks.Mask | None = None,
         bias: Bias | None = None,
+        intermediates: Intermediates | None = None,
     ) -> tuple[Float[Array, "B Q D"], KeyValueCache]:
-        """Computes T positions of K hypotheses (Q = K T), which equal those rows of the full forward pass."""
+        """Computes T positions of K hypotheses (Q = K T), which equal those rows of the full forward pass.
+
+        With `intermediates`, the arguments of cross-attention are kept there, under "cross".
+        """
         caches = [cache]
 
         def self_attention(y: Array) -> Array:
@@ -134,7 +138,7 @@ class Block(nnx.Module):
         x = self.arrangement(x, self_attention, self.attention_norm)
         if (cross := self.cross) is not None:
             # The hypotheses of a sentence take the place of the queries of a sequence, so they share one memory.
-            given = {"mask": memory_mask, "positions": positions.reshape(x.shape[:2])}
+            given = {"mask": memory_mask, "positions": positions.reshape(x.shape[:2]), "intermediates": intermediates}
             x = self.arrangement(x, lambda y: cross(y, _required(memory), **given), self.cross_norm)
         x = self.arrangement(x, self.feed_forward, self.feed_forward_norm)
         return x, caches[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import ClassVar
 
 from jaxformer.config import PLACE, at_least, check_numbers
@@ -38,6 +39,35 @@ class TuneConfig:
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplingConfig:
+    """The distribution from which a search draws tokens."""
+
+    temperature: float = 1.0
+    """Logits are divided by it before a token is drawn."""
+    top_k: int = 0
+    """Draw from this many of the most probable tokens; 0 for all."""
+    top_p: float = 1.0
+    """Draw from the most probable tokens that hold this probability together (nucleus sampling)."""
+    min_p: float = 0.0
+    """Draw from the tokens that are at least this many times as probable as the most probable one."""
+    no_repeat: int = 0
+    """No n-gram of this many tokens occurs twice; 0 allows it."""
+    seed: int = 0
+    """Draws are a function of the seed, the number of the text and the token's position."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "temperature", "top_k", "min_p", "no_repeat", "seed")
+        if not math.isfinite(self.temperature):
+            raise ValueError(f"temperature must be finite, got {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
+        if not self.min_p <= 1:
+            raise ValueError(f"min_p must be in [0, 1], got {self.min_p}")
+        if self.seed >= 2**32:
+            raise ValueError(f"seed must be less than 2**32, got {self.seed}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,14 @@
 
 import functools
 import io
+import json
 import sys
 
 import pytest
 
 from jaxformer.cli import generate
 from jaxformer.tasks.language_model import DecodeConfig, TextGenerator
+from jaxformer.tasks.language_model.generator import Continued
 from jaxformer.training import progress
 
 
@@ -17,9 +19,9 @@ class Echo(TextGenerator):
     def __init__(self):
         """A generator without a model."""
 
-    def generate(self, prompts, *, progress=None):
+    def continuations(self, prompts, *, n_best, first, cut, progress):
         progress(30)
-        return [f"{prompt} and so on" for prompt in prompts]
+        return [[Continued(f"{prompt} and so on{k or ''}", -1.5 - k) for k in range(n_best)] for prompt in prompts]
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +39,15 @@ def test_prompts_are_lines_of_standard_input(capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("été\nb\n".encode())))
     assert generate.main(["run"]) == 0
     assert capsys.readouterr().out == "été and so on\nb and so on\n"
+
+
+def test_several_continuations(capsys):
+    """With numbers and log-probabilities, or as JSON, of which a text with line breaks is still one line."""
+    assert generate.main(["run", "a\nb", "c", "--n-best", "2"]) == 0
+    assert capsys.readouterr().out.startswith("1\t-1.5000\ta\nb and so on\n1\t-2.5000\t")
+    assert generate.main(["run", "a\nb", "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["continuations"] == [{"text": "a\nb and so on", "log_prob": -1.5}]
 
 
 def test_long_texts_show_their_progress(capsys, monkeypatch):

@@ -1,6 +1,7 @@
 """Lines of standard input: numbered, decoded, and named where they are not UTF-8."""
 
 import io
+import os
 import sys
 
 import pytest
@@ -25,12 +26,37 @@ def give(monkeypatch, data):
 )
 def test_lines(monkeypatch, data, lines):
     give(monkeypatch, data)
-    assert list(standard_input()) == lines
+    assert [line for batch in standard_input() for line in batch] == lines
 
 
 def test_lines_before_a_bad_one_are_yielded(monkeypatch):
     give(monkeypatch, b"one\ntwo\xe9\n")
-    lines = standard_input()
-    assert next(lines) == (1, "one")
+    lines = standard_input(9)
+    assert next(lines) == [(1, "one")]
     with pytest.raises(DataError, match=r"standard input, line 2: not UTF-8 \(byte 0xe9\)"):
         next(lines)
+
+
+def test_lines_that_wait_come_together_and_none_is_held_back(monkeypatch):
+    """The first line comes while the stream is open and silent; then all that have come, as many as are taken."""
+    read, write = os.pipe()
+    monkeypatch.setattr(sys, "stdin", os.fdopen(read))
+    batches = standard_input(3)
+    os.write(write, b"one\nbeg")
+    assert next(batches) == [(1, "one")]
+    os.write(write, b"in\nthree\nfour\nfive\nlast")
+    assert next(batches) == [(2, "begin"), (3, "three"), (4, "four")]
+    assert next(batches) == [(5, "five")]
+    os.close(write)
+    assert next(batches) == [(6, "last")]
+    assert list(batches) == []
+    sys.stdin.close()
+
+
+def test_everything_in_a_file_waits(monkeypatch, tmp_path):
+    """Lines that do not fit in one read are one batch, too."""
+    lines = [str(i) * 40_000 for i in range(5)]
+    (tmp_path / "lines").write_text("\n".join(lines))
+    with (tmp_path / "lines").open() as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert [[text for _, text in batch] for batch in standard_input(4)] == [lines[:4], lines[4:]]

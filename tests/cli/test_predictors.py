@@ -27,9 +27,9 @@ def test_settings_are_split_off(arguments, rest, settings):
 @pytest.mark.parametrize(
     ("config", "command", "message"),
     [
-        (LanguageModelingConfig(), ["translate", "run", "a"], "commands are evaluate, generate"),
-        (LanguageModelingConfig(), ["inspect", "run", "--source", "a"], "commands are evaluate, generate"),
-        (TranslationConfig(), ["generate", "run", "a"], "commands are evaluate, translate, inspect"),
+        (LanguageModelingConfig(), ["translate", "run", "a"], "commands are evaluate, generate, score"),
+        (LanguageModelingConfig(), ["inspect", "run", "--source", "a"], "commands are evaluate, generate, score"),
+        (TranslationConfig(), ["generate", "run", "a"], "commands are evaluate, translate, inspect, score"),
         (TranslationConfig(), ["translate", "run", "--decode.beam_siez", "3", "a"], "did you mean 'decode.beam_size'?"),
         (TranslationConfig(), ["translate", "run", "--decode.beam_size", "0", "a"], "beam_size must be at least 1"),
     ],

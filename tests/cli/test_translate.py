@@ -1,6 +1,7 @@
 """``jaxformer translate``: sentences as arguments, from a file and from standard input."""
 
 import io
+import json
 import os
 import stat
 import sys
@@ -9,18 +10,32 @@ import threading
 import pytest
 
 from jaxformer.cli import translate
+from jaxformer.cli.main import main
+from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
-from jaxformer.tasks.translation import Translator
+from jaxformer.tasks import rundir
+from jaxformer.tasks.translation import DecodeConfig, TranslationConfig, Translator
+from jaxformer.tasks.translation.translator import Candidate
 
 
 class Echo(Translator):
     def __init__(self):
         """A translator without a model."""
 
-    def translate(self, sentences, *, first=1, progress=None):
+    decode = DecodeConfig(batch_size=2)
+    programs = ()
+
+    def candidates(self, sentences, *, n_best, first, prefixes, cut, progress):
         if "too long" in sentences:
             raise DataError(f"sentence {first + sentences.index('too long')} is too long")
-        return [sentence.upper() for sentence in sentences]
+        begun = prefixes or [""] * len(sentences)
+        return [
+            [Candidate(prefix + text.upper() + "!" * k, -0.5 - k, (4, 5), -1.0, (-0.25, -0.75)) for k in range(n_best)]
+            for prefix, text in zip(begun, sentences, strict=True)
+        ]
+
+    def together_with(self, others):
+        return self
 
 
 @pytest.fixture
@@ -78,3 +93,75 @@ def test_no_sentences_are_no_lines(echo, capsys, tmp_path):
     (tmp_path / "empty").touch()
     assert translate.main(["run", "--file", str(tmp_path / "empty")]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_what_is_printed(echo, capsys, monkeypatch):
+    """Number and score before a text of several, the score where it is asked for, and everything as JSON."""
+    monkeypatch.setattr(Echo, "tokenizer", Pieces(), raising=False)
+    monkeypatch.setattr(Echo, "alignments", lambda self, sources, targets: [[(0, 0), (1, 1)] for _ in sources])
+    assert translate.main(["run", "a dog", "--n-best", "2", "--alignments"]) == 0
+    assert capsys.readouterr().out == "1\t-0.5000\tA DOG\t0-0 1-1\n1\t-1.5000\tA DOG!\t0-0 1-1\n"
+    assert translate.main(["run", "a dog", "--scores", "--prefix", "Le "]) == 0
+    assert capsys.readouterr().out == "-0.5000\tLe A DOG\n"
+    assert translate.main(["run", "été", "b", "--json"]) == 0
+    one, other = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (one["number"], one["source"], other["number"]) == (1, "été", 2)
+    found = {"text": "ÉTÉ", "score": -0.5, "log_prob": -1.0, "tokens": ["4", "5"], "token_log_probs": [-0.25, -0.75]}
+    assert one["translations"] == [found]
+
+
+class Pieces:
+    special = SpecialTokens()
+
+    def pieces(self, ids):
+        return [str(token) for token in ids]
+
+
+def test_short_options_are_settings(monkeypatch):
+    """`--top-p .9` is `--decode.top_p .9`; what contradicts or has no meaning is one line."""
+    given = []
+    monkeypatch.setattr(translate, "configured", lambda options, settings: given.append(list(settings)))
+    monkeypatch.setattr(translate, "load", lambda options, config, command: Echo())
+    assert translate.main(["run", "--sample", "--top-p=.9", "a", "--seed", "1", "--no-repeat", "3"]) == 0
+    words = ["--decode.sample", "True", "--decode.top_p=.9", "--decode.seed", "1", "--decode.no_repeat", "3"]
+    assert given == [words]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--top-p .9", "top_p and min_p are for draws; add decode.sample True"),
+        ("--sample --top-p 0", "top_p must be in (0, 1], got 0.0"),
+        ("--sample --temperature 0", "decode.beam_size 1 is greedy search"),
+        ("--mbr 1", "mbr must be 0 or at least 2, got 1"),
+        ("--mbr 9 --decode.candidates beam", "mbr must be at most beam_size, 4, with candidates beam, got 9"),
+        ("--sample --decode.coverage_penalty .2", "coverage_penalty has no meaning for draws"),
+        ("--decode.length_penalty nan", "length_penalty must be at least 0, got nan"),
+        ("--decode.length_penalty inf", "length_penalty must be finite in float32, got inf"),
+        ("--decode.patience 2", "patience needs decode.stopping patience"),
+        ("--min-length 5 --decode.max_length 5", "min_length must be below max_length"),
+        ("--seed", "--seed needs a value"),
+    ],
+)
+def test_contradictions_are_one_line(tmp_path, capsys, arguments, message):
+    """Before anything is loaded, with exit code 2."""
+    rundir.claim(tmp_path / "run", "translation", TranslationConfig(), ())
+    assert main(["translate", str(tmp_path / "run"), "a dog", *arguments.split()]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert message in error
+
+
+def test_lines_that_wait_are_translated_together(echo, capsys, monkeypatch):
+    """As many as a batch has; their numbers go on."""
+    sizes = []
+    plain = Echo.candidates
+    monkeypatch.setattr(
+        Echo,
+        "candidates",
+        lambda self, texts, **options: (sizes.append((len(texts), options["first"])), plain(self, texts, **options))[1],
+    )
+    standard_input(monkeypatch, b"a\nb\nc\n")
+    assert translate.main(["run"]) == 0
+    assert capsys.readouterr().out == "A\nB\nC\n"
+    assert sizes == [(2, 1), (1, 3)]

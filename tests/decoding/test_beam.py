@@ -27,29 +27,16 @@ def search(step, state, beam_size, **options):
     return decoding.beam_search(step, state, beam_size=beam_size, **options)
 
 
-def padded(step):
-    """The same model with 40 more tokens that have no probability, for beams as wide as the vocabulary."""
-
-    def wrapped(tokens, state):
-        logits, state = step(tokens, state)
-        return jnp.pad(logits, ((0, 0), (0, 0), (0, 40)), constant_values=-1e9), state
-
-    return wrapped
-
-
 @pytest.mark.parametrize(
     ("length_penalty", "count_eos"), [(0.0, True), (0.6, True), (1.0, True), (0.6, False), (2.0, False)]
 )
 @pytest.mark.parametrize("seed", [0, 1])
 def test_wide_beam_is_exhaustive_search(seed, length_penalty, count_eos):
-    """D2: with a beam that holds every prefix the result is the best of all sequences.
-
-    27 prefixes are live before the last step; the vocabulary must be larger than the beam, so its logits are padded.
-    """
+    """D2: with a beam that holds every prefix, 27 before the last step, the result is the best of all sequences."""
     step, table = markov(seed)
     beam_size = 28
     penalty = length_penalty if count_eos else decoding.LengthPenalty(length_penalty, count_eos=False)
-    result = search(padded(step), start(beam_size), beam_size, length_penalty=penalty, exact_stop=True)
+    result = search(step, start(beam_size), beam_size, length_penalty=penalty, stopping="limit")
     for sentence in range(2):
         expected = enumerate_all(table, sentence, length_penalty=length_penalty, count_eos=count_eos)[:5]
         assert as_tuples(result, sentence)[:5] == [tokens for _, tokens in expected]
@@ -65,7 +52,7 @@ def test_transforms_are_exhaustive_search_among_what_they_leave(normalized):
         table = table.copy()
         table[..., 3] = -1e9
         table[:, :2, :, END] = -1e9
-    result = search(padded(step), start(28), 28, exact_stop=True, transforms=rules)
+    result = search(step, start(28), 28, stopping="limit", transforms=rules)
     for sentence in range(2):
         every = enumerate_all(table, sentence, length_penalty=1.0)
         expected = [pair for pair in every if 3 not in pair[1] and len(pair[1]) >= 3][:5]
@@ -133,7 +120,7 @@ def test_an_exact_stop_waits_for_what_can_still_win(count_eos):
     penalty = decoding.LengthPenalty(1.0, count_eos=count_eos)
     for exact, expected in ((False, [(3, END), (END,)]), (True, [(3, 4, END), (3, END)])):
         state = decoding.TreeState(jnp.zeros((1, 2), jnp.int32))
-        found = search(step, state, 2, max_length=6, length_penalty=penalty, exact_stop=exact)
+        found = search(step, state, 2, max_length=6, length_penalty=penalty, stopping="limit" if exact else "first")
         assert as_tuples(found, 0) == expected
 
 
@@ -209,7 +196,7 @@ def test_a_state_may_hold_what_hypotheses_share():
         return scores(first, total, tokens), SharedState(chosen, ancestry, number + 1)
 
     zeros = jnp.zeros((batch, beam_size), jnp.int32)
-    options = {"max_length": length, "length_penalty": 0.6, "exact_stop": True}
+    options = {"max_length": length, "length_penalty": 0.6, "stopping": "limit"}
     tree = decoding.TreeState({"first": zeros, "number": zeros, "total": zeros})
     expected = search(own, tree, beam_size, **options)
     empty = SharedState(
@@ -290,15 +277,18 @@ def test_one_program_for_equal_shapes():
         ({"beam_size": 3}, "holds 2 hypotheses"),
         ({"beam_size": 2, "length_penalty": -1.0}, "at least 0"),
         ({"beam_size": 2, "length_penalty": float("nan")}, "at least 0"),
-        ({"beam_size": 6}, "below the vocabulary"),
+        ({"beam_size": 2, "length_penalty": float("inf")}, "length_penalty must be at least 0 and finite, got inf"),
+        ({"beam_size": 2, "coverage_penalty": -0.5}, "coverage_penalty must be at least 0 and finite, got -0.5"),
+        ({"beam_size": 2, "coverage_penalty": 0.5}, "needs a state that is a CoverageState, got TreeState"),
+        ({"beam_size": 2, "stopping": "never"}, "stopping must be first, now, limit or a Patience, got 'never'"),
+        ({"beam_size": 2, "forced_end": "always"}, "forced_end must be one of scored, free, never, got 'always'"),
         ({"beam_size": 2, "max_length": 0}, "max_length must be at least 1, got 0"),
     ],
 )
 def test_bad_requests(options, message):
     step, _ = markov(0)
-    state = start(6 if options["beam_size"] == 6 else 2)
     with pytest.raises(ValueError, match=message):
-        search(step, state, **options)
+        search(step, start(2), **options)
 
 
 @pytest.mark.parametrize("method", ["greedy", "beam"])

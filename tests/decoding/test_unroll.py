@@ -110,8 +110,7 @@ def test_prefixes_of_different_lengths():
         step,
         start(2, batch=3),
         max_length=6,
-        prefix=jnp.asarray(prefix),
-        prefix_lengths=jnp.asarray(lengths),
+        prefix=decoding.Prefix(jnp.asarray(prefix), jnp.asarray(lengths)),
         **IDS,
     )
     for sentence in range(3):
@@ -128,7 +127,7 @@ def test_a_sentence_with_a_prefix_does_not_depend_on_its_batch():
     step, _ = markov(6, batch=3)
     prefix, lengths = jnp.array([[3, 4], [5, 0], [0, 0]]), jnp.array([2, 1, 0])
     options = {"max_length": 6, **IDS}
-    together = decoding.greedy(step, start(1, batch=3), prefix=prefix, prefix_lengths=lengths, **options)
+    together = decoding.greedy(step, start(1, batch=3), prefix=decoding.Prefix(prefix, lengths), **options)
     for sentence, length in enumerate(lengths.tolist()):
         own = {"prefix": prefix[sentence : sentence + 1, :length]} if length else {}
         alone = decoding.greedy(step, start(1, sentences=[sentence]), **own, **options)
@@ -174,7 +173,7 @@ def test_history_holds_what_was_chosen():
         return jnp.broadcast_to(jnp.arange(VOCAB, dtype=jnp.float32), (*tokens.shape, VOCAB)), state
 
     state = decoding.TreeState(jnp.zeros((2, 1)))
-    options = {"max_length": 4, "prefix": jnp.array([[4], [5]]), "prefix_lengths": jnp.array([1, 0]), **IDS}
+    options = {"max_length": 4, "prefix": decoding.Prefix(jnp.array([[4], [5]]), jnp.array([1, 0])), **IDS}
     result = decoding.greedy(stubborn, state, transforms=(NoRepeat(),), **options)
     assert result.tokens[:, 0].tolist() == [[4, 5, 3, END], [5, 4, 3, END]]
 
@@ -297,7 +296,7 @@ def test_64_bits_change_nothing():
 
     def run():
         step, _ = markov(7)
-        numbers = {"prefix": np.array([[3, 4], [4, 3]]), "prefix_lengths": np.array([2, 1])}
+        numbers = {"prefix": decoding.Prefix(np.array([[3, 4], [4, 3]]), np.array([2, 1]))}
         options = {"max_length": 5, "max_lengths": np.array([5, 4]), **IDS}
         sampled = decoding.sample(step, start(2), key=jax.random.key(0), **numbers, **options)
         beam = decoding.beam_search(step, start(2), beam_size=2, **options)
@@ -318,7 +317,7 @@ def test_one_program_for_every_prefix_key_and_limit():
     @jax.jit
     def run(key, prefix, prefix_lengths, max_lengths):
         traces.append(None)
-        options = {"prefix": prefix, "prefix_lengths": prefix_lengths, "max_lengths": max_lengths, **IDS}
+        options = {"prefix": decoding.Prefix(prefix, prefix_lengths), "max_lengths": max_lengths, **IDS}
         return decoding.sample(step, start(2), key=key, max_length=6, **options)
 
     for seed, lengths in ((0, [2, 0]), (1, [0, 1])):
@@ -332,7 +331,7 @@ def test_one_program_for_every_prefix_key_and_limit():
     [
         ({"prefix": jnp.zeros((2, 5), jnp.int32)}, r"at most max_length = 4\], got \(2, 5\)"),
         ({"prefix": jnp.zeros((3, 2), jnp.int32)}, r"\[B = 2, .* got \(3, 2\)"),
-        ({"prefix_lengths": jnp.array([1, 1])}, "prefix_lengths were given without a prefix"),
+        ({"forced_end": "maybe"}, "forced_end must be one of scored, free, never, got 'maybe'"),
         ({"bos": None}, "without bos, the first token must come from a prefix"),
         ({"bos": None, "prefix": jnp.zeros((2, 0), jnp.int32)}, "without bos, the first token must come from a prefix"),
         ({"max_length": 0}, "max_length must be at least 1, got 0"),

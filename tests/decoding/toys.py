@@ -20,9 +20,10 @@ def plain(step):
     return wrapped
 
 
-def markov(seed, *, steps=3, batch=2):
-    """A model whose logits depend on the step, the last token and the sentence."""
+def markov(seed, *, steps=3, batch=2, shift=0.0):
+    """A model whose logits depend on the step, the last token and the sentence; `shift` is added to those of END."""
     table = np.random.default_rng(seed).normal(size=(batch, steps, VOCAB, VOCAB)).astype(np.float32) * 1.5
+    table[..., END] += np.float32(shift)
 
     @plain
     def step(tokens, state):

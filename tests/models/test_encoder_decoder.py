@@ -215,6 +215,29 @@ def test_steps_without_a_source_mask():
     np.testing.assert_allclose(decode(small, TARGET[:, None], None)[:, 0], small.logits(), atol=3e-5)
 
 
+def test_steps_show_their_attention_to_the_source():
+    """The mean over the heads of the last layer's weights in the whole pass; logits and state are those of a step."""
+    small = model("post")
+
+    @quick
+    def run(params):
+        bound = small.net.bind(params)
+        context, state = bound.start(bound.encode(SOURCE, source_valid=SOURCE_VALID), beam_size=1, length=T)
+        rows = []
+        for t in range(2):
+            logits, _ = bound.step(TARGET[:, None, t], state, context)
+            attending, weights, state = bound.attending_step(TARGET[:, None, t], state, context)
+            rows.append((logits, attending, weights[:, 0]))
+        captured = bound.captured(SOURCE, TARGET, ("decoder.cross",), source_valid=SOURCE_VALID)["decoder.cross"]
+        layer = captured.layer(small.config.num_decoder_layers - 1)
+        return rows, layer.weights(mask=masks.padding(SOURCE_VALID)).mean(1)
+
+    rows, expected = run(small.params)
+    for t, (logits, attending, weights) in enumerate(rows):
+        np.testing.assert_allclose(attending, logits, atol=1e-6)
+        np.testing.assert_allclose(weights, expected[:, t], atol=1e-5)
+
+
 def test_steps_in_bfloat16():
     """The cache is bfloat16 then; rows agree to its precision."""
     small = Small(dataclasses.replace(CONFIGS["post"], compute_dtype="bfloat16"))

@@ -126,6 +126,29 @@ def test_a_reordered_state_is_that_of_the_parent(name):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("name", ["additive", "fed"])
+def test_steps_show_their_attention_to_the_source(name):
+    """The weights of the whole pass; a fixed context has none to show."""
+    model = small(name)
+
+    def run(params):
+        bound = model.net.bind(params)
+        context, state = bound.start(bound.encode(SOURCE, source_valid=SOURCE_VALID), beam_size=1, length=T)
+        logits, _ = bound.step(TARGET[:, :1], state, context)
+        attending, weights, _ = bound.attending_step(TARGET[:, :1], state, context)
+        captured = bound.captured(SOURCE, TARGET, ("decoder.cross",), source_valid=SOURCE_VALID)["decoder.cross"]
+        return logits, attending, weights[:, 0], captured.layer(0).weights()[:, 0, 0]
+
+    logits, attending, weights, expected = quick(run)(model.params)
+    near(attending, logits)
+    near(weights, expected)
+    fixed = small("none").net.bind(small("none").params)
+    context, state = fixed.start(fixed.encode(SOURCE), beam_size=1, length=T)
+    with pytest.raises(ValueError, match="fixed context attends to no memory"):
+        fixed.attending_step(TARGET[:, :1], state, context)
+
+
+@pytest.mark.full
 def test_dropout_follows_its_key_and_bfloat16_stays():
     options = {"dropout": 0.3, "state_dropout": 0.2, "num_decoder_layers": 2, "compute_dtype": "bfloat16"}
     net = pure(models.Seq2Seq, models.Seq2SeqConfig(V, V, d_model=8, d_hidden=6, **options))

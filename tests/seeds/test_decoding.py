@@ -106,7 +106,7 @@ def test_d3_a_case_where_greedy_loses():
         bos=1,
         eos=2,
         length_penalty=0.0,
-        exact_stop=True,
+        stopping="limit",
     )
     assert np.asarray(beam.tokens[0, 0]).tolist() == [4, 2, 0]
     assert float(beam.log_probs[0, 0]) > float(greedy.log_probs[0, 0])
@@ -132,7 +132,7 @@ def test_d4_where_the_order_flips(count_eos, flip):
         {"<s>": {"I": 0.378, "Me": 0.3024}} | path("I", "am", "a", "</s>") | path("Me", "too", "is", "student", "</s>")
     )
     for alpha, first in ((flip - 0.004, "I am a"), (flip + 0.004, "Me too is student")):
-        found = search(ends, length_penalty=decoding.LengthPenalty(alpha, count_eos=count_eos), exact_stop=True)
+        found = search(ends, length_penalty=decoding.LengthPenalty(alpha, count_eos=count_eos), stopping="limit")
         assert {words(found.tokens[0, k]) for k in range(2)} == {"I am a", "Me too is student"}
         assert words(found.tokens[0, 0]) == first
 

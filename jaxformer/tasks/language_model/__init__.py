@@ -13,9 +13,9 @@ from jaxformer.tasks.language_model.config import DecodeConfig as DecodeConfig
 from jaxformer.tasks.language_model.config import LanguageModelingConfig as LanguageModelingConfig
 
 if TYPE_CHECKING:
+    from jaxformer.tasks.language_model.generator import TextGenerator as TextGenerator
     from jaxformer.tasks.language_model.task import TASK as TASK
     from jaxformer.tasks.language_model.task import TextCorpus as TextCorpus
     from jaxformer.tasks.language_model.task import TextData as TextData
-    from jaxformer.tasks.language_model.task import TextGenerator as TextGenerator
 
-__getattr__ = lazy.members(__name__, {"task": "TASK TextCorpus TextData TextGenerator", "presets": ""})
+__getattr__ = lazy.members(__name__, {"task": "TASK TextCorpus TextData", "generator": "TextGenerator", "presets": ""})

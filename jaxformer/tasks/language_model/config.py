@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import ClassVar, Literal
 
 from jaxformer.config import PLACE, at_least
 from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.files import local_path
 from jaxformer.models.config import LanguageModelConfig
-from jaxformer.tasks.config import TaskConfig
+from jaxformer.tasks.config import SamplingConfig, TaskConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,24 +42,18 @@ class DataConfig:
         at_least(1 if self.tokenizer == "characters" else MIN_SUBWORDS, self, "vocab_size")
 
 
-@dataclasses.dataclass(frozen=True)
-class DecodeConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodeConfig(SamplingConfig):
     """Settings of the continuation of texts."""
 
     max_tokens: int = 200
     """Tokens to add to a prompt."""
     temperature: float = 0.8
     """Logits are divided by it before a token is drawn; 0 takes the most probable token."""
-    seed: int = 0
-    """Draws are a function of the seed, the prompt's number and the token's position."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         at_least(1, self, "max_tokens")
-        at_least(0, self, "temperature", "seed")
-        if not math.isfinite(self.temperature):
-            raise ValueError(f"temperature must be finite, got {self.temperature}")
-        if self.seed >= 2**32:
-            raise ValueError(f"seed must be less than 2**32, got {self.seed}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer import decoding, functional, models
+from jaxformer import functional, models
 from jaxformer.caches import data_cache
 from jaxformer.data.batch import Rows
 from jaxformer.data.pipeline import batches
@@ -26,7 +26,8 @@ from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks.base import Data, Keep, Network, Say
-from jaxformer.tasks.language_model.config import DecodeConfig, LanguageModelingConfig
+from jaxformer.tasks.language_model.config import LanguageModelingConfig
+from jaxformer.tasks.language_model.generator import TextGenerator
 from jaxformer.tasks.text import TextCorpus, TextTask
 from jaxformer.tasks.tokenizers import VOCAB_MULTIPLE, make_run_tokenizer
 from jaxformer.training.progress import Count
@@ -93,102 +94,11 @@ class LanguageModelNetwork(Network[DeviceBatch]):
         return "{} x {} tokens".format(*shape)
 
 
-@dataclasses.dataclass(frozen=True)
-class TextGenerator:
-    """A language model, its parameters and its tokenizer."""
-
-    net: Pure[models.LanguageModel, models.LanguageModelConfig]
-    params: Params
-    tokenizer: Tokenizer
-    decode: DecodeConfig
-    window: int
-    """The number of tokens that the model was trained to see at once."""
-    steps: tuple[int, ...] = ()
-    """The training steps whose parameters these are."""
-
-    def generate(self, prompts: Sequence[str], *, progress: Callable[[int], None] | None = None) -> list[str]:
-        """Returns each prompt with its continuation, at most `decode.max_tokens` tokens long.
-
-        A text that fills the window is continued from its last half; earlier tokens are forgotten.
-
-        Args:
-          progress: called with the number of new tokens after each window.
-
-        Raises:
-          TypeError: `prompts` is one text and not a sequence of texts.
-          DataError: a prompt holds characters that the vocabulary does not have.
-        """
-        if isinstance(prompts, str):  # each of its characters would be a prompt
-            raise TypeError("prompts must be a sequence of texts, got one text; write [text]")
-        ids = [self._encode(prompt) for prompt in prompts]
-        ends = [len(prompt_ids) + self.decode.max_tokens for prompt_ids in ids]
-        rounds = 0
-        while growing := [i for i, end in enumerate(ends) if len(ids[i]) < end]:
-            contexts = [ids[i][-self._kept(len(ids[i])) :] for i in growing]
-            for i, new_tokens in zip(growing, self._continue(contexts, growing, rounds), strict=True):
-                new_tokens = new_tokens[: ends[i] - len(ids[i])]
-                ids[i] += new_tokens
-                if progress is not None:
-                    progress(len(new_tokens))
-            rounds += 1
-        # An empty prompt was encoded as a line break, which is removed.
-        return [self.tokenizer.decode(text)[0 if prompt else 1 :] for prompt, text in zip(prompts, ids, strict=True)]
-
-    def _encode(self, prompt: str) -> list[int]:
-        ids = self.tokenizer.encode([prompt or "\n"])[0].tolist()
-        if self.tokenizer.special.unk in ids:
-            unknown = sorted({c for c in prompt if self.tokenizer.special.unk in self.tokenizer.encode([c])[0]})
-            raise DataError(f"the model's vocabulary has no {', '.join(map(repr, unknown))}")
-        return ids
-
-    def _kept(self, length: int) -> int:
-        """Returns the number of last tokens of a text that are read again: all if they fit, else half a window."""
-        return length if length < self.window else max(self.window // 2, 1)
-
-    def _continue(self, contexts: list[list[int]], indices: list[int], rounds: int) -> list[list[int]]:
-        """Returns new tokens of each context, up to the end of the window."""
-        pad = self.tokenizer.special.pad
-        prefix = np.full((1 << (len(contexts) - 1).bit_length(), self.window), pad, np.int32)
-        lengths = np.ones(len(prefix), np.int32)
-        for row, context in enumerate(contexts):
-            prefix[row, : len(context)], lengths[row] = context, len(context)
-        key = jax.random.fold_in(jax.random.key(self.decode.seed), rounds)
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(np.resize(indices, len(prefix))))
-        unused = range(self.tokenizer.vocab_size, self.net.config.vocab_size)
-        forbidden = (*sorted(self.tokenizer.special.ids), *unused)
-        tokens = _generate(self.net, self.decode.temperature, forbidden, pad, self.params, prefix, lengths, keys)
-        return [row[length:].tolist() for row, length in zip(np.asarray(tokens), lengths, strict=True)][: len(contexts)]
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _generate(net, temperature: float, forbidden: tuple[int, ...], pad: int, params: Params, prefix, lengths, keys):
-    """Returns tokens ``[B, window + 1]``: the prefixes, continued by what a window of tokens predicts."""
-    batch, window = prefix.shape
-    model = net.bind(params)
-    context, state = model.start(batch_size=batch, beam_size=1, length=window)
-    search = {
-        "max_length": window + 1,
-        "bos": None,
-        "eos": None,
-        "pad": pad,
-        "prefix": prefix,
-        "prefix_lengths": lengths,
-    }
-    transforms = [decoding.forbid(forbidden)]
-    step = lambda tokens, state: model.step(tokens, state, context)
-    if temperature == 0:
-        result = decoding.greedy(step, state, transforms=transforms, **search)
-    else:
-        transforms.append(decoding.temperature(temperature))
-        result = decoding.sample(step, state, key=keys, transforms=transforms, **search)
-    return result.tokens[:, 0]
-
-
 class LanguageModeling(TextTask[LanguageModelingConfig, DeviceBatch, TextGenerator]):
     """Prediction of the next token of a text."""
 
     name = "language_model"
-    commands = ("generate",)
+    commands = ("generate", "score")
     config = LanguageModelingConfig
 
     def split(self, config: LanguageModelingConfig, text: Text) -> TextCorpus:

@@ -32,7 +32,8 @@ from jaxformer.tasks.base import Data, Keep, Network, Say, Task
 from jaxformer.tasks.tokenizers import make_run_tokenizer, run_tokenizer
 from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
 from jaxformer.tasks.translation.corpora import Corpora, load_corpora
-from jaxformer.tasks.translation.translator import Net, Translator
+from jaxformer.tasks.translation.search import Net
+from jaxformer.tasks.translation.translator import Translator
 from jaxformer.training.progress import Count
 
 DeviceBatch = Batch[jax.Array]
@@ -145,7 +146,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
     """Translation between two languages."""
 
     name = "translation"
-    commands = ("translate", "inspect")
+    commands = ("translate", "inspect", "score")
     config = TranslationConfig
     figures: ClassVar[Mapping[str, bool]] = {"bleu": True}
 
@@ -235,7 +236,8 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         if not config.decode.validation_sentences:
             return {}
         pairs = data.validation_pairs(config.decode.validation_sentences)
-        greedy = dataclasses.replace(predictor, decode=dataclasses.replace(config.decode, beam_size=1))
+        plain = dataclasses.replace(config.decode, beam_size=1, sample=False, mbr=0, candidates="samples")
+        greedy = dataclasses.replace(predictor, decode=plain)
         return {"bleu": bleu(greedy.translate(pairs.source), pairs.target).value}
 
     def evaluate(

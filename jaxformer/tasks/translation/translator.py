@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from jaxformer import decoding, masks, models
-from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.tokenizer import Tokenizer
+from jaxformer import masks
+from jaxformer.data.segmentation import SPACE
+from jaxformer.data.tokenizer import ESCAPE, Tokenizer
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.evaluation.alignments import Link, strongest_links
+from jaxformer.inspection import attention_maps
 from jaxformer.inspection.attention_maps import PieceMap
-from jaxformer.modules.pure import Params, Pure
+from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
+from jaxformer.tasks.search import Scored
 from jaxformer.tasks.translation.config import DecodeConfig
+from jaxformer.tasks.translation.risk import expected_utilities
+from jaxformer.tasks.translation.search import Net, Options, Sources, pair_log_probs, search, static
 
 LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Padded source lengths: one program is compiled for each that occurs."""
@@ -29,18 +35,6 @@ LONGEST = 32 * LADDER[-1]
 _BREAKS = str.maketrans(dict.fromkeys("\0\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029", " "))
 """Characters that end a line or a column; a model whose tokens are bytes can produce them."""
 
-Net = Pure[models.EncoderDecoder, models.EncoderDecoderConfig] | Pure[models.Seq2Seq, models.Seq2SeqConfig]
-"""A translation model; both kinds have the same methods."""
-
-
-class SearchOptions(NamedTuple):
-    """The static part of a search: a program is compiled for each value."""
-
-    beam_size: int
-    max_length: int
-    length_penalty: float
-    special: SpecialTokens
-
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
@@ -49,6 +43,17 @@ class Candidate:
     text: str
     score: float
     tokens: tuple[int, ...]
+    log_prob: float = 0.0
+    """The sum of `token_log_probs`."""
+    token_log_probs: tuple[float, ...] = ()
+    """The log-probabilities of `tokens`, and of the end if it was reached; 0 for the tokens of a prefix."""
+
+
+class Member(NamedTuple):
+    """A further model of an ensemble."""
+
+    net: Net
+    params: Params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,15 +68,30 @@ class Translator:
     """The mesh whose devices share the sentences; None means one device."""
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are; several if they were averaged."""
+    others: tuple[Member, ...] = ()
+    """The further models of an ensemble, with the same tokenizer."""
+    programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
+    """The programs that were used, one for each number of sentences and padded length."""
 
-    def translate(
-        self, sentences: Sequence[str], *, first: int = 1, progress: Callable[[int], None] | None = None
-    ) -> list[str]:
+    def translate(self, sentences: Sequence[str], **options: Any) -> list[str]:
         """Returns the best translation of each sentence, in order; an empty one for a sentence of spaces.
 
         See `candidates` for the arguments and errors.
         """
-        return [best[0].text for best in self.candidates(sentences, first=first, progress=progress)]
+        return [best[0].text for best in self.candidates(sentences, **options)]
+
+    def together_with(self, others: Sequence[Translator]) -> Translator:
+        """Returns an ensemble of this model and others.
+
+        Raises:
+          ConfigError: a tokenizer is another one, or the settings of the search need a single model.
+        """
+        for number, other in enumerate(others, 2):
+            if other.tokenizer.fingerprint != self.tokenizer.fingerprint:
+                raise ConfigError(f"the models of an ensemble must have one tokenizer; that of model {number} differs")
+        if others and self.decode.coverage_penalty:
+            raise ConfigError("coverage_penalty needs the attention of a single model; leave it out of an ensemble")
+        return dataclasses.replace(self, others=tuple(Member(other.net, other.params) for other in others))
 
     def candidates(
         self,
@@ -79,37 +99,96 @@ class Translator:
         *,
         n_best: int = 1,
         first: int = 1,
+        prefixes: Sequence[str] | None = None,
+        cut: Callable[[str], None] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Candidate]]:
         """Returns the `n_best` translations of each sentence, best first.
 
         Args:
-          first: the number of the first sentence in error messages.
+          first: the number of the first sentence in error messages and for draws.
+          prefixes: the beginning of the translation of each sentence.
+          cut: is told of each sentence that is too long; only its beginning is then translated.
           progress: called with the number of sentences done after each batch.
 
         Raises:
           TypeError: `sentences` is one text and not a sequence of texts.
-          ConfigError: `n_best` is larger than the beam.
-          DataError: a sentence is longer than the model's positions.
+          ConfigError: `n_best` is larger than the beam; a prefix is as long as the longest translation.
+          DataError: a sentence is longer than the model's positions, and there is no `cut`.
         """
         if isinstance(sentences, str):  # each of its characters would be a sentence
             raise TypeError("sentences must be a sequence of texts, got one text; write [text]")
-        if not 1 <= n_best <= self.decode.beam_size:
-            raise ConfigError(f"n_best must be in [1, beam_size = {self.decode.beam_size}], got {n_best}")
-        eos = self.tokenizer.special.eos
-        tokens = [np.append(ids, eos) for ids in self.tokenizer.encode(list(sentences))]
-        self._check_lengths(tokens, first)
+        most = self.decode.mbr or (None if self.decode.draws else self.decode.beam_size)
+        if n_best < 1 or (most is not None and n_best > most):
+            name = "decode.mbr" if self.decode.mbr else "beam_size"
+            raise ConfigError(f"n_best must be in [1, {name} = {most}], got {n_best}")
+        tokens = self._tokens(sentences, first, cut)
+        words = self.tokenizer.encode(list(prefixes)) if prefixes else [np.zeros(0, np.int32)] * len(sentences)
         results: list[list[Candidate]] = [[Candidate("", 0.0, ())] * n_best for _ in sentences]
         # Sentences of similar length need the least padding. The sort is stable, so the result is reproducible.
         order = sorted((i for i, text in enumerate(sentences) if text.strip()), key=lambda i: len(tokens[i]))
+        limits = {i: self._limit(tokens[i], words[i], first + i) for i in order}
         for start in range(0, len(order), self._batch_size):
             indices = order[start : start + self._batch_size]
-            hypotheses = self._search([tokens[i] for i in indices])
-            for row, i in enumerate(indices):
-                results[i] = [self._candidate(hypotheses, row, rank) for rank in range(n_best)]
+            given = [(tokens[i], words[i], limits[i], first + i) for i in indices]
+            hypotheses = self._search(*map(list, zip(*given, strict=True)), num_samples=self.decode.mbr or n_best)
+            for i, best in zip(indices, self._ranked(hypotheses, len(indices)), strict=True):
+                results[i] = best[:n_best]
             if progress is not None:
                 progress(len(indices))
         return results
+
+    def score(
+        self, sources: Sequence[str], targets: Sequence[str], *, cut: Callable[[str], None] | None = None
+    ) -> list[Scored]:
+        """Returns the log-probability of every token of each given translation, and of its end.
+
+        An ensemble takes the mean of its models, as `decode.average` says.
+
+        Raises:
+          TypeError, DataError: see `candidates`.
+        """
+        if isinstance(sources, str) or isinstance(targets, str):
+            raise TypeError("sources and targets must be sequences of texts, got one text; write [text]")
+        pairs = list(zip(*(self._tokens(texts, 1, cut) for texts in (sources, targets)), strict=True))
+        order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]))
+        results: dict[int, Scored] = {}
+        nets = (self.net, *(member.net for member in self.others))
+        params = (self.params, *(member.params for member in self.others))
+        for start in range(0, len(order), self.decode.batch_size):
+            indices = order[start : start + self.decode.batch_size]
+            source, valid = self._padded([pairs[i][0] for i in indices])
+            labels, _ = self._padded([pairs[i][1] for i in indices])
+            target = np.concatenate([np.full_like(labels[:, :1], self.tokenizer.special.bos), labels[:, :-1]], 1)
+            found = np.asarray(pair_log_probs(nets, self.decode.average, params, source, valid, target, labels))
+            for row, i in enumerate(indices):
+                ids = pairs[i][1]
+                results[i] = Scored(tuple(self.tokenizer.pieces(ids)), tuple(found[row, : len(ids)].tolist()))
+        return [results[i] for i in range(len(pairs))]
+
+    def alignments(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[Link]]:
+        """Returns links between the words of each pair, by the head that aligns most: see `attention_maps`.
+
+        A word is what stands between spaces. A target word without a link has its largest weight on the source's end.
+        A pair with a side that is empty, or too long to be translated as a whole, has no links.
+
+        Raises:
+          ConfigError: the model has no attention.
+        """
+        longest = min(self._max_positions, LADDER[-1])
+        lengths = [[len(ids) + 1 for ids in self.tokenizer.encode(list(texts))] for texts in (sources, targets)]
+        sizes = zip(sources, targets, *lengths, strict=True)
+        pairs = [i for i, (*texts, s, t) in enumerate(sizes) if all(map(str.strip, texts)) and max(s, t) <= longest]
+        links: list[list[Link]] = [[] for _ in sources]
+        for i, attention in zip(
+            pairs, self.attentions(*([x[i] for i in pairs] for x in (sources, targets))), strict=True
+        ):
+            layer, head = attention_maps.most_aligned(attention)
+            source, target = (x[i].replace(SPACE, ESCAPE).split() for x in (sources, targets))
+            words = attention_maps.between_words(attention, source, target)
+            weights = attention_maps.select(words, layer=layer, head=head).weights[:-1]
+            links[i] = sorted(link for link in strongest_links(weights) if link[0] < len(source))
+        return links
 
     def attention(self, source: str, target: str | None = None) -> PieceMap:
         """Returns the cross-attention between a sentence and a translation of it, by default this model's own.
@@ -143,28 +222,45 @@ class Translator:
 
     def _padded(self, sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Returns tokens ``[B, S]`` and which of them are real, with S from the `LADDER` and B a power of 2."""
-        longest = max(len(ids) for ids in sequences)
-        size = min(next((step for step in LADDER if step >= longest), longest), self._max_positions)
-        tokens = np.full(
-            (1 << (len(sequences) - 1).bit_length(), max(size, longest)), self.tokenizer.special.pad, np.int32
-        )
+        size = self._step_of(max(len(ids) for ids in sequences))
+        tokens = np.full((1 << (len(sequences) - 1).bit_length(), size), self.tokenizer.special.pad, np.int32)
         valid = np.zeros(tokens.shape, bool)
         for row, ids in enumerate(sequences):
             tokens[row, : len(ids)], valid[row, : len(ids)] = ids, True
         return tokens, valid
 
-    def _check_lengths(self, tokens: list[np.ndarray], first: int) -> None:
-        for number, ids in enumerate(tokens, first):
-            if len(ids) > self._max_positions:
-                raise DataError(
-                    f"sentence {number} has {len(ids):,} tokens, but the model takes at most {self._max_positions:,}; "
-                    "split it"
-                )
+    def _tokens(self, sentences: Sequence[str], first: int, cut: Callable[[str], None] | None) -> list[np.ndarray]:
+        """Returns the tokens of each sentence with its end; the first ones of a sentence that is too long, if cut."""
+        eos = self.tokenizer.special.eos
+        tokens = [np.append(ids, eos) for ids in self.tokenizer.encode(list(sentences))]
+        longest = self._max_positions if cut is None else min(self._max_positions, LADDER[-1])
+        for i, ids in enumerate(tokens):
+            if len(ids) <= longest:
+                continue
+            about = f"sentence {first + i} has {len(ids):,} tokens"
+            if cut is None:
+                raise DataError(f"{about}, but the model takes at most {longest:,}; split it")
+            cut(f"{about}; only the first {longest:,} are translated")
+            tokens[i] = np.append(ids[: longest - 1], eos)
+        return tokens
+
+    def _limit(self, source: np.ndarray, prefix: np.ndarray, number: int) -> int:
+        """Returns the most tokens of a translation of these tokens, which begins with a prefix."""
+        decode = self.decode
+        limit = min(math.ceil(len(source) * decode.max_ratio) + decode.max_extra, self._max_positions)
+        limit = max(1, min(limit, decode.max_length or limit))
+        if len(prefix) >= limit:
+            raise ConfigError(
+                f"sentence {number}: the prefix has {len(prefix)} tokens, but a translation may have {limit} with its "
+                "end; shorten the prefix or raise decode.max_extra and decode.max_length"
+            )
+        return limit
 
     @property
     def _max_positions(self) -> int:
         """The length of the longest sequence that is translated; most models have no limit of their own."""
-        return self.net.config.length_limit or LONGEST
+        nets = (self.net, *(member.net for member in self.others))
+        return min(net.config.length_limit or LONGEST for net in nets)
 
     @property
     def _ways(self) -> int:
@@ -175,58 +271,68 @@ class Translator:
         """The number of sentences searched together: a multiple of the number of devices that share them."""
         return self.decode.batch_size + -self.decode.batch_size % self._ways
 
-    def _search(self, sources: list[np.ndarray]) -> Hypotheses:
-        longest = max(len(ids) for ids in sources)
-        size = min(next((step for step in LADDER if step >= longest), longest), self._max_positions)
-        num_rows = min(self._batch_size, 1 << (len(sources) - 1).bit_length())
+    def _search(
+        self,
+        sources: list[np.ndarray],
+        prefixes: list[np.ndarray],
+        limits: list[int],
+        numbers: list[int],
+        *,
+        num_samples: int,
+    ) -> Hypotheses:
+        decode, special = self.decode, self.tokenizer.special
+        num_rows = self._batch_size
+        while num_rows // 4 >= len(sources):
+            num_rows //= 4
         num_rows += -num_rows % self._ways
-        source = np.full((num_rows, size), self.tokenizer.special.pad, np.int32)
-        valid = np.zeros(source.shape, bool)
-        for row, ids in enumerate(sources):
-            source[row, : len(ids)], valid[row, : len(ids)] = ids, True
-        ratio, extra = self.decode.max_ratio, self.decode.max_extra
-        max_lengths = np.ceil(valid.sum(1) * ratio).astype(np.int32) + extra
-        max_length = min(int(np.ceil(size * ratio)) + extra, self._max_positions)
-        arrays = source, valid, max_lengths
+        size = self._step_of(max(map(len, sources)))
+        width = self._step_of(max(map(len, prefixes))) if any(map(len, prefixes)) else 0
+        max_length = min(math.ceil(size * decode.max_ratio) + decode.max_extra, self._max_positions)
+        max_length = max(1, min(max_length, decode.max_length or max_length))
+        rows = lambda *shape: np.zeros((num_rows, *shape), np.int32)
+        batch = Sources(rows(size) + special.pad, rows(size) > 0, rows() + 1, rows(), rows(width), rows(), rows())
+        batch.max_lengths[: len(limits)], batch.numbers[: len(limits)] = limits, numbers
+        for row, (ids, words) in enumerate(zip(sources, prefixes, strict=True)):
+            batch.tokens[row, : len(ids)], batch.valid[row, : len(ids)] = ids, True
+            batch.prefix[row, : len(words)], batch.prefix_lengths[row] = words, len(words)
+            least = max(decode.min_length, math.ceil(decode.min_ratio * len(ids)))
+            batch.min_lengths[row] = min(least + 1, limits[row])  # the end included
+        batch = batch._replace(prefix=batch.prefix[:, :max_length])
         if self.placement is not None:
             here = self.placement.rows_here(num_rows)
-            arrays = self.placement.assemble(tuple(x[here] for x in arrays))
-        options = SearchOptions(self.decode.beam_size, max_length, self.decode.length_penalty, self.tokenizer.special)
-        return jax.device_get(_search(self.net, options, self.placement, self.params, *arrays))
+            batch = self.placement.assemble(Sources(*(x[here] for x in batch)))
+        nets = (self.net, *(member.net for member in self.others))
+        params = (self.params, *(member.params for member in self.others))
+        options = Options(nets, static(decode), special, num_samples if decode.draws else decode.beam_size, max_length)
+        self.programs.add((options, num_rows, size, width))
+        return jax.device_get(search(options, self.placement, params, batch, jax.random.key(decode.seed)))
+
+    def _step_of(self, length: int) -> int:
+        """Returns the padded length of sequences: the next step of the `LADDER`."""
+        return max(length, min(next((step for step in LADDER if step >= length), length), self._max_positions))
+
+    def _ranked(self, hypotheses: Hypotheses, number: int) -> list[list[Candidate]]:
+        """Returns the candidates of the first sentences, best first: by score, or by their expected utility."""
+        ranks = range(hypotheses.tokens.shape[1])
+        found = [[self._candidate(hypotheses, row, rank) for rank in ranks] for row in range(number)]
+        if not self.decode.mbr:
+            return found
+        found = [candidates[: self.decode.mbr] for candidates in found]
+        utilities = expected_utilities([[c.text for c in candidates] for candidates in found], self.decode.utility)
+        scored = [
+            [dataclasses.replace(c, score=float(value)) for c, value in zip(candidates, values, strict=True)]
+            for candidates, values in zip(found, utilities, strict=True)
+        ]
+        return [sorted(candidates, key=lambda c: -c.score) for candidates in scored]
 
     def _candidate(self, hypotheses: Hypotheses, row: int, rank: int) -> Candidate:
-        ids = hypotheses.tokens[row, rank, : hypotheses.lengths[row, rank]]
-        ids = np.asarray(ids[ids != self.tokenizer.special.eos])
+        length = hypotheses.lengths[row, rank]
+        ids = hypotheses.tokens[row, rank, :length]
+        ids = ids[:-1] if length and ids[-1] == self.tokenizer.special.eos else ids
         text = self.tokenizer.decode(ids.tolist()).translate(_BREAKS)
-        return Candidate(text, float(hypotheses.scores[row, rank]), tuple(ids.tolist()))
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _search(
-    net: Net, options: SearchOptions, placement: Placement | None, params: Params, *arrays: jax.Array
-) -> Hypotheses:
-    """Returns the hypotheses, replicated on every device; each device searches for its rows."""
-    search = functools.partial(_search_rows, net, options)
-    if placement is None:
-        return search(params, *arrays)
-    return jax.lax.with_sharding_constraint(placement.under(search)(params, *arrays), placement.replicated)
-
-
-def _search_rows(net: Net, options: SearchOptions, params: Params, source: Any, valid: Any, max_lengths: Any):
-    model: Any = net.bind(params)
-    memory = model.encode(source, source_valid=valid)
-    context, state = model.start(memory, beam_size=options.beam_size, length=options.max_length)
-    return decoding.beam_search(
-        lambda tokens, state: model.step(tokens, state, context),
-        state,
-        beam_size=options.beam_size,
-        max_length=options.max_length,
-        bos=options.special.bos,
-        eos=options.special.eos,
-        pad=options.special.pad,
-        length_penalty=options.length_penalty,
-        max_lengths=max_lengths,
-    )
+        score, log_prob = float(hypotheses.scores[row, rank]), float(hypotheses.log_probs[row, rank])
+        own = hypotheses.token_log_probs[row, rank, :length].tolist()
+        return Candidate(text, score, tuple(ids.tolist()), log_prob, tuple(own))
 
 
 @functools.partial(jax.jit, static_argnums=0)

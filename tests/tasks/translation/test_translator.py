@@ -3,8 +3,10 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import sacrebleu
 
 from jaxformer import demo, models, pure, sharding
 from jaxformer.data.tokenizer import SubwordTokenizer
@@ -70,6 +72,164 @@ def test_every_device_has_a_sentence():
     seen = []
     dataclasses.replace(translator(), placement=ALL).translate(SENTENCES[:1] * 10, progress=seen.append)
     assert seen == [8, 2]
+
+
+def with_settings(one, **settings):
+    return dataclasses.replace(one, decode=dataclasses.replace(one.decode, **settings))
+
+
+def test_draws_with_a_prefix_and_lengths():
+    """A draw is a function of the seed and the sentence's number; prefix, lengths and repeats are as asked for."""
+    settings = {"sample": True, "top_p": 0.9, "min_length": 4, "max_length": 12, "no_repeat": 1, "seed": 3}
+    one, prefix = with_settings(translator(), **settings), "The "
+    together = one.candidates(SENTENCES, n_best=2, prefixes=[prefix] * 5)
+    alone = one.candidates([SENTENCES[3]], n_best=2, first=4, prefixes=[prefix])
+    assert [c.tokens for c in alone[0]] == [c.tokens for c in together[3]]
+    np.testing.assert_allclose([c.log_prob for c in alone[0]], [c.log_prob for c in together[3]], rtol=1e-4)
+    given = one.tokenizer.encode([prefix])[0].tolist()
+    drawn = [c for i in (0, 2, 3) for c in together[i]]
+    assert len({c.tokens for c in drawn}) == 6
+    for c in drawn:
+        assert list(c.tokens[: len(given)]) == given
+        assert 4 <= len(c.tokens) < 12
+        assert len(set(c.tokens)) == len(c.tokens)
+        assert len(c.token_log_probs) == len(c.tokens) + 1
+        np.testing.assert_allclose(sum(c.token_log_probs), c.log_prob, rtol=1e-4)
+    other = with_settings(one, seed=4).candidates(SENTENCES[3:4], n_best=2, first=4, prefixes=[prefix])
+    assert [c.tokens for c in other[0]] != [c.tokens for c in alone[0]]
+
+
+def test_a_prefix_that_leaves_no_room_is_refused():
+    with pytest.raises(ConfigError, match=r"sentence 2: the prefix has \d+ tokens, but a translation may have 12 with"):
+        with_settings(translator(), max_length=12).candidates(
+            SENTENCES[:1], first=2, prefixes=["The old man sees " * 9]
+        )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("utility", ["chrf", "bleu"])
+def test_the_least_risk_is_that_of_sacrebleu(utility):
+    """Scores are the mean utility with every candidate as reference, of draws and of a beam."""
+    metric = sacrebleu.CHRF() if utility == "chrf" else sacrebleu.BLEU(effective_order=True)
+    for settings in ({"mbr": 5, "candidates": "samples"}, {"mbr": 3, "candidates": "beam"}):
+        one = with_settings(translator(), utility=utility, **settings)
+        for best in (x for x in one.candidates(SENTENCES, n_best=settings["mbr"]) if x[0].text):
+            texts = [c.text for c in best]
+            expected = [np.mean([metric.sentence_score(text, [r]).score for r in texts]) for text in texts]
+            np.testing.assert_allclose([c.score for c in best], expected, rtol=1e-3, atol=1e-2)
+            assert expected == sorted(expected, reverse=True) or np.allclose(expected, sorted(expected, reverse=True))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("average", ["log", "probability"])
+def test_ensembles(average):
+    """Twins are one model; models of equal or other shapes choose by their mean, which `score` gives, too."""
+    one = with_settings(translator(), average=average)
+    twins = one.together_with([one])
+    for own, both in zip(one.candidates(SENTENCES), twins.candidates(SENTENCES), strict=True):
+        assert own[0].tokens == both[0].tokens
+        np.testing.assert_allclose(own[0].score, both[0].score, rtol=1e-4, atol=1e-6)
+    other = dataclasses.replace(one, params=one.net.init(jax.random.key(9)))
+    stacked = one.together_with([other])
+    config = dataclasses.replace(one.net.config, compute_dtype="float32", num_encoder_layers=2)
+    deeper = pure(models.EncoderDecoder, config)
+    several = one.together_with([dataclasses.replace(one, net=deeper, params=deeper.init(jax.random.key(9)))])
+    for ensemble in (stacked, several):
+        (found,) = ensemble.candidates([SENTENCES[0]], prefixes=["The "])
+        assert found[0].tokens != one.candidates([SENTENCES[0]], prefixes=["The "])[0][0].tokens
+        assert found[0].tokens[0] == one.tokenizer.encode(["The "])[0][0]
+    target = ["Le vieil homme."]
+    singles = [np.exp(x.score(SENTENCES[:1], target)[0].token_log_probs) for x in (one, other)]
+    together = stacked.score(SENTENCES[:1], target)[0].token_log_probs
+    if average == "probability":
+        np.testing.assert_allclose(np.exp(together), np.mean(singles, 0), rtol=1e-4)
+
+
+def test_an_ensemble_needs_one_tokenizer():
+    one = translator()
+    texts = [p.english for p in demo.generate(300)]
+    other = dataclasses.replace(one, tokenizer=SubwordTokenizer.train(texts, vocab_size=380))
+    with pytest.raises(ConfigError, match="must have one tokenizer; that of model 2 differs"):
+        one.together_with([other])
+    with pytest.raises(ConfigError, match="coverage_penalty needs the attention of a single model"):
+        with_settings(one, coverage_penalty=0.1).together_with([one])
+
+
+def test_scores_of_given_translations():
+    """Each token's log-probability is that of the whole pass, alone and beside longer pairs."""
+    one = translator()
+    targets = ["Le vieil homme.", "", "Elle chante.", "Pourquoi ?", "x"]
+    together = one.score(SENTENCES, targets)
+    special = one.tokenizer.special
+    for source, target, found in zip(SENTENCES, targets, together, strict=True):
+        given, said = ([*one.tokenizer.encode([text])[0].tolist(), special.eos] for text in (source, target))
+        pair = (jnp.asarray([ids], jnp.int32) for ids in (given, [special.bos, *said[:-1]]))
+        logits = one.net.apply(one.params, *pair)
+        expected = np.asarray(jax.nn.log_softmax(logits[0]))[np.arange(len(said)), said]
+        np.testing.assert_allclose(found.token_log_probs, expected, rtol=1e-4, atol=1e-5)
+        assert found.tokens[-1] == "</s>"
+        np.testing.assert_allclose(found.mean * len(said), found.log_prob, rtol=1e-6)
+
+
+ODD = [
+    "",
+    "  ",
+    "雨 ☂ é",
+    "a" * 10_000,
+    "👩‍👩‍👧‍👦🏳️‍🌈" * 3,
+    "مرحبا بالعالم",
+    "a\0b",
+    "\t\x1b[2J",
+    "a\u2028b\x85c",
+    "\ufeff",
+    "\ue000\u2581",
+]
+
+
+@pytest.mark.full
+def test_odd_sentences_are_lines_too():
+    """One line for each, whatever it holds; of one that is too long, the beginning is translated, and said so."""
+    one = translator()
+    said = []
+    found = with_settings(one, max_length=6).translate(ODD, cut=said.append)
+    assert len(found) == len(ODD)
+    assert not any(c in text for text in found for c in "\0\n\r\t\u2028\x85")
+    assert found[:2] == ["", ""]
+    assert said == [
+        f"sentence 4 has {len(one.tokenizer.encode([ODD[3]])[0]) + 1:,} tokens; only the first 1,024 are translated"
+    ]
+
+
+def test_programs_are_few_and_counted():
+    """Numbers of sentences are quarters of the batch, and lengths are steps of the ladder."""
+    one = with_settings(translator(beam_size=1), batch_size=16, max_length=3)
+    for number in (1, 2, 3, 4, 5, 9, 16):
+        one.translate(SENTENCES[:1] * number)
+    assert sorted(rows for _, rows, *_ in one.programs) == [1, 4, 16]
+
+
+@pytest.mark.full
+def test_coverage_changes_scores():
+    """A penalty of 0 is the plain search; one above lowers every score by the coverage of its own tokens."""
+    one = with_settings(translator(), max_length=4)  # too few to attend to all of the source
+    plain = one.candidates(SENTENCES[:1], n_best=3)[0]
+    covered = with_settings(one, coverage_penalty=1e-6).candidates(SENTENCES[:1], n_best=3)[0]
+    assert [c.tokens for c in plain] == [c.tokens for c in covered]
+    heavy = with_settings(one, coverage_penalty=1.0).candidates(SENTENCES[:1], n_best=3)[0]
+    assert all(c.score < c.log_prob / (len(c.tokens) + 1) - 1 for c in heavy)
+
+
+def test_alignments_link_words():
+    """Between the words of each text as spaces separate them; none for an empty one."""
+    one = translator()
+    found = one.alignments([SENTENCES[0], "", SENTENCES[2]], ["Le vieil homme.", "Rien", "Elle chante."])
+    assert found[1] == []
+    for links, source, target in (
+        (found[0], SENTENCES[0], "Le vieil homme."),
+        (found[2], SENTENCES[2], "Elle chante."),
+    ):
+        assert all(s < len(source.split()) and t < len(target.split()) for s, t in links)
+        assert len({t for _, t in links}) == len(links)
 
 
 def test_attention_rows_sum_to_one():

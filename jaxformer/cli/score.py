@@ -1,0 +1,93 @@
+"""``jaxformer score``."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import pathlib
+from collections.abc import Iterator, Sequence
+
+from jaxformer.cli.paths import output_file
+from jaxformer.cli.predictors import SETTINGS, add_run_options, configured, load, split_settings
+from jaxformer.errors import DataError
+
+EXAMPLES = """examples:
+  jaxformer score runs/en-de --source test.en --target test.de
+  paste test.en test.de | jaxformer score runs/en-de          pairs with a tab between them, as they come
+  jaxformer score lm --source my.txt --json                   a language model: log-probabilities of each token
+
+Each line of the result has the log-probability of the text, its end included, and the mean of a token.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints the log-probabilities of given translations, or of given texts."""
+    parser = argparse.ArgumentParser(
+        prog="jaxformer score",
+        usage="jaxformer score RUN [--source FILE [--target FILE]] [options]",
+        description="Scores given pairs with a translation model, or given texts with a language model.",
+        epilog=SETTINGS + EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_run_options(parser)
+    parser.add_argument("--source", type=pathlib.Path, help="a file of sentences, one a line; default: standard input")
+    parser.add_argument("--target", type=pathlib.Path, help="their translations, line by line")
+    parser.add_argument("--out", type=output_file, help="the file to write to, instead of printing")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line, with each token")
+    rest, settings = split_settings(arguments)
+    options = parser.parse_args(rest)
+    config = configured(options, settings)
+    pairs = config.task == "translation"
+    if (options.target is not None) != (pairs and options.source is not None):
+        parser.error("a translation model needs --source and --target, or neither; a language model has no --target")
+    from jaxformer.cli import runtime
+    from jaxformer.data.sources import read_lines
+    from jaxformer.files import write_text
+    from jaxformer.training.progress import print_line
+
+    given = [read_lines(path) for path in (options.source, options.target) if path is not None]
+    if len(given) == 2 and len(given[0]) != len(given[1]):
+        raise DataError(f"{options.source} has {len(given[0]):,} lines, but {options.target} has {len(given[1]):,}")
+    scorer = load(options, config, "score")
+    say = functools.partial(print_line, runtime.console())
+    lines = _lines(scorer, given, pairs, options.json, say)
+    if options.out:
+        write_text(options.out, "".join(f"{line}\n" for line in lines))
+        return 0
+    for line in lines:
+        print(line, flush=True)
+    return 0
+
+
+def _lines(scorer, given: list[list[str]], pairs: bool, as_json: bool, say) -> Iterator[str]:
+    """Yields a line for each pair or text."""
+    from jaxformer.cli.lines import standard_input
+
+    if given:
+        batches = [list(enumerate(zip(*given, strict=True), 1))] if given[0] else []
+    else:
+        batches = ([(number, _fields(number, text, pairs)) for number, text in batch] for batch in standard_input(64))
+    for batch in batches:
+        numbers, texts = zip(*batch, strict=True)
+        for number, scored in zip(numbers, scorer.score(*map(list, zip(*texts, strict=True)), cut=say), strict=True):
+            if as_json:
+                data = {"number": number, "log_prob": scored.log_prob, "mean": scored.mean}
+                data |= {"tokens": scored.tokens, "token_log_probs": scored.token_log_probs}
+                yield json.dumps(data, ensure_ascii=False)
+            else:
+                yield f"{scored.log_prob:.4f}\t{scored.mean:.4f}"
+
+
+def _fields(number: int, text: str, pairs: bool) -> tuple[str, ...]:
+    """Returns the texts of a line of standard input.
+
+    Raises:
+      DataError: there should be two, with a tab between them.
+    """
+    fields = tuple(text.split("\t")) if pairs else (text,)
+    if pairs and len(fields) != 2:
+        raise DataError(
+            f"standard input, line {number}: a source and a target with a tab between them, got {len(fields)}"
+        )
+    return fields

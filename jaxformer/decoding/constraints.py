@@ -1,0 +1,140 @@
+"""Transforms that look at the tokens so far, or at a list of words: no repeats, forbidden sequences, shortlists."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from jaxformer.decoding.transforms import History, Scores, Transform
+from jaxformer.errors import ConfigError
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _NoRepeat:
+    size: int = dataclasses.field(metadata={"static": True})
+    normalized: bool = dataclasses.field(metadata={"static": True})
+
+    def __call__(self, scores: Scores, history: History) -> Scores:
+        length, past = history.tokens.shape[2], self.size - 1
+        if length < self.size:
+            return scores
+        num_grams = length - past  # the n-gram i is tokens[i : i + n]; its last token may not come after its others
+        repeats = jnp.arange(num_grams)[None, None] + past < history.lengths[..., None]
+        for i in range(past):
+            index = jnp.maximum(history.lengths - past + i, 0)
+            now = jnp.take_along_axis(history.tokens, jnp.minimum(index, length - 1)[..., None], axis=-1)
+            repeats &= history.tokens[..., i : i + num_grams] == now
+        return _banned(scores, history.tokens[..., past:], repeats)
+
+
+def no_repeat(size: int, *, normalized: bool = True) -> Transform:
+    """Forbids every token that would complete an n-gram of `size` tokens that is already there (Paulus et al. 2018).
+
+    The tokens of a prefix count; `bos` does not.
+
+    Args:
+      normalized: see `forbid`; Hugging Face's `no_repeat_ngram_size` is True, CTranslate2's is False.
+
+    Raises:
+      ConfigError: `size` is below 1.
+
+    >>> import jax.numpy as jnp
+    >>> history = History(jnp.array([[[3, 1, 2, 3, 0]]]), jnp.array([[4]]), jnp.arange(1))
+    >>> no_repeat(2)(jnp.zeros((1, 1, 4)), history).tolist()
+    [[[0.0, -inf, 0.0, 0.0]]]
+    """
+    if size < 1:
+        raise ConfigError(f"no_repeat must be at least 1, got {size}")
+    return _NoRepeat(size, normalized)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _ForbidSequences:
+    heads: jax.Array  # int32 [W, P]: all tokens of each sequence but the last, preceded by -1
+    last: jax.Array  # int32 [W]
+    normalized: bool = dataclasses.field(metadata={"static": True})
+
+    def __call__(self, scores: Scores, history: History) -> Scores:
+        number, past = self.heads.shape
+        index = history.lengths[..., None] - past + jnp.arange(past)[None, None]
+        places = jnp.clip(index, 0, history.tokens.shape[2] - 1)
+        recent = jnp.take_along_axis(history.tokens, places, axis=-1)
+        recent = jnp.where(index >= 0, recent, -2)  # what is before the first token matches nothing
+        heads = self.heads[None, None]
+        completes = ((recent[:, :, None] == heads) | (heads == -1)).all(-1)
+        return _banned(scores, jnp.broadcast_to(self.last[None, None], (*recent.shape[:2], number)), completes)
+
+
+def forbid_sequences(sequences: Sequence[Sequence[int]], *, normalized: bool = True) -> Transform:
+    """Forbids the last token of each of `sequences` after its others, such as the tokens of a word.
+
+    A sequence of one token is forbidden everywhere. The tokens of a prefix count; `bos` does not.
+
+    Args:
+      normalized: see `forbid`; Hugging Face's `bad_words_ids` is True, CTranslate2's `suppress_sequences` is False.
+
+    Raises:
+      ConfigError: there is no sequence, one is empty, or an id is negative.
+
+    >>> import jax.numpy as jnp
+    >>> history = History(jnp.array([[[3, 1, 0]]]), jnp.array([[2]]), jnp.arange(1))
+    >>> forbid_sequences([[1, 2], [2, 3], [0]])(jnp.zeros((1, 1, 4)), history).tolist()
+    [[[-inf, 0.0, -inf, 0.0]]]
+    """
+    if not sequences or not all(len(sequence) for sequence in sequences):
+        raise ConfigError("forbidden sequences must have at least one token each, and there must be one; got none")
+    if min(min(sequence) for sequence in sequences) < 0:
+        raise ConfigError(f"forbidden tokens must not be negative, got {[list(sequence) for sequence in sequences]}")
+    past = max(len(sequence) for sequence in sequences) - 1
+    heads = np.full((len(sequences), past), -1, np.int32)
+    for row, sequence in zip(heads, sequences, strict=True):
+        row[past - len(sequence) + 1 :] = sequence[:-1]
+    last = np.asarray([sequence[-1] for sequence in sequences], np.int32)
+    return _ForbidSequences(jnp.asarray(heads), jnp.asarray(last), normalized)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Shortlist:
+    tokens: jax.Array  # int32 [B | 1, M]
+    normalized: bool = dataclasses.field(metadata={"static": True})
+
+    def __call__(self, scores: Scores, history: History) -> Scores:
+        tokens = self.tokens[history.sentences] if self.tokens.shape[0] > 1 else self.tokens
+        vocab_size = scores.shape[-1]
+        places = jnp.where(tokens < 0, vocab_size, tokens)  # negative indices would count from the end
+        rows = jnp.arange(tokens.shape[0])[:, None]
+        allowed = jnp.zeros((tokens.shape[0], vocab_size), bool).at[rows, places].set(True, mode="drop")
+        return jnp.where(allowed[:, None], scores, -jnp.inf)
+
+
+def shortlist(tokens: Int[Array, "*B M"], *, normalized: bool = False) -> Transform:
+    """Allows only the tokens of a list, such as the likely translations of the words of each sentence.
+
+    Args:
+      tokens: ids ``[M]`` for all sentences, or ``[B, M]`` for each; negative ones are padding. `eos` must be one.
+      normalized: see `forbid`; by default the tokens of the list share all probability, as in Marian's and
+        CTranslate2's shortlists.
+
+    >>> import jax.numpy as jnp
+    >>> history = History(jnp.zeros((1, 1, 1), jnp.int32), jnp.zeros((1, 1), jnp.int32), jnp.arange(1))
+    >>> shortlist(jnp.array([2, 0]))(jnp.zeros((1, 1, 4)), history).tolist()
+    [[[0.0, -inf, 0.0, -inf]]]
+    """
+    tokens = jnp.asarray(tokens, jnp.int32)
+    return _Shortlist(tokens[None] if tokens.ndim == 1 else tokens, normalized)
+
+
+def _banned(scores: Scores, tokens: Int[Array, "B K M"], where: Bool[Array, "B K M"]) -> Scores:
+    """Returns the scores with minus infinity for the tokens of each hypothesis where that is asked for."""
+    sentences = jnp.arange(scores.shape[0])[:, None, None]
+    hypotheses = jnp.arange(scores.shape[1])[None, :, None]
+    bounds = jnp.where(where, -jnp.inf, jnp.inf).astype(scores.dtype)
+    return scores.at[sentences, hypotheses, tokens].min(bounds, mode="drop")

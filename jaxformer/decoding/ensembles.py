@@ -1,0 +1,120 @@
+"""Several models that choose tokens together: their steps become one step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias, get_args
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxformer.decoding.api import Step
+from jaxformer.errors import ConfigError
+
+Average: TypeAlias = Literal["log", "probability"]
+"""The mean of the models' log-probabilities (a product of experts) or of their probabilities (a mixture)."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class EnsembleState:
+    """The states of the models of an ensemble, which take the same tokens."""
+
+    states: tuple[Any, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of sentences, B, and of hypotheses of each, K."""
+        return self.states[0].shape
+
+    def reorder(self, parents: jax.Array, /) -> EnsembleState:
+        """Replaces hypothesis k of sentence b with its hypothesis ``parents[b, k]``, in every model."""
+        return EnsembleState(tuple(state.reorder(parents) for state in self.states))
+
+    def take(self, sentences: jax.Array, /) -> EnsembleState:
+        """Selects sentences by index, with all their hypotheses."""
+        return EnsembleState(tuple(state.take(sentences) for state in self.states))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class StackedState:
+    """The states of models of equal shapes: one state whose leaves begin with a dimension of models."""
+
+    states: Any
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of sentences, B, and of hypotheses of each, K."""
+        return jax.tree.map(lambda leaf: leaf[0], self.states).shape
+
+    def reorder(self, parents: jax.Array, /) -> StackedState:
+        """Replaces hypothesis k of sentence b with its hypothesis ``parents[b, k]``, in every model."""
+        return StackedState(jax.vmap(lambda state: state.reorder(parents))(self.states))
+
+    def take(self, sentences: jax.Array, /) -> StackedState:
+        """Selects sentences by index, with all their hypotheses."""
+        return StackedState(jax.vmap(lambda state: state.take(sentences))(self.states))
+
+
+def ensemble(steps: Sequence[Step[Any]], *, average: Average = "probability") -> Step[EnsembleState]:
+    """Returns the step of several models with one vocabulary; its state is an `EnsembleState` of their states.
+
+    The scores are log-probabilities. With "log" they are means that a search normalizes, as it does every step.
+
+    Raises:
+      ConfigError: there is no model, or `average` is neither "log" nor "probability".
+
+    >>> import jax.numpy as jnp
+    >>> from jaxformer.decoding import TreeState
+    >>> coin = lambda p: lambda tokens, state: (jnp.log(jnp.array([[[p, 1 - p]]])), state)
+    >>> step = ensemble([coin(0.5), coin(0.9)])
+    >>> scores, _ = step(jnp.zeros((1, 1), jnp.int32), EnsembleState((TreeState(jnp.zeros((1, 1))),) * 2))
+    >>> [round(p, 3) for p in jnp.exp(scores)[0, 0].tolist()]
+    [0.7, 0.3]
+    """
+    _check(average)
+    if not steps:
+        raise ConfigError("an ensemble must have at least one model, got none")
+
+    def step(tokens: jax.Array, state: EnsembleState) -> tuple[jax.Array, EnsembleState]:
+        scores, states = zip(*(one(tokens, own) for one, own in zip(steps, state.states, strict=True)), strict=True)
+        return mean_log_probs(jnp.stack([x.astype(jnp.float32) for x in scores]), average), EnsembleState(states)
+
+    return step
+
+
+def stacked_ensemble(
+    step: Callable[[Any, jax.Array, Any], tuple[jax.Array, Any]], models: Any, *, average: Average = "probability"
+) -> Step[StackedState]:
+    """Returns the step of models of equal shapes, computed as one by ``jax.vmap``; its state is a `StackedState`.
+
+    Args:
+      step: ``step(model, tokens, state) -> (scores, state)`` of one model.
+      models: a pytree of what differs between the models (parameters, contexts), stacked: every leaf begins ``[M]``.
+
+    Raises:
+      ConfigError: `average` is neither "log" nor "probability".
+    """
+    _check(average)
+
+    def together(tokens: jax.Array, state: StackedState) -> tuple[jax.Array, StackedState]:
+        scores, states = jax.vmap(step, (0, None, 0))(models, tokens, state.states)
+        return mean_log_probs(scores.astype(jnp.float32), average), StackedState(states)
+
+    return together
+
+
+def _check(average: str) -> None:
+    if average not in get_args(Average):
+        raise ConfigError(f"average must be one of {', '.join(get_args(Average))}, got {average!r}")
+
+
+def mean_log_probs(scores: Float[Array, "M *B V"], average: Average) -> Float[Array, "*B V"]:
+    """Returns the mean of several models' log-probabilities, or the logarithm of that of their probabilities."""
+    log_probs = jax.nn.log_softmax(scores, axis=-1)
+    if average == "log":
+        return log_probs.mean(0)
+    return jax.nn.logsumexp(log_probs, axis=0) - jnp.log(jnp.float32(scores.shape[0]))

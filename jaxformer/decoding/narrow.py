@@ -1,0 +1,76 @@
+"""Batches that lose their finished sentences: a loop that continues with fewer rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, Self, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from jaxformer.decoding.api import Hypotheses, S, Step
+
+
+class Narrow(Protocol[S]):
+    """The step of some of the sentences: from their indices, ``int32 [B2]``, to a `Step` that has taken them.
+
+    For example ``lambda sentences: functools.partial(step, context.take(sentences))``.
+    """
+
+    def __call__(self, sentences: jax.Array, /) -> Step[S]: ...
+
+
+class Rows(Protocol):
+    """The progress of a search, one row for each sentence."""
+
+    def active(self) -> Bool[Array, " B"]:
+        """Returns True for each sentence that is not complete."""
+        ...
+
+    def take(self, sentences: jax.Array, /) -> Self:
+        """Selects sentences by index."""
+        ...
+
+    def result(self) -> Hypotheses:
+        """Returns the hypotheses so far."""
+        ...
+
+
+R = TypeVar("R", bound=Rows)
+
+Advance: TypeAlias = Callable[[R, Int[Array, " B"]], R]
+"""One step of the sentences with these numbers, the only ones that are left."""
+
+
+def run(rows: R, advance_with: Callable[[Step[S]], Advance[R]], step: Step[S], narrow: Narrow[S] | None) -> Hypotheses:
+    """Returns the hypotheses when all sentences are complete.
+
+    With `narrow`, sentences that are complete leave the batch as soon as three quarters of it are, so that one that
+    takes long does not keep the others' places busy. The program then holds one loop for each number of rows.
+
+    Args:
+      advance_with: returns one step of the search, by a step of the model.
+    """
+    batch = rows.active().shape[0]
+    sentences, found = jnp.arange(batch, dtype=jnp.int32), None
+    while True:
+        number = sentences.shape[0]
+        fewer = number // 4 if narrow is not None and number >= 8 else 0
+        advance = advance_with(step)
+        rows = jax.lax.while_loop(
+            lambda rows, fewer=fewer: rows.active().sum() > fewer,
+            lambda rows, advance=advance, sentences=sentences: advance(rows, sentences),
+            rows,
+        )
+        result = rows.result()
+        found = result if found is None else _put(found, sentences, result)
+        if narrow is None or not fewer:
+            return found
+        left = jnp.argsort(~rows.active(), stable=True)[:fewer]  # those that are not complete come first
+        rows, sentences = rows.take(left), sentences[left]
+        step = narrow(sentences)
+
+
+def _put(found: Hypotheses, sentences: jax.Array, result: Hypotheses) -> Hypotheses:
+    return jax.tree.map(lambda all_rows, some: all_rows.at[sentences].set(some), found, result)

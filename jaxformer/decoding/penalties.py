@@ -1,0 +1,157 @@
+"""The scores by which a beam ranks hypotheses, and the rules by which it stops.
+
+Search engines normalize by length in different ways and stop at different times, so that the same model gives other
+translations; ``docs/search.md`` compares them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxformer.decoding.api import State
+from jaxformer.errors import ConfigError
+
+S = TypeVar("S", bound=State)
+
+
+class Normalization(Protocol):
+    """A hypothesis' score from its log-probability and its number of tokens."""
+
+    def __call__(self, log_probs: jax.Array, lengths: jax.Array, *, ended: jax.Array | bool) -> jax.Array:
+        """Returns the scores of hypotheses of these numbers of tokens; `ended` is True where the last is `eos`.
+
+        A score must not fall if a hypothesis becomes longer at the same log-probability, which is at most 0.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthPenalty:
+    r"""The normalization of a hypothesis' log-probability by its length, :math:`\log p / L^\alpha`.
+
+    A sequence of `eos` alone has :math:`L = 1` either way. `eos` always counts in log p.
+
+    Raises:
+      ConfigError: the exponent is negative or not finite.
+
+    >>> import jax.numpy as jnp
+    >>> words = LengthPenalty(1.0, count_eos=False)
+    >>> words(jnp.float32(-6.0), jnp.int32(4), ended=jnp.array([True, False])).tolist()
+    [-2.0, -1.5]
+    """
+
+    exponent: float = 1.0
+    """:math:`\\alpha`: 0 favors short sequences, 1 is the mean log-probability of a token."""
+    count_eos: bool = True
+    """True if L counts `eos`; False if L is the number of words before it, as in textbooks whose sentences have no
+    `eos`."""
+
+    def __post_init__(self) -> None:
+        check_penalty("length_penalty", self.exponent)
+
+    def __call__(self, log_probs: jax.Array, lengths: jax.Array, *, ended: jax.Array | bool) -> jax.Array:
+        """Returns the scores of hypotheses of these numbers of tokens; `ended` is True where the last is `eos`."""
+        counted = lengths if self.count_eos else jnp.maximum(lengths - jnp.asarray(ended, lengths.dtype), 1)
+        return log_probs / counted.astype(jnp.float32) ** self.exponent
+
+
+@dataclasses.dataclass(frozen=True)
+class GNMTPenalty:
+    r"""The normalization of Wu et al. 2016 (equation 14), :math:`\log p / ((5 + L) / 6)^\alpha`; L counts `eos`.
+
+    Raises:
+      ConfigError: the exponent is negative or not finite.
+
+    >>> import jax.numpy as jnp
+    >>> GNMTPenalty(1.0)(jnp.float32(-6.0), jnp.array([1, 7]), ended=True).tolist()
+    [-6.0, -3.0]
+    """
+
+    exponent: float = 0.6
+
+    def __post_init__(self) -> None:
+        check_penalty("length_penalty", self.exponent)
+
+    def __call__(self, log_probs: jax.Array, lengths: jax.Array, *, ended: jax.Array | bool) -> jax.Array:
+        """Returns the scores of hypotheses of these numbers of tokens."""
+        del ended
+        return log_probs / ((5 + lengths.astype(jnp.float32)) / 6) ** self.exponent
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CoverageState(Generic[S]):
+    """A model's state with the attention that each source token has received so far, for a `coverage_penalty`.
+
+    A step adds the attention weights of its token to `attended`:
+    ``decoding.CoverageState(inner, state.attended + weights)``.
+    """
+
+    state: S
+    attended: jax.Array  # float32 [B, K, S]: sums over tokens; 1 at padding
+
+    @classmethod
+    def start(cls, state: S, valid: Bool[Array, "B S"]) -> CoverageState[S]:
+        """Returns the state before the first token; `valid` is True where a source token is real."""
+        attended = jnp.broadcast_to(~valid[:, None], (*state.shape, valid.shape[1])).astype(jnp.float32)
+        return cls(state, attended)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of sentences, B, and of hypotheses of each, K."""
+        return self.state.shape
+
+    def reorder(self, parents: jax.Array, /) -> CoverageState[S]:
+        """Replaces hypothesis k of sentence b with its hypothesis ``parents[b, k]``."""
+        attended = jnp.take_along_axis(self.attended, parents[..., None], axis=1)
+        return CoverageState(self.state.reorder(parents), attended)
+
+    def take(self, sentences: jax.Array, /) -> CoverageState[S]:
+        """Selects sentences by index, with all their hypotheses."""
+        return CoverageState(self.state.take(sentences), self.attended[sentences])
+
+    def coverage(self) -> Float[Array, "B K"]:
+        r"""Returns :math:`\sum_s \log \min(\sum_t a_{ts}, 1)`, Wu et al. 2016, equation 14."""
+        covered = jnp.clip(self.attended, float(jnp.finfo(jnp.float32).tiny), 1)
+        return jnp.log(covered).sum(-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Patience:
+    """The rule to stop when ``factor * K`` hypotheses have finished; the best K of them are returned.
+
+    CTranslate2's `patience` (Kasai et al. 2022). A factor of 1 is the rule "first".
+
+    Raises:
+      ConfigError: the factor is not positive and finite.
+    """
+
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.factor < math.inf:
+            raise ConfigError(f"patience must be positive and finite, got {self.factor}")
+
+    def needed(self, beam_size: int) -> int:
+        """Returns the number of finished hypotheses at which the search of a sentence stops."""
+        return max(1, round(self.factor * beam_size))
+
+
+Stopping: TypeAlias = Literal["first", "now", "limit"] | Patience
+"""The rule by which the search of a sentence stops: see `beam_search`."""
+
+
+def check_penalty(name: str, value: float) -> None:
+    """Checks that a penalty is at least 0 and finite.
+
+    Raises:
+      ConfigError: it is not.
+    """
+    if not 0 <= value < math.inf:  # nor NaN
+        raise ConfigError(f"{name} must be at least 0 and finite, got {value}")

@@ -1,0 +1,92 @@
+"""Forced first tokens of sequences, and the point from which a search continues after them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Generic, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from jaxformer.decoding.api import S, check_state
+from jaxformer.decoding.transforms import History
+from jaxformer.errors import ConfigError
+
+
+class Read(Protocol[S]):
+    """Reads several tokens of each hypothesis at once: tokens ``[B, K, P]``, the state, and the numbers of tokens.
+
+    ``int32 [B, K]``, from 0 to P, are the tokens that count of each hypothesis; what comes after them is padding.
+    """
+
+    def __call__(self, tokens: jax.Array, state: S, lengths: jax.Array, /) -> S: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Prefix(Generic[S]):
+    """Forced first tokens of the sequences of each sentence.
+
+    They are part of `Hypotheses.tokens` and count in lengths and limits, but not in log-probabilities. An `eos` among
+    them ends nothing. A sentence whose prefix reaches its limit gets no other token.
+    """
+
+    tokens: jax.Array
+    """``int32 [B, P]``"""
+    lengths: jax.Array | None = None
+    """The tokens of each prefix, ``int [B]``; all P by default."""
+    read: Read[S] | None = None
+    """Computes the state after a prefix at once, such as
+    ``lambda tokens, state, lengths: model.prefill(tokens, state, context, lengths=lengths)[1]``; by default the search
+    takes one step for each token."""
+
+
+class Start(NamedTuple, Generic[S]):
+    """The point from which a search chooses tokens, or is forced to."""
+
+    tokens: jax.Array  # int32 [B, K, T]: the prefix, then pad
+    forced: jax.Array  # int32 [B]: tokens of the prefix
+    lengths: jax.Array  # int32 [B]: tokens of `tokens` before the one that the next step will choose
+    last: jax.Array  # int32 [B, K]: the token that the next step takes
+    state: S
+
+    def history(self, sentences: jax.Array) -> History:
+        """Returns the forced tokens as a history."""
+        lengths = jnp.broadcast_to(self.forced[:, None], self.last.shape)
+        return History(self.tokens, lengths, sentences)
+
+
+def begin(
+    state: S, max_length: int, *, bos: int | None, pad: int, prefix: Prefix[S] | Int[Array, "B P"] | None
+) -> Start[S]:
+    """Returns the start of a search, after its prefix if that can be read at once.
+
+    Raises:
+      ConfigError: the prefix is longer than `max_length`, or is missing although there is no `bos`.
+    """
+    batch, num_hypotheses = shape = check_state(state)
+    if prefix is None:
+        prefix = Prefix(jnp.zeros((batch, 0), jnp.int32))
+    elif not isinstance(prefix, Prefix):
+        prefix = Prefix(prefix)
+    size = prefix.tokens.shape[1]
+    if bos is None and size == 0:
+        raise ConfigError("without bos, the first token must come from a prefix; got none")
+    if prefix.tokens.shape[0] != batch or size > max_length:
+        raise ConfigError(f"prefix must be [B = {batch}, at most max_length = {max_length}], got {prefix.tokens.shape}")
+    given = jnp.full(batch, size) if prefix.lengths is None else jnp.clip(jnp.asarray(prefix.lengths), 0, size)
+    forced = (given if bos is not None else jnp.maximum(given, 1)).astype(jnp.int32)
+    inside = jnp.arange(size)[None] < forced[:, None]
+    words = jnp.where(inside, prefix.tokens, pad).astype(jnp.int32)
+    first = [] if bos is None else [jnp.full((batch, 1), bos, jnp.int32)]
+    sequence = jnp.concatenate([*first, words], 1)  # of what the model reads
+    repeated = lambda x: jnp.broadcast_to(x[:, None], (batch, num_hypotheses, *x.shape[1:]))
+    unread = jnp.full(batch, 0 if bos is not None else 1, jnp.int32)
+    if prefix.read is None or sequence.shape[1] == 1:
+        lengths, last = unread, sequence[:, 0]
+    else:
+        number = forced - unread
+        state = prefix.read(repeated(sequence[:, :-1]), state, repeated(number))
+        lengths, last = forced, jnp.take_along_axis(sequence, number[:, None], axis=1)[:, 0]
+    tokens = jnp.full((*shape, max_length), pad, jnp.int32).at[:, :, :size].set(repeated(words))
+    return Start(tokens, forced, lengths, repeated(last), state)

@@ -1,0 +1,46 @@
+"""Minimum Bayes risk of translations: the utility that texts expect from one another, computed on the device."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import jax
+import numpy as np
+
+from jaxformer import decoding
+from jaxformer.evaluation.scores import words_13a
+
+_SIZES = tuple(2**i for i in range(4, 20))
+"""The padded numbers of units: one program is compiled for each that occurs."""
+
+
+def expected_utilities(texts: Sequence[Sequence[str]], utility: Literal["chrf", "bleu"]) -> np.ndarray:
+    """Returns the mean utility of every candidate if each candidate of its sentence is the reference, ``[B, K]``.
+
+    Utilities are sacrebleu's of sentences, from 0 to 100: chrF2, or BLEU without the orders that a text is too short
+    for.
+
+    Args:
+      texts: K candidates of each of B sentences.
+    """
+    split: Callable[[str], Sequence[str]] = words_13a if utility == "bleu" else lambda text: "".join(text.split())
+    units = [[split(text) for text in candidates] for candidates in texts]
+    longest = max((len(one) for candidates in units for one in candidates), default=1)
+    size = next(step for step in _SIZES if step >= longest)
+    ids = np.zeros((len(units), len(units[0]), size), np.int32)
+    lengths = np.zeros(ids.shape[:2], np.int32)
+    for b, candidates in enumerate(units):
+        number_of: dict[str, int] = {}
+        for k, one in enumerate(candidates):
+            ids[b, k, : len(one)] = [number_of.setdefault(unit, len(number_of)) for unit in one]
+            lengths[b, k] = len(one)
+    return np.asarray(_expected(utility, ids, lengths))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _expected(utility: str, ids: jax.Array, lengths: jax.Array) -> jax.Array:
+    compute = decoding.chrf_utilities if utility == "chrf" else decoding.bleu_utilities
+    # One sentence at a time: its n-grams are counted in a table of K x K T entries.
+    return jax.lax.map(lambda given: decoding.minimum_bayes_risk(compute(*given)), (ids, lengths))

@@ -1,0 +1,89 @@
+"""Each rule over the tokens so far against a search through Python lists."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import decoding
+
+B, K, V, T = 3, 4, 7, 9
+RANDOM = np.random.default_rng(0)
+TOKENS = RANDOM.integers(0, V, (B, K, T)).astype(np.int32) % 3 + RANDOM.integers(0, 2, (B, K, T)).astype(np.int32)
+LENGTHS = np.array([[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 9, 5]], np.int32)
+HISTORY = decoding.History(jnp.asarray(TOKENS), jnp.asarray(LENGTHS), jnp.arange(B))
+SCORES = RANDOM.normal(size=(B, K, V)).astype(np.float32)
+
+
+def banned(transform, history=HISTORY):
+    """The banned tokens of each hypothesis; other scores are unchanged, and all is the same under jit."""
+    result = np.asarray(transform(jnp.asarray(SCORES), history))
+    traced = np.asarray(jax.jit(lambda t, s, h: t(s, h))(transform, jnp.asarray(SCORES), history))
+    np.testing.assert_array_equal(result, traced)
+    kept = np.isfinite(result)
+    np.testing.assert_array_equal(result[kept], SCORES[kept])
+    return [[set(np.flatnonzero(~row).tolist()) for row in rows] for rows in kept]
+
+
+def pasts():
+    return [[tuple(TOKENS[b, k, : LENGTHS[b, k]].tolist()) for k in range(K)] for b in range(B)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, T, T + 1])
+def test_no_repeat(size):
+    """A token is banned if it completes an n-gram that has occurred; what stands behind the length is no past."""
+
+    def expected(past):
+        grams = {past[i : i + size] for i in range(len(past) - size + 1)}
+        return {t for t in range(V) if len(past) >= size - 1 and (*past, t)[len(past) + 1 - size :] in grams}
+
+    found = banned(decoding.no_repeat(size))
+    assert found == [[expected(past) for past in row] for row in pasts()]
+    assert any(any(row) for row in found) == (size <= 3)
+
+
+def test_forbid_sequences():
+    """The last token of each is banned after its others; also where the sequence is longer than the past."""
+    sequences = [[5], [1, 2], [2, 2, 1], [1, 1, 1, 6], [0, 1, 2, 3, 1, 2, 0, 1, 4]]
+
+    def expected(past):
+        return {s[-1] for s in sequences if len(past) >= len(s) - 1 and past[len(past) - len(s) + 1 :] == tuple(s[:-1])}
+
+    found = banned(decoding.forbid_sequences(sequences))
+    assert found == [[expected(past) for past in row] for row in pasts()]
+    assert len({frozenset(one) for row in found for one in row}) > 2
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
+def test_shortlists_of_each_sentence(order):
+    """A list follows its sentence to another row, and negative ids are padding."""
+    allowed = [{1, 4}, {2}, {0, 5, 6}]
+    lists = jnp.array([[1, 4, -1], [2, -1, -1], [0, 5, 6]])
+    history = decoding.History(HISTORY.tokens, HISTORY.lengths, jnp.array(order))
+    found = banned(decoding.shortlist(lists), history)
+    assert found == [[set(range(V)) - allowed[sentence]] * K for sentence in order]
+    assert banned(decoding.shortlist(jnp.array([3, -1])), history) == [[set(range(V)) - {3}] * K] * B
+
+
+def test_the_sides_of_normalization():
+    """Hugging Face bans after log-softmax, CTranslate2 before; a shortlist shares all probability."""
+    assert decoding.no_repeat(2).normalized
+    assert not decoding.no_repeat(2, normalized=False).normalized
+    assert decoding.forbid_sequences([[1]]).normalized
+    assert not decoding.shortlist(jnp.array([1])).normalized
+    rule = decoding.chain(decoding.shortlist(jnp.array([1, 3])))
+    np.testing.assert_allclose(np.exp(rule(jnp.asarray(SCORES), HISTORY)).sum(-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: decoding.no_repeat(0), "no_repeat must be at least 1, got 0"),
+        (lambda: decoding.forbid_sequences([]), "at least one token each, and there must be one; got none"),
+        (lambda: decoding.forbid_sequences([[1], []]), "at least one token each"),
+        (lambda: decoding.forbid_sequences([[1, -2]]), r"must not be negative, got \[\[1, -2\]\]"),
+    ],
+)
+def test_bad_settings(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

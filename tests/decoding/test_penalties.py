@@ -1,0 +1,74 @@
+"""Normalizations by length, coverage of the source, and patience."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import decoding
+from tests.decoding.toys import BEGIN, END, VOCAB, as_tuples
+
+VALID = jnp.array([[True, True, True], [True, True, False]])
+
+
+def attending():
+    """Words 3, 4 and 5 attend to one source token each, END to all; the table prefers to say 3 again and again."""
+    attention = np.full((VOCAB, 3), 1 / 3, np.float32)
+    attention[3:6] = np.eye(3) * 0.9 + 0.1 / 3
+
+    def step(tokens, state):
+        logits = jnp.log(jnp.array([1e-9, 1e-9, 0.25, 0.4, 0.25, 0.1]))
+        weights = jnp.where(VALID[state.state.tree], jnp.asarray(attention)[tokens], 0.0)
+        weights = jnp.where((tokens == BEGIN)[..., None], 0.0, weights)
+        return jnp.broadcast_to(logits, (*tokens.shape, VOCAB)), decoding.CoverageState(
+            state.state, state.attended + weights
+        )
+
+    sentences = jnp.broadcast_to(jnp.arange(2)[:, None], (2, 4))
+    return step, decoding.CoverageState.start(decoding.TreeState(sentences), VALID), attention
+
+
+def test_coverage_is_summed_along_each_hypothesis():
+    """A finished hypothesis' score has the coverage of its own tokens; padding of the source never counts."""
+    step, state, attention = attending()
+    options = {"beam_size": 4, "max_length": 4, "bos": BEGIN, "eos": END, "length_penalty": 0.5}
+    plain = decoding.beam_search(step, state, **options)
+    found = decoding.beam_search(step, state, coverage_penalty=0.7, **options)
+    assert as_tuples(found, 0) != as_tuples(plain, 0)
+    for sentence in range(2):
+        for k, tokens in enumerate(as_tuples(found, sentence)):
+            attended = (attention[list(tokens[:-1])] * np.asarray(VALID[sentence])).sum(0)[np.asarray(VALID[sentence])]
+            coverage = np.log(np.clip(attended, np.finfo(np.float32).tiny, 1)).sum()
+            expected = found.log_probs[sentence, k] / len(tokens) ** 0.5 + 0.7 * coverage
+            np.testing.assert_allclose(found.scores[sentence, k], expected, rtol=1e-5)
+
+
+def test_a_coverage_state_follows_its_hypotheses():
+    _, state, _ = attending()
+    state = decoding.CoverageState(state.state, jnp.arange(24.0).reshape(2, 4, 3))
+    assert state.shape == (2, 4)
+    again = state.reorder(jnp.array([[3, 3, 0, 1]] * 2)).take(jnp.array([1]))
+    assert again.attended[0, :, 0].tolist() == [21, 21, 12, 15]
+    assert again.state.tree.tolist() == [[1, 1, 1, 1]]
+
+
+def test_gnmt_counts_from_five():
+    scores = decoding.GNMTPenalty(0.6)(jnp.float32(-8), jnp.array([1, 10]), ended=True)
+    np.testing.assert_allclose(scores, [-8.0, -8 / 2.5**0.6], rtol=1e-6)
+
+
+def test_patience_rounds_and_is_at_least_one():
+    assert [decoding.Patience(x).needed(4) for x in (0.1, 1.0, 1.4, 2.0)] == [1, 4, 6, 8]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: decoding.LengthPenalty(float("nan")), "length_penalty must be at least 0 and finite, got nan"),
+        (lambda: decoding.GNMTPenalty(-1), "length_penalty must be at least 0 and finite, got -1"),
+        (lambda: decoding.Patience(0), "patience must be positive and finite, got 0"),
+        (lambda: decoding.Patience(float("inf")), "patience must be positive and finite, got inf"),
+    ],
+)
+def test_bad_penalties(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

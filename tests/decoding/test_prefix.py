@@ -1,0 +1,65 @@
+"""Prefixes that are read at once, in every search and with every number of tokens."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import decoding
+from tests.decoding.toys import BEGIN, END, as_tuples, markov, start
+from tests.selection import first
+
+IDS = {"bos": BEGIN, "eos": END}
+WORDS = jnp.array([[3, 4, END], [5, 0, 0], [9, 9, 9], [4, 4, 4]])
+LENGTHS = jnp.array([3, 1, 0, 3])
+
+
+SEARCHES = {
+    "greedy": decoding.greedy,
+    "beam": functools.partial(decoding.beam_search, beam_size=3),
+    "sample": lambda step, state, **given: decoding.sample(step, state, key=jax.random.key(0), **given),
+}
+
+
+@pytest.mark.parametrize("bos", first([BEGIN, None], BEGIN))
+@pytest.mark.parametrize("method", first(SEARCHES, "beam", "sample"))
+def test_a_prefix_read_at_once_is_that_of_steps(method, bos):
+    """Same tokens and log-probabilities; the state sees each token but the last, with its number."""
+    step, _ = markov(6, batch=4, steps=6)
+    seen, results = [], []
+
+    def read(tokens, state, lengths):
+        seen.append((np.asarray(tokens), np.asarray(lengths)))
+        return decoding.TreeState({**state.tree, "step": state.tree["step"] + lengths})
+
+    for reader in (None, read):
+        given = {"max_length": 6, "max_lengths": jnp.array([6, 5, 6, 3]), "bos": bos, "eos": END}
+        given["prefix"] = decoding.Prefix(WORDS, LENGTHS, reader)
+        results.append(SEARCHES[method](step, start(3, batch=4), **given))
+    for name in ("tokens", "lengths", "log_probs", "token_log_probs", "scores"):
+        np.testing.assert_array_equal(getattr(results[0], name), getattr(results[1], name), err_msg=name)
+    ((tokens, lengths),) = seen
+    first = [[BEGIN, 3, 4], [BEGIN, 5, 0]] if bos is not None else [[3, 4], [5, 0]]
+    assert tokens[:2, 0].tolist() == first
+    assert lengths[:, 0].tolist() == ([3, 1, 0, 3] if bos is not None else [2, 0, 0, 2])
+
+
+def test_a_beam_continues_each_prefix():
+    """A prefix counts in the length of the score, has no log-probability, and its END ends nothing."""
+    step, _ = markov(6, batch=4, steps=6)
+    given = {"max_length": 6, "max_lengths": jnp.array([6, 5, 6, 3]), "prefix": decoding.Prefix(WORDS, LENGTHS), **IDS}
+    found = decoding.beam_search(step, start(3, batch=4), beam_size=3, length_penalty=1.0, **given)
+    for sentence, number in enumerate(LENGTHS.tolist()):
+        for tokens in as_tuples(found, sentence):
+            assert tokens[:number] == tuple(WORDS[sentence, :number].tolist()) or tokens == ()
+        assert not np.asarray(found.token_log_probs[sentence, :, :number]).any()
+    again = decoding.forced(step, start(3, batch=4), found.tokens, found.lengths, bos=BEGIN, prefix_lengths=LENGTHS)
+    real = np.isfinite(found.scores)
+    np.testing.assert_allclose(found.log_probs[real], again.log_probs[real], rtol=1e-6)
+    means = np.asarray(found.log_probs) / np.maximum(found.lengths, 1)
+    np.testing.assert_allclose(found.scores[real], means[real], rtol=1e-6)
+    assert as_tuples(found, 3) == [(4, 4, 4), (), ()]  # its limit leaves no room
+    assert found.scores[3].tolist() == [0.0, -np.inf, -np.inf]
+    assert real[:3].all()

@@ -1,0 +1,22 @@
+"""Expected utilities of texts, against sacrebleu."""
+
+import numpy as np
+import pytest
+import sacrebleu
+
+from jaxformer.tasks.translation.risk import expected_utilities
+
+TEXTS = [
+    ["The dog runs.", "A dog runs.", "The dogs ran home, early."],
+    ["été", "", "l'été est là."],
+]
+
+
+@pytest.mark.parametrize("utility", ["chrf", "bleu"])
+def test_expected_utilities_are_means_of_sacrebleu(utility):
+    """Each candidate with each of its sentence as the reference, words as sacrebleu splits them."""
+    metric = sacrebleu.CHRF() if utility == "chrf" else sacrebleu.BLEU(effective_order=True)
+    expected = [[np.mean([metric.sentence_score(a, [b]).score for b in row]) for a in row] for row in TEXTS]
+    found = expected_utilities(TEXTS, utility)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+    assert found.std(1).min() > 0.1
