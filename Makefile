@@ -28,16 +28,16 @@ demo: $(STAMP) ## train the built-in translator, score it, draw what it looked a
 	@$(BIN)/jaxformer demo --out runs/demo
 
 test: $(STAMP) ## the tests: under 8 minutes on 2 cores, no network
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -q
+	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 --dist loadfile -q
 
 test-full: $(STAMP) ## whole products of parameters, and real corpora where JAXFORMER_DATA names them
-	@$(BIN)/python -m pytest -n 2 -q -m full
+	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 -q -m full
 
 test-parity: $(STAMP) ## against jax.nn and flax, and PyTorch, transformers, wandb and mlflow where they are installed
 	@$(BIN)/python -m pytest -q -m parity
 
 test-faults: $(STAMP) ## processes killed, files damaged, disks full
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -q -m faults
+	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 --dist loadfile -q -m faults
 
 lint: $(STAMP) ## ruff, pyright, import-linter
 	@$(BIN)/ruff check .

@@ -36,7 +36,7 @@ TOKENS = (16384, 32768, 65536, 8192, 4096)
 TINY_TOKENS = 64
 TINY = {
     "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_encoder_layers": 1, "num_decoder_layers": 1},
-    "data": {"vocab_size": 64},
+    "data": {"vocab_size": 320},
 }
 
 

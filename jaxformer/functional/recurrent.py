@@ -237,6 +237,54 @@ def _scan(static, inputs, kernel, biases, state, valid, multiplier, *, save=Fals
     return outputs, last
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def scan_shared(step: Callable, shared, carry, xs, others=None):
+    """Runs ``step(shared, carry, x, other) -> carry, output`` over a sequence, as `jax.lax.scan`, which returns alike.
+
+    The gradient of `shared`, the weights that all steps use, is computed once for all steps after the way back through
+    them. The loop that `jax.lax.scan` transposes to adds to it in each step, and on a mesh sends it in each step.
+    Between the ways each step keeps its carry alone; the rest is computed again.
+
+    Args:
+      step: a function that closes over no array that needs a gradient.
+      xs: arrays of all steps, which come first.
+      others: as `xs`, but without a gradient: masks and keys.
+
+    >>> step = lambda weight, carry, x, _: (weight * carry + x, carry)
+    >>> last = lambda weight: scan_shared(step, weight, jnp.float32(1), jnp.ones(3))[0]
+    >>> last(2.0).item(), jax.grad(last)(2.0).item()                                  # of w^3 + w^2 + w + 1
+    (15.0, 17.0)
+    """
+    return jax.lax.scan(lambda carry, given: step(shared, carry, *given), carry, (xs, others))
+
+
+def _scan_shared_forward(step, shared, carry, xs, others):
+    def keep(carry, given):
+        new, output = step(shared, carry, *given)
+        return new, (output, carry)
+
+    last, (outputs, carries) = jax.lax.scan(keep, carry, (xs, others))
+    return (last, outputs), (shared, carries, xs, others)
+
+
+def _scan_shared_backward(step, residuals, upstream):
+    shared, carries, xs, others = residuals
+
+    def back(d_carry, given):
+        carry, x, other, d_output = given
+        _, backward = jax.vjp(lambda carry: step(shared, carry, x, other), carry)
+        return backward((d_carry, d_output))[0], d_carry
+
+    d_last, d_outputs = upstream
+    d_first, d_carries = jax.lax.scan(back, d_last, (carries, xs, others, d_outputs), reverse=True)
+    every = lambda shared, xs: jax.vmap(step, (None, 0, 0, 0))(shared, carries, xs, others)
+    d_shared, d_xs = jax.vjp(every, shared, xs)[1]((d_carries, d_outputs))
+    return d_shared, d_first, d_xs, None
+
+
+scan_shared.defvjp(_scan_shared_forward, _scan_shared_backward)
+
+
 def _biased(inputs: Array, product: Array, biases: tuple[Array, Array]) -> tuple[Array, Array]:
     """Returns the contributions of inputs and state to the gates of a step, with the biases.
 

@@ -15,9 +15,11 @@ from jaxformer import functional
 from jaxformer.axes import constrain
 from jaxformer.functional import RecurrentState
 from jaxformer.functional.dropout import site
+from jaxformer.functional.recurrent import scan_shared
 from jaxformer.masks import Mask, as_mask
 from jaxformer.models.encoder import Memory
 from jaxformer.modules import Alignment, Embeddings, Linear, RecurrentStack
+from jaxformer.sharding.rules import num_shards
 
 Feed = Literal["nothing", "context", "output"]
 
@@ -224,16 +226,24 @@ class RecurrentDecoder(nnx.Module):
           valid: ``[B, K, T]``; a step at padding leaves the state as it is.
         """
 
-        def advance(state: RecurrentDecoderState, given):
-            x, valid, step_key = given
-            output, weights, new = self._advance(x, state, context, key=step_key, state_key=key)
+        graph, parameters = nnx.split(self)
+
+        def advance(shared, state: RecurrentDecoderState, x: Array, other):
+            (parameters, context), (valid, step_key, state_key) = shared, other
+            decoder = nnx.merge(graph, parameters)
+            output, weights, new = decoder._advance(x, state, context, key=step_key, state_key=state_key)
             if valid is not None:
                 new = jax.tree.map(lambda a, b: jnp.where(valid[..., None], a, b), new, state)
             return new, (output, weights)
 
-        step_keys = None if key is None else jax.random.split(key, len(x))
+        keys = (None, None) if key is None else (jax.random.split(key, len(x)), jnp.broadcast_to(key, len(x)))
         valid = None if valid is None else jnp.moveaxis(valid, -1, 0)
-        state, (outputs, weights) = jax.lax.scan(advance, state, (x, valid, step_keys))
+        shared, others = (parameters, context), (valid, *keys)
+        if num_shards("batch") == 1:  # nothing is sent, and nothing is computed twice
+            step = lambda state, given: advance(shared, state, *given)
+            state, (outputs, weights) = jax.lax.scan(step, state, (x, others))
+        else:
+            state, (outputs, weights) = scan_shared(advance, shared, state, x, others)
         return outputs, weights, state
 
     def _advance(self, x: Array, state: RecurrentDecoderState, context: RecurrentContext, **keys: jax.Array | None):

@@ -14,6 +14,7 @@ from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.models import costs
+from jaxformer.planning import hlo
 from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks import registry
 from jaxformer.tasks.trainer import make_trainer
@@ -42,6 +43,15 @@ def trainer_on(config, run, text):
     number = int(np.prod([int(part.partition("=")[2]) for part in text.split(",")]))
     size = TASK.vocabulary(run).vocab_size
     return make_trainer(TASK, config, size, Placement(mesh(text, jax.devices()[:number])))
+
+
+def test_each_step_of_training_sends_gradients_once(config, run):
+    """Not once in each step of the decoder, which waits for the one before it."""
+    trainer = trainer_on(config, run, "data=2")
+    data = TASK.prepare(config, TASK.read(config), run)
+    batch = next(iter(trainer.on_devices(data.batches(0, trainer.rows))))
+    program = trainer.step().lower(trainer.new_state(), batch).compile().as_text()
+    assert {one.count for one in hlo.collectives(program, {"data": 2})} == {1}
 
 
 @pytest.mark.full

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional as F
-from jaxformer.functional.recurrent import keep_state
+from jaxformer.functional.recurrent import keep_state, scan_shared
 from tests.modules.small import normal, quick
 
 B, T, D, H = 3, 5, 4, 6
@@ -169,6 +169,29 @@ def test_outputs_keep_the_dtype_and_states_are_float32():
     outputs, last = compiled(F.lstm_cell)(x, weights_of(F.lstm_cell))
     assert outputs.dtype == jnp.bfloat16
     assert last.hidden.dtype == last.memory.dtype == jnp.float32
+
+
+def test_scanning_with_shared_weights_equals_a_scan():
+    """The last carry, the outputs, and the gradients of the weights, the first carry and the inputs."""
+
+    def step(weights, carry, x, other):
+        keep, key = other
+        new = jnp.tanh(carry @ weights["hidden"] + x) * jax.random.bernoulli(key, 0.5, carry.shape).astype(x.dtype)
+        return jnp.where(keep, new, carry), {"squared": carry**2 * weights["gain"]}
+
+    def plain(step, weights, carry, xs, others):
+        return jax.lax.scan(lambda carry, given: step(weights, carry, *given), carry, (xs, others))
+
+    others = VALID[1], jax.random.split(jax.random.key(1), T)
+    upstream = normal(B, H, seed=9), normal(T, B, H, seed=8)
+
+    def loss(scan, weights, carry, xs):
+        last, outputs = scan(step, weights, carry, xs, others)
+        return (last * upstream[0]).sum() + (outputs["squared"] * upstream[1]).sum()
+
+    arguments = {"hidden": normal(H, H), "gain": normal(H, seed=1)[None]}, normal(B, H, seed=2), normal(T, B, H, seed=3)
+    of = lambda scan: quick(jax.value_and_grad(functools.partial(loss, scan), (0, 1, 2)))(*arguments)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), of(scan_shared), of(plain))
 
 
 def test_shapes_that_do_not_fit_are_refused():
