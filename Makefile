@@ -34,7 +34,7 @@ test-full: $(STAMP) ## whole products of parameters, and real corpora where JAXF
 	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 -q -m full
 
 test-parity: $(STAMP) ## against jax.nn and flax, and PyTorch, transformers, wandb and mlflow where they are installed
-	@$(BIN)/python -m pytest -q -m parity
+	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 -q -m parity
 
 test-faults: $(STAMP) ## processes killed, files damaged, disks full
 	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 --dist loadfile -q -m faults

@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data-dir", type=pathlib.Path, help="folder with multi30k/ and tatoeba/")
     parser.add_argument("--minutes", type=float, default=0.0, help="the end of this call; 0 for no end")
     parser.add_argument("--seeds", type=int, default=1, help="trainings of each model on each corpus")
-    parser.add_argument("--rates", type=float, nargs="+", help="learning rates to try; default: one for all, untried")
+    parser.add_argument("--rates", type=float, nargs="+", help="learning rates to train each model with")
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--small", action="store_true", help="the built-in grammar alone, a quarter of the parameters")
     return command.exit_code(run, parser.parse_args(arguments))
@@ -77,9 +77,7 @@ def _do(
 ) -> None:
     """Trains and measures a cell that has no record."""
     path = out / "records" / f"{cell.name}.json"
-    rate = cell.rate or _rate(cell.kind, out, scale)
-    data = data_of(cell.corpus, directory=directory, files=out / "joined")
-    config = configuration(cell, scale, rate, data=data)
+    config = configuration(cell, scale, data=data_of(cell.corpus, directory=directory, files=out / "joined"))
     settings = fingerprint(config)
     if path.exists():
         if json.loads(path.read_text(encoding="utf-8"))["settings"] != settings:
@@ -88,20 +86,11 @@ def _do(
     left = deadline - time.monotonic()
     if left < 2 * SAVING:
         raise command.Stopped(f"the time is up before {cell.name}, cell {place}")
-    print(f"\ncell {place}: {cell.name}, learning rate {rate:g}", flush=True)
+    print(f"\ncell {place}: {cell.name}", flush=True)
     if left < float("inf"):
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, minutes=(left - SAVING) / 60))
     record = training_cell.run_cell(cell, config, out, scale)
     write_text(path, json.dumps({**record, "settings": settings}, indent=1, ensure_ascii=False) + "\n")
-
-
-def _rate(kind: str, out: pathlib.Path, scale: Scale) -> float:
-    """Returns the learning rate with the lowest validation loss in the trials of a model."""
-    if len(scale.rates) == 1:
-        return scale.rates[0]
-    trials = [cell for cell in cells(scale, seeds=0) if cell.kind == kind]
-    tried = _records(out, trials).values()
-    return min(tried, key=lambda record: record["loss"])["rate"]
 
 
 def _records(out: pathlib.Path, todo: Sequence[Cell]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def report(
       initial: the gradients of initialized cells.
     """
     derived = {"gradients": _distances(initial)}
-    parts = [_tuning(records), _trainings(records), _section("Gradient norm by distance", _gradient_table(initial))]
+    parts = [_trainings(records), _section("Gradient norm by distance", _gradient_table(initial))]
     trained = {f"{r['cell']}, trained, {r['corpus']}": r["gradients"] for r in _own(records) if r["kind"] == "fixed"}
     drawing.gradients(initial, trained, out / "pictures" / "gradient-norms.png")
     for corpus in dict.fromkeys(record["corpus"] for record in _own(records)):
@@ -71,16 +71,13 @@ def _section(title: str, text: str) -> str:
 
 
 def _own(records: Records) -> list[Mapping[str, Any]]:
-    """Returns the records of seed 0 that are no trials of a learning rate."""
-    return [record for record in records.values() if not record["tried"] and record["seed"] == 0]
-
-
-def _tuning(records: Records) -> str:
-    tried = [record for record in records.values() if record["tried"]]
-    rows = [(r["kind"], f"{r['rate']:g}", r["steps"], f"{r['loss']:.3f}") for r in tried]
-    return (
-        _section("Learning rates tried", table([("model", "rate", "steps", "validation loss"), *rows])) if rows else ""
-    )
+    """Returns the record with the lowest validation loss of each model on each corpus, of seed 0."""
+    best: dict[tuple[str, ...], Mapping[str, Any]] = {}
+    for record in records.values():
+        own = record["corpus"], record["kind"], record["cell"]
+        if record["seed"] == 0 and (own not in best or record["loss"] < best[own]["loss"]):
+            best[own] = record
+    return list(best.values())
 
 
 def _trainings(records: Records) -> str:
@@ -106,7 +103,6 @@ def _trainings(records: Records) -> str:
             r["minutes"],
         )
         for r in records.values()
-        if not r["tried"]
     ]
     return _section("Trainings", table([heading, *rows])) if rows else ""
 

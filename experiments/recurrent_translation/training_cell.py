@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jaxformer
+from experiments import command
 from experiments.recurrent_translation.grid import Cell, Scale
 from experiments.recurrent_translation.measures import StepClock, trained_gradient_norms
 from jaxformer import demo
@@ -39,12 +40,11 @@ def run_cell(cell: Cell, config: TranslationConfig, out: pathlib.Path, scale: Sc
     provenance = json.loads((run / "provenance.json").read_text())
     translator = jaxformer.load(run)
     assert isinstance(translator, Translator)
-    record = {
+    return {
         "corpus": cell.corpus,
         "kind": cell.kind,
         "cell": "-" if cell.kind == "transformer" else cell.recurrent,
         "seed": cell.seed,
-        "tried": bool(cell.rate),
         "rate": config.optimizer.learning_rate,
         "steps": config.train.steps,
         "parameters": costs.num_parameters(translator.net.shapes),
@@ -56,10 +56,8 @@ def run_cell(cell: Cell, config: TranslationConfig, out: pathlib.Path, scale: Sc
         "commit": sorted({start["commit"] for start in provenance["starts"]}),
         "dirty": any(start["dirty"] for start in provenance["starts"]),
         "versions": {"python": provenance["python"], **provenance["versions"]},
+        **_figures(cell, run, translator, out, scale),
     }
-    if not cell.rate:
-        record |= _figures(cell, run, translator, out, scale)
-    return record
 
 
 def _figures(cell: Cell, run: pathlib.Path, translator: Translator, out: pathlib.Path, scale: Scale) -> dict[str, Any]:

@@ -3,14 +3,16 @@
 import dataclasses
 import itertools
 import json
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.command import Stopped
 from experiments.recurrent_translation import __main__ as command
-from experiments.recurrent_translation import grid, joining, measures, report
+from experiments.recurrent_translation import grid, joining, measures, report, training_cell
 from jaxformer import functional as F
 from jaxformer.config import to_data
 from jaxformer.data.sources import Parallel
@@ -121,7 +123,7 @@ def test_models_differ_in_nothing_but_the_model_and_sizes_are_as_near_as_can_be(
     configs = {}
     for cell in grid.cells(scale, seeds=1):
         if cell.corpus == "grammar":
-            configs[cell.kind] = grid.configuration(cell, scale, 1e-3, data={})
+            configs[cell.kind] = grid.configuration(cell, scale, data={})
     assert set(configs) == set(grid.KINDS)
     size = costs.encoder_decoder_parameters(configs["transformer"].model)
     for config in configs.values():
@@ -137,7 +139,15 @@ def test_each_cell_has_a_folder_of_its_own():
     tried = dataclasses.replace(grid.FULL, rates=(1e-3, 3e-3))
     names = [cell.name for cell in grid.cells(tried, seeds=2)]
     assert len(names) == len(set(names))
-    assert names[0].startswith("multi30k-fixed-rate")
+    assert names[:2] == ["multi30k-fixed-rate-0.001-seed-0", "multi30k-fixed-rate-0.003-seed-0"]
+
+
+def test_a_training_that_stops_early_ends_the_call(tmp_path, monkeypatch):
+    stopped = types.SimpleNamespace(reason="minutes", state=types.SimpleNamespace(step=7))
+    monkeypatch.setattr(training_cell.jaxformer, "train", lambda *args, **options: stopped)
+    cell = grid.Cell("grammar", "fixed")
+    with pytest.raises(Stopped, match=r"grammar-fixed-rate-0.003-seed-0 was stopped \(minutes\) at step 7"):
+        training_cell.run_cell(cell, grid.configuration(cell, grid.SMOKE, data={}), tmp_path, grid.SMOKE)
 
 
 def test_a_table_is_markdown():
@@ -152,7 +162,7 @@ def test_a_table_is_markdown():
 def record(kind, curve, **figures):
     return {
         **{"corpus": "grammar", "kind": kind, "cell": "-" if kind == "transformer" else "lstm", "seed": 0},
-        **{"tried": False, "rate": 3e-3, "steps": 20, "parameters": 1000, "curve": curve, "loss": curve[-1][1]},
+        **{"rate": 3e-3, "steps": 20, "parameters": 1000, "curve": curve, "loss": curve[-1][1]},
         **{"cpu seconds of a step": 0.5, "minutes": 1.0, "scores": {"test": {"BLEU": 1.0}}},
         "translations": [{"source": "Je suis étudiant.", "reference": "", "said": f"said by {kind}"}],
         **figures,
@@ -165,6 +175,7 @@ def test_the_report_says_what_the_records_say(tmp_path):
         "a": record("fixed", [(10, 4.0), (20, 3.0)], gradients=[1.0, 0.1, 0.01]),
         "b": record("additive", [(10, 3.5), (20, 2.5)], gradients=[1.0, 0.1], aer=aer, diagonal=aer, head="head 0"),
     }
+    records["c"] = records["b"] | {"rate": 1e-2, "loss": 2.75, "scores": {"test": {"BLEU": 9.0}}}  # not the best rate
     sizes = [1, 1, 2]
     for name, good in (("a", [True, True, False]), ("b", [True, True, True])):
         rows = [sentence(length, said) for length, said in zip((6, 7, 13), good, strict=True)]
@@ -179,6 +190,8 @@ def test_the_report_says_what_the_records_say(tmp_path):
     assert "| 10-14 | 1 | 0.00" in text
     assert "| additive | 0.250 | 0.500 | head 0 |" in text
     assert "said by additive" in text
+    assert "| 0.01 | 20 | 2.750 | 9.00 |" in text
+    assert text.count("said by additive") == 1
     derived = json.loads((tmp_path / "results.json").read_text())["derived"]
     assert derived["grammar by joined sentences"]["2"]["additive"]["bleu"] == pytest.approx(100)
     assert len(list((tmp_path / "pictures").iterdir())) == 4
