@@ -56,7 +56,7 @@ def cross_entropy(
         loss += z_loss * jnp.square(log_z)
     if where is None:
         return loss.sum(), jnp.asarray(float(labels.size))
-    return jnp.where(where, loss, 0.0).sum(), where.sum().astype(jnp.float32)
+    return jnp.where(where, loss, 0.0).sum(), where.astype(jnp.float32).sum()
 
 
 def _chosen(labels: Integer[Array, "*batch"], shape: tuple[int, ...]) -> Bool[Array, "*batch V"]:
@@ -121,7 +121,7 @@ def linear_cross_entropy(
     num_chunks = -(-length // parts // max(1, chunk // (batch * parts)))
     x = jnp.where(where[..., None], x, 0)
     total = _linear_cross_entropy(_Options(smoothing, z_loss, num_chunks), x, copies, labels, where)
-    return total, where.sum().astype(jnp.float32)
+    return total, where.astype(jnp.float32).sum()
 
 
 class _Options(NamedTuple):

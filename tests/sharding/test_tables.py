@@ -63,3 +63,15 @@ def test_the_loss_of_shared_copies(parts):
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     np.testing.assert_allclose(slope, expected_slope, atol=1e-5)
     np.testing.assert_allclose(shared(TABLE), expected, rtol=1e-6)  # without a gradient, another program
+
+
+def test_the_count_is_sent_with_the_gradient():
+    """An exchange of its own would cost a step more and, on simulated devices, could wait for one in a loop for ever."""
+    placement = sharding.Placement(sharding.mesh("data=8"))
+    batch = placement.assemble({"x": np.ones((8, 4, 3), np.float32), "labels": np.ones((8, 4), np.int32)})
+
+    def loss(table, batch):
+        return sharding.linear_cross_entropy(batch["x"], table, batch["labels"], where=batch["labels"] > 0)
+
+    step = jax.jit(jax.value_and_grad(placement.under(loss), has_aux=True))
+    assert step.lower(TABLE, batch).compile().as_text().count(" all-reduce(") == 1
