@@ -66,7 +66,7 @@ def test_the_loss_of_shared_copies(parts):
 
 
 def test_the_count_is_sent_with_the_gradient():
-    """An exchange of its own would cost a step more and, on simulated devices, could wait for one in a loop for ever."""
+    """On its own it would take longer and, on simulated devices, could wait for an exchange in a loop for ever."""
     placement = sharding.Placement(sharding.mesh("data=8"))
     batch = placement.assemble({"x": np.ones((8, 4, 3), np.float32), "labels": np.ones((8, 4), np.int32)})
 
