@@ -19,8 +19,8 @@ from jaxformer.modules.pure import Params
 class VisionTransformer(Classifier):
     """``images -> logits`` of the classes; use it through ``pure(VisionTransformer, config)``.
 
-    `Classifier` over patches in place of tokens. A class vector before the patches is classified or, with mean pooling,
-    there is none and the mean of all patches is.
+    `Classifier` over patches in place of tokens. A class vector before the patches is classified. With mean pooling
+    there is no such vector, and the mean of all patches is classified.
     """
 
     def __init__(

@@ -202,7 +202,6 @@ def test_llama(scaling):
 
 @pytest.mark.parametrize("size", [(12, 12), (20, 12), (8, 16)])
 def test_vit(size):
-    """Also for images of another size than it was made for, with interpolated positions."""
     shape = {"hidden_size": D, "num_hidden_layers": L, "num_attention_heads": N, "intermediate_size": F} | HIDDEN
     config = transformers.ViTConfig(**shape, image_size=(12, 12), patch_size=4, num_channels=3)
     model = transformers.ViTModel(config, add_pooling_layer=False)
@@ -235,13 +234,8 @@ def test_vit(size):
         "norm": weights.norm("layernorm"),
     }
     images = array(2, *size, 3)
-    net = pure(models.make_encoder, families.vit((12, 12), patch_size=4, **SIZES | {"num_layers": L}))
-    tensor = torch.tensor(images.transpose(0, 3, 1, 2))
-    theirs = model.eval()(tensor, interpolate_pos_encoding=size != (12, 12)).last_hidden_state
-    sizes = SIZES | {"num_layers": L, "norm_epsilon": 1e-12}
-    small = models.VisionTransformerConfig(image_size=(12, 12), patch_size=4, num_classes=2, **sizes)
-    resized, whole = models.with_image_size(small, {"encoder": params}, size)
-    ours = pure(models.make_encoder, resized).apply(whole["encoder"], jnp.asarray(images)).states
-    agree(ours, theirs)
-    if size == (12, 12):  # the published family is the same encoder
-        agree(net.apply(params, jnp.asarray(images)).states, theirs)
+    pixels, other = torch.tensor(images.transpose(0, 3, 1, 2)), size != (12, 12)
+    theirs = model.eval()(pixels, interpolate_pos_encoding=other).last_hidden_state
+    given = models.VisionTransformerConfig(image_size=(12, 12), patch_size=4), {"encoder": params}, size
+    ours = pure(models.make_encoder, families.vit(size, patch_size=4, **SIZES | {"num_layers": L}))
+    agree(ours.apply(models.with_image_size(*given)[1]["encoder"], jnp.asarray(images)).states, theirs)

@@ -95,7 +95,7 @@ class ImageClassifier:
         return self.classify_pixels(images)
 
     def classify_pixels(self, images: np.ndarray) -> list[ClassifiedImage]:
-        """Returns what `classify` does, for images uint8 ``[N, h, w, C]``.
+        """Returns the result of `classify` for images uint8 ``[N, h, w, C]``.
 
         Raises:
           ValueError: the images have another size.

@@ -9,7 +9,7 @@ from jaxformer.training.config import OptimizerConfig, TrainConfig
 from tests.data.pictures import encoded, write_zip
 
 TRANSFORMER = VisionTransformerConfig(
-    image_size=(8, 8), patch_size=4, d_model=16, num_heads=2, d_ff=32, num_layers=2, dropout=0.1
+    image_size=(8, 8), patch_size=4, d_model=16, num_heads=2, d_ff=32, num_layers=2, dropout=0.0
 )
 CONVOLUTION = ResidualNetworkConfig(image_size=(8, 8), widths=(4, 8), num_blocks=1, attention="gain", d_attention=4)
 
@@ -28,13 +28,13 @@ def tiny(folder, *, model=TRANSFORMER, **changes):
     """The configuration of 6 steps on 60 pictures in an archive."""
     write_zip(folder / "my.zip", files(60))
     data = DataConfig(
-        train=str(folder / "my.zip"), batch_size=16, held_out=0.2, shift=1, flip=True, cache=str(folder / "cache")
+        train=str(folder / "my.zip"), batch_size=48, held_out=0.2, shift=1, flip=True, cache=str(folder / "cache")
     )
     return VisionConfig(
         mesh="data=8",
         model=model,
         data=data,
-        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=2),
+        optimizer=OptimizerConfig(learning_rate=3e-4, warmup_steps=2),
         train=TrainConfig(steps=6, validate_every=3, checkpoint_every=2, tensorboard=False, metric="accuracy"),
         **changes,
     )

@@ -88,7 +88,8 @@ def test_a_convolutional_network_on_eight_devices(tmp_path):
 
 def test_a_convolutional_network_learns(tmp_path):
     """With attention to its grid, on one device."""
-    losses = steps_of(tiny(tmp_path, model=CONVOLUTION), tmp_path, "data=1", 12)
+    config = changed(tiny(tmp_path, model=CONVOLUTION), {"optimizer": {"learning_rate": 3e-3}})
+    losses = steps_of(config, tmp_path, "data=1", 12)
     assert losses[-1] < 0.7 * losses[0]
 
 
@@ -117,7 +118,7 @@ def test_training_images_are_changed_and_others_are_not(tmp_path):
     assert "48 training images (dark 27, light 21), 12 for validation" in data.report[0]
     plain = {image.tobytes() for image in data.train.images}
     batch = next(iter(data.batches(0, np.arange)))
-    assert sum(image.tobytes() in plain for image in batch.images) < 4
+    assert sum(image.tobytes() in plain for image in batch.images) < 8
     held_out = {image.tobytes() for image in data.validation.images}
     batch = next(iter(data.validation_batches(np.arange)))
     assert all(image.tobytes() in held_out for image in batch.images[batch.valid])
