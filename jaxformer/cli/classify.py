@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from jaxformer.tasks.base import Predictor
     from jaxformer.tasks.classification import Classified
 
+    Classify = Callable[[Sequence[str]], Iterable[str]]
+
 EXAMPLES = """examples:
   jaxformer classify runs/sst2 "a gorgeous , witty , seductive movie ."
   jaxformer classify runs/sst2 --file reviews.txt --out classes.tsv
@@ -50,25 +52,18 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("give inputs or --file, not both")
     if (options.words or 0) < 0:
         parser.error(f"--words must be at least 0, got {options.words}")
+    if options.picture and not (options.inputs or options.file):
+        parser.error("--picture needs the names of images, or --file")
     config = configured(options, ())
+    for name, task in OPTIONS.items():
+        if getattr(options, name) is not None and config.task != task:
+            parser.error(f"--{name} is for a run of {task}")
     from jaxformer.cli.lines import standard_input
     from jaxformer.data.sources import read_lines
     from jaxformer.files import write_text
-    from jaxformer.tasks.vision.config import VisionConfig
 
-    of_images = isinstance(config, VisionConfig)
-    if (
-        wrong := "words"
-        if of_images and options.words is not None
-        else "picture"
-        if options.picture and not of_images
-        else ""
-    ):
-        parser.error(f"--{wrong} is for a run of {'text classification' if of_images else 'vision'}")
-    if options.picture and not (options.inputs or options.file):
-        parser.error("--picture needs the names of images, or --file")
     predictor = load(options, config, "classify")
-    classified = _images(predictor, options.picture) if of_images else _texts(predictor, options.words)
+    classified = RESULTS.get(config.task, _texts)(predictor, options)
     inputs = options.inputs or (read_lines(options.file) if options.file else None)
     if inputs is None:
         lines = (line for batch in standard_input() for line in classified([text for _, text in batch]))
@@ -82,18 +77,17 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _texts(predictor: Predictor, num_words: int | None) -> Callable[[Sequence[str]], Iterable[str]]:
+def _texts(predictor: Predictor, options: argparse.Namespace) -> Classify:
     """Returns a function from texts to the lines of the result."""
     from jaxformer.tasks.classification import TextClassifier
 
     assert isinstance(predictor, TextClassifier)
-    return lambda texts: (
-        as_line(result, 5 if num_words is None else num_words) for result in predictor.classify(texts)
-    )
+    num_words = 5 if options.words is None else options.words
+    return lambda texts: (as_line(result, num_words) for result in predictor.classify(texts))
 
 
-def _images(predictor: Predictor, path: pathlib.Path | None) -> Callable[[Sequence[str]], Iterable[str]]:
-    """Returns a function from names of images to the lines of the result, which draws a picture if there is a path."""
+def _images(predictor: Predictor, options: argparse.Namespace) -> Classify:
+    """Returns a function from names of images to the lines of the result, which draws a picture if one is wanted."""
     from jaxformer.inspection import plots
     from jaxformer.tasks.vision import ImageClassifier
 
@@ -101,10 +95,10 @@ def _images(predictor: Predictor, path: pathlib.Path | None) -> Callable[[Sequen
 
     def classified(names: Sequence[str]) -> list[str]:
         results = predictor.classify(names)
-        if path and results:
+        if options.picture and results:
             shown = results[:MOST]
             titles = [f"{result.label} {result.probabilities[result.label]:.0%}" for result in shown]
-            plots.image_maps([x.image for x in shown], [x.looked for x in shown], path, titles=titles)
+            plots.image_maps([x.image for x in shown], [x.looked for x in shown], options.picture, titles=titles)
         return [
             f"{result.label}\t{_by_weight(result.probabilities.items())}\t{name}"
             for name, result in zip(names, results, strict=True)
@@ -121,3 +115,10 @@ def as_line(result: Classified, num_words: int) -> str:
 def _by_weight(pairs: Iterable[tuple[str, float]], number: int | None = None) -> str:
     largest = sorted(pairs, key=lambda pair: -pair[1])[:number]
     return ", ".join(f"{name} {value:.1%}" for name, value in largest)
+
+
+OPTIONS = {"words": "classification", "picture": "vision"}
+"""The task whose runs alone take an option."""
+
+RESULTS = {"classification": _texts, "vision": _images}
+"""The function from inputs to lines, by the task of the run; one of another package may bring a `TextClassifier`."""

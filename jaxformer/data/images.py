@@ -48,7 +48,6 @@ _BROKEN = (
     struct.error,
     zlib.error,
     Warning,  # where warnings are errors
-    Image.DecompressionBombError,
 )
 """The errors of Pillow for broken files."""
 
@@ -253,6 +252,8 @@ def decode(data: bytes, place: str) -> Image.Image:
         raise
     except Image.UnidentifiedImageError as error:
         raise DataError(f"{place} is no image that can be read; the formats are {', '.join(FORMATS)}") from error
+    except Image.DecompressionBombError as error:
+        raise DataError(f"{place} claims too many pixels; an image has at most {LARGEST_IMAGE:,}") from error
     except _BROKEN as error:
         raise DataError(f"{place} is broken: {str(error) or type(error).__name__}") from error
 
@@ -280,8 +281,9 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
     Raises:
       DataError: the file is missing, unreadable, no regular file, or too large.
     """
+    without_waiting = lambda name, flags: os.open(name, flags | os.O_NONBLOCK)  # for the other end of a pipe
     try:
-        with pathlib.Path(path).open("rb") as stream:
+        with open(path, "rb", opener=without_waiting) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise DataError(f"{path} is no regular file")
             data = stream.read(LARGEST_FILE + 1)

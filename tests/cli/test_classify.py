@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxformer.cli import classify
-from jaxformer.tasks.classification import Classified, TextClassifier
+from jaxformer.tasks.classification import ClassificationConfig, Classified, TextClassifier
 from jaxformer.tasks.vision import ClassifiedImage, ImageClassifier, VisionConfig
 
 
@@ -25,7 +25,7 @@ LINE = "good\tgood 87.5%, bad 12.5%\tz 50.0%, {} 25.0%, a 10.0%\n"
 
 @pytest.fixture(autouse=True)
 def _fixed(monkeypatch):
-    monkeypatch.setattr(classify, "configured", lambda options, settings: None)
+    monkeypatch.setattr(classify, "configured", lambda options, settings: ClassificationConfig())
     monkeypatch.setattr(classify, "load", lambda options, config, command: Fixed())
 
 
@@ -96,7 +96,7 @@ def test_images_by_name(capsys, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["a.png", "--words", "3"], "--words is for a run of text classification"),
+        (["a.png", "--words", "3"], "--words is for a run of classification"),
         (["--picture", "x.png"], "--picture needs the names of images, or --file"),
     ],
 )

@@ -82,7 +82,7 @@ FRAMES = encoded(picture(), "GIF", save_all=True, append_images=[picture(1), pic
         (encoded(picture(size=(20, 20)))[:200], "my.png is broken: .*truncated"),
         (encoded(picture(size=(20, 20)), "JPEG")[:-200], "my.png is broken: .*truncated"),
         (bomb(9_000, 9_000), "my.png claims 9000 x 9000 pixels; an image has at most 67,108,864"),
-        (bomb(60_000, 60_000), "my.png is broken: Image size .* decompression bomb"),
+        (bomb(60_000, 60_000), "my.png claims too many pixels; an image has at most 67,108,864"),
         (FRAMES, "my.png holds 3 images; save one of them"),
         (encoded(Image.fromarray(np.ones((2, 2), np.float32)), "TIFF"), "my.png has 32 bits a pixel"),
     ],
@@ -183,17 +183,8 @@ def test_places_without_images(tmp_path):
         read_images(tmp_path / "my.zip" / "b")
     os.mkfifo(tmp_path / "pipe.png")
     for name, message in (("pipe.png", "no regular file"), ("gone.png", "No such file")):
-        with pytest.raises(DataError, match=rf"{name}.*{message}"):
-            read_file(tmp_path / name) if name != "pipe.png" else read_piped(tmp_path / name)
-
-
-def read_piped(path):
-    """Opens a pipe at both ends, as a reader alone would wait."""
-    end = os.open(path, os.O_RDWR)
-    try:
-        return read_file(path)
-    finally:
-        os.close(end)
+        with pytest.raises(DataError, match=rf"{name}.*{message}"):  # and nothing waits for the other end of a pipe
+            read_file(tmp_path / name)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -94,6 +94,7 @@ class ClassifierNetwork(Network[DeviceBatch]):
 
     net: Pure[models.Classifier, models.ClassifierConfig]
     largest_batch: tuple[int, int]
+    unit: ClassVar[str] = "texts"
 
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
         logits = self.net.apply(params, batch.tokens, valid=batch.valid, key=key)

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -73,6 +73,7 @@ class VisionNetwork(Network[DeviceBatch]):
 
     net: Pure[VisionModel, VisionModelConfig]
     largest_batch: tuple[int, int]
+    unit: ClassVar[str] = "images"
 
     @property
     def sharded_axes(self) -> tuple[AxisName, ...]:
