@@ -16,6 +16,7 @@ EVERYTHING = PACKAGE + [p for f in FOLDERS for p in sorted((ROOT / f).rglob("*.p
 HOME = {
     "sentencepiece": "data/tokenizer.py",
     "grain": "data/pipeline.py",
+    "PIL": "data/images.py",
     "sacrebleu": "evaluation/scores.py",
     "sacremoses": "evaluation/scores.py",
     "matplotlib": "inspection/plots.py",

@@ -4,58 +4,71 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from jaxformer.cli.paths import output_file, sentence
+from jaxformer.cli.paths import output_file, picture, sentence
 from jaxformer.cli.predictors import add_run_options, configured, load
 
 if TYPE_CHECKING:
+    from jaxformer.tasks.base import Predictor
     from jaxformer.tasks.classification import Classified
+
+    Classify = Callable[[Sequence[str]], Iterable[str]]
 
 EXAMPLES = """examples:
   jaxformer classify runs/sst2 "a gorgeous , witty , seductive movie ."
   jaxformer classify runs/sst2 --file reviews.txt --out classes.tsv
   echo "What is an atom ?" | jaxformer classify runs/trec            line by line, as they come
+  jaxformer classify runs/animals cat.png dog.jpg --picture maps.png
 
-Each line of the result has three columns: the class, the probability of every class, and the words that the class token
-looked at most in the last layer, the mean of all heads. Attention shows where a model looked, not why.
+Each line of the result has three columns: the class, the probability of every class, and for a text the words that the
+class token looked at most in the last layer, the mean of all heads; for an image its name. An image of another size
+than the model's is scaled until it covers the size, and cut around its middle. --picture lays over each image what the
+last layer looked at, and the rollout of all layers. Attention shows where a model looked, not why.
 """
+
+MOST = 32
+"""The most images of one picture."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Prints the classes of arguments, else of the lines of a file, else of standard input."""
     parser = argparse.ArgumentParser(
         prog="jaxformer classify",
-        usage="jaxformer classify RUN [TEXT ...] [options]",
-        description="Classifies texts: arguments, a file, or standard input line by line.",
+        usage="jaxformer classify RUN [TEXT ... | IMAGE ...] [options]",
+        description="Classifies texts or images: arguments, the lines of a file, or standard input line by line.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_options(parser)
-    parser.add_argument("texts", nargs="*", type=sentence, metavar="TEXT", help="texts to classify")
-    parser.add_argument("--file", type=pathlib.Path, help="a file of texts, one a line")
+    parser.add_argument("inputs", nargs="*", type=sentence, metavar="INPUT", help="texts, or names of image files")
+    parser.add_argument("--file", type=pathlib.Path, help="a file of texts or of names of images, one a line")
     parser.add_argument("--out", type=output_file, help="the file to write to, instead of printing")
-    parser.add_argument("--words", type=int, default=5, help="the number of words to show (default 5)")
+    parser.add_argument("--words", type=int, help="the number of words of a text to show (default 5)")
+    parser.add_argument("--picture", type=picture, help="a picture (.png, .svg or .pdf) of what a model of images saw")
     options = parser.parse_intermixed_args(arguments)
-    if options.texts and options.file:
-        parser.error("give texts or --file, not both")
-    if options.words < 0:
+    if options.inputs and options.file:
+        parser.error("give inputs or --file, not both")
+    if (options.words or 0) < 0:
         parser.error(f"--words must be at least 0, got {options.words}")
+    if options.picture and not (options.inputs or options.file):
+        parser.error("--picture needs the names of images, or --file")
     config = configured(options, ())
+    for name, task in OPTIONS.items():
+        if getattr(options, name) is not None and config.task != task:
+            parser.error(f"--{name} is for a run of {task}")
     from jaxformer.cli.lines import standard_input
     from jaxformer.data.sources import read_lines
     from jaxformer.files import write_text
-    from jaxformer.tasks.classification import TextClassifier
 
-    classifier = load(options, config, "classify")
-    assert isinstance(classifier, TextClassifier)
-    texts = options.texts or (read_lines(options.file) if options.file else None)
-    if texts is None:
-        results = (result for batch in standard_input() for result in classifier.classify([text for _, text in batch]))
+    predictor = load(options, config, "classify")
+    classified = RESULTS.get(config.task, _texts)(predictor, options)
+    inputs = options.inputs or (read_lines(options.file) if options.file else None)
+    if inputs is None:
+        lines = (line for batch in standard_input() for line in classified([text for _, text in batch]))
     else:
-        results = classifier.classify(texts)
-    lines = (as_line(result, options.words) for result in results)
+        lines = classified(inputs)
     if options.out:
         write_text(options.out, "".join(f"{line}\n" for line in lines))
         return 0
@@ -64,9 +77,48 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _texts(predictor: Predictor, options: argparse.Namespace) -> Classify:
+    """Returns a function from texts to the lines of the result."""
+    from jaxformer.tasks.classification import TextClassifier
+
+    assert isinstance(predictor, TextClassifier)
+    num_words = 5 if options.words is None else options.words
+    return lambda texts: (as_line(result, num_words) for result in predictor.classify(texts))
+
+
+def _images(predictor: Predictor, options: argparse.Namespace) -> Classify:
+    """Returns a function from names of images to the lines of the result, which draws a picture if one is wanted."""
+    from jaxformer.inspection import plots
+    from jaxformer.tasks.vision import ImageClassifier
+
+    assert isinstance(predictor, ImageClassifier)
+
+    def classified(names: Sequence[str]) -> list[str]:
+        results = predictor.classify(names)
+        if options.picture and results:
+            shown = results[:MOST]
+            titles = [f"{result.label} {result.probabilities[result.label]:.0%}" for result in shown]
+            plots.image_maps([x.image for x in shown], [x.looked for x in shown], options.picture, titles=titles)
+        return [
+            f"{result.label}\t{_by_weight(result.probabilities.items())}\t{name}"
+            for name, result in zip(names, results, strict=True)
+        ]
+
+    return classified
+
+
 def as_line(result: Classified, num_words: int) -> str:
     """Returns class, probabilities and words, with tabs between them."""
-    percent = lambda pairs: ", ".join(f"{name} {value:.1%}" for name, value in pairs)
-    by_weight = lambda pairs: sorted(pairs, key=lambda pair: -pair[1])
-    words = by_weight(result.words)[:num_words]
-    return f"{result.label}\t{percent(by_weight(result.probabilities.items()))}\t{percent(words)}"
+    return f"{result.label}\t{_by_weight(result.probabilities.items())}\t{_by_weight(result.words, num_words)}"
+
+
+def _by_weight(pairs: Iterable[tuple[str, float]], number: int | None = None) -> str:
+    largest = sorted(pairs, key=lambda pair: -pair[1])[:number]
+    return ", ".join(f"{name} {value:.1%}" for name, value in largest)
+
+
+OPTIONS = {"words": "classification", "picture": "vision"}
+"""The task whose runs alone take an option."""
+
+RESULTS = {"classification": _texts, "vision": _images}
+"""The function from inputs to lines, by the task of the run; one of another package may bring a `TextClassifier`."""

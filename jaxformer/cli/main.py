@@ -28,7 +28,7 @@ COMMANDS = {
     "translate": "translate arguments, a file, or standard input",
     "generate": "continue a text with a language model",
     "score": "print the log-probabilities of given translations or texts",
-    "classify": "classify arguments, a file, or standard input, with probabilities",
+    "classify": "classify texts or images, with probabilities and what the model looked at",
     "average": "average the parameters of a run's last checkpoints",
     "runs": "list runs with their state and scores",
     "diff": "show how two runs differ",
@@ -39,7 +39,7 @@ COMMANDS = {
     "demo": "train the built-in translator, score it, and draw an attention map",
 }
 
-EXTRAS = "orbax grain sentencepiece sacrebleu sacremoses tyro rich tensorboardX matplotlib".split()
+EXTRAS = "orbax grain PIL sentencepiece sacrebleu sacremoses tyro rich tensorboardX matplotlib".split()
 
 EXAMPLES = """examples:
   jaxformer demo

@@ -1,9 +1,9 @@
-"""Everything between text files and batches: sources, tokenizers, plans of batches and windows, pipeline."""
+"""Everything between files and batches: sources of texts and images, tokenizers, plans of batches, pipeline."""
 
 from jaxformer import lazy
 
 _MODULES = (
-    "batch batch_plan examples fetch packing pipeline segmentation sources special_tokens text token_cache tokenizer "
-    "windows"
+    "batch batch_plan examples fetch idx image_batches images packing pipeline segmentation sources special_tokens "
+    "text token_cache tokenizer windows"
 )
 __getattr__ = lazy.members(__name__, dict.fromkeys(_MODULES.split(), ""))

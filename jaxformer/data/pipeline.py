@@ -166,8 +166,10 @@ class _Steps(grain.sources.RandomAccessDataSource, Generic[B]):
         return f"batches {self.start} to {self.stop}"
 
 
-def batches(make: Callable[[int], B], *, start: int = 0, stop: int | None = None, read_ahead: int = 16) -> Iterator[B]:
+def batches(
+    make: Callable[[int], B], *, start: int = 0, stop: int | None = None, read_ahead: int = 16, num_threads: int = 1
+) -> Iterator[B]:
     """Iterates over ``make(start), make(start + 1), ...``, made ahead by Grain's threads; endless without `stop`."""
     stop = 2**62 if stop is None else stop
-    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=read_ahead)
+    options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=read_ahead)
     return iter(grain.MapDataset.source(_Steps(make, start, stop)).to_iter_dataset(options))

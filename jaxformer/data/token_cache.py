@@ -58,7 +58,7 @@ def cached_sequences(
       num_sequences: the number of sequences of each name.
       about: figures saved with the arrays and compared when they are read.
     """
-    dtype = np.uint16 if vocab_size <= 2**16 else np.int32
+    dtype = np.uint8 if vocab_size <= 2**8 else np.uint16 if vocab_size <= 2**16 else np.int32
     if cache is not None:
         folder = pathlib.Path(cache) / key
         try:

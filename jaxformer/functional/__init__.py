@@ -51,6 +51,8 @@ from jaxformer.functional.normalization import layer_norm as layer_norm
 from jaxformer.functional.normalization import rms_norm as rms_norm
 from jaxformer.functional.per_example import per_example_gradients as per_example_gradients
 from jaxformer.functional.per_example import per_example_losses as per_example_losses
+from jaxformer.functional.pooling import average_pool as average_pool
+from jaxformer.functional.pooling import max_pool as max_pool
 from jaxformer.functional.positions import alibi as alibi
 from jaxformer.functional.positions import learned as learned
 from jaxformer.functional.positions import linear_scaling as linear_scaling

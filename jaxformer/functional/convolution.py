@@ -1,38 +1,48 @@
-"""Convolution along a sequence, the layer with which attention is compared (Gehring et al. 2017; van den Oord 2016)."""
+"""Convolution along a sequence (Gehring et al. 2017; van den Oord 2016) and over images (LeCun et al. 1998)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+DIMENSIONS = {1: ("NHC", "HIO", "NHC"), 2: ("NHWC", "HWIO", "NHWC")}
+"""The order of the dimensions of input, kernel and output, by the number of those that are not batch or features."""
+
 
 def convolution(
-    x: Float[Array, "B T D"],
-    kernel: Float[Array, "K D E"],
+    x: Float[Array, "B *T D"],
+    kernel: Float[Array, "*K D E"],
     bias: Float[Array, " E"] | None = None,
     *,
+    stride: int = 1,
     dilation: int = 1,
     causal: bool = False,
-    valid: Bool[Array, "B T"] | None = None,
-) -> Float[Array, "B T E"]:
-    r"""Computes a convolution along T: each position sees K positions, `dilation` apart.
+    padding: Literal["same", "valid"] = "same",
+    valid: Bool[Array, "B ..."] | None = None,
+) -> Float[Array, "B *U E"]:
+    r"""Computes a convolution along a sequence (T), or over the rows and columns of images (T1, T2).
 
-    .. math:: y_t = \sum_{k=0}^{K-1} x_{t + k \cdot dilation - p} W_k + b
+    .. math:: y_u = \sum_{k=0}^{K-1} x_{u \cdot stride + k \cdot dilation - p} W_k + b
 
     The offset p is :math:`\lfloor (K - 1) dilation / 2 \rfloor`, so that a position sees both sides alike, or
     :math:`(K - 1) dilation` if `causal`, so that it sees the past and itself. There are zeros before the start and
-    after the end. Kernels have PyTorch's order: ``weight.transpose(2, 1, 0)`` is `kernel`, and the offset is that of
-    ``padding="same"``. Parameters are cast to the dtype of `x`.
+    after the end, and :math:`\lceil T / stride \rceil` outputs. With ``padding="valid"`` p is 0 and no window reaches
+    beyond the end. In two dimensions the same holds for rows and for columns.
+
+    Kernels have PyTorch's order: ``weight.transpose(2, 1, 0)`` of a ``Conv1d``, and ``weight.transpose(2, 3, 1, 0)`` of
+    a ``Conv2d``, is `kernel`. Its ``padding=K // 2`` with odd K is "same". Parameters are cast to the dtype of `x`.
 
     Args:
       valid: True where a position is real; default: everywhere. Padding counts as zeros, whatever it holds, NaN and Inf
-        included; its output and its gradient are 0.
+        included; its output, which is that of each window's middle position, and its gradient are 0.
 
     Raises:
-      ValueError: the kernel is empty, `dilation` is below 1, or shapes do not fit.
+      ValueError: the kernel is empty, `stride` or `dilation` is below 1, or shapes do not fit; or ``padding="valid"``,
+        which has no middle positions, is given with `valid` or `causal`; or `causal` for images.
 
     >>> x = jnp.array([1.0, 2.0, 3.0, 4.0]).reshape(1, 4, 1)
     >>> kernel = jnp.array([10.0, 1.0]).reshape(2, 1, 1)
@@ -40,22 +50,34 @@ def convolution(
     [1.0, 2.0, 13.0, 24.0]
     >>> convolution(x, kernel, dilation=2).ravel().tolist()
     [2.0, 13.0, 24.0, 30.0]
+    >>> image = jnp.arange(9.0).reshape(1, 3, 3, 1)
+    >>> convolution(image, jnp.ones((2, 2, 1, 1)), padding="valid")[0, ..., 0].tolist()
+    [[8.0, 12.0], [20.0, 24.0]]
     """
-    _check(x, kernel, bias, dilation, valid)
+    _check(x, kernel, bias, valid)
+    for size in kernel.shape[:-2]:
+        _check_sizes(size, dilation)
+    if stride < 1:
+        raise ValueError(f"stride must be at least 1, got {stride}")
+    if (causal and x.ndim > 3) or (padding == "valid" and (causal or valid is not None)):
+        raise ValueError("causal is for sequences, and padding='valid' for neither causal nor a mask of real positions")
     if valid is not None:  # before the product: 0 times NaN is NaN
         x = jnp.where(valid[..., None], x, 0)
-    reach = (kernel.shape[0] - 1) * dilation
-    before = reach if causal else reach // 2
+    reaches = [(size - 1) * dilation for size in kernel.shape[:-2]]
+    befores = [reach if causal else reach // 2 for reach in reaches]
     y = jax.lax.conv_general_dilated(
         x,
         kernel.astype(x.dtype),
-        window_strides=(1,),
-        padding=[(before, reach - before)],
-        rhs_dilation=(dilation,),
-        dimension_numbers=("NHC", "HIO", "NHC"),
+        window_strides=(stride,) * len(reaches),
+        padding="VALID" if padding == "valid" else [(p, r - p) for p, r in zip(befores, reaches, strict=True)],
+        rhs_dilation=(dilation,) * len(reaches),
+        dimension_numbers=DIMENSIONS[len(reaches)],
     )
-    y = y if bias is None else y + bias.astype(x.dtype)[None, None]
-    return y if valid is None else jnp.where(valid[..., None], y, 0)
+    if bias is not None:
+        y = y + jnp.broadcast_to(bias.astype(x.dtype), y.shape)
+    if valid is None:
+        return y
+    return jnp.where(valid[(slice(None), *[slice(None, None, stride)] * len(reaches), None)], y, 0)
 
 
 def receptive_field(kernel_size: int, dilations: Iterable[int]) -> int:
@@ -76,11 +98,11 @@ def receptive_field(kernel_size: int, dilations: Iterable[int]) -> int:
     return reach + 1
 
 
-def _check(x: Array, kernel: Array, bias: Array | None, dilation: int, valid: Array | None) -> None:
-    _check_sizes(kernel.shape[0], dilation)
-    if kernel.shape[1] != x.shape[2]:
-        raise ValueError(f"kernel must have shape [K, {x.shape[2]}, E] for x {list(x.shape)}, got {list(kernel.shape)}")
-    expected = {"bias": (bias, kernel.shape[2:]), "valid": (valid, x.shape[:2])}
+def _check(x: Array, kernel: Array, bias: Array | None, valid: Array | None) -> None:
+    if x.ndim != kernel.ndim or x.ndim - 2 not in DIMENSIONS or kernel.shape[-2] != x.shape[-1]:
+        expected = f"[{'K, ' * (x.ndim - 2)}{x.shape[-1]}, E]"
+        raise ValueError(f"kernel must have shape {expected} for x {list(x.shape)}, got {list(kernel.shape)}")
+    expected = {"bias": (bias, kernel.shape[-1:]), "valid": (valid, x.shape[:-1])}
     for name, (array, shape) in expected.items():
         if array is not None and array.shape != shape:
             raise ValueError(f"{name} must have shape {list(shape)}, got {list(array.shape)}")

@@ -1,8 +1,9 @@
-"""Attention maps between words, from attention between subword pieces."""
+"""Attention maps between words, from attention between subword pieces, and the rollout of a stack."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Sequence
@@ -110,6 +111,22 @@ def entropy(weights: np.ndarray) -> np.ndarray:
     """Computes the entropy of each row in nats: 0 when all weight is on one key, log S when uniform."""
     safe = np.where(weights > 0, weights, 1.0)
     return 0.0 - (safe * np.log(safe)).sum(-1)  # 0, not -0, where all weight is on one key
+
+
+def rollout(weights: np.ndarray) -> np.ndarray:
+    r"""Computes the attention rollout ``[T, T]`` of the weights ``[L, N, T, T]`` of a stack (Abnar and Zuidema 2020).
+
+    .. math:: \prod_{l=L}^{1} (\bar A_l + I) / 2
+
+    :math:`\bar A_l` is the mean of the heads of layer l, and I stands for the residual path. Row t says how much of
+    each input token the state of t consists of, as far as attention alone goes; rows sum to 1.
+
+    >>> rollout(np.array([[[[0.0, 1.0], [0.0, 1.0]]]])).tolist()
+    [[0.5, 0.5], [0.0, 1.0]]
+    """
+    size = weights.shape[-1]
+    mixed = (np.asarray(weights, np.float64).mean(1) + np.eye(size)) / 2
+    return functools.reduce(lambda earlier, layer: layer @ earlier, mixed, np.eye(size))
 
 
 def as_text(attention: Map, *, shades: str = " .:-=+*#%@") -> str:

@@ -1,4 +1,4 @@
-"""Pictures, by matplotlib: attention maps and loss curves."""
+"""Pictures, by matplotlib: attention maps, also over images, and loss curves."""
 
 from __future__ import annotations
 
@@ -86,6 +86,36 @@ def head_grid(attention: PieceMap, path: pathlib.Path, *, title: str | None = No
     bar.ax.tick_params(length=0, labelsize=6, colors=INK)
     if title:
         figure.suptitle(title, color=INK, size=10)
+    return _save(figure, path)
+
+
+def image_maps(
+    pictures: Sequence[np.ndarray],
+    maps: Sequence[Mapping[str, np.ndarray]],
+    path: pathlib.Path,
+    *,
+    titles: Sequence[str],
+) -> pathlib.Path:
+    """Draws pictures, uint8 ``[h, w, C]``, one a row, and beside each its maps laid over it in gray.
+
+    Args:
+      maps: by name, weights ``[rows, columns]`` of a grid over the picture; colors reach to each map's largest.
+    """
+    names = list(maps[0])
+    size = 1.9 * (1 + len(names)) + 0.2, 2.1 * len(pictures) + 0.2
+    figure, grid = plt.subplots(len(pictures), 1 + len(names), figsize=size, squeeze=False, layout="constrained")
+    for row, picture, found, title in zip(grid, pictures, maps, titles, strict=True):
+        height, width, channels = picture.shape
+        colors = picture if channels == 3 else np.repeat(picture, 3, 2)
+        row[0].imshow(colors)
+        row[0].set_title(_labels([title])[0], color=INK, size=9)
+        for axes, name in zip(row[1:], names, strict=True):
+            axes.imshow(colors.mean(2), cmap="gray", vmin=0, vmax=255)
+            over = {"extent": (-0.5, width - 0.5, height - 0.5, -0.5), "vmin": 0, "vmax": found[name].max()}
+            axes.imshow(found[name], cmap="inferno", alpha=0.6, **over)
+            axes.set_title(name, color=INK, size=9)
+        for axes in row:
+            axes.set_axis_off()
     return _save(figure, path)
 
 

@@ -1,4 +1,4 @@
-"""Complete networks: encoder, decoder, encoder-decoder (Transformer or recurrent), language models; and their costs."""
+"""Complete networks: encoder, decoder, encoder-decoder, language models, models of images; and their costs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from jaxformer.models.config import LanguageModelConfig as LanguageModelConfig
 from jaxformer.models.config import RotaryConfig as RotaryConfig
 from jaxformer.models.config import Seq2SeqConfig as Seq2SeqConfig
 from jaxformer.models.config import TransformerConfig as TransformerConfig
+from jaxformer.models.vision_config import ResidualNetworkConfig as ResidualNetworkConfig
+from jaxformer.models.vision_config import VisionTransformerConfig as VisionTransformerConfig
 
 if TYPE_CHECKING:
     from jaxformer.models import costs as costs
@@ -36,7 +38,10 @@ if TYPE_CHECKING:
     from jaxformer.models.recurrent_decoder import RecurrentContext as RecurrentContext
     from jaxformer.models.recurrent_decoder import RecurrentDecoder as RecurrentDecoder
     from jaxformer.models.recurrent_decoder import RecurrentDecoderState as RecurrentDecoderState
+    from jaxformer.models.residual_network import ResidualNetwork as ResidualNetwork
     from jaxformer.models.seq2seq import Seq2Seq as Seq2Seq
+    from jaxformer.models.vision import VisionTransformer as VisionTransformer
+    from jaxformer.models.vision import with_image_size as with_image_size
 
 __getattr__ = lazy.members(
     __name__,
@@ -48,7 +53,9 @@ __getattr__ = lazy.members(
         "language_model": "LanguageModel",
         "masked_language_model": "MaskedLanguageModel",
         "recurrent_decoder": "CapturedWeights RecurrentContext RecurrentDecoder RecurrentDecoderState",
+        "residual_network": "ResidualNetwork",
         "seq2seq": "Seq2Seq",
+        "vision": "VisionTransformer with_image_size",
         "costs": "",
         "families": "",
         "presets": "",

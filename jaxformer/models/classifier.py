@@ -15,6 +15,7 @@ from jaxformer.models.config import ClassifierConfig
 from jaxformer.models.encoder import make_encoder
 from jaxformer.models.transformer import select
 from jaxformer.modules import AttentionFunction, CapturedAttention, Linear
+from jaxformer.modules.attention_function import Intermediates
 
 
 class Classifier(nnx.Module):
@@ -64,9 +65,10 @@ class Classifier(nnx.Module):
     ) -> tuple[Float[Array, "B C"], dict[str, CapturedAttention]]:
         """Returns the logits, and the arguments of the named attentions in every layer; the name is "encoder.self"."""
         memory, intermediates = self.encoder.captured(tokens, valid=valid)
-        return self._logits(memory.states, valid, None), select(
-            {f"encoder.{name}": x for name, x in intermediates.items()}, names
-        )
+        return self._logits(memory.states, valid, None), self._named(intermediates, names)
+
+    def _named(self, intermediates: Intermediates, names: Collection[str]) -> dict[str, CapturedAttention]:
+        return select({f"encoder.{name}": x for name, x in intermediates.items()}, names)
 
     def _logits(self, states: Array, valid: Array | None, key: jax.Array | None) -> Array:
         x = states.astype(jnp.float32)

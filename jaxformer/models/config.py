@@ -192,6 +192,11 @@ class EncoderConfig(TransformerConfig):
     num_channels: int = 3
     """The colors of a pixel."""
 
+    @property
+    def has_class_vector(self) -> bool:
+        """True if a learned vector comes before the patches of an image."""
+        return True
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassifierConfig(EncoderConfig):
@@ -201,6 +206,11 @@ class ClassifierConfig(EncoderConfig):
     """The number of classes; 0 is replaced by that of the data before the model is built."""
     pooling: Literal["class_token", "mean"] = "class_token"
     """The vector that is classified: the state of the first token, or the mean of the states of all real ones."""
+
+    @property
+    def has_class_vector(self) -> bool:
+        """True if a learned vector comes before the patches of an image: the one that is classified."""
+        return self.pooling == "class_token"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,10 @@ from jaxformer.models.encoder import make_encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
 from jaxformer.models.language_model import LanguageModel
 from jaxformer.models.masked_language_model import MaskedLanguageModel
+from jaxformer.models.residual_network import ResidualNetwork
 from jaxformer.models.seq2seq import Seq2Seq, fed_size
+from jaxformer.models.vision import VisionTransformer
+from jaxformer.models.vision_config import ResidualNetworkConfig, VisionTransformerConfig
 from jaxformer.modules.pure import Params, pure
 from jaxformer.modules.recurrent import CELLS
 
@@ -193,6 +196,53 @@ def classifier_training_flops(config: ClassifierConfig, batch: int, length: int)
 def classifier_computed_flops(config: ClassifierConfig, batch: int, length: int) -> float:
     """Returns the operations with recomputation; see `encoder_decoder_computed_flops`."""
     return classifier_training_flops(config, batch, length) + encoder_recomputed_flops(config, batch, length)
+
+
+def vision_transformer_parameters(config: VisionTransformerConfig) -> int:
+    """Returns the number of parameters; nothing is allocated."""
+    return num_parameters(pure(VisionTransformer, config).shapes)
+
+
+def vision_transformer_flops(config: VisionTransformerConfig, batch: int) -> float:
+    """Returns floating-point operations of one forward pass, with the projection of patches."""
+    length, patches = num_patches(config) + config.has_class_vector, batch * num_patches(config)
+    projection = 2.0 * patches * config.num_channels * config.patch_size**2 * config.d_model
+    return projection + classifier_flops(config, batch, length)
+
+
+def vision_transformer_recomputed_flops(config: VisionTransformerConfig, batch: int) -> float:
+    """Returns the operations that the backward pass repeats; see `encoder_decoder_computed_flops`."""
+    return encoder_recomputed_flops(config, batch, num_patches(config) + config.has_class_vector)
+
+
+def num_patches(config: VisionTransformerConfig) -> int:
+    """Returns the number of patches of an image."""
+    height, width = config.image_size
+    return (height // config.patch_size) * (width // config.patch_size)
+
+
+def residual_network_parameters(config: ResidualNetworkConfig) -> int:
+    """Returns the number of parameters; nothing is allocated."""
+    return num_parameters(pure(ResidualNetwork, config).shapes)
+
+
+def residual_network_flops(config: ResidualNetworkConfig, batch: int) -> float:
+    """Returns floating-point operations of one forward pass; zeros around the images count as pixels."""
+    (height, width), widths = config.image_size, config.widths
+    total = 2.0 * 9 * height * width * config.num_channels * widths[0]
+    for stage, features in enumerate(widths, 1):
+        before = widths[max(0, stage - 2)]
+        if stage > 1:
+            height, width = -(-height // 2), -(-width // 2)
+        positions = height * width
+        changes = stage > 1 or before != features
+        total += (
+            2.0 * positions * features * (9 * before + changes * before + (2 * config.num_blocks - 1) * 9 * features)
+        )
+        if config.attention != "none" and stage == config.attention_stage:
+            dim = config.attention_dim
+            total += 2.0 * positions * dim * (4 * features + 2 * positions)
+    return batch * (total + 2.0 * widths[-1] * config.num_classes)
 
 
 def _attention_dims(config: TransformerConfig) -> tuple[int, int]:

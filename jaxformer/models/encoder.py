@@ -140,6 +140,7 @@ def make_encoder(
         embeddings = make_embeddings(config, tokens, make_position_vectors(config, rngs=rngs), rngs=rngs)
     else:
         options = {"num_channels": config.num_channels, "dropout": config.dropout, "dtype": config.compute_dtype}
+        options["class_vector"] = config.has_class_vector
         embeddings = PatchEmbeddings(config.image_size, config.patch_size, config.d_model, **options, rngs=rngs)
     if not config.num_layers:
         return Encoder(embeddings, norm=make_final_norm(config))

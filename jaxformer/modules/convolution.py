@@ -1,6 +1,9 @@
-"""Convolutions along a sequence, and stacks of them, plain or dilated."""
+"""Convolutions along a sequence or over images, and stacks of them, plain or dilated."""
 
 from __future__ import annotations
+
+import math
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -8,45 +11,55 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from jaxformer import functional
-from jaxformer.axes import constrain
+from jaxformer.axes import AxisName, constrain
 from jaxformer.functional.feed_forward import Activation
 from jaxformer.modules.initializers import xavier_uniform
 
 
 class Convolution(nnx.Module):
-    """`functional.convolution` with its kernel ``[K, D, E]`` and bias."""
+    """`functional.convolution` with its kernel, ``[K, D, E]`` or ``[K1, K2, D, E]`` for images, and bias."""
 
     def __init__(
         self,
         num_in: int,
         num_out: int,
         *,
-        kernel_size: int = 3,
+        kernel_size: int | tuple[int, int] = 3,
+        stride: int = 1,
         dilation: int = 1,
         causal: bool = False,
+        padding: Literal["same", "valid"] = "same",
         bias: bool = True,
+        axes: tuple[AxisName | None, AxisName | None] = ("model", "hidden"),
         rngs: nnx.Rngs,
     ):
         """Draws the parameters.
 
+        Args:
+          kernel_size: the positions of a sequence that each one sees, or the rows and columns of an image.
+          axes: the logical axes of the inputs and the outputs.
+
         Raises:
           ValueError: `kernel_size` or `dilation` is below 1.
         """
-        functional.receptive_field(kernel_size, [dilation])  # checks both
-        fans = {"fan_in": kernel_size * num_in, "fan_out": kernel_size * num_out}
-        kernel = xavier_uniform(rngs.params(), (kernel_size, num_in, num_out), **fans)
-        self.kernel = nnx.Param(kernel, axes=(None, "model", "hidden"))
-        self.bias = nnx.Param(jnp.zeros(num_out), axes=("hidden",)) if bias else None
-        self.dilation, self.causal = dilation, causal
+        sizes = (kernel_size,) if isinstance(kernel_size, int) else kernel_size
+        functional.receptive_field(min(sizes), [dilation])  # checks both
+        fans = {"fan_in": math.prod(sizes) * num_in, "fan_out": math.prod(sizes) * num_out}
+        kernel = xavier_uniform(rngs.params(), (*sizes, num_in, num_out), **fans)
+        self.kernel = nnx.Param(kernel, axes=(*[None] * len(sizes), *axes))
+        self.bias = nnx.Param(jnp.zeros(num_out), axes=axes[1:]) if bias else None
+        self.stride, self.dilation, self.causal = stride, dilation, causal
+        self.padding: Literal["same", "valid"] = padding
 
     def __call__(
-        self, x: Float[Array, "B T D"], *, valid: Bool[Array, "B T"] | None = None, key: jax.Array | None = None
-    ) -> Float[Array, "B T E"]:
+        self, x: Float[Array, "B *T D"], *, valid: Bool[Array, "B ..."] | None = None, key: jax.Array | None = None
+    ) -> Float[Array, "B *U E"]:
         """Returns the convolution; padding (`valid` False) changes nothing and gets 0. There is no dropout."""
         del key
         bias = None if self.bias is None else self.bias[...]
-        options = {"dilation": self.dilation, "causal": self.causal, "valid": valid}
-        return constrain(functional.convolution(x, self.kernel[...], bias, **options), "batch", "length", "model")
+        options = {"stride": self.stride, "dilation": self.dilation, "causal": self.causal, "valid": valid}
+        y = functional.convolution(x, self.kernel[...], bias, padding=self.padding, **options)
+        return constrain(y, "batch", "length", *[None] * (y.ndim - 3), "model")
 
 
 class ConvolutionStack(nnx.Module):

@@ -9,16 +9,16 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
 from jaxformer.axes import constrain
+from jaxformer.modules.convolution import Convolution
 from jaxformer.modules.embedding import LearnedPositions
 from jaxformer.modules.initializers import normal
-from jaxformer.modules.linear import Linear
 
 
 class PatchEmbeddings(nnx.Module):
     """The input of a vision Transformer (Dosovitskiy et al. 2021): patches, a class vector, learned positions.
 
-    An image is cut into squares of `patch_size` pixels, row by row. Each is flattened channel by channel and mapped to
-    D features by one matrix. The class vector comes first.
+    An image is cut into squares of `patch_size` pixels, row by row. One matrix maps each to D features: a convolution
+    whose stride is the size of its kernel. The class vector, if there is one, comes first.
     """
 
     def __init__(
@@ -28,6 +28,7 @@ class PatchEmbeddings(nnx.Module):
         d_model: int,
         *,
         num_channels: int = 3,
+        class_vector: bool = True,
         dropout: float = 0.0,
         dtype: str = "float32",
         rngs: nnx.Rngs,
@@ -39,11 +40,13 @@ class PatchEmbeddings(nnx.Module):
         """
         if any(size < 1 or size % patch_size for size in image_size):
             raise ValueError(f"image_size must be a multiple of patch_size {patch_size}, got {image_size}")
-        self.image_size, self.patch_size, self.num_channels = image_size, patch_size, num_channels
+        self.image_size, self.num_channels = image_size, num_channels
+        options = {"kernel_size": (patch_size, patch_size), "stride": patch_size, "padding": "valid"}
+        self.projection = Convolution(num_channels, d_model, **options, axes=(None, "model"), rngs=rngs)
+        vector = normal(rngs.params(), (d_model,), deviation=d_model**-0.5) if class_vector else None
+        self.class_vector = None if vector is None else nnx.Param(vector, axes=("model",))
         num_patches = (image_size[0] // patch_size) * (image_size[1] // patch_size)
-        self.projection = Linear(num_channels * patch_size**2, d_model, axes=(None, "model"), rngs=rngs)
-        self.class_vector = nnx.Param(normal(rngs.params(), (d_model,), deviation=d_model**-0.5), axes=("model",))
-        self.positions = LearnedPositions(1 + num_patches, d_model, rngs=rngs)
+        self.positions = LearnedPositions(num_patches + class_vector, d_model, rngs=rngs)
         self.dropout = dropout
         self.dtype = jnp.dtype(dtype)
 
@@ -55,32 +58,23 @@ class PatchEmbeddings(nnx.Module):
         positions: Int[Array, "B S"] | None = None,
         key: jax.Array | None = None,
     ) -> Float[Array, "B S D"]:
-        """Returns the vectors of images, with S = 1 + the number of patches.
+        """Returns the vectors of images; S is the number of patches, and one more with a class vector.
 
         Args:
           positions: rows of the table of positions; 0, 1, 2, ... by default.
 
         Raises:
-          ValueError: the images have another size.
+          ValueError: the images have another size; see `models.with_image_size`.
         """
         del valid
         expected = (*self.image_size, self.num_channels)
         if images.shape[1:] != expected:
             raise ValueError(f"images must be [B, height, width, channels] = [B, {expected}], got {images.shape}")
-        x = self.projection(patches(images, self.patch_size).astype(self.dtype))
-        first = jnp.broadcast_to(self.class_vector[...].astype(self.dtype), (x.shape[0], 1, x.shape[2]))
-        x = jnp.concatenate([first, x], 1)
+        x = self.projection(images.astype(self.dtype))
+        x = x.reshape(x.shape[0], -1, x.shape[-1])
+        if self.class_vector is not None:
+            first = jnp.broadcast_to(self.class_vector[...].astype(self.dtype), (x.shape[0], 1, x.shape[2]))
+            x = jnp.concatenate([first, x], 1)
         rows = jnp.arange(x.shape[1])[None] if positions is None else positions
         x = x + self.positions(rows, x.shape[1]).astype(self.dtype)
         return functional.dropout(constrain(x, "batch", "length", "model"), rate=self.dropout, key=key)
-
-
-def patches(images: Float[Array, "B h w C"], size: int) -> Float[Array, "B P F"]:
-    """Returns the square patches of images, row by row, each flattened channel by channel: F = C size^2.
-
-    >>> patches(jnp.arange(8.0).reshape(1, 2, 4, 1), 2)[0].tolist()
-    [[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0]]
-    """
-    batch, height, width, channels = images.shape
-    grid = images.reshape(batch, height // size, size, width // size, size, channels)
-    return grid.transpose(0, 1, 3, 5, 2, 4).reshape(batch, -1, channels * size**2)

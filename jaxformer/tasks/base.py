@@ -102,6 +102,8 @@ class Network(abc.ABC, Generic[BatchT]):
     net: Pure[Any, Any]
     largest_batch: tuple[int, int]
     """Rows and length of the batch that needs the most memory."""
+    unit: ClassVar[str] = "tokens"
+    """The terms that the loss counts, in the plural."""
 
     @property
     def num_parameters(self) -> int:

@@ -30,6 +30,7 @@ TASKS = {
     "language_model": "jaxformer.tasks.language_model.task",
     "masked_language_model": "jaxformer.tasks.masked_language_model.task",
     "classification": "jaxformer.tasks.classification.task",
+    "vision": "jaxformer.tasks.vision.task",
 }
 """The module of each task, by the name that is saved in a run's config.json. A module holds its task as ``TASK``.
 
@@ -55,6 +56,7 @@ BUILTIN = {
     **dict.fromkeys(
         ("classification", "classification:tiny", "classification:average"), "jaxformer.tasks.classification.presets"
     ),
+    **dict.fromkeys(("vision", "vision:tiny", "vision:convolution", "vision:base"), "jaxformer.tasks.vision.presets"),
 }
 """The module of each built-in configuration, a function of this name or, with a colon, of what follows it."""
 
@@ -63,6 +65,7 @@ CONFIGS = {
     "language_model": ("jaxformer.tasks.language_model.config", "LanguageModelingConfig"),
     "masked_language_model": ("jaxformer.tasks.masked_language_model.config", "MaskedLanguageModelingConfig"),
     "classification": ("jaxformer.tasks.classification.config", "ClassificationConfig"),
+    "vision": ("jaxformer.tasks.vision.config", "VisionConfig"),
 }
 """The configuration class of each task that has it in a light module; the class of others is ``TASK.config``."""
 

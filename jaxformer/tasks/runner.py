@@ -148,7 +148,7 @@ def _train(
         outputs.checkpoints, done = checkpoints, int(state.step)
         if processes.first():
             outputs.peak_flops = peak
-            outputs.reporter = reporter(console, start=done, steps=config.train.steps)
+            outputs.reporter = reporter(console, start=done, steps=config.train.steps, unit=trainer.network.unit)
             _open(outputs, config.train, out, done, profile)
         try:
             result = training.fit(

@@ -30,13 +30,13 @@ class Reporter(Protocol):
 
 
 class Bar:
-    """A progress bar with loss, tokens/s, model FLOP utilization and time left."""
+    """A progress bar with loss, tokens or other units a second, model FLOP utilization and time left."""
 
-    def __init__(self, console: Console, *, start: int, steps: int):
+    def __init__(self, console: Console, *, start: int, steps: int, unit: str = "tokens"):
         columns = (
             "step",
             "loss [b]{task.fields[loss]}[/b]",
-            "{task.fields[rate]} tokens/s",
+            f"{{task.fields[rate]}} {unit}/s",
             "{task.fields[mfu]}",
             "{task.fields[left]}",
         )
@@ -63,8 +63,8 @@ class Bar:
 class Lines:
     """Plain lines, at most one every `seconds`, for files, pipes and schedulers."""
 
-    def __init__(self, console: Console, *, steps: int, seconds: float = 10.0):
-        self._console, self._steps, self._seconds = console, steps, seconds
+    def __init__(self, console: Console, *, steps: int, seconds: float = 10.0, unit: str = "tokens"):
+        self._console, self._steps, self._seconds, self._unit = console, steps, seconds, unit
         self._left, self._said, self._updated = "", -math.inf, -math.inf
 
     def update(self, step: int, *, loss: float, tokens_per_second: float, utilization: float | None) -> None:
@@ -73,7 +73,8 @@ class Lines:
             return
         self._said = self._updated = now
         mfu = "" if utilization is None else f", MFU {utilization:.0%}"
-        self.say(f"step {step:,}/{self._steps:,}: loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s{mfu}{self._left}")
+        rate = f"{tokens_per_second:,.0f} {self._unit}/s"
+        self.say(f"step {step:,}/{self._steps:,}: loss {loss:.3f}, {rate}{mfu}{self._left}")
 
     def tick(self, step: int, left: float) -> None:
         self._left = f", {duration(left)} left" if step < self._steps else ""
@@ -89,9 +90,15 @@ class Lines:
         """Does nothing: lines need no cleanup."""
 
 
-def reporter(console: Console, *, start: int, steps: int) -> Reporter:
-    """Returns a bar if the console is a terminal that can redraw a line, which TERM=dumb cannot; else lines."""
-    return Bar(console, start=start, steps=steps) if console.is_interactive else Lines(console, steps=steps)
+def reporter(console: Console, *, start: int, steps: int, unit: str = "tokens") -> Reporter:
+    """Returns a bar if the console is a terminal that can redraw a line, which TERM=dumb cannot; else lines.
+
+    Args:
+      unit: the terms of the loss, in the plural.
+    """
+    if console.is_interactive:
+        return Bar(console, start=start, steps=steps, unit=unit)
+    return Lines(console, steps=steps, unit=unit)
 
 
 class Count:

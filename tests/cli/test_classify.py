@@ -1,12 +1,14 @@
-"""``jaxformer classify``: texts as arguments, from a file and from standard input."""
+"""``jaxformer classify``: texts or images as arguments, from a file and from standard input."""
 
 import io
 import sys
 
+import numpy as np
 import pytest
 
 from jaxformer.cli import classify
-from jaxformer.tasks.classification import Classified, TextClassifier
+from jaxformer.tasks.classification import ClassificationConfig, Classified, TextClassifier
+from jaxformer.tasks.vision import ClassifiedImage, ImageClassifier, VisionConfig
 
 
 class Fixed(TextClassifier):
@@ -23,7 +25,7 @@ LINE = "good\tgood 87.5%, bad 12.5%\tz 50.0%, {} 25.0%, a 10.0%\n"
 
 @pytest.fixture(autouse=True)
 def _fixed(monkeypatch):
-    monkeypatch.setattr(classify, "configured", lambda options, settings: None)
+    monkeypatch.setattr(classify, "configured", lambda options, settings: ClassificationConfig())
     monkeypatch.setattr(classify, "load", lambda options, config, command: Fixed())
 
 
@@ -49,9 +51,56 @@ def test_texts_are_lines_of_standard_input(capsys, monkeypatch):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["fine", "--file", "x"], "give texts or --file, not both"), (["--words", "-1"], "--words must be at least 0")],
+    [
+        (["fine", "--file", "x"], "give inputs or --file, not both"),
+        (["--words", "-1"], "--words must be at least 0"),
+        (["fine", "--picture", "x.png"], "--picture is for a run of vision"),
+    ],
 )
 def test_arguments_that_contradict(arguments, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        classify.main(["run", *arguments])
+    assert message in capsys.readouterr().err
+
+
+class Seen(ImageClassifier):
+    def __init__(self):
+        """A classifier without a model."""
+
+    def classify(self, paths):
+        image, looked = np.zeros((4, 4, 3), np.uint8), {"grid": np.eye(2)}
+        return [ClassifiedImage("cat", {"dog": 0.25, "cat": 0.75}, image, looked) for _ in paths]
+
+
+@pytest.fixture
+def _images(monkeypatch):
+    monkeypatch.setattr(classify, "configured", lambda options, settings: VisionConfig())
+    monkeypatch.setattr(classify, "load", lambda options, config, command: Seen())
+
+
+@pytest.mark.usefixtures("_images")
+def test_images_by_name(capsys, tmp_path, monkeypatch):
+    line = "cat\tcat 75.0%, dog 25.0%\t{}\n"
+    assert classify.main(["run", "a.png", "b.png", "--picture", str(tmp_path / "maps.png")]) == 0
+    assert capsys.readouterr().out == line.format("a.png") + line.format("b.png")
+    assert (tmp_path / "maps.png").exists()
+    (tmp_path / "names").write_text("c.png\n")
+    assert classify.main(["run", "--file", str(tmp_path / "names"), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out").read_text() == line.format("c.png")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"d.png\n")))
+    assert classify.main(["run"]) == 0
+    assert capsys.readouterr().out == line.format("d.png")
+
+
+@pytest.mark.usefixtures("_images")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a.png", "--words", "3"], "--words is for a run of classification"),
+        (["--picture", "x.png"], "--picture needs the names of images, or --file"),
+    ],
+)
+def test_options_of_the_other_kind_of_run(arguments, message, capsys):
     with pytest.raises(SystemExit, match="2"):
         classify.main(["run", *arguments])
     assert message in capsys.readouterr().err

@@ -175,6 +175,7 @@ class TaskContract:
         assert len(about["taken"]) == len(jax.tree.leaves(trainer.network.net.shapes))
         assert (about["new"], about["unused"]) == ({}, [])
         assert f"{len(about['taken'])} parameters taken, 0 new, 0" in text.getvalue()
+        assert f" {trainer.network.unit}/s" in text.getvalue()
         first = next(entry["loss"] for entry in log_of(out))
         fifth = next(entry["loss"] for entry in log_of(run) if entry["step"] == 5)
         assert first < 1.1 * fifth < 1.1 * log_of(run)[0]["loss"]

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -126,3 +127,25 @@ def test_characters(tmp_path):
     assert tokenizer.decode(tokens.target[0][7]) == CORPUS.target[7]
     with pytest.raises(ConfigError, match="num_segmentations must be 1 for characters, got 2"):
         prepare(CORPUS, tokenizer, tmp_path, num_segmentations=2)
+
+
+def test_several_threads_make_batches_and_keep_their_order():
+    """Two at a time: each of a pair waits for the other."""
+    pair = threading.Barrier(2)
+
+    def make(number):
+        pair.wait(timeout=20)
+        return number
+
+    assert list(batches(make, stop=8, num_threads=2)) == list(range(8))
+
+
+def test_an_error_in_a_thread_is_raised_as_it_is():
+    def make(number):
+        if number == 5:
+            raise ConfigError("the fifth")
+        return number
+
+    with pytest.raises(ConfigError) as error:
+        list(batches(make, stop=8, num_threads=2))
+    assert str(error.value) == "the fifth"

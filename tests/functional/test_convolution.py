@@ -52,6 +52,48 @@ def test_padding_of_any_content_changes_no_bit(content, causal):
     np.testing.assert_allclose(output, jnp.where(valid[..., None], expected, 0), atol=1e-6)
 
 
+def image_formula(x, kernel, bias, stride, dilation, padding):
+    """The sum over a window, pixel by pixel, of an image with zeros around it."""
+    reaches = [(size - 1) * dilation for size in kernel.shape[:2]]
+    if padding == "same":
+        x = np.pad(x, ((0, 0), *[(reach // 2, reach - reach // 2) for reach in reaches], (0, 0)))
+    sizes = [-(-(n - reach) // stride) for n, reach in zip(x.shape[1:3], reaches, strict=True)]
+    result = np.zeros((len(x), *sizes, kernel.shape[3])) + bias
+    for u, v in np.ndindex(*sizes):
+        for k, m in np.ndindex(*kernel.shape[:2]):
+            result[:, u, v] += x[:, u * stride + k * dilation, v * stride + m * dilation] @ kernel[k, m]
+    return result
+
+
+@pytest.mark.parametrize(
+    ("sizes", "stride", "dilation", "padding"),
+    [((3, 3), 1, 1, "same"), ((3, 2), 2, 1, "same"), ((1, 1), 2, 1, "valid"), ((2, 3), 2, 2, "valid")],
+)
+def test_images(sizes, stride, dilation, padding):
+    x, kernel, bias = normal(2, 7, 6, 4), normal(*sizes, 4, 3, seed=1), normal(3)
+    options = {"stride": stride, "dilation": dilation, "padding": padding}
+    run = quick(lambda x, kernel, bias: functional.convolution(x, kernel, bias, **options))
+    arrays = [np.asarray(a, np.float64) for a in (x, kernel, bias)]
+    np.testing.assert_allclose(run(x, kernel, bias), image_formula(*arrays, **options), atol=1e-5)
+
+
+def test_strides_take_every_so_many_outputs():
+    x, kernel, valid = normal(2, 7, 4), normal(3, 4, 4, seed=1), jnp.asarray(np.arange(7) < np.array([[7], [4]]))
+    every = functional.convolution(x, kernel, valid=valid)
+    np.testing.assert_allclose(functional.convolution(x, kernel, stride=3, valid=valid), every[:, ::3], atol=1e-6)
+
+
+def test_a_shifted_image_gives_a_shifted_result():
+    """Away from the borders, to the last bit; with a stride of 2, for even shifts only."""
+    image, kernel = np.zeros((1, 16, 16, 3), np.float32), normal(3, 3, 3, 2)
+    image[:, 5:9, 5:9] = normal(1, 4, 4, 3)
+    moved = np.roll(image, (2, 4), (1, 2))
+    for stride, equal in ((1, True), (2, True), (4, False)):
+        run = quick(lambda x, stride=stride: functional.convolution(x, kernel, stride=stride))
+        expected = np.roll(run(image), (2 // stride, 4 // stride), (1, 2))
+        assert np.array_equal(run(moved), expected) == equal
+
+
 def test_parameters_take_the_dtype_of_the_input():
     output = functional.convolution(normal(1, 5, 4).astype(jnp.bfloat16), normal(3, 4, 2), normal(2))
     assert output.dtype == jnp.bfloat16
@@ -68,6 +110,10 @@ def test_receptive_field(taps, dilations, expected):
         ((0, 2, 2), {}, "at least 1 long, got 0 and 1"),
         ((2, 2, 2), {"dilation": 0}, "at least 1 long, got 2 and 0"),
         ((2, 3, 2), {}, r"kernel must have shape \[K, 2, E\] for x \[1, 3, 2\], got \[2, 3, 2\]"),
+        ((2, 2, 2, 2), {}, r"kernel must have shape \[K, 2, E\] for x \[1, 3, 2\], got \[2, 2, 2, 2\]"),
+        ((2, 2, 2), {"stride": 0}, "stride must be at least 1, got 0"),
+        ((2, 2, 2), {"padding": "valid", "causal": True}, "padding='valid' for neither causal nor"),
+        ((2, 2, 2), {"padding": "valid", "valid": jnp.ones((1, 3), bool)}, "padding='valid' for neither causal nor"),
         ((2, 2, 2), {"bias": jnp.zeros(3)}, r"bias must have shape \[2\], got \[3\]"),
         ((2, 2, 2), {"valid": jnp.ones((1, 4), bool)}, r"valid must have shape \[1, 3\], got \[1, 4\]"),
     ],
@@ -78,3 +124,5 @@ def test_refusals(kernel, options, message):
         unchecked(jnp.ones((1, 3, 2)), jnp.ones(kernel), **options)
     with pytest.raises(ValueError, match="at least 1 long, got 3 and 0"):
         functional.receptive_field(3, [1, 0])
+    with pytest.raises(ValueError, match="causal is for sequences"):
+        functional.convolution(jnp.ones((1, 3, 3, 2)), jnp.ones((2, 2, 2, 2)), causal=True)

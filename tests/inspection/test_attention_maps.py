@@ -16,6 +16,7 @@ from jaxformer.inspection.attention_maps import (
     by_word,
     entropy,
     most_aligned,
+    rollout,
     select,
 )
 from tests.inspection.small import Pieces, rows
@@ -112,6 +113,14 @@ def test_most_aligned_finds_the_head_that_reverses():
 
 def test_entropy():
     np.testing.assert_allclose(entropy(np.array([[1.0, 0, 0, 0], [0.25] * 4])), [0, math.log(4)])
+
+
+def test_rollout_is_the_product_of_layers_with_their_residual_paths():
+    weights = np.stack([rows(i, 2, 5, 5) for i in range(3)])  # L = 3, N = 2
+    first, second, third = ((layer.mean(0) + np.eye(5)) / 2 for layer in weights)
+    np.testing.assert_allclose(rollout(weights), third @ second @ first, atol=1e-12)
+    np.testing.assert_allclose(rollout(weights).sum(1), 1)
+    np.testing.assert_array_equal(rollout(np.broadcast_to(np.eye(5), (3, 2, 5, 5))), np.eye(5))
 
 
 def test_text_is_darker_for_more():

@@ -58,6 +58,25 @@ def test_relative_folders_count_as_unset(tmp_path, variable):
     assert (home / {"XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".config"}[variable] / "matplotlib").is_dir()
 
 
+def test_maps_lie_over_their_images(tmp_path, figures):
+    """Over the whole image, gray below the colors; an image without maps stands alone."""
+    pictures = [np.full((8, 6, channels), 40 * channels, np.uint8) for channels in (1, 3)]
+    maps = [{"last": rows(i, 4, 3), "rollout": rows(i + 9, 2, 2)} for i in range(2)]
+    plots.image_maps(pictures, maps, tmp_path / "maps.png", titles=["cat 90%", "dog 80%"])
+    grid = np.array(figures[0].axes).reshape(2, 3)
+    for row, picture, found, title in zip(grid, pictures, maps, ("cat 90%", "dog 80%"), strict=True):
+        assert [axes.get_title() for axes in row] == [title, "last", "rollout"]
+        assert row[0].images[0].get_array().shape == (8, 6, 3)
+        for axes, weights in zip(row[1:], found.values(), strict=True):
+            below, above = axes.images
+            np.testing.assert_array_equal(below.get_array(), picture.mean(2))
+            np.testing.assert_array_equal(above.get_array(), weights)
+            assert above.get_extent() == [-0.5, 5.5, 7.5, -0.5]
+            assert above.get_clim() == (0, weights.max())
+    plots.image_maps(pictures[:1], [{}], tmp_path / "alone.png", titles=["cat"])
+    assert len(figures[1].axes) == 1
+
+
 def test_dollars_are_no_formula(tmp_path):
     """A formula between dollars would be set in mathematical italics, or fail; the words are drawn as they are."""
     words = ("$x$", "$^$", r"\\$\\frac$")

@@ -10,6 +10,7 @@ import pytest
 
 from jaxformer import models, pure
 from jaxformer.models import costs
+from jaxformer.planning import graph
 
 
 def count(config, network=models.EncoderDecoder):
@@ -185,3 +186,26 @@ def test_flops_of_a_compiled_classifier():
     assert 1.0 <= compiled.cost_analysis()["flops"] / costs.classifier_flops(config, 4, 32) < 1.08
     empty = models.ClassifierConfig(400, d_model=64, num_classes=3, num_layers=0)
     assert costs.classifier_computed_flops(empty, 4, 32) == 3 * 2 * 4 * 64 * 3
+
+
+@pytest.mark.parametrize("pooling", ["class_token", "mean"])
+def test_flops_of_a_vision_transformer(pooling):
+    sizes = {"d_model": 12, "num_heads": 3, "d_ff": 20, "num_layers": 2, "num_classes": 7, "pooling": pooling}
+    config = models.VisionTransformerConfig(image_size=(8, 12), patch_size=4, **sizes)
+    net = pure(models.VisionTransformer, config)
+    found = graph.products(net.apply, net.shapes, jnp.zeros((5, 8, 12, 3)))
+    assert costs.vision_transformer_flops(config, 5) == found.flops
+    assert costs.vision_transformer_parameters(config) == count(config, models.VisionTransformer)
+    assert costs.num_patches(config) == 6
+
+
+@pytest.mark.parametrize("attention", ["none", "gain"])
+@pytest.mark.parametrize("widths", [(4,), (4, 6, 6), (5, 5)])
+def test_flops_of_a_residual_network(attention, widths):
+    """An odd size is rounded up when it is halved."""
+    options = {"attention": attention, "attention_stage": len(widths), "d_attention": 3, "num_classes": 7}
+    config = models.ResidualNetworkConfig(image_size=(8, 11), widths=widths, num_blocks=2, **options)
+    net = pure(models.ResidualNetwork, config)
+    found = graph.products(net.apply, net.shapes, jnp.zeros((5, 8, 11, 3)))
+    assert costs.residual_network_flops(config, 5) == found.flops
+    assert costs.residual_network_parameters(config) == count(config, models.ResidualNetwork)

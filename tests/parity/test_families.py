@@ -200,9 +200,10 @@ def test_llama(scaling):
     agree(ours.apply({"decoder": params}, jnp.asarray(TOKENS)), model.eval()(torch.tensor(TOKENS)).logits)
 
 
-def test_vit():
+@pytest.mark.parametrize("size", [(12, 12), (20, 12), (8, 16)])
+def test_vit(size):
     shape = {"hidden_size": D, "num_hidden_layers": L, "num_attention_heads": N, "intermediate_size": F} | HIDDEN
-    config = transformers.ViTConfig(**shape, image_size=(12, 8), patch_size=4, num_channels=3)
+    config = transformers.ViTConfig(**shape, image_size=(12, 12), patch_size=4, num_channels=3)
     model = transformers.ViTModel(config, add_pooling_layer=False)
     weights = Weights(model)
     attention = ("layers.{}.attention.q_proj", "layers.{}.attention.k_proj", "layers.{}.attention.v_proj")
@@ -223,7 +224,7 @@ def test_vit():
     params = {
         "embeddings": {
             "projection": {
-                "kernel": projection.reshape(D, -1).T,
+                "kernel": projection.transpose(2, 3, 1, 0),
                 "bias": weights("embeddings.patch_embeddings.projection.bias"),
             },
             "class_vector": weights("embeddings.cls_token").reshape(D),
@@ -232,7 +233,9 @@ def test_vit():
         "stack": {"layers": stacked([block(i) for i in range(L)])},
         "norm": weights.norm("layernorm"),
     }
-    images = array(2, 12, 8, 3)
-    ours = pure(models.make_encoder, families.vit((12, 8), patch_size=4, **SIZES | {"num_layers": L}))
-    theirs = model.eval()(torch.tensor(images.transpose(0, 3, 1, 2)), interpolate_pos_encoding=False).last_hidden_state
-    agree(ours.apply(params, jnp.asarray(images)).states, theirs)
+    images = array(2, *size, 3)
+    pixels, other = torch.tensor(images.transpose(0, 3, 1, 2)), size != (12, 12)
+    theirs = model.eval()(pixels, interpolate_pos_encoding=other).last_hidden_state
+    given = models.VisionTransformerConfig(image_size=(12, 12), patch_size=4), {"encoder": params}, size
+    ours = pure(models.make_encoder, families.vit(size, patch_size=4, **SIZES | {"num_layers": L}))
+    agree(ours.apply(models.with_image_size(*given)[1]["encoder"], jnp.asarray(images)).states, theirs)

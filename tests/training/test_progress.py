@@ -32,13 +32,14 @@ def test_a_bar_where_there_is_a_terminal():
     dumb = console(force_terminal=True, _environ={"TERM": "dumb"})
     assert isinstance(progress.reporter(dumb, start=0, steps=2), progress.Lines)  # a bar would never be drawn
     out = console(force_terminal=True, _environ={"TERM": "xterm"})
-    bar = progress.reporter(out, start=0, steps=2)
+    bar = progress.reporter(out, start=0, steps=2, unit="images")
     assert isinstance(bar, progress.Bar)
     bar.update(2, loss=1.25, tokens_per_second=1000.0, utilization=0.25)
     bar.tick(2, 4000.0)
     bar.say("above the bar")
     bar.close()
     assert "above the bar" in out.file.getvalue()
+    assert "1,000 images/s" in out.file.getvalue()
     assert "1.250" in out.file.getvalue()
     assert "MFU 25%" in out.file.getvalue()
     assert "1:06:40 left" in out.file.getvalue()
@@ -46,12 +47,12 @@ def test_a_bar_where_there_is_a_terminal():
 
 def test_lines_between_reports_have_the_time_left():
     out = console()
-    lines = progress.Lines(out, steps=2000, seconds=0.0)
+    lines = progress.Lines(out, steps=2000, seconds=0.0, unit="images")
     lines.tick(1, 75.0)
     lines.update(10, loss=2.5, tokens_per_second=1.0, utilization=None)
     assert out.file.getvalue().splitlines() == [
         "step 1/2,000, 1:15 left",
-        "step 10/2,000: loss 2.500, 1 tokens/s, 1:15 left",
+        "step 10/2,000: loss 2.500, 1 images/s, 1:15 left",
     ]
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 
@@ -60,20 +61,27 @@ def resize_positions(
 
 
 def resize_grid_positions(
-    table: Float[Array, "L D"], grid: tuple[int, int], new_grid: tuple[int, int], *, num_class_rows: int = 0
+    table: Float[Array, "L D"],
+    grid: tuple[int, int],
+    new_grid: tuple[int, int],
+    *,
+    num_class_rows: int = 0,
+    method: Literal["bilinear", "bicubic"] = "bilinear",
 ) -> Float[Array, "new_L D"]:
     """Returns a table for another grid of patches, for images of another size (Dosovitskiy et al. 2021, section 3.2).
 
     The rows of the table are the patches in row-major order, after `num_class_rows` rows that belong to no patch, such
-    as that of a class token, and stay unchanged. The interpolation is bilinear and keeps the corners of the grid in
-    place (``align_corners=True`` in PyTorch; the order 1 of ``scipy.ndimage.zoom`` in the authors' code).
+    as that of a class token, and stay unchanged.
 
     Args:
       grid, new_grid: numbers of patches down and across.
+      method: "bilinear" keeps the corners of the grid in place (``align_corners=True`` in PyTorch; the order 1 of
+        ``scipy.ndimage.zoom`` in the authors' code). "bicubic" is the one of Hugging Face, and of PyTorch with
+        ``align_corners=False``: patches keep their share of the image, and the border is repeated.
 
     Raises:
-      ValueError: the table does not have ``num_class_rows + rows * columns`` rows, a grid is empty, or
-        `num_class_rows` is negative.
+      ValueError: the table does not have ``num_class_rows + rows * columns`` rows, a grid is empty, `num_class_rows` is
+        negative, or the method is unknown.
 
     >>> import jax.numpy as jnp
     >>> table = jnp.array([[9.], [0.], [2.], [4.], [6.]])          # a class row, then 2 x 2 patches
@@ -90,6 +98,24 @@ def resize_grid_positions(
             f"{num_class_rows + grid[0] * grid[1]} rows, got {table.shape[0]}"
         )
     patches = table[num_class_rows:].astype(jnp.float32).reshape(*grid, -1)
-    down, across = (functools.partial(resize_positions, length=length, method="interpolate") for length in new_grid)
-    patches = jax.vmap(across)(jax.vmap(down, 1, 1)(patches))
+    if method == "bilinear":
+        down, across = (functools.partial(resize_positions, length=length, method="interpolate") for length in new_grid)
+        patches = jax.vmap(across)(jax.vmap(down, 1, 1)(patches))
+    elif method == "bicubic":
+        down, across = (_bicubic(*sizes) for sizes in zip(grid, new_grid, strict=True))
+        patches = jnp.einsum("uh,vw,hwd->uvd", down, across, patches, precision="highest")
+    else:
+        raise ValueError(f"method must be bilinear or bicubic, got {method!r}")
     return jnp.concatenate([table[:num_class_rows], patches.reshape(-1, table.shape[1]).astype(table.dtype)])
+
+
+def _bicubic(length: int, new_length: int) -> np.ndarray:
+    """Returns the weights ``[new_length, length]`` of Keys' cubic convolution (1981) with a = -0.75."""
+    position = (np.arange(new_length) + 0.5) * length / new_length - 0.5
+    weights = np.zeros((new_length, length), np.float32)
+    for offset in (-1, 0, 1, 2):
+        index = np.floor(position).astype(int) + offset
+        x = np.abs(position - index)
+        near, far = (1.25 * x - 2.25) * x**2 + 1, ((-0.75 * x + 3.75) * x - 6) * x + 3
+        np.add.at(weights, (np.arange(new_length), np.clip(index, 0, length - 1)), np.where(x <= 1, near, far))
+    return weights

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
@@ -15,8 +14,6 @@ from jaxformer import masks, models
 from jaxformer.data.examples import pad_texts
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.digests import short_digest
-from jaxformer.errors import DataError
-from jaxformer.files import write_text
 from jaxformer.inspection import attention_maps
 from jaxformer.modules.pure import Params, Pure
 
@@ -42,26 +39,6 @@ class ClassVocabulary:
     def fingerprint(self) -> str:
         """A hash of both."""
         return short_digest([self.tokenizer.fingerprint, json.dumps(self.classes)])
-
-    @staticmethod
-    def save_classes(path: pathlib.Path, classes: Sequence[str]) -> None:
-        """Writes the names of the classes, whole or not at all."""
-        write_text(path, json.dumps({"classes": list(classes)}, indent=1, ensure_ascii=False) + "\n")
-
-    @staticmethod
-    def load_classes(path: pathlib.Path) -> tuple[str, ...]:
-        """Reads what `save_classes` wrote.
-
-        Raises:
-          DataError: the file is missing or damaged.
-        """
-        try:
-            classes = json.loads(path.read_text(encoding="utf-8"))["classes"]
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path} is damaged: it holds no names of classes") from error
-        return tuple(map(str, classes))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,46 +23,23 @@ from jaxformer.data.sources import locate
 from jaxformer.data.text import Text
 from jaxformer.data.token_cache import Ragged
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.evaluation.classification import accuracy, matthews
 from jaxformer.evaluation.scores import Score
 from jaxformer.models import costs
 from jaxformer.models.config import EncoderConfig
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
-from jaxformer.multihost import processes, storage
 from jaxformer.sharding import Placement
-from jaxformer.tasks import tokenizers
+from jaxformer.tasks import classes, tokenizers
 from jaxformer.tasks.base import Data, Keep, Network, Say, Task, TaskConfig
+from jaxformer.tasks.classes import LabeledCorpus
 from jaxformer.tasks.classification.config import ClassificationConfig
 from jaxformer.tasks.classification.predictor import ClassVocabulary, TextClassifier
 from jaxformer.training.progress import Count
 
-CLASSES = "classes.json"
-"""The file of a run with the names of the classes."""
 NOT_OF_THE_SHAPE = (
     "dropout attention_dropout activation_dropout remat compute_dtype initialization vocab_size num_classes pooling"
 ).split()
 """The settings of a model in which a run may differ from the one that it starts from."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LabeledCorpus:
-    """Examples for training, validation and perhaps a test, and the names of the classes."""
-
-    train: Examples
-    validation: Examples
-    test: Examples | None
-    classes: tuple[str, ...]
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """Hashes of training and validation."""
-        return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
-
-    def indices(self, examples: Examples) -> np.ndarray:
-        """Returns the number of the class of each example."""
-        numbers = {name: number for number, name in enumerate(self.classes)}
-        return np.array([numbers[label] for label in examples.labels], np.int32)
 
 
 DeviceBatch = LabeledBatch[jax.Array]
@@ -72,7 +49,7 @@ DeviceBatch = LabeledBatch[jax.Array]
 class ClassificationData(Data[ClassVocabulary]):
     """The tokenized texts with the plan of their batches."""
 
-    corpus: LabeledCorpus
+    corpus: LabeledCorpus[Examples]
     vocabulary: ClassVocabulary
     train: tuple[Ragged, BatchPlan]
     validation: tuple[Ragged, BatchPlan]
@@ -81,12 +58,10 @@ class ClassificationData(Data[ClassVocabulary]):
     @property
     def report(self) -> Sequence[str]:
         (tokens, plan), corpus = self.train, self.corpus
-        counts = np.bincount(corpus.indices(corpus.train), minlength=len(corpus.classes))
-        names = ", ".join(f"{name} {count:,}" for name, count in zip(corpus.classes, counts, strict=True))
         cut = sum(int((part[0].lengths > self.max_length - 2).sum()) for part in (self.train, self.validation))
         shapes = ", ".join(f"{rows}x{length}" for rows, length, _ in plan.shapes)
         return (
-            f"{len(corpus.train):,} training examples ({names}), {len(corpus.validation):,} for validation; "
+            f"{len(corpus.train):,} training examples ({corpus.counts()}), {len(corpus.validation):,} for validation; "
             f"{cut:,} texts are cut to their first {self.max_length - 2} tokens",
             f"{self.vocabulary.tokenizer.vocab_size:,} kinds of token, {len(tokens.tokens):,} tokens; "
             f"{plan.steps_per_epoch:,} batches an epoch in shapes {shapes}",
@@ -119,6 +94,7 @@ class ClassifierNetwork(Network[DeviceBatch]):
 
     net: Pure[models.Classifier, models.ClassifierConfig]
     largest_batch: tuple[int, int]
+    unit: ClassVar[str] = "texts"
 
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
         logits = self.net.apply(params, batch.tokens, valid=batch.valid, key=key)
@@ -146,12 +122,12 @@ class ClassifierNetwork(Network[DeviceBatch]):
         return "{} x {} tokens".format(*shape)
 
 
-class Classification(Task[ClassificationConfig, LabeledCorpus, DeviceBatch, ClassVocabulary, TextClassifier]):
+class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceBatch, ClassVocabulary, TextClassifier]):
     """The class of a text."""
 
     name = "classification"
     commands = ("classify",)
-    vocabulary_files = (*tokenizers.FILES, CLASSES)
+    vocabulary_files = (*tokenizers.FILES, classes.FILE)
     least_vocab_size = (1, 2)
     figures = {"accuracy": True, "matthews": True}  # noqa: RUF012 - a ClassVar of the base
     config = ClassificationConfig
@@ -180,35 +156,26 @@ class Classification(Task[ClassificationConfig, LabeledCorpus, DeviceBatch, Clas
             options = " ".join(f"--{name} {there}" for name, there, _ in different)
             raise ConfigError(f"init_from {config.init_from} has another encoder or vocabulary: {what}; add {options}")
 
-    def read(self, config: ClassificationConfig) -> LabeledCorpus:
+    def read(self, config: ClassificationConfig) -> LabeledCorpus[Examples]:
         data = config.data
         if not data.train:
             raise DataError("no examples: give --data.train FILE")
         separator = {"tab": "\t", "space": " "}[data.separator]
         options = {"columns": data.columns, "separator": separator, "label_end": data.label_end}
-        read = lambda name, classes: read_examples(locate(name, data.directory), **options, classes=classes)
+        read = lambda name, known: read_examples(locate(name, data.directory), **options, classes=known)
         train = read(data.train, data.class_names)
-        classes = data.class_names or train.classes
-        if missing := set(classes) - set(train.classes):
-            raise DataError(
-                f"{train.file} has no example of the class {min(missing)!r}, which data.classes names; "
-                "add examples or leave it out"
-            )
-        if len(classes) < 2:
-            raise DataError(f"{train.file} has one class, {min(classes)!r}; a classifier needs two or more")
-        test = read(data.test, classes) if data.test else None
-        train, validation = (train, read(data.validation, classes)) if data.validation else train.split(data.held_out)
-        return LabeledCorpus(train, validation, test, classes)
+        names = classes.choose(train, data.class_names, train.file)
+        test = read(data.test, names) if data.test else None
+        train, validation = (train, read(data.validation, names)) if data.validation else train.split(data.held_out)
+        return LabeledCorpus(train, validation, test, names)
 
-    def prepare(self, config: ClassificationConfig, corpus: LabeledCorpus, run: pathlib.Path) -> ClassificationData:
+    def prepare(
+        self, config: ClassificationConfig, corpus: LabeledCorpus[Examples], run: pathlib.Path
+    ) -> ClassificationData:
         data, cache = config.data, data_cache(config.data.cache)
         text = Text("\n".join(corpus.train.texts))
         tokenizer = tokenizers.make_run_tokenizer(run, text, cache, kind=data.tokenizer, vocab_size=data.vocab_size)
-        path = run / CLASSES
-        # The run that this one starts from may have been a classifier of other classes.
-        if processes.first() and (not path.exists() or ClassVocabulary.load_classes(path) != corpus.classes):
-            ClassVocabulary.save_classes(path, corpus.classes)
-        storage.shared(path)
+        classes.save(run, corpus.classes)
         tokens, validation = (tokenize_lines(x.texts, tokenizer, cache) for x in (corpus.train, corpus.validation))
         # The plan counts an end but no class token.
         lengths = lambda ragged: np.minimum(ragged.lengths + 2, data.max_length) - 1
@@ -227,7 +194,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus, DeviceBatch, Clas
         return ClassificationData(corpus, vocabulary, (tokens, plan), (validation, ordered), data.max_length)
 
     def vocabulary(self, run: pathlib.Path) -> ClassVocabulary:
-        return ClassVocabulary(tokenizers.run_tokenizer(run), ClassVocabulary.load_classes(run / CLASSES))
+        return ClassVocabulary(tokenizers.run_tokenizer(run), classes.load(run))
 
     def planned_vocab_size(self, config: ClassificationConfig) -> tuple[int, int]:
         num_classes = config.model.num_classes or len(config.data.class_names)
@@ -271,19 +238,18 @@ class Classification(Task[ClassificationConfig, LabeledCorpus, DeviceBatch, Clas
     def validation_figures(
         self,
         config: ClassificationConfig,
-        corpus: LabeledCorpus,
+        corpus: LabeledCorpus[Examples],
         data: ClassificationData,
         predictor: TextClassifier,
     ) -> Mapping[str, float]:
         labels = corpus.indices(corpus.validation)
-        guesses = predictor.probabilities(corpus.validation.texts).argmax(1)
-        right = accuracy(float((labels == guesses).sum()), len(labels))
-        return {"accuracy": right.value, "matthews": matthews(labels, guesses).value}
+        right, correlation = classes.scores(labels, predictor.probabilities(corpus.validation.texts))
+        return {"accuracy": right.value, "matthews": correlation.value}
 
     def evaluate(
         self,
         config: ClassificationConfig,
-        corpus: LabeledCorpus,
+        corpus: LabeledCorpus[Examples],
         predictor: TextClassifier,
         *,
         split: str,
@@ -305,7 +271,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus, DeviceBatch, Clas
                 )
             ],
         )
-        return {split: [accuracy(float((labels == guesses).sum()), len(labels)), matthews(labels, guesses)]}
+        return {split: classes.scores(labels, probabilities)}
 
 
 TASK = Classification()

@@ -53,6 +53,30 @@ def test_a_grid_is_interpolated_as_by_scipy(new_grid, num_class_rows):
     np.testing.assert_allclose(got[num_class_rows:], expected.reshape(-1, 5), atol=1e-6)
 
 
+def keys_cubic(values, position):
+    """The value at a position between samples, by the cubic through its neighbors; the last sample is repeated."""
+    total = 0.0
+    for index in range(int(np.floor(position)) - 1, int(np.floor(position)) + 3):
+        x, a = abs(position - index), -0.75
+        weight = (a + 2) * x**3 - (a + 3) * x**2 + 1 if x <= 1 else a * (x**3 - 5 * x**2 + 8 * x - 4)
+        total += weight * values[min(max(index, 0), len(values) - 1)]
+    return total
+
+
+@pytest.mark.parametrize("new_grid", [(7, 5), (2, 2), (3, 4), (1, 9)])
+def test_a_grid_by_cubics(new_grid):
+    """Patches keep their share of the image; the same grid is the same table."""
+    table = np.random.default_rng(0).standard_normal((1 + 12, 2)).astype(np.float32)
+    got = functional.resize_grid_positions(jnp.asarray(table), (3, 4), new_grid, num_class_rows=1, method="bicubic")
+    np.testing.assert_array_equal(got[0], table[0])
+    grid = table[1:].reshape(3, 4, 2)
+    at = [[(i + 0.5) * old / new - 0.5 for i in range(new)] for old, new in zip((3, 4), new_grid, strict=True)]
+    expected = [[keys_cubic([keys_cubic(row, c) for row in grid], r) for c in at[1]] for r in at[0]]
+    np.testing.assert_allclose(got[1:], np.array(expected).reshape(-1, 2), atol=1e-5)
+    if new_grid == (3, 4):
+        np.testing.assert_array_equal(got, table)
+
+
 def test_a_grid_in_bfloat16_is_rounded_once():
     table = TABLE[:4].astype(jnp.bfloat16)
     got = functional.resize_grid_positions(table, (2, 2), (3, 3))
@@ -67,8 +91,10 @@ def test_a_grid_in_bfloat16_is_rounded_once():
         ((5, 1), {"num_class_rows": 1}, "5 x 1 patches and 1 class rows must have 6 rows, got 5"),
         ((6, 1), {"num_class_rows": -1}, "num_class_rows must be at least 0, got -1"),
         ((5, 0), {}, r"at least 1 x 1 patches, got \(5, 0\)"),
+        ((5, 1), {"method": "nearest"}, "method must be bilinear or bicubic, got 'nearest'"),
     ],
 )
 def test_a_table_of_another_grid_is_refused(grid, options, message):
+    unchecked = getattr(functional.resize_grid_positions, "__wrapped__", functional.resize_grid_positions)
     with pytest.raises(ValueError, match=message):
-        functional.resize_grid_positions(TABLE, grid, (2, 2), **options)
+        unchecked(TABLE, grid, (2, 2), **options)

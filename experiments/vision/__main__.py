@@ -1,0 +1,179 @@
+"""Compares a CNN, a CNN with attention and a vision Transformer on small images; the same command resumes.
+
+    python -m experiments.vision --data-dir data --out runs/vision
+    python -m experiments.vision --smoke --out runs/smoke
+
+--data-dir holds cifar10_subset/cifar10_subset.zip and mnist/. Each network first tries three learning rates on each
+corpus, then is trained with the best of them on five numbers of images and `--seeds` seeds. A cell that has a record is
+not repeated, and --minutes ends the call in time. The smoke version needs no data and its figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import jaxformer
+from experiments import command
+from experiments.vision import cells, smoke
+from experiments.vision.cells import CORPORA, MODELS, SHIFTS, Cell, configuration, divide_digits, shifted
+from experiments.vision.report import draw, report
+from jaxformer.config import changed, fingerprint
+from jaxformer.data.image_batches import decode_all
+from jaxformer.errors import ConfigError
+from jaxformer.files import write_text
+from jaxformer.inspection import plots
+from jaxformer.tasks.classes import scores
+from jaxformer.tasks.vision import TASK, ImageClassifier, VisionConfig
+
+SAVING = 15.0
+"""Seconds before the end of a call at which a training stops."""
+DRAWN = 6
+"""Test images whose attention is drawn."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = command.parser("vision", __doc__, out="the folder of runs, records, pictures and the report")
+    parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the corpora")
+    parser.add_argument("--corpora", nargs="+", choices=CORPORA, default=list(CORPORA), help="by default both")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="by default all")
+    parser.add_argument("--seeds", type=int, default=5, help="trainings of each network and number (default 5)")
+    parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Runs the cells that have no record, then reports.
+
+    Raises:
+      ConfigError: the data are not named, or `--out` has records of other settings.
+      Stopped: the time was up.
+    """
+    study = Study(args)
+    try:
+        for corpus in args.corpora:
+            for model in args.models:
+                records = {cell: study.record(cell) for cell in study.trials(corpus, model)}
+                best = max(records, key=lambda cell: records[cell]["validation"])
+                for cell in study.measured(corpus, model, best.rate):
+                    study.record(cell)
+    finally:
+        study.report()
+
+
+class Study:
+    """The cells of one call, with its time and its records."""
+
+    def __init__(self, args: argparse.Namespace):
+        self.out, self.smoke, self.seeds = args.out, args.smoke, 1 if args.smoke else args.seeds
+        self.stop = time.monotonic() + 60 * args.minutes if args.minutes else float("inf")
+        self.found: dict[Cell, Mapping[str, Any]] = {}
+        self.chosen: set[Cell] = set()
+        if self.smoke:
+            smoke.prepare(self.out / "data")
+        elif args.data_dir is None:
+            raise ConfigError("--data-dir must name the folder of cifar10_subset and mnist")
+        elif "mnist" in args.corpora:
+            divide_digits(args.data_dir / "mnist", self.out / "data")
+        self.directories = {"mnist": self.out / "data", "cifar10": self.out / "data" if self.smoke else args.data_dir}
+
+    def trials(self, corpus: str, model: str) -> list[Cell]:
+        """Returns the trainings that choose a learning rate."""
+        found = cells.trials(corpus, model)
+        return [cell for cell in found if not self.smoke or cell.rate in smoke.RATES]
+
+    def measured(self, corpus: str, model: str, rate: float) -> list[Cell]:
+        """Returns the trainings that are reported."""
+        found = cells.measured(corpus, model, rate, self.seeds)
+        if self.smoke:
+            found = [Cell(corpus, model, rate, number) for number in smoke.NUMBERS]
+        self.chosen |= set(found)
+        return found
+
+    def record(self, cell: Cell) -> Mapping[str, Any]:
+        """Returns the record of a cell, which is trained and scored if it has none.
+
+        Raises:
+          ConfigError: the record is of other settings.
+          Stopped: the time was up.
+        """
+        path = self.out / "records" / f"{cell.name}.json"
+        directory = str(pathlib.Path(self.directories[cell.corpus]).resolve())
+        config = configuration(cell, directory, smoke.changes(cell.model) if self.smoke else {})
+        settings = fingerprint(config)
+        if not path.exists():
+            began, left = time.monotonic(), self.stop - time.monotonic() - SAVING
+            print(f"\n{cell.name}", flush=True)
+            minutes = {} if left == float("inf") else {"train": {"minutes": left / 60}}
+            if left <= SAVING or jaxformer.train(changed(config, minutes), self.out / cell.name).reason != "done":
+                raise command.Stopped(
+                    f"the time is up before the end of {cell.name}; the same command goes on from there"
+                )
+            record = {"settings": settings, **measure(config, self.out / cell.name), **command.facts()}
+            picture(config, self.out, cell)
+            write_text(path, json.dumps(record | {"seconds": time.monotonic() - began}) + "\n")
+            shutil.rmtree(self.out / cell.name / "checkpoints")  # the record has everything that is reported
+        record = json.loads(path.read_text())
+        if record["settings"] != settings:
+            raise ConfigError(f"{path} must be a result of these settings, got others; choose another --out")
+        self.found[cell] = record
+        return record
+
+    def report(self) -> None:
+        """Writes the tables and the picture of the cells that have records."""
+        found = {cell: record for cell, record in self.found.items() if cell in self.chosen}
+        text = report(found)
+        write_text(self.out / "report.md", text)
+        if found:
+            draw(found, self.out / "accuracy.png")
+        print(text)
+
+
+def measure(config: VisionConfig, run: pathlib.Path) -> dict[str, Any]:
+    """Returns the figures of a run: accuracy on validation, and on test images by shift, in percent."""
+    classifier = jaxformer.load(run)
+    assert isinstance(classifier, ImageClassifier)
+    images, labels = test_images(config)
+    by_shift = {}
+    for shift in SHIFTS:
+        moves = [(shift, 0), (-shift, 0), (0, shift), (0, -shift)][: 4 if shift else 1]
+        found = [scores(labels, classifier.probabilities(shifted(images, *move)))[0].value for move in moves]
+        by_shift[str(shift)] = float(np.mean(found))
+    validation = jaxformer.evaluate(run, split="validation", say=lambda text: None)["validation"][0].value
+    parameters = TASK.network(config, len(classifier.vocabulary.names)).num_parameters
+    return {"accuracy": by_shift["0"], "by_shift": by_shift, "validation": validation, "parameters": parameters}
+
+
+def test_images(config: VisionConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the images of the test, uint8 ``[N, h, w, C]``, and the numbers of their classes."""
+    corpus = TASK.read(config)
+    assert corpus.test is not None
+    shape = (*config.model.image_size, config.model.num_channels)
+    return decode_all(corpus.test, shape, None, resize="refuse"), corpus.indices(corpus.test)
+
+
+def picture(config: VisionConfig, out: pathlib.Path, cell: Cell) -> None:
+    """Draws what the network of the first seed on all images looked at in some test images, if it attends."""
+    classifier = jaxformer.load(out / cell.name)
+    assert isinstance(classifier, ImageClassifier)
+    if cell.number or cell.seed or cell.model == "CNN":
+        return
+    images, labels = test_images(config)
+    chosen = np.linspace(0, len(images) - 1, DRAWN).astype(int)
+    results = classifier.classify_pixels(images[chosen])
+    names = [classifier.vocabulary.names[label] for label in labels[chosen]]
+    titles = [f"{name}: {x.label} {x.probabilities[x.label]:.0%}" for name, x in zip(names, results, strict=True)]
+    path = out / f"attention-{cell.corpus}-{cell.model.replace(' ', '-')}.png"
+    plots.image_maps([x.image for x in results], [x.looked for x in results], path, titles=titles)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""The data and the networks that are compared, and the trainings of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxformer.config import changed
+from jaxformer.data.idx import read_idx, write_idx
+from jaxformer.tasks.vision import VisionConfig
+from jaxformer.tasks.vision.presets import vision
+
+CORPORA: dict[str, dict[str, Any]] = {
+    "cifar10": {
+        "data": {
+            "train": "cifar10_subset/cifar10_subset.zip/train",
+            "test": "cifar10_subset/cifar10_subset.zip/test",
+            "flip": True,
+        }
+    },
+    "mnist": {
+        "data": {
+            "train": "train-images",
+            "train_labels": "train-labels",
+            "test": "test-images",
+            "test_labels": "test-labels",
+            "flip": False,
+        }
+    },
+}
+"""The settings of each corpus: 10,000 and 2,000 images of CIFAR-10; 8,000 and 2,000 digits."""
+SIZES = {"cifar10": {"image_size": (32, 32), "num_channels": 3}, "mnist": {"image_size": (28, 28), "num_channels": 1}}
+CONVOLUTION = {"kind": "convolution", "widths": (24, 48, 80), "dropout": 0.1}
+MODELS: dict[str, dict[str, Any]] = {
+    "CNN": CONVOLUTION,
+    "CNN with attention": CONVOLUTION | {"attention": "gain", "attention_stage": 2, "d_attention": 8},
+    "ViT": {"kind": "transformer", "d_model": 96, "num_heads": 4, "d_ff": 192, "num_layers": 4, "dropout": 0.1},
+}
+"""The networks, each of about 310,000 parameters."""
+NUMBERS = (500, 1000, 2000, 5000, 0)
+"""The numbers of training images; 0 for all."""
+RATES = (3e-4, 1e-3, 3e-3)
+"""The learning rates that are tried for each network on each corpus, with all images and the first seed."""
+SHIFTS = (0, 1, 2, 4, 6)
+"""Pixels by which test images are moved up, down, left and right."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One training and its test."""
+
+    corpus: str
+    model: str
+    rate: float
+    number: int = 0
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name of its record and its run."""
+        return f"{self.corpus}-{self.model.replace(' ', '-')}-{self.rate:g}-{self.number or 'all'}-{self.seed}"
+
+
+def trials(corpus: str, model: str) -> list[Cell]:
+    """Returns the trainings whose validation chooses the learning rate."""
+    return [Cell(corpus, model, rate) for rate in RATES]
+
+
+def measured(corpus: str, model: str, rate: float, seeds: int) -> list[Cell]:
+    """Returns the trainings that are reported; one of them is a trial."""
+    return [Cell(corpus, model, rate, number, seed) for number, seed in itertools.product(NUMBERS, range(seeds))]
+
+
+def configuration(cell: Cell, directory: str, changes: Mapping[str, Any]) -> VisionConfig:
+    """Returns the configuration of a cell, with `changes` of its base."""
+    config = changed(vision(), CORPORA[cell.corpus] | {"model": {"kind": MODELS[cell.model]["kind"]}})
+    settings: dict[str, Any] = {
+        "name": cell.name,
+        "seed": cell.seed,
+        "model": MODELS[cell.model] | SIZES[cell.corpus],
+        "data": {"shift": 0, "max_images": cell.number, "directory": directory},
+        "optimizer": {"learning_rate": cell.rate},
+        "train": {"steps": 2000, "validate_every": 100, "checkpoint_every": 100, "keep_last": 1, "tensorboard": False},
+    }
+    return changed(changed(config, settings), changes)
+
+
+def divide_digits(source: pathlib.Path, folder: pathlib.Path) -> None:
+    """Writes the first 8,000 of the 10,000 digits of MNIST's test part for training, and the others as a test.
+
+    Raises:
+      DataError: a file is missing or broken.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind, name in (("images", "t10k-images-idx3-ubyte.gz"), ("labels", "t10k-labels-idx1-ubyte.gz")):
+        array = read_idx(source / name)
+        for part, chosen in (("train", array[:8000]), ("test", array[8000:])):
+            write_idx(folder / f"{part}-{kind}", chosen)
+
+
+def shifted(images: np.ndarray, down: int, right: int) -> np.ndarray:
+    """Returns images ``[N, h, w, C]`` moved by some pixels; the place that they leave is black.
+
+    >>> shifted(np.arange(1, 5).reshape(1, 2, 2, 1), 0, 1)[0, ..., 0].tolist()
+    [[0, 1], [0, 3]]
+    """
+    height, width = images.shape[1:3]
+    moved = np.zeros_like(images)
+    rows, columns = (slice(max(0, d), n + min(0, d)) for d, n in ((down, height), (right, width)))
+    old_rows, old_columns = (slice(max(0, -d), n + min(0, -d)) for d, n in ((down, height), (right, width)))
+    moved[:, rows, columns] = images[:, old_rows, old_columns]
+    return moved

@@ -1,0 +1,165 @@
+"""Batches of images: decoded once, then cropped, shifted and flipped as a pure function of seed, epoch and image."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.metadata
+import os
+from typing import Generic
+
+import jax
+import numpy as np
+
+from jaxformer.config import at_least
+from jaxformer.data.batch import ArrayT, Rows
+from jaxformer.data.batch_plan import BatchPlan
+from jaxformer.data.images import LabeledImages, Resize, pixels
+from jaxformer.data.pipeline import batches
+from jaxformer.data.token_cache import cached_sequences
+from jaxformer.errors import ConfigError
+
+CHUNK = 64
+"""The number of images that a thread decodes at once."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ImageBatch(Generic[ArrayT]):
+    """B images with the number of the class of each."""
+
+    images: ArrayT  # uint8 [B, h, w, C]
+    labels: ArrayT  # int32 [B]
+    valid: ArrayT  # Bool [B]; a row without an image fills up the batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Augmentation:
+    """The random changes of training images."""
+
+    shift: int = 0
+    """The most pixels that an image moves down or up, and left or right; the place it leaves is black."""
+    flip: bool = False
+    """Mirrors half of the images, left to right."""
+    crop: float = 1.0
+    """The smallest side of a random part of the image, as a share of the whole, that is scaled up; 1 for none."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "shift")
+        if not 0 < self.crop <= 1:
+            raise ConfigError(f"crop must be more than 0 and at most 1, got {self.crop}")
+
+    def __call__(self, images: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        """Returns changed images, uint8 ``[B, h, w, C]``, by the numbers of each, uniform in [0, 1), ``[B, 6]``.
+
+        An image is cropped, then flipped, then shifted. Pixels between those of a crop are interpolated.
+        """
+        height, width = images.shape[1:3]
+        side = self.crop + (1 - self.crop) * draws[:, :1]
+        rows, columns = (
+            np.clip((np.arange(n) + 0.5) * side - 0.5 + draw * (1 - side) * n, 0, n - 1)
+            for n, draw in ((height, draws[:, 1:2]), (width, draws[:, 2:3]))
+        )
+        if self.flip:
+            columns = np.where(draws[:, 3:4] < 0.5, columns[:, ::-1], columns)
+        moves = np.floor(draws[:, 4:6] * (2 * self.shift + 1)).astype(int) - self.shift
+        rows, columns = (_moved(x, move) for x, move in ((rows, moves[:, :1]), (columns, moves[:, 1:])))
+        changed = _along(_along(images, rows).swapaxes(1, 2), columns).swapaxes(1, 2)
+        return changed if changed.dtype == np.uint8 else np.rint(changed).astype(np.uint8)
+
+
+def _moved(positions: np.ndarray, move: np.ndarray) -> np.ndarray:
+    """Returns the positions ``[B, n]`` that are read after a move, -1 where there is nothing."""
+    index = np.arange(positions.shape[1]) - move
+    inside = (index >= 0) & (index < positions.shape[1])
+    return np.where(inside, np.take_along_axis(positions, np.clip(index, 0, positions.shape[1] - 1), 1), -1.0)
+
+
+def _along(images: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Returns the values of images ``[B, n, ...]`` at positions ``[B, m]`` between 0 and n - 1; 0 at -1."""
+    below = np.floor(positions).astype(int)
+    fraction = (positions - below)[..., None, None].astype(np.float32)
+
+    def at(index: np.ndarray) -> np.ndarray:
+        taken = np.take_along_axis(images, np.clip(index, 0, images.shape[1] - 1)[..., None, None], 1)
+        return np.where((positions >= 0)[..., None, None], taken, np.zeros((), images.dtype))
+
+    first = at(below)
+    return first * (1 - fraction) + at(below + 1) * fraction if fraction.any() else first
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlannedImages:
+    """Decoded images with their classes, the plan of their batches, and their random changes.
+
+    Batch i is a pure function of the images, the seed of the plan and i.
+    """
+
+    images: np.ndarray  # uint8 [N, h, w, C]
+    labels: np.ndarray  # int32 [N]
+    plan: BatchPlan
+    augmentation: Augmentation | None = None
+
+    def batch(self, step: int, *, rows: Rows | None = None) -> ImageBatch[np.ndarray]:
+        """Makes batch number `step`; `rows` are those to make, by default all."""
+        (num_rows, *_), members, epoch = self.plan.batch(step)
+        wanted = rows(num_rows) if rows else np.arange(num_rows)
+        chosen = members[wanted[wanted < len(members)]]
+        images = np.zeros((len(wanted), *self.images.shape[1:]), np.uint8)
+        labels = np.zeros(len(wanted), np.int32)
+        taken = self.images[chosen]
+        if self.augmentation not in (None, Augmentation()):
+            taken = self.augmentation(taken, self._draws(epoch)[chosen])
+        images[: len(chosen)], labels[: len(chosen)] = taken, self.labels[chosen]
+        return ImageBatch(images, labels, np.arange(len(wanted)) < len(chosen))
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - two epochs, and these images live as long as a run
+    def _draws(self, epoch: int) -> np.ndarray:
+        """Returns the numbers of an epoch, ``[N, 6]``; those of an image depend on no other image."""
+        return np.random.default_rng((self.plan.seed, epoch, 3)).random((len(self.images), 6))
+
+
+def image_plan(number: int, batch_size: int, *, seed: int = 0, shuffle: bool = True) -> BatchPlan:
+    """Plans batches of `batch_size` of a number of images; each epoch has an order of its own if `shuffle`."""
+    return BatchPlan(((batch_size, 1, 1),), (np.arange(number),), np.zeros(0, np.int64), seed, shuffle)
+
+
+def decode_all(
+    images: LabeledImages, shape: tuple[int, int, int], cache: str | os.PathLike[str] | None, *, resize: Resize
+) -> np.ndarray:
+    """Decodes images in several threads, uint8 ``[N, *shape]``, or reads them from `cache` if it has them already.
+
+    So a broken image is found before training, which reads a memory-mapped file; see `cached_sequences`.
+
+    Args:
+      shape: height, width and channels, 1 (gray) or 3 (RGB).
+
+    Raises:
+      DataError: an image is broken, or has another size, which `resize` refuses; the message has its path.
+    """
+
+    def make(_: str) -> list[np.ndarray]:
+        with images.store.reading() as read:
+
+            def chunk(number: int) -> list[np.ndarray]:
+                found = []
+                for i in range(number * CHUNK, min(len(images), (number + 1) * CHUNK)):
+                    image = read(images.indices[i])
+                    found.append(pixels(image, shape, resize=resize, place=images.place(i)).ravel())
+                return found
+
+            threads = min(16, os.cpu_count() or 1)
+            chunks = batches(chunk, stop=-(-len(images) // CHUNK), read_ahead=2 * threads, num_threads=threads)
+            return [image for part in chunks for image in part]
+
+    size, version = "x".join(map(str, shape)), importlib.metadata.version("pillow")
+    arrays = cached_sequences(
+        cache,
+        f"images-{images.fingerprint}-{size}-{resize}-{version}",
+        ["pixels"],
+        make,
+        num_sequences=len(images),
+        vocab_size=256,
+        about={"images": len(images)},
+    )
+    return arrays["pixels"].tokens.reshape(len(images), *shape)

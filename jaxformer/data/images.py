@@ -1,0 +1,374 @@
+"""Labeled images from folders, zip archives and IDX files, decoded by Pillow. Nothing is ever extracted to disk."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import io
+import os
+import pathlib
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from jaxformer.data.idx import is_idx, read_idx
+from jaxformer.data.sources import Parallel, read_lines, split_by_source
+from jaxformer.digests import short_digest
+from jaxformer.errors import DataError
+
+LARGEST_FILE = 1 << 28
+"""The most bytes of an encoded image."""
+LARGEST_IMAGE = 1 << 26
+"""The most pixels of an image; a file of a few bytes can claim billions."""
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Pillow's names of the formats that are read. Others, such as EPS, would start programs."""
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+"""The endings of the names of images in folders and archives; other files there are left alone."""
+Resize = Literal["refuse", "fit"]
+"""The treatment of an image of another size: an error, or scaled until it covers the size and cut around its middle."""
+
+_BROKEN = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    IndexError,
+    KeyError,
+    TypeError,
+    OverflowError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+    Warning,  # where warnings are errors
+)
+"""The errors of Pillow for broken files."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ImageStore:
+    """Images by number; `read_images` opens one."""
+
+    place: str
+    """The path of the store."""
+    names: tuple[str, ...]
+    """The name of each image below the store, in order; in an IDX file its number, from 1."""
+    checksums: tuple[int, ...]
+    """The CRC-32 of each image's file or pixels."""
+    reading: Callable[[], contextlib.AbstractContextManager[Callable[[int], Image.Image]]]
+    """Opens the store and yields a function that decodes an image, which threads may share. It raises `DataError`, with
+    the place of the image."""
+
+
+def _folder(path: pathlib.Path) -> ImageStore:
+    names = _nonempty(_walk(path), path)
+
+    @contextlib.contextmanager
+    def reading() -> Iterator[Callable[[int], Image.Image]]:
+        yield lambda i: decode(read_file(path / names[i]), str(path / names[i]))
+
+    return ImageStore(str(path), names, tuple(zlib.crc32(read_file(path / name)) for name in names), reading)
+
+
+def _archive(path: pathlib.Path, folder: str) -> ImageStore:
+    """Opens the images of a zip archive below a folder in it."""
+    with _zip(path) as archive:
+        entries = {entry.filename: entry for entry in archive.infolist()}
+        if len(entries) < len(archive.infolist()):
+            raise DataError(f"{path} has two files of one name")
+    for name, entry in entries.items():
+        if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/") or name[1:2] == ":":
+            raise DataError(f"{path} has a file named {name!r}, which leads out of the archive")
+        if _is_image(name) and (entry.flag_bits & 1 or entry.file_size > LARGEST_FILE):
+            problem = "is encrypted" if entry.flag_bits & 1 else f"has more than {LARGEST_FILE:,} bytes"
+            raise DataError(f"{path}/{name} {problem}")
+    start = f"{folder}/" if folder else ""
+    inside = {name.removeprefix(start): entry for name, entry in entries.items() if name.startswith(start)}
+    names = _nonempty(filter(_is_image, sorted(inside)), path / folder)
+
+    @contextlib.contextmanager
+    def reading() -> Iterator[Callable[[int], Image.Image]]:
+        with _zip(path) as archive:
+
+            def read(i: int) -> Image.Image:
+                place = f"{path}/{start}{names[i]}"
+                try:
+                    data = archive.read(start + names[i])
+                except (zipfile.BadZipFile, NotImplementedError, RuntimeError, *_BROKEN) as error:
+                    raise DataError(f"{place} cannot be read: {error}") from error
+                return decode(data, place)
+
+            yield read
+
+    return ImageStore(str(path / folder), names, tuple(inside[name].CRC for name in names), reading)
+
+
+def _array(path: pathlib.Path) -> ImageStore:
+    """Opens the images of an IDX file, uint8 ``[N, h, w]`` or ``[N, h, w, 3]``."""
+    array = read_idx(path)
+    if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] != 3) or 0 in array.shape:
+        raise DataError(f"{path} must hold images [N, h, w] or [N, h, w, 3], got {list(array.shape)}")
+
+    @contextlib.contextmanager
+    def reading() -> Iterator[Callable[[int], Image.Image]]:
+        yield lambda i: Image.fromarray(array[i])
+
+    names = tuple(str(i + 1) for i in range(len(array)))
+    return ImageStore(str(path), names, tuple(map(zlib.crc32, array)), reading)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabeledImages:
+    """Some images of a store, with the label of each."""
+
+    store: ImageStore
+    indices: tuple[int, ...]
+    labels: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A hash of every label and of every image's checksum, in order."""
+        rows = zip(self.labels, self.indices, strict=True)
+        return short_digest(os.fsencode(f"{label}\t{self.store.checksums[i]:08x}\n") for label, i in rows)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The labels that occur, sorted: numbers by value, then names."""
+        return tuple(sorted(set(self.labels), key=lambda x: (0, int(x), x) if x.isdecimal() else (1, 0, x)))
+
+    def place(self, number: int) -> str:
+        """Returns the path of an image, for messages."""
+        return f"{self.store.place}/{self.store.names[self.indices[number]]}"
+
+    def split(self, held_out: float) -> tuple[LabeledImages, LabeledImages]:
+        """Splits off about a share `held_out` of the images, chosen by a hash; equal images stay together.
+
+        Raises:
+          DataError: a part would be empty.
+        """
+        pairs = Parallel(tuple(map(self._key, range(len(self)))), tuple(map(str, range(len(self)))))
+        rest, part = split_by_source(pairs, held_out=[max(1, round(held_out * len(self)))], seed=0)
+        return self.take(map(int, rest.target)), self.take(map(int, part.target))
+
+    def first(self, number: int) -> LabeledImages:
+        """Returns `number` images chosen by a hash, or all if there are fewer; more images contain fewer ones."""
+        order = sorted(range(len(self)), key=lambda i: hashlib.sha256(self._key(i).encode()).digest())
+        return self.take(sorted(order[:number]))
+
+    def take(self, numbers: Iterator[int] | Sequence[int]) -> LabeledImages:
+        """Returns some of the images."""
+        chosen = list(numbers)
+        indices, labels = (tuple(x[i] for i in chosen) for x in (self.indices, self.labels))
+        return dataclasses.replace(self, indices=indices, labels=labels)
+
+    def _key(self, number: int) -> str:
+        return f"{self.store.checksums[self.indices[number]]:08x}"
+
+
+def read_images(path: str | os.PathLike[str]) -> ImageStore:
+    """Opens images: a folder, a zip archive, a folder in one (``my.zip/train``), or an IDX file, perhaps gzipped.
+
+    Raises:
+      DataError: there is nothing, or nothing of these kinds; or it holds no image; or an archive has names that lead
+        out of it, encrypted files, or files that are too large.
+    """
+    path = pathlib.Path(path)
+    if path.is_dir():
+        return _folder(path)
+    if path.is_file():
+        if zipfile.is_zipfile(path):
+            return _archive(path, "")
+        if is_idx(path):
+            return _array(path)
+        raise DataError(f"{path} must be a folder, a zip archive or an IDX file of images")
+    for parent in path.parents:
+        if parent.is_file() and zipfile.is_zipfile(parent):
+            return _archive(parent, path.relative_to(parent).as_posix())
+    raise DataError(f"cannot read {path}: there is no such folder, zip archive or IDX file")
+
+
+def label_images(
+    store: ImageStore, labels: str | os.PathLike[str] = "", *, classes: Sequence[str] = ()
+) -> LabeledImages:
+    """Returns the images of a store with their labels.
+
+    Args:
+      labels: an IDX file of numbers, one for each image; or a table, UTF-8, with the name of an image below the store
+        and its label in each line, with a tab or a comma between them. By default each image's folder is its label.
+      classes: the labels that there may be; any by default. A number of an IDX file is that of a class, from 0.
+
+    Raises:
+      DataError: a label is missing, empty or not among the classes, or its image is missing. The message has the file,
+        and the line or the number.
+    """
+    if labels and is_idx(labels):
+        found = dict(enumerate(_numbers(store, labels, classes)))
+    elif labels:
+        found = _table(store, labels, classes)
+    else:
+        found = {}
+        for i, name in enumerate(store.names):
+            _, _, label = name.rpartition("/")[0].rpartition("/")
+            if not label:
+                raise DataError(
+                    f"{store.place}/{name} must lie in a folder named after its class, or in a table of labels"
+                )
+            found[i] = _checked(label, classes, f"{store.place}/{name}")
+    return LabeledImages(store, tuple(found), tuple(found.values()))
+
+
+def decode(data: bytes, place: str) -> Image.Image:
+    """Returns an image upright, in mode L or RGB, with 8 bits a channel.
+
+    16 bits are rounded to 8, colors of a palette are looked up, and a transparent image lies on white.
+
+    Args:
+      place: the path, for messages.
+
+    Raises:
+      DataError: it is no image, broken, of a format or mode that is not read, too large, or an animation.
+    """
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            if image.width * image.height > LARGEST_IMAGE:
+                raise DataError(
+                    f"{place} claims {image.width} x {image.height} pixels; an image has at most {LARGEST_IMAGE:,}"
+                )
+            if (frames := getattr(image, "n_frames", 1)) > 1:
+                raise DataError(f"{place} holds {frames} images; save one of them")
+            image.load()
+            return _plain(ImageOps.exif_transpose(image), image.format, place)
+    except DataError:
+        raise
+    except Image.UnidentifiedImageError as error:
+        raise DataError(f"{place} is no image that can be read; the formats are {', '.join(FORMATS)}") from error
+    except Image.DecompressionBombError as error:
+        raise DataError(f"{place} claims too many pixels; an image has at most {LARGEST_IMAGE:,}") from error
+    except _BROKEN as error:
+        raise DataError(f"{place} is broken: {str(error) or type(error).__name__}") from error
+
+
+def pixels(image: Image.Image, shape: tuple[int, int, int], *, resize: Resize, place: str) -> np.ndarray:
+    """Returns the pixels of an image that `decode` made, uint8 ``shape = [h, w, C]``; C is 1 (gray) or 3 (RGB).
+
+    Raises:
+      DataError: it has another size, which `resize` refuses.
+    """
+    height, width, num_channels = shape
+    if image.size != (width, height):
+        if resize == "refuse":
+            raise DataError(
+                f"{place} is {image.height} x {image.width} pixels, but images must be {height} x {width}; "
+                "with --data.resize fit they are scaled and cut"
+            )
+        image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
+    return np.asarray(image.convert("L" if num_channels == 1 else "RGB")).reshape(shape)
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """Returns the bytes of an encoded image.
+
+    Raises:
+      DataError: the file is missing, unreadable, no regular file, or too large.
+    """
+    without_waiting = lambda name, flags: os.open(name, flags | os.O_NONBLOCK)  # for the other end of a pipe
+    try:
+        with open(path, "rb", opener=without_waiting) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise DataError(f"{path} is no regular file")
+            data = stream.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    if len(data) > LARGEST_FILE:
+        raise DataError(f"{path} has more than {LARGEST_FILE:,} bytes")
+    return data
+
+
+def _plain(image: Image.Image, encoding: str | None, place: str) -> Image.Image:
+    if image.mode.startswith("I;16") or (image.mode == "I" and encoding == "PPM"):  # Pillow would cut off at 255
+        return Image.fromarray(((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise DataError(f"{place} has 32 bits a pixel; save it with 8 or 16")
+    if image.has_transparency_data:
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA")).convert("RGB")
+    return image.convert("L" if image.mode in ("1", "L") else "RGB")
+
+
+def _walk(folder: pathlib.Path) -> Iterator[str]:
+    """Yields the names of images, sorted; linked folders are followed once."""
+    seen, found = {folder.resolve()}, []
+
+    def fail(error: OSError) -> None:
+        raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
+
+    for root, folders, files in os.walk(folder, followlinks=True, onerror=fail):
+        new = {name: (pathlib.Path(root) / name).resolve() for name in folders}
+        folders[:] = [name for name, place in new.items() if place not in seen]
+        seen |= set(new.values())
+        found += [(pathlib.Path(root) / name).relative_to(folder).as_posix() for name in files]
+    yield from sorted(filter(_is_image, found))
+
+
+def _is_image(name: str) -> bool:
+    hidden = any(part.startswith(".") or part == "__MACOSX" for part in name.split("/"))
+    return name.lower().endswith(SUFFIXES) and not hidden
+
+
+def _nonempty(names: Iterator[str], path: str | os.PathLike[str]) -> tuple[str, ...]:
+    if not (found := tuple(names)):
+        raise DataError(f"{path} holds no image; their names end in {', '.join(SUFFIXES)}")
+    return found
+
+
+def _zip(path: str | os.PathLike[str]) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, NotImplementedError, *_BROKEN) as error:
+        raise DataError(f"{path} is a broken zip archive: {error}") from error
+
+
+def _numbers(store: ImageStore, path: str | os.PathLike[str], classes: Sequence[str]) -> Iterator[str]:
+    array = read_idx(path)
+    if array.shape != (len(store.names),):
+        raise DataError(f"{path} must hold {len(store.names):,} labels, one for each image, got {list(array.shape)}")
+    for i, number in enumerate(array.tolist()):
+        if classes and number >= len(classes):
+            raise DataError(f"{path}, label {i + 1}: {number} must be below {len(classes)}, the number of classes")
+        yield str(classes[number] if classes else number)
+
+
+def _table(store: ImageStore, path: str | os.PathLike[str], classes: Sequence[str]) -> Mapping[int, str]:
+    numbers, found = {name: i for i, name in enumerate(store.names)}, {}
+    for line, text in enumerate(read_lines(path), 1):
+        if not text.strip():
+            continue
+        name, separator, label = text.partition("\t" if "\t" in text else ",")
+        place = f"{path}, line {line}"
+        if not separator:
+            raise DataError(f"{place}: there must be the name of an image, a tab or a comma, and a label, got {text!r}")
+        if name not in numbers:
+            raise DataError(f"{place}: {store.place} has no image {name!r}")
+        if numbers[name] in found:
+            raise DataError(f"{place}: {name!r} has a label already")
+        found[numbers[name]] = _checked(label.strip(), classes, place)
+    if not found:
+        raise DataError(f"{path} holds no label")
+    return found
+
+
+def _checked(label: str, classes: Sequence[str], place: str) -> str:
+    if not label:
+        raise DataError(f"{place}: the label is empty")
+    if classes and label not in classes:
+        raise DataError(f"{place}: the label {label!r} is not one of the classes {', '.join(classes)}")
+    return label

@@ -1,0 +1,105 @@
+"""A residual convolutional network for images (He et al. 2016), which may attend to its grid."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxformer import functional
+from jaxformer.functional.dropout import site
+from jaxformer.models.transformer import select
+from jaxformer.models.vision_config import ResidualNetworkConfig
+from jaxformer.modules import AttentionFunction, CapturedAttention, Convolution, GridAttention, LayerNorm, Linear
+from jaxformer.modules.attention_function import Intermediates
+
+
+class ResidualBlock(nnx.Module):
+    """``x + conv(relu(norm(conv(relu(norm(x))))))``, He et al. 2016b; a stride or another width projects the skip path.
+
+    Norms are layer norms of each position: unlike batch norms they keep no averages and see no other example.
+    """
+
+    def __init__(self, num_in: int, num_out: int, *, stride: int = 1, rngs: nnx.Rngs):
+        self.norm = LayerNorm(num_in)
+        self.first = Convolution(num_in, num_out, kernel_size=(3, 3), stride=stride, bias=False, rngs=rngs)
+        self.second_norm = LayerNorm(num_out)
+        self.second = Convolution(num_out, num_out, kernel_size=(3, 3), bias=False, rngs=rngs)
+        changes = stride > 1 or num_in != num_out
+        options = {"kernel_size": (1, 1), "stride": stride, "bias": False}
+        self.skip = Convolution(num_in, num_out, **options, rngs=rngs) if changes else None
+
+    def __call__(self, x: Float[Array, "B h w C"]) -> Float[Array, "B u v D"]:
+        y = functional.relu(self.norm(x))
+        skip = x if self.skip is None else self.skip(y)
+        y = self.first(y)
+        return skip + self.second(functional.relu(self.second_norm(y)))
+
+
+class ResidualNetwork(nnx.Module):
+    """``images -> logits`` of the classes; use it through ``pure(ResidualNetwork, config)``.
+
+    A 3 x 3 convolution, stages of `ResidualBlock`, perhaps `GridAttention` after one of them, a norm, the mean of all
+    positions, and a linear layer.
+
+    Raises:
+      ValueError: there are fewer than two classes.
+    """
+
+    def __init__(
+        self,
+        config: ResidualNetworkConfig,
+        *,
+        attention: AttentionFunction = functional.attention,
+        rngs: nnx.Rngs,
+    ):
+        if config.num_classes < 2:
+            raise ValueError(f"num_classes must be at least 2, got {config.num_classes}")
+        widths = config.widths
+        self.stem = Convolution(config.num_channels, widths[0], kernel_size=(3, 3), axes=(None, "hidden"), rngs=rngs)
+        blocks = {}
+        for stage, width in enumerate(widths):
+            for i in range(config.num_blocks):
+                before = widths[max(0, stage - 1)] if i == 0 else width
+                stride = 2 if stage and i == 0 else 1
+                blocks[f"{stage + 1}_{i + 1}"] = ResidualBlock(before, width, stride=stride, rngs=rngs)
+        self.blocks, self.order = nnx.Dict(blocks), tuple(blocks)
+        self.attended = f"{config.attention_stage}_{config.num_blocks}"
+        self.attention = None if config.attention == "none" else _attention(config, attention, rngs)
+        self.norm = LayerNorm(widths[-1])
+        self.output = Linear(widths[-1], config.num_classes, rngs=rngs)
+        self.dropout, self.dtype = config.dropout, jnp.dtype(config.compute_dtype)
+
+    def __call__(self, images: Float[Array, "B h w C"], *, key: jax.Array | None = None) -> Float[Array, "B K"]:
+        """Returns logits, float32; a key drops features."""
+        return self._run(images, key, None)
+
+    def captured(
+        self, images: Float[Array, "B h w C"], names: Collection[str] = ("grid",)
+    ) -> tuple[Float[Array, "B K"], dict[str, CapturedAttention]]:
+        """Returns the logits, and the arguments of the attention to the grid, whose name is "grid".
+
+        Raises:
+          ValueError: there is no attention of this name.
+        """
+        intermediates: Intermediates = {}
+        logits = self._run(images, None, intermediates)
+        return logits, select({"grid": intermediates["self"]} if intermediates else {}, names)
+
+    def _run(self, images: Array, key: jax.Array | None, intermediates: Intermediates | None) -> Array:
+        x = self.stem(images.astype(self.dtype))
+        for name in self.order:
+            x = self.blocks[name](x)
+            if self.attention is not None and name == self.attended:
+                x = self.attention(x, intermediates=intermediates)
+        pooled = functional.relu(self.norm(x)).astype(jnp.float32).mean((1, 2))
+        return self.output(functional.dropout(pooled, rate=self.dropout, key=site(key, "pooled")))
+
+
+def _attention(config: ResidualNetworkConfig, attention: AttentionFunction, rngs: nnx.Rngs) -> GridAttention:
+    form = "gain" if config.attention == "gain" else "scaled"
+    width = config.widths[config.attention_stage - 1]
+    return GridAttention(width, config.attention_dim, form=form, attention=attention, rngs=rngs)

@@ -1,0 +1,69 @@
+"""The vision Transformer (Dosovitskiy et al. 2021): the encoder over patches, and its change of image size."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+
+import jax
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxformer import functional
+from jaxformer.models.classifier import Classifier
+from jaxformer.models.vision_config import VisionTransformerConfig
+from jaxformer.modules import AttentionFunction, CapturedAttention
+from jaxformer.modules.pure import Params
+
+
+class VisionTransformer(Classifier):
+    """``images -> logits`` of the classes; use it through ``pure(VisionTransformer, config)``.
+
+    `Classifier` over patches in place of tokens. A class vector before the patches is classified. With mean pooling
+    there is no such vector, and the mean of all patches is classified.
+    """
+
+    def __init__(
+        self,
+        config: VisionTransformerConfig,
+        *,
+        attention: AttentionFunction = functional.attention,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(config, attention=attention, rngs=rngs)
+
+    def __call__(self, images: Float[Array, "B h w C"], *, key: jax.Array | None = None) -> Float[Array, "B K"]:
+        """Returns logits, float32; a key drops embeddings, sublayer outputs and so on."""
+        return self._logits(self.encoder(images, key=key).states, None, key)
+
+    def captured(
+        self, images: Float[Array, "B h w C"], names: Collection[str] = ("encoder.self",)
+    ) -> tuple[Float[Array, "B K"], dict[str, CapturedAttention]]:
+        """Returns the logits, and the arguments of the named attentions in every layer; the name is "encoder.self"."""
+        memory, intermediates = self.encoder.captured(images)
+        return self._logits(memory.states, None, None), self._named(intermediates, names)
+
+
+def with_image_size(
+    config: VisionTransformerConfig, params: Params, image_size: tuple[int, int]
+) -> tuple[VisionTransformerConfig, Params]:
+    """Returns a vision Transformer for images of another size: its positions are interpolated in both directions.
+
+    Patches keep their size, so there are more or fewer of them; all other parameters are the same arrays. The
+    interpolation is bicubic, as in Hugging Face's ``interpolate_pos_encoding``.
+
+    Raises:
+      ValueError: the size is no multiple of the size of a patch.
+    """
+    resized = dataclasses.replace(config, image_size=image_size)
+    grid, new_grid = ((h // config.patch_size, w // config.patch_size) for h, w in (config.image_size, image_size))
+    embeddings = params["encoder"]["embeddings"]
+    table = functional.resize_grid_positions(
+        embeddings["positions"]["table"],
+        grid,
+        new_grid,
+        num_class_rows=int(config.has_class_vector),
+        method="bicubic",
+    )
+    embeddings = embeddings | {"positions": {"table": table}}
+    return resized, params | {"encoder": params["encoder"] | {"embeddings": embeddings}}

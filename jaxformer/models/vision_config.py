@@ -1,0 +1,95 @@
+"""The shapes of models of images. Importing them imports no JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Literal
+
+from jaxformer.models.config import Activation, ClassifierConfig, NormPosition, Positions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VisionTransformerConfig(ClassifierConfig):
+    """The shape of a vision Transformer (Dosovitskiy et al. 2021), by default a small one for small images."""
+
+    kind: Literal["transformer"] = "transformer"
+    """The kind of the network."""
+    image_size: tuple[int, int] = (32, 32)  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Height and width of the images, multiples of `patch_size`."""
+    patch_size: int = 4
+    """The side of a patch in pixels."""
+    d_model: int = 128
+    """D, the dimension of the model."""
+    num_heads: int = 4
+    """N, the number of attention heads."""
+    d_ff: int = 256
+    """F, the dimension inside the feed-forward network."""
+    norm_position: NormPosition = "pre"
+    """The position of the norms: see `TransformerConfig`."""
+    activation: Activation = "gelu"
+    """The feed-forward nonlinearity."""
+    positions: Positions = "learned"
+    """Patches have learned positions; no other kind can be chosen."""
+    attention_bias: bool = True
+    """Adds biases to the projections of queries, keys and values."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.positions != "learned":
+            raise ValueError(f"the positions of patches must be learned, got {self.positions!r}")
+        if any(size < 1 or size % self.patch_size for size in self.image_size):
+            raise ValueError(f"image_size must be a multiple of patch_size {self.patch_size}, got {self.image_size}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResidualNetworkConfig:
+    """The shape of a residual convolutional network, which may attend to its grid."""
+
+    kind: Literal["convolution"] = "convolution"
+    """The kind of the network."""
+    image_size: tuple[int, int] = (32, 32)
+    """Height and width of the images; the network itself takes images of any size."""
+    num_channels: int = 3
+    """The colors of a pixel."""
+    num_classes: int = 0
+    """The number of classes; 0 is replaced by that of the data before the model is built."""
+    widths: tuple[int, ...] = (32, 64, 128)
+    """The features of each stage; every stage but the first halves the height and width."""
+    num_blocks: int = 2
+    """The number of residual blocks of a stage, with two convolutions each."""
+    attention: Literal["none", "scaled", "gain"] = "none"
+    """Self-attention over the grid: with logits divided by sqrt(C') and a plain residual sum, or with plain logits and
+    a learned gain that begins at 0 (Zhang et al. 2019, SAGAN)."""
+    attention_stage: int = 2
+    """The stage, from 1, after which there is attention."""
+    d_attention: int | None = None
+    """C', the dimension of queries, keys and values; null for an eighth of the stage's features."""
+    dropout: float = 0.0
+    """Probability of dropping the mean feature before the classes."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Activations' dtype; parameters, norms, logits and loss stay float32."""
+
+    def __post_init__(self) -> None:
+        for name, kind in typing.get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            if typing.get_origin(kind) is Literal and value not in typing.get_args(kind):
+                raise ValueError(f"{name} must be one of {typing.get_args(kind)}, got {value!r}")
+            sizes = value if isinstance(value, tuple) else (value,)
+            if name != "num_classes" and any(type(size) is int and size < 1 for size in sizes):
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.num_classes < 0:
+            raise ValueError(f"num_classes must be at least 0, got {self.num_classes}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        if not self.widths:
+            raise ValueError("widths must have one number for each stage, got none")
+        if self.attention_stage > len(self.widths) and self.attention != "none":
+            raise ValueError(
+                f"attention_stage must be one of the {len(self.widths)} stages, got {self.attention_stage}"
+            )
+
+    @property
+    def attention_dim(self) -> int:
+        """C', the dimension of queries, keys and values."""
+        return self.d_attention or max(1, self.widths[self.attention_stage - 1] // 8)

@@ -1,0 +1,54 @@
+"""Self-attention over the grid of a convolutional network."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxformer import functional
+from jaxformer.modules.attention import Logits, SelfAttention
+from jaxformer.modules.attention_function import AttentionFunction, Intermediates
+
+
+class GridAttention(nnx.Module):
+    r"""Self-attention of the positions of a grid, each with D features, added to the grid.
+
+    Queries, keys and values are 1 x 1 convolutions to C' features with biases, and so is the output back to D: a linear
+    map of each position, so that the grid is a sequence of h w tokens without positions. Two published forms:
+
+    * "scaled": :math:`x + W_o\, softmax(q k^T / \sqrt{C'})\, v`.
+    * "gain": :math:`x + \gamma W_o\, softmax(q k^T)\, v` with :math:`\gamma = 0` at first, so that a network begins
+      without it (Zhang et al. 2019, SAGAN).
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_attention: int,
+        *,
+        form: Literal["scaled", "gain"] = "scaled",
+        num_heads: int = 1,
+        attention: AttentionFunction = functional.attention,
+        rngs: nnx.Rngs,
+    ):
+        """Draws the parameters.
+
+        Raises:
+          ValueError: `num_heads` does not divide `d_attention`, C'.
+        """
+        if d_attention % num_heads:
+            raise ValueError(f"d_attention must be a multiple of num_heads {num_heads}, got {d_attention}")
+        options = {"bias": True, "logits": Logits(scale=1.0 if form == "gain" else None), "attention": attention}
+        self.attention = SelfAttention(d_model, num_heads, head_dim=d_attention // num_heads, **options, rngs=rngs)
+        self.gain = nnx.Param(jnp.zeros(()), axes=()) if form == "gain" else None
+
+    def __call__(
+        self, x: Float[Array, "B h w D"], *, intermediates: Intermediates | None = None
+    ) -> Float[Array, "B h w D"]:
+        """Returns the grid with its attention added; `intermediates` gets the `CapturedAttention` under "self"."""
+        tokens = x.reshape(x.shape[0], -1, x.shape[3])
+        y = self.attention(tokens, intermediates=intermediates).reshape(x.shape)
+        return x + (y if self.gain is None else self.gain[...].astype(y.dtype).reshape(1, 1, 1, 1) * y)

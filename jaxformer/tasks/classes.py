@@ -1,0 +1,117 @@
+"""The parts that tasks of classes share: the names of the classes, the labeled data, and the scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+
+from jaxformer.digests import short_digest
+from jaxformer.errors import DataError
+from jaxformer.evaluation.classification import accuracy, matthews
+from jaxformer.evaluation.scores import Score
+from jaxformer.files import write_text
+from jaxformer.multihost import processes, storage
+
+if TYPE_CHECKING:
+    from jaxformer.data.examples import Examples
+    from jaxformer.data.images import LabeledImages
+
+FILE = "classes.json"
+"""The file of a run with the names of the classes."""
+
+
+LabeledT = TypeVar("LabeledT", bound="Examples | LabeledImages")
+
+
+@dataclasses.dataclass(frozen=True)
+class LabeledCorpus(Generic[LabeledT]):
+    """Labeled data for training, validation and perhaps a test, and the names of the classes."""
+
+    train: LabeledT
+    validation: LabeledT
+    test: LabeledT | None
+    classes: tuple[str, ...]
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of training and validation."""
+        return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
+
+    def indices(self, examples: Examples | LabeledImages) -> np.ndarray:
+        """Returns the number of the class of each example."""
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        return np.array([numbers[label] for label in examples.labels], np.int32)
+
+    def counts(self) -> str:
+        """Returns the number of training examples of each class, in words."""
+        counts = np.bincount(self.indices(self.train), minlength=len(self.classes))
+        return ", ".join(f"{name} {count:,}" for name, count in zip(self.classes, counts, strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Classes:
+    """The names of the classes, as the vocabulary of a task."""
+
+    names: tuple[str, ...]
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of classes."""
+        return len(self.names)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the names in order."""
+        return short_digest([json.dumps(self.names)])
+
+
+def choose(train: Examples | LabeledImages, named: Sequence[str], place: str) -> tuple[str, ...]:
+    """Returns the classes: those that are named in the settings, else the labels of the training data.
+
+    Raises:
+      DataError: a named class has no example, or there are fewer than two classes.
+    """
+    classes = tuple(named) or train.classes
+    if missing := set(classes) - set(train.labels):
+        raise DataError(
+            f"{place} has no example of the class {min(missing)!r}, which data.classes names; add examples or leave it "
+            "out"
+        )
+    if len(classes) < 2:
+        raise DataError(f"{place} has one class, {min(classes)!r}; a classifier needs two or more")
+    return classes
+
+
+def save(run: pathlib.Path, names: Sequence[str]) -> None:
+    """Writes the names of a run's classes; all processes of the run call this."""
+    path = run / FILE
+    # The run that this one starts from may have been a classifier of other classes.
+    if processes.first() and (not path.exists() or load(run) != tuple(names)):
+        write_text(path, json.dumps({"classes": list(names)}, indent=1, ensure_ascii=False) + "\n")
+    storage.shared(path)
+
+
+def load(run: pathlib.Path) -> tuple[str, ...]:
+    """Reads the names of a run's classes.
+
+    Raises:
+      DataError: the file is missing or damaged.
+    """
+    path = run / FILE
+    try:
+        return tuple(map(str, json.loads(path.read_text(encoding="utf-8"))["classes"]))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} is damaged: it holds no names of classes") from error
+
+
+def scores(labels: np.ndarray, probabilities: np.ndarray) -> list[Score]:
+    """Returns accuracy and Matthews correlation, from the probability of each class, ``[examples, classes]``."""
+    guesses = probabilities.argmax(1)
+    return [accuracy(float((labels == guesses).sum()), len(labels)), matthews(labels, guesses)]

@@ -1,0 +1,85 @@
+"""The settings of image classification. Importing them imports no JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, Literal
+
+from jaxformer.config import PLACE, at_least
+from jaxformer.errors import ConfigError
+from jaxformer.files import local_path
+from jaxformer.models.vision_config import ResidualNetworkConfig, VisionTransformerConfig
+from jaxformer.tasks.config import TaskConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Folders, zip archives or IDX files of images, with their labels, and the batches."""
+
+    train: str = ""
+    """The training images: a folder, a zip archive, a folder in one (my.zip/train), or an IDX file, perhaps gzipped."""
+    train_labels: str = ""
+    """Their labels: an IDX file, or a table with the name of an image and its label in each line. By default the folder
+    of each image is its label."""
+    validation: str = ""
+    """Images to validate on; by default, `held_out` of the training images are set aside."""
+    validation_labels: str = ""
+    """Their labels."""
+    test: str = ""
+    """Images to score at the end."""
+    test_labels: str = ""
+    """Their labels."""
+    held_out: float = 0.1
+    """The share of the training images set aside for validation if none are named; equal images stay together."""
+    max_images: int = 0
+    """The number of training images that are used, chosen by a hash after those of validation; 0 for all."""
+    classes: str = ""
+    """The names of the classes, separated by commas; by default the labels of the training images. The numbers of an
+    IDX file count them from 0."""
+    resize: Literal["refuse", "fit"] = "refuse"
+    """The treatment of images of another size than the model's: an error, or scaled and cut around their middle."""
+    batch_size: int = 128
+    """Images a batch."""
+    shift: int = 0
+    """The most pixels by which a training image moves in each direction, at random in each epoch."""
+    flip: bool = False
+    """Mirrors half of the training images, left to right, at random in each epoch."""
+    crop: float = 1.0
+    """The smallest side of a random part of each training image, as a share of the whole, that is scaled up; 1 for
+    none."""
+    directory: str = dataclasses.field(default="", metadata=PLACE)
+    """Relative paths start here; default: the working directory, and for files that are not in it the environment's
+    JAXFORMER_DATA."""
+    cache: str = dataclasses.field(default="", metadata=PLACE)
+    """The folder of decoded images, by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
+
+    def __post_init__(self) -> None:
+        local_path(self.cache)
+        at_least(1, self, "batch_size")
+        at_least(0, self, "max_images", "shift")
+        if not 0 < self.held_out < 1:
+            raise ConfigError(f"held_out must be more than 0 and less than 1, got {self.held_out}")
+        if not 0 < self.crop <= 1:
+            raise ConfigError(f"crop must be more than 0 and at most 1, got {self.crop}")
+        for part in ("train", "validation", "test"):
+            if getattr(self, f"{part}_labels") and not getattr(self, part):
+                raise ConfigError(f"{part}_labels is {getattr(self, f'{part}_labels')}, but {part} names no images")
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names in `classes`."""
+        return tuple(name.strip() for name in self.classes.split(",") if name.strip())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VisionConfig(TaskConfig):
+    """A complete experiment of image classification."""
+
+    task: ClassVar[str] = "vision"
+
+    name: str = "vision"
+    """The run's name in logs and pictures."""
+    model: VisionTransformerConfig | ResidualNetworkConfig = VisionTransformerConfig()
+    """The network, which has the size of the images: a vision Transformer, or a convolutional one."""
+    data: DataConfig = DataConfig()
+    """Images and labels."""

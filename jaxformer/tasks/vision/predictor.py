@@ -1,0 +1,177 @@
+"""A trained classifier of images: classes with their probabilities, and the parts of the image that it looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import models
+from jaxformer.data.images import decode, pixels, read_file
+from jaxformer.inspection.attention_maps import rollout
+from jaxformer.modules.pure import Params, Pure
+from jaxformer.tasks.classes import Classes
+
+ROWS = 64
+"""Images that are classified at once."""
+
+VisionModel = models.VisionTransformer | models.ResidualNetwork
+VisionModelConfig = models.VisionTransformerConfig | models.ResidualNetworkConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifiedImage:
+    """An image's class, the probability of each class, the image as the network saw it, and what it looked at."""
+
+    label: str
+    probabilities: Mapping[str, float]
+    image: np.ndarray
+    """The pixels, uint8 ``[h, w, C]``."""
+    looked: Mapping[str, np.ndarray]
+    """Weights of the positions of a grid, ``[rows, columns]``, by the kind of map; empty without attention.
+
+    Of a vision Transformer, "last layer" is the mean of the heads of the last layer and "rollout" the product of all
+    layers (Abnar and Zuidema 2020), from the class vector or the mean of the patches. Of a convolutional network,
+    "grid" is the mean attention that each position gets.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageClassifier:
+    """A classifier, its parameters and its classes."""
+
+    net: Pure[VisionModel, VisionModelConfig]
+    params: Params
+    vocabulary: Classes
+    steps: tuple[int, ...] = ()
+    """The training steps whose parameters these are."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The height, width and channels of the images."""
+        return *self.net.config.image_size, self.net.config.num_channels
+
+    def read(self, path: str | os.PathLike[str]) -> np.ndarray:
+        """Reads an image, uint8 ``[h, w, C]``; one of another size is scaled until it covers the size, and cut.
+
+        Raises:
+          DataError: the file is missing or holds no image.
+        """
+        place = os.fspath(path)
+        return pixels(decode(read_file(path), place), self.shape, resize="fit", place=place)
+
+    def probabilities(self, images: np.ndarray, *, progress: Callable[[int], None] = lambda number: None) -> np.ndarray:
+        """Returns the probability of each class, ``[images, classes]``, for images uint8 ``[N, h, w, C]``.
+
+        Args:
+          progress: called with the number of images since the last call.
+
+        Raises:
+          ValueError: the images have another size.
+        """
+        self._check(images)
+        result = np.zeros((len(images), len(self.vocabulary.names)))
+        for start, batch in _batches(images):
+            found = np.asarray(_probabilities(self.net, self.params, batch))[: len(images) - start]
+            result[start : start + len(found)] = found
+            progress(len(found))
+        return result
+
+    def classify(self, paths: Sequence[str | os.PathLike[str]]) -> list[ClassifiedImage]:
+        """Returns the class of the image in each file, with probabilities and what the network looked at.
+
+        Raises:
+          DataError: a file is missing or holds no image.
+          TypeError: `paths` is one path and not a sequence of paths.
+        """
+        if isinstance(paths, str | os.PathLike):
+            raise TypeError("paths must be a sequence of paths, got one path; write [path]")
+        images = np.stack([self.read(path) for path in paths]) if paths else np.zeros((0, *self.shape), np.uint8)
+        return self.classify_pixels(images)
+
+    def classify_pixels(self, images: np.ndarray) -> list[ClassifiedImage]:
+        """Returns the result of `classify` for images uint8 ``[N, h, w, C]``.
+
+        Raises:
+          ValueError: the images have another size.
+        """
+        self._check(images)
+        results = []
+        for start, batch in _batches(images):
+            probabilities, weights = jax.device_get(_captured(self.net, self.params, batch))
+            for row in range(min(len(batch), len(images) - start)):
+                named = dict(zip(self.vocabulary.names, probabilities[row].tolist(), strict=True))
+                looked = {} if weights is None else self._maps(weights[:, row])
+                label = max(named, key=lambda name: named[name])
+                results.append(ClassifiedImage(label, named, images[start + row], looked))
+        return results
+
+    def with_image_size(self, image_size: tuple[int, int]) -> ImageClassifier:
+        """Returns the classifier for images of another size; see `models.with_image_size`.
+
+        Raises:
+          ValueError: the size does not fit the patches.
+        """
+        config, params = self.net.config, self.params
+        if isinstance(config, models.VisionTransformerConfig):
+            config, params = models.with_image_size(config, params, image_size)
+        else:
+            config = dataclasses.replace(config, image_size=image_size)
+        return dataclasses.replace(self, net=dataclasses.replace(self.net, config=config), params=params)
+
+    def _check(self, images: np.ndarray) -> None:
+        if images.ndim != 4 or images.shape[1:] != self.shape:
+            raise ValueError(f"images must be [N, {', '.join(map(str, self.shape))}], got {list(images.shape)}")
+
+    def _maps(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the maps of an image from its weights ``[L, 1, T, T]``."""
+        config = self.net.config
+        if isinstance(config, models.ResidualNetworkConfig):
+            ratio = 2 ** (config.attention_stage - 1)
+            grid = [-(-size // ratio) for size in config.image_size]
+            return {"grid": weights.mean((0, 1, 2)).reshape(grid)}
+        grid = [size // config.patch_size for size in config.image_size]
+        first = int(config.has_class_vector)
+        given = lambda rows: (rows[0] if first else rows.mean(0))[first:].reshape(grid)
+        return {"last layer": given(weights[-1].mean(0)), "rollout": given(rollout(weights))}
+
+
+def normalized(images: jax.Array) -> jax.Array:
+    """Returns pixels from 0 to 255 as numbers from -1 to 1."""
+    return images.astype(jnp.float32) / 127.5 - 1
+
+
+def _batches(images: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields the starts of batches and the batches, one program for all; the last is filled up with black images."""
+    rows = 1 if len(images) == 1 else ROWS
+    for start in range(0, len(images), rows):
+        batch = np.zeros((rows, *images.shape[1:]), np.uint8)
+        part = images[start : start + rows]
+        batch[: len(part)] = part
+        yield start, batch
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _probabilities(net: Pure, params: Params, images: jax.Array) -> jax.Array:
+    return jax.nn.softmax(net.apply(params, normalized(images)))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _captured(net: Pure, params: Params, images: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+    """Returns probabilities ``[B, K]`` and the heads' mean weights ``[L, B, 1, T, T]``, None without attention."""
+    model, config = net.bind(params), net.config
+    if isinstance(config, models.ResidualNetworkConfig):
+        if config.attention == "none":
+            return jax.nn.softmax(model(normalized(images))), None
+        logits, captured = model.captured(normalized(images))
+        return jax.nn.softmax(logits), captured["grid"].weights()[None]
+    if not config.num_layers:
+        return jax.nn.softmax(model(normalized(images))), None
+    logits, captured = model.captured(normalized(images))
+    layers = [captured["encoder.self"].layer(i).weights().mean(1, keepdims=True) for i in range(config.num_layers)]
+    return jax.nn.softmax(logits), jnp.stack(layers)

@@ -1,0 +1,247 @@
+"""The image classification task: its batches, its network with the loss, and its scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import functional, models
+from jaxformer.axes import AxisName
+from jaxformer.caches import data_cache
+from jaxformer.data.batch import Rows
+from jaxformer.data.image_batches import Augmentation, ImageBatch, PlannedImages, decode_all, image_plan
+from jaxformer.data.images import LabeledImages, label_images, read_images
+from jaxformer.data.pipeline import batches
+from jaxformer.data.sources import locate
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.evaluation.scores import Score
+from jaxformer.models import costs
+from jaxformer.modules import AttentionFunction
+from jaxformer.modules.pure import Params, Pure, pure
+from jaxformer.sharding import Placement
+from jaxformer.tasks import classes
+from jaxformer.tasks.base import Data, Keep, Network, Say, Task, TaskConfig
+from jaxformer.tasks.classes import Classes, LabeledCorpus
+from jaxformer.tasks.vision.config import VisionConfig
+from jaxformer.tasks.vision.predictor import ImageClassifier, VisionModel, VisionModelConfig, normalized
+from jaxformer.training.progress import Count
+
+ImageCorpus = LabeledCorpus[LabeledImages]
+DeviceBatch = ImageBatch[jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class VisionData(Data[Classes]):
+    """The decoded images with the plan of their batches."""
+
+    corpus: ImageCorpus
+    vocabulary: Classes
+    train: PlannedImages
+    validation: PlannedImages
+
+    @property
+    def report(self) -> Sequence[str]:
+        corpus, (height, width, channels) = self.corpus, self.train.images.shape[1:]
+        return (
+            f"{len(corpus.train):,} training images ({corpus.counts()}), {len(corpus.validation):,} for validation",
+            f"{height} x {width} pixels of {channels} channel{'s' if channels > 1 else ''}, "
+            f"{self.train.images.nbytes / 1e6:,.1f} MB; {self.train.plan.steps_per_epoch:,} batches an epoch",
+        )
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        return []
+
+    def batches(self, start: int, rows: Rows) -> Iterator[ImageBatch[np.ndarray]]:
+        return batches(functools.partial(self.train.batch, rows=rows), start=start)
+
+    def validation_batches(self, rows: Rows) -> Iterator[ImageBatch[np.ndarray]]:
+        stop = self.validation.plan.steps_per_epoch
+        return batches(functools.partial(self.validation.batch, rows=rows), stop=stop)
+
+
+@dataclasses.dataclass(frozen=True)
+class VisionNetwork(Network[DeviceBatch]):
+    """A network of images with the cross entropy of the right class. The length of a batch is 1."""
+
+    net: Pure[VisionModel, VisionModelConfig]
+    largest_batch: tuple[int, int]
+    unit: ClassVar[str] = "images"
+
+    @property
+    def sharded_axes(self) -> tuple[AxisName, ...]:
+        config = self.net.config
+        patches_alone = isinstance(config, models.VisionTransformerConfig) and not config.has_class_vector
+        return ("batch", "length") if patches_alone else ("batch",)
+
+    def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
+        logits = self.net.apply(params, normalized(batch.images), key=key)
+        correct = batch.valid & (logits.argmax(-1) == batch.labels)
+        total, count = functional.cross_entropy(logits[:, None], batch.labels[:, None], where=batch.valid[:, None])
+        return total, count, {"correct": correct.sum().astype(jnp.float32)}
+
+    def planned_shape(self, num_rows: int, length: int) -> tuple[int, ...]:
+        if length != 1:
+            raise ConfigError(f"images have no length: a batch is --batch {num_rows}x1, got {num_rows}x{length}")
+        return num_rows, 1
+
+    def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> ImageBatch[jax.ShapeDtypeStruct]:
+        make, config = functools.partial(jax.ShapeDtypeStruct, sharding=rows), self.net.config
+        images = make((shape[0], *config.image_size, config.num_channels), jnp.uint8)
+        return ImageBatch(images, make(shape[:1], jnp.int32), make(shape[:1], jnp.bool_))
+
+    def training_flops(self, shape: tuple[int, ...]) -> float:
+        config = self.net.config
+        if isinstance(config, models.VisionTransformerConfig):
+            return 3 * costs.vision_transformer_flops(config, shape[0])
+        return 3 * costs.residual_network_flops(config, shape[0])
+
+    def computed_flops(self, shape: tuple[int, ...]) -> float:
+        config, training = self.net.config, self.training_flops(shape)
+        if isinstance(config, models.VisionTransformerConfig):
+            return training + costs.vision_transformer_recomputed_flops(config, shape[0])
+        return training
+
+    def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
+        return batch.images.shape[0], 1
+
+    def describe(self, shape: tuple[int, ...]) -> str:
+        height, width = self.net.config.image_size
+        return f"{shape[0]} images of {height} x {width} pixels"
+
+
+class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifier]):
+    """The class of an image."""
+
+    name = "vision"
+    commands = ("classify",)
+    vocabulary_files = (classes.FILE,)
+    least_vocab_size = 2
+    figures = {"accuracy": True, "matthews": True}  # noqa: RUF012 - a ClassVar of the base
+    config = VisionConfig
+
+    def check(self, config: VisionConfig) -> None:
+        names = config.data.class_names
+        if len(names) != len(set(names)) or len(names) == 1:
+            raise ConfigError(f"data.classes must be two or more different names, got {config.data.classes!r}")
+        if config.model.num_channels not in (1, 3):
+            raise ConfigError(f"model.num_channels must be 1 (gray) or 3 (RGB), got {config.model.num_channels}")
+
+    def check_init(self, config: VisionConfig, source: TaskConfig) -> None:
+        kind = getattr(getattr(source, "model", None), "kind", "")
+        if not isinstance(source, VisionConfig) or kind != config.model.kind:
+            what = f"a {kind} of vision" if isinstance(source, VisionConfig) else f"a run of {type(source).task}"
+            raise ConfigError(f"init_from {config.init_from} is {what}; this is a {config.model.kind} of vision")
+
+    def read(self, config: VisionConfig) -> ImageCorpus:
+        data = config.data
+        if not data.train:
+            raise DataError("no images: give --data.train FOLDER, ARCHIVE or IDX-FILE")
+
+        def read(part: str, known: Sequence[str]) -> LabeledImages:
+            path, labels = getattr(data, part), getattr(data, f"{part}_labels")
+            store = read_images(locate(path, data.directory))
+            return label_images(store, locate(labels, data.directory) if labels else "", classes=known)
+
+        train = read("train", data.class_names)
+        names = classes.choose(train, data.class_names, train.store.place)
+        test = read("test", names) if data.test else None
+        train, validation = (train, read("validation", names)) if data.validation else train.split(data.held_out)
+        return LabeledCorpus(train.first(data.max_images or len(train)), validation, test, names)
+
+    def prepare(self, config: VisionConfig, corpus: ImageCorpus, run: pathlib.Path) -> VisionData:
+        data = config.data
+        parts = [self._decoded(config, part) for part in (corpus.train, corpus.validation)]
+        classes.save(run, corpus.classes)
+        plans = (
+            image_plan(len(part), data.batch_size, seed=config.seed, shuffle=shuffle)
+            for part, shuffle in zip(parts, (True, False), strict=True)
+        )
+        labels = (corpus.indices(part) for part in (corpus.train, corpus.validation))
+        augmentations = Augmentation(data.shift, data.flip, data.crop), None
+        train, validation = map(PlannedImages, parts, labels, plans, augmentations)
+        return VisionData(corpus, Classes(corpus.classes), train, validation)
+
+    def _decoded(self, config: VisionConfig, images: LabeledImages) -> np.ndarray:
+        shape = (*config.model.image_size, config.model.num_channels)
+        return decode_all(images, shape, data_cache(config.data.cache), resize=config.data.resize)
+
+    def vocabulary(self, run: pathlib.Path) -> Classes:
+        return Classes(classes.load(run))
+
+    def planned_vocab_size(self, config: VisionConfig) -> int:
+        num_classes = config.model.num_classes or len(config.data.class_names)
+        if not num_classes:
+            raise ConfigError("the number of classes is not known without the data: give --model.num_classes N")
+        return num_classes
+
+    def network(
+        self, config: VisionConfig, vocab_size: int, attention: AttentionFunction = functional.attention
+    ) -> VisionNetwork:
+        if config.model.num_classes not in (0, vocab_size):
+            raise DataError(f"model.num_classes is {config.model.num_classes}, but the data have {vocab_size}")
+        shape = dataclasses.replace(config.model, num_classes=vocab_size)
+        transformer = isinstance(shape, models.VisionTransformerConfig)
+        model = models.VisionTransformer if transformer else models.ResidualNetwork
+        return VisionNetwork(pure(functools.partial(model, attention=attention), shape), (config.data.batch_size, 1))
+
+    def smaller_batch(self, config: VisionConfig, num_rows: int) -> str:
+        return f"--data.batch-size {num_rows}"
+
+    def predictor(
+        self,
+        config: VisionConfig,
+        vocabulary: Classes,
+        net: Pure[Any, Any],
+        params: Params,
+        placement: Placement,
+        steps: tuple[int, ...],
+    ) -> ImageClassifier:
+        return ImageClassifier(net, params, vocabulary, steps)
+
+    def validation_figures(
+        self, config: VisionConfig, corpus: ImageCorpus, data: VisionData, predictor: ImageClassifier
+    ) -> Mapping[str, float]:
+        found = classes.scores(data.validation.labels, predictor.probabilities(data.validation.images))
+        return {"accuracy": found[0].value, "matthews": found[1].value}
+
+    def evaluate(
+        self,
+        config: VisionConfig,
+        corpus: ImageCorpus,
+        predictor: ImageClassifier,
+        *,
+        split: str,
+        say: Say,
+        keep: Keep,
+    ) -> dict[str, list[Score]]:
+        images = corpus.validation if split == "validation" else corpus.test
+        if images is None:
+            raise DataError("no test data: train with --data.test PATH, or use --split validation")
+        labels = corpus.indices(images)
+        decoded = self._decoded(config, images)
+        probabilities = predictor.probabilities(decoded, progress=Count(len(images), "images", say))
+        rows = zip(labels, probabilities.argmax(1), probabilities, strict=True)
+        keep(
+            split,
+            [
+                {
+                    "image": images.place(number),
+                    "label": corpus.classes[label],
+                    "guess": corpus.classes[guess],
+                    "probability": round(float(probability[label]), 4),
+                }
+                for number, (label, guess, probability) in enumerate(rows)
+            ],
+        )
+        return {split: classes.scores(labels, probabilities)}
+
+
+TASK = Vision()

@@ -1,0 +1,119 @@
+"""Batches of images are pure functions of their number; broken images are found before the first."""
+
+import numpy as np
+import pytest
+
+from jaxformer.data.image_batches import Augmentation, PlannedImages, decode_all, image_plan
+from jaxformer.data.images import label_images, read_images
+from jaxformer.errors import ConfigError, DataError
+from tests.data.pictures import picture, write_folder
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (11, 6, 7, 3), np.uint8)
+DRAWS = np.random.default_rng(1).random((11, 6))
+
+
+def test_one_epoch_holds_every_image_once_and_the_last_batch_is_filled_up():
+    planned = PlannedImages(IMAGES, np.arange(11, dtype=np.int32), image_plan(11, 4, seed=3))
+    for epoch in range(2):
+        parts = [planned.batch(3 * epoch + i) for i in range(3)]
+        labels = np.concatenate([part.labels[part.valid] for part in parts])
+        assert sorted(labels) == list(range(11))
+        assert sorted(len(part.labels[part.valid]) for part in parts) == [3, 4, 4]
+        for part in parts:
+            np.testing.assert_array_equal(part.images[part.valid], IMAGES[part.labels[part.valid]])
+            assert not part.images[~part.valid].any()
+    assert planned.batch(0).labels.tolist() != planned.batch(3).labels.tolist()
+    ordered = PlannedImages(IMAGES, np.arange(11, dtype=np.int32), image_plan(11, 4, shuffle=False))
+    assert ordered.batch(1).labels.tolist() == [4, 5, 6, 7]
+
+
+def test_rows_are_those_of_the_whole_batch():
+    """What a process reads of a batch, in the same random changes; rows beyond the batch are empty."""
+    planned = PlannedImages(IMAGES, np.zeros(11, np.int32), image_plan(11, 4, seed=3), Augmentation(shift=2, crop=0.5))
+    whole, part = planned.batch(1), planned.batch(1, rows=lambda number: np.array([1, 3, number + 1]))
+    np.testing.assert_array_equal(part.images[:2], whole.images[[1, 3]])
+    assert part.valid.tolist() == [True, True, False]
+    again = PlannedImages(IMAGES, np.zeros(11, np.int32), image_plan(11, 4, seed=3), Augmentation(shift=2, crop=0.5))
+    np.testing.assert_array_equal(again.batch(1).images, whole.images)
+
+
+def test_changes_are_functions_of_seed_epoch_and_image():
+    make = lambda seed, number: PlannedImages(
+        np.repeat(IMAGES[:1], number, 0), np.arange(number, dtype=np.int32), image_plan(number, number, seed=seed),
+        Augmentation(shift=2, flip=True, crop=0.6),
+    )  # fmt: skip
+    by_label = lambda batch: batch.images[np.argsort(batch.labels)]
+    first = by_label(make(0, 20).batch(0))
+    assert len(np.unique(first, axis=0)) == 20  # each image has its own
+    np.testing.assert_array_equal(by_label(make(0, 30).batch(0))[:20], first)  # whatever else there is
+    assert (by_label(make(0, 20).batch(1)) != first).any()
+    assert (by_label(make(1, 20).batch(0)) != first).any()
+
+
+def test_shifts_are_even_and_leave_black():
+    found = Augmentation(shift=1)(np.repeat(IMAGES[:1], 4000, 0), np.random.default_rng(0).random((4000, 6)))
+    padded = np.pad(IMAGES[0], ((1, 1), (1, 1), (0, 0)))
+    windows = [padded[r : r + 6, c : c + 7] for r in range(3) for c in range(3)]
+    counts = [(found == window).all((1, 2, 3)).sum() for window in windows]
+    assert sum(counts) == 4000
+    assert min(counts) > 4000 / 9 * 0.8
+
+
+def test_flips():
+    found = Augmentation(flip=True)(IMAGES, DRAWS)
+    mirrored = DRAWS[:, 3] < 0.5
+    assert 0 < mirrored.sum() < 11
+    np.testing.assert_array_equal(found[mirrored], IMAGES[mirrored][:, :, ::-1])
+    np.testing.assert_array_equal(found[~mirrored], IMAGES[~mirrored])
+
+
+def test_crops_follow_the_formula():
+    """Each pixel is the mean of its four neighbors in the part, by distance; a pixel's middle is at one half."""
+    found = Augmentation(crop=0.5)(IMAGES, DRAWS)
+    for image, draws, result in zip(IMAGES.astype(float), DRAWS, found, strict=True):
+        side = 0.5 + 0.5 * draws[0]
+        for (i, j), color in np.ndenumerate(result[..., 0]):
+            r, c = (
+                min(max((k + 0.5) * side - 0.5 + u * (1 - side) * n, 0), n - 1)
+                for k, u, n in ((i, draws[1], 6), (j, draws[2], 7))
+            )
+            (top, left), (a, b) = (int(r), int(c)), (r % 1, c % 1)
+            corner = lambda y, x, image=image: image[min(y, 5), min(x, 6), 0]
+            upper = corner(top, left) * (1 - b) + corner(top, left + 1) * b
+            lower = corner(top + 1, left) * (1 - b) + corner(top + 1, left + 1) * b
+            assert abs(upper * (1 - a) + lower * a - color) < 0.51
+
+
+def test_no_changes_are_none():
+    np.testing.assert_array_equal(Augmentation()(IMAGES, DRAWS), IMAGES)
+    for wrong, message in (({"shift": -1}, "shift must be at least 0"), ({"crop": 0.0}, "crop must be more than 0")):
+        with pytest.raises(ConfigError, match=message):
+            Augmentation(**wrong)
+
+
+def labeled(folder):
+    return label_images(read_images(folder))
+
+
+def test_images_are_decoded_once(tmp_path):
+    names = [f"x/{number:03}.png" for number in range(150)]  # more than two chunks
+    folder = write_folder(tmp_path / "images", names)
+    expected = np.stack([np.asarray(picture(number)) for number in range(150)])
+    kept = [decode_all(labeled(folder), (6, 4, 3), tmp_path / "cache", resize="refuse") for _ in range(2)]
+    assert all(isinstance(array.base, np.memmap) or isinstance(array, np.memmap) for array in kept)
+    np.testing.assert_array_equal(kept[0], expected)
+    np.testing.assert_array_equal(kept[1], expected)
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    np.testing.assert_array_equal(
+        decode_all(labeled(folder).take([7, 2]), (6, 4, 3), None, resize="refuse"), expected[[7, 2]]
+    )
+    decode_all(labeled(folder), (3, 2, 1), tmp_path / "cache", resize="fit")
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_a_broken_image_is_named_and_nothing_is_kept(tmp_path):
+    folder = write_folder(tmp_path / "images", [f"x/{number:03}.png" for number in range(100)])
+    (folder / "x" / "077.png").write_bytes((folder / "x" / "077.png").read_bytes()[:60])
+    with pytest.raises(DataError, match=r"images/x/077\.png is broken"):
+        decode_all(labeled(folder), (6, 4, 3), tmp_path / "cache", resize="refuse")
+    assert not list((tmp_path / "cache").iterdir())

@@ -1,0 +1,281 @@
+"""Images come out as they went in, in every mode; each broken or hostile file is one error with its place."""
+
+import os
+import struct
+import zipfile
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from jaxformer.data.idx import write_idx
+from jaxformer.data.images import SUFFIXES, LabeledImages, decode, label_images, pixels, read_file, read_images
+from jaxformer.errors import DataError
+from tests.data.pictures import encoded, picture, write_folder, write_zip
+
+NAMES = ("cat/a.png", "cat/b.png", "dog/c.png", "dog/deep/cat/d.png")
+
+
+def arrays(images):
+    with images.reading() as read:
+        return [np.asarray(read(i)) for i in range(len(images.names))]
+
+
+@pytest.mark.parametrize("form", ["PNG", "BMP", "PPM", "TIFF", "GIF"])
+def test_every_pixel_of_a_lossless_format(form):
+    image = picture(mode="L") if form == "GIF" else picture()
+    rgb = np.asarray(image.convert("RGB"))
+    np.testing.assert_array_equal(pixels(decode(encoded(image, form), ""), (6, 4, 3), resize="refuse", place=""), rgb)
+
+
+WIDE = np.array([[0, 128, 129, 32768, 65535]], np.uint16)
+FADED = np.array([[[10, 20, 30, 255], [10, 20, 30, 0], [0, 0, 0, 51]]], np.uint8)
+TURNED = Image.Exif()
+TURNED[0x0112] = 6  # to be shown turned by 90 degrees to the right
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (encoded(Image.fromarray(WIDE)), [[0, 0, 1, 128, 255]]),
+        (encoded(Image.fromarray(WIDE), "TIFF"), [[0, 0, 1, 128, 255]]),
+        (b"P5 2 1 65535\n" + struct.pack(">2H", 32768, 65535), [[128, 255]]),
+        (encoded(Image.fromarray(FADED)), [[[10, 20, 30], [255] * 3, [204] * 3]]),
+        (encoded(Image.fromarray(FADED).convert("LA")), [[[18] * 3, [255] * 3, [204] * 3]]),
+        (encoded(Image.fromarray(FADED[..., :3]).quantize(4)), FADED[..., :3]),
+        (encoded(Image.fromarray(np.array([[True, False]]))), [[255, 0]]),
+        (encoded(Image.fromarray(FADED[..., :3]), "PNG", exif=TURNED), FADED[..., :3].swapaxes(0, 1)),
+    ],
+    ids=["16 bit", "16 bit TIFF", "16 bit PGM", "RGBA", "gray with alpha", "palette", "bilevel", "turned"],
+)
+def test_modes(data, expected):
+    np.testing.assert_array_equal(np.asarray(decode(data, "")), np.array(expected, np.uint8))
+
+
+def test_colors_and_sizes_that_are_asked_for():
+    image = Image.fromarray(np.full((4, 8, 3), (255, 0, 0), np.uint8))
+    assert (pixels(image, (4, 8, 1), resize="refuse", place="") == 76).all()  # 0.299 of 255
+    with pytest.raises(DataError, match=r"my\.png is 4 x 8 pixels, but images must be 2 x 2; with --data.resize fit"):
+        pixels(image, (2, 2, 3), resize="refuse", place="my.png")
+    left, right = (Image.fromarray(np.repeat(np.array([[0, 100, 200, 40]], np.uint8), n, 0)) for n in (4, 2))
+    assert pixels(left, (4, 2, 1), resize="fit", place="")[:, :, 0].tolist() == [[100, 200]] * 4  # the middle
+    assert pixels(right, (4, 4, 1), resize="fit", place="").shape == (4, 4, 1)
+
+
+def bomb(width, height):
+    """A PNG of some bytes that claims to be large."""
+    head = b"IHDR" + struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head))
+    return encoded(picture())[:8] + chunk + struct.pack(">I4s", 1000, b"IDAT")
+
+
+FRAMES = encoded(picture(), "GIF", save_all=True, append_images=[picture(1), picture(2)])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "my.png is no image that can be read; the formats are BMP, GIF, JPEG, PNG"),
+        (b"<svg></svg>", "my.png is no image that can be read"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "my.png is no image that can be read"),
+        (encoded(picture(size=(20, 20)))[:200], "my.png is broken: .*truncated"),
+        (encoded(picture(size=(20, 20)), "JPEG")[:-200], "my.png is broken: .*truncated"),
+        (bomb(9_000, 9_000), "my.png claims 9000 x 9000 pixels; an image has at most 67,108,864"),
+        (bomb(60_000, 60_000), "my.png claims too many pixels; an image has at most 67,108,864"),
+        (FRAMES, "my.png holds 3 images; save one of them"),
+        (encoded(Image.fromarray(np.ones((2, 2), np.float32)), "TIFF"), "my.png has 32 bits a pixel"),
+    ],
+    ids="empty text program png jpeg large huge animation float".split(),
+)
+def test_what_is_refused(data, message):
+    with pytest.raises(DataError, match=message):
+        decode(data, "my.png")
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "TIFF", "BMP", "WEBP", "PPM", "GIF"])
+def test_no_damage_is_another_error(form):
+    """Whichever byte is another, and wherever the file ends: an image, or an error with the place."""
+    data, random = encoded(picture(size=(9, 9)), form), np.random.default_rng(0)
+    damaged = [data[:stop] for stop in range(0, len(data), 7)]
+    for _ in range(200):
+        position, value = int(random.integers(len(data))), int(random.integers(256))
+        damaged.append(data[:position] + bytes([value]) + data[position + 1 :])
+    messages = []
+    for part in damaged:
+        try:
+            decode(part, "my.file")
+        except DataError as error:
+            messages.append(str(error))
+    assert all(message.startswith("my.file ") for message in messages)
+    assert len(messages) >= len(data) // 7 - 4  # the truncated ones, but for a mark at the end
+
+
+def test_a_folder_and_an_archive_hold_the_same(tmp_path):
+    folder = write_folder(tmp_path / "folder", NAMES)
+    for name in (".hidden/a.png", "__MACOSX/cat/a.png", "cat/notes.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("no image")
+    (folder / "dog" / "linked").symlink_to(folder / "dog")  # a circle
+    files = {f"all/{p.relative_to(folder).as_posix()}": p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    write_zip(tmp_path / "my.zip", files | {"other/x/e.png": encoded(picture(9))})
+    expected = [np.asarray(picture(number)) for number in range(4)]
+    stores = [read_images(folder), read_images(tmp_path / "my.zip" / "all")]
+    for store in stores:
+        assert store.names == NAMES
+        assert all(map(np.array_equal, arrays(store), expected))
+        assert label_images(store).labels == ("cat", "cat", "dog", "cat")
+    assert stores[0].checksums == stores[1].checksums
+    assert len(read_images(tmp_path / "my.zip").names) == 5
+    assert read_images(tmp_path / "my.zip" / "all" / "dog").place == f"{tmp_path}/my.zip/all/dog"
+
+
+def broken_archive(path):
+    """An archive in which one byte of the first image is another."""
+    data = bytearray(write_zip(path, {"a/x.png": encoded(picture())}).read_bytes())
+    data[60] ^= 255
+    path.write_bytes(bytes(data))
+    return path
+
+
+@pytest.mark.parametrize("name", ["/etc/x.png", "../x.png", "a/../../x.png", "..\\x.png", "C:\\x.png", "a/.."])
+def test_names_that_lead_out_of_an_archive(tmp_path, name):
+    path = tmp_path / "my.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("cat/a.png", encoded(picture()))
+        archive.writestr(zipfile.ZipInfo(name), b"")
+    with pytest.raises(DataError, match=r"my\.zip has a file named .*, which leads out of the archive"):
+        read_images(path)
+
+
+def test_broken_archives(tmp_path, monkeypatch):
+    path = tmp_path / "my.zip"
+    with pytest.raises(DataError, match=r"my\.zip/a/x\.png cannot be read: Bad CRC-32"):
+        arrays(read_images(broken_archive(path)))
+    write_zip(path, {"a/x.png": encoded(picture())})
+    whole = path.read_bytes()
+    directory = whole.index(b"PK\1\2")
+    path.write_bytes(whole[: directory + 8] + b"\1" + whole[directory + 9 :])
+    with pytest.raises(DataError, match=r"my\.zip/a/x\.png is encrypted"):
+        read_images(path)
+    path.write_bytes(whole[:directory] + b"PK\1\3" + whole[directory + 4 :])
+    with pytest.raises(DataError, match=r"my\.zip is a broken zip archive"):
+        read_images(path)
+    path.write_bytes(whole)
+    monkeypatch.setattr("jaxformer.data.images.LARGEST_FILE", 50)
+    with pytest.raises(DataError, match=r"my\.zip/a/x\.png has more than 50 bytes"):
+        read_images(path)
+
+
+def test_places_without_images(tmp_path):
+    (tmp_path / "notes.txt").write_text("no image")
+    with pytest.raises(DataError, match=r"holds no image; their names end in \.bmp, "):
+        read_images(tmp_path)
+    with pytest.raises(DataError, match=r"notes\.txt must be a folder, a zip archive or an IDX file"):
+        read_images(tmp_path / "notes.txt")
+    for missing in ("nowhere", "notes.txt/cat"):
+        with pytest.raises(
+            DataError, match=f"cannot read .*{missing}: there is no such folder, zip archive or IDX file"
+        ):
+            read_images(tmp_path / missing)
+    write_zip(tmp_path / "my.zip", {"a/x.png": b""})
+    with pytest.raises(DataError, match=r"my\.zip/b holds no image"):
+        read_images(tmp_path / "my.zip" / "b")
+    os.mkfifo(tmp_path / "pipe.png")
+    for name, message in (("pipe.png", "no regular file"), ("gone.png", "No such file")):
+        with pytest.raises(DataError, match=rf"{name}.*{message}"):  # and nothing waits for the other end of a pipe
+            read_file(tmp_path / name)
+
+
+@pytest.fixture
+def digits(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (4, 3, 5), np.uint8)
+    write_idx(tmp_path / "images", images)
+    write_idx(tmp_path / "labels", np.array([3, 0, 10, 0], np.uint8))
+    return tmp_path, images
+
+
+def test_idx_files_of_images_and_labels(digits):
+    folder, images = digits
+    store = read_images(folder / "images")
+    assert all(map(np.array_equal, arrays(store), images))
+    labeled = label_images(store, folder / "labels")
+    assert labeled.labels == ("3", "0", "10", "0")
+    assert labeled.classes == ("0", "3", "10")  # by value
+    names = [f"digit {i}" for i in range(11)]
+    assert label_images(store, folder / "labels", classes=names).labels[2] == "digit 10"
+    with pytest.raises(DataError, match=r"labels, label 3: 10 must be below 10, the number of classes"):
+        label_images(store, folder / "labels", classes=names[:10])
+    write_idx(folder / "labels", np.zeros(3, np.uint8))
+    with pytest.raises(DataError, match=r"labels must hold 4 labels, one for each image, got \[3\]"):
+        label_images(store, folder / "labels")
+    with pytest.raises(DataError, match=r"labels must hold images \[N, h, w\]"):
+        read_images(folder / "labels")
+
+
+def test_a_table_of_labels(tmp_path):
+    store = read_images(write_folder(tmp_path / "images", NAMES))
+    table = tmp_path / "labels.tsv"
+    table.write_text("dog/c.png\tbird, small\n\ncat/a.png\tcat\n")
+    labeled = label_images(store, table)
+    assert (labeled.indices, labeled.labels) == ((2, 0), ("bird, small", "cat"))
+    assert labeled.place(0) == f"{tmp_path}/images/dog/c.png"
+    table.write_text("cat/a.png,cat\n")
+    assert label_images(store, table, classes=["cat", "dog"]).labels == ("cat",)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("cat/z.png\tcat", r"labels\.tsv, line 2: .*images has no image 'cat/z\.png'"),
+        ("../x.png\tcat", r"labels\.tsv, line 2: .* has no image"),
+        ("cat/b.png\tbird", r"labels\.tsv, line 2: the label 'bird' is not one of the classes cat, dog"),
+        ("cat/b.png\t ", r"labels\.tsv, line 2: the label is empty"),
+        ("cat/b.png", r"labels\.tsv, line 2: there must be the name of an image, a tab or a comma, and a label"),
+        ("cat/a.png\tdog", r"labels\.tsv, line 2: 'cat/a\.png' has a label already"),
+    ],
+)
+def test_mistakes_in_a_table(tmp_path, line, message):
+    store = read_images(write_folder(tmp_path / "images", NAMES))
+    (tmp_path / "labels.tsv").write_text(f"cat/a.png\tcat\n{line}\n")
+    with pytest.raises(DataError, match=message):
+        label_images(store, tmp_path / "labels.tsv", classes=["cat", "dog"])
+
+
+def test_labels_that_are_folders(tmp_path):
+    store = read_images(write_folder(tmp_path, ("cat/a.png", "b.png")))
+    with pytest.raises(DataError, match=r"/b\.png must lie in a folder named after its class"):
+        label_images(store)
+    write_folder(tmp_path / "more", ("bird/a.png", "cat/a.png"))
+    with pytest.raises(DataError, match=r"/cat/a\.png: the label 'cat' is not one of the classes dog, bird"):
+        label_images(read_images(tmp_path / "more"), classes=["dog", "bird"])
+    (tmp_path / "labels.tsv").write_text("\n")
+    with pytest.raises(DataError, match=r"labels\.tsv holds no label"):
+        label_images(store, tmp_path / "labels.tsv")
+    with pytest.raises(DataError, match=r"cannot read .*gone"):
+        label_images(store, tmp_path / "gone")
+
+
+def test_parts(tmp_path):
+    """Equal images stay together; a part does not depend on the order, and larger parts contain smaller ones."""
+    folder = write_folder(tmp_path, [f"x/{number}.png" for number in range(40)])
+    for number in range(20):
+        (folder / "x" / f"copy {number}.png").write_bytes((folder / "x" / f"{number}.png").read_bytes())
+    images = label_images(read_images(folder))
+    contents = lambda part: {part.store.checksums[i] for i in part.indices}
+    rest, held_out = images.split(0.25)
+    assert len(rest) + len(held_out) == 60
+    assert 15 <= len(held_out) <= 16
+    assert not contents(rest) & contents(held_out)
+    turned = LabeledImages(images.store, images.indices[::-1], images.labels)
+    assert contents(turned.split(0.25)[1]) == contents(held_out)
+    assert contents(images.first(5)) < contents(images.first(15))
+    assert len(images.first(100)) == 60
+    assert images.fingerprint != turned.fingerprint
+    with pytest.raises(DataError, match="cannot set aside"):
+        images.take([0]).split(0.5)
+
+
+def test_suffixes_are_those_of_the_formats():
+    known = Image.registered_extensions()
+    assert {known[suffix] for suffix in SUFFIXES} == {"BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"}

@@ -1,0 +1,102 @@
+"""The experiment on images: its cells, its networks of equal size, its report, and its smoke version, which resumes."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments.vision import __main__ as command
+from experiments.vision.cells import (
+    CORPORA,
+    MODELS,
+    NUMBERS,
+    RATES,
+    SHIFTS,
+    Cell,
+    configuration,
+    divide_digits,
+    measured,
+    shifted,
+    trials,
+)
+from experiments.vision.report import report
+from jaxformer.data.idx import read_idx, write_idx
+from jaxformer.tasks.vision import TASK
+
+
+def test_networks_have_equal_parameters_and_budgets():
+    for corpus in CORPORA:
+        configs = {model: configuration(Cell(corpus, model, 1e-3), "data", {}) for model in MODELS}
+        sizes = [TASK.network(config, 10).num_parameters for config in configs.values()]
+        assert max(sizes) < 1.02 * min(sizes)
+        assert len({(c.train, c.data, c.optimizer) for c in configs.values()}) == 1
+        for config in configs.values():
+            TASK.check(config)
+        assert [getattr(config.model, "attention", "") for config in configs.values()] == ["none", "gain", ""]
+
+
+def test_cells():
+    every = [
+        cell
+        for corpus in CORPORA
+        for model in MODELS
+        for cell in {*trials(corpus, model), *measured(corpus, model, 1e-3, 5)}
+    ]
+    assert len({cell.name for cell in every}) == len(every) == 2 * 3 * (len(RATES) - 1 + 5 * len(NUMBERS))
+    config = configuration(Cell("mnist", "ViT", 3e-3, 500, 4), "data", {})
+    assert (config.optimizer.learning_rate, config.data.max_images, config.seed) == (3e-3, 500, 4)
+
+
+def test_shifts():
+    images = np.random.default_rng(0).integers(1, 256, (2, 5, 6, 3), np.uint8)
+    for down, right in ((0, 0), (2, 0), (-1, 0), (0, 3), (0, -4)):
+        padded = np.pad(images, ((0, 0), (5, 5), (6, 6), (0, 0)))
+        np.testing.assert_array_equal(
+            shifted(images, down, right), padded[:, 5 - down : 10 - down, 6 - right : 12 - right]
+        )
+
+
+def test_digits_are_divided(tmp_path):
+    images, labels = np.zeros((10_000, 2, 2), np.uint8), (np.arange(10_000) % 10).astype(np.uint8)
+    write_idx(tmp_path / "t10k-images-idx3-ubyte.gz", images)
+    write_idx(tmp_path / "t10k-labels-idx1-ubyte.gz", labels)
+    divide_digits(tmp_path, tmp_path / "data")
+    np.testing.assert_array_equal(read_idx(tmp_path / "data" / "test-labels"), labels[8000:])
+    assert read_idx(tmp_path / "data" / "train-images").shape == (8000, 2, 2)
+
+
+def test_the_report_has_means_and_intervals():
+    record = {"parameters": 310_000, "seconds": 10.0, "by_shift": dict.fromkeys(map(str, SHIFTS), 50.0)}
+    records = {Cell("mnist", "ViT", 1e-3, 0, seed): record | {"accuracy": 80.0 + seed} for seed in range(2)}
+    records[Cell("mnist", "ViT", 1e-3, 500)] = record | {"accuracy": 60.0}
+    text = report(records)
+    assert (
+        "| mnist | ViT | 310,000 | 500 | 60.0 | 1 | 10 |\n| mnist | ViT | 310,000 | all | 80.5 ± 6.4 | 2 | 10 |" in text
+    )
+    assert "| mnist | ViT | 50.0 ± 0.0 |" in text
+
+
+def test_folders_must_be_named(tmp_path, capsys):
+    assert command.main(["--out", str(tmp_path)]) == 2
+    assert "--data-dir must name the folder" in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_the_smoke_version_resumes(tmp_path, capsys):
+    options = ["--smoke", "--out", str(tmp_path), "--corpora", "mnist"]
+    assert command.main(options) == 0
+    text = (tmp_path / "report.md").read_text()
+    assert all(f"| mnist | {model} |" in text for model in MODELS)
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == [
+        "accuracy.png",
+        "attention-mnist-CNN-with-attention.png",
+        "attention-mnist-ViT.png",
+    ]
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()}
+    assert len(stamps) == 3 * 3
+    assert command.main(options) == 0
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()} == stamps
+    path = next(iter(stamps))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"settings": "other"}))
+    assert command.main(options) == 2
+    assert "must be a result of these settings" in capsys.readouterr().err

@@ -1,0 +1,69 @@
+"""Properties of the residual network: shifts, examples, its attention."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import models
+from tests.models.small import Small
+from tests.modules.small import normal, quick
+
+SIZES = {"widths": (4, 6), "num_blocks": 1, "num_classes": 3, "image_size": (8, 8)}
+
+
+@functools.cache
+def small(attention="none"):
+    config = models.ResidualNetworkConfig(**SIZES, attention=attention, d_attention=2)
+    return Small(config, models.ResidualNetwork)
+
+
+@pytest.mark.parametrize("attention", ["none", "scaled"])
+def test_a_shifted_picture_is_the_same_to_it(attention):
+    """By an even number of pixels, away from the borders; attention and the mean know no positions."""
+    model = small(attention)
+    image = np.zeros((2, 40, 40, 3), np.float32)
+    image[:, 18:22, 18:22] = normal(2, 4, 4, 3)
+    logits = model.apply(model.params, jnp.asarray(image))
+    assert (logits.shape, logits.dtype) == ((2, 3), jnp.float32)
+    moved = model.apply(model.params, jnp.asarray(np.roll(image, (2, -2), (1, 2))))
+    np.testing.assert_allclose(moved, logits, atol=1e-5)
+    assert np.abs(model.apply(model.params, jnp.asarray(np.roll(image, 1, 1))) - logits).max() > 1e-4
+
+
+def test_no_example_sees_another():
+    model, images = small(), normal(2, 8, 8, 3)
+    slope = quick(jax.grad(lambda x: model.net.apply(model.params, x)[0].sum()))(images)
+    assert np.asarray(slope[0]).any()
+    assert not np.asarray(slope[1]).any()
+
+
+def test_attention_is_added_after_its_stage():
+    """The rest is the network without it: with an output of zeros it changes nothing."""
+    model, plain, images = small("scaled"), small(), normal(2, 8, 8, 3)
+    params = dict(model.params)
+    attention = params.pop("attention")
+    assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, plain.params)
+    output = jax.tree.map(jnp.zeros_like, attention["attention"]["output"])
+    silent = params | {"attention": {"attention": attention["attention"] | {"output": output}}}
+    np.testing.assert_array_equal(model.apply(silent, images), plain.apply(params, images))
+    logits, captured = model.net.bind(model.params).captured(images)
+    np.testing.assert_allclose(logits, model.apply(model.params, images), atol=1e-6)
+    assert captured["grid"].weights().shape == (2, 1, 16, 16)  # after the second stage, of half the height and width
+    with pytest.raises(ValueError, match="unknown attention names"):
+        plain.net.bind(plain.params).captured(images)
+
+
+def test_dropout_needs_a_key():
+    config = models.ResidualNetworkConfig(**SIZES, dropout=0.5)
+    model, images = Small(config, models.ResidualNetwork), normal(2, 8, 8, 3)
+    plain = model.apply(model.params, images)
+    np.testing.assert_array_equal(plain, small().apply(model.params, images))
+    assert (plain != model.apply(model.params, images, key=jax.random.key(0))).any()
+
+
+def test_one_class_is_refused():
+    with pytest.raises(ValueError, match="num_classes must be at least 2, got 0"):
+        Small(models.ResidualNetworkConfig(), models.ResidualNetwork)

@@ -1,0 +1,52 @@
+"""Names of classes are kept with a run, and chosen from the settings or the data."""
+
+import numpy as np
+import pytest
+
+from jaxformer.data.examples import Examples
+from jaxformer.errors import DataError
+from jaxformer.tasks import classes
+
+EXAMPLES = Examples(("x", "y", "z"), ("b", "a", "b"))
+
+
+def test_they_are_kept_whole(tmp_path):
+    classes.save(tmp_path, ("é", "b"))
+    assert classes.load(tmp_path) == ("é", "b")
+    stamp = (tmp_path / classes.FILE).stat().st_mtime_ns
+    classes.save(tmp_path, ("é", "b"))
+    assert (tmp_path / classes.FILE).stat().st_mtime_ns == stamp
+    classes.save(tmp_path, ("a", "b", "c"))  # of another classifier, from which this run starts
+    assert classes.load(tmp_path) == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"classes": 3}'])
+def test_damage_is_named(tmp_path, text):
+    with pytest.raises(DataError, match=r"cannot read .*classes\.json"):
+        classes.load(tmp_path)
+    (tmp_path / classes.FILE).write_text(text)
+    with pytest.raises(DataError, match=r"classes\.json is damaged: it holds no names of classes"):
+        classes.load(tmp_path)
+
+
+def test_they_are_the_named_ones_or_those_of_the_data():
+    assert classes.choose(EXAMPLES, (), "x") == ("a", "b")
+    assert classes.choose(EXAMPLES, ("b", "a"), "x") == ("b", "a")
+    with pytest.raises(DataError, match=r"my\.file has no example of the class 'c', which data\.classes names"):
+        classes.choose(EXAMPLES, ("a", "b", "c"), "my.file")
+    with pytest.raises(DataError, match=r"my\.file has one class, 'a'; a classifier needs two or more"):
+        classes.choose(Examples(("x",), ("a",)), (), "my.file")
+
+
+def test_a_corpus_counts_its_classes():
+    corpus = classes.LabeledCorpus(EXAMPLES, EXAMPLES, None, ("b", "a"))
+    assert corpus.indices(EXAMPLES).tolist() == [0, 1, 0]
+    assert corpus.counts() == "b 2, a 1"
+    assert classes.Classes(("b", "a")).fingerprint != classes.Classes(("a", "b")).fingerprint
+    assert classes.Classes(("b", "a")).vocab_size == 2
+
+
+def test_scores():
+    right, correlation = classes.scores(np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]))
+    assert (right.name, right.value) == ("accuracy", pytest.approx(200 / 3))
+    assert correlation.value == pytest.approx(50)

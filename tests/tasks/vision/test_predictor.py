@@ -1,0 +1,90 @@
+"""A classifier of images: alone or among others, in any mode and size, and what it looked at."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from jaxformer.errors import DataError
+from jaxformer.inspection.attention_maps import rollout
+from jaxformer.tasks.classes import Classes
+from jaxformer.tasks.vision import TASK, ImageClassifier, VisionConfig
+from jaxformer.tasks.vision.predictor import normalized
+from tests.modules.small import drawn
+from tests.tasks.vision.small import CONVOLUTION, TRANSFORMER, picture
+
+MODELS = {"transformer": TRANSFORMER, "convolution": CONVOLUTION}
+
+
+@functools.cache
+def classifier(name):
+    net = TASK.network(VisionConfig(model=MODELS[name]), 2).net
+    return ImageClassifier(net, drawn(net.shapes), Classes(("dark", "light")))
+
+
+@pytest.fixture
+def paths(tmp_path):
+    found = [tmp_path / f"{number}.png" for number in range(3)]
+    for number, path in enumerate(found):
+        picture(number).save(path)
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_classes_and_maps(name, paths):
+    """An image alone is classified as among others; each map is a part of one row of weights, or all."""
+    model = classifier(name)
+    images = np.stack([np.asarray(picture(number)) for number in range(3)])
+    results, (alone,) = model.classify(paths), model.classify(paths[1:2])
+    for result, row, image in zip(results, model.probabilities(images), images, strict=True):
+        assert list(result.probabilities.values()) == pytest.approx(row.tolist(), abs=1e-6)
+        assert sum(row) == pytest.approx(1, abs=1e-6)
+        assert result.probabilities[result.label] == max(row)
+        np.testing.assert_array_equal(result.image, image)
+        assert set(result.looked) == ({"last layer", "rollout"} if name == "transformer" else {"grid"})
+        for grid in result.looked.values():
+            assert grid.shape == ((2, 2) if name == "transformer" else (4, 4))
+            assert 0 < grid.sum() < 1.00001
+    assert alone.probabilities == pytest.approx(results[1].probabilities, abs=1e-5)
+    assert model.classify([]) == []
+
+
+def test_maps_are_of_the_class_vector(paths):
+    model = classifier("transformer")
+    result = model.classify(paths[:1])[0]
+    logits, captured = model.net.bind(model.params).captured(normalized(jax.numpy.asarray(result.image[None])))
+    weights = np.stack([captured["encoder.self"].layer(i).weights()[0] for i in range(2)])
+    np.testing.assert_allclose(result.looked["last layer"].ravel(), weights[1].mean(0)[0, 1:], atol=1e-6)
+    np.testing.assert_allclose(result.looked["rollout"].ravel(), rollout(weights)[0, 1:], atol=1e-6)
+    np.testing.assert_allclose(list(result.probabilities.values()), jax.nn.softmax(logits[0]), atol=1e-6)
+
+
+def test_pixels_are_from_minus_one_to_one():
+    assert normalized(np.array([0, 255], np.uint8)).tolist() == [-1, 1]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_another_image_size(name):
+    larger = classifier(name).with_image_size((12, 8))
+    assert larger.shape == (12, 8, 3)
+    assert larger.probabilities(np.zeros((2, 12, 8, 3), np.uint8)).shape == (2, 2)
+    if name == "convolution":
+        assert larger.params is classifier(name).params
+
+
+def test_what_is_refused(tmp_path):
+    model = classifier("convolution")
+    for method in (model.probabilities, model.classify_pixels):
+        with pytest.raises(ValueError, match=r"images must be \[N, 8, 8, 3\], got \[2, 8, 9, 3\]"):
+            method(np.zeros((2, 8, 9, 3), np.uint8))
+    with pytest.raises(TypeError, match=r"write \[path\]"):
+        model.classify("x.png")
+    with pytest.raises(DataError, match=r"cannot read .*gone\.png"):
+        model.classify([tmp_path / "gone.png"])
+
+
+def test_progress_counts_images():
+    counted = []
+    classifier("convolution").probabilities(np.zeros((65, 8, 8, 3), np.uint8), progress=counted.append)
+    assert counted == [64, 1]

@@ -1,0 +1,180 @@
+"""Image classification as a task: the contract of all tasks, its splits, and one line for each mistake."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+import jaxformer
+from jaxformer.cli.main import main
+from jaxformer.config import changed
+from jaxformer.data.images import LabeledImages
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.sharding import Placement, mesh
+from jaxformer.tasks import language_model
+from jaxformer.tasks.trainer import make_trainer
+from jaxformer.tasks.vision import TASK
+from tests.contracts.task import TaskContract
+from tests.data.pictures import encoded, write_zip
+from tests.tasks.vision.small import CONVOLUTION, files, picture, tiny
+
+
+@pytest.mark.full
+class TestContract(TaskContract):
+    task = "vision"
+    refused = (
+        ({"data": {"train": ""}}, "no images: give --data.train FOLDER, ARCHIVE or IDX-FILE"),
+        ({"data": {"train": "nowhere"}}, "cannot read nowhere: there is no such folder, zip archive or IDX file"),
+        ({"data": {"train_labels": "nowhere.tsv"}}, "cannot read nowhere.tsv"),
+        ({"data": {"classes": "dark,light,green"}}, "my.zip has no example of the class 'green'"),
+        (
+            {"data": {"classes": "dark,lite"}},
+            r"my.zip/light/1.png: the label 'light' is not one of the classes dark, lite",
+        ),
+        ({"data": {"classes": "one"}}, "data.classes must be two or more different names"),
+        ({"model": {"num_classes": 3}}, "model.num_classes is 3, but the data have 2"),
+        ({"model": {"num_channels": 2}}, r"num_channels must be 1 \(gray\) or 3 \(RGB\), got 2"),
+        ({"model": {"image_size": [16, 16]}}, r"my.zip/dark/.*png is 8 x 8 pixels, but images must be 16 x 16"),
+        ({"mesh": "data=4,context=2"}, "mesh axis context = 2 cuts nothing of this model"),
+    )
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def config(cls, tmp_path_factory):
+        return tiny(tmp_path_factory.mktemp("images"))
+
+    def change_training_data(self, config, patch):
+        patch.setattr(LabeledImages, "split", lambda images, held_out: (images, images))
+
+    def test_examples_are_kept(self, config, run):
+        kept = {}
+        scores = jaxformer.evaluate(run, split="validation", say=str, keep=lambda name, rows: kept.update({name: rows}))
+        right = np.mean([row["label"] == row["guess"] for row in kept["validation"]])
+        assert scores["validation"][0].value == pytest.approx(100 * right)
+        assert all(row["image"].split("/")[-2] == row["label"] for row in kept["validation"])
+        with pytest.raises(DataError, match=r"no test data: train with --data\.test PATH"):
+            jaxformer.evaluate(run, say=str)
+
+    def test_commands(self, config, run, tmp_path, capsys):
+        """Of a picture in another mode and size."""
+        picture(1, 20).convert("L").save(tmp_path / "light.png")
+        assert main(["classify", str(run), str(tmp_path / "light.png"), "--picture", str(tmp_path / "maps.png")]) == 0
+        label, probabilities, name = capsys.readouterr().out.splitlines()[-1].split("\t")
+        assert label in probabilities
+        assert name.endswith("light.png")
+        assert (tmp_path / "maps.png").exists()
+        assert main(["plan", str(run / "config.json"), "--topology", "cpu:1x1", "--mesh", "data=1"]) in (0, 2)
+
+
+def steps_of(config, run, text, number=3):
+    """The losses of some steps on a mesh, from the same parameters and batches."""
+    data = TASK.prepare(config, TASK.read(config), run)
+    devices = jax.devices()[: 8 if "," in text else 1]
+    trainer = make_trainer(TASK, config, data.vocabulary.vocab_size, Placement(mesh(text, devices)))
+    state, step, losses = trainer.new_state(), trainer.step(), []
+    for batch in itertools.islice(trainer.on_devices(data.batches(0, trainer.rows)), number):
+        state, metrics = step(state, batch)
+        losses.append(float(metrics["loss_sum"] / metrics["count"]))
+    return losses
+
+
+@pytest.mark.full
+def test_a_convolutional_network_on_eight_devices(tmp_path):
+    config = tiny(tmp_path, model=changed(CONVOLUTION, {"attention": "none"}))
+    one, eight = (steps_of(config, tmp_path, text) for text in ("data=1", "data=2,fsdp=2,tensor=2"))
+    np.testing.assert_allclose(eight, one, rtol=1e-5)
+
+
+def test_a_convolutional_network_learns(tmp_path):
+    """With attention to its grid, on one device."""
+    config = changed(tiny(tmp_path, model=CONVOLUTION), {"optimizer": {"learning_rate": 3e-3}})
+    losses = steps_of(config, tmp_path, "data=1", 12)
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_splits(tmp_path):
+    """Held out by the contents of images, before some of the rest are chosen; or a file of its own."""
+    config = tiny(tmp_path)
+    corpus, few = (TASK.read(changed(config, {"data": {"max_images": n}})) for n in (0, 10))
+    assert (len(corpus.train), len(corpus.validation), corpus.test) == (48, 12, None)
+    assert corpus.classes == ("dark", "light")
+    assert len(few.train) == 10
+    assert few.validation.fingerprint == corpus.validation.fingerprint
+    write_zip(tmp_path / "other.zip", {f"test/{name}": data for name, data in files(4).items()})
+    named = {"validation": str(tmp_path / "other.zip"), "test": str(tmp_path / "other.zip" / "test")}
+    corpus = TASK.read(changed(config, {"data": named}))
+    assert (len(corpus.train), len(corpus.validation), corpus.test.labels) == (
+        60,
+        4,
+        ("dark", "dark", "light", "light"),
+    )
+
+
+def test_training_images_are_changed_and_others_are_not(tmp_path):
+    config = changed(tiny(tmp_path), {"data": {"crop": 0.5}})
+    data = TASK.prepare(config, TASK.read(config), tmp_path)
+    assert data.lengths == []
+    assert "48 training images (dark 27, light 21), 12 for validation" in data.report[0]
+    plain = {image.tobytes() for image in data.train.images}
+    batch = next(iter(data.batches(0, np.arange)))
+    assert sum(image.tobytes() in plain for image in batch.images) < 8
+    held_out = {image.tobytes() for image in data.validation.images}
+    batch = next(iter(data.validation_batches(np.arange)))
+    assert all(image.tobytes() in held_out for image in batch.images[batch.valid])
+    assert batch.valid.sum() == 12
+
+
+@pytest.mark.parametrize(
+    ("add", "options", "message"),
+    [
+        ({"dark/x.png": encoded(picture(0))[:70]}, [], "my.zip/dark/x.png is broken: "),
+        ({"dark/x.png": b"text"}, [], "my.zip/dark/x.png is no image that can be read"),
+        ({"../x.png": encoded(picture(0))}, [], "my.zip has a file named '../x.png', which leads out of the archive"),
+        ({"x.png": encoded(picture(0))}, [], "my.zip/x.png must lie in a folder named after its class"),
+        (
+            {},
+            ["--data.train-labels", "{folder}/labels.tsv"],
+            "labels.tsv, line 2: {folder}/my.zip has no image 'gone.png'",
+        ),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_nothing(tmp_path, capsys, add, options, message):
+    """With exit code 2, naming the file and the line."""
+    write_zip(tmp_path / "my.zip", files(8) | add)
+    (tmp_path / "labels.tsv").write_text("dark/0.png\tdark\ngone.png\tdark\n")
+    settings = [
+        "--data.train",
+        str(tmp_path / "my.zip"),
+        "--model.image_size",
+        "8",
+        "8",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    options = [option.format(folder=tmp_path) for option in options]
+    assert main(["train", "vision:tiny", *settings, "--data.cache", str(tmp_path / "cache"), *options]) == 2
+    assert message.format(folder=tmp_path) in capsys.readouterr().err.splitlines()[-1]
+    left = {path.name for path in tmp_path.rglob("*")} - {"my.zip", "labels.tsv", "cache"}
+    assert left == set()
+
+
+def test_runs_that_it_cannot_start_from(tmp_path):
+    config = tiny(tmp_path, init_from="run")
+    with pytest.raises(ConfigError, match="run is a run of language_model; this is a transformer of vision"):
+        TASK.check_init(config, language_model.LanguageModelingConfig())
+    with pytest.raises(ConfigError, match="run is a convolution of vision; this is a transformer of vision"):
+        TASK.check_init(config, tiny(tmp_path, model=CONVOLUTION))
+    TASK.check_init(config, tiny(tmp_path))
+
+
+def test_costs_and_words_of_a_batch(tmp_path):
+    for config in (tiny(tmp_path), tiny(tmp_path, model=CONVOLUTION)):
+        network = TASK.network(config, 2)
+        assert (network.describe((16, 1)), network.unit) == ("16 images of 8 x 8 pixels", "images")
+        assert network.computed_flops((16, 1)) >= network.training_flops((16, 1)) == 16 * network.training_flops((1, 1))
+        with pytest.raises(ConfigError, match="images have no length: a batch is --batch 4x1, got 4x2"):
+            network.planned_shape(4, 2)
+    with pytest.raises(ConfigError, match="the number of classes is not known without the data"):
+        TASK.planned_vocab_size(config)
+    assert TASK.planned_vocab_size(changed(config, {"data": {"classes": "a,b,c"}})) == 3
