@@ -16,7 +16,10 @@ from jaxformer.training.state import TrainState
 
 Metrics = dict[str, jax.Array]
 Loss = Callable[[Any, Any, jax.Array], tuple[jax.Array, jax.Array, Metrics]]
-"""``loss(params, batch, key) -> (sum, count, metrics)``: sums over the batch, so that parts of it can be added."""
+"""``loss(params, batch, key) -> (sum, count, metrics)``: sums over the batch, so that parts of it can be added.
+
+All are summed in float32: then they are sent between devices together with the gradient, and integers are not.
+"""
 Step = Callable[[TrainState, Any], tuple[TrainState, Metrics]]
 
 

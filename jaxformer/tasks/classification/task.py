@@ -101,7 +101,7 @@ class ClassifierNetwork(Network[DeviceBatch]):
         real = batch.valid[:, :1]
         correct = real[:, 0] & (logits.argmax(-1) == batch.labels)
         total, count = functional.cross_entropy(logits[:, None], batch.labels[:, None], where=real)
-        return total, count, {"correct": correct.sum().astype(jnp.float32)}
+        return total, count, {"correct": correct.astype(jnp.float32).sum()}
 
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> LabeledBatch[jax.ShapeDtypeStruct]:
         make = functools.partial(jax.ShapeDtypeStruct, sharding=rows)

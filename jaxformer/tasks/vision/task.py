@@ -85,7 +85,7 @@ class VisionNetwork(Network[DeviceBatch]):
         logits = self.net.apply(params, normalized(batch.images), key=key)
         correct = batch.valid & (logits.argmax(-1) == batch.labels)
         total, count = functional.cross_entropy(logits[:, None], batch.labels[:, None], where=batch.valid[:, None])
-        return total, count, {"correct": correct.sum().astype(jnp.float32)}
+        return total, count, {"correct": correct.astype(jnp.float32).sum()}
 
     def planned_shape(self, num_rows: int, length: int) -> tuple[int, ...]:
         if length != 1:
