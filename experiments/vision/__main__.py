@@ -4,8 +4,8 @@
     python -m experiments.vision --smoke --out runs/smoke
 
 --data-dir holds cifar10_subset/cifar10_subset.zip and mnist/. Each network first tries three learning rates on each
-corpus, then is trained with the best of them on five numbers of images and `--seeds` seeds. A cell that has a record is
-not repeated, and --minutes ends the call in time. The smoke version needs no data and its figures mean nothing.
+corpus, then is trained with the best of them on three numbers of images and `--seeds` seeds. A cell that has a record
+is not repeated, and --minutes ends the call in time. The smoke version needs no data and its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def test_images(config: VisionConfig) -> tuple[np.ndarray, np.ndarray]:
     corpus = TASK.read(config)
     assert corpus.test is not None
     shape = (*config.model.image_size, config.model.num_channels)
-    return decode_all(corpus.test, shape, None, resize="refuse"), corpus.indices(corpus.test)
+    return decode_all(corpus.test, shape, None, resize=config.data.resize), corpus.indices(corpus.test)
 
 
 def picture(config: VisionConfig, out: pathlib.Path, cell: Cell) -> None:

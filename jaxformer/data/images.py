@@ -221,7 +221,8 @@ def label_images(
             _, _, label = name.rpartition("/")[0].rpartition("/")
             if not label:
                 raise DataError(
-                    f"{store.place}/{name} must lie in a folder named after its class, or in a table of labels"
+                    f"{store.place}/{name} must lie in a folder named after its class, or have its label in a file, "
+                    "--data.train_labels and so on"
                 )
             found[i] = _checked(label, classes, f"{store.place}/{name}")
     return LabeledImages(store, tuple(found), tuple(found.values()))

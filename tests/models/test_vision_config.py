@@ -21,8 +21,12 @@ from jaxformer import models
     ],
 )
 def test_refusals(make, options, message):
+    """Also without the type hook of the tests."""
+    config = make()
+    for name, value in options.items():
+        object.__setattr__(config, name, value)
     with pytest.raises(ValueError, match=message):
-        make(**options)
+        config.__post_init__()
 
 
 def test_derived_sizes():

@@ -133,6 +133,10 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
             raise ConfigError(f"data.classes must be two or more different names, got {config.data.classes!r}")
         if config.model.num_channels not in (1, 3):
             raise ConfigError(f"model.num_channels must be 1 (gray) or 3 (RGB), got {config.model.num_channels}")
+        if config.data.shift >= (side := min(config.model.image_size)):
+            raise ConfigError(
+                f"data.shift must be below {side}, the shorter side of the images, got {config.data.shift}"
+            )
 
     def check_init(self, config: VisionConfig, source: TaskConfig) -> None:
         kind = getattr(getattr(source, "model", None), "kind", "")

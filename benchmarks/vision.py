@@ -1,0 +1,152 @@
+"""Images side by side with PyTorch: a training step of a vision Transformer, convolutions, and the supply of batches.
+
+Each side runs in its own process, and the sides take turns. PyTorch has the same weights and images; the losses of the
+first steps and the results of the convolutions are compared. Its convolutions run in both of its layouts, and the
+faster one counts. A ratio is that of the fastest calls, since other work on the machine only ever adds time; the
+median over rounds of the ratio of neighbors in time stands beside it.
+
+    python -m benchmarks.vision --torch-python PATH --out benchmarks/results/vision-DATE.json
+    python -m benchmarks.vision --torch-python PATH --parts convolution --shapes 128x32x32x32x3x1 --rounds 15
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from benchmarks.worker import Side
+from jaxformer.hardware import processor_name
+
+OURS, TORCH = "benchmarks.sides.vision", "benchmarks.sides.vision_torch"
+SIZES: dict[str, Any] = {
+    "batch": 128,
+    "image_size": 32,
+    "num_channels": 3,
+    "num_classes": 10,
+    "patch_size": 4,
+    "d_model": 128,
+    "num_heads": 4,
+    "d_ff": 256,
+    "num_layers": 4,
+}
+"""The preset vision:tiny."""
+AUGMENTATIONS = {"flips and shifts": (2, 1.0), "crops, flips and shifts": (2, 0.7)}
+SHAPES = ("128x32x3x32x3x1", "128x32x32x32x3x1", "128x32x32x64x3x2", "128x16x64x64x3x1", "128x8x128x128x3x1")
+SHAPES += ("128x32x32x64x1x2", "128x32x3x128x4x4", "16x64x64x64x3x1")
+PARTS = ("step", "batches", "convolution")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--shapes", nargs="+", default=SHAPES, help="of convolutions: BxHEIGHTxINxOUTxKxSTRIDE each")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--torch-python", default=sys.executable, help="an interpreter that has PyTorch and NumPy")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the figures")
+    args = parser.parse_args()
+    print(f"{processor_name()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
+    results: dict[str, Any] = {}
+    if "step" in args.parts:
+        results["steps"] = steps(args)
+    if "batches" in args.parts:
+        results["batches"] = supply(args)
+    if "convolution" in args.parts:
+        results["convolutions"] = [
+            convolution(text, what, args) for text in args.shapes for what in ("forward", "gradient")
+        ]
+    if args.out:
+        header = {"date": datetime.date.today().isoformat(), "processor": processor_name()}
+        header |= {"cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()}
+        header |= {"command": "python -m benchmarks.vision " + " ".join(sys.argv[1:])}
+        args.out.write_text(json.dumps(header | results, indent=1) + "\n")
+
+
+def steps(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measures training steps with and without dropout; without it the losses are those of PyTorch."""
+    rows = []
+    for rate in (0.0, 0.1):
+        spec = SIZES | {"work": "step", "dropout": rate}
+        row = {"dropout": rate, **measure(spec, {"torch": {}}, 1, args, same=rate == 0)}
+        row["images_per_second"] = SIZES["batch"] / row["sides"]["ours"]["fastest"]
+        show(f"training step, dropout {rate}", row)
+        rows.append(row)
+    return rows
+
+
+def supply(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measures the batches beside a training step, which runs in turns with them."""
+    rows = []
+    for name, (shift, crop) in AUGMENTATIONS.items():
+        spec = SIZES | {"work": "batches", "images": 10_000, "number": 20, "shift": shift, "crop": crop}
+        step = Side("step", OURS, SIZES | {"work": "step", "dropout": 0.1, "save": os.devnull})
+        loader = Side("batches", OURS, spec)
+        for _ in range(args.rounds):
+            loader.round(2)
+            step.round(1)
+        supplied = SIZES["batch"] * spec["number"] / loader.close()["fastest"]
+        consumed = SIZES["batch"] / step.close()["fastest"]
+        row = {"augmentation": name, "images_per_second": supplied, "trained_per_second": consumed}
+        rows.append(row | {"ratio": supplied / consumed})
+        print(f"{name:34s}{supplied:10,.0f} images/s, training {consumed:7,.0f}, {supplied / consumed:5.1f} times")
+    return rows
+
+
+def convolution(text: str, what: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Measures a convolution, or one with its gradients."""
+    shape = tuple(map(int, text.split("x")))
+    batch, height, num_in, num_out, taps, stride = shape
+    work = 2 * batch * (height // stride) ** 2 * taps**2 * num_in * num_out * (3 if what == "gradient" else 1)
+    spec = {"work": "convolution", "shape": shape, "backward": what == "gradient"}
+    peers = {"torch": {"channels_last": False}, "torch channels last": {"channels_last": True}}
+    row = {"shape": text, "pass": what, **measure(spec, peers, max(1, min(10, int(2e10 / work))), args, same=True)}
+    show(f"{text} {what}", row)
+    return row
+
+
+def measure(
+    spec: dict[str, Any], peers: dict[str, dict[str, Any]], calls: int, args: argparse.Namespace, *, same: bool
+) -> dict[str, Any]:
+    """Measures all sides in turn; returns their figures, our time by the faster peer's, and the largest difference."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = {name: str(pathlib.Path(folder) / f"{name}.npz") for name in ("ours", *peers)}
+        running = {"ours": Side("ours", OURS, spec | {"save": files["ours"]})}
+        for name, changes in peers.items():
+            running[name] = Side(name, TORCH, spec | changes | {"save": files[name]}, python=args.torch_python)
+        medians: dict[str, list[float]] = {name: [] for name in running}
+        for turn in range(args.rounds):
+            for name in sorted(running, reverse=turn % 2 == 1):
+                running[name].round(calls)
+                medians[name].append(statistics.median(running[name].seconds[-calls:]))
+        sides = {name: side.close() for name, side in running.items()}
+        found = {name: np.load(file) for name, file in files.items()}
+        apart = [
+            float(np.abs(found["ours"][x] - found[name][x]).max() / np.abs(found[name][x]).max())
+            for name in peers
+            for x in found[name].files
+        ]
+    best = min(peers, key=lambda name: sides[name]["fastest"])
+    neighbors = [ours / theirs for ours, theirs in zip(medians["ours"], medians[best], strict=True)]
+    row = {"sides": sides, "peer": best, "ratio": sides["ours"]["fastest"] / sides[best]["fastest"]}
+    return row | {"median_ratio": statistics.median(neighbors)} | ({"difference": max(apart)} if same else {})
+
+
+def show(title: str, row: dict[str, Any]) -> None:
+    """Prints a row."""
+    ours, theirs = (row["sides"][name]["fastest"] * 1e3 for name in ("ours", row["peer"]))
+    apart = f"{row['difference']:10.1e}" if "difference" in row else ""
+    print(
+        f"{title:34s}{ours:10.2f} ms{theirs:10.2f} ms{row['ratio']:7.2f} ({row['median_ratio']:.2f}){apart}", flush=True
+    )
+
+
+if __name__ == "__main__":
+    main()
