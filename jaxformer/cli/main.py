@@ -60,16 +60,7 @@ def script() -> int:
     The C library reads this setting when a process starts, so this process is replaced by a new one. If GLIBC_TUNABLES
     is already set, even to an empty text, it stays.
     """
-    heavy = sys.argv[1:2] and sys.argv[1] in (
-        "demo",
-        "train",
-        "evaluate",
-        "translate",
-        "generate",
-        "score",
-        "classify",
-        "caption",
-    )
+    heavy = sys.argv[1:2] and sys.argv[1] in HEAVY
     if heavy and sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - the same command

@@ -163,6 +163,7 @@ def test_grounding_counts_what_is_true_here_and_elsewhere():
 
 
 def test_figures_of_attention():
+    """I5 and I7: entropy by class of words, and the way of the center from word to word."""
     weights = np.array([[1 / 6] * 6, [0, 0, 0, 0, 0, 1.0], [1, 0, 0, 0, 0, 0]])
     maps = [Map(tuple("abcdef"), ("a", "blue", "</s>"), weights)]
     assert entropies(maps) == {"colors": (0.0, 1), "function words": (pytest.approx(1.0), 1)}

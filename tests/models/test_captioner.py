@@ -95,7 +95,7 @@ def test_the_log_probability_of_the_best_beam_is_that_of_its_tokens(name):
 
 
 def test_the_first_states_are_two_maps_of_the_mean_feature():
-    """And what a step reads is the mean of the grid by weights of the last state (Xu et al. 2015, 3.1)."""
+    """I1 to I4: what a step reads is the mean of the grid by weights of the last state (Xu et al. 2015, 3.1)."""
     config = models.RecurrentCaptionerConfig(**RECURRENT)
     model = Small(config, models.RecurrentCaptioner)
     p = jax.tree.map(np.asarray, model.params["decoder"])
@@ -214,7 +214,7 @@ def log_of_ways(model, params):
 
 
 def test_the_expected_gradient_of_hard_attention_is_the_exact_one():
-    """All 27 ways, each weighted by its probability: the gradient of the expected log-likelihood, for any baseline."""
+    """I6: all 27 ways, weighted by their probability: the gradient of the expected log-likelihood, for any baseline."""
     model = enumerable()
 
     def exact(params):
