@@ -69,7 +69,7 @@ def nearest(images: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Returns the number of the known image with the least squared difference of pixels to each image."""
     flat, others = (x.reshape(len(x), -1).astype(np.float32) / 255 for x in (images, known))
     # Of (a - b) ** 2, the square of a is the same for all known images.
-    return (np.square(others).sum(1)[None] - 2 * flat @ others.T).argmin(1)
+    return (np.einsum("nd,nd->n", others, others)[None] - 2 * flat @ others.T).argmin(1)
 
 
 def word_class(word: str) -> str:
