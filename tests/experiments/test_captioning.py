@@ -222,7 +222,7 @@ def test_the_smoke_version_resumes(tmp_path, capsys):
     assert {"nearest neighbor", *MODELS} <= set(rows)
     for model in MODELS:
         assert (tmp_path / f"sheet-{model}.png").exists()
-        assert len((tmp_path / f"captions-{model}.tsv").read_text().splitlines()) == 6
+        assert len((tmp_path / f"captions-{model}.tsv").read_text().splitlines()) == 10
     path = tmp_path / "records" / "soft.json"
     first = path.stat().st_mtime_ns
     capsys.readouterr()
