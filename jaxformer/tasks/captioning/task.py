@@ -158,6 +158,8 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
         model, data = config.model, config.data
         if model.image.num_channels not in (1, 3):
             raise ConfigError(f"model.image.num_channels must be 1 (gray) or 3 (RGB), got {model.image.num_channels}")
+        if data.shift >= (side := min(model.image.image_size)):
+            raise ConfigError(f"data.shift must be below {side}, the shorter side of the images, got {data.shift}")
         if config.train.metric == "bleu" and not config.decode.validation_images:
             raise ConfigError("train.metric is bleu, but decode.validation_images is 0: nothing is described")
         if config.loss.doubly_stochastic and getattr(model, "attention", "") != "soft":

@@ -36,6 +36,7 @@ class TestContract(TaskContract):
         ({"model": {"vocab_size": 300}}, "model.vocab_size is 300, but the tokenizer has"),
         ({"model": {"image": {"num_channels": 2}}}, r"num_channels must be 1 \(gray\) or 3 \(RGB\), got 2"),
         ({"model": {"image": {"image_size": [16, 16]}}}, r"my.zip/.*png is 8 x 8 pixels, but images must be 16 x 16"),
+        ({"data": {"shift": 8}}, "data.shift must be below 8, the shorter side of the images, got 8"),
         ({"model": {"attention": "hard"}}, "doubly_stochastic is 0.1, but it needs a recurrent model with soft"),
         (
             {"train": {"metric": "bleu"}, "decode": {"validation_images": 0}},
@@ -171,6 +172,8 @@ def test_settings_that_contradict(tmp_path):
     config = tiny(tmp_path, model=TRANSFORMER, loss=LossConfig(doubly_stochastic=1.0))
     with pytest.raises(ConfigError, match="needs a recurrent model with soft attention; give 0"):
         TASK.check(config)
+    with pytest.raises(ConfigError, match=r"data\.shift must be below 8, the shorter side of the images, got 8"):
+        TASK.check(changed(tiny(tmp_path), {"data": {"shift": 8}}))
     config = changed(tiny(tmp_path, model=TRANSFORMER, loss=LossConfig()), {"model": {"positions": "learned"}})
     with pytest.raises(ConfigError, match=r"data\.max_length is 30, but model\.max_positions is 24"):
         TASK.check(changed(config, {"data": {"max_length": 30}}))
