@@ -228,6 +228,7 @@ def test_bad_data_is_exit_code_2(tmp_path, monkeypatch, capsys):
         "generate",
         "score",
         "classify",
+        "caption",
         "plan",
         "runs",
         "diff",

@@ -29,6 +29,7 @@ COMMANDS = {
     "generate": "continue a text with a language model",
     "score": "print the log-probabilities of given translations or texts",
     "classify": "classify texts or images, with probabilities and what the model looked at",
+    "caption": "describe images, with what each word looked at",
     "average": "average the parameters of a run's last checkpoints",
     "runs": "list runs with their state and scores",
     "diff": "show how two runs differ",
@@ -38,6 +39,9 @@ COMMANDS = {
     "data": "download a known corpus, or write the built-in one to files",
     "demo": "train the built-in translator, score it, and draw an attention map",
 }
+
+HEAVY = ("demo", "train", "evaluate", "translate", "generate", "score", "classify", "caption")
+"""The commands that run a model."""
 
 EXTRAS = "orbax grain PIL sentencepiece sacrebleu sacremoses tyro rich tensorboardX matplotlib".split()
 
@@ -56,7 +60,7 @@ def script() -> int:
     The C library reads this setting when a process starts, so this process is replaced by a new one. If GLIBC_TUNABLES
     is already set, even to an empty text, it stays.
     """
-    heavy = sys.argv[1:2] and sys.argv[1] in ("demo", "train", "evaluate", "translate", "generate", "score", "classify")
+    heavy = sys.argv[1:2] and sys.argv[1] in HEAVY
     if heavy and sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - the same command

@@ -15,8 +15,8 @@ from jaxformer.cli.paths import local_path, output_file, sentence
 from jaxformer.cli.predictors import SETTINGS, add_run_options, add_search_options, configured, load, split_settings
 
 if TYPE_CHECKING:
+    from jaxformer.tasks.search import Candidate
     from jaxformer.tasks.translation import Translator
-    from jaxformer.tasks.translation.translator import Candidate
 
 EXAMPLES = """examples:
   jaxformer translate runs/demo "The old man does not see the white house."

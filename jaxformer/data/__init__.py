@@ -3,7 +3,7 @@
 from jaxformer import lazy
 
 _MODULES = (
-    "batch batch_plan examples fetch idx image_batches images packing pipeline segmentation sources special_tokens "
-    "text token_cache tokenizer windows"
+    "batch batch_plan captions examples fetch idx image_batches images packing pipeline segmentation sources "
+    "special_tokens text token_cache tokenizer windows"
 )
 __getattr__ = lazy.members(__name__, dict.fromkeys(_MODULES.split(), ""))

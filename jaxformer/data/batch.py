@@ -45,11 +45,18 @@ class Batch(Generic[ArrayT]):
         if len(sources) != len(targets) or len(sources) > num_rows:
             raise ValueError(f"{len(sources)} sources and {len(targets)} targets do not fit {num_rows} rows")
         source, source_valid = pad(sources, (num_rows, source_length), special)
-        labels, target_valid = pad(targets, (num_rows, target_length), special)
-        target = np.full_like(labels, special.pad)
-        target[:, 1:] = np.where(target_valid[:, 1:], labels[:, :-1], special.pad)
-        target[target_valid[:, 0], 0] = special.bos
-        return Batch(source, source_valid, target, labels, target_valid)
+        return Batch(source, source_valid, *shifted(targets, (num_rows, target_length), special))
+
+
+def shifted(
+    sequences: Sequence[np.ndarray], shape: tuple[int, int], special: SpecialTokens
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the inputs, the labels and a mask of real tokens for teacher forcing: see `Batch` and `pad`."""
+    labels, valid = pad(sequences, shape, special)
+    tokens = np.full_like(labels, special.pad)
+    tokens[:, 1:] = np.where(valid[:, 1:], labels[:, :-1], special.pad)
+    tokens[valid[:, 0], 0] = special.bos
+    return tokens, labels, valid
 
 
 def pad(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -28,11 +29,18 @@ class Score:
         return f"{self.name} {self.value:.{self.decimals}f}  [{self.signature}]"
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
-    """Computes sacrebleu's BLEU with 13a tokenization (Post 2018); comparable with figures of the same signature."""
+def bleu(
+    hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]], *, lowercase: bool = False
+) -> Score:
+    """Computes sacrebleu's BLEU with 13a tokenization (Post 2018); comparable with figures of the same signature.
+
+    Args:
+      references: of each hypothesis, one or several, also different numbers of them.
+    """
     _check(hypotheses, references)
     metric = sacrebleu.BLEU(lowercase=lowercase)
-    value = metric.corpus_score(list(hypotheses), [list(references)]).score
+    several = [[own] if isinstance(own, str) else own for own in references]
+    value = metric.corpus_score(list(hypotheses), [list(column) for column in itertools.zip_longest(*several)]).score
     return Score("BLEU (lower-cased)" if lowercase else "BLEU", value, str(metric.get_signature()))
 
 
@@ -132,7 +140,7 @@ def _moses(text: str, *, tokenizer: sacremoses.MosesTokenizer) -> str:
     return " ".join(tokenizer.tokenize(text.lower(), escape=False))
 
 
-def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+def _check(hypotheses: Sequence[str], references: Sequence[object]) -> None:
     if len(hypotheses) != len(references):
         raise ValueError(f"{len(hypotheses)} hypotheses, but {len(references)} references")
     if not references:

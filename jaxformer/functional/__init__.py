@@ -43,6 +43,10 @@ from jaxformer.functional.feed_forward import gelu_tanh as gelu_tanh
 from jaxformer.functional.feed_forward import linear as linear
 from jaxformer.functional.feed_forward import relu as relu
 from jaxformer.functional.feed_forward import silu as silu
+from jaxformer.functional.hard_attention import doubly_stochastic_penalty as doubly_stochastic_penalty
+from jaxformer.functional.hard_attention import pick_position as pick_position
+from jaxformer.functional.hard_attention import reinforce as reinforce
+from jaxformer.functional.hard_attention import weights_entropy as weights_entropy
 from jaxformer.functional.losses import cross_entropy as cross_entropy
 from jaxformer.functional.losses import linear_cross_entropy as linear_cross_entropy
 from jaxformer.functional.masked_tokens import mask_tokens as mask_tokens

@@ -34,6 +34,9 @@ LARGEST_SIDE = 1 << 14
 LONGEST_LABEL = 20
 """Characters of a word beside a map, after which it is cut."""
 
+WORDS_ACROSS = 5
+"""Words in each row of a sheet of captions."""
+
 INK, QUIET, ACCENT, SCORE, GRID = "#1f2933", "#9aa5b1", "#c2410c", "#0f766e", "#d9dee4"
 
 
@@ -105,18 +108,55 @@ def image_maps(
     size = 1.9 * (1 + len(names)) + 0.2, 2.1 * len(pictures) + 0.2
     figure, grid = plt.subplots(len(pictures), 1 + len(names), figsize=size, squeeze=False, layout="constrained")
     for row, picture, found, title in zip(grid, pictures, maps, titles, strict=True):
-        height, width, channels = picture.shape
-        colors = picture if channels == 3 else np.repeat(picture, 3, 2)
-        row[0].imshow(colors)
-        row[0].set_title(_labels([title])[0], color=INK, size=9)
+        _show(row[0], picture, title)
         for axes, name in zip(row[1:], names, strict=True):
-            axes.imshow(colors.mean(2), cmap="gray", vmin=0, vmax=255)
-            over = {"extent": (-0.5, width - 0.5, height - 0.5, -0.5), "vmin": 0, "vmax": found[name].max()}
-            axes.imshow(found[name], cmap="inferno", alpha=0.6, **over)
-            axes.set_title(name, color=INK, size=9)
-        for axes in row:
-            axes.set_axis_off()
+            _show(axes, picture, name, found[name])
     return _save(figure, path)
+
+
+def caption_sheet(
+    pictures: Sequence[np.ndarray],
+    captions: Sequence[Map],
+    path: pathlib.Path,
+    *,
+    grid: tuple[int, int],
+    titles: Sequence[str],
+) -> pathlib.Path:
+    """Draws each picture, uint8 ``[h, w, C]``, and beside it in gray once a word what that word looked at.
+
+    Args:
+      captions: the weights of each word over the positions of a grid, row by row.
+      grid: the rows and columns of the grid.
+    """
+    height, width = pictures[0].shape[:2]
+    across = min(WORDS_ACROSS, max(len(found.target) for found in captions))
+    down = [-(-len(found.target) // across) for found in captions]
+    size = 1.9 * (1 + across) + 0.2, (1.9 * height / width + 0.3) * sum(down) + 0.2
+    figure, rows = plt.subplots(sum(down), 1 + across, figsize=size, squeeze=False, layout="constrained")
+    for axes in rows.flat:
+        axes.set_axis_off()
+    first = 0
+    for picture, found, title, number in zip(pictures, captions, titles, down, strict=True):
+        _show(rows[first, 0], picture, title)
+        places = rows[first : first + number, 1:].flat
+        for axes, word, weights in zip(places, _labels(found.target), found.weights, strict=False):
+            _show(axes, picture, word, weights.reshape(grid))
+        first += number
+    return _save(figure, path)
+
+
+def _show(axes: Axes, picture: np.ndarray, title: str, weights: np.ndarray | None = None) -> None:
+    """Draws a picture in color or, below weights ``[rows, columns]``, in gray; colors reach to the largest weight."""
+    height, width, channels = picture.shape
+    colors = picture if channels == 3 else np.repeat(picture, 3, 2)
+    if weights is None:
+        axes.imshow(colors)
+    else:
+        axes.imshow(colors.mean(2), cmap="gray", vmin=0, vmax=255)
+        over = {"extent": (-0.5, width - 0.5, height - 0.5, -0.5), "vmin": 0, "vmax": weights.max()}
+        axes.imshow(weights, cmap="inferno", alpha=0.6, **over)
+    axes.set_title(_labels([title])[0], color=INK, size=9)
+    axes.set_axis_off()
 
 
 def loss_curves(log: Iterable[Mapping[str, object]], path: pathlib.Path, *, title: str = "") -> pathlib.Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jaxformer import lazy
+from jaxformer.models.captioner_config import RecurrentCaptionerConfig as RecurrentCaptionerConfig
+from jaxformer.models.captioner_config import TransformerCaptionerConfig as TransformerCaptionerConfig
 from jaxformer.models.config import ClassifierConfig as ClassifierConfig
 from jaxformer.models.config import DecoderConfig as DecoderConfig
 from jaxformer.models.config import EncoderConfig as EncoderConfig
@@ -14,6 +16,7 @@ from jaxformer.models.config import LanguageModelConfig as LanguageModelConfig
 from jaxformer.models.config import RotaryConfig as RotaryConfig
 from jaxformer.models.config import Seq2SeqConfig as Seq2SeqConfig
 from jaxformer.models.config import TransformerConfig as TransformerConfig
+from jaxformer.models.vision_config import GridConfig as GridConfig
 from jaxformer.models.vision_config import ResidualNetworkConfig as ResidualNetworkConfig
 from jaxformer.models.vision_config import VisionTransformerConfig as VisionTransformerConfig
 
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from jaxformer.models import presets as presets
     from jaxformer.models import sizes as sizes
     from jaxformer.models import transformer as transformer
+    from jaxformer.models.captioner import Captioner as Captioner
+    from jaxformer.models.captioner import RecurrentCaptioner as RecurrentCaptioner
+    from jaxformer.models.captioner import TransformerCaptioner as TransformerCaptioner
     from jaxformer.models.classifier import Classifier as Classifier
     from jaxformer.models.decoder import Context as Context
     from jaxformer.models.decoder import Decoder as Decoder
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
     from jaxformer.models.recurrent_decoder import RecurrentContext as RecurrentContext
     from jaxformer.models.recurrent_decoder import RecurrentDecoder as RecurrentDecoder
     from jaxformer.models.recurrent_decoder import RecurrentDecoderState as RecurrentDecoderState
+    from jaxformer.models.residual_network import FeatureGrid as FeatureGrid
     from jaxformer.models.residual_network import ResidualNetwork as ResidualNetwork
     from jaxformer.models.seq2seq import Seq2Seq as Seq2Seq
     from jaxformer.models.vision import VisionTransformer as VisionTransformer
@@ -46,6 +53,7 @@ if TYPE_CHECKING:
 __getattr__ = lazy.members(
     __name__,
     {
+        "captioner": "Captioner RecurrentCaptioner TransformerCaptioner",
         "classifier": "Classifier",
         "decoder": "Context Decoder DecoderState make_decoder",
         "encoder": "Encoder Memory make_encoder",
@@ -53,7 +61,7 @@ __getattr__ = lazy.members(
         "language_model": "LanguageModel",
         "masked_language_model": "MaskedLanguageModel",
         "recurrent_decoder": "CapturedWeights RecurrentContext RecurrentDecoder RecurrentDecoderState",
-        "residual_network": "ResidualNetwork",
+        "residual_network": "FeatureGrid ResidualNetwork",
         "seq2seq": "Seq2Seq",
         "vision": "VisionTransformer with_image_size",
         "costs": "",

@@ -11,6 +11,8 @@ import math
 import jax
 
 from jaxformer.dims import resolve_head_dim
+from jaxformer.models.captioner import RecurrentCaptioner, TransformerCaptioner
+from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.models.classifier import Classifier
 from jaxformer.models.config import (
     ClassifierConfig,
@@ -27,7 +29,7 @@ from jaxformer.models.masked_language_model import MaskedLanguageModel
 from jaxformer.models.residual_network import ResidualNetwork
 from jaxformer.models.seq2seq import Seq2Seq, fed_size
 from jaxformer.models.vision import VisionTransformer
-from jaxformer.models.vision_config import ResidualNetworkConfig, VisionTransformerConfig
+from jaxformer.models.vision_config import GridConfig, ResidualNetworkConfig, VisionTransformerConfig
 from jaxformer.modules.pure import Params, pure
 from jaxformer.modules.recurrent import CELLS
 
@@ -228,6 +230,11 @@ def residual_network_parameters(config: ResidualNetworkConfig) -> int:
 
 def residual_network_flops(config: ResidualNetworkConfig, batch: int) -> float:
     """Returns floating-point operations of one forward pass; zeros around the images count as pixels."""
+    return grid_flops(config, batch) + 2.0 * batch * config.widths[-1] * config.num_classes
+
+
+def grid_flops(config: GridConfig, batch: int) -> float:
+    """Returns floating-point operations of a forward pass up to the grid; zeros around the images count as pixels."""
     (height, width), widths = config.image_size, config.widths
     total = 2.0 * 9 * height * width * config.num_channels * widths[0]
     for stage, features in enumerate(widths, 1):
@@ -242,7 +249,45 @@ def residual_network_flops(config: ResidualNetworkConfig, batch: int) -> float:
         if config.attention != "none" and stage == config.attention_stage:
             dim = config.attention_dim
             total += 2.0 * positions * dim * (4 * features + 2 * positions)
-    return batch * (total + 2.0 * widths[-1] * config.num_classes)
+    return batch * total
+
+
+def captioner_parameters(config: RecurrentCaptionerConfig | TransformerCaptionerConfig) -> int:
+    """Returns the number of parameters; nothing is allocated."""
+    recurrent = isinstance(config, RecurrentCaptionerConfig)
+    return num_parameters(pure(RecurrentCaptioner if recurrent else TransformerCaptioner, config).shapes)
+
+
+def captioner_flops(config: RecurrentCaptionerConfig | TransformerCaptionerConfig, batch: int, length: int) -> float:
+    """Returns floating-point operations of one teacher-forced forward pass over images and padded captions."""
+    (height, width), d_memory, d_model = config.image.grid_size, config.image.widths[-1], config.d_model
+    positions, image = height * width, grid_flops(config.image, batch)
+    if isinstance(config, TransformerCaptionerConfig):
+        stack = _stack_flops(config, config.num_layers, batch, length, positions, memory_dim=d_memory)
+        return image + stack + _logits_flops(config, batch * length, config.vocab_size)
+    d_hidden, gates, layers = config.hidden_size, CELLS[config.cell][1], config.num_layers
+    size = config.d_attention or d_hidden
+    token = 2 * gates * d_hidden * (d_model + d_memory + (2 * layers - 1) * d_hidden)
+    token += 2 * d_hidden * size + positions * 2 * (size + (config.attention == "soft") * d_memory)
+    token += 2 * d_model * (d_hidden + d_memory + config.vocab_size)  # the output and its logits
+    once = 2 * d_memory * (positions * size + layers * d_hidden * (2 if config.cell == "lstm" else 1))
+    return image + float(batch) * (once + length * token)
+
+
+def captioner_computed_flops(
+    config: RecurrentCaptionerConfig | TransformerCaptionerConfig, batch: int, length: int
+) -> float:
+    """Returns the operations of a step of training with recomputation; see `encoder_decoder_computed_flops`."""
+    training = 3 * captioner_flops(config, batch, length)
+    if isinstance(config, RecurrentCaptionerConfig):
+        return training
+    (height, width), layers = config.image.grid_size, config.num_layers
+    return training + _recomputed_flops(
+        config,
+        pairs=batch * layers * length * (length + height * width),
+        tokens=batch * layers * length,
+        stacks=_stack_flops(config, layers, batch, length, height * width, memory_dim=config.image.widths[-1]),
+    )
 
 
 def _attention_dims(config: TransformerConfig) -> tuple[int, int]:
@@ -259,7 +304,13 @@ def _feed_forward_matrices(config: TransformerConfig) -> int:
 
 
 def _stack_flops(
-    config: TransformerConfig, num_layers: int, batch: int, length: int, memory_length: int | None = None
+    config: TransformerConfig,
+    num_layers: int,
+    batch: int,
+    length: int,
+    memory_length: int | None = None,
+    *,
+    memory_dim: int | None = None,
 ) -> float:
     """Returns the operations of a stack's forward pass, with cross-attention if there is a memory.
 
@@ -271,7 +322,7 @@ def _stack_flops(
     block += tokens * 2 * d_model * config.d_ff * _feed_forward_matrices(config)
     if memory_length is not None:
         block += tokens * (4 * d_model * queries + 4 * memory_length * queries)
-        block += batch * memory_length * 4 * d_model * keys  # cross-attention's keys and values
+        block += batch * memory_length * 4 * (memory_dim or d_model) * keys  # cross-attention's keys and values
     return num_layers * block
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import jax
@@ -27,8 +27,8 @@ Feed = Literal["nothing", "context", "output"]
 class RecurrentContext(NamedTuple):
     """The arrays that the hypotheses of a sentence share: computed once by `start`, never tiled by hypotheses."""
 
-    fixed: jax.Array  # [B, H]: the encoder's last states in both directions
-    states: jax.Array | None  # [B, S, H], of the encoder; None without attention
+    fixed: jax.Array  # [B, M]: the summary of the memory that sets the first state
+    states: jax.Array | None  # [B, S, M], of the memory; None without attention
     keys: jax.Array | None  # [B, S, A]
     valid: jax.Array | None  # Bool [B, S]
 
@@ -100,6 +100,8 @@ class RecurrentDecoder(nnx.Module):
         alignment: Alignment | None = None,
         output: Linear | None = None,
         feed: Feed = "nothing",
+        summary: Callable[[Memory], Array] | None = None,
+        hard: bool = False,
         dropout: float = 0.0,
     ):
         """Takes the parts.
@@ -111,11 +113,14 @@ class RecurrentDecoder(nnx.Module):
           output: the output projection; None uses the table of the token embeddings.
           feed: what a step sees beside its token: nothing, its context (the query is the last state),
             or the last output.
+          summary: the fixed context of a memory; by default the last states of an encoder in both directions.
+          hard: each step sees one state of the memory, and not their mean: see `functional.pick_position`.
           dropout: the probability of dropping an entry of an output on the way to the logits.
         """
         self.embeddings, self.stack, self.bridge, self.readout = embeddings, stack, bridge, readout
         self.alignment, self.output = alignment, output
         self.feed: Feed = feed
+        self.summary, self.hard = summary or _last_states, hard
         self.dropout = dropout
 
     def __call__(
@@ -126,6 +131,7 @@ class RecurrentDecoder(nnx.Module):
         valid: Bool[Array, "B T"] | None = None,
         key: jax.Array | None = None,
         copies: Float[Array, "G C V D"] | None = None,
+        noise: Float[Array, "B T S"] | None = None,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T S"] | None]:
         """Returns the outputs of a teacher-forced target, and the weights of attention, if there is any.
 
@@ -133,6 +139,7 @@ class RecurrentDecoder(nnx.Module):
           valid: True where a token is real; default: everywhere.
           key: the key of dropout; None means no dropout.
           copies: see `Embedding`.
+          noise: with hard attention, see `functional.pick_position`; without it the most probable position is seen.
         """
         with jax.named_scope("embedding"):
             x = self.embeddings(tokens, valid=valid, key=site(key, "embedding"), copies=copies)
@@ -141,13 +148,13 @@ class RecurrentDecoder(nnx.Module):
         if self.feed == "output" or (self.feed == "context" and self.alignment is not None):
             # A step needs the result of the one before it.
             steps, valid = jnp.moveaxis(x, 1, 0)[:, :, None], None if valid is None else valid[:, None]
-            scanned = self._scan(steps, state, context, valid=valid, key=layers_key)[:2]
+            scanned = self._scan(steps, state, context, valid=valid, key=layers_key, noise=noise)[:2]
             outputs, weights = jax.tree.map(lambda leaf: jnp.moveaxis(leaf[:, :, 0], 0, 1), scanned)
         else:
             x = _beside(x, context.fixed[:, None]) if self.feed == "context" else x
             first = jax.tree.map(lambda leaf: leaf[:, 0], state.layers)
             x, _ = self.stack(x, states=first, valid=valid, key=layers_key)
-            seen, weights = self._attend(x, context)
+            seen, weights = self._attend(x, context, noise)
             outputs = self._read(x, seen)
         outputs = functional.dropout(outputs, rate=self.dropout, key=site(key, "output"))
         return constrain(outputs, "batch", "length", "model"), weights
@@ -164,7 +171,7 @@ class RecurrentDecoder(nnx.Module):
 
     def start(self, memory: Memory, *, beam_size: int) -> tuple[RecurrentContext, RecurrentDecoderState]:
         """Prepares to decode with `beam_size` hypotheses of each sentence."""
-        fixed = _last_states(memory)
+        fixed = self.summary(memory)
         leaves = jnp.tanh(self.bridge(fixed)).astype(jnp.float32)
         leaves = jnp.broadcast_to(leaves[:, None], (len(leaves), beam_size, leaves.shape[1]))
         empty, structure = jax.tree.flatten(self.stack.start(len(leaves), beam_size))
@@ -218,27 +225,30 @@ class RecurrentDecoder(nnx.Module):
         *,
         valid: Array | None = None,
         key: jax.Array | None = None,
+        noise: Array | None = None,
     ) -> tuple[Array, Array | None, RecurrentDecoderState]:
         """Returns the outputs and the weights of all steps, which come first, and the last state.
 
         Args:
           x: token vectors ``[T, B, K, D]``.
           valid: ``[B, K, T]``; a step at padding leaves the state as it is.
+          noise: ``[B, T, S]``, of one hypothesis.
         """
 
         graph, parameters = nnx.split(self)
 
         def advance(shared, state: RecurrentDecoderState, x: Array, other):
-            (parameters, context), (valid, step_key, state_key) = shared, other
+            (parameters, context), (valid, noise, step_key, state_key) = shared, other
             decoder = nnx.merge(graph, parameters)
-            output, weights, new = decoder._advance(x, state, context, key=step_key, state_key=state_key)
+            output, weights, new = decoder._advance(x, state, context, noise, key=step_key, state_key=state_key)
             if valid is not None:
                 new = jax.tree.map(lambda a, b: jnp.where(valid[..., None], a, b), new, state)
             return new, (output, weights)
 
         keys = (None, None) if key is None else (jax.random.split(key, len(x)), jnp.broadcast_to(key, len(x)))
         valid = None if valid is None else jnp.moveaxis(valid, -1, 0)
-        shared, others = (parameters, context), (valid, *keys)
+        noise = None if noise is None else jnp.moveaxis(noise, 1, 0)[:, :, None]
+        shared, others = (parameters, context), (valid, noise, *keys)
         if num_shards("batch") == 1:  # nothing is sent, and nothing is computed twice
             step = lambda state, given: advance(shared, state, *given)
             state, (outputs, weights) = jax.lax.scan(step, state, (x, others))
@@ -246,25 +256,38 @@ class RecurrentDecoder(nnx.Module):
             state, (outputs, weights) = scan_shared(advance, shared, state, x, others)
         return outputs, weights, state
 
-    def _advance(self, x: Array, state: RecurrentDecoderState, context: RecurrentContext, **keys: jax.Array | None):
+    def _advance(
+        self,
+        x: Array,
+        state: RecurrentDecoderState,
+        context: RecurrentContext,
+        noise: Array | None = None,
+        **keys: jax.Array | None,
+    ) -> tuple[Array, Array | None, RecurrentDecoderState]:
         """Returns the outputs ``[B, K, D]``, the weights ``[B, K, S]`` and the state after one more token."""
         seen = weights = None
         if self.feed == "context":
-            seen, weights = self._attend(state.layers[-1].hidden.astype(x.dtype), context)
+            seen, weights = self._attend(state.layers[-1].hidden.astype(x.dtype), context, noise)
             x = _beside(x, seen)
         elif state.fed is not None:
             x = _beside(x, state.fed)
         x, layers = self.stack.step(x, state.layers, **keys)
         if seen is None:
-            seen, weights = self._attend(x, context)
+            seen, weights = self._attend(x, context, noise)
         output = self._read(x, seen)
         return output, weights, RecurrentDecoderState(layers, output if self.feed == "output" else None)
 
-    def _attend(self, query: Array, context: RecurrentContext) -> tuple[Array, Array | None]:
+    def _attend(
+        self, query: Array, context: RecurrentContext, noise: Array | None = None
+    ) -> tuple[Array, Array | None]:
         if self.alignment is None or context.keys is None or context.states is None:
             return context.fixed[:, None], None
         with jax.named_scope("attention"):
-            return self.alignment(query, context.keys, context.states, valid=context.valid)
+            seen, weights = self.alignment(query, context.keys, context.states, valid=context.valid)
+            if self.hard:
+                chosen = functional.pick_position(weights, noise)[..., None]
+                seen = jnp.take_along_axis(context.states, chosen, 1)
+            return seen, weights
 
     def _read(self, x: Array, seen: Array) -> Array:
         return jnp.tanh(self.readout(_beside(x, seen)))

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from jaxformer import functional
 from jaxformer.functional.dropout import site
 from jaxformer.models.transformer import select
-from jaxformer.models.vision_config import ResidualNetworkConfig
+from jaxformer.models.vision_config import GridConfig, ResidualNetworkConfig
 from jaxformer.modules import AttentionFunction, CapturedAttention, Convolution, GridAttention, LayerNorm, Linear
 from jaxformer.modules.attention_function import Intermediates
 
@@ -39,11 +39,54 @@ class ResidualBlock(nnx.Module):
         return skip + self.second(functional.relu(self.second_norm(y)))
 
 
-class ResidualNetwork(nnx.Module):
+class FeatureGrid(nnx.Module):
+    """``images -> features`` of a grid: a 3 x 3 convolution, stages of `ResidualBlock`, and a norm.
+
+    There may be `GridAttention` after one of the stages.
+    """
+
+    def __init__(
+        self,
+        config: GridConfig,
+        *,
+        dtype: str = "float32",
+        attention: AttentionFunction = functional.attention,
+        rngs: nnx.Rngs,
+    ):
+        widths = config.widths
+        self.stem = Convolution(config.num_channels, widths[0], kernel_size=(3, 3), axes=(None, "hidden"), rngs=rngs)
+        blocks = {}
+        for stage, width in enumerate(widths):
+            for i in range(config.num_blocks):
+                before = widths[max(0, stage - 1)] if i == 0 else width
+                stride = 2 if stage and i == 0 else 1
+                blocks[f"{stage + 1}_{i + 1}"] = ResidualBlock(before, width, stride=stride, rngs=rngs)
+        self.blocks, self.order = nnx.Dict(blocks), tuple(blocks)
+        self.attended = f"{config.attention_stage}_{config.num_blocks}"
+        self.attention = None if config.attention == "none" else _attention(config, attention, rngs)
+        self.norm = LayerNorm(widths[-1])
+        self.dtype = jnp.dtype(dtype)
+
+    def features(
+        self, images: Float[Array, "B h w C"], *, intermediates: Intermediates | None = None
+    ) -> Float[Array, "B u v D"]:
+        """Returns the features of each position of the grid, at least 0.
+
+        Args:
+          intermediates: gets the arguments of the attention under "self".
+        """
+        x = self.stem(images.astype(self.dtype))
+        for name in self.order:
+            x = self.blocks[name](x)
+            if self.attention is not None and name == self.attended:
+                x = self.attention(x, intermediates=intermediates)
+        return functional.relu(self.norm(x))
+
+
+class ResidualNetwork(FeatureGrid):
     """``images -> logits`` of the classes; use it through ``pure(ResidualNetwork, config)``.
 
-    A 3 x 3 convolution, stages of `ResidualBlock`, perhaps `GridAttention` after one of them, a norm, the mean of all
-    positions, and a linear layer.
+    The mean of all positions of the `FeatureGrid`, and a linear layer.
 
     Raises:
       ValueError: there are fewer than two classes.
@@ -58,20 +101,9 @@ class ResidualNetwork(nnx.Module):
     ):
         if config.num_classes < 2:
             raise ValueError(f"num_classes must be at least 2, got {config.num_classes}")
-        widths = config.widths
-        self.stem = Convolution(config.num_channels, widths[0], kernel_size=(3, 3), axes=(None, "hidden"), rngs=rngs)
-        blocks = {}
-        for stage, width in enumerate(widths):
-            for i in range(config.num_blocks):
-                before = widths[max(0, stage - 1)] if i == 0 else width
-                stride = 2 if stage and i == 0 else 1
-                blocks[f"{stage + 1}_{i + 1}"] = ResidualBlock(before, width, stride=stride, rngs=rngs)
-        self.blocks, self.order = nnx.Dict(blocks), tuple(blocks)
-        self.attended = f"{config.attention_stage}_{config.num_blocks}"
-        self.attention = None if config.attention == "none" else _attention(config, attention, rngs)
-        self.norm = LayerNorm(widths[-1])
-        self.output = Linear(widths[-1], config.num_classes, rngs=rngs)
-        self.dropout, self.dtype = config.dropout, jnp.dtype(config.compute_dtype)
+        super().__init__(config, dtype=config.compute_dtype, attention=attention, rngs=rngs)
+        self.output = Linear(config.widths[-1], config.num_classes, rngs=rngs)
+        self.dropout = config.dropout
 
     def __call__(self, images: Float[Array, "B h w C"], *, key: jax.Array | None = None) -> Float[Array, "B K"]:
         """Returns logits, float32; a key drops features."""
@@ -90,16 +122,11 @@ class ResidualNetwork(nnx.Module):
         return logits, select({"grid": intermediates["self"]} if intermediates else {}, names)
 
     def _run(self, images: Array, key: jax.Array | None, intermediates: Intermediates | None) -> Array:
-        x = self.stem(images.astype(self.dtype))
-        for name in self.order:
-            x = self.blocks[name](x)
-            if self.attention is not None and name == self.attended:
-                x = self.attention(x, intermediates=intermediates)
-        pooled = functional.relu(self.norm(x)).astype(jnp.float32).mean((1, 2))
+        pooled = self.features(images, intermediates=intermediates).astype(jnp.float32).mean((1, 2))
         return self.output(functional.dropout(pooled, rate=self.dropout, key=site(key, "pooled")))
 
 
-def _attention(config: ResidualNetworkConfig, attention: AttentionFunction, rngs: nnx.Rngs) -> GridAttention:
+def _attention(config: GridConfig, attention: AttentionFunction, rngs: nnx.Rngs) -> GridAttention:
     form = "gain" if config.attention == "gain" else "scaled"
     width = config.widths[config.attention_stage - 1]
     return GridAttention(width, config.attention_dim, form=form, attention=attention, rngs=rngs)

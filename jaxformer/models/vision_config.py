@@ -43,17 +43,13 @@ class VisionTransformerConfig(ClassifierConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ResidualNetworkConfig:
-    """The shape of a residual convolutional network, which may attend to its grid."""
+class GridConfig:
+    """The shape of a residual convolutional network up to its grid of features, which may attend to itself."""
 
-    kind: Literal["convolution"] = "convolution"
-    """The kind of the network."""
     image_size: tuple[int, int] = (32, 32)
     """Height and width of the images; the network itself takes images of any size."""
     num_channels: int = 3
     """The colors of a pixel."""
-    num_classes: int = 0
-    """The number of classes; 0 is replaced by that of the data before the model is built."""
     widths: tuple[int, ...] = (32, 64, 128)
     """The features of each stage; every stage but the first halves the height and width."""
     num_blocks: int = 2
@@ -65,10 +61,6 @@ class ResidualNetworkConfig:
     """The stage, from 1, after which there is attention."""
     d_attention: int | None = None
     """C', the dimension of queries, keys and values; null for an eighth of the stage's features."""
-    dropout: float = 0.0
-    """Probability of dropping the mean feature before the classes."""
-    compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Activations' dtype; parameters, norms, logits and loss stay float32."""
 
     def __post_init__(self) -> None:
         for name, kind in typing.get_type_hints(type(self)).items():
@@ -78,10 +70,6 @@ class ResidualNetworkConfig:
             sizes = value if isinstance(value, tuple) else (value,)
             if name != "num_classes" and any(type(size) is int and size < 1 for size in sizes):
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.num_classes < 0:
-            raise ValueError(f"num_classes must be at least 0, got {self.num_classes}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
         if not self.widths:
             raise ValueError("widths must have one number for each stage, got none")
         if self.attention_stage > len(self.widths) and self.attention != "none":
@@ -93,3 +81,30 @@ class ResidualNetworkConfig:
     def attention_dim(self) -> int:
         """C', the dimension of queries, keys and values."""
         return self.d_attention or max(1, self.widths[self.attention_stage - 1] // 8)
+
+    @property
+    def grid_size(self) -> tuple[int, int]:
+        """Height and width of the last stage."""
+        height, width = (-(-size // 2 ** (len(self.widths) - 1)) for size in self.image_size)
+        return height, width
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResidualNetworkConfig(GridConfig):
+    """The shape of a residual convolutional network that classifies images."""
+
+    kind: Literal["convolution"] = "convolution"
+    """The kind of the network."""
+    num_classes: int = 0
+    """The number of classes; 0 is replaced by that of the data before the model is built."""
+    dropout: float = 0.0
+    """Probability of dropping the mean feature before the classes."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Activations' dtype; parameters, norms, logits and loss stay float32."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_classes < 0:
+            raise ValueError(f"num_classes must be at least 0, got {self.num_classes}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")

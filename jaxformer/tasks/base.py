@@ -116,6 +116,11 @@ class Network(abc.ABC, Generic[BatchT]):
         return "batch", "length"
 
     @property
+    def averages(self) -> Mapping[str, float]:
+        """The decay of each parameter that is a moving average of what its gradient says: see `training.averaging`."""
+        return {}
+
+    @property
     def compute_dtype(self) -> str:
         """The dtype of the matrix products' operands; by default the model's setting of this name."""
         return self.net.config.compute_dtype

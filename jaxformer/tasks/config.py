@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from jaxformer.config import PLACE, at_least, check_numbers
 from jaxformer.training.config import OptimizerConfig, TrainConfig
@@ -68,6 +68,68 @@ class SamplingConfig:
             raise ValueError(f"min_p must be in [0, 1], got {self.min_p}")
         if self.seed >= 2**32:
             raise ValueError(f"seed must be less than 2**32, got {self.seed}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchConfig(SamplingConfig):
+    """A search for the sentences that belong to an input: a beam, or draws."""
+
+    beam_size: int = 4
+    """Hypotheses kept for each sentence; 1 is greedy search."""
+    length_penalty: float = 1.0
+    """The exponent of the length by which the log-probability of a sentence is divided; 0 for no division."""
+    normalization: Literal["tokens", "words", "gnmt"] = "tokens"
+    """The length: all tokens, the tokens before the end, or (5 + tokens) / 6 as in Wu et al. 2016."""
+    coverage_penalty: float = 0.0
+    """The weight of a penalty for positions of the input that get little attention (Wu et al. 2016)."""
+    stopping: Literal["first", "now", "limit", "patience"] = "first"
+    """The rule by which the search of a sentence stops; docs/search.md explains the four."""
+    patience: float = 1.0
+    """The search stops after patience * beam_size finished sentences, with stopping "patience"."""
+    forced_end: Literal["scored", "free", "never"] = "scored"
+    """The log-probability of an end that the limit forces: its own, or 0; or no end is forced."""
+    sample: bool = False
+    """Draw sentences instead of searching for the most probable ones."""
+    average: Literal["probability", "log"] = "probability"
+    """An ensemble takes the mean of its models' probabilities, or of their logarithms."""
+    batch_size: int = 64
+    """Inputs searched together."""
+    max_length: int = 0
+    """The most tokens of a sentence, its end included; 0 for no limit of its own."""
+    min_length: int = 0
+    """The fewest tokens of a sentence before its end."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, self, "beam_size", "batch_size")
+        at_least(0, self, "length_penalty", "coverage_penalty", "max_length", "min_length")
+        if not self.patience > 0:
+            raise ValueError(f"patience must be positive, got {self.patience}")
+        for needed, said in (
+            (self.temperature > 0, "temperature must be positive, got 0; decode.beam_size 1 is greedy search"),
+            (not self.max_length or self.min_length < self.max_length, "min_length must be below max_length"),
+            (self.patience == 1 or self.stopping == "patience", "patience needs decode.stopping patience"),
+            (
+                self.draws or (self.temperature, self.top_k, self.top_p, self.min_p) == (1.0, 0, 1.0, 0.0),
+                f"temperature, top_k, top_p and min_p are for draws; add {self._drawing}",
+            ),
+            (not (self.draws and self.coverage_penalty), "coverage_penalty has no meaning for draws"),
+        ):
+            if not needed:
+                raise ValueError(said)
+
+    _drawing: ClassVar[str] = "decode.sample True"
+    """The settings that draw, for messages."""
+
+    @property
+    def draws(self) -> bool:
+        """True if sentences are drawn."""
+        return self.sample
+
+    @property
+    def has_minimum(self) -> bool:
+        """True if there is a least number of tokens."""
+        return self.min_length > 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ TASKS = {
     "masked_language_model": "jaxformer.tasks.masked_language_model.task",
     "classification": "jaxformer.tasks.classification.task",
     "vision": "jaxformer.tasks.vision.task",
+    "captioning": "jaxformer.tasks.captioning.task",
 }
 """The module of each task, by the name that is saved in a run's config.json. A module holds its task as ``TASK``.
 
@@ -57,6 +58,10 @@ BUILTIN = {
         ("classification", "classification:tiny", "classification:average"), "jaxformer.tasks.classification.presets"
     ),
     **dict.fromkeys(("vision", "vision:tiny", "vision:convolution", "vision:base"), "jaxformer.tasks.vision.presets"),
+    **dict.fromkeys(
+        ("captioning", "captioning:tiny", "captioning:small", "captioning:transformer"),
+        "jaxformer.tasks.captioning.presets",
+    ),
 }
 """The module of each built-in configuration, a function of this name or, with a colon, of what follows it."""
 
@@ -66,6 +71,7 @@ CONFIGS = {
     "masked_language_model": ("jaxformer.tasks.masked_language_model.config", "MaskedLanguageModelingConfig"),
     "classification": ("jaxformer.tasks.classification.config", "ClassificationConfig"),
     "vision": ("jaxformer.tasks.vision.config", "VisionConfig"),
+    "captioning": ("jaxformer.tasks.captioning.config", "CaptioningConfig"),
 }
 """The configuration class of each task that has it in a light module; the class of others is ``TASK.config``."""
 

@@ -1,11 +1,28 @@
-"""Parts of the predictors of several tasks: the transforms that settings ask for, and the scores of given texts."""
+"""Searches that tasks share: one model or several encode inputs and choose sentences, in one compiled program."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
 
 from jaxformer import decoding
-from jaxformer.tasks.config import SamplingConfig
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.decoding import Hypotheses
+from jaxformer.modules.pure import Params, Pure
+from jaxformer.sharding import Placement
+from jaxformer.tasks.config import SamplingConfig, SearchConfig
+
+Net = Pure[Any, Any]
+"""A model that is searched: it has the methods `encode`, `start`, `step` and `prefill`."""
+
+_BREAKS = str.maketrans(dict.fromkeys("\0\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029", " "))
+"""Characters that end a line or a column; a model whose tokens are bytes can produce them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +41,195 @@ class Scored:
     def mean(self) -> float:
         """The mean log-probability of a token; 0 for no tokens."""
         return self.log_prob / max(1, len(self.token_log_probs))
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """One sentence, on one line and without tabs, with the score that ranked it."""
+
+    text: str
+    score: float
+    tokens: tuple[int, ...]
+    log_prob: float = 0.0
+    """The sum of `token_log_probs`."""
+    token_log_probs: tuple[float, ...] = ()
+    """The log-probabilities of `tokens`, and of the end if it was reached; 0 for the tokens of a prefix."""
+
+
+def candidate(hypotheses: Hypotheses, row: int, rank: int, tokenizer: Tokenizer) -> Candidate:
+    """Returns one of the hypotheses of a search as text."""
+    length = hypotheses.lengths[row, rank]
+    ids = hypotheses.tokens[row, rank, :length]
+    ids = ids[:-1] if length and ids[-1] == tokenizer.special.eos else ids
+    text = tokenizer.decode(ids.tolist()).translate(_BREAKS)
+    score, log_prob = float(hypotheses.scores[row, rank]), float(hypotheses.log_probs[row, rank])
+    own = hypotheses.token_log_probs[row, rank, :length].tolist()
+    return Candidate(text, score, tuple(ids.tolist()), log_prob, tuple(own))
+
+
+class Sources(NamedTuple):
+    """The inputs of a search, with what differs between them."""
+
+    inputs: Mapping[str, Any]  # the arguments of the model's `encode`, [B, ...]
+    max_lengths: Any  # int32 [B]: the most tokens of a sentence
+    min_lengths: Any  # int32 [B]: the fewest, the end included
+    prefix: Any  # int32 [B, P]: the first tokens of each sentence
+    prefix_lengths: Any  # int32 [B]
+    numbers: Any  # int32 [B]: the inputs' numbers, for draws
+
+
+class Options(NamedTuple):
+    """The static part of a search: a program is compiled for each value."""
+
+    nets: tuple[Net, ...]
+    decode: SearchConfig
+    special: SpecialTokens
+    num_hypotheses: int
+    max_length: int
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def search(
+    options: Options, placement: Placement | None, params: tuple[Params, ...], sources: Sources, key: jax.Array
+) -> Hypotheses:
+    """Returns the hypotheses, replicated on every device; each device searches for its rows."""
+    run = functools.partial(_search, options, placement is None or placement.ways == 1)
+    if placement is None:
+        return run(params, sources, key)
+    return jax.lax.with_sharding_constraint(placement.under(run)(params, sources, key), placement.replicated)
+
+
+def _search(options: Options, alone: bool, params: tuple[Params, ...], sources: Sources, key: jax.Array) -> Hypotheses:
+    """Searches; `alone` says that no other device shares the inputs, so that complete ones may leave the batch."""
+    decode, special = options.decode, options.special
+    run = _start(options, params, sources)
+    transforms = [decoding.min_length(sources.min_lengths, eos=special.eos)] if decode.has_minimum else []
+    transforms += [decoding.no_repeat(decode.no_repeat)] if decode.no_repeat else []
+    prefix = decoding.Prefix(sources.prefix, sources.prefix_lengths, run.read) if sources.prefix.shape[1] else None
+    given: dict[str, Any] = {
+        "max_length": options.max_length,
+        "bos": special.bos,
+        "eos": special.eos,
+        "pad": special.pad,
+        "max_lengths": sources.max_lengths,
+        "prefix": prefix,
+        # A forced end is not drawn, and what a filter leaves may lack it.
+        "forced_end": "free" if decode.draws and decode.forced_end == "scored" else decode.forced_end,
+        "narrow": run.narrow if alone else None,
+    }
+    if decode.draws:
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, sources.numbers)
+        transforms += sampling_transforms(decode)
+        found = decoding.sample(run.step, run.state, key=keys, transforms=transforms, **given)
+        return decoding.rerank(found, found.scores)
+    penalties = {
+        "tokens": lambda: decoding.LengthPenalty(decode.length_penalty),
+        "words": lambda: decoding.LengthPenalty(decode.length_penalty, count_eos=False),
+        "gnmt": lambda: decoding.GNMTPenalty(decode.length_penalty),
+    }
+    return decoding.beam_search(
+        run.step,
+        run.state,
+        beam_size=options.num_hypotheses,
+        length_penalty=penalties[decode.normalization](),
+        coverage_penalty=decode.coverage_penalty,
+        stopping=decoding.Patience(decode.patience) if decode.stopping == "patience" else decode.stopping,
+        transforms=transforms,
+        **given,
+    )
+
+
+class _Run(NamedTuple):
+    """A model, or several as one, at the start of a search."""
+
+    step: decoding.Step[Any]
+    state: Any
+    read: Any
+    """Reads a prefix at once; None if it takes steps."""
+    narrow: Callable[[jax.Array], decoding.Step[Any]]
+
+
+def _start(options: Options, params: tuple[Params, ...], sources: Sources) -> _Run:
+    """Returns the start of a search by one model or by several."""
+    if options.decode.coverage_penalty:
+        return _covering(options, params[0], sources)
+    average = options.decode.average
+    if len(options.nets) > 1 and len(set(options.nets)) == 1:  # of equal shapes: computed as one
+        return _stacked(options, jax.tree.map(lambda *leaves: jnp.stack(leaves), *params), sources)
+    runs = [_one(net, options, own, sources) for net, own in zip(options.nets, params, strict=True)]
+    if len(runs) == 1:
+        return runs[0]
+
+    def read(tokens: jax.Array, state: decoding.EnsembleState, lengths: jax.Array) -> decoding.EnsembleState:
+        states = zip(runs, state.states, strict=True)
+        return decoding.EnsembleState(tuple(run.read(tokens, own, lengths) for run, own in states))
+
+    return _Run(
+        decoding.ensemble([run.step for run in runs], average=average),
+        decoding.EnsembleState(tuple(run.state for run in runs)),
+        read,
+        lambda sentences: decoding.ensemble([run.narrow(sentences) for run in runs], average=average),
+    )
+
+
+def _begun(net: Net, options: Options, params: Params, sources: Sources) -> Any:
+    """Returns the context and the state of a model that has encoded the inputs."""
+    model: Any = net.bind(params)
+    memory = model.encode(**sources.inputs)
+    return model.start(memory, beam_size=options.num_hypotheses, length=options.max_length)
+
+
+def _one(net: Net, options: Options, params: Params, sources: Sources) -> _Run:
+    model: Any = net.bind(params)
+    context, state = _begun(net, options, params, sources)
+    step_in = lambda context: lambda tokens, state: model.step(tokens, state, context)
+    read = lambda tokens, state, lengths: model.prefill(tokens, state, context, lengths=lengths)[1]
+    return _Run(step_in(context), state, read, lambda sentences: step_in(context.take(sentences)))
+
+
+def _stacked(options: Options, params: Params, sources: Sources) -> _Run:
+    """Returns the start of models of equal shapes, whose parameters begin with a dimension of models."""
+    net = options.nets[0]
+    contexts, states = jax.vmap(lambda own: _begun(net, options, own, sources))(params)
+
+    def step(given: Any, tokens: jax.Array, state: Any) -> Any:
+        own, context = given
+        model: Any = net.bind(own)
+        return model.step(tokens, state, context)
+
+    def read(tokens: jax.Array, state: decoding.StackedState, lengths: jax.Array) -> decoding.StackedState:
+        prefill = lambda own, context, state: _prefilled(net, own, context, tokens, state, lengths)
+        return decoding.StackedState(jax.vmap(prefill)(params, contexts, state.states))
+
+    def narrow(sentences: jax.Array) -> decoding.Step[Any]:
+        few = jax.vmap(lambda context: context.take(sentences))(contexts)
+        return decoding.stacked_ensemble(step, (params, few), average=options.decode.average)
+
+    together = decoding.stacked_ensemble(step, (params, contexts), average=options.decode.average)
+    return _Run(together, decoding.StackedState(states), read, narrow)
+
+
+def _prefilled(net: Net, params: Params, context: Any, tokens: jax.Array, state: Any, lengths: jax.Array) -> Any:
+    model: Any = net.bind(params)
+    return model.prefill(tokens, state, context, lengths=lengths)[1]
+
+
+def _covering(options: Options, params: Params, sources: Sources) -> _Run:
+    """Returns the start of a model whose steps keep the attention that each position of the input has received."""
+    model: Any = options.nets[0].bind(params)
+    memory = model.encode(**sources.inputs)
+    context, state = model.start(memory, beam_size=options.num_hypotheses, length=options.max_length)
+    valid = jnp.ones(memory.states.shape[:2], bool) if memory.valid is None else memory.valid
+
+    def step_in(context: Any) -> decoding.Step[Any]:
+        def step(tokens: jax.Array, state: decoding.CoverageState[Any]) -> Any:
+            logits, weights, inner = model.attending_step(tokens, state.state, context)
+            return logits, decoding.CoverageState(inner, state.attended + weights)
+
+        return step
+
+    start = decoding.CoverageState.start(state, valid)
+    return _Run(step_in(context), start, None, lambda sentences: step_in(context.take(sentences)))
 
 
 def sampling_transforms(decode: SamplingConfig) -> list[decoding.Transform]:

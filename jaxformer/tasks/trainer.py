@@ -32,8 +32,10 @@ class Trainer(Generic[BatchT]):
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        """Adam and its schedule, for the parameters that are trained."""
+        """Adam and its schedule, for the parameters that are trained; moving averages are moved by their own decay."""
         optimizer = training.make_optimizer(self.config.optimizer, steps=self.config.train.steps)
+        for name, decay in self.network.averages.items():
+            optimizer = training.averaging(optimizer, matching(self.network.net.shapes, [name]), decay=decay)
         return optimizer if self.frozen is None else training.freeze(optimizer, self.frozen)
 
     @functools.cached_property

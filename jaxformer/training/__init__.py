@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jaxformer.training.loop import Result as Result
     from jaxformer.training.loop import fit as fit
     from jaxformer.training.mlflow_hook import MlflowHook as MlflowHook
+    from jaxformer.training.optimizers import averaging as averaging
     from jaxformer.training.optimizers import freeze as freeze
     from jaxformer.training.optimizers import make_optimizer as make_optimizer
     from jaxformer.training.optimizers import make_schedule as make_schedule
@@ -39,7 +40,7 @@ __getattr__ = lazy.members(
         "checkpoint": "CheckpointError Checkpoints save_seconds",
         "hooks": "Hook",
         "loop": "Progress Result fit",
-        "optimizers": "freeze make_optimizer make_schedule",
+        "optimizers": "averaging freeze make_optimizer make_schedule",
         "profile": "Profile",
         "programs": "OutOfMemoryError",
         "recorder": "NonFiniteError Outputs",

@@ -54,6 +54,17 @@ def freeze(optimizer: optax.GradientTransformation, frozen: optax.Params) -> opt
     return optax.chain(optax.masked(optimizer, trained), optax.masked(optax.set_to_zero(), frozen))
 
 
+def averaging(
+    optimizer: optax.GradientTransformation, averages: optax.Params, *, decay: float
+) -> optax.GradientTransformation:
+    """Returns an optimizer that moves the parameters where `averages` is True by ``1 - decay`` times their gradient.
+
+    The gradient of a mean of ``(parameter - x) ** 2 / 2`` makes such a parameter the moving average of x.
+    """
+    others = jax.tree.map(lambda x: not x, averages)
+    return optax.chain(optax.masked(optimizer, others), optax.masked(optax.sgd(1 - decay), averages))
+
+
 def _matrices(params: optax.Params) -> optax.Params:
     """Returns True for kernels and tables, False for biases and norms, stacked or not."""
     return jax.tree_util.tree_map_with_path(

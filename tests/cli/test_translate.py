@@ -14,8 +14,8 @@ from jaxformer.cli.main import main
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
 from jaxformer.tasks import rundir
+from jaxformer.tasks.search import Candidate
 from jaxformer.tasks.translation import DecodeConfig, TranslationConfig, Translator
-from jaxformer.tasks.translation.translator import Candidate
 
 
 class Echo(Translator):

@@ -77,6 +77,22 @@ def test_maps_lie_over_their_images(tmp_path, figures):
     assert len(figures[1].axes) == 1
 
 
+def test_a_sheet_shows_a_picture_once_a_word(tmp_path, figures):
+    """Five words a row beside their picture; the weights of each lie over the whole picture, row by row."""
+    pictures = [np.full((8, 12, 3), 40 * i, np.uint8) for i in (1, 2)]
+    words = [("a", "red", "ball", "and", "a", "box"), ("a", "dog")]
+    captions = [Map(tuple("abcdef"), own, rows(i, len(own), 6)) for i, own in enumerate(words)]
+    plots.caption_sheet(pictures, captions, tmp_path / "sheet.png", grid=(2, 3), titles=["one.png", "two.png"])
+    grid = np.array(figures[0].axes).reshape(3, 6)
+    titles = [[axes.get_title() for axes in row] for row in grid]
+    assert titles == [["one.png", *words[0][:5]], ["", "box", *[""] * 4], ["two.png", *words[1], *[""] * 3]]
+    for axes, weights in ((grid[0, 2], captions[0].weights[1]), (grid[1, 1], captions[0].weights[5])):
+        np.testing.assert_array_equal(axes.images[1].get_array(), weights.reshape(2, 3))
+        assert axes.images[1].get_extent() == [-0.5, 11.5, 7.5, -0.5]
+    assert not grid[1, 0].images
+    np.testing.assert_array_equal(grid[2, 0].images[0].get_array(), pictures[1])
+
+
 def test_dollars_are_no_formula(tmp_path):
     """A formula between dollars would be set in mathematical italics, or fail; the words are drawn as they are."""
     words = ("$x$", "$^$", r"\\$\\frac$")

@@ -209,3 +209,30 @@ def test_flops_of_a_residual_network(attention, widths):
     found = graph.products(net.apply, net.shapes, jnp.zeros((5, 8, 11, 3)))
     assert costs.residual_network_flops(config, 5) == found.flops
     assert costs.residual_network_parameters(config) == count(config, models.ResidualNetwork)
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "transformer"])
+def test_flops_of_a_captioner_are_the_products_of_the_program(kind):
+    """Hard attention takes no mean of the grid."""
+    grid = models.GridConfig(image_size=(6, 11), widths=(4, 6), num_blocks=1)
+    if kind == "recurrent":
+        sizes = {"d_model": 8, "d_hidden": 6, "d_attention": 5, "num_layers": 2}
+        config, model = models.RecurrentCaptionerConfig(image=grid, vocab_size=13, **sizes), models.RecurrentCaptioner
+        hard = dataclasses.replace(config, attention="hard")
+        mean = 2 * 3 * 4 * 18 * 6
+        assert costs.captioner_flops(config, 3, 4) - costs.captioner_flops(hard, 3, 4) == mean
+        assert costs.captioner_computed_flops(config, 3, 4) == 3 * costs.captioner_flops(config, 3, 4)
+    else:
+        sizes = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_layers": 1}
+        config, model = (
+            models.TransformerCaptionerConfig(image=grid, vocab_size=13, **sizes),
+            models.TransformerCaptioner,
+        )
+        pairs = 4 * (4 + 18)
+        assert (
+            costs.captioner_computed_flops(config, 3, 4) == 3 * costs.captioner_flops(config, 3, 4) + 4 * 8 * 3 * pairs
+        )
+    net = pure(model, config)
+    found = graph.products(net.apply, net.shapes, jnp.zeros((3, 6, 11, 3)), jnp.zeros((3, 4), jnp.int32))
+    assert costs.captioner_flops(config, 3, 4) == found.flops
+    assert costs.captioner_parameters(config) == count(config, model)

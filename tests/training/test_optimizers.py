@@ -63,3 +63,19 @@ def test_decay_spares_biases_and_norms():
     assert not updates["bias"].any()
     assert not updates["scale"].any()
     assert not updates["query_bias"].any()
+
+
+def test_a_moving_average_keeps_its_decay_under_clipping_and_any_rate():
+    config = training.OptimizerConfig(clip_norm=0.1, weight_decay=0.5, learning_rate=1.0, warmup_steps=5)
+    params = {"kernel": jnp.ones((2, 2)), "mean": jnp.float32(3.0)}
+    plain = optimizers.make_optimizer(config, steps=10)
+    optimizer = optimizers.averaging(plain, {"kernel": False, "mean": True}, decay=0.9)
+    state, alone = optimizer.init(params), plain.init({"kernel": params["kernel"]})
+    for seen in (8.0, -1.0):
+        gradient = {"kernel": jnp.full((2, 2), 7.0), "mean": params["mean"] - seen}  # of (mean - seen) ** 2 / 2
+        with jax.numpy_dtype_promotion("standard"):
+            updates, state = optimizer.update(gradient, state, params)
+            own, alone = plain.update({"kernel": gradient["kernel"]}, alone, {"kernel": params["kernel"]})
+        assert float(params["mean"] + updates["mean"]) == pytest.approx(0.9 * float(params["mean"]) + 0.1 * seen)
+        assert (updates["kernel"] == own["kernel"]).all()
+        params = jax.tree.map(jnp.add, params, updates)

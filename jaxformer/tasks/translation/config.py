@@ -9,7 +9,7 @@ from jaxformer.config import PLACE, at_least
 from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.files import local_path
 from jaxformer.models.config import EncoderDecoderConfig, Seq2SeqConfig
-from jaxformer.tasks.config import SamplingConfig, TaskConfig
+from jaxformer.tasks.config import SearchConfig, TaskConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,59 +96,30 @@ class LossConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DecodeConfig(SamplingConfig):
+class DecodeConfig(SearchConfig):
     """The search for translations."""
 
-    beam_size: int = 4
-    """Hypotheses kept for each sentence; 1 is greedy search."""
-    length_penalty: float = 1.0
-    """The exponent of the length by which the log-probability of a translation is divided; 0 for no division."""
-    normalization: Literal["tokens", "words", "gnmt"] = "tokens"
-    """The length: all tokens, the tokens before the end, or (5 + tokens) / 6 as in Wu et al. 2016."""
-    coverage_penalty: float = 0.0
-    """The weight of a penalty for source tokens that get little attention (Wu et al. 2016)."""
-    stopping: Literal["first", "now", "limit", "patience"] = "first"
-    """The rule by which the search of a sentence stops; docs/search.md explains the four."""
-    patience: float = 1.0
-    """The search stops after patience * beam_size finished translations, with stopping "patience"."""
-    forced_end: Literal["scored", "free", "never"] = "scored"
-    """The log-probability of an end that the limit forces: its own, or 0; or no end is forced."""
-    sample: bool = False
-    """Draw translations instead of searching for the most probable ones."""
     mbr: int = 0
     """Choose among this many candidates the one that is most like the others (minimum Bayes risk); 0 for none."""
     candidates: Literal["samples", "beam"] = "samples"
     """The candidates of minimum Bayes risk: draws, or the best of the beam."""
     utility: Literal["chrf", "bleu"] = "chrf"
     """The likeness of candidates."""
-    average: Literal["probability", "log"] = "probability"
-    """An ensemble takes the mean of its models' probabilities, or of their logarithms."""
-    batch_size: int = 64
-    """Sentences searched together."""
     max_ratio: float = 2.0
-    """A translation stops at max_ratio * source length + max_extra tokens, its end included."""
+    """A translation stops at max_ratio * source length + max_extra tokens, its end included; and at max_length."""
     max_extra: int = 10
     """See max_ratio."""
-    max_length: int = 0
-    """The most tokens of a translation, whatever its source, its end included; 0 for no further limit."""
     min_ratio: float = 0.0
     """A translation has at least min_ratio * source length tokens before its end."""
-    min_length: int = 0
-    """The fewest tokens of a translation before its end."""
     validation_sentences: int = 0
     """Validation sentences to translate greedily for BLEU at each validation; 0 for none."""
 
+    _drawing: ClassVar[str] = "decode.sample True or decode.mbr"
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, self, "beam_size", "batch_size")
-        at_least(0, self, "length_penalty", "coverage_penalty", "max_ratio", "max_extra", "max_length", "mbr")
-        at_least(0, self, "min_ratio", "min_length", "validation_sentences")
-        if not self.patience > 0:
-            raise ValueError(f"patience must be positive, got {self.patience}")
+        at_least(0, self, "max_ratio", "max_extra", "mbr", "min_ratio", "validation_sentences")
         for needed, said in (
-            (self.temperature > 0, "temperature must be positive, got 0; decode.beam_size 1 is greedy search"),
-            (not self.max_length or self.min_length < self.max_length, "min_length must be below max_length"),
-            (self.patience == 1 or self.stopping == "patience", "patience needs decode.stopping patience"),
             (self.mbr != 1, "mbr must be 0 or at least 2, got 1"),
             (self.candidates == "samples" or self.mbr, "candidates beam needs decode.mbr"),
             (not (self.sample and self.candidates == "beam"), "candidates beam and sample True contradict"),
@@ -156,11 +127,6 @@ class DecodeConfig(SamplingConfig):
                 self.candidates == "samples" or self.mbr <= self.beam_size,
                 f"mbr must be at most beam_size, {self.beam_size}, with candidates beam, got {self.mbr}",
             ),
-            (
-                self.draws or (self.temperature, self.top_k, self.top_p, self.min_p) == (1.0, 0, 1.0, 0.0),
-                "temperature, top_k, top_p and min_p are for draws; add decode.sample True or decode.mbr",
-            ),
-            (not (self.draws and self.coverage_penalty), "coverage_penalty has no meaning for draws"),
         ):
             if not needed:
                 raise ValueError(said)
@@ -169,6 +135,11 @@ class DecodeConfig(SamplingConfig):
     def draws(self) -> bool:
         """True if translations are drawn."""
         return self.sample or (self.mbr > 0 and self.candidates == "samples")
+
+    @property
+    def has_minimum(self) -> bool:
+        """True if there is a least number of tokens."""
+        return bool(self.min_length or self.min_ratio)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

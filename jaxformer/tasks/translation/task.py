@@ -29,10 +29,10 @@ from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks.base import Data, Keep, Network, Say, Task
+from jaxformer.tasks.search import Net
 from jaxformer.tasks.tokenizers import make_run_tokenizer, run_tokenizer
 from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
 from jaxformer.tasks.translation.corpora import Corpora, load_corpora
-from jaxformer.tasks.translation.search import Net
 from jaxformer.tasks.translation.translator import Translator
 from jaxformer.training.progress import Count
 

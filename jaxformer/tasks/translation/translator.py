@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxformer import masks
+from jaxformer import decoding, masks
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.tokenizer import ESCAPE, Tokenizer
 from jaxformer.decoding import Hypotheses
@@ -21,32 +22,15 @@ from jaxformer.inspection import attention_maps
 from jaxformer.inspection.attention_maps import PieceMap
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
-from jaxformer.tasks.search import Scored
+from jaxformer.tasks.search import Candidate, Net, Options, Scored, Sources, candidate, search
 from jaxformer.tasks.translation.config import DecodeConfig
 from jaxformer.tasks.translation.risk import expected_utilities
-from jaxformer.tasks.translation.search import Net, Options, Sources, pair_log_probs, search, static
 
 LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Padded source lengths: one program is compiled for each that occurs."""
 
 LONGEST = 32 * LADDER[-1]
 """Tokens of the longest source of a model that has positions without a limit; a longer one is no sentence."""
-
-_BREAKS = str.maketrans(dict.fromkeys("\0\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029", " "))
-"""Characters that end a line or a column; a model whose tokens are bytes can produce them."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Candidate:
-    """One translation, on one line and without tabs, with the score that ranked it."""
-
-    text: str
-    score: float
-    tokens: tuple[int, ...]
-    log_prob: float = 0.0
-    """The sum of `token_log_probs`."""
-    token_log_probs: tuple[float, ...] = ()
-    """The log-probabilities of `tokens`, and of the end if it was reached; 0 for the tokens of a prefix."""
 
 
 class Member(NamedTuple):
@@ -160,7 +144,7 @@ class Translator:
             source, valid = self._padded([pairs[i][0] for i in indices])
             labels, _ = self._padded([pairs[i][1] for i in indices])
             target = np.concatenate([np.full_like(labels[:, :1], self.tokenizer.special.bos), labels[:, :-1]], 1)
-            found = np.asarray(pair_log_probs(nets, self.decode.average, params, source, valid, target, labels))
+            found = np.asarray(_pair_log_probs(nets, self.decode.average, params, source, valid, target, labels))
             for row, i in enumerate(indices):
                 ids = pairs[i][1]
                 results[i] = Scored(tuple(self.tokenizer.pieces(ids)), tuple(found[row, : len(ids)].tolist()))
@@ -290,20 +274,23 @@ class Translator:
         max_length = min(math.ceil(size * decode.max_ratio) + decode.max_extra, self._max_positions)
         max_length = max(1, min(max_length, decode.max_length or max_length))
         rows = lambda *shape: np.zeros((num_rows, *shape), np.int32)
-        batch = Sources(rows(size) + special.pad, rows(size) > 0, rows() + 1, rows(), rows(width), rows(), rows())
+        tokens, valid = rows(size) + special.pad, rows(size) > 0
+        inputs = {"source": tokens, "source_valid": valid}
+        batch = Sources(inputs, rows() + 1, rows(), rows(width), rows(), rows())
         batch.max_lengths[: len(limits)], batch.numbers[: len(limits)] = limits, numbers
         for row, (ids, words) in enumerate(zip(sources, prefixes, strict=True)):
-            batch.tokens[row, : len(ids)], batch.valid[row, : len(ids)] = ids, True
+            tokens[row, : len(ids)], valid[row, : len(ids)] = ids, True
             batch.prefix[row, : len(words)], batch.prefix_lengths[row] = words, len(words)
             least = max(decode.min_length, math.ceil(decode.min_ratio * len(ids)))
             batch.min_lengths[row] = min(least + 1, limits[row])  # the end included
         batch = batch._replace(prefix=batch.prefix[:, :max_length])
         if self.placement is not None:
             here = self.placement.rows_here(num_rows)
-            batch = self.placement.assemble(Sources(*(x[here] for x in batch)))
+            batch = self.placement.assemble(jax.tree.map(lambda x: x[here], batch))
         nets = (self.net, *(member.net for member in self.others))
         params = (self.params, *(member.params for member in self.others))
-        options = Options(nets, static(decode), special, num_samples if decode.draws else decode.beam_size, max_length)
+        static = dataclasses.replace(decode, seed=0, batch_size=1, validation_sentences=0)  # they change no program
+        options = Options(nets, static, special, num_samples if decode.draws else decode.beam_size, max_length)
         self.programs.add((options, num_rows, size, width))
         return jax.device_get(search(options, self.placement, params, batch, jax.random.key(decode.seed)))
 
@@ -314,7 +301,7 @@ class Translator:
     def _ranked(self, hypotheses: Hypotheses, number: int) -> list[list[Candidate]]:
         """Returns the candidates of the first sentences, best first: by score, or by their expected utility."""
         ranks = range(hypotheses.tokens.shape[1])
-        found = [[self._candidate(hypotheses, row, rank) for rank in ranks] for row in range(number)]
+        found = [[candidate(hypotheses, row, rank, self.tokenizer) for rank in ranks] for row in range(number)]
         if not self.decode.mbr:
             return found
         found = [candidates[: self.decode.mbr] for candidates in found]
@@ -325,14 +312,22 @@ class Translator:
         ]
         return [sorted(candidates, key=lambda c: -c.score) for candidates in scored]
 
-    def _candidate(self, hypotheses: Hypotheses, row: int, rank: int) -> Candidate:
-        length = hypotheses.lengths[row, rank]
-        ids = hypotheses.tokens[row, rank, :length]
-        ids = ids[:-1] if length and ids[-1] == self.tokenizer.special.eos else ids
-        text = self.tokenizer.decode(ids.tolist()).translate(_BREAKS)
-        score, log_prob = float(hypotheses.scores[row, rank]), float(hypotheses.log_probs[row, rank])
-        own = hypotheses.token_log_probs[row, rank, :length].tolist()
-        return Candidate(text, score, tuple(ids.tolist()), log_prob, tuple(own))
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _pair_log_probs(
+    nets: tuple[Net, ...],
+    average: decoding.Average,
+    params: tuple[Params, ...],
+    source: jax.Array,
+    valid: jax.Array,
+    target: jax.Array,
+    labels: jax.Array,
+) -> jax.Array:
+    """Returns the log-probability ``[B, T]`` of each label after the target tokens up to its place."""
+    logits = [net.apply(own, source, target, source_valid=valid) for net, own in zip(nets, params, strict=True)]
+    scores = jnp.stack([x.astype(jnp.float32) for x in logits])
+    mean = jax.nn.log_softmax(decoding.mean_log_probs(scores, average))
+    return jnp.take_along_axis(mean, labels[..., None], 2)[..., 0]
 
 
 @functools.partial(jax.jit, static_argnums=0)

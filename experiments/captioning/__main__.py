@@ -1,0 +1,162 @@
+"""Describes the boxes and towers of NLVR with soft, hard and Transformer attention; the same command resumes.
+
+    python -m experiments.captioning --data-dir data --out runs/captioning
+    python -m experiments.captioning --smoke --out runs/smoke
+
+--data-dir holds nlvr_captions/captions.tsv and images.zip. Captions are checked: the objects of a picture are recovered
+from its pixels, and a small grammar reads the caption. A captioner that has a record is not trained again, and
+--minutes ends the call in time. The smoke version needs no data and its figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import jaxformer
+from experiments import command
+from experiments.captioning import smoke
+from experiments.captioning.boxes import Box, boxes
+from experiments.captioning.corpus import FOLDER, MODELS, configuration, divide, pictures
+from experiments.captioning.measures import best_constant, entropies, grounding, movement, nearest
+from experiments.captioning.report import report
+from jaxformer.config import changed, fingerprint
+from jaxformer.data.captions import captions_of
+from jaxformer.data.image_batches import decode_all
+from jaxformer.data.images import LabeledImages
+from jaxformer.errors import ConfigError
+from jaxformer.evaluation.scores import bleu
+from jaxformer.files import write_text
+from jaxformer.inspection import plots
+from jaxformer.tasks.captioning import TASK, CaptioningConfig, ImageCaptioner
+
+SAVING = 15.0
+"""Seconds before the end of a call at which a training stops."""
+DRAWN = 6
+"""Test pictures whose attention is drawn."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = command.parser("captioning", __doc__, out="the folder of runs, records, pictures and the report")
+    parser.add_argument("--data-dir", type=pathlib.Path, help=f"the folder of {FOLDER}")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="by default all")
+    parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Trains and measures the captioners that have no record, then reports.
+
+    Raises:
+      ConfigError: the data are not named, or `--out` has records of other settings.
+      Stopped: the time was up.
+    """
+    stop = time.monotonic() + 60 * args.minutes if args.minutes else float("inf")
+    if args.data_dir is None and not args.smoke:
+        raise ConfigError(f"--data-dir must name the folder of {FOLDER}")
+    folder = args.out / "data" if args.smoke else args.data_dir / FOLDER
+    if args.smoke:
+        smoke.prepare(folder)
+    divide(folder / "captions.tsv", args.out / "parts")
+    images = str((folder / "images.zip").resolve())
+    found: dict[str, Mapping[str, Any]] = {}
+    try:
+        for model in args.models:
+            changes = smoke.changes(model) if args.smoke else {}
+            config = configuration(model, images, (args.out / "parts").resolve(), changes)
+            if not found:
+                found |= baselines(config)
+            found[model] = record(config, model, args.out, stop)
+    finally:
+        text = report(found)
+        write_text(args.out / "report.md", text)
+        print(text)
+
+
+def baselines(config: CaptioningConfig) -> dict[str, Mapping[str, Any]]:
+    """Returns the figures of the sentences that people wrote, and of captions that need no training."""
+    corpus = TASK.read(config)
+    assert corpus.test is not None
+    shape = (*config.model.image.image_size, config.model.image.num_channels)
+    train, test = (decode_all(part, shape, None, resize="fit") for part in (corpus.train, corpus.test))
+    own, known = (objects(part) for part in (corpus.test, corpus.train))
+    learned = [captions[0] for captions in captions_of(corpus.train)]
+    constant = best_constant(learned, known)
+    said = {
+        "people": [captions[0] for captions in captions_of(corpus.test)],
+        f'always "{constant}"': [constant] * len(own),
+        "nearest neighbor": [learned[i] for i in nearest(test, train)],
+    }
+    return {name: scored(captions, corpus.test, own) for name, captions in said.items()}
+
+
+def objects(images: LabeledImages) -> list[Sequence[Box]]:
+    """Returns the boxes of each picture, recovered from its pixels."""
+    return [boxes(picture) for picture in pictures(images)]
+
+
+def scored(captions: Sequence[str], images: LabeledImages, own: Sequence[Sequence[Box]]) -> dict[str, Any]:
+    """Returns the shares of true captions, in percent, and BLEU."""
+    found = grounding(captions, own)
+    shares = dataclasses.asdict(found) | {"difference": found.difference}
+    figures = {name: 100 * share for name, share in shares.items()}
+    return figures | {"bleu": bleu(captions, captions_of(images)).value, "different": len(set(captions))}
+
+
+def record(config: CaptioningConfig, model: str, out: pathlib.Path, stop: float) -> Mapping[str, Any]:
+    """Returns the record of a captioner, which is trained and measured if it has none.
+
+    Raises:
+      ConfigError: the record is of other settings.
+      Stopped: the time was up.
+    """
+    path, settings = out / "records" / f"{model}.json", fingerprint(config)
+    if not path.exists():
+        began, left = time.monotonic(), stop - time.monotonic() - SAVING
+        print(f"\n{model}", flush=True)
+        minutes = {} if left == float("inf") else {"train": {"minutes": left / 60}}
+        if left <= SAVING or jaxformer.train(changed(config, minutes), out / model).reason != "done":
+            raise command.Stopped(f"the time is up before the end of {model}; the same command goes on from there")
+        seconds = time.monotonic() - began
+        figures = {"settings": settings, **measure(config, model, out), **command.facts(), "seconds": seconds}
+        write_text(path, json.dumps(figures, indent=1) + "\n")
+    found = json.loads(path.read_text())
+    if found["settings"] != settings:
+        raise ConfigError(f"{path} must be a result of these settings, got others; choose another --out")
+    return found
+
+
+def measure(config: CaptioningConfig, model: str, out: pathlib.Path) -> dict[str, Any]:
+    """Returns the figures of a trained captioner on the test, and draws what its words looked at."""
+    captioner = jaxformer.load(out / model)
+    assert isinstance(captioner, ImageCaptioner)
+    corpus = TASK.read(config)
+    assert corpus.test is not None
+    images = decode_all(corpus.test, captioner.shape, None, resize="fit")
+    said = [best[0].text for best in captioner.candidates(images)]
+    maps, grid = captioner.looked(images, said), config.model.image.grid_size
+    chosen = np.linspace(0, len(images) - 1, DRAWN).astype(int)
+    titles = [corpus.test.store.names[corpus.test.indices[i]].rpartition(".")[0] for i in chosen]
+    sheet = [images[i] for i in chosen], [maps[i] for i in chosen], out / f"sheet-{model}.png"
+    plots.caption_sheet(*sheet, grid=grid, titles=titles)
+    lines = zip(corpus.test.indices, said, captions_of(corpus.test), strict=True)
+    table = (f"{corpus.test.store.names[i]}\t{caption}\t{own[0]}\n" for i, caption, own in lines)
+    write_text(out / f"captions-{model}.tsv", "".join(table))
+    return {
+        **scored(said, corpus.test, objects(corpus.test)),
+        "entropies": entropies(maps),
+        "movement": movement(maps, grid),
+        "parameters": TASK.network(config, captioner.tokenizer.vocab_size).num_parameters,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""The pictures and sentences of NLVR as captions, and the configurations of the captioners."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxformer.config import changed
+from jaxformer.data.images import LabeledImages
+from jaxformer.data.sources import read_lines
+from jaxformer.errors import DataError
+from jaxformer.files import write_text
+from jaxformer.models import GridConfig, RecurrentCaptionerConfig, TransformerCaptionerConfig
+from jaxformer.tasks.captioning import CaptioningConfig, DataConfig, DecodeConfig, LossConfig
+from jaxformer.training.config import OptimizerConfig, TrainConfig
+
+FOLDER = "nlvr_captions"
+SIZE = (100, 400)
+"""Height and width of the pictures."""
+HELD_OUT = 0.08
+"""The share of the statements of training, by number, on which captioners are validated."""
+GRID = GridConfig(image_size=(50, 200), widths=(8, 24, 48, 64), num_blocks=1)
+SIZES: dict[str, Any] = {"image": GRID, "grid_positions": True, "d_model": 128, "dropout": 0.2}
+MODELS = {
+    "soft": RecurrentCaptionerConfig(**SIZES),
+    "hard": RecurrentCaptionerConfig(**SIZES, attention="hard"),
+    "transformer": TransformerCaptionerConfig(
+        **SIZES, num_heads=4, d_ff=384, num_layers=2, norm_position="pre", positions="sinusoidal"
+    ),
+}
+"""The shapes of the captioners: soft attention, hard attention, and a Transformer decoder."""
+
+
+def divide(table: pathlib.Path, out: pathlib.Path) -> None:
+    """Writes train.tsv, validation.tsv and test.tsv: the name of a picture and its sentence.
+
+    The table has a header and the columns split, image and sentence. A statement number is the first number in the name
+    of a picture; all pictures of one are in one part.
+
+    Raises:
+      DataError: a line has other columns or another split.
+    """
+    parts: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
+    for number, line in enumerate(read_lines(table)[1:], 2):
+        split, *cells = line.split("\t")
+        if len(cells) != 2 or split not in ("train", "test"):
+            raise DataError(f"{table}, line {number}: there must be a split, train or test, an image and a sentence")
+        _, statement, *_ = cells[0].split("-")
+        drawn = int.from_bytes(hashlib.sha256(statement.encode()).digest()[:4]) / 2**32
+        parts["validation" if split == "train" and drawn < HELD_OUT else split].append("\t".join(cells))
+    for name, lines in parts.items():
+        write_text(out / f"{name}.tsv", "".join(f"{line}\n" for line in lines))
+
+
+def configuration(model: str, images: str, folder: pathlib.Path, changes: Mapping[str, Any]) -> CaptioningConfig:
+    """Returns the configuration of a captioner; `folder` has the result of `divide`."""
+    files = {part: str(folder / f"{part}.tsv") for part in ("train", "validation", "test")}
+    config = CaptioningConfig(
+        name=f"captions-{model}",
+        model=MODELS[model],
+        data=DataConfig(**files, images=images, resize="fit", shift=2, vocab_size=600, max_length=32),
+        loss=LossConfig(doubly_stochastic=0.01 if model == "soft" else 0.0),
+        optimizer=OptimizerConfig(
+            learning_rate=2e-3, schedule="cosine", warmup_steps=100, b2=0.99, weight_decay=0.01, clip_norm=1.0
+        ),
+        train=TrainConfig(steps=1500, validate_every=100, checkpoint_every=100, keep_last=2),
+        decode=DecodeConfig(beam_size=4, max_length=32, validation_images=100),
+    )
+    return changed(config, changes)
+
+
+def pictures(images: LabeledImages) -> list[np.ndarray]:
+    """Returns the pixels of pictures at their own size, uint8 ``[100, 400, 3]``.
+
+    Raises:
+      DataError: a picture has another size.
+    """
+    found = []
+    with images.store.reading() as read:
+        for number, i in enumerate(images.indices):
+            pixels = np.asarray(read(i).convert("RGB"))
+            if pixels.shape != (*SIZE, 3):
+                raise DataError(f"{images.place(number)} must have {SIZE[0]} x {SIZE[1]} pixels, got {pixels.shape}")
+            found.append(pixels)
+    return found

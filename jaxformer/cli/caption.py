@@ -1,0 +1,116 @@
+"""``jaxformer caption``."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from jaxformer.cli.paths import output_file, picture, sentence
+from jaxformer.cli.predictors import SETTINGS, add_run_options, add_search_options, configured, load, split_settings
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jaxformer.tasks.captioning import ImageCaptioner
+    from jaxformer.tasks.search import Candidate
+
+EXAMPLES = """examples:
+  jaxformer caption runs/boxes one.png two.png
+  jaxformer caption runs/boxes one.png --n-best 3 --scores
+  jaxformer caption runs/boxes one.png --picture sheet.png
+  jaxformer caption runs/boxes --file names.txt --out captions.txt
+
+An image of another size than the model's is scaled until it covers the size, and cut around its middle. --picture draws
+each image once for each word of its best caption, with what that word looked at laid over it. Attention shows where a
+model looked, not why.
+"""
+
+SHORT = (
+    "--sample",
+    "--temperature",
+    "--top-k",
+    "--top-p",
+    "--min-p",
+    "--seed",
+    "--beam-size",
+    "--min-length",
+    "--no-repeat",
+)
+
+MOST = 16
+"""The most images of one picture."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints the captions of images whose names are arguments, or the lines of a file."""
+    parser = argparse.ArgumentParser(
+        prog="jaxformer caption",
+        usage="jaxformer caption RUN [IMAGE ...] [options] [--decode.NAME VALUE ...]",
+        description="Describes images.",
+        epilog=SETTINGS + EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_run_options(parser)
+    parser.add_argument("images", nargs="*", type=sentence, metavar="IMAGE", help="names of image files")
+    parser.add_argument("--file", type=pathlib.Path, help="a file of names of images, one a line")
+    parser.add_argument("--out", type=output_file, help="the file to write captions to, instead of printing them")
+    parser.add_argument("--picture", type=picture, help="a picture (.png, .svg or .pdf) of what each word looked at")
+    add_search_options(parser, *SHORT)
+    rest, settings = split_settings(arguments, SHORT)
+    options = parser.parse_intermixed_args(rest)
+    if bool(options.images) == bool(options.file):
+        parser.error("give the names of images, or --file")
+    config = configured(options, settings)
+    from jaxformer.cli import runtime
+    from jaxformer.data.sources import read_lines
+    from jaxformer.files import write_text
+    from jaxformer.tasks.captioning import ImageCaptioner
+    from jaxformer.training.progress import Count, print_line
+
+    captioner = load(options, config, "caption")
+    assert isinstance(captioner, ImageCaptioner)
+    names = options.images or read_lines(options.file)
+    images = _read(captioner, names)
+    say = functools.partial(print_line, runtime.console())
+    found = captioner.candidates(images, n_best=options.n_best, progress=Count(len(names), "images", say))
+    if options.picture and names:
+        _draw(captioner, images[:MOST], [best[0].text for best in found[:MOST]], names[:MOST], options.picture)
+    lines = [line for number, name in enumerate(names) for line in _lines(number + 1, name, found[number], options)]
+    if options.out:
+        write_text(options.out, "".join(f"{line}\n" for line in lines))
+        return 0
+    for line in lines:
+        print(line, flush=True)
+    return 0
+
+
+def _read(captioner: ImageCaptioner, names: Sequence[str]) -> np.ndarray:
+    import numpy as np
+
+    return np.stack([captioner.read(name) for name in names]) if names else np.zeros((0, *captioner.shape), np.uint8)
+
+
+def _draw(
+    captioner: ImageCaptioner, images: np.ndarray, captions: Sequence[str], names: Sequence[str], path: pathlib.Path
+) -> None:
+    from jaxformer.inspection import plots
+
+    titles = [pathlib.Path(name).name for name in names]
+    maps = captioner.looked(images, captions)
+    plots.caption_sheet(list(images), maps, path, grid=captioner.net.config.image.grid_size, titles=titles)
+
+
+def _lines(number: int, name: str, best: Sequence[Candidate], options: argparse.Namespace) -> Iterator[str]:
+    """Yields the lines to print for an image."""
+    if options.json:
+        shown = [{"text": c.text, "score": c.score, "log_prob": c.log_prob} for c in best]
+        yield json.dumps({"number": number, "image": name, "captions": shown}, ensure_ascii=False)
+        return
+    for candidate in best:
+        first = [str(number)] if options.n_best > 1 else []
+        first += [f"{candidate.score:.4f}"] if options.n_best > 1 or options.scores else []
+        yield "\t".join([*first, candidate.text])

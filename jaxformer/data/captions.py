@@ -1,0 +1,159 @@
+"""Images with captions: read from tables and JSON files, and batches of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic
+
+import jax
+import numpy as np
+
+from jaxformer.data.batch import ArrayT, Rows, shifted
+from jaxformer.data.batch_plan import BatchPlan
+from jaxformer.data.image_batches import Augmentation
+from jaxformer.data.images import ImageStore, LabeledImages
+from jaxformer.data.sources import read_lines, read_utf8
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.errors import DataError
+
+
+def read_captions(
+    path: str | os.PathLike[str], store: ImageStore, *, columns: tuple[int, int] = (0, 1)
+) -> LabeledImages:
+    """Reads captions; an image may have several. The label of each image is its captions, one a line.
+
+    A file whose name ends in ``.json`` holds an object ``{name: caption or list of captions}``, or the lists "images"
+    (with "id" and "file_name") and "annotations" (with "image_id" and "caption"), as in MS COCO. Any other file is a
+    table with tabs between columns; blank lines are skipped.
+
+    Args:
+      store: the images; the names in the file are those below the store.
+      columns: those of the image and of the caption, counted from 0.
+
+    Raises:
+      DataError: the file is missing, not UTF-8, no JSON, or without a caption; a line has too few columns; a caption is
+        empty; or an image is missing. The message has the file and the line or entry.
+    """
+    pairs = _from_json(path) if str(path).endswith(".json") else _from_table(path, columns)
+    numbers, found = {name: i for i, name in enumerate(store.names)}, {}
+    for place, name, caption in pairs:
+        if not isinstance(name, str) or name not in numbers:
+            raise DataError(f"{place}: {store.place} has no image {name!r}")
+        if not isinstance(caption, str) or not caption.strip():
+            raise DataError(f"{place}: the caption of {name} must be a text, got {caption!r}")
+        found.setdefault(numbers[name], []).append(" ".join(caption.split()))
+    if not found:
+        raise DataError(f"{path} holds no caption")
+    return LabeledImages(store, tuple(found), tuple("\n".join(captions) for captions in found.values()))
+
+
+def captions_of(images: LabeledImages) -> list[tuple[str, ...]]:
+    """Returns the captions of each image."""
+    return [tuple(label.split("\n")) for label in images.labels]
+
+
+def _from_table(path: str | os.PathLike[str], columns: tuple[int, int]) -> Iterator[tuple[str, str, str]]:
+    """Yields the place, the name of an image and a caption."""
+    for line, text in enumerate(read_lines(path), 1):
+        if not text.strip():
+            continue
+        cells = text.split("\t")
+        if len(cells) <= max(columns):
+            raise DataError(
+                f"{path}, line {line}: {len(cells)} column(s), but the image is in column {columns[0]} and the caption "
+                f"in column {columns[1]}, counted from 0; see --data.columns"
+            )
+        yield f"{path}, line {line}", cells[columns[0]].strip(), cells[columns[1]]
+
+
+def _from_json(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any, Any]]:
+    """Yields the place, the name of an image and a caption, which may be of any type."""
+    try:
+        data = json.loads(read_utf8(path))
+    except ValueError as error:
+        line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise DataError(f"{path}{line}: no JSON: {error}") from error
+    if not isinstance(data, Mapping):
+        raise DataError(f"{path} must hold an object of names and captions, or of images and annotations")
+    if not {"images", "annotations"} <= set(data):
+        for name, captions in data.items():
+            for caption in captions if isinstance(captions, list) else [captions]:
+                yield f"{path}, {name!r}", name, caption
+        return
+    names, entry = {}, "an object"
+    try:
+        for number, image in enumerate(data["images"], 1):
+            entry = f"image {number}"
+            names[image["id"]] = image["file_name"]
+        for number, annotation in enumerate(data["annotations"], 1):
+            entry = f"annotation {number}"
+            yield f"{path}, {entry}", names.get(annotation["image_id"], annotation["image_id"]), annotation["caption"]
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{path}, {entry}: there must be id and file_name, or image_id and caption") from error
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CaptionBatch(Generic[ArrayT]):
+    """B images with a caption each, padded on the right; `labels` are `tokens` shifted by one position."""
+
+    images: ArrayT  # uint8 [B, h, w, C]
+    tokens: ArrayT  # int32 [B, T], begins with bos
+    labels: ArrayT  # int32 [B, T], ends with eos
+    valid: ArrayT  # Bool [B, T], True where a token is real; a row without tokens fills up the batch
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlannedCaptions:
+    """Decoded images with tokenized captions, the plan of their batches, and random moves of the images.
+
+    Batch i is a pure function of these, the seed of the plan and i.
+    """
+
+    images: np.ndarray  # uint8 [N, h, w, C]
+    owners: np.ndarray  # int [M]: the image of each caption
+    captions: Sequence[np.ndarray]  # M sequences of token ids, without bos and eos
+    special: SpecialTokens
+    plan: BatchPlan
+    augmentation: Augmentation | None = None
+
+    def batch(self, step: int, *, rows: Rows | None = None) -> CaptionBatch[np.ndarray]:
+        """Makes batch number `step`; `rows` are those to make, by default all."""
+        (num_rows, _, length), members, epoch = self.plan.batch(step)
+        wanted = rows(num_rows) if rows else np.arange(num_rows)
+        chosen = members[wanted[wanted < len(members)]]
+        images = np.zeros((len(wanted), *self.images.shape[1:]), np.uint8)
+        taken = self.images[self.owners[chosen]]
+        if self.augmentation not in (None, Augmentation()):
+            taken = self.augmentation(taken, self._draws(epoch)[chosen])
+        images[: len(chosen)] = taken
+        shape = len(wanted), length
+        return CaptionBatch(images, *shifted([self.captions[i] for i in chosen], shape, self.special))
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - two epochs, and these captions live as long as a run
+    def _draws(self, epoch: int) -> np.ndarray:
+        """Returns the numbers of an epoch, ``[M, 6]``; those of a caption depend on no other caption."""
+        return np.random.default_rng((self.plan.seed, epoch, 3)).random((len(self.owners), 6))
+
+
+def caption_plan(
+    lengths: np.ndarray, batch_size: int, *, max_length: int, seed: int = 0, shuffle: bool = True
+) -> BatchPlan:
+    """Plans batches of `batch_size` captions, all as long as the longest one of at most `max_length` tokens.
+
+    Args:
+      lengths: the tokens of each caption, eos not counted.
+      max_length: captions longer than this, eos included, are skipped.
+
+    Raises:
+      DataError: every caption is longer.
+    """
+    kept = lengths < max_length
+    if not kept.any():
+        raise DataError(f"none of {len(lengths):,} captions has at most {max_length} tokens; raise data.max_length")
+    longest = int(lengths[kept].max()) + 1
+    return BatchPlan(((batch_size, longest, longest),), (np.flatnonzero(kept),), np.flatnonzero(~kept), seed, shuffle)

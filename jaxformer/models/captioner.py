@@ -1,0 +1,286 @@
+"""Captioners: sentences about images, by attention to the grid of a convolutional network."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Collection
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxformer import functional, sharding
+from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
+from jaxformer.models.config import DecoderConfig, LanguageModelConfig
+from jaxformer.models.decoder import Context, DecoderState, make_decoder
+from jaxformer.models.encoder import Memory
+from jaxformer.models.recurrent_decoder import CapturedWeights, RecurrentContext, RecurrentDecoder
+from jaxformer.models.recurrent_decoder import RecurrentDecoderState as RecurrentState
+from jaxformer.models.residual_network import FeatureGrid
+from jaxformer.models.transformer import select
+from jaxformer.modules import (
+    Alignment,
+    AttentionFunction,
+    CapturedAttention,
+    Embedding,
+    Embeddings,
+    LearnedPositions,
+    Linear,
+    RecurrentStack,
+)
+
+
+class Captioner(nnx.Module):
+    """The parts that captioners share: the memory of an image, and the steps of a search."""
+
+    decoder: Any
+
+    def __init__(
+        self,
+        config: RecurrentCaptionerConfig | TransformerCaptionerConfig,
+        *,
+        attention: AttentionFunction = functional.attention,
+        rngs: nnx.Rngs,
+    ):
+        if config.vocab_size < 1:
+            raise ValueError(f"vocab_size must be at least 1, got {config.vocab_size}")
+        image, (height, width) = config.image, config.image.grid_size
+        self.grid = FeatureGrid(image, dtype=config.compute_dtype, attention=attention, rngs=rngs)
+        table = LearnedPositions(height * width, image.widths[-1], rngs=rngs) if config.grid_positions else None
+        self.positions = table
+        self.shape = *image.image_size, image.num_channels
+
+    def encode(self, images: Float[Array, "B h w C"]) -> Memory:
+        """Returns the memory of images: the features of each position of the grid, row by row.
+
+        Raises:
+          ValueError: the images have another size.
+        """
+        if images.shape[1:] != self.shape:
+            raise ValueError(f"images must be [B, height, width, channels] = [B, {self.shape}], got {images.shape}")
+        with jax.named_scope("image"):
+            x = self.grid.features(images)
+            x = x.reshape(x.shape[0], -1, x.shape[-1])
+            if self.positions is not None:
+                x = x + self.positions(jnp.arange(x.shape[1])[None], x.shape[1]).astype(x.dtype)
+        return Memory(x, None)
+
+    def step(self, tokens: Int[Array, "B K"], state: Any, context: Any) -> tuple[Float[Array, "B K V"], Any]:
+        """Returns the logits after one more token of each hypothesis: that row of the teacher-forced logits."""
+        return self.decoder.prefill(tokens[..., None], state, context)
+
+    def attending_step(
+        self, tokens: Int[Array, "B K"], state: Any, context: Any
+    ) -> tuple[Float[Array, "B K V"], Float[Array, "B K S"], Any]:
+        """Returns the logits, the attention to the grid and the state: see the decoder's method of this name."""
+        return self.decoder.attending_step(tokens, state, context)
+
+    def prefill(
+        self, tokens: Int[Array, "B K T"], state: Any, context: Any, *, lengths: Int[Array, "B K"] | None = None
+    ) -> tuple[Float[Array, "B K V"], Any]:
+        """Returns the logits after T more tokens of each hypothesis, as T times `step`: see the decoder."""
+        return self.decoder.prefill(tokens, state, context, lengths=lengths)
+
+
+class TransformerCaptioner(Captioner):
+    """``images, tokens -> logits`` by a Transformer decoder; use it through ``pure(TransformerCaptioner, config)``."""
+
+    def __init__(
+        self,
+        config: TransformerCaptionerConfig,
+        *,
+        attention: AttentionFunction = functional.attention,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(config, attention=attention, rngs=rngs)
+        shape = {field.name: getattr(config, field.name) for field in dataclasses.fields(LanguageModelConfig)}
+        memory_dim = config.image.widths[-1]
+        self.decoder = make_decoder(DecoderConfig(**shape, memory_dim=memory_dim), attention=attention, rngs=rngs)
+
+    def __call__(
+        self,
+        images: Float[Array, "B h w C"],
+        tokens: Int[Array, "B T"],
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+        key: jax.Array | None = None,
+    ) -> Float[Array, "B T V"]:
+        """Returns teacher-forced logits, float32: row t scores the token after ``tokens[:, :t + 1]``.
+
+        Args:
+          valid: True where a token is real; default: everywhere.
+          key: the key of dropout; None means no dropout.
+        """
+        return self.decoder(tokens, self.encode(images), valid=valid, key=key)
+
+    def cross_entropy(
+        self,
+        images: Float[Array, "B h w C"],
+        tokens: Int[Array, "B T"],
+        labels: Int[Array, "B T"],
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+        smoothing: float = 0.0,
+        key: jax.Array | None = None,
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Returns the loss of the teacher-forced logits, (sum, count); see `Decoder.cross_entropy`."""
+        given = {"valid": valid, "smoothing": smoothing, "key": key}
+        return self.decoder.cross_entropy(tokens, labels, self.encode(images), **given)
+
+    def captured(
+        self, images: Float[Array, "B h w C"], tokens: Int[Array, "B T"], names: Collection[str] = ("decoder.cross",)
+    ) -> dict[str, CapturedAttention]:
+        """Returns the arguments of the named attentions in every layer: "decoder.self", "decoder.cross"."""
+        intermediates = self.decoder.captured(tokens, self.encode(images))
+        return select({f"decoder.{name}": attention for name, attention in intermediates.items()}, names)
+
+    def start(self, memory: Memory, *, beam_size: int, length: int) -> tuple[Context, DecoderState]:
+        """Prepares to decode `length` positions with `beam_size` hypotheses of each image."""
+        return self.decoder.start(memory, batch_size=memory.states.shape[0], beam_size=beam_size, length=length)
+
+
+class RecurrentCaptioner(Captioner):
+    r"""``images, tokens -> logits`` as in Show, Attend and Tell; use it through ``pure(RecurrentCaptioner, config)``.
+
+    The first states of the LSTM are learned maps of the mean feature, :math:`c_0, h_0 = \tanh(W \bar a + b)`. Each step
+    attends to the grid by additive attention from the last state, and reads :math:`[y_{t-1}; z_t]`; its output is
+    :math:`\tanh(W_o [h_t; z_t])` and its logits are those of `Seq2Seq` (Xu et al. 2015, 3.1). With soft attention,
+    :math:`z_t` is the mean of the grid by the weights of attention; with hard attention it is the feature of one
+    position, which is drawn from them in training, and otherwise is the most probable one.
+    """
+
+    def __init__(
+        self,
+        config: RecurrentCaptionerConfig,
+        *,
+        attention: AttentionFunction = functional.attention,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(config, attention=attention, rngs=rngs)
+        d_model, d_hidden, d_memory = config.d_model, config.hidden_size, config.image.widths[-1]
+        layers = {"cell": config.cell, "dropout": config.dropout, "state_dropout": config.state_dropout}
+        num_leaves = config.num_layers * (2 if config.cell == "lstm" else 1)
+        linear = functools.partial(Linear, bias=False, rngs=rngs)
+        untied = None if config.tie_embeddings else linear(d_model, config.vocab_size, axes=("model", "vocab"))
+        tokens = Embedding(config.vocab_size, d_model, rngs=rngs)
+        self.decoder = RecurrentDecoder(
+            Embeddings(tokens, dropout=config.dropout, dtype=config.compute_dtype),
+            RecurrentStack(d_model + d_memory, d_hidden, config.num_layers, **layers, rngs=rngs),
+            Linear(d_memory, num_leaves * d_hidden, axes=("model", "hidden"), rngs=rngs),
+            linear(d_hidden + d_memory, d_model, axes=("hidden", "model")),
+            alignment=Alignment(d_hidden, d_memory, config.d_attention or d_hidden, rngs=rngs),
+            output=untied,
+            feed="context",
+            summary=_mean_feature,
+            hard=config.attention == "hard",
+            dropout=config.dropout,
+        )
+        # The moving average of the log-probability of a token, which only `reinforced_cross_entropy` reads.
+        self.baseline = nnx.Param(jnp.zeros(()), axes=()) if config.attention == "hard" else None
+
+    def __call__(
+        self,
+        images: Float[Array, "B h w C"],
+        tokens: Int[Array, "B T"],
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+        key: jax.Array | None = None,
+        noise: Float[Array, "B T S"] | None = None,
+    ) -> Float[Array, "B T V"]:
+        """Returns teacher-forced logits, float32: row t scores the token after ``tokens[:, :t + 1]``.
+
+        Args:
+          valid: True where a token is real; default: everywhere.
+          key: the key of dropout; None means no dropout.
+          noise: of hard attention, see `functional.pick_position`; None for the most probable positions.
+        """
+        outputs, _ = self.decoder(tokens, self.encode(images), valid=valid, key=key, noise=noise)
+        return self.decoder.logits(outputs)
+
+    def cross_entropy(
+        self,
+        images: Float[Array, "B h w C"],
+        tokens: Int[Array, "B T"],
+        labels: Int[Array, "B T"],
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+        smoothing: float = 0.0,
+        doubly_stochastic: float = 0.0,
+        key: jax.Array | None = None,
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Returns the loss of the teacher-forced logits, (sum, count): see `EncoderDecoder.cross_entropy`.
+
+        Args:
+          doubly_stochastic: the weight of `functional.doubly_stochastic_penalty`, one term for each image.
+        """
+        embeddings, output = self.decoder.embeddings, self.decoder.output
+        copies = embeddings.tokens.copies(tokens.shape[0], dtype=embeddings.dtype)
+        x, weights = self.decoder(tokens, self.encode(images), valid=valid, key=key, copies=copies)
+        table = copies if output is None else output.kernel[...].T
+        with jax.named_scope("loss"):
+            total, count = sharding.linear_cross_entropy(x, table, labels, where=valid, smoothing=smoothing)
+            if doubly_stochastic:
+                total += doubly_stochastic * functional.doubly_stochastic_penalty(weights, where=valid)
+        return total, count
+
+    def reinforced_cross_entropy(
+        self,
+        images: Float[Array, "B h w C"],
+        tokens: Int[Array, "B T"],
+        labels: Int[Array, "B T"],
+        noise: Float[Array, "B T S"],
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+        smoothing: float = 0.0,
+        entropy: float = 0.0,
+        key: jax.Array | None = None,
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        r"""Returns the loss with the positions that `noise` draws, (sum, count), for hard attention.
+
+        With Gumbel noise, the expected gradient is that of :math:`-E[\log p(y \mid s)]`, the bound of Xu et al. 2015,
+        4.1, over the draws s: besides the gradient of the log-probability of the tokens it has that of
+        `functional.reinforce`, whose baseline is the parameter of this name. Its own gradient is that of a square,
+        so that plain descent at a rate of 0.1 makes it the moving average of the log-probability of a token, with a
+        decay of 0.9. Neither of the two changes the value.
+
+        Args:
+          noise: see `functional.pick_position`.
+          entropy: the weight of the entropy H of the weights of each step.
+
+        Raises:
+          ValueError: the attention is soft.
+        """
+        if self.baseline is None:
+            raise ValueError("reinforced_cross_entropy needs a model with attention hard, got soft")
+        x, weights = self.decoder(tokens, self.encode(images), valid=valid, key=key, noise=noise)
+        logits = self.decoder.logits(x)
+        with jax.named_scope("loss"):
+            total, count = functional.cross_entropy(logits, labels, where=valid, smoothing=smoothing)
+            rewards = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], 2)[..., 0]
+            rewards, baseline = jax.lax.stop_gradient(rewards), self.baseline[...]
+            chosen = functional.pick_position(weights, noise)[..., None]
+            log_probs = jnp.log(jnp.take_along_axis(weights, chosen, 2)[..., 0])
+            estimate = functional.reinforce(log_probs, rewards, baseline=baseline, where=valid)
+            real = jnp.ones(labels.shape, bool) if valid is None else valid
+            estimate += jnp.where(real, jnp.square(rewards - baseline) / 2, 0.0).sum()
+            spread = jnp.where(real, functional.weights_entropy(weights), 0.0).sum()
+            return total + estimate - jax.lax.stop_gradient(estimate) - entropy * spread, count
+
+    def captured(
+        self, images: Float[Array, "B h w C"], tokens: Int[Array, "B T"], names: Collection[str] = ("decoder.cross",)
+    ) -> dict[str, CapturedWeights]:
+        """Returns the weights of the attention to the grid, "decoder.cross", as of one layer with one head."""
+        _, weights = self.decoder(tokens, self.encode(images))
+        return select({"decoder.cross": CapturedWeights(weights[None, :, None])}, names)
+
+    def start(self, memory: Memory, *, beam_size: int, length: int) -> tuple[RecurrentContext, RecurrentState]:
+        """Prepares to decode with `beam_size` hypotheses of each image; any `length` is possible."""
+        del length
+        return self.decoder.start(memory, beam_size=beam_size)
+
+
+def _mean_feature(memory: Memory) -> Float[Array, "B C"]:
+    return memory.states.mean(1)

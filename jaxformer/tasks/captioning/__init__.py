@@ -1,0 +1,20 @@
+"""Captioning: sentences about images, by a decoder that attends to the grid of a convolutional network.
+
+The settings are light; the task and the captioner are imported when they are asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jaxformer import lazy
+from jaxformer.tasks.captioning.config import CaptioningConfig as CaptioningConfig
+from jaxformer.tasks.captioning.config import DataConfig as DataConfig
+from jaxformer.tasks.captioning.config import DecodeConfig as DecodeConfig
+from jaxformer.tasks.captioning.config import LossConfig as LossConfig
+
+if TYPE_CHECKING:
+    from jaxformer.tasks.captioning.predictor import ImageCaptioner as ImageCaptioner
+    from jaxformer.tasks.captioning.task import TASK as TASK
+
+__getattr__ = lazy.members(__name__, {"task": "TASK", "predictor": "ImageCaptioner", "presets": ""})

@@ -1,0 +1,122 @@
+"""The settings of captioning. Importing them imports no JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, Literal
+
+from jaxformer.config import PLACE, at_least
+from jaxformer.data.special_tokens import MIN_SUBWORDS
+from jaxformer.errors import ConfigError
+from jaxformer.files import local_path
+from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
+from jaxformer.tasks.config import SearchConfig, TaskConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Images and captions, their tokens and their batches."""
+
+    train: str = ""
+    """The training captions: a table with the name of an image and a caption in each line, or JSON (an object of names
+    and captions, or the images and annotations of MS COCO). An image may have several captions."""
+    images: str = ""
+    """Their images: a folder, a zip archive, or a folder in one (my.zip/train)."""
+    validation: str = ""
+    """Captions to validate on; by default, `held_out` of the training images are set aside with theirs."""
+    validation_images: str = ""
+    """Their images; by default those of training."""
+    test: str = ""
+    """Captions to score at the end."""
+    test_images: str = ""
+    """Their images; by default those of training."""
+    columns: tuple[int, int] = (0, 1)
+    """Columns of a table, counted from 0: the image and its caption."""
+    held_out: float = 0.1
+    """The share of the training images set aside for validation if none are named; equal images stay together."""
+    resize: Literal["refuse", "fit"] = "refuse"
+    """The treatment of images of another size than the model's: an error, or scaled and cut around their middle."""
+    shift: int = 0
+    """The most pixels by which a training image moves in each direction, at random in each epoch."""
+    batch_size: int = 64
+    """Captions a batch, each with its image."""
+    max_length: int = 50
+    """Longer captions, in tokens with their end, are left out of training, counted and reported."""
+    vocab_size: int = 2000
+    """Subword pieces."""
+    tokenizer: Literal["unigram", "bpe", "characters"] = "unigram"
+    """The algorithm by which sentencepiece segments words; or characters."""
+    directory: str = dataclasses.field(default="", metadata=PLACE)
+    """Relative paths start here; default: the working directory, and for files that are not in it the environment's
+    JAXFORMER_DATA."""
+    cache: str = dataclasses.field(default="", metadata=PLACE)
+    """The folder of decoded images, by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
+
+    def __post_init__(self) -> None:
+        local_path(self.cache)
+        at_least(1, self, "batch_size")
+        at_least(2, self, "max_length")
+        at_least(0, self, "shift")
+        at_least(MIN_SUBWORDS, self, "vocab_size")
+        if min(self.columns) < 0:
+            raise ConfigError(f"columns must be at least 0, got {self.columns}")
+        if not 0 < self.held_out < 1:
+            raise ConfigError(f"held_out must be more than 0 and less than 1, got {self.held_out}")
+        for part in ("validation", "test"):
+            if getattr(self, f"{part}_images") and not getattr(self, part):
+                raise ConfigError(f"{part}_images is {getattr(self, f'{part}_images')}, but {part} names no captions")
+
+
+@dataclasses.dataclass(frozen=True)
+class LossConfig:
+    """The training objective: cross entropy of the next token, and what attention is asked for."""
+
+    label_smoothing: float = 0.0
+    """Weight of the uniform distribution in the training targets."""
+    doubly_stochastic: float = 0.0
+    """Weight of the squared difference of 1 and the attention that each position gets over a caption; soft attention of
+    a recurrent decoder alone. Xu et al. 2015 take 1."""
+    entropy: float = 0.01
+    """Weight of the entropy of hard attention in each step, which training raises."""
+    baseline_decay: float = 0.9
+    """Decay of the moving average of a token's log-probability, the baseline of hard attention."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "label_smoothing", "doubly_stochastic", "entropy", "baseline_decay")
+        if self.label_smoothing >= 1:
+            raise ConfigError(f"label_smoothing must be less than 1, got {self.label_smoothing}")
+        if self.baseline_decay >= 1:
+            raise ConfigError(f"baseline_decay must be less than 1, got {self.baseline_decay}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodeConfig(SearchConfig):
+    """The search for captions."""
+
+    max_length: int = 50
+    """The most tokens of a caption, its end included."""
+    validation_images: int = 0
+    """Validation images to describe greedily for BLEU at each validation; 0 for none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, self, "max_length")
+        at_least(0, self, "validation_images")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CaptioningConfig(TaskConfig):
+    """A complete experiment of captioning."""
+
+    task: ClassVar[str] = "captioning"
+
+    name: str = "captioning"
+    """The run's name in logs and pictures."""
+    model: RecurrentCaptionerConfig | TransformerCaptionerConfig = RecurrentCaptionerConfig()
+    """The network, which has the size of the images: a recurrent decoder, or a Transformer."""
+    data: DataConfig = DataConfig()
+    """Images and captions."""
+    loss: LossConfig = LossConfig()
+    """The training objective."""
+    decode: DecodeConfig = DecodeConfig()
+    """Search."""

@@ -1,0 +1,166 @@
+"""A trained captioner with its tokenizer and its search: images in, sentences out, and what each word looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.data.images import decode, pixels, read_file
+from jaxformer.data.segmentation import SPACE
+from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.errors import ConfigError
+from jaxformer.inspection.attention_maps import Map, PieceMap, by_word, select
+from jaxformer.models import RecurrentCaptioner, RecurrentCaptionerConfig, TransformerCaptioner
+from jaxformer.models import TransformerCaptionerConfig as TransformerConfig
+from jaxformer.modules.pure import Params, Pure
+from jaxformer.sharding import Placement
+from jaxformer.tasks.captioning.config import DecodeConfig
+from jaxformer.tasks.search import Candidate, Options, Sources, candidate, search
+from jaxformer.tasks.vision.predictor import normalized
+
+CaptionNet = Pure[RecurrentCaptioner, RecurrentCaptionerConfig] | Pure[TransformerCaptioner, TransformerConfig]
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageCaptioner:
+    """A captioner and its parameters, with everything needed to describe images."""
+
+    net: CaptionNet
+    params: Params
+    tokenizer: Tokenizer
+    decode: DecodeConfig = DecodeConfig()
+    placement: Placement | None = None
+    """The mesh whose devices share the images; None means one device."""
+    steps: tuple[int, ...] = ()
+    """The training steps whose parameters these are; several if they were averaged."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The height, width and channels of the images."""
+        image = self.net.config.image
+        return *image.image_size, image.num_channels
+
+    def read(self, path: str | os.PathLike[str]) -> np.ndarray:
+        """Reads an image, uint8 ``[h, w, C]``; one of another size is scaled until it covers the size, and cut.
+
+        Raises:
+          DataError: the file is missing or holds no image.
+        """
+        place = os.fspath(path)
+        return pixels(decode(read_file(path), place), self.shape, resize="fit", place=place)
+
+    def caption(self, paths: Sequence[str | os.PathLike[str]]) -> list[str]:
+        """Returns the best caption of the image in each file.
+
+        Raises:
+          DataError: a file is missing or holds no image.
+          TypeError: `paths` is one path and not a sequence of paths.
+        """
+        if isinstance(paths, str | os.PathLike):
+            raise TypeError("paths must be a sequence of paths, got one path; write [path]")
+        images = np.stack([self.read(path) for path in paths]) if paths else np.zeros((0, *self.shape), np.uint8)
+        return [best[0].text for best in self.candidates(images)]
+
+    def candidates(
+        self, images: np.ndarray, *, n_best: int = 1, first: int = 1, progress: Callable[[int], None] | None = None
+    ) -> list[list[Candidate]]:
+        """Returns the `n_best` captions of each image, best first.
+
+        Args:
+          images: uint8 ``[N, h, w, C]``.
+          first: the number of the first image, for draws.
+          progress: called with the number of images done after each batch.
+
+        Raises:
+          ConfigError: `n_best` is larger than the beam.
+          ValueError: the images have another size.
+        """
+        self._check(images)
+        if n_best < 1 or (not self.decode.sample and n_best > self.decode.beam_size):
+            most = "" if self.decode.sample else f" and at most beam_size, {self.decode.beam_size}"
+            raise ConfigError(f"n_best must be at least 1{most}, got {n_best}")
+        results: list[list[Candidate]] = []
+        for start in range(0, len(images), self._batch_size):
+            part = images[start : start + self._batch_size]
+            found = self._search(part, first + start, n_best)
+            rows = range(len(part))
+            results += [[candidate(found, row, rank, self.tokenizer) for rank in range(n_best)] for row in rows]
+            if progress is not None:
+                progress(len(part))
+        return results
+
+    def attention(self, images: np.ndarray, captions: Sequence[str]) -> list[PieceMap]:
+        """Returns the attention of each caption's pieces, and of its end, to the grid of its image, row by row.
+
+        Raises:
+          ValueError: the images have another size.
+        """
+        self._check(images)
+        rows, columns = self.net.config.image.grid_size
+        places = tuple(f"{SPACE}{row},{column}" for row in range(rows) for column in range(columns))
+        eos, bos, pad = self.tokenizer.special.eos, self.tokenizer.special.bos, self.tokenizer.special.pad
+        tokens = [np.append(ids, eos) for ids in self.tokenizer.encode(list(captions))]
+        found: list[PieceMap] = []
+        for start in range(0, len(images), self.decode.batch_size):
+            batch, own = images[start : start + self.decode.batch_size], tokens[start : start + self.decode.batch_size]
+            inputs = np.full((len(batch), self._padded(max(map(len, own)))), pad, np.int32)
+            for row, ids in enumerate(own):
+                inputs[row, : len(ids)] = [bos, *ids[:-1]]
+            weights = np.asarray(_weights(self.net, self.params, batch, inputs))
+            for row, ids in enumerate(own):
+                pieces = (*self.tokenizer.pieces(ids[:-1]), "</s>")
+                found.append(PieceMap(places, pieces, weights[:, row, :, : len(ids)]))
+        return found
+
+    def looked(self, images: np.ndarray, captions: Sequence[str]) -> list[Map]:
+        """Returns the attention of each caption's words, the mean of all layers and heads: see `attention`."""
+        return [by_word(select(pieces)) for pieces in self.attention(images, captions)]
+
+    @property
+    def _batch_size(self) -> int:
+        """The number of images searched together: a multiple of the number of devices that share them."""
+        ways = 1 if self.placement is None else self.placement.ways
+        return self.decode.batch_size + -self.decode.batch_size % ways
+
+    def _padded(self, length: int) -> int:
+        """Returns the length of a batch of captions: few lengths, so that few programs are compiled."""
+        longest = self.net.config.length_limit or length
+        return max(length, min(length + -length % 16, longest))
+
+    def _search(self, images: np.ndarray, first: int, num_samples: int) -> Any:
+        """Returns the hypotheses of images, the first of which has this number."""
+        decode, ways = self.decode, 1 if self.placement is None else self.placement.ways
+        num_rows = min(self._batch_size, len(images) + -len(images) % ways)
+        max_length = min(decode.max_length, self.net.config.length_limit or decode.max_length)
+        padded = np.zeros((num_rows, *self.shape), np.uint8)
+        padded[: len(images)] = images
+        whole = lambda value: np.full(num_rows, value, np.int32)
+        numbers, none = whole(first) + np.arange(num_rows, dtype=np.int32), np.zeros((num_rows, 0), np.int32)
+        minimum = whole(min(decode.min_length + 1, max_length))  # the end included
+        inputs = {"images": np.asarray(normalized(jnp.asarray(padded)))}
+        batch = Sources(inputs, whole(max_length), minimum, none, whole(0), numbers)
+        if self.placement is not None:
+            here = self.placement.rows_here(num_rows)
+            batch = self.placement.assemble(jax.tree.map(lambda x: x[here], batch))
+        static = dataclasses.replace(decode, seed=0, batch_size=1, validation_images=0)  # they change no program
+        number = num_samples if decode.draws else decode.beam_size
+        options = Options((self.net,), static, self.tokenizer.special, number, max_length)
+        return jax.device_get(search(options, self.placement, (self.params,), batch, jax.random.key(decode.seed)))
+
+    def _check(self, images: np.ndarray) -> None:
+        if images.ndim != 4 or images.shape[1:] != self.shape:
+            raise ValueError(f"images must be [N, {', '.join(map(str, self.shape))}], got {list(images.shape)}")
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _weights(net: CaptionNet, params: Params, images: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Returns the weights ``[L, B, N, T, S]``."""
+    captured = net.bind(params).captured(normalized(images), tokens)["decoder.cross"]
+    return jax.vmap(lambda layer: layer.weights())(captured)

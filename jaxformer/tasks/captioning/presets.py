@@ -1,0 +1,56 @@
+"""Configurations of captioning that come with the library."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
+from jaxformer.models.vision_config import GridConfig
+from jaxformer.tasks.captioning.config import CaptioningConfig, DataConfig, DecodeConfig, LossConfig
+from jaxformer.training.config import OptimizerConfig, TrainConfig
+
+
+def captioning() -> CaptioningConfig:
+    """Captions by soft attention (Xu et al. 2015), at the size `small`: give --data.train and --data.images."""
+    return CaptioningConfig(
+        model=RecurrentCaptionerConfig(
+            image=GridConfig(image_size=(128, 128), widths=(32, 64, 128, 256), num_blocks=2), d_model=256, dropout=0.2
+        ),
+        data=DataConfig(resize="fit"),
+        loss=LossConfig(doubly_stochastic=0.1),
+        optimizer=OptimizerConfig(
+            learning_rate=1e-3, schedule="cosine", warmup_steps=200, weight_decay=0.01, clip_norm=1.0
+        ),
+        train=TrainConfig(steps=10_000, validate_every=500, checkpoint_every=500, keep_last=2, patience=10),
+        decode=DecodeConfig(validation_images=200),
+    )
+
+
+def tiny() -> CaptioningConfig:
+    """The smallest captioner, for two CPU cores: images of 64 x 64, a grid of 16 x 16, D = 128; 0.6 M parameters."""
+    model = RecurrentCaptionerConfig(
+        image=GridConfig(image_size=(64, 64), widths=(16, 32, 64), num_blocks=1), d_model=128, dropout=0.1
+    )
+    return dataclasses.replace(
+        captioning(),
+        name="captioning-tiny",
+        model=model,
+        train=TrainConfig(steps=3000, validate_every=250, checkpoint_every=250, keep_last=2, patience=10),
+    )
+
+
+def small() -> CaptioningConfig:
+    """Thousands of images, on a GPU or many cores: images of 128 x 128, a grid of 16 x 16, an LSTM with D = 256."""
+    return dataclasses.replace(captioning(), name="captioning-small")
+
+
+def transformer() -> CaptioningConfig:
+    """The network of `small` with a Transformer decoder of 4 layers in place of the LSTM."""
+    model = TransformerCaptionerConfig(
+        image=captioning().model.image,
+        num_layers=4,
+        norm_position="pre",
+        positions="sinusoidal",
+        dropout=0.2,
+    )
+    return dataclasses.replace(captioning(), name="captioning-transformer", model=model, loss=LossConfig())

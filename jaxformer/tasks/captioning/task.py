@@ -1,0 +1,295 @@
+"""The captioning task: its batches, its network with the loss, and its scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import functional, models
+from jaxformer.axes import AxisName
+from jaxformer.caches import data_cache
+from jaxformer.data.batch import Rows
+from jaxformer.data.captions import CaptionBatch, PlannedCaptions, caption_plan, captions_of, read_captions
+from jaxformer.data.image_batches import Augmentation, decode_all
+from jaxformer.data.images import LabeledImages, read_images
+from jaxformer.data.pipeline import batches
+from jaxformer.data.sources import Parallel, locate
+from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.evaluation.scores import Score, bleu
+from jaxformer.functional.dropout import site
+from jaxformer.models import costs
+from jaxformer.modules import AttentionFunction
+from jaxformer.modules.pure import Params, Pure, pure
+from jaxformer.sharding import Placement
+from jaxformer.tasks.base import Data, Keep, Network, Say, Task, TaskConfig
+from jaxformer.tasks.captioning.config import CaptioningConfig, LossConfig
+from jaxformer.tasks.captioning.predictor import CaptionNet, ImageCaptioner
+from jaxformer.tasks.tokenizers import make_run_tokenizer, run_tokenizer
+from jaxformer.tasks.vision.predictor import normalized
+from jaxformer.training.progress import Count
+
+DeviceBatch = CaptionBatch[jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionCorpus:
+    """Images with captions for training, validation and perhaps a test."""
+
+    train: LabeledImages
+    validation: LabeledImages
+    test: LabeledImages | None
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of training and validation."""
+        return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionData(Data[Tokenizer]):
+    """Decoded images and tokenized captions, with the plans of their batches."""
+
+    corpus: CaptionCorpus
+    vocabulary: Tokenizer
+    train: PlannedCaptions
+    validation: PlannedCaptions
+
+    @property
+    def report(self) -> Sequence[str]:
+        train, validation = self.train, self.validation
+        (rows, _, length), (height, width, channels) = train.plan.shapes[0], train.images.shape[1:]
+        return (
+            f"{len(train.owners):,} captions of {len(train.images):,} training images, {len(validation.owners):,} of "
+            f"{len(validation.images):,} for validation; {len(train.plan.skipped):,} too long, "
+            f"{len(validation.plan.skipped):,} of validation",
+            f"{height} x {width} pixels of {channels} channel{'s' if channels > 1 else ''}; "
+            f"{self.vocabulary.vocab_size:,} pieces; {train.plan.steps_per_epoch:,} batches of {rows} x {length} "
+            "tokens an epoch",
+        )
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        return []
+
+    def batches(self, start: int, rows: Rows) -> Iterator[CaptionBatch[np.ndarray]]:
+        return batches(functools.partial(self.train.batch, rows=rows), start=start)
+
+    def validation_batches(self, rows: Rows) -> Iterator[CaptionBatch[np.ndarray]]:
+        stop = self.validation.plan.steps_per_epoch
+        return batches(functools.partial(self.validation.batch, rows=rows), stop=stop)
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionNetwork(Network[DeviceBatch]):
+    """A captioner with the cross entropy of the next token, and what attention is asked for."""
+
+    net: CaptionNet
+    objective: LossConfig
+    largest_batch: tuple[int, int]
+
+    @property
+    def sharded_axes(self) -> tuple[AxisName, ...]:
+        return ("batch",)
+
+    @property
+    def averages(self) -> Mapping[str, float]:
+        return {"baseline": self.objective.baseline_decay} if self._is_hard else {}
+
+    @property
+    def _is_hard(self) -> bool:
+        return getattr(self.net.config, "attention", "") == "hard"
+
+    def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
+        model, objective = self.net.bind(params), self.objective
+        given = normalized(batch.images), batch.tokens, batch.labels
+        options: dict[str, Any] = {"valid": batch.valid, "smoothing": objective.label_smoothing, "key": key}
+        if self._is_hard and (positions := site(key, "positions")) is not None:
+            assert isinstance(model, models.RecurrentCaptioner)
+            height, width = self.net.config.image.grid_size
+            noise = jax.random.gumbel(positions, (*batch.tokens.shape, height * width))
+            return *model.reinforced_cross_entropy(*given, noise, entropy=objective.entropy, **options), {}
+        if objective.doubly_stochastic:
+            options["doubly_stochastic"] = objective.doubly_stochastic
+        return *model.cross_entropy(*given, **options), {}
+
+    def validation_loss(self, params: Params, batch: DeviceBatch):
+        model = self.net.bind(params)
+        return model.cross_entropy(normalized(batch.images), batch.tokens, batch.labels, valid=batch.valid)
+
+    def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> CaptionBatch[jax.ShapeDtypeStruct]:
+        make, image = functools.partial(jax.ShapeDtypeStruct, sharding=rows), self.net.config.image
+        images = make((shape[0], *image.image_size, image.num_channels), jnp.uint8)
+        return CaptionBatch(images, make(shape, jnp.int32), make(shape, jnp.int32), make(shape, jnp.bool_))
+
+    def training_flops(self, shape: tuple[int, ...]) -> float:
+        num_rows, length = shape
+        return 3 * costs.captioner_flops(self.net.config, num_rows, length)
+
+    def computed_flops(self, shape: tuple[int, ...]) -> float:
+        num_rows, length = shape
+        return costs.captioner_computed_flops(self.net.config, num_rows, length)
+
+    def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
+        num_rows, length = batch.tokens.shape
+        return num_rows, length
+
+    def describe(self, shape: tuple[int, ...]) -> str:
+        height, width = self.net.config.image.image_size
+        return f"{shape[0]} images of {height} x {width} pixels with captions of {shape[1]} tokens"
+
+
+class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, ImageCaptioner]):
+    """Captions of images."""
+
+    name = "captioning"
+    commands = ("caption",)
+    figures: ClassVar[Mapping[str, bool]] = {"bleu": True}
+    config = CaptioningConfig
+
+    def check(self, config: CaptioningConfig) -> None:
+        model, data = config.model, config.data
+        if model.image.num_channels not in (1, 3):
+            raise ConfigError(f"model.image.num_channels must be 1 (gray) or 3 (RGB), got {model.image.num_channels}")
+        if data.shift >= (side := min(model.image.image_size)):
+            raise ConfigError(f"data.shift must be below {side}, the shorter side of the images, got {data.shift}")
+        if config.train.metric == "bleu" and not config.decode.validation_images:
+            raise ConfigError("train.metric is bleu, but decode.validation_images is 0: nothing is described")
+        if config.loss.doubly_stochastic and getattr(model, "attention", "") != "soft":
+            raise ConfigError(
+                f"loss.doubly_stochastic is {config.loss.doubly_stochastic}, but it needs a recurrent model with soft "
+                "attention; give 0"
+            )
+        if model.length_limit is not None and data.max_length > model.length_limit:
+            raise ConfigError(f"data.max_length is {data.max_length}, but model.max_positions is {model.length_limit}")
+
+    def check_init(self, config: CaptioningConfig, source: TaskConfig) -> None:
+        if not isinstance(source, CaptioningConfig) or source.model.kind != config.model.kind:
+            what = f"a {source.model.kind} captioner" if isinstance(source, CaptioningConfig) else f"a {source.task}"
+            raise ConfigError(f"init_from {config.init_from} is {what}; this is a {config.model.kind} captioner")
+
+    def read(self, config: CaptioningConfig) -> CaptionCorpus:
+        data = config.data
+        if not data.train or not data.images:
+            raise DataError("no captions: give --data.train FILE and --data.images FOLDER or ARCHIVE")
+        stores = {}
+
+        def read(captions: str, images: str) -> LabeledImages:
+            place = locate(images or data.images, data.directory)
+            stores[place] = stores.get(place) or read_images(place)
+            return read_captions(locate(captions, data.directory), stores[place], columns=data.columns)
+
+        train = read(data.train, data.images)
+        test = read(data.test, data.test_images) if data.test else None
+        if data.validation:
+            return CaptionCorpus(train, read(data.validation, data.validation_images), test)
+        return CaptionCorpus(*train.split(data.held_out), test)
+
+    def prepare(self, config: CaptioningConfig, corpus: CaptionCorpus, run: pathlib.Path) -> CaptionData:
+        data, cache = config.data, data_cache(config.data.cache)
+        captions = [caption for own in captions_of(corpus.train) for caption in own]
+        size = {"kind": data.tokenizer, "vocab_size": data.vocab_size}
+        tokenizer = make_run_tokenizer(run, Parallel(tuple(captions), ()), cache, **size)
+        train = self._planned(config, corpus.train, tokenizer, shuffle=True)
+        return CaptionData(corpus, tokenizer, train, self._planned(config, corpus.validation, tokenizer, shuffle=False))
+
+    def _planned(
+        self, config: CaptioningConfig, images: LabeledImages, tokenizer: Tokenizer, *, shuffle: bool
+    ) -> PlannedCaptions:
+        captions, data = captions_of(images), config.data
+        tokens = tokenizer.encode([caption for own in captions for caption in own])
+        owners = np.repeat(np.arange(len(captions)), [len(own) for own in captions])
+        lengths = np.array([len(ids) for ids in tokens])
+        options = {"max_length": data.max_length, "seed": config.seed, "shuffle": shuffle}
+        plan = caption_plan(lengths, data.batch_size, **options)
+        moved = Augmentation(data.shift) if shuffle else None
+        return PlannedCaptions(self._decoded(config, images), owners, tokens, tokenizer.special, plan, moved)
+
+    def _decoded(self, config: CaptioningConfig, images: LabeledImages) -> np.ndarray:
+        shape = (*config.model.image.image_size, config.model.image.num_channels)
+        return decode_all(images, shape, data_cache(config.data.cache), resize=config.data.resize)
+
+    def vocabulary(self, run: pathlib.Path) -> Tokenizer:
+        return run_tokenizer(run)
+
+    def planned_vocab_size(self, config: CaptioningConfig) -> int:
+        if config.model.vocab_size:
+            return config.model.vocab_size
+        if config.data.tokenizer == "characters":
+            raise ConfigError("the number of characters is not known without the captions: give --model.vocab_size N")
+        return config.data.vocab_size
+
+    def smaller_batch(self, config: CaptioningConfig, num_rows: int) -> str:
+        return f"--data.batch_size {num_rows}"
+
+    def network(
+        self, config: CaptioningConfig, vocab_size: int, attention: AttentionFunction = functional.attention
+    ) -> CaptionNetwork:
+        if config.model.vocab_size not in (0, vocab_size):
+            raise DataError(f"model.vocab_size is {config.model.vocab_size}, but the tokenizer has {vocab_size} pieces")
+        shape = dataclasses.replace(config.model, vocab_size=vocab_size)
+        if isinstance(shape, models.RecurrentCaptionerConfig):
+            net = pure(functools.partial(models.RecurrentCaptioner, attention=attention), shape)
+        else:
+            net = pure(functools.partial(models.TransformerCaptioner, attention=attention), shape)
+        return CaptionNetwork(net, config.loss, (config.data.batch_size, config.data.max_length))
+
+    def predictor(
+        self,
+        config: CaptioningConfig,
+        vocabulary: Tokenizer,
+        net: Pure[Any, Any],
+        params: Params,
+        placement: Placement,
+        steps: tuple[int, ...],
+    ) -> ImageCaptioner:
+        return ImageCaptioner(net, params, vocabulary, config.decode, placement, steps)
+
+    def validation_figures(
+        self, config: CaptioningConfig, corpus: CaptionCorpus, data: CaptionData, predictor: ImageCaptioner
+    ) -> Mapping[str, float]:
+        number = min(config.decode.validation_images, len(corpus.validation))
+        if not number:
+            return {}
+        plain = dataclasses.replace(config.decode, beam_size=1, sample=False, **_UNDRAWN)
+        greedy = dataclasses.replace(predictor, decode=plain)
+        found = greedy.candidates(data.validation.images[:number])
+        return {"bleu": bleu([best[0].text for best in found], captions_of(corpus.validation)[:number]).value}
+
+    def evaluate(
+        self,
+        config: CaptioningConfig,
+        corpus: CaptionCorpus,
+        predictor: ImageCaptioner,
+        *,
+        split: str,
+        say: Say,
+        keep: Keep,
+    ) -> dict[str, list[Score]]:
+        images = corpus.validation if split == "validation" else corpus.test
+        if images is None:
+            raise DataError("no test data: train with --data.test FILE, or use --split validation")
+        progress = Count(len(images), "images", say)
+        best = [found[0] for found in predictor.candidates(self._decoded(config, images), progress=progress)]
+        references = captions_of(images)
+        keep(
+            split,
+            [
+                {"image": images.place(i), "references": list(own), "hypothesis": found.text, "score": found.score}
+                for i, (own, found) in enumerate(zip(references, best, strict=True))
+            ],
+        )
+        return {split: [bleu([found.text for found in best], references)]}
+
+
+_UNDRAWN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+"""The settings of draws that a greedy search has."""
+
+TASK = Captioning()

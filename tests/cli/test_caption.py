@@ -1,0 +1,59 @@
+"""``jaxformer caption``: what is printed, drawn and refused, with a captioner in place of a model."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jaxformer.cli import caption
+from jaxformer.inspection.attention_maps import Map
+from jaxformer.models import GridConfig, RecurrentCaptioner, RecurrentCaptionerConfig
+from jaxformer.modules.pure import Pure
+from jaxformer.tasks.captioning import CaptioningConfig, DecodeConfig, ImageCaptioner
+from jaxformer.tasks.search import Candidate
+
+
+class Seen(ImageCaptioner):
+    def __init__(self):
+        """A captioner without a model, of images of 4 x 4."""
+        config = RecurrentCaptionerConfig(image=GridConfig(image_size=(4, 4), widths=(4, 4)))
+        object.__setattr__(self, "net", Pure(RecurrentCaptioner, config))
+        object.__setattr__(self, "decode", DecodeConfig())
+
+    def read(self, path):
+        return np.zeros((4, 4, 3), np.uint8)
+
+    def candidates(self, images, *, n_best=1, first=1, progress=None):
+        return [[Candidate(f"cat {i}", -0.5 - i, ()) for i in range(n_best)] for _ in images]
+
+    def looked(self, images, captions):
+        return [Map(tuple("abcd"), tuple(text.split()), np.ones((2, 4)) / 4) for text in captions]
+
+
+@pytest.fixture(autouse=True)
+def _captioner(monkeypatch):
+    monkeypatch.setattr(caption, "configured", lambda options, settings: CaptioningConfig())
+    monkeypatch.setattr(caption, "load", lambda options, config, command: Seen())
+
+
+def test_lines(capsys, tmp_path):
+    assert caption.main(["run", "a.png", "b.png", "--picture", str(tmp_path / "sheet.png")]) == 0
+    assert capsys.readouterr().out == "cat 0\ncat 0\n"
+    assert (tmp_path / "sheet.png").exists()
+    assert caption.main(["run", "a.png", "--n-best", "2"]) == 0
+    assert capsys.readouterr().out == "1\t-0.5000\tcat 0\n1\t-1.5000\tcat 1\n"
+    assert caption.main(["run", "a.png", "--scores"]) == 0
+    assert capsys.readouterr().out == "-0.5000\tcat 0\n"
+    assert caption.main(["run", "a.png", "--json"]) == 0
+    text = json.loads(capsys.readouterr().out)
+    assert (text["image"], text["captions"][0]["text"]) == ("a.png", "cat 0")
+    (tmp_path / "names").write_text("c.png\nd.png\n")
+    assert caption.main(["run", "--file", str(tmp_path / "names"), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out").read_text() == "cat 0\ncat 0\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["a.png", "--file", "x"]])
+def test_images_or_a_file(arguments, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        caption.main(["run", *arguments])
+    assert "give the names of images, or --file" in capsys.readouterr().err

@@ -1,0 +1,298 @@
+"""Captioners: the memory of an image, the law of decoding, searches, losses, and the gradient of hard attention."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import decoding, functional, models, pure
+from tests.models.small import TARGET, TARGET_VALID, B, Small, T, V
+from tests.modules.small import int32, normal, quick
+from tests.selection import first
+
+near = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+GRID = models.GridConfig(image_size=(6, 10), widths=(4, 6), num_blocks=1)
+S = 3 * 5
+RECURRENT = {"image": GRID, "vocab_size": V, "d_model": 8, "d_hidden": 6, "d_attention": 5}
+CONFIGS = {
+    "soft": models.RecurrentCaptionerConfig(**RECURRENT, num_layers=2, grid_positions=True, tie_embeddings=False),
+    "hard": models.RecurrentCaptionerConfig(**RECURRENT, attention="hard", cell="gru"),
+    "transformer": models.TransformerCaptionerConfig(
+        image=GRID, vocab_size=V, d_model=8, num_heads=2, d_ff=12, max_positions=T
+    ),
+}
+IMAGES = normal(B, 6, 10, 3)
+
+
+def kind_of(config):
+    recurrent = isinstance(config, models.RecurrentCaptionerConfig)
+    return models.RecurrentCaptioner if recurrent else models.TransformerCaptioner
+
+
+@functools.cache
+def small(name):
+    return Small(CONFIGS[name], kind_of(CONFIGS[name]))
+
+
+def begun(model, params, **sizes):
+    """The model with its step from the first state."""
+    bound = model.net.bind(params)
+    context, state = bound.start(bound.encode(IMAGES), **sizes)
+    return bound, (lambda tokens, state: bound.step(tokens, state, context)), state, context
+
+
+@pytest.mark.parametrize("name", first(CONFIGS, "soft", "transformer"))
+def test_steps_equal_the_whole_pass_and_a_beam_of_one_is_greedy(name):
+    model = small(name)
+
+    def run(params):
+        bound, step, state, context = begun(model, params, beam_size=2, length=T)
+        rows, first = [], state
+        for t in range(T):
+            row, state = step(jnp.stack([TARGET[:, t], 1 - TARGET[:, t] % 2], 1), state)
+            rows.append(row)
+        last, _ = bound.prefill(jnp.broadcast_to(TARGET[:, None, :3], (B, 2, 3)), first, context)
+        _, step, state, _ = begun(model, params, beam_size=1, length=T)
+        options = {"max_length": T, "bos": 1, "eos": 2}
+        one = decoding.beam_search(step, state, beam_size=1, **options)
+        return jnp.stack(rows, 2), last, one, decoding.greedy(step, state, **options)
+
+    steps, last, beam, greedy = quick(run)(model.params)
+    for hypothesis, tokens in enumerate((TARGET, 1 - TARGET % 2)):
+        near(steps[:, hypothesis], model.apply(model.params, IMAGES, tokens))
+    near(last[:, 1], steps[:, 0, 2])
+    np.testing.assert_array_equal(beam.tokens, greedy.tokens)
+    near(beam.log_probs, greedy.log_probs)
+
+
+@pytest.mark.parametrize("name", first(CONFIGS, "soft"))
+def test_the_log_probability_of_the_best_beam_is_that_of_its_tokens(name):
+    """Also after its state was reordered, in draws, and in an ensemble of a model with itself."""
+    model = small(name)
+
+    def run(params):
+        _, step, state, _ = begun(model, params, beam_size=3, length=T)
+        options = {"max_length": T, "bos": 1, "eos": 2}
+        best = decoding.beam_search(step, state, beam_size=3, **options)
+        drawn = decoding.sample(step, state, key=jax.random.key(0), **options)
+        twice = decoding.ensemble([step, step])
+        pair = decoding.beam_search(twice, decoding.EnsembleState((state, state)), beam_size=3, **options)
+        return best, drawn, pair
+
+    best, drawn, pair = quick(run)(model.params)
+    np.testing.assert_array_equal(pair.tokens, best.tokens)
+    for found in (best, drawn):
+        tokens, lengths = np.asarray(found.tokens[:, 0]), np.asarray(found.lengths[:, 0])
+        inputs = np.concatenate([np.ones((B, 1), int), tokens[:, :-1]], 1)
+        log_probs = jax.nn.log_softmax(model.apply(model.params, IMAGES, int32(inputs)))
+        chosen = np.take_along_axis(np.asarray(log_probs), tokens[..., None], 2)[..., 0]
+        chosen = np.where(np.arange(T) < lengths[:, None], chosen, 0)
+        near(found.token_log_probs[:, 0], chosen)
+    assert len({tuple(row) for row in np.asarray(best.tokens[0])}) == 3  # the n best differ
+
+
+def test_the_first_states_are_two_maps_of_the_mean_feature():
+    """I1 to I4: what a step reads is the mean of the grid by weights of the last state (Xu et al. 2015, 3.1)."""
+    config = models.RecurrentCaptionerConfig(**RECURRENT)
+    model = Small(config, models.RecurrentCaptioner)
+    p = jax.tree.map(np.asarray, model.params["decoder"])
+    bound, _, state, context = begun(model, model.params, beam_size=1, length=T)
+    grid = np.asarray(bound.encode(IMAGES).states)
+    assert grid.shape == (B, S, 6)
+    near(context.fixed, grid.mean(1))
+    started = np.tanh(grid.mean(1) @ p["bridge"]["kernel"] + p["bridge"]["bias"])
+    near(jnp.concatenate([state.layers[0].hidden, state.layers[0].memory], -1)[:, 0], started)
+    hidden = started[:, :6]
+    alignment = p["alignment"]
+    inside = (hidden @ alignment["w_query"]["kernel"])[:, None] + grid @ alignment["w_key"]["kernel"]
+    weights = np.asarray(jax.nn.softmax(np.tanh(inside) @ alignment["v"], -1))
+    _, found, after = bound.attending_step(TARGET[:, :1], state, context)
+    near(found[:, 0], weights)
+    seen = np.einsum("bs,bsc->bc", weights, grid)
+    token = p["embeddings"]["tokens"]["table"][np.asarray(TARGET[:, 0])]
+    scale = np.asarray(bound.decoder.embeddings(TARGET[:, :1]))[:, 0] / token
+    x = np.concatenate([token * scale, seen], -1)
+    _, own = bound.decoder.stack.step(jnp.asarray(x)[:, None], state.layers)
+    near(after.layers[0].hidden, own[0].hidden)
+
+
+@pytest.mark.parametrize("name", first(CONFIGS, "hard"))
+def test_padding_changes_nothing_and_no_row_sees_a_later_token_or_another_image(name):
+    model = small(name)
+    logits = model.apply(model.params, IMAGES, TARGET, valid=TARGET_VALID)
+    assert (logits.shape, logits.dtype) == ((B, T, V), jnp.float32)
+    later = model.apply(model.params, IMAGES, TARGET.at[:, 3].set(5), valid=TARGET_VALID)
+    changed = (np.asarray(later) != np.asarray(logits)).any(-1)
+    assert not changed[:, :3].any()
+    assert changed[:, 3].all()
+    other = model.apply(model.params, IMAGES.at[1].add(1.0), TARGET, valid=TARGET_VALID)
+    near(other[0], logits[0])
+    assert np.abs(other[1] - logits[1]).max() > 1e-3
+    shorter = model.apply(model.params, IMAGES, TARGET[:, :4])
+    near(logits[:, :4], shorter)
+
+
+@pytest.mark.parametrize("name", ["soft", "transformer"])
+def test_the_loss_is_that_of_the_logits_with_every_parameter_in_it(name):
+    model, labels = small(name), jnp.roll(TARGET, -1, 1)
+    options = {"doubly_stochastic": 0.7} if name == "soft" else {}
+
+    def loss(params):
+        bound = model.net.bind(params)
+        return bound.cross_entropy(IMAGES, TARGET, labels, valid=TARGET_VALID, smoothing=0.1, **options)
+
+    (total, count), gradients = quick(jax.value_and_grad(loss, has_aux=True))(model.params)
+    logits = model.apply(model.params, IMAGES, TARGET, valid=TARGET_VALID)
+    expected, tokens = functional.cross_entropy(logits, labels, where=TARGET_VALID, smoothing=0.1)
+    if name == "soft":
+        captured = model.call(models.RecurrentCaptioner.captured, model.params, IMAGES, TARGET)["decoder.cross"]
+        weights = captured.layer(0).weights()[:, 0]
+        assert weights.shape == (B, T, S)
+        received = np.where(np.asarray(TARGET_VALID)[..., None], weights, 0).sum(1)
+        expected += 0.7 * np.square(1 - received).sum()
+    near((total, count), (expected, tokens))
+    assert all(np.asarray(leaf).any() for leaf in jax.tree.leaves(gradients))
+
+
+def test_a_row_without_a_caption_counts_nothing():
+    """It fills up a batch."""
+    model, valid = small("soft"), TARGET_VALID.at[1].set(False)
+    bound = model.net.bind(model.params)
+    whole = bound.cross_entropy(IMAGES, TARGET, TARGET, valid=valid, doubly_stochastic=1.0)
+    one = bound.cross_entropy(IMAGES[:1], TARGET[:1], TARGET[:1], valid=valid[:1], doubly_stochastic=1.0)
+    near(whole, one)
+
+
+def test_hard_attention_sees_one_position():
+    """The one that is forced; without noise, the most probable one."""
+    model = small("hard")
+    bound = model.net.bind(model.params)
+    context, state = bound.start(bound.encode(IMAGES), beam_size=1, length=T)
+    forced = jnp.zeros((B, T, S)).at[:, :, 7].set(jnp.inf)
+    logits = quick(model.net.apply)(model.params, IMAGES, TARGET, noise=forced)
+    alone = context._replace(states=context.states[:, 7:8], keys=context.keys[:, 7:8])
+    own, _ = bound.step(TARGET[:, :1], state, alone)
+    near(logits[:, 0], own[:, 0])
+    _, weights, _ = bound.attending_step(TARGET[:, :1], state, context)
+    best = int(weights[0, 0].argmax())
+    alone = context._replace(states=context.states[:, best : best + 1], keys=context.keys[:, best : best + 1])
+    near(bound.step(TARGET[:, :1], state, context)[0][0], bound.step(TARGET[:, :1], state, alone)[0][0])
+
+
+@functools.cache
+def enumerable():
+    """A grid of 1 x 3 positions and 3 tokens: 27 ways to look at them."""
+    grid = models.GridConfig(image_size=(1, 3), widths=(4,), num_blocks=1)
+    sizes = {"d_model": 4, "d_hidden": 4, "grid_positions": True}
+    config = models.RecurrentCaptionerConfig(image=grid, vocab_size=5, attention="hard", **sizes)
+    model = Small(config, models.RecurrentCaptioner)
+    model.params = jax.tree.map(lambda x: 3 * x, model.params) | {"baseline": jnp.float32(-0.6)}
+    return model
+
+
+def enumerated():
+    """A batch with every way to look at one image, as forced noise, and the tokens."""
+    ways = np.array(list(itertools.product(range(3), repeat=3)))
+    noise = np.where(np.arange(3) == ways[..., None], np.inf, 0.0)
+    image = np.random.default_rng(4).standard_normal((1, 1, 3, 3)).astype(np.float32)
+    images = np.broadcast_to(image, (len(ways), 1, 3, 3))
+    tokens, labels = (np.broadcast_to(row, (len(ways), 3)) for row in ([1, 3, 4], [3, 4, 2]))
+    return ways, jnp.asarray(noise, jnp.float32), jnp.asarray(images), int32(tokens), int32(labels)
+
+
+def log_of_ways(model, params):
+    """The log-probabilities of the tokens, given each way, and of each way."""
+    ways, noise, images, tokens, labels = enumerated()
+    bound = model.net.bind(params)
+    x, weights = bound.decoder(tokens, bound.encode(images), noise=noise)
+    log_probs = jax.nn.log_softmax(bound.decoder.logits(x))
+    of_tokens = jnp.take_along_axis(log_probs, labels[..., None], 2)[..., 0].sum(1)
+    return of_tokens, jnp.log(jnp.take_along_axis(weights, int32(ways)[..., None], 2)[..., 0]).sum(1)
+
+
+def test_the_expected_gradient_of_hard_attention_is_the_exact_one():
+    """I6: all 27 ways, weighted by their probability: the gradient of the expected log-likelihood, for any baseline."""
+    model = enumerable()
+
+    def exact(params):
+        of_tokens, of_way = log_of_ways(model, params)
+        return -(jnp.exp(of_way) * of_tokens).sum()
+
+    def plain(params):
+        of_tokens, of_way = log_of_ways(model, params)
+        return -(jax.lax.stop_gradient(jnp.exp(of_way)) * of_tokens).sum()
+
+    def expected(params):
+        """The mean of the gradients of each way."""
+        _, *batch = enumerated()
+
+        def estimate(params, noise, *row):
+            tokens, labels = (x[None] for x in row[1:])
+            return model.net.bind(params).reinforced_cross_entropy(row[0][None], tokens, labels, noise[None])[0]
+
+        gradients = jax.vmap(jax.grad(estimate), (None, 0, 0, 0, 0))(params, *batch)
+        probabilities = jnp.exp(log_of_ways(model, params)[1])
+        return jax.tree.map(lambda x: jnp.tensordot(probabilities, x, 1), gradients), probabilities
+
+    def run(params):
+        return jax.grad(exact)(params), jax.grad(plain)(params), *expected(params)
+
+    compiled = quick(run)
+    for baseline in (0.0, -2.5):
+        wanted, alone, found, probabilities = compiled(model.params | {"baseline": jnp.float32(baseline)})
+        near(probabilities.sum(), 1.0)
+        assert probabilities.max() < 0.9
+        for gradient in (wanted, alone, found):
+            gradient.pop("baseline")
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-5), found, wanted)
+        missing = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), alone, wanted)
+        assert missing["decoder"]["alignment"]["v"] > 1e-3  # without the term of the draws it is another gradient
+
+
+def test_draws_follow_the_weights():
+    """With Gumbel noise, the shares of the first position are its weights."""
+    weights = jnp.asarray([[0.1, 0.6, 0.3]])
+    noise = jax.random.gumbel(jax.random.key(0), (4000, 3))
+    drawn = np.bincount(np.asarray(functional.pick_position(jnp.broadcast_to(weights, (4000, 3)), noise)))
+    np.testing.assert_allclose(drawn / 4000, weights[0], atol=0.03)
+
+
+def test_the_value_of_the_reinforced_loss_is_the_cross_entropy_and_the_entropy():
+    model = enumerable()
+    _, noise, images, tokens, labels = enumerated()
+    valid = jnp.ones(tokens.shape, bool).at[:, 2].set(False)
+
+    def loss(params, entropy):
+        bound = model.net.bind(params)
+        return bound.reinforced_cross_entropy(images, tokens, labels, noise, valid=valid, entropy=entropy)
+
+    (total, count), slope = quick(jax.value_and_grad(lambda p: loss(p, 0.0), has_aux=True))(model.params)
+    bound = model.net.bind(model.params)
+    x, weights = bound.decoder(tokens, bound.encode(images), valid=valid, noise=noise)
+    near((total, count), functional.cross_entropy(bound.decoder.logits(x), labels, where=valid))
+    entropy = functional.weights_entropy(weights)[:, :2].sum()
+    near(loss(model.params, 0.5)[0], total - 0.5 * entropy)
+    near(slope["baseline"] / count, model.params["baseline"] + total / count)  # down, it is a moving average
+    with pytest.raises(ValueError, match="needs a model with attention hard, got soft"):
+        small("soft").net.bind(small("soft").params).reinforced_cross_entropy(IMAGES, TARGET, TARGET, IMAGES[:, :T, 0])
+
+
+def test_grid_positions_tell_where_a_feature_is():
+    """Without them, the memory of a uniform image is the same away from its borders."""
+    even = jnp.ones((1, 6, 40, 3))
+    for known in (False, True):
+        image = models.GridConfig(image_size=(6, 40), widths=(4, 6), num_blocks=1)
+        config = models.RecurrentCaptionerConfig(**RECURRENT | {"image": image}, grid_positions=known)
+        model = Small(config, models.RecurrentCaptioner)
+        states = np.asarray(model.net.bind(model.params).encode(even).states).reshape(3, 20, 6)
+        assert np.allclose(states[1, 8], states[1, 12], atol=1e-5) != known
+
+
+def test_refused():
+    with pytest.raises(ValueError, match="vocab_size must be at least 1, got 0"):
+        pure(models.RecurrentCaptioner, models.RecurrentCaptionerConfig()).shapes
+    with pytest.raises(ValueError, match=r"images must be \[B, height, width, channels\] = \[B, \(6, 10, 3\)\], got"):
+        small("soft").net.bind(small("soft").params).encode(jnp.ones((1, 6, 9, 3)))

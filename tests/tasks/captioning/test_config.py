@@ -1,0 +1,31 @@
+"""Settings of captioning that cannot be are refused when they are written."""
+
+import pytest
+
+from jaxformer.models import RecurrentCaptionerConfig, TransformerCaptionerConfig
+from jaxformer.tasks.captioning import DataConfig, DecodeConfig, LossConfig
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (DataConfig, {"batch_size": 0}, "batch_size must be at least 1"),
+        (DataConfig, {"max_length": 1}, "max_length must be at least 2"),
+        (DataConfig, {"shift": -1}, "shift must be at least 0"),
+        (DataConfig, {"held_out": 1.0}, "held_out must be more than 0 and less than 1, got 1.0"),
+        (DataConfig, {"columns": (0, -1)}, "columns must be at least 0"),
+        (DataConfig, {"test_images": "x"}, "test_images is x, but test names no captions"),
+        (LossConfig, {"label_smoothing": 1.0}, "label_smoothing must be less than 1"),
+        (LossConfig, {"doubly_stochastic": -1.0}, "doubly_stochastic must be at least 0"),
+        (LossConfig, {"baseline_decay": 1.0}, "baseline_decay must be less than 1"),
+        (DecodeConfig, {"max_length": 0}, "max_length must be at least 1"),
+        (DecodeConfig, {"top_k": 3}, "are for draws; add decode.sample True$"),
+        (DecodeConfig, {"min_length": 50}, "min_length must be below max_length"),
+        (RecurrentCaptionerConfig, {"num_layers": 0}, "num_layers must be at least 1, got 0"),
+        (RecurrentCaptionerConfig, {"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
+        (TransformerCaptionerConfig, {"causal": False}, "a captioner must be causal"),
+    ],
+)
+def test_refusals(kind, settings, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**settings)

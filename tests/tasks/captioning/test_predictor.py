@@ -1,0 +1,99 @@
+"""The captioner: its search is that of the model, its maps are its attention."""
+
+import dataclasses
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import decoding
+from jaxformer.data.tokenizer import CharacterTokenizer
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.tasks.captioning import TASK, CaptioningConfig, DecodeConfig, ImageCaptioner
+from jaxformer.tasks.vision.predictor import normalized
+from tests.data.pictures import encoded
+from tests.modules.small import drawn, quick
+from tests.tasks.captioning.small import RECURRENT, TRANSFORMER
+from tests.tasks.vision.small import picture
+
+IMAGES = np.stack([np.asarray(picture(i)) for i in range(3)])
+
+
+@functools.cache
+def captioner(model):
+    tokenizer = CharacterTokenizer.train(["a dark and light picture"])
+    net = TASK.network(CaptioningConfig(model=model), tokenizer.vocab_size).net
+    decode = DecodeConfig(beam_size=3, batch_size=2, max_length=6)
+    return ImageCaptioner(net, drawn(net.shapes, 0.5), tokenizer, decode)
+
+
+@pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER], ids=["recurrent", "transformer"])
+def test_candidates_are_those_of_the_search_whatever_the_batch(model):
+    """Three images in batches of two are like each alone, best first."""
+    own = captioner(model)
+    found = own.candidates(IMAGES, n_best=3)
+    special = own.tokenizer.special
+
+    def search(params):
+        bound = own.net.bind(params)
+        context, state = bound.start(bound.encode(normalized(jnp.asarray(IMAGES))), beam_size=3, length=6)
+        step = lambda tokens, state: bound.step(tokens, state, context)
+        options = {"bos": special.bos, "eos": special.eos, "pad": special.pad}
+        return decoding.beam_search(
+            step, state, beam_size=3, max_length=6, length_penalty=decoding.LengthPenalty(1.0), **options
+        )
+
+    wanted = quick(search)(own.params)
+    for row, best in enumerate(found):
+        assert [c.score for c in best] == sorted((c.score for c in best), reverse=True)
+        np.testing.assert_allclose([c.score for c in best], wanted.scores[row], rtol=1e-4)
+        for rank, one in enumerate(best):
+            tokens = [t for t in np.asarray(wanted.tokens[row, rank]).tolist() if t not in (special.eos, special.pad)]
+            assert list(one.tokens) == tokens
+            assert one.text == own.tokenizer.decode(tokens)
+
+
+def test_draws_follow_the_seed_and_the_number_of_the_image():
+    own = captioner(RECURRENT)
+    drawn = dataclasses.replace(own, decode=DecodeConfig(sample=True, batch_size=3, max_length=6, seed=1))
+    texts = [[c.text for c in best] for best in drawn.candidates(IMAGES, n_best=2)]
+    again = [[c.text for c in best] for best in drawn.candidates(IMAGES[1:2], n_best=2, first=2)]
+    assert again == [texts[1]]
+    assert len({text for best in texts for text in best}) > 1
+
+
+@pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER], ids=["recurrent", "transformer"])
+def test_maps_are_the_attention_of_the_steps(model):
+    own, texts = captioner(model), ["a dark", "light", "a"]
+    found = own.attention(IMAGES, texts)
+    assert [len(pieces.target) for pieces in found] == [7, 6, 2]
+    bound = own.net.bind(own.params)
+    context, state = bound.start(bound.encode(normalized(jnp.asarray(IMAGES))), beam_size=1, length=8)
+    tokens = jnp.full((3, 1), own.tokenizer.special.bos, jnp.int32)
+    _, weights, _ = bound.attending_step(tokens, state, context)
+    for row, pieces in enumerate(found):
+        assert pieces.weights.shape[2:] == (len(pieces.target), 16)
+        np.testing.assert_allclose(pieces.weights[-1, :, 0].mean(0), weights[row, 0], rtol=1e-4, atol=1e-6)
+    words = own.looked(IMAGES, texts)
+    assert [one.target for one in words] == [("a", "dark", "</s>"), ("light", "</s>"), ("a", "</s>")]
+    np.testing.assert_allclose(words[0].weights.sum(1), 1, rtol=1e-5)
+
+
+def test_files(tmp_path):
+    """Of any size; and what is no image or no list is refused."""
+    own = captioner(RECURRENT)
+    (tmp_path / "a.png").write_bytes(encoded(picture(1)))
+    picture(0, 20).save(tmp_path / "large.png")
+    assert own.read(tmp_path / "large.png").shape == (8, 8, 3)
+    texts = own.caption([tmp_path / "a.png", tmp_path / "large.png"])
+    assert texts[0] == own.candidates(np.stack([own.read(tmp_path / "a.png")]))[0][0].text
+    assert own.caption([]) == []
+    with pytest.raises(TypeError, match="paths must be a sequence of paths"):
+        own.caption(str(tmp_path / "a.png"))
+    with pytest.raises(DataError, match=r"cannot read .*gone.png"):
+        own.caption([tmp_path / "gone.png"])
+    with pytest.raises(ConfigError, match="n_best must be at least 1 and at most beam_size, 3, got 4"):
+        own.candidates(IMAGES, n_best=4)
+    with pytest.raises(ValueError, match=r"images must be \[N, 8, 8, 3\], got \[3, 8, 8\]"):
+        own.candidates(IMAGES[..., 0])

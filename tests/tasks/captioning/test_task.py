@@ -1,0 +1,194 @@
+"""Captioning as a task: the contract of all tasks, hard attention, its data, and one line for each mistake."""
+
+import dataclasses
+import itertools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import jaxformer
+from jaxformer.cli.main import main
+from jaxformer.config import changed
+from jaxformer.data.images import LabeledImages
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.evaluation.scores import bleu
+from jaxformer.sharding import Placement, mesh
+from jaxformer.tasks import language_model
+from jaxformer.tasks.captioning import TASK, LossConfig
+from jaxformer.tasks.trainer import make_trainer
+from tests.contracts.task import TaskContract
+from tests.data.pictures import encoded, write_zip
+from tests.tasks.captioning.small import RECURRENT, TRANSFORMER, WORDS, tiny
+from tests.tasks.vision.small import picture
+
+
+@pytest.mark.full
+class TestContract(TaskContract):
+    task = "captioning"
+    refused = (
+        ({"data": {"train": ""}}, "no captions: give --data.train FILE and --data.images FOLDER or ARCHIVE"),
+        ({"data": {"images": "nowhere"}}, "cannot read nowhere: there is no such folder, zip archive or IDX file"),
+        ({"data": {"train": "nowhere.tsv"}}, "cannot read nowhere.tsv"),
+        ({"data": {"columns": [0, 2]}}, r"my.tsv, line 1: 2 column\(s\), but the image is in column 0 and the caption"),
+        ({"data": {"max_length": 3}}, "captions has at most 3 tokens; raise data.max_length"),
+        ({"model": {"vocab_size": 300}}, "model.vocab_size is 300, but the tokenizer has"),
+        ({"model": {"image": {"num_channels": 2}}}, r"num_channels must be 1 \(gray\) or 3 \(RGB\), got 2"),
+        ({"model": {"image": {"image_size": [16, 16]}}}, r"my.zip/.*png is 8 x 8 pixels, but images must be 16 x 16"),
+        ({"data": {"shift": 8}}, "data.shift must be below 8, the shorter side of the images, got 8"),
+        ({"model": {"attention": "hard"}}, "doubly_stochastic is 0.1, but it needs a recurrent model with soft"),
+        (
+            {"train": {"metric": "bleu"}, "decode": {"validation_images": 0}},
+            "train.metric is bleu, but decode.validation_images is 0",
+        ),
+        ({"mesh": "data=4,context=2"}, "mesh axis context = 2 cuts nothing of this model"),
+    )
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def config(cls, tmp_path_factory):
+        return tiny(tmp_path_factory.mktemp("captions"))
+
+    def change_training_data(self, config, patch):
+        patch.setattr(LabeledImages, "split", lambda images, held_out: (images, images))
+
+    def test_captions_are_kept(self, config, run):
+        kept = {}
+        scores = jaxformer.evaluate(run, split="validation", say=str, keep=lambda name, rows: kept.update({name: rows}))
+        rows = kept["validation"]
+        own = bleu([row["hypothesis"] for row in rows], [row["references"] for row in rows])
+        assert scores["validation"] == [own]
+        assert {len(row["references"]) for row in rows} == {1, 2}
+        with pytest.raises(DataError, match=r"no test data: train with --data\.test FILE"):
+            jaxformer.evaluate(run, say=str)
+
+    def test_commands(self, config, run, tmp_path, capsys):
+        """Of a picture in another mode and size."""
+        picture(1, 20).convert("L").save(tmp_path / "light.png")
+        name, sheet = str(tmp_path / "light.png"), str(tmp_path / "sheet.png")
+        options = ["--n-best", "2", "--decode.max_length", "9", "--picture", sheet]
+        assert main(["caption", str(run), name, *options]) == 0
+        lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+        assert [line[0] for line in lines] == ["1", "1"]
+        assert float(lines[0][1]) >= float(lines[1][1])
+        assert (tmp_path / "sheet.png").exists()
+        assert main(["caption", str(run), name, "--sample", "--json"]) == 0
+        drawn = json.loads(capsys.readouterr().out)
+        assert drawn["image"] == name
+        assert main(["classify", str(run), name]) == 2
+        assert "is a run of captioning, which `classify` cannot use" in capsys.readouterr().err
+
+
+def trainer_of(config, run, text="data=1"):
+    data = TASK.prepare(config, TASK.read(config), run)
+    devices = jax.devices()[: 8 if "," in text else 1]
+    return data, make_trainer(TASK, config, data.vocabulary.vocab_size, Placement(mesh(text, devices)))
+
+
+def steps_of(config, run, text="data=1", number=3):
+    """The losses of some steps on a mesh, from the same parameters and batches; and the last state."""
+    data, trainer = trainer_of(config, run, text)
+    state, step, losses = trainer.new_state(), trainer.step(), []
+    for batch in itertools.islice(trainer.on_devices(data.batches(0, trainer.rows)), number):
+        state, metrics = step(state, batch)
+        losses.append(float(metrics["loss_sum"] / metrics["count"]))
+    return losses, state
+
+
+HARD = dataclasses.replace(RECURRENT, attention="hard", grid_positions=True)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model", [HARD, TRANSFORMER], ids=["hard", "transformer"])
+def test_other_models_on_eight_devices(tmp_path, model):
+    """Draws too do not depend on the mesh."""
+    config = tiny(tmp_path, model=model, loss=LossConfig())
+    (one, _), (eight, _) = (steps_of(config, tmp_path, text) for text in ("data=1", "data=2,fsdp=2,tensor=2"))
+    np.testing.assert_allclose(eight, one, rtol=1e-5)
+
+
+def test_hard_attention_learns_and_keeps_its_baseline_in_the_state(tmp_path):
+    """The moving average of the log-probability of a token, by the decay of the settings."""
+    config = changed(tiny(tmp_path, model=HARD, loss=LossConfig()), {"optimizer": {"learning_rate": 1e-2}})
+    losses, state = steps_of(changed(config, {"loss": {"entropy": 0.0, "baseline_decay": 0.8}}), tmp_path, number=6)
+    average = 0.0
+    for loss in losses:
+        average = 0.8 * average - 0.2 * loss
+    assert float(state.params["baseline"]) == pytest.approx(average, rel=1e-5)
+    assert losses[-1] < 0.95 * losses[0]
+
+
+def test_data(tmp_path):
+    """Images are held out with all their captions; a batch has an image for each caption."""
+    config = tiny(tmp_path)
+    corpus = TASK.read(config)
+    assert (len(corpus.train), len(corpus.validation), corpus.test) == (48, 12, None)
+    data = TASK.prepare(config, corpus, tmp_path)
+    number = sum(len(label.split("\n")) for label in corpus.train.labels)
+    assert f"{number} captions of 48 training images" in data.report[0]
+    special, seen = data.vocabulary.special, []
+    for batch in itertools.islice(data.batches(0, np.arange), data.train.plan.steps_per_epoch):
+        for row in np.flatnonzero(batch.valid.any(1)):
+            text = data.vocabulary.decode(batch.labels[row][batch.valid[row]][:-1].tolist())
+            light = batch.images[row].mean() > 100
+            assert text in WORDS[int(light)]
+            assert (batch.tokens[row, 0], batch.labels[row][batch.valid[row]][-1]) == (special.bos, special.eos)
+            seen.append(text)
+    assert len(seen) == number
+    plain = {image.tobytes() for image in data.train.images}
+    assert not all(image.tobytes() in plain for image in batch.images[batch.valid.any(1)])  # they are moved
+    batch = next(iter(data.validation_batches(np.arange)))
+    held_out = {image.tobytes() for image in data.validation.images}
+    assert all(image.tobytes() in held_out for image in batch.images[batch.valid.any(1)])
+    named = changed(config, {"data": {"validation": config.data.train, "test": config.data.train}})
+    corpus = TASK.read(named)
+    assert [len(part) for part in (corpus.train, corpus.validation, corpus.test)] == [60, 60, 60]
+
+
+@pytest.mark.parametrize(
+    ("captions", "add", "message"),
+    [
+        ("0.png\tdark\n\ngone.png\tdark\n", {}, "my.tsv, line 3: {folder}/my.zip has no image 'gone.png'"),
+        ("0.png\tdark\n1.png\t \n", {}, "my.tsv, line 2: the caption of 1.png must be a text, got ' '"),
+        ("0.png dark\n", {}, "my.tsv, line 1: 1 column(s), but the image is in column 0 and the caption in column 1"),
+        ("", {}, "my.tsv holds no caption"),
+        ("0.png\tdark\n1.png\tlight\n2.png\tdark\n", {"1.png": b"text"}, "my.zip/1.png is no image that can be read"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_nothing(tmp_path, capsys, captions, add, message):
+    """With exit code 2, naming the file and the line."""
+    write_zip(tmp_path / "my.zip", {f"{i}.png": encoded(picture(i)) for i in range(4)} | add)
+    (tmp_path / "my.tsv").write_text(captions)
+    settings = ["--data.train", str(tmp_path / "my.tsv"), "--data.images", str(tmp_path / "my.zip")]
+    settings += ["--model.image.image_size", "8", "8", "--data.cache", str(tmp_path / "cache")]
+    settings += ["--data.held_out", "0.4", "--data.tokenizer", "characters"]
+    assert main(["train", "captioning:tiny", *settings, "--out", str(tmp_path / "run")]) == 2
+    assert message.format(folder=tmp_path) in capsys.readouterr().err.splitlines()[-1]
+    assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {"my.zip", "my.tsv"}
+
+
+def test_settings_that_contradict(tmp_path):
+    config = tiny(tmp_path, model=TRANSFORMER, loss=LossConfig(doubly_stochastic=1.0))
+    with pytest.raises(ConfigError, match="needs a recurrent model with soft attention; give 0"):
+        TASK.check(config)
+    with pytest.raises(ConfigError, match=r"data\.shift must be below 8, the shorter side of the images, got 8"):
+        TASK.check(changed(tiny(tmp_path), {"data": {"shift": 8}}))
+    config = changed(tiny(tmp_path, model=TRANSFORMER, loss=LossConfig()), {"model": {"positions": "learned"}})
+    with pytest.raises(ConfigError, match=r"data\.max_length is 30, but model\.max_positions is 24"):
+        TASK.check(changed(config, {"data": {"max_length": 30}}))
+    with pytest.raises(ConfigError, match="init_from run is a language_model; this is a transformer captioner"):
+        TASK.check_init(changed(config, {"init_from": "run"}), language_model.LanguageModelingConfig())
+    with pytest.raises(ConfigError, match="init_from run is a recurrent captioner; this is a transformer captioner"):
+        TASK.check_init(changed(config, {"init_from": "run"}), tiny(tmp_path))
+    TASK.check_init(config, config)
+    with pytest.raises(ConfigError, match="the number of characters is not known without the captions"):
+        TASK.planned_vocab_size(config)
+    assert TASK.planned_vocab_size(changed(config, {"data": {"tokenizer": "bpe", "vocab_size": 500}})) == 500
+
+
+def test_words_and_costs_of_a_batch(tmp_path):
+    for model in (RECURRENT, TRANSFORMER):
+        network = TASK.network(tiny(tmp_path, model=model), 30)
+        assert network.describe((16, 9)) == "16 images of 8 x 8 pixels with captions of 9 tokens"
+        assert network.computed_flops((16, 9)) >= network.training_flops((16, 9)) == 16 * network.training_flops((1, 9))
