@@ -135,7 +135,7 @@ class ImageCaptioner:
         return max(length, min(length + -length % 16, longest))
 
     def _search(self, images: np.ndarray, first: int, num_samples: int) -> Any:
-        """Returns the hypotheses of images, the first of which has this number."""
+        """Returns the hypotheses of images; the first image has this number."""
         decode, ways = self.decode, 1 if self.placement is None else self.placement.ways
         num_rows = min(self._batch_size, len(images) + -len(images) % ways)
         max_length = min(decode.max_length, self.net.config.length_limit or decode.max_length)
