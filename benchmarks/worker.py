@@ -82,8 +82,9 @@ def serve(module: str, spec: dict[str, Any]) -> None:
     step = side.build(spec)
     step()
     built = time.perf_counter()
-    step()
-    print(json.dumps({"import": imported - began, "first": built - imported, "versions": side.versions()}), flush=True)
+    result = step()
+    ready = {"import": imported - began, "first": built - imported, "versions": side.versions(), "result": result}
+    print(json.dumps(ready), flush=True)
     product = side.product(PRODUCT)
     product()
     for line in sys.stdin:

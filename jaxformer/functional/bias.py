@@ -121,6 +121,21 @@ class Sum(Bias):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Repeated(Bias):
+    """A bias of keys of which `count` at a time have the same position, such as those in a cache with lanes."""
+
+    bias: Bias
+    count: int = dataclasses.field(metadata={"static": True})
+
+    def at_positions(self, query, query_positions, key_positions):
+        one_of_each = self.bias.at_positions(query, query_positions, key_positions[:, :: self.count])
+        if not isinstance(one_of_each, DenseBias):
+            return Repeated(one_of_each, self.count)
+        return DenseBias(jnp.repeat(one_of_each.array, self.count, axis=3))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Shifted(Bias):
     """A bias whose query positions start at `offset`."""
 

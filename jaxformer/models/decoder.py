@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional, masks, sharding
 from jaxformer.axes import constrain
-from jaxformer.functional.cache import KeyValueCache
+from jaxformer.functional.cache import KeyValueCache, first_lanes, take_lanes
 from jaxformer.functional.dropout import site
 from jaxformer.models.config import DecoderConfig, LanguageModelConfig
 from jaxformer.models.encoder import Memory
@@ -55,7 +55,8 @@ class DecoderState(NamedTuple):
     """
 
     position: jax.Array  # int32 [B, K]: the next token's
-    caches: tuple[KeyValueCache, ...]  # of each layer, [B, K, T, N, H]
+    lanes: jax.Array | None  # int32 [B, K, L]: the map of lanes of caches that a sentence's hypotheses share
+    caches: tuple[KeyValueCache, ...]  # of each layer; without lanes, each hypothesis has a row of its own
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -66,11 +67,18 @@ class DecoderState(NamedTuple):
     def reorder(self, parents: Int[Array, "B K"]) -> DecoderState:
         """Replaces each hypothesis with its parent, a hypothesis of the same sentence."""
         sentences = jnp.arange(parents.shape[0])[:, None]
-        return jax.tree.map(lambda leaf: leaf[sentences, parents], self)
+        position = self.position[sentences, parents]
+        if self.lanes is not None:
+            return DecoderState(position, self.lanes[sentences, parents], self.caches)
+        rows = (sentences * parents.shape[1] + parents).reshape(-1)
+        return DecoderState(position, None, jax.tree.map(lambda leaf: leaf[rows], self.caches))
 
     def take(self, sentences: Int[Array, " B2"]) -> DecoderState:
         """Returns the state of these sentences only, in this order."""
-        return jax.tree.map(lambda leaf: leaf[sentences], self)
+        position, lanes = jax.tree.map(lambda leaf: leaf[sentences], (self.position, self.lanes))
+        beam_size = self.shape[1] if self.lanes is None else 1
+        rows = (sentences[:, None] * beam_size + jnp.arange(beam_size)[None]).reshape(-1)
+        return DecoderState(position, lanes, jax.tree.map(lambda leaf: leaf[rows], self.caches))
 
 
 class Decoder(nnx.Module):
@@ -187,11 +195,14 @@ class Decoder(nnx.Module):
         self.embeddings.check_length(length)
         layers = self.stack.unstacked()
         states = None if memory is None else memory.states
-        sizes = {"batch_size": batch_size, "beam_size": beam_size, "length": length}
+        lanes = first_lanes(batch_size, beam_size, length)
+        sizes = {"rows": batch_size * beam_size, "places": length}
+        if lanes is not None:
+            sizes = {"rows": batch_size, "places": length * beam_size}
         starts = [self.stack.block(params).start(states, dtype=self.embeddings.dtype, **sizes) for params in layers]
         projected, caches = zip(*starts, strict=True)
         context = Context(projected, None if memory is None else memory.valid, layers)
-        return context, DecoderState(jnp.zeros((batch_size, beam_size), jnp.int32), caches)
+        return context, DecoderState(jnp.zeros((batch_size, beam_size), jnp.int32), lanes, caches)
 
     def step(
         self, tokens: Int[Array, "B K"], state: DecoderState, context: Context
@@ -245,11 +256,17 @@ class Decoder(nnx.Module):
         captured: Intermediates | None,
     ) -> tuple[Array, DecoderState]:
         """See `prefill`; `captured` gets the cross-attention of the last layer."""
-        length = state.caches[0].key.shape[2]
+        length = (state.caches[0].key if state.lanes is None else state.lanes).shape[2]
+        lanes = None if state.lanes is None else take_lanes(state.lanes, state.position, tokens.shape[2])
         positions = state.position[..., None] + jnp.arange(tokens.shape[2])[None, None]
         x = self.embeddings.step(tokens, positions)
         mask = None if context.valid is None else masks.padding(context.valid)
-        given = {"positions": positions, "memory_mask": mask, "bias": None if self.bias is None else self.bias()}
+        given = {
+            "positions": positions,
+            "lanes": lanes,
+            "memory_mask": mask,
+            "bias": None if self.bias is None else self.bias(),
+        }
         caches = []
         for i, (params, cache, memory) in enumerate(zip(context.layers, state.caches, context.memory, strict=True), 1):
             kept = captured if i == len(context.layers) else None
@@ -260,7 +277,7 @@ class Decoder(nnx.Module):
             position = state.position + lengths
             x = jnp.take_along_axis(x, lengths[..., None, None] - 1, 2)
         x = jnp.where((position <= length)[..., None], x[:, :, -1], jnp.nan)  # a traced position cannot raise an error
-        return self._logits(self._final(x)), DecoderState(position, tuple(caches))
+        return self._logits(self._final(x)), DecoderState(position, lanes, tuple(caches))
 
     def _run(
         self,
