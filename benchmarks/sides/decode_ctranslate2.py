@@ -8,10 +8,7 @@ import tempfile
 import ctranslate2
 import numpy as np
 
-from benchmarks.sides.decode_data import sources, weights
-from jaxformer import functional
-
-POSITIONS = 128
+from benchmarks.sides.decode_data import layer, positions, sources, weights
 
 
 def build(spec):
@@ -43,7 +40,6 @@ def _spec(spec, pieces):
         (spec["num_layers"], spec["num_layers"]), spec["num_heads"], pre_norm=False
     )
     table = params["decoder"]["embeddings"]["tokens"]["table"]
-    positions = np.asarray(functional.sinusoidal(np.arange(POSITIONS), dim=dim))
     flat = lambda x: np.ascontiguousarray(x.reshape(dim, -1).T)  # [D, ...] to [out, in]
 
     def norm(target, given):
@@ -56,23 +52,23 @@ def _spec(spec, pieces):
         embeddings = parts.embeddings[0] if side == "encoder" else parts.embeddings
         embeddings.weight = table
         parts.scale_embeddings = True
-        parts.position_encodings.encodings = positions
-        for i, layer in enumerate(parts.layer):
-            own = _layer(params[side]["stack"]["layers"], i)
+        parts.position_encodings.encodings = positions(spec)
+        for i, target in enumerate(parts.layer):
+            own = layer(params[side]["stack"]["layers"], i)
             kernel = own["attention"]["kernel"]  # [D, N, 3, H]: query, key and value of each head
-            layer.self_attention.linear[0].weight = np.concatenate([flat(kernel[:, :, k]) for k in range(3)])
-            output(layer.self_attention.linear[1], own["attention"]["output"])
-            norm(layer.self_attention.layer_norm, own["attention_norm"])
+            target.self_attention.linear[0].weight = np.concatenate([flat(kernel[:, :, k]) for k in range(3)])
+            output(target.self_attention.linear[1], own["attention"]["output"])
+            norm(target.self_attention.layer_norm, own["attention_norm"])
             if side == "decoder":
-                cross = layer.attention
+                cross = target.attention
                 cross.linear[0].weight = flat(own["cross"]["query"])
                 cross.linear[1].weight = np.concatenate([flat(own["cross"]["key_value"][:, :, k]) for k in range(2)])
                 output(cross.linear[2], own["cross"]["output"])
                 norm(cross.layer_norm, own["cross_norm"])
-            for name, linear in (("up", layer.ffn.linear_0), ("down", layer.ffn.linear_1)):
+            for name, linear in (("up", target.ffn.linear_0), ("down", target.ffn.linear_1)):
                 given = own["feed_forward"][name]
                 linear.weight, linear.bias = np.ascontiguousarray(given["kernel"].T), given["bias"]
-            norm(layer.ffn.layer_norm, own["feed_forward_norm"])
+            norm(target.ffn.layer_norm, own["feed_forward_norm"])
     made.decoder.projection.weight = table
     made.register_source_vocabulary(pieces)
     made.register_target_vocabulary(pieces)
@@ -81,10 +77,6 @@ def _spec(spec, pieces):
     made.validate()
     made.optimize()
     return made
-
-
-def _layer(tree, i):
-    return {name: _layer(x, i) if isinstance(x, dict) else x[i] for name, x in tree.items()}
 
 
 def product(size):

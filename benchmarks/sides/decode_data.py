@@ -14,6 +14,18 @@ def sources(spec: dict) -> list[np.ndarray]:
     return [np.append(rng.integers(4, spec["vocab_size"], length - 1), EOS).astype(np.int32) for length in lengths]
 
 
+def positions(spec: dict, length: int = 128) -> np.ndarray:
+    """Returns the sinusoids of the positions, ``[length, D]``."""
+    dim = spec["d_model"]
+    angles = np.arange(length)[:, None] * 10_000.0 ** (-np.arange(0, dim, 2) / dim)
+    return np.stack([np.sin(angles), np.cos(angles)], -1).reshape(length, dim).astype(np.float32)
+
+
+def layer(tree: dict, index: int) -> dict:
+    """Returns the parameters of one layer."""
+    return {name: layer(x, index) if isinstance(x, dict) else x[index] for name, x in tree.items()}
+
+
 def weights(spec: dict) -> dict:
     """Returns the random parameters of a post-norm Transformer with one table, as this library names them."""
     rng = np.random.default_rng(0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,11 +28,13 @@ def build(spec):
     width = max(map(len, sentences))
     source = np.array([np.pad(ids, (0, width - len(ids)), constant_values=PAD) for ids in sentences])
 
+    step_weights = jax.jit(lambda params: net.bind(params).step_weights())(params)
+
     @jax.jit
-    def search(params, source):
+    def search(params, step_weights, source):
         model = net.bind(params)
-        valid = source != PAD
-        context, state = model.start(model.encode(source, source_valid=valid), beam_size=beam_size, length=length)
+        memory = model.encode(source, source_valid=source != PAD)
+        context, state = model.start(memory, beam_size=beam_size, length=length, weights=step_weights)
         step_in = lambda context: lambda tokens, state: model.step(tokens, state, context)
         options = {
             "max_length": length,
@@ -50,7 +50,7 @@ def build(spec):
         return decoding.beam_search(step_in(context), state, beam_size=beam_size, **options)
 
     def once():
-        found = jax.device_get(functools.partial(search, params)(source))
+        found = jax.device_get(search(params, step_weights, source))
         return found.tokens[:, 0].tolist()
 
     return once

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 BLOCK = 64
-"""The number of scores of which `top_scores` first takes the maximum."""
+"""The length of the blocks whose maxima `top_scores` compares first."""
 
 
 def first_highest(scores: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:

@@ -19,11 +19,11 @@ class Stepper:
     def __init__(self, kind, name):
         self.kind, self.small = kind, (model if kind is models.EncoderDecoder else language_model)(name)
 
-    def start(self, beam_size=K):
+    def start(self, beam_size=K, **options):
         if self.kind is models.LanguageModel:
-            return self.call("start", batch_size=B, beam_size=beam_size, length=T)
+            return self.call("start", batch_size=B, beam_size=beam_size, length=T, **options)
         memory = self.call("encode", SOURCE, source_valid=SOURCE_VALID)
-        return self.call("start", memory, beam_size=beam_size, length=T)
+        return self.call("start", memory, beam_size=beam_size, length=T, **options)
 
     def steps(self, tokens, context, state):
         """The logits of each of `tokens` ``[B, K, T]`` in turn, and the state after them."""
@@ -139,6 +139,20 @@ def test_states_stay_in_their_programs(stepper, tokens):
     moved = jax.jit(lambda state: state.reorder(jnp.zeros((B, K), jnp.int32)).take(jnp.arange(1)))(state)
     assert isinstance(moved, models.DecoderState)
     assert moved.caches[0].key.shape == (1, *state.caches[0].key.shape[1:])
+
+
+def test_step_weights_are_read_in_place_of_the_parameters(stepper, tokens):
+    """They give the same logits, and once they are changed, others."""
+    weights = stepper.call("step_weights")
+    expected, _ = stepper.steps(tokens[:, :, :2], *stepper.start())
+    got, _ = stepper.steps(tokens[:, :, :2], *stepper.start(weights=weights))
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    twice = weights._replace(output=2 * weights.output)
+    got, _ = stepper.steps(tokens[:, :, :2], *stepper.start(weights=twice))
+    np.testing.assert_allclose(got, 2 * expected, rtol=1e-5, atol=1e-6)
+    without = weights._replace(layers=tuple(jax.tree.map(jnp.zeros_like, layer) for layer in weights.layers))
+    got, _ = stepper.steps(tokens[:, :, :2], *stepper.start(weights=without))
+    assert not np.allclose(got, expected, atol=1e-2)
 
 
 def test_cross_attention_needs_a_memory():
