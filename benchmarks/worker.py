@@ -31,6 +31,7 @@ class Side:
     ):
         self.name = name
         self.seconds: list[float] = []
+        self.processor: list[float] = []
         self.peaks: list[float] = []
         command = [python, "-m", "benchmarks.worker", module, json.dumps(spec)]
         root = pathlib.Path(__file__).resolve().parent.parent
@@ -45,6 +46,7 @@ class Side:
         """Measures some steps and the peak next to them."""
         answer = self._ask(f"run {steps}")
         self.seconds += answer["seconds"]
+        self.processor += answer["processor"]
         self.peaks.append(answer["peak"])
 
     def close(self) -> dict[str, Any]:
@@ -56,6 +58,7 @@ class Side:
             **self.ready,
             "seconds": median,
             "fastest": min(self.seconds),
+            "processor": min(self.processor),
             "peak": max(self.peaks),
             "memory": memory,
         }
@@ -82,8 +85,9 @@ def serve(module: str, spec: dict[str, Any]) -> None:
     step = side.build(spec)
     step()
     built = time.perf_counter()
-    step()
-    print(json.dumps({"import": imported - began, "first": built - imported, "versions": side.versions()}), flush=True)
+    result = step()
+    ready = {"import": imported - began, "first": built - imported, "versions": side.versions(), "result": result}
+    print(json.dumps(ready), flush=True)
     product = side.product(PRODUCT)
     product()
     for line in sys.stdin:
@@ -93,15 +97,16 @@ def serve(module: str, spec: dict[str, Any]) -> None:
             print(json.dumps({"memory": memory}), flush=True)
             return
         step()  # not measured: caches and pages are cold after a pause
-        seconds = [_timed(step) for _ in range(int(arguments[0]))]
-        peak = 2 * PRODUCT**3 / min(_timed(product) for _ in range(3))
-        print(json.dumps({"seconds": seconds, "peak": peak}), flush=True)
+        seconds, processor = zip(*(_timed(step) for _ in range(int(arguments[0]))), strict=True)
+        peak = 2 * PRODUCT**3 / min(_timed(product)[0] for _ in range(3))
+        print(json.dumps({"seconds": seconds, "processor": processor, "peak": peak}), flush=True)
 
 
-def _timed(work) -> float:
-    began = time.perf_counter()
+def _timed(work) -> tuple[float, float]:
+    """Returns the seconds of the clock and of the process's own threads."""
+    began, used = time.perf_counter(), time.process_time()
     work()
-    return time.perf_counter() - began
+    return time.perf_counter() - began, time.process_time() - used
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer.decoding.api import Hypotheses, S, State, Step, check_state, gather, limits
+from jaxformer.decoding.best import top_scores
 from jaxformer.decoding.narrow import Narrow, run
 from jaxformer.decoding.penalties import (
     CoverageState,
@@ -323,7 +324,7 @@ def _propose(
     They are chosen from the best continuations of each hypothesis, so fewer than K V values are sorted.
     """
     batch, _, vocab_size = choices.shape
-    best, tokens = jax.lax.top_k(choices, min(count, vocab_size))
+    best, tokens = top_scores(choices, min(count, vocab_size))
     totals = (best + log_probs[:, :, None]).reshape(batch, -1)
     totals, index = jax.lax.top_k(totals, min(count, totals.shape[1]))
     tokens, gained = gather((tokens.reshape(batch, -1), best.reshape(batch, -1)), index)

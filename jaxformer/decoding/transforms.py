@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxformer.decoding.best import top_scores
 from jaxformer.errors import ConfigError
 
 Scores: TypeAlias = Float[Array, "B K V"]
@@ -122,7 +123,7 @@ class _TopK:
     normalized = False
 
     def __call__(self, scores: Scores, history: History) -> Scores:
-        lowest = jax.lax.top_k(scores, min(self.count, scores.shape[-1]))[0][..., -1:]
+        lowest = top_scores(scores, min(self.count, scores.shape[-1]))[0][..., -1:]
         return jnp.where(scores < lowest, -jnp.inf, scores)
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxformer.decoding.api import Hypotheses, S, Step, check_state, limits
+from jaxformer.decoding.best import first_highest
 from jaxformer.decoding.narrow import Narrow, run
 from jaxformer.decoding.prefix import Prefix, begin
 from jaxformer.decoding.transforms import ForcedEnd, History, Transform, chain, well_formed
@@ -187,7 +188,7 @@ def greedy(
     return _extend(
         step,
         state,
-        lambda log_probs, history: log_probs.argmax(-1),
+        lambda log_probs, history: first_highest(log_probs),
         max_length=max_length,
         bos=bos,
         eos=eos,
@@ -251,7 +252,7 @@ def sample(
     def choose(log_probs: jax.Array, history: History) -> jax.Array:
         step_keys = jax.vmap(fold_in_each)(keys[history.sentences], history.lengths)
         noise = jax.vmap(jax.vmap(lambda key: _gumbel(key, log_probs.shape[-1])))(step_keys)
-        return (log_probs + noise).argmax(-1)
+        return first_highest(log_probs + noise)
 
     return _extend(
         step,

@@ -121,6 +121,21 @@ class Sum(Bias):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Repeated(Bias):
+    """A bias of keys that share their positions, `count` at a time, as in a cache with lanes."""
+
+    bias: Bias
+    count: int = dataclasses.field(metadata={"static": True})
+
+    def at_positions(self, query, query_positions, key_positions):
+        one_of_each = key_positions[:, :: self.count]
+        placed = self.bias.at_positions(query, query_positions, one_of_each)
+        tile = placed.tile(query, jnp.arange(query.shape[2]), jnp.arange(one_of_each.shape[1]))
+        return DenseBias(jnp.repeat(tile, self.count, axis=3))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Shifted(Bias):
     """A bias whose query positions start at `offset`."""
 

@@ -1,4 +1,9 @@
-"""The key-value cache of incremental decoding, an argument and a result like any other array."""
+"""The key-value cache of incremental decoding, an argument and a result like any other array.
+
+The hypotheses of a sentence may share a cache. It then has K lanes at each position, one for each hypothesis, and a map
+of lanes says in which of them a hypothesis finds its own past. Reordering hypotheses, as a beam search does after every
+token, moves rows of that map and no keys or values.
+"""
 
 from __future__ import annotations
 
@@ -6,49 +11,104 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
+
+MOST_LANES = 8
+"""The number of hypotheses of a sentence up to which they share a cache.
+
+Each hypothesis computes the logits of all lanes, and its mask keeps its own. For a beam that costs less than moving
+keys and values, but it grows with the square of the number of hypotheses.
+"""
 
 
 class KeyValueCache(NamedTuple):
-    """Keys and values of the positions decoded so far, for each of K hypotheses of B sentences.
+    """Keys and values of the positions decoded so far, in S places of each row.
+
+    A row belongs to a sentence, and position t in lane l is place ``t K + l``; or to one hypothesis, and position t is
+    place t. What has not been written is 0.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.functional.cache import empty_cache, write
-    >>> cache = empty_cache(batch=1, beam_size=2, length=3, heads=1, dim=1, dtype=jnp.float32)
-    >>> cache = write(cache, jnp.full((1, 2, 1, 1), 5.0), jnp.full((1, 2, 1, 1), 7.0), jnp.array([[1, 0]]))
-    >>> cache.key[0, :, :, 0, 0].tolist(), cache.value[0, :, :, 0, 0].tolist()
-    ([[0.0, 5.0, 0.0], [5.0, 0.0, 0.0]], [[0.0, 7.0, 0.0], [7.0, 0.0, 0.0]])
+    >>> cache = empty_cache(1, 3, heads=1, dim=1, dtype=jnp.float32)
+    >>> cache = write(cache, jnp.full((1, 2, 1, 1), 5.0), jnp.full((1, 2, 1, 1), 7.0), jnp.array([[2, 0]]))
+    >>> cache.key[0, 0, :, 0].tolist(), cache.value[0, 0, :, 0].tolist()
+    ([5.0, 0.0, 5.0], [7.0, 0.0, 7.0])
     """
 
-    key: jax.Array  # [B, K, T, N, H]
-    value: jax.Array  # [B, K, T, N, J]
+    key: jax.Array  # [B, N, S, H]
+    value: jax.Array  # [B, N, S, J]
 
 
-def empty_cache(batch: int, beam_size: int, length: int, heads: int, dim: int, dtype: DTypeLike) -> KeyValueCache:
-    """Returns a cache of zeros with room for `length` positions."""
-    zeros = jnp.zeros((batch, beam_size, length, heads, dim), dtype)
+def empty_cache(rows: int, places: int, *, heads: int, dim: int, dtype: DTypeLike) -> KeyValueCache:
+    """Returns a cache of zeros."""
+    zeros = jnp.zeros((rows, heads, places, dim), dtype)
     return KeyValueCache(zeros, zeros)
 
 
 def write(
     cache: KeyValueCache,
-    key: Float[Array, "B K *T N H"],
-    value: Float[Array, "B K *T N J"],
-    position: Int[Array, "B K *T"],
+    key: Float[Array, "B Q N H"],
+    value: Float[Array, "B Q N J"],
+    places: Int[Array, "B Q"],
 ) -> KeyValueCache:
-    """Returns the cache with the keys and values at one position of each hypothesis, or at T of them, replaced.
+    """Returns the cache with the keys and values at Q places of each row replaced; those after the last are dropped."""
 
-    A single `position` must be below the length of the cache: JAX would clamp a later one to the last position. Of
-    several, those beyond the length are dropped.
-    """
-
-    def set_row(cached: Array, new: Array, position: Array) -> Array:
-        new = new.astype(cached.dtype)
-        if position.ndim:
-            return cached.at[position].set(new, mode="drop")
-        return jax.lax.dynamic_update_index_in_dim(cached, new, position, 0)
+    def set_row(cached: Array, new: Array, places: Array) -> Array:
+        return cached.at[:, places].set(new.swapaxes(0, 1).astype(cached.dtype), mode="drop")
 
     # One scatter with batch dimensions, which stays in place and stays on its device where B is sharded.
-    set_rows = jax.vmap(jax.vmap(set_row))
-    return KeyValueCache(set_rows(cache.key, key, position), set_rows(cache.value, value, position))
+    set_rows = jax.vmap(set_row)
+    return KeyValueCache(set_rows(cache.key, key, places), set_rows(cache.value, value, places))
+
+
+def first_lanes(batch: int, beam_size: int, length: int) -> Int[Array, "B K L"] | None:
+    """Returns the map of lanes of an empty cache, or None if each hypothesis has a cache of its own."""
+    if not 1 < beam_size <= MOST_LANES:
+        return None
+    return jnp.broadcast_to(jnp.arange(beam_size, dtype=jnp.int32)[None, :, None], (batch, beam_size, length))
+
+
+def take_lanes(lanes: Int[Array, "B K L"], position: Int[Array, "B K"], count: int) -> Int[Array, "B K L"]:
+    """Returns the map of lanes after each hypothesis took a lane at its next `count` positions.
+
+    It gets one that no hypothesis needs: of those which are further, the lanes of their past are left alone.
+
+    Args:
+      lanes: the lane of each hypothesis' token at each position; only those before `position` count.
+      position: the next position of each hypothesis.
+
+    >>> import jax.numpy as jnp
+    >>> lanes = jnp.array([[[0, 0], [0, 1]]])  # both continue what stands in lane 0; the second has got further
+    >>> take_lanes(lanes, jnp.array([[0, 2]]), 1).tolist()
+    [[[1, 0], [0, 1]]]
+    """
+    beam_size, length = lanes.shape[1:]
+    lane = jnp.arange(beam_size)
+    positions = position[..., None] + jnp.arange(count)[None, None]  # [B, K, T]
+    index = positions.reshape(positions.shape[0], 1, -1)
+    held = jnp.take_along_axis(lanes, index, 2, mode="clip").reshape(-1, beam_size, beam_size, count)  # [B, J, K, T]
+    of_each = position[:, :, None, None]
+    needs = of_each > positions[:, None]  # [B, J, K, T]: hypothesis J has a past there
+    free = ~(needs[..., None] & (held[..., None] == lane[None, None, None, None])).any(1)  # [B, K, T, lane]
+    writes = ~needs & (positions[:, None] < of_each + count)
+    earlier = np.tri(beam_size, k=-1, dtype=bool).T[None, :, :, None]  # J < K
+    rank = (writes & earlier).sum(1)[..., None]  # [B, K, T, 1]: the hypotheses that choose first
+    chosen = (free & (free.cumsum(-1) == rank + 1)).argmax(-1).astype(lanes.dtype)
+    here = jnp.arange(length)[None, None, None] == positions[..., None]  # [B, K, T, L]
+    return jnp.where(here.any(2), jnp.where(here, chosen[..., None], 0).sum(2, dtype=lanes.dtype), lanes)
+
+
+def places_of(lanes: Int[Array, "B K L"], positions: Int[Array, "B K T"]) -> Int[Array, "B Q"]:
+    """Returns the places in the cache of these positions of each hypothesis (Q = K T)."""
+    lane = jnp.take_along_axis(lanes, positions, 2, mode="clip")
+    return (positions * lanes.shape[1] + lane).reshape(lanes.shape[0], -1)
+
+
+def seen_places(lanes: Int[Array, "B K L"], positions: Int[Array, "B K T"]) -> Bool[Array, "B Q S"]:
+    """Returns True for the places that hold the past of a hypothesis, up to each of these positions (S = L K)."""
+    batch, beam_size, length = lanes.shape
+    own = lanes[..., None] == jnp.arange(beam_size)[None, None, None]  # [B, K, L, lane]
+    past = jnp.arange(length)[None, None, None] <= positions[..., None]  # [B, K, T, L]
+    return (own[:, :, None] & past[..., None]).reshape(batch, -1, length * beam_size)

@@ -36,11 +36,11 @@ from jaxformer.data.batch import Batch
 from jaxformer.decoding.api import Hypotheses, TreeState
 from jaxformer.errors import ConfigError
 from jaxformer.functional.cache import KeyValueCache
-from jaxformer.models.decoder import Context, DecoderState
+from jaxformer.models.decoder import Context, DecoderState, StepWeights
 from jaxformer.models.encoder import Memory
 from jaxformer.modules.attention import KeyValue
 
-for _type in (KeyValue, KeyValueCache, Context, DecoderState):
+for _type in (KeyValue, KeyValueCache, Context, DecoderState, StepWeights):
     export.register_namedtuple_serialization(_type, serialized_name=f"jaxformer.{_type.__name__}")
 for _type in (Batch, Hypotheses, Memory, TreeState):
     export.register_pytree_node_serialization(

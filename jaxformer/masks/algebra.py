@@ -30,6 +30,9 @@ class Mask:
     __array_ufunc__ = None
     """Lets ``array & mask`` call the mask's operator instead of a loop over the elements of a NumPy array."""
 
+    finite: bool = False
+    """True if all queries, keys and values are known to be finite, so that no others need to be replaced by 0."""
+
     def tile(self, query_index: jax.Array, key_index: jax.Array) -> jax.Array:
         """Returns the mask at these absolute positions.
 
@@ -204,6 +207,7 @@ class Dense(Mask):
     """Allows the pairs that are True in an array, ``Bool [b, n, T, S]``."""
 
     array: jax.Array
+    finite: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def tile(self, query_index, key_index):
         rows = self.array if self.array.shape[2] == 1 else self.array[:, :, query_index]
@@ -220,8 +224,11 @@ class Dense(Mask):
             raise ValueError(f"mask covers [T, S] = {list(got)}, but queries and keys have {list(expected)}")
 
 
-def dense(array: ArrayLike) -> Mask:
+def dense(array: ArrayLike, *, finite: bool = False) -> Mask:
     """Returns the mask of a Boolean array ``[T, S]``, ``[B, T, S]`` or ``[B, N, T, S]`` (1 broadcasts), True = attend.
+
+    Args:
+      finite: see `Mask.finite`.
 
     >>> dense([[True, False]]).dense(2, 2)[0, 0].astype(int).tolist()
     [[1, 0], [1, 0]]
@@ -233,7 +240,7 @@ def dense(array: ArrayLike) -> Mask:
             + ("" if array.dtype == bool else "; use from_binary for numbers 0 and 1")
         )
     shape = {2: (1, 1), 3: (array.shape[0], 1), 4: array.shape[:2]}[array.ndim]
-    return Dense(array.reshape(*shape, *array.shape[-2:]))
+    return Dense(array.reshape(*shape, *array.shape[-2:]), finite)
 
 
 def from_torch(array: ArrayLike) -> Mask:

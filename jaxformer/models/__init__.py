@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from jaxformer.models.decoder import Context as Context
     from jaxformer.models.decoder import Decoder as Decoder
     from jaxformer.models.decoder import DecoderState as DecoderState
+    from jaxformer.models.decoder import StepWeights as StepWeights
     from jaxformer.models.decoder import make_decoder as make_decoder
     from jaxformer.models.encoder import Encoder as Encoder
     from jaxformer.models.encoder import Memory as Memory
@@ -55,7 +56,7 @@ __getattr__ = lazy.members(
     {
         "captioner": "Captioner RecurrentCaptioner TransformerCaptioner",
         "classifier": "Classifier",
-        "decoder": "Context Decoder DecoderState make_decoder",
+        "decoder": "Context Decoder DecoderState StepWeights make_decoder",
         "encoder": "Encoder Memory make_encoder",
         "encoder_decoder": "EncoderDecoder",
         "language_model": "LanguageModel",

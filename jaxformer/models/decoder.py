@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional, masks, sharding
 from jaxformer.axes import constrain
-from jaxformer.functional.cache import KeyValueCache
+from jaxformer.functional.cache import KeyValueCache, first_lanes, take_lanes
 from jaxformer.functional.dropout import site
 from jaxformer.models.config import DecoderConfig, LanguageModelConfig
 from jaxformer.models.encoder import Memory
@@ -33,17 +33,24 @@ from jaxformer.modules.attention_function import Intermediates
 from jaxformer.modules.pure import Params
 
 
+class StepWeights(NamedTuple):
+    """Parameters of a decoder as its steps read them: `Decoder.step_weights`."""
+
+    layers: tuple[Params, ...]  # of each block
+    output: jax.Array | None  # [D, V]; None reads the table of the token embeddings
+
+
 class Context(NamedTuple):
     """The arrays that the hypotheses of a sentence share: computed once by `start`, never tiled by hypotheses."""
 
     memory: tuple[KeyValue | None, ...]  # of each layer, [B, S, N, H]; None without cross-attention
     valid: jax.Array | None  # Bool [B, S]
-    layers: tuple[Params, ...]  # the blocks' parameters, unstacked
+    weights: StepWeights
 
     def take(self, sentences: Int[Array, " B2"]) -> Context:
         """Returns the context of these sentences only, in this order."""
         memory, valid = jax.tree.map(lambda leaf: leaf[sentences], (self.memory, self.valid))
-        return Context(memory, valid, self.layers)
+        return Context(memory, valid, self.weights)
 
 
 class DecoderState(NamedTuple):
@@ -55,7 +62,8 @@ class DecoderState(NamedTuple):
     """
 
     position: jax.Array  # int32 [B, K]: the next token's
-    caches: tuple[KeyValueCache, ...]  # of each layer, [B, K, T, N, H]
+    lanes: jax.Array | None  # int32 [B, K, L]: the map of lanes of caches that a sentence's hypotheses share
+    caches: tuple[KeyValueCache, ...]  # of each layer; without lanes, each hypothesis has a row of its own
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -66,11 +74,18 @@ class DecoderState(NamedTuple):
     def reorder(self, parents: Int[Array, "B K"]) -> DecoderState:
         """Replaces each hypothesis with its parent, a hypothesis of the same sentence."""
         sentences = jnp.arange(parents.shape[0])[:, None]
-        return jax.tree.map(lambda leaf: leaf[sentences, parents], self)
+        position = self.position[sentences, parents]
+        if self.lanes is not None:
+            return DecoderState(position, self.lanes[sentences, parents], self.caches)
+        rows = (sentences * parents.shape[1] + parents).reshape(-1)
+        return DecoderState(position, None, jax.tree.map(lambda leaf: leaf[rows], self.caches))
 
     def take(self, sentences: Int[Array, " B2"]) -> DecoderState:
         """Returns the state of these sentences only, in this order."""
-        return jax.tree.map(lambda leaf: leaf[sentences], self)
+        position, lanes = jax.tree.map(lambda leaf: leaf[sentences], (self.position, self.lanes))
+        beam_size = self.shape[1] if self.lanes is None else 1
+        rows = (sentences[:, None] * beam_size + jnp.arange(beam_size)[None]).reshape(-1)
+        return DecoderState(position, lanes, jax.tree.map(lambda leaf: leaf[rows], self.caches))
 
 
 class Decoder(nnx.Module):
@@ -126,7 +141,8 @@ class Decoder(nnx.Module):
           positions: absolute positions; 0, 1, 2, ... by default.
           key: the key of dropout; None means no dropout.
         """
-        return self._logits(self._run(tokens, memory, valid=valid, positions=positions, key=key)[0])
+        x, _ = self._run(tokens, memory, valid=valid, positions=positions, key=key)
+        return self._logits(x, None if self.output is None else self.output.kernel[...])
 
     def cross_entropy(
         self,
@@ -174,24 +190,47 @@ class Decoder(nnx.Module):
         """Returns the `CapturedAttention` of every layer, under "self" and "cross"."""
         return self._run(tokens, memory, valid=valid, positions=positions, capture=("self", "cross"))[1]
 
+    def step_weights(self) -> StepWeights:
+        """Returns a copy of the parameters that steps read, each layer by itself and the output table by columns.
+
+        A program that runs many short searches computes it once, as the result of a compiled function, and gives it to
+        `start`. That saves the time to copy the layers in every search, and small products read columns faster.
+        """
+        table = self.embeddings.tokens.table[...].T if self.output is None else self.output.kernel[...]
+        return StepWeights(self.stack.unstacked(), table)
+
     def start(
-        self, memory: Memory | None = None, *, batch_size: int, beam_size: int, length: int
+        self,
+        memory: Memory | None = None,
+        *,
+        batch_size: int,
+        beam_size: int,
+        length: int,
+        weights: StepWeights | None = None,
     ) -> tuple[Context, DecoderState]:
         """Prepares to decode `length` positions with `beam_size` hypotheses of each of `batch_size` sentences.
 
         The logits of a `step` beyond `length` are NaN.
 
+        Args:
+          weights: the result of `step_weights`, if it has been computed before.
+
         Raises:
           ValueError: there are fewer position vectors, or the attention function takes no positions.
         """
         self.embeddings.check_length(length)
-        layers = self.stack.unstacked()
+        if weights is None:  # a table that is read in place needs no copy
+            weights = StepWeights(self.stack.unstacked(), None if self.output is None else self.output.kernel[...])
         states = None if memory is None else memory.states
-        sizes = {"batch_size": batch_size, "beam_size": beam_size, "length": length}
-        starts = [self.stack.block(params).start(states, dtype=self.embeddings.dtype, **sizes) for params in layers]
+        lanes = first_lanes(batch_size, beam_size, length)
+        sizes = {"rows": batch_size * beam_size, "places": length}
+        if lanes is not None:
+            sizes = {"rows": batch_size, "places": length * beam_size}
+        blocks = map(self.stack.block, weights.layers)
+        starts = [block.start(states, dtype=self.embeddings.dtype, **sizes) for block in blocks]
         projected, caches = zip(*starts, strict=True)
-        context = Context(projected, None if memory is None else memory.valid, layers)
-        return context, DecoderState(jnp.zeros((batch_size, beam_size), jnp.int32), caches)
+        context = Context(projected, None if memory is None else memory.valid, weights)
+        return context, DecoderState(jnp.zeros((batch_size, beam_size), jnp.int32), lanes, caches)
 
     def step(
         self, tokens: Int[Array, "B K"], state: DecoderState, context: Context
@@ -245,14 +284,21 @@ class Decoder(nnx.Module):
         captured: Intermediates | None,
     ) -> tuple[Array, DecoderState]:
         """See `prefill`; `captured` gets the cross-attention of the last layer."""
-        length = state.caches[0].key.shape[2]
+        length = (state.caches[0].key if state.lanes is None else state.lanes).shape[2]
+        lanes = None if state.lanes is None else take_lanes(state.lanes, state.position, tokens.shape[2])
         positions = state.position[..., None] + jnp.arange(tokens.shape[2])[None, None]
         x = self.embeddings.step(tokens, positions)
         mask = None if context.valid is None else masks.padding(context.valid)
-        given = {"positions": positions, "memory_mask": mask, "bias": None if self.bias is None else self.bias()}
+        given = {
+            "positions": positions,
+            "lanes": lanes,
+            "memory_mask": mask,
+            "bias": None if self.bias is None else self.bias(),
+        }
         caches = []
-        for i, (params, cache, memory) in enumerate(zip(context.layers, state.caches, context.memory, strict=True), 1):
-            kept = captured if i == len(context.layers) else None
+        layers = context.weights.layers
+        for i, (params, cache, memory) in enumerate(zip(layers, state.caches, context.memory, strict=True), 1):
+            kept = captured if i == len(layers) else None
             x, cache = self.stack.block(params).step(x, cache, memory, **given, intermediates=kept)
             caches.append(cache)
         x, position = x.reshape(*tokens.shape, -1), state.position + tokens.shape[2]
@@ -260,7 +306,8 @@ class Decoder(nnx.Module):
             position = state.position + lengths
             x = jnp.take_along_axis(x, lengths[..., None, None] - 1, 2)
         x = jnp.where((position <= length)[..., None], x[:, :, -1], jnp.nan)  # a traced position cannot raise an error
-        return self._logits(self._final(x)), DecoderState(position, tuple(caches))
+        logits = self._logits(self._final(x), context.weights.output)
+        return logits, DecoderState(position, lanes, tuple(caches))
 
     def _run(
         self,
@@ -288,14 +335,13 @@ class Decoder(nnx.Module):
     def _final(self, x: Array) -> Array:
         return x if self.norm is None else self.norm(x)
 
-    def _logits(self, x: Array) -> Array:
+    def _logits(self, x: Array, kernel: Array | None) -> Array:
         x = x * jnp.asarray(self.output_scale, x.dtype)
         with jax.named_scope("logits"):
-            if self.output is None:
+            if kernel is None:
                 logits = self.embeddings.tokens.logits(x)
             else:  # self.output would round the logits to the dtype of x
-                kernel = self.output.kernel[...].astype(x.dtype)
-                logits = jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
+                logits = jnp.matmul(x, kernel.astype(x.dtype), preferred_element_type=jnp.float32)
             if self.output_bias is not None:
                 logits = logits + self.output_bias[...].reshape((1,) * (logits.ndim - 1) + (-1,))
             return constrain(logits, "batch", "length", "vocab")

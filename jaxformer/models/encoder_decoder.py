@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxformer import functional
 from jaxformer.functional.dropout import site
 from jaxformer.models.config import EncoderDecoderConfig
-from jaxformer.models.decoder import Context, Decoder, DecoderState, balance_loss
+from jaxformer.models.decoder import Context, Decoder, DecoderState, StepWeights, balance_loss
 from jaxformer.models.encoder import Encoder, Memory
 from jaxformer.models.transformer import (
     decoder_options,
@@ -166,12 +166,22 @@ class EncoderDecoder(nnx.Module):
         intermediates = self.decoder.captured(target, memory)
         return select(result | {f"decoder.{name}": x for name, x in intermediates.items()}, names)
 
-    def start(self, memory: Memory, *, beam_size: int, length: int) -> tuple[Context, DecoderState]:
+    def step_weights(self) -> StepWeights:
+        """Returns a copy of the parameters that steps read, for many searches: see `Decoder.step_weights`."""
+        return self.decoder.step_weights()
+
+    def start(
+        self, memory: Memory, *, beam_size: int, length: int, weights: StepWeights | None = None
+    ) -> tuple[Context, DecoderState]:
         """Prepares to decode `length` positions with `beam_size` hypotheses of each sentence.
 
         The logits of a `step` beyond `length` are NaN.
+
+        Args:
+          weights: the result of `step_weights`, if it has been computed before.
         """
-        return self.decoder.start(memory, batch_size=memory.states.shape[0], beam_size=beam_size, length=length)
+        sizes = {"batch_size": memory.states.shape[0], "beam_size": beam_size, "length": length}
+        return self.decoder.start(memory, **sizes, weights=weights)
 
     def step(
         self, tokens: Int[Array, "B K"], state: DecoderState, context: Context

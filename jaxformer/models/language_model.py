@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
 from jaxformer.models.config import LanguageModelConfig
-from jaxformer.models.decoder import Context, DecoderState, make_decoder
+from jaxformer.models.decoder import Context, DecoderState, StepWeights, make_decoder
 from jaxformer.models.transformer import select
 from jaxformer.modules import AttentionFunction, CapturedAttention
 
@@ -73,12 +73,21 @@ class LanguageModel(nnx.Module):
         intermediates = self.decoder.captured(tokens, valid=valid)
         return select({f"decoder.{name}": x for name, x in intermediates.items()}, names)
 
-    def start(self, *, batch_size: int, beam_size: int, length: int) -> tuple[Context, DecoderState]:
+    def step_weights(self) -> StepWeights:
+        """Returns a copy of the parameters that steps read, for many searches: see `Decoder.step_weights`."""
+        return self.decoder.step_weights()
+
+    def start(
+        self, *, batch_size: int, beam_size: int, length: int, weights: StepWeights | None = None
+    ) -> tuple[Context, DecoderState]:
         """Prepares to decode `length` positions, prefixes included, with `beam_size` hypotheses of each text.
 
         The logits of a `step` beyond `length` are NaN.
+
+        Args:
+          weights: the result of `step_weights`, if it has been computed before.
         """
-        return self.decoder.start(batch_size=batch_size, beam_size=beam_size, length=length)
+        return self.decoder.start(batch_size=batch_size, beam_size=beam_size, length=length, weights=weights)
 
     def step(
         self, tokens: Int[Array, "B K"], state: DecoderState, context: Context

@@ -148,9 +148,14 @@ class Seq2Seq(nnx.Module):
         _, weights = self.decoder(target, self.encode(source, source_valid=source_valid))
         return select({} if weights is None else {"decoder.cross": CapturedWeights(weights[None, :, None])}, names)
 
-    def start(self, memory: Memory, *, beam_size: int, length: int) -> tuple[RecurrentContext, DecoderState]:
+    def step_weights(self) -> None:
+        """Returns None: steps read the parameters as they are."""
+
+    def start(
+        self, memory: Memory, *, beam_size: int, length: int, weights: None = None
+    ) -> tuple[RecurrentContext, DecoderState]:
         """Prepares to decode with `beam_size` hypotheses of each sentence; any `length` is possible."""
-        del length
+        del length, weights
         return self.decoder.start(memory, beam_size=beam_size)
 
     def step(

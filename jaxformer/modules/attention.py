@@ -16,8 +16,8 @@ from jaxformer import functional, masks
 from jaxformer.axes import constrain
 from jaxformer.dims import resolve_head_dim as resolve_head_dim
 from jaxformer.functional.attention.base import Score, row_of_positions
-from jaxformer.functional.bias import Bias
-from jaxformer.functional.cache import KeyValueCache, empty_cache, write
+from jaxformer.functional.bias import Bias, Repeated
+from jaxformer.functional.cache import KeyValueCache, empty_cache, places_of, seen_places, write
 from jaxformer.modules.attention_function import AttentionFunction, CapturedAttention, Intermediates, padded
 from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
 from jaxformer.modules.normalization import RMSNorm
@@ -215,10 +215,10 @@ class SelfAttention(MultiHeadAttention):
         query, own = self.positions.bias(query, self.scale)
         return query, own if bias is None else bias if own is None else bias + own
 
-    def empty_cache(self, batch_size: int, beam_size: int, length: int, dtype: DTypeLike) -> KeyValueCache:
-        """Returns a cache of this layer's keys and values with room for `length` positions."""
+    def empty_cache(self, rows: int, places: int, dtype: DTypeLike) -> KeyValueCache:
+        """Returns a cache of this layer's keys and values: see `functional.cache`."""
         _, num_kv_heads, _, dim = self.kernel.shape
-        return empty_cache(batch_size, beam_size, length, num_kv_heads, dim, dtype)
+        return empty_cache(rows, places, heads=num_kv_heads, dim=dim, dtype=dtype)
 
     def step(
         self,
@@ -226,30 +226,39 @@ class SelfAttention(MultiHeadAttention):
         cache: KeyValueCache,
         positions: Int[Array, "B K T"],
         *,
+        lanes: Int[Array, "B K L"] | None = None,
         bias: Bias | None = None,
     ) -> tuple[Float[Array, "B Q D"], KeyValueCache]:
         """Computes T positions of each of K hypotheses of a sentence (Q = K T), which attend to their own past.
 
         Each row equals that of the full forward pass with a causal mask.
+
+        Args:
+          lanes: the map of lanes of a cache that the hypotheses share, which has these positions; None if each has its
+            own cache.
         """
-        batch_size, beam_size, length = positions.shape
-        rows = batch_size * beam_size
-        by_row = lambda y: y.reshape(rows, length, *y.shape[2:])
-        row_positions = by_row(positions.reshape(batch_size, -1))
-        query, keys, values = (by_row(y) for y in self.project(x))
-        query, keys = (self.positions.rotate(y, row_positions) for y in (query, keys))
-        keys, values = (y.reshape(batch_size, beam_size, length, *y.shape[2:]) for y in (keys, values))
-        if length == 1:
-            past = masks.lengths(row_positions[:, 0] + 1)
-            cache = write(cache, keys.squeeze(2), values.squeeze(2), positions.squeeze(2))
+        num_places = cache.key.shape[2]
+        if lanes is None:
+            rows, num_lanes = cache.key.shape[0], 1
+            places = positions.reshape(rows, -1)
+            seen = jnp.arange(num_places)[None, None] <= places[..., None]
         else:
-            past = masks.dense(jnp.arange(cache.key.shape[2])[None, None] <= row_positions[..., None])
-            cache = write(cache, keys, values, positions)
-        keys, values = (c.reshape(rows, *c.shape[2:]) for c in cache)
+            rows, num_lanes = lanes.shape[:2]
+            places, seen = places_of(lanes, positions), seen_places(lanes, positions)
+        row_positions = positions.reshape(rows, -1)
+        query, keys, values = (y.reshape(*row_positions.shape, *y.shape[2:]) for y in self.project(x))
+        query, keys = (self.positions.rotate(y, row_positions) for y in (query, keys))
+        cache = write(cache, keys, values, places)
         query, bias = self._biased(query, bias)
-        key_positions = row_of_positions(keys.shape[1])
+        if bias is not None and num_lanes > 1:
+            bias = Repeated(bias, num_lanes)
         mixed = self.mix(
-            query, keys, values, mask=past, bias=bias, query_positions=row_positions, key_positions=key_positions
+            query,
+            *(x.swapaxes(1, 2) for x in cache),
+            mask=masks.dense(seen, finite=True),
+            bias=bias,
+            query_positions=row_positions,
+            key_positions=row_of_positions(num_places) // num_lanes,
         )
         return mixed.reshape(x.shape), cache
 

@@ -97,18 +97,20 @@ class Block(nnx.Module):
         self,
         memory: Float[Array, "B S E"] | None = None,
         *,
-        batch_size: int,
-        beam_size: int,
-        length: int,
+        rows: int,
+        places: int,
         dtype: DTypeLike,
     ) -> tuple[KeyValue | None, KeyValueCache]:
         """Returns the keys and values of the memory (None without cross-attention) and an empty cache, for `step`.
+
+        Args:
+          rows, places: see `functional.cache.empty_cache`.
 
         Raises:
           ValueError: an attention function does not take positions; see `position_free`.
         """
         check_takes_positions(self.attention.attention)
-        cache = self.attention.empty_cache(batch_size, beam_size, length, dtype)
+        cache = self.attention.empty_cache(rows, places, dtype)
         if self.cross is None:
             return None, cache
         check_takes_positions(self.cross.attention)
@@ -121,18 +123,20 @@ class Block(nnx.Module):
         memory: KeyValue | None,
         *,
         positions: Int[Array, "B K T"],
+        lanes: Int[Array, "B K L"] | None = None,
         memory_mask: masks.Mask | None = None,
         bias: Bias | None = None,
         intermediates: Intermediates | None = None,
     ) -> tuple[Float[Array, "B Q D"], KeyValueCache]:
         """Computes T positions of K hypotheses (Q = K T), which equal those rows of the full forward pass.
 
+        The map of `lanes` is that of `SelfAttention.step`.
         With `intermediates`, the arguments of cross-attention are kept there, under "cross".
         """
         caches = [cache]
 
         def self_attention(y: Array) -> Array:
-            y, caches[0] = self.attention.step(y, cache, positions, bias=bias)
+            y, caches[0] = self.attention.step(y, cache, positions, lanes=lanes, bias=bias)
             return y
 
         x = self.arrangement(x, self_attention, self.attention_norm)

@@ -78,6 +78,14 @@ class Sources(NamedTuple):
     numbers: Any  # int32 [B]: the inputs' numbers, for draws
 
 
+class Weights(NamedTuple):
+    """The parameters of a model."""
+
+    params: Params
+    steps: Any = None
+    """Those that steps read (`models.Decoder.step_weights`), computed once; None computes them in each search."""
+
+
 class Options(NamedTuple):
     """The static part of a search: a program is compiled for each value."""
 
@@ -90,19 +98,35 @@ class Options(NamedTuple):
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def search(
-    options: Options, placement: Placement | None, params: tuple[Params, ...], sources: Sources, key: jax.Array
+    options: Options, placement: Placement | None, weights: tuple[Weights, ...], sources: Sources, key: jax.Array
 ) -> Hypotheses:
     """Returns the hypotheses, replicated on every device; each device searches for its rows."""
     run = functools.partial(_search, options, placement is None or placement.ways == 1)
     if placement is None:
-        return run(params, sources, key)
-    return jax.lax.with_sharding_constraint(placement.under(run)(params, sources, key), placement.replicated)
+        return run(weights, sources, key)
+    return jax.lax.with_sharding_constraint(placement.under(run)(weights, sources, key), placement.replicated)
 
 
-def _search(options: Options, alone: bool, params: tuple[Params, ...], sources: Sources, key: jax.Array) -> Hypotheses:
+def weights_of(
+    nets: tuple[Net, ...], params: tuple[Params, ...], placement: Placement | None = None
+) -> tuple[Weights, ...]:
+    """Returns the parameters of each model, on one device with those of its steps, which all searches read then."""
+    alone = placement is None and not _are_stacked(nets)
+    pairs = zip(nets, params, strict=True)
+    return tuple(Weights(own, _step_weights(net, own) if alone else None) for net, own in pairs)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _step_weights(net: Net, params: Params) -> Any:
+    return net.bind(params).step_weights()
+
+
+def _search(
+    options: Options, alone: bool, weights: tuple[Weights, ...], sources: Sources, key: jax.Array
+) -> Hypotheses:
     """Searches; `alone` says that no other device shares the inputs, so that complete ones may leave the batch."""
     decode, special = options.decode, options.special
-    run = _start(options, params, sources)
+    run = _start(options, weights, sources)
     transforms = [decoding.min_length(sources.min_lengths, eos=special.eos)] if decode.has_minimum else []
     transforms += [decoding.no_repeat(decode.no_repeat)] if decode.no_repeat else []
     prefix = decoding.Prefix(sources.prefix, sources.prefix_lengths, run.read) if sources.prefix.shape[1] else None
@@ -149,14 +173,19 @@ class _Run(NamedTuple):
     narrow: Callable[[jax.Array], decoding.Step[Any]]
 
 
-def _start(options: Options, params: tuple[Params, ...], sources: Sources) -> _Run:
+def _are_stacked(nets: tuple[Net, ...]) -> bool:
+    """Returns True for several models of equal shapes, which are computed as one."""
+    return len(nets) > 1 and len(set(nets)) == 1
+
+
+def _start(options: Options, weights: tuple[Weights, ...], sources: Sources) -> _Run:
     """Returns the start of a search by one model or by several."""
     if options.decode.coverage_penalty:
-        return _covering(options, params[0], sources)
+        return _covering(options, weights[0], sources)
     average = options.decode.average
-    if len(options.nets) > 1 and len(set(options.nets)) == 1:  # of equal shapes: computed as one
-        return _stacked(options, jax.tree.map(lambda *leaves: jnp.stack(leaves), *params), sources)
-    runs = [_one(net, options, own, sources) for net, own in zip(options.nets, params, strict=True)]
+    if _are_stacked(options.nets):
+        return _stacked(options, jax.tree.map(lambda *leaves: jnp.stack(leaves), *weights), sources)
+    runs = [_one(net, options, own, sources) for net, own in zip(options.nets, weights, strict=True)]
     if len(runs) == 1:
         return runs[0]
 
@@ -172,25 +201,26 @@ def _start(options: Options, params: tuple[Params, ...], sources: Sources) -> _R
     )
 
 
-def _begun(net: Net, options: Options, params: Params, sources: Sources) -> Any:
-    """Returns the context and the state of a model that has encoded the inputs."""
-    model: Any = net.bind(params)
+def _begun(net: Net, options: Options, weights: Weights, sources: Sources) -> Any:
+    """Returns the memory of the encoded inputs, and the context and the state of a model that reads it."""
+    model: Any = net.bind(weights.params)
     memory = model.encode(**sources.inputs)
-    return model.start(memory, beam_size=options.num_hypotheses, length=options.max_length)
+    given = {} if weights.steps is None else {"weights": weights.steps}
+    return memory, *model.start(memory, beam_size=options.num_hypotheses, length=options.max_length, **given)
 
 
-def _one(net: Net, options: Options, params: Params, sources: Sources) -> _Run:
-    model: Any = net.bind(params)
-    context, state = _begun(net, options, params, sources)
+def _one(net: Net, options: Options, weights: Weights, sources: Sources) -> _Run:
+    model: Any = net.bind(weights.params)
+    _, context, state = _begun(net, options, weights, sources)
     step_in = lambda context: lambda tokens, state: model.step(tokens, state, context)
     read = lambda tokens, state, lengths: model.prefill(tokens, state, context, lengths=lengths)[1]
     return _Run(step_in(context), state, read, lambda sentences: step_in(context.take(sentences)))
 
 
-def _stacked(options: Options, params: Params, sources: Sources) -> _Run:
+def _stacked(options: Options, weights: Weights, sources: Sources) -> _Run:
     """Returns the start of models of equal shapes, whose parameters begin with a dimension of models."""
-    net = options.nets[0]
-    contexts, states = jax.vmap(lambda own: _begun(net, options, own, sources))(params)
+    net, params = options.nets[0], weights.params
+    contexts, states = jax.vmap(lambda own: _begun(net, options, own, sources)[1:])(weights)
 
     def step(given: Any, tokens: jax.Array, state: Any) -> Any:
         own, context = given
@@ -214,11 +244,10 @@ def _prefilled(net: Net, params: Params, context: Any, tokens: jax.Array, state:
     return model.prefill(tokens, state, context, lengths=lengths)[1]
 
 
-def _covering(options: Options, params: Params, sources: Sources) -> _Run:
+def _covering(options: Options, weights: Weights, sources: Sources) -> _Run:
     """Returns the start of a model whose steps keep the attention that each position of the input has received."""
-    model: Any = options.nets[0].bind(params)
-    memory = model.encode(**sources.inputs)
-    context, state = model.start(memory, beam_size=options.num_hypotheses, length=options.max_length)
+    model: Any = options.nets[0].bind(weights.params)
+    memory, context, state = _begun(options.nets[0], options, weights, sources)
     valid = jnp.ones(memory.states.shape[:2], bool) if memory.valid is None else memory.valid
 
     def step_in(context: Any) -> decoding.Step[Any]:

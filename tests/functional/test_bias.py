@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks
+from jaxformer.functional.bias import Repeated
 from tests.contracts import biases
 from tests.contracts.attention import B, S, T, arrays
 from tests.modules.small import quick
@@ -98,6 +99,23 @@ def test_queries_and_keys_at_positions_of_their_own(name, sinks):
     some = functools.partial(attend, query_positions=rows, key_positions=columns)
     got = quick(some)(query[examples, rows], key[examples, columns], value[examples, columns], mask, bias)
     np.testing.assert_allclose(got, np.asarray(whole)[examples, rows], atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["alibi", "relative keys", "transformer-xl", "sum"])
+def test_keys_of_which_several_have_one_position(name):
+    """Each of two lanes has the bias of its position, as if it were alone."""
+    query, key, value, _ = arrays()
+    bias = biases.made(name, biases.LEARNED)
+    rows = np.tile(np.arange(T), (B, 1))
+    positions = {"query_positions": rows, "key_positions": np.arange(S)[None]}
+    expected = quick(functools.partial(functional.attention, **positions))(query, key, value, bias=bias)
+    positions["key_positions"] = np.arange(2 * S)[None] // 2
+    twice = [jnp.repeat(x, 2, axis=1) for x in (key, value)]
+    for lane in range(2):
+        mask = masks.dense(np.arange(2 * S)[None] % 2 == lane)
+        attend = quick(functools.partial(functional.attention, **positions))
+        got = attend(query, *twice, mask=mask, bias=Repeated(bias, 2))
+        np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
 def test_a_bias_with_arrays_of_examples_has_one_order_of_positions():

@@ -1,36 +1,83 @@
-"""The key-value cache is a value: writing returns a new one with one position of each hypothesis set."""
+"""The key-value cache is a value, and a map of lanes says where each hypothesis finds its past."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.functional.cache import empty_cache, write
+from jaxformer.functional.cache import (
+    MOST_LANES,
+    empty_cache,
+    first_lanes,
+    places_of,
+    seen_places,
+    take_lanes,
+    write,
+)
+from tests.modules.small import int32
+
+B, K, L = 2, 3, 5
 
 
-@pytest.mark.parametrize("position", [np.full((2, 3), 2), np.array([[0, 3, 1], [2, 2, 0]])], ids=["equal", "own"])
-def test_write_sets_one_position(position):
-    cache = empty_cache(2, 3, 4, 1, 2, jnp.dtype("bfloat16"))
-    assert cache.key.shape == cache.value.shape == (2, 3, 4, 1, 2)
+def test_write_sets_places_of_each_row_and_drops_later_ones():
+    cache = empty_cache(2, 4, heads=1, dim=2, dtype=jnp.dtype("bfloat16"))
+    assert cache.key.shape == cache.value.shape == (2, 1, 4, 2)
     key, value = jnp.ones((2, 3, 1, 2)), jnp.full((2, 3, 1, 2), 2.0)
-    written = jax.jit(write)(cache, key, value, jnp.asarray(position, jnp.int32))
+    written = jax.jit(write)(cache, key, value, int32([[0, 3, 4], [1, 2, 5]]))
     assert written.key.dtype == jnp.bfloat16
-    expected = np.zeros((2, 3, 4, 1, 2))
-    for sentence, hypothesis in np.ndindex(2, 3):
-        expected[sentence, hypothesis, position[sentence, hypothesis]] = 1
+    expected = np.zeros((2, 1, 4, 2))
+    expected[[0, 0, 1, 1], :, [0, 3, 1, 2]] = 1
     np.testing.assert_array_equal(np.asarray(written.key, np.float32), expected)
     np.testing.assert_array_equal(np.asarray(written.value, np.float32), 2 * expected)
     assert not np.asarray(cache.key, np.float32).any()
 
 
 def test_write_keeps_what_was_written():
-    """Each hypothesis writes its own values at positions in an order of its own; nothing is lost or swapped."""
+    """Each place gets its own values, in an order of each row; nothing is lost or swapped."""
     draw = np.random.default_rng(0)
-    keys, values = draw.standard_normal((2, 4, 2, 3, 2, 5)).astype(np.float32)  # [T, B, K, N, H]
-    order = np.stack([[draw.permutation(4) for _ in range(3)] for _ in range(2)])  # [B, K, T]
-    cache = empty_cache(2, 3, 4, 2, 5, jnp.dtype("float32"))
+    keys, values = draw.standard_normal((2, 4, 2, 3, 2, 5)).astype(np.float32)  # [T, B, Q, N, H]
+    order = np.stack([draw.permutation(12).reshape(4, 3) for _ in range(2)], 1)  # [T, B, Q]
+    cache = empty_cache(2, 12, heads=2, dim=5, dtype=jnp.dtype("float32"))
     for t in range(4):
-        cache = write(cache, jnp.asarray(keys[t]), jnp.asarray(values[t]), jnp.asarray(order[:, :, t], jnp.int32))
-    for (b, k, t), position in np.ndenumerate(order):
-        np.testing.assert_array_equal(cache.key[b, k, position], keys[t, b, k])
-        np.testing.assert_array_equal(cache.value[b, k, position], values[t, b, k])
+        cache = write(cache, jnp.asarray(keys[t]), jnp.asarray(values[t]), int32(order[t]))
+    for (t, b, q), place in np.ndenumerate(order):
+        np.testing.assert_array_equal(cache.key[b, :, place], keys[t, b, q])
+        np.testing.assert_array_equal(cache.value[b, :, place], values[t, b, q])
+
+
+def test_few_hypotheses_share_a_cache():
+    assert first_lanes(2, 1, L) is None
+    assert first_lanes(2, MOST_LANES + 1, L) is None
+    np.testing.assert_array_equal(first_lanes(1, 2, 3), [[[0, 0, 0], [1, 1, 1]]])
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_each_hypothesis_finds_the_past_that_it_wrote(ragged):
+    """Random steps of one or more tokens, reordering and, if ragged, positions of their own that go back."""
+    draw = np.random.default_rng(ragged)
+    jitted = jax.jit(take_lanes, static_argnums=2)
+    for _ in range(3):
+        lanes, position = first_lanes(B, K, L), np.zeros((B, K), int)
+        held = np.full((B, K * L), -1)  # the token in each place
+        past = [[[] for _ in range(K)] for _ in range(B)]  # the tokens of each hypothesis
+        for step in range(8):
+            count = draw.integers(1, 3)
+            positions = position[..., None] + np.arange(count)
+            lanes = jitted(lanes, int32(position), int(count))
+            places = np.asarray(places_of(lanes, int32(positions))).reshape(B, K, count)
+            for (b, k, t), place in np.ndenumerate(places):
+                token = 100 * step + 10 * k + t
+                past[b][k] = [*past[b][k][: positions[b, k, t]], token]
+                if place < K * L:
+                    held[b, place] = token
+            seen = np.asarray(seen_places(lanes, int32(positions))).reshape(B, K, count, K * L)
+            for b, k, t in np.ndindex(B, K, count):
+                found = held[b, seen[b, k, t]].tolist()
+                assert found == past[b][k][: min(positions[b, k, t] + 1, L)]
+            position = position + count
+            if ragged:
+                position = np.maximum(1, position - draw.integers(0, 2, (B, K)))
+            parents = draw.integers(0, K, (B, K))
+            past = [[list(past[b][p][: position[b, p]]) for p in parents[b]] for b in range(B)]
+            lanes = jnp.take_along_axis(lanes, int32(parents)[..., None], 1)
+            position = np.take_along_axis(position, parents, 1)

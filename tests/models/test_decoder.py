@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer import models, pure
+from jaxformer.functional.cache import MOST_LANES
 from tests.models.small import SOURCE, SOURCE_VALID, B, Small, T, V, language_model, model
 from tests.modules.small import int32
 
@@ -18,11 +19,11 @@ class Stepper:
     def __init__(self, kind, name):
         self.kind, self.small = kind, (model if kind is models.EncoderDecoder else language_model)(name)
 
-    def start(self):
+    def start(self, beam_size=K, **options):
         if self.kind is models.LanguageModel:
-            return self.call("start", batch_size=B, beam_size=K, length=T)
+            return self.call("start", batch_size=B, beam_size=beam_size, length=T, **options)
         memory = self.call("encode", SOURCE, source_valid=SOURCE_VALID)
-        return self.call("start", memory, beam_size=K, length=T)
+        return self.call("start", memory, beam_size=beam_size, length=T, **options)
 
     def steps(self, tokens, context, state):
         """The logits of each of `tokens` ``[B, K, T]`` in turn, and the state after them."""
@@ -38,7 +39,7 @@ class Stepper:
         if self.kind is models.LanguageModel:
             logits = self.small.apply(self.small.params, flat)
         else:
-            rows = np.repeat(np.arange(B) if sentences is None else sentences, K)
+            rows = np.repeat(np.arange(B) if sentences is None else sentences, tokens.shape[1])
             logits = self.small.apply(self.small.params, SOURCE[rows], flat, source_valid=SOURCE_VALID[rows])
         return np.asarray(logits).reshape(*tokens.shape, V)
 
@@ -103,6 +104,19 @@ def test_reorder_is_running_again(stepper, tokens):
     np.testing.assert_allclose(got, expected, atol=3e-5)
 
 
+def test_many_hypotheses_have_caches_of_their_own(stepper):
+    """Reordering moves keys and values then; each next row is that of the whole pass."""
+    many = MOST_LANES + 1
+    tokens = np.random.default_rng(1).integers(0, V, (B, many, T))
+    parents = np.random.default_rng(2).integers(0, many, (B, many))
+    context, state = stepper.start(many)
+    assert state.lanes is None
+    _, state = stepper.steps(tokens[:, :, :3], context, state)
+    grown = np.concatenate([np.take_along_axis(tokens, parents[..., None], 1)[:, :, :3], tokens[:, :, 3:]], 2)
+    got, _ = stepper.steps(grown[:, :, 3:], context, state.reorder(int32(parents)).take(jnp.arange(B)))
+    np.testing.assert_allclose(got, stepper.whole(grown)[:, :, 3:], atol=3e-5)
+
+
 @pytest.mark.parametrize("sentences", [[1], [1, 0, 1]])
 def test_take_is_running_again(stepper, tokens, sentences):
     """Some sentences, in any order, go on as if the others had never been there."""
@@ -110,7 +124,10 @@ def test_take_is_running_again(stepper, tokens, sentences):
     _, state = stepper.steps(tokens[:, :, :3], context, state)
     state, context = state.take(int32(sentences)), context.take(int32(sentences))
     assert state.position.shape == (len(sentences), K)
-    assert {leaf.shape[0] for leaf in jax.tree.leaves((state, context.memory, context.valid))} == {len(sentences)}
+    rows = len(sentences)
+    leading = {leaf.shape[0] for leaf in jax.tree.leaves((state.lanes, context.memory, context.valid))}
+    assert leading == {rows}
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(state.caches)} == {rows * (1 if state.lanes is not None else K)}
     got, _ = stepper.steps(tokens[sentences][:, :, 3:], context, state)
     expected = stepper.whole(tokens[sentences], sentences)[:, :, 3:]
     np.testing.assert_allclose(got, expected, atol=3e-5)
@@ -122,6 +139,20 @@ def test_states_stay_in_their_programs(stepper, tokens):
     moved = jax.jit(lambda state: state.reorder(jnp.zeros((B, K), jnp.int32)).take(jnp.arange(1)))(state)
     assert isinstance(moved, models.DecoderState)
     assert moved.caches[0].key.shape == (1, *state.caches[0].key.shape[1:])
+
+
+def test_step_weights_are_read_in_place_of_the_parameters(stepper, tokens):
+    """They give the same logits, and once they are changed, others."""
+    weights = stepper.call("step_weights")
+    expected, _ = stepper.steps(tokens[:, :, :2], *stepper.start())
+    got, _ = stepper.steps(tokens[:, :, :2], *stepper.start(weights=weights))
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    twice = weights._replace(output=2 * weights.output)
+    got, _ = stepper.steps(tokens[:, :, :2], *stepper.start(weights=twice))
+    np.testing.assert_allclose(got, 2 * expected, rtol=1e-5, atol=1e-6)
+    without = weights._replace(layers=tuple(jax.tree.map(jnp.zeros_like, layer) for layer in weights.layers))
+    got, _ = stepper.steps(tokens[:, :, :2], *stepper.start(weights=without))
+    assert not np.allclose(got, expected, atol=1e-2)
 
 
 def test_cross_attention_needs_a_memory():

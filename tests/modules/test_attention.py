@@ -97,7 +97,7 @@ def test_step_equals_the_rows_of_the_whole(num_kv_heads):
     net, params = self_attention(num_kv_heads, bias=True)
     x = normal(2 * 3, 5, D)
     whole = net.apply(params, x, mask=masks.causal())
-    cache = empty_cache(2, 3, 5, num_kv_heads, D // N, jnp.dtype("float32"))
+    cache = empty_cache(2 * 3, 5, heads=num_kv_heads, dim=D // N, dtype=jnp.dtype("float32"))
     for t in range(5):
         row, cache = net.call(
             modules.SelfAttention.step, params, x[:, t].reshape(2, 3, D), cache, jnp.full((2, 3, 1), t)

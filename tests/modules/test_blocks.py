@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks, modules
-from jaxformer.functional.cache import empty_cache
+from jaxformer.functional.cache import empty_cache, first_lanes
 from jaxformer.functional.dropout import site
 from tests.modules.small import built, normal
 
@@ -131,9 +131,10 @@ def test_step_equals_the_rows_of_the_whole(arrange, cross):
         keys = built(lambda rngs: modules.CrossAttention(D, N, rngs=rngs))[0].call(
             modules.CrossAttention.project, params["cross"], memory
         )
-    cache = empty_cache(2, width, length, N, D // N, jnp.dtype("float32"))
+    cache = empty_cache(2, width * length, heads=N, dim=D // N, dtype=jnp.dtype("float32"))
+    lanes = first_lanes(2, width, length)
 
     for t in range(length):
-        now = {"positions": jnp.full((2, width, 1), t), "memory_mask": padding}
+        now = {"positions": jnp.full((2, width, 1), t), "lanes": lanes, "memory_mask": padding}
         row, cache = net.call(modules.Block.step, params, x[:, t].reshape(2, width, D), cache, keys, **now)
         np.testing.assert_allclose(row.reshape(-1, D), whole[:, t], atol=2e-5)

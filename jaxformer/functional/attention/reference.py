@@ -25,6 +25,7 @@ def attention_head(
     rate: float = 0.0,
     scale: float | None = None,
     score: Score | None = None,
+    finite: bool = False,
 ) -> tuple[Float[Array, "T J"], Float[Array, "T S"]]:
     r"""Computes scaled dot-product attention of one head of one example: the output and the weights.
 
@@ -38,6 +39,7 @@ def attention_head(
       kept: True for the weights that dropout of probability `rate` keeps; the returned weights are before dropout.
       scale: the factor of the logits; ``H ** -0.5`` by default, 1 for unscaled attention.
       score: an elementwise function of the scaled logits, applied before bias and mask.
+      finite: promises that queries, keys and values are finite, also those that the mask hides: see `Mask.finite`.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> query, key = jnp.array([[2., 0.], [0., 2.], [1., 1.]]), jnp.array([[0., 2.], [2., 0.], [1., 1.]])
@@ -47,7 +49,7 @@ def attention_head(
     """
     if isinstance(mask, Mask):
         mask = jnp.squeeze(mask.dense(query.shape[0], key.shape[0]), (0, 1))
-    if mask is not None:
+    if mask is not None and not finite:
         # A weight of 0 times NaN is NaN, so unseen keys and values and empty queries are replaced by 0.
         query = jnp.where(mask.any(1)[:, None], query, 0)
         seen = mask.any(0)[:, None]
@@ -62,7 +64,7 @@ def attention_head(
     weights = masked_softmax(logits, mask)
     mixing = weights if kept is None else jnp.where(kept, weights * (1 / (1 - rate)), 0.0)
     output = jnp.einsum("ts,sj->tj", mixing.astype(value.dtype), value, preferred_element_type=jnp.float32)
-    if mask is not None:
+    if mask is not None and not finite:
         output = jnp.where(mask.any(1)[:, None], output, 0.0)  # a key that another query sees may hold NaN
     return output.astype(query.dtype), weights
 
@@ -72,7 +74,8 @@ def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "
     batch, num_queries, num_heads, head_dim = request.query.shape
     num_keys, num_kv_heads = request.key.shape[1:3]
     rate = request.dropout.rate if request.dropout else 0.0
-    head = functools.partial(attention_head, scale=request.scale, score=request.score, rate=rate)
+    finite = request.mask is not None and request.mask.finite
+    head = functools.partial(attention_head, scale=request.scale, score=request.score, rate=rate, finite=finite)
     dims = batch, num_heads, num_queries, num_keys
     kept = None if request.dropout is None else _kept_weights(request.dropout, dims)
     mask = None if request.mask is None else request.mask.dense(num_queries, num_keys)

@@ -22,7 +22,7 @@ from jaxformer.models import TransformerCaptionerConfig as TransformerConfig
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks.captioning.config import DecodeConfig
-from jaxformer.tasks.search import Candidate, Options, Sources, candidate, search
+from jaxformer.tasks.search import Candidate, Options, Sources, Weights, candidate, search
 from jaxformer.tasks.vision.predictor import normalized
 
 CaptionNet = Pure[RecurrentCaptioner, RecurrentCaptionerConfig] | Pure[TransformerCaptioner, TransformerConfig]
@@ -152,7 +152,8 @@ class ImageCaptioner:
         static = dataclasses.replace(decode, seed=0, batch_size=1, validation_images=0)  # they change no program
         number = num_samples if decode.draws else decode.beam_size
         options = Options((self.net,), static, self.tokenizer.special, number, max_length)
-        return jax.device_get(search(options, self.placement, (self.params,), batch, jax.random.key(decode.seed)))
+        weights = (Weights(self.params),)
+        return jax.device_get(search(options, self.placement, weights, batch, jax.random.key(decode.seed)))
 
     def _check(self, images: np.ndarray) -> None:
         if images.ndim != 4 or images.shape[1:] != self.shape:

@@ -163,9 +163,14 @@ class TextGenerator:
         forbidden = (*sorted(self.tokenizer.special.ids), *unused)
         static = dataclasses.replace(self.decode, seed=0, max_tokens=1)
         options = _Options(static, forbidden, pad, self.window)
-        found = jax.device_get(_generate(self.net, options, self.params, prefix, lengths, keys))
+        found = jax.device_get(_generate(self.net, options, self.params, self._step_weights, prefix, lengths, keys))
         rows = zip(found.tokens[:, 0], found.token_log_probs[:, 0], lengths, strict=True)
         return [(tokens[n:].tolist(), log_probs[n:].tolist()) for tokens, log_probs, n in rows][: len(contexts)]
+
+    @functools.cached_property
+    def _step_weights(self) -> models.StepWeights:
+        """The parameters in the order in which the steps of every window read them."""
+        return jax.jit(lambda params: self.net.bind(params).step_weights())(self.params)
 
 
 class _Options(NamedTuple):
@@ -182,10 +187,10 @@ def _key_of(key: jax.Array, prompt: jax.Array, draw: jax.Array) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _generate(net, options: _Options, params: Params, prefix, lengths, keys) -> decoding.Hypotheses:
+def _generate(net, options: _Options, params: Params, weights, prefix, lengths, keys) -> decoding.Hypotheses:
     """Returns tokens ``[B, 1, window + 1]``: the prefixes, continued by what a window of tokens predicts."""
     model, decode = net.bind(params), options.decode
-    context, state = model.start(batch_size=len(prefix), beam_size=1, length=options.window)
+    context, state = model.start(batch_size=len(prefix), beam_size=1, length=options.window, weights=weights)
     read = lambda tokens, state, lengths: model.prefill(tokens, state, context, lengths=lengths)[1]
     search = {
         "max_length": options.window + 1,

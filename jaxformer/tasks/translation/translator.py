@@ -22,7 +22,7 @@ from jaxformer.inspection import attention_maps
 from jaxformer.inspection.attention_maps import PieceMap
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
-from jaxformer.tasks.search import Candidate, Net, Options, Scored, Sources, candidate, search
+from jaxformer.tasks.search import Candidate, Net, Options, Scored, Sources, Weights, candidate, search, weights_of
 from jaxformer.tasks.translation.config import DecodeConfig
 from jaxformer.tasks.translation.risk import expected_utilities
 
@@ -137,8 +137,7 @@ class Translator:
         pairs = list(zip(*(self._tokens(texts, 1, cut) for texts in (sources, targets)), strict=True))
         order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]))
         results: dict[int, Scored] = {}
-        nets = (self.net, *(member.net for member in self.others))
-        params = (self.params, *(member.params for member in self.others))
+        nets, params = zip(*self._models, strict=True)
         for start in range(0, len(order), self.decode.batch_size):
             indices = order[start : start + self.decode.batch_size]
             source, valid = self._padded([pairs[i][0] for i in indices])
@@ -243,8 +242,7 @@ class Translator:
     @property
     def _max_positions(self) -> int:
         """The length of the longest sequence that is translated; most models have no limit of their own."""
-        nets = (self.net, *(member.net for member in self.others))
-        return min(net.config.length_limit or LONGEST for net in nets)
+        return min(model.net.config.length_limit or LONGEST for model in self._models)
 
     @property
     def _ways(self) -> int:
@@ -287,12 +285,21 @@ class Translator:
         if self.placement is not None:
             here = self.placement.rows_here(num_rows)
             batch = self.placement.assemble(jax.tree.map(lambda x: x[here], batch))
-        nets = (self.net, *(member.net for member in self.others))
-        params = (self.params, *(member.params for member in self.others))
+        nets = tuple(model.net for model in self._models)
         static = dataclasses.replace(decode, seed=0, batch_size=1, validation_sentences=0)  # they change no program
         options = Options(nets, static, special, num_samples if decode.draws else decode.beam_size, max_length)
         self.programs.add((options, num_rows, size, width))
-        return jax.device_get(search(options, self.placement, params, batch, jax.random.key(decode.seed)))
+        return jax.device_get(search(options, self.placement, self._weights, batch, jax.random.key(decode.seed)))
+
+    @property
+    def _models(self) -> tuple[Member, ...]:
+        """The model, and the others of an ensemble."""
+        return (Member(self.net, self.params), *self.others)
+
+    @functools.cached_property
+    def _weights(self) -> tuple[Weights, ...]:
+        nets, params = zip(*self._models, strict=True)
+        return weights_of(nets, params, self.placement)
 
     def _step_of(self, length: int) -> int:
         """Returns the padded length of sequences: the next step of the `LADDER`."""

@@ -1,0 +1,109 @@
+"""Compares greedy and beam search with Hugging Face's `generate` and CTranslate2, with the same random weights.
+
+A sentence of 15 to 30 tokens gets 32, for no side may choose the end. Each side runs in its own process; they take
+turns, many short times. The table has sentences per second of the fastest time, encoding included, the ratio to
+CTranslate2 in float32, and the same ratio of processor time. On a machine with other work only the latter means
+something, and only with ``--threads 1``. The share of equal outputs says whether the sides compute the same.
+
+    python -m benchmarks.decode                                           # the base model with 8k, all batches
+    python -m benchmarks.decode --sizes base-8k base-32k --out benchmarks/results/decode.json
+    python -m benchmarks.decode --python "Hugging Face=/path/to/venv/bin/python" --batches 64 --beams 4 --threads 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import sys
+
+from benchmarks.worker import Side
+
+SIZES = {
+    f"base-{name}": {"d_model": 512, "num_heads": 8, "d_ff": 2048, "num_layers": 6, "vocab_size": size, "length": 32}
+    for name, size in (("8k", 8000), ("32k", 32000))
+}
+SIDES = {
+    "jaxformer": ("benchmarks.sides.decode_ours", "float32"),
+    "CTranslate2": ("benchmarks.sides.decode_ctranslate2", "float32"),
+    "CTranslate2 int8": ("benchmarks.sides.decode_ctranslate2", "int8"),
+    "Hugging Face": ("benchmarks.sides.decode_huggingface", "float32"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["base-8k"])
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 64])
+    parser.add_argument("--beams", nargs="+", type=int, default=[1, 4])
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="CPU threads of each side")
+    parser.add_argument("--python", nargs="+", default=[], metavar="SIDE=PATH", help="interpreters that have a side")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the figures, written after every case")
+    args = parser.parse_args()
+    header = {
+        "date": datetime.date.today().isoformat(),
+        "processor": _processor(),
+        "threads": args.threads,
+        "load": os.getloadavg()[0],
+        "machine": platform.platform(),
+        "command": "python -m benchmarks.decode " + " ".join(sys.argv[1:]),
+    }
+    print(f"{header['processor']}, {args.threads} threads, load {header['load']:.1f}")
+    cases = []
+    for size in args.sizes:
+        for beam_size in args.beams:
+            for batch_size in args.batches:
+                spec = SIZES[size] | {"batch_size": batch_size, "beam_size": beam_size, "threads": args.threads}
+                cases.append({"size": size, "beam": beam_size, "batch": batch_size} | measure(size, spec, args))
+                if args.out:
+                    args.out.write_text(json.dumps(header | {"cases": cases}, indent=1) + "\n")
+
+
+def measure(size: str, spec: dict, args: argparse.Namespace) -> dict:
+    """Measures every side in turn and prints a line; returns seconds, rates and shares of equal sentences."""
+    interpreters = dict(one.split("=", 1) for one in args.python)
+    steps = max(1, 16 // spec["batch_size"])
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[: args.threads])  # the processes inherit it, and XLA counts its threads by it
+    running = []
+    for name in args.sides:
+        module, compute_type = SIDES[name]
+        python = interpreters.get(name.removesuffix(" int8"), sys.executable)
+        running.append(Side(name, module, spec | {"compute_type": compute_type}, python=python))
+    os.sched_setaffinity(0, cores)
+    for _ in range(args.rounds):
+        for side in running:
+            side.round(steps)
+    found = {side.name: side.close() for side in running}
+    results, line = {}, f"{size:9s} beam {spec['beam_size']} batch {spec['batch_size']:2d}"
+    base = found.get("CTranslate2", next(iter(found.values())))
+    for name, row in found.items():
+        equal = sum(a == b for a, b in zip(row["result"], base["result"], strict=True)) / spec["batch_size"]
+        rate, ratio = spec["batch_size"] / row["fastest"], base["fastest"] / row["fastest"]
+        kept = {key: row[key] for key in ("seconds", "fastest", "processor", "first", "peak", "memory", "versions")}
+        results[name] = kept | {"sentences_per_second": rate, "ratio": ratio, "equal": equal}
+        results[name]["ratio_of_medians"] = base["seconds"] / row["seconds"]
+        results[name]["ratio_of_processor_time"] = used = base["processor"] / row["processor"]
+        line += f" | {name} {rate:6.1f} {ratio:5.2f} {used:5.2f} {equal:4.0%}"
+    print(line, flush=True)
+    return results
+
+
+def _processor() -> str:
+    """Returns the name of the processor and its vector units."""
+    info = pathlib.Path("/proc/cpuinfo").read_text() if pathlib.Path("/proc/cpuinfo").exists() else ""
+    fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+    by_name = {name.strip(): value.strip() for name, value in fields.items()}
+    flags = by_name.get("flags", "").split()
+    vectors = next((name for name in ("avx512f", "avx2") if name in flags), "")
+    model = [by_name.get(name, "") for name in ("model name", "cpu family", "model")]
+    return f"{model[0] or platform.processor()} (family {model[1]}, model {model[2]}) {vectors}".strip()
+
+
+if __name__ == "__main__":
+    main()

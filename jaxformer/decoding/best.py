@@ -1,0 +1,43 @@
+"""The best of many scores, by passes that XLA vectorizes on a CPU, where its `argmax` and `top_k` are scalar loops."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+BLOCK = 64
+"""The length of the blocks whose maxima `top_scores` compares first."""
+
+
+def first_highest(scores: Float[Array, "*batch V"]) -> Int[Array, "*batch"]:
+    """Returns the index of the highest score, the first of equal ones, as ``argmax``.
+
+    >>> first_highest(jnp.array([[1.0, 3.0, 3.0]])).tolist()
+    [1]
+    """
+    lower = scores < scores.max(-1, keepdims=True)  # of NaN, False
+    index = jax.lax.broadcasted_iota(jnp.int32, scores.shape, scores.ndim - 1)
+    return jnp.where(lower, scores.shape[-1], index).min(-1)
+
+
+def top_scores(
+    scores: Float[Array, "*batch V"], count: int
+) -> tuple[Float[Array, "*batch count"], Int[Array, "*batch count"]]:
+    """Returns the `count` highest scores and their indices, the first of equal ones first, as ``jax.lax.top_k``.
+
+    They are in the `count` blocks with the highest maxima, so only these are sorted.
+
+    >>> [x.tolist() for x in top_scores(jnp.array([[1.0, 3.0, 2.0, 3.0]]), 2)]
+    [[[3.0, 3.0]], [[1, 3]]]
+    """
+    size = scores.shape[-1]
+    num_blocks = -(-size // BLOCK)
+    if 2 * count >= num_blocks:
+        return jax.lax.top_k(scores, count)
+    padding = [(0, 0)] * (scores.ndim - 1) + [(0, num_blocks * BLOCK - size)]
+    blocks = jnp.pad(scores, padding, constant_values=-jnp.inf).reshape(*scores.shape[:-1], num_blocks, BLOCK)
+    chosen = jnp.sort(jax.lax.top_k(blocks.max(-1), count)[1], -1)  # in their order, so that ties are
+    candidates = jnp.take_along_axis(blocks, chosen[..., None], -2)
+    best, index = jax.lax.top_k(candidates.reshape(*scores.shape[:-1], -1), count)
+    return best, jnp.take_along_axis(chosen, index // BLOCK, -1) * BLOCK + index % BLOCK
