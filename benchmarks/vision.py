@@ -2,10 +2,10 @@
 
 Each side runs in its own process, and the sides take turns. PyTorch has the same weights and images; the losses of the
 first steps and the results of the convolutions are compared. Its convolutions run in both of its layouts, and the
-faster one counts. A ratio is that of the fastest calls, since other work on the machine only ever adds time; the
-median over rounds of the ratio of neighbors in time stands beside it.
+faster one counts. A ratio is that of the least processor times, to which other work on the machine adds little; on one
+core (``taskset -c 1``) they are those of the calls. The ratio of the fastest calls by the clock stands beside it.
 
-    python -m benchmarks.vision --torch-python PATH --out benchmarks/results/vision-DATE.json
+    taskset -c 1 python -m benchmarks.vision --torch-python PATH --out benchmarks/results/vision-DATE.json
     python -m benchmarks.vision --torch-python PATH --parts convolution --shapes 128x32x32x32x3x1 --rounds 15
 """
 
@@ -16,7 +16,6 @@ import datetime
 import json
 import os
 import pathlib
-import statistics
 import sys
 import tempfile
 from typing import Any
@@ -42,6 +41,7 @@ SIZES: dict[str, Any] = {
 AUGMENTATIONS = {"flips and shifts": (2, 1.0), "crops, flips and shifts": (2, 0.7)}
 SHAPES = ("128x32x3x32x3x1", "128x32x32x32x3x1", "128x32x32x64x3x2", "128x16x64x64x3x1", "128x8x128x128x3x1")
 SHAPES += ("128x32x32x64x1x2", "128x32x3x128x4x4", "16x64x64x64x3x1")
+RATIOS = {"ratio": "processor", "clock_ratio": "fastest"}
 PARTS = ("step", "batches", "convolution")
 
 
@@ -76,7 +76,7 @@ def steps(args: argparse.Namespace) -> list[dict[str, Any]]:
     for rate in (0.0, 0.1):
         spec = SIZES | {"work": "step", "dropout": rate}
         row = {"dropout": rate, **measure(spec, {"torch": {}}, 1, args, same=rate == 0)}
-        row["images_per_second"] = SIZES["batch"] / row["sides"]["ours"]["fastest"]
+        row["images_per_second"] = SIZES["batch"] / row["sides"]["ours"]["processor"]
         show(f"training step, dropout {rate}", row)
         rows.append(row)
     return rows
@@ -87,13 +87,13 @@ def supply(args: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for name, (shift, crop) in AUGMENTATIONS.items():
         spec = SIZES | {"work": "batches", "images": 10_000, "number": 20, "shift": shift, "crop": crop}
-        step = Side("step", OURS, SIZES | {"work": "step", "dropout": 0.1, "save": os.devnull})
         loader = Side("batches", OURS, spec)
+        step = Side("step", OURS, SIZES | {"work": "step", "dropout": 0.1})
         for _ in range(args.rounds):
             loader.round(2)
             step.round(1)
-        supplied = SIZES["batch"] * spec["number"] / loader.close()["fastest"]
-        consumed = SIZES["batch"] / step.close()["fastest"]
+        supplied = SIZES["batch"] * spec["number"] / loader.close()["processor"]
+        consumed = SIZES["batch"] / step.close()["processor"]
         row = {"augmentation": name, "images_per_second": supplied, "trained_per_second": consumed}
         rows.append(row | {"ratio": supplied / consumed})
         print(f"{name:34s}{supplied:10,.0f} images/s, training {consumed:7,.0f}, {supplied / consumed:5.1f} times")
@@ -121,11 +121,9 @@ def measure(
         running = {"ours": Side("ours", OURS, spec | {"save": files["ours"]})}
         for name, changes in peers.items():
             running[name] = Side(name, TORCH, spec | changes | {"save": files[name]}, python=args.torch_python)
-        medians: dict[str, list[float]] = {name: [] for name in running}
         for turn in range(args.rounds):
             for name in sorted(running, reverse=turn % 2 == 1):
                 running[name].round(calls)
-                medians[name].append(statistics.median(running[name].seconds[-calls:]))
         sides = {name: side.close() for name, side in running.items()}
         found = {name: np.load(file) for name, file in files.items()}
         apart = [
@@ -133,18 +131,17 @@ def measure(
             for name in peers
             for x in found[name].files
         ]
-    best = min(peers, key=lambda name: sides[name]["fastest"])
-    neighbors = [ours / theirs for ours, theirs in zip(medians["ours"], medians[best], strict=True)]
-    row = {"sides": sides, "peer": best, "ratio": sides["ours"]["fastest"] / sides[best]["fastest"]}
-    return row | {"median_ratio": statistics.median(neighbors)} | ({"difference": max(apart)} if same else {})
+    best = min(peers, key=lambda name: sides[name]["processor"])
+    ratios = {name: sides["ours"][key] / sides[best][key] for name, key in RATIOS.items()}
+    return {"sides": sides, "peer": best, **ratios} | ({"difference": max(apart)} if same else {})
 
 
 def show(title: str, row: dict[str, Any]) -> None:
     """Prints a row."""
-    ours, theirs = (row["sides"][name]["fastest"] * 1e3 for name in ("ours", row["peer"]))
+    ours, theirs = (row["sides"][name]["processor"] * 1e3 for name in ("ours", row["peer"]))
     apart = f"{row['difference']:10.1e}" if "difference" in row else ""
     print(
-        f"{title:34s}{ours:10.2f} ms{theirs:10.2f} ms{row['ratio']:7.2f} ({row['median_ratio']:.2f}){apart}", flush=True
+        f"{title:34s}{ours:10.2f} ms{theirs:10.2f} ms{row['ratio']:7.2f} ({row['clock_ratio']:.2f}){apart}", flush=True
     )
 
 

@@ -31,5 +31,6 @@ def weights(shapes):
 
 
 def save(spec, outputs):
-    """Saves outputs for comparison."""
-    np.savez(spec["save"], *outputs)
+    """Saves outputs for comparison, if the spec names a file."""
+    if "save" in spec:
+        np.savez(spec["save"], *outputs)

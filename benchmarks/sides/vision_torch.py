@@ -124,7 +124,7 @@ def training_step(spec):
         loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
-        return float(loss)
+        return float(loss.detach())
 
     save(spec, [[once() for _ in range(3)]])
     return once

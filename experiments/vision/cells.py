@@ -40,7 +40,7 @@ CORPORA: dict[str, dict[str, Any]] = {
 """The settings of each corpus: 10,000 and 2,000 images of CIFAR-10; 8,000 and 2,000 digits."""
 SIDE = 16
 """The height and width to which all images are scaled down: a quarter of the arithmetic and more."""
-CONVOLUTION = {"kind": "convolution", "widths": (18, 36, 76), "num_blocks": 1, "dropout": 0.1}
+CONVOLUTION = {"kind": "convolution", "widths": (20, 36, 74), "num_blocks": 1, "dropout": 0.1}
 MODELS: dict[str, dict[str, Any]] = {
     "CNN": CONVOLUTION,
     "CNN with attention": CONVOLUTION | {"attention": "gain", "attention_stage": 2, "d_attention": 8},
