@@ -87,8 +87,12 @@ def entropies(maps: Sequence[Map]) -> dict[str, tuple[float, int]]:
 
 
 def movement(maps: Sequence[Map], grid: tuple[int, int]) -> float:
-    """Returns the mean way of the center of attention from one word to the next, as a share of the picture's width."""
+    """Returns the mean way of the center of attention from one word to the next, as a share of the picture's width.
+
+    It is 0 where no caption has two words.
+    """
     rows, columns = np.unravel_index(np.arange(grid[0] * grid[1]), grid)
     places = np.stack([rows, columns], 1) / grid[1]
     steps = [np.linalg.norm(np.diff(one.weights[:-1] @ places, axis=0), axis=1) for one in maps]
-    return float(np.concatenate(steps).mean())
+    ways = np.concatenate(steps)
+    return float(ways.mean()) if len(ways) else 0.0

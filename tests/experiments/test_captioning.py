@@ -168,6 +168,7 @@ def test_figures_of_attention():
     maps = [Map(tuple("abcdef"), ("a", "blue", "</s>"), weights)]
     assert entropies(maps) == {"colors": (0.0, 1), "function words": (pytest.approx(1.0), 1)}
     assert movement(maps, (2, 3)) == pytest.approx(np.hypot(0.5, 1) / 3)  # from the middle to the last place
+    assert movement([Map(tuple("abcdef"), ("a", "</s>"), weights[:2])], (2, 3)) == 0  # one word
     assert [word_class(word) for word in ("Tower", "2", "touching", "circles", "the")] == [
         "containers",
         "numbers",

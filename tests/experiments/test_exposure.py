@@ -105,6 +105,9 @@ class Successor:
     def encode(self, source, *, source_valid):
         return source
 
+    def step_weights(self):
+        return None
+
     def start(self, memory, *, beam_size, length):
         return None, decoding.TreeState(jnp.zeros((memory.shape[0], beam_size)))
 
