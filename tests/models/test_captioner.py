@@ -95,7 +95,7 @@ def test_the_log_probability_of_the_best_beam_is_that_of_its_tokens(name):
 
 
 def test_the_first_states_are_two_maps_of_the_mean_feature():
-    """I1, I2, I3 and I4: what a step reads is the mean of the grid by weights of the last state (Xu et al. 2015, 3.1)."""
+    """I1, I2, I3 and I4: a step reads the mean of the grid by weights of the last state (Xu et al. 2015, 3.1)."""
     config = models.RecurrentCaptionerConfig(**RECURRENT)
     model = Small(config, models.RecurrentCaptioner)
     p = jax.tree.map(np.asarray, model.params["decoder"])
