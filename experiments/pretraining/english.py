@@ -34,7 +34,7 @@ def small() -> MaskedLanguageModelingConfig:
         optimizer=OptimizerConfig(
             learning_rate=1e-3, schedule="linear", warmup_steps=300, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0
         ),
-        train=TrainConfig(steps=8000, validate_every=500, checkpoint_every=500, keep_last=1),
+        train=TrainConfig(steps=5000, validate_every=500, checkpoint_every=500, keep_last=1),
     )
 
 
