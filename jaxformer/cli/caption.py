@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from jaxformer.cli.output import as_columns, as_data, as_json, put
 from jaxformer.cli.paths import output_file, picture, sentence
-from jaxformer.cli.predictors import SETTINGS, add_run_options, add_search_options, configured, load, split_settings
+from jaxformer.cli.predictors import (
+    SETTINGS,
+    SHORT,
+    add_ensemble_option,
+    add_run_options,
+    add_search_options,
+    configured,
+    load_ensemble,
+    split_settings,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,18 +37,6 @@ An image of another size than the model's is scaled until it covers the size, an
 each image once for each word of its best caption, with what that word looked at laid over it. Attention shows where a
 model looked, not why.
 """
-
-SHORT = (
-    "--sample",
-    "--temperature",
-    "--top-k",
-    "--top-p",
-    "--min-p",
-    "--seed",
-    "--beam-size",
-    "--min-length",
-    "--no-repeat",
-)
 
 MOST = 16
 """The most images of one picture."""
@@ -59,7 +56,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--file", type=pathlib.Path, help="a file of names of images, one a line")
     parser.add_argument("--out", type=output_file, help="the file to write captions to, instead of printing them")
     parser.add_argument("--picture", type=picture, help="a picture (.png, .svg or .pdf) of what each word looked at")
-    add_search_options(parser, *SHORT)
+    add_ensemble_option(parser)
+    add_search_options(parser, SHORT)
     rest, settings = split_settings(arguments, SHORT)
     options = parser.parse_intermixed_args(rest)
     if bool(options.images) == bool(options.file):
@@ -67,11 +65,10 @@ def main(arguments: Sequence[str]) -> int:
     config = configured(options, settings)
     from jaxformer.cli import runtime
     from jaxformer.data.sources import read_lines
-    from jaxformer.files import write_text
     from jaxformer.tasks.captioning import ImageCaptioner
     from jaxformer.training.progress import Count, print_line
 
-    captioner = load(options, config, "caption")
+    captioner = load_ensemble(options, config, settings, "caption")
     assert isinstance(captioner, ImageCaptioner)
     names = options.images or read_lines(options.file)
     images = _read(captioner, names)
@@ -79,12 +76,8 @@ def main(arguments: Sequence[str]) -> int:
     found = captioner.candidates(images, n_best=options.n_best, progress=Count(len(names), "images", say))
     if options.picture and names:
         _draw(captioner, images[:MOST], [best[0].text for best in found[:MOST]], names[:MOST], options.picture)
-    lines = [line for number, name in enumerate(names) for line in _lines(number + 1, name, found[number], options)]
-    if options.out:
-        write_text(options.out, "".join(f"{line}\n" for line in lines))
-        return 0
-    for line in lines:
-        print(line, flush=True)
+    rows = enumerate(zip(names, found, strict=True), 1)
+    put((line for number, row in rows for line in _lines(captioner, number, *row, options)), options.out)
     return 0
 
 
@@ -104,13 +97,13 @@ def _draw(
     plots.caption_sheet(list(images), maps, path, grid=captioner.net.config.image.grid_size, titles=titles)
 
 
-def _lines(number: int, name: str, best: Sequence[Candidate], options: argparse.Namespace) -> Iterator[str]:
+def _lines(
+    captioner: ImageCaptioner, number: int, name: str, best: Sequence[Candidate], options: argparse.Namespace
+) -> Iterator[str]:
     """Yields the lines to print for an image."""
     if options.json:
-        shown = [{"text": c.text, "score": c.score, "log_prob": c.log_prob} for c in best]
-        yield json.dumps({"number": number, "image": name, "captions": shown}, ensure_ascii=False)
+        captions = [as_data(candidate, captioner.tokenizer) for candidate in best]
+        yield as_json({"number": number, "image": name, "captions": captions})
         return
     for candidate in best:
-        first = [str(number)] if options.n_best > 1 else []
-        first += [f"{candidate.score:.4f}"] if options.n_best > 1 or options.scores else []
-        yield "\t".join([*first, candidate.text])
+        yield as_columns(number, candidate, options)

@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from jaxformer.cli.output import put
 from jaxformer.cli.paths import output_file, picture, sentence
 from jaxformer.cli.predictors import add_run_options, configured, load
 
@@ -60,7 +61,6 @@ def main(arguments: Sequence[str]) -> int:
             parser.error(f"--{name} is for a run of {task}")
     from jaxformer.cli.lines import standard_input
     from jaxformer.data.sources import read_lines
-    from jaxformer.files import write_text
 
     predictor = load(options, config, "classify")
     classified = RESULTS.get(config.task, _texts)(predictor, options)
@@ -69,11 +69,7 @@ def main(arguments: Sequence[str]) -> int:
         lines = (line for batch in standard_input() for line in classified([text for _, text in batch]))
     else:
         lines = classified(inputs)
-    if options.out:
-        write_text(options.out, "".join(f"{line}\n" for line in lines))
-        return 0
-    for line in lines:
-        print(line, flush=True)
+    put(lines, options.out)
     return 0
 
 

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from jaxformer.cli.paths import sentence
-from jaxformer.cli.predictors import SETTINGS, add_run_options, add_search_options, configured, load, split_settings
+from jaxformer.cli.output import as_columns, as_data, as_json, put
+from jaxformer.cli.paths import output_file, sentence
+from jaxformer.cli.predictors import (
+    SETTINGS,
+    SHORT,
+    add_ensemble_option,
+    add_run_options,
+    add_search_options,
+    configured,
+    load_ensemble,
+    split_settings,
+)
 
 EXAMPLES = """examples:
   jaxformer generate run "To be"
   jaxformer generate run "To be" --temperature 0              the most probable token each time
+  jaxformer generate run "To be" --temperature 0 --beam-size 4 --decode.max_tokens 50
+  jaxformer generate run "To be" --mbr 8 --forbid thou,thee
+  jaxformer generate run "To be" --ensemble other
   jaxformer generate run "To be" --top-p .9 --n-best 3 --json
   jaxformer generate run "ROMEO:" "JULIET:" --decode.max_tokens 500 --seed 1
   echo "To be" | jaxformer generate run                       line by line, as they come
 """
 
-SHORT = ("--temperature", "--top-k", "--top-p", "--min-p", "--seed", "--no-repeat")
+OPTIONS = tuple(name for name in SHORT if name not in ("--sample", "--min-length"))
+"""The short options that a text without an end has; draws are the default."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -32,8 +45,10 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_run_options(parser)
     parser.add_argument("prompts", nargs="*", type=sentence, metavar="PROMPT", help="the beginning of a text")
-    add_search_options(parser, *SHORT)
-    rest, settings = split_settings(arguments, SHORT)
+    parser.add_argument("--out", type=output_file, help="the file to write texts to, instead of printing them")
+    add_ensemble_option(parser)
+    add_search_options(parser, OPTIONS)
+    rest, settings = split_settings(arguments, OPTIONS)
     options = parser.parse_intermixed_args(rest)
     config = configured(options, settings)
     from jaxformer.cli import runtime
@@ -41,23 +56,25 @@ def main(arguments: Sequence[str]) -> int:
     from jaxformer.tasks.language_model import TextGenerator
     from jaxformer.training.progress import Count, print_line
 
-    generator = load(options, config, "generate")
+    generator = load_ensemble(options, config, settings, "generate")
     assert isinstance(generator, TextGenerator)
     say = functools.partial(print_line, runtime.console())
-    numbered = list(enumerate(options.prompts, 1))
-    for batch in [[one] for one in numbered] or standard_input(16):
-        numbers, prompts = zip(*batch, strict=True)
-        progress = Count(len(prompts) * options.n_best * generator.decode.max_tokens, "tokens", say)
-        draws = {"n_best": options.n_best, "first": numbers[0] - 1}
-        continued = generator.continuations(prompts, **draws, cut=say, progress=progress)
-        for number, prompt, best in zip(numbers, prompts, continued, strict=True):
-            if options.json:
-                shown = [{"text": one.text, "log_prob": one.log_prob} for one in best]
-                row = {"number": number, "prompt": prompt, "continuations": shown}
-                print(json.dumps(row, ensure_ascii=False), flush=True)
-                continue
-            for one in best:
-                first = [str(number)] if options.n_best > 1 else []
-                first += [f"{one.log_prob:.4f}"] if options.n_best > 1 or options.scores else []
-                print("\t".join([*first, one.text]), flush=True)
+
+    def lines() -> Iterator[str]:
+        numbered = list(enumerate(options.prompts, 1))
+        for batch in [[one] for one in numbered] or standard_input(16):
+            numbers, prompts = zip(*batch, strict=True)
+            number = generator.decode.mbr or options.n_best if generator.decode.draws else 1
+            progress = Count(len(prompts) * number * generator.decode.max_tokens, "tokens", say)
+            draws = {"n_best": options.n_best, "first": numbers[0] - 1}
+            continued = generator.continuations(prompts, **draws, cut=say, progress=progress)
+            for number, prompt, best in zip(numbers, prompts, continued, strict=True):
+                if options.json:
+                    shown = [as_data(one, generator.tokenizer) for one in best]
+                    yield as_json({"number": number, "prompt": prompt, "continuations": shown})
+                    continue
+                for one in best:
+                    yield as_columns(number, one, options)
+
+    put(lines(), options.out)
     return 0

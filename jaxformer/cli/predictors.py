@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxformer.cli.paths import local_path
@@ -32,22 +32,33 @@ SHORT = {
     "--beam-size": "the hypotheses that the search keeps",
     "--min-length": "the fewest tokens before the end",
     "--no-repeat": "no N tokens in a row occur twice",
+    "--forbid": "words or phrases that do not occur, separated by commas",
+    "--shortlist": "a file of words, of whose pieces alone a text is made",
     "--mbr": "choose among N draws the one that is most like the others (minimum Bayes risk)",
 }
 """Options that are settings of the search under shorter names, ``--top-p .9`` for ``--decode.top_p .9``."""
 
 
-def add_search_options(parser: argparse.ArgumentParser, *names: str) -> None:
+_VALUES = {"--temperature": "X", "--top-p": "X", "--min-p": "X", "--forbid": "WORDS", "--shortlist": "FILE"}
+"""The values of `SHORT` options in the help; N where none is named."""
+
+
+def add_search_options(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
     """Adds some of the `SHORT` options to the help, and those for what is printed."""
     parser.add_argument("--n-best", type=int, default=1, metavar="N", help="print the N best: number, score, text")
     parser.add_argument("--scores", action="store_true", help="print the score before each text")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line, with scores of each token")
     group = parser.add_argument_group("search")
     for name in names:
-        kind: dict[str, Any] = (
-            {"nargs": 0} if name == "--sample" else {"metavar": "X" if name.endswith(("-p", "temperature")) else "N"}
-        )
+        kind: dict[str, Any] = {"nargs": 0} if name == "--sample" else {"metavar": _VALUES.get(name, "N")}
         group.add_argument(name, action=_Split, help=SHORT[name], **kind)
+
+
+def add_ensemble_option(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that `load_ensemble` reads."""
+    parser.add_argument(
+        "--ensemble", nargs="+", type=local_path, default=[], metavar="RUN", help="further runs that choose together"
+    )
 
 
 class _Split(argparse.Action):
@@ -116,3 +127,20 @@ def load(options: argparse.Namespace, config: TaskConfig, command: str) -> Predi
         )
     runtime.start()
     return runner.predictor(options.run, config, checkpoint=options.checkpoint, mesh=options.mesh)
+
+
+def load_ensemble(options: argparse.Namespace, config: TaskConfig, settings: Sequence[str], command: str) -> Predictor:
+    """Returns the predictor of a run, or of this and those of ``--ensemble`` together.
+
+    Raises:
+      ConfigError: see `load`; or the runs do not fit together.
+    """
+    first: Any = load(options, config, command)
+    others = []
+    for run in options.ensemble:
+        given = argparse.Namespace(**{**vars(options), "run": run})
+        other = configured(given, settings)
+        if other.task != config.task:
+            raise ConfigError(f"{run} is a run of {other.task}, but {options.run} is one of {config.task}")
+        others.append(load(given, other, command))
+    return first.together_with(others) if others else first

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import pathlib
 from collections.abc import Iterator, Sequence
 
+from jaxformer.cli.output import as_json, put
 from jaxformer.cli.paths import output_file
-from jaxformer.cli.predictors import SETTINGS, add_run_options, configured, load, split_settings
+from jaxformer.cli.predictors import (
+    SETTINGS,
+    add_ensemble_option,
+    add_run_options,
+    configured,
+    load_ensemble,
+    split_settings,
+)
 from jaxformer.errors import DataError
 
 EXAMPLES = """examples:
   jaxformer score runs/en-de --source test.en --target test.de
   paste test.en test.de | jaxformer score runs/en-de          pairs with a tab between them, as they come
   jaxformer score lm --source my.txt --json                   a language model: log-probabilities of each token
+  jaxformer score runs/one --source test.en --target test.de --ensemble runs/two
 
 Each line of the result has the log-probability of the text, its end included, and the mean of a token.
 """
@@ -35,6 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--target", type=pathlib.Path, help="their translations, line by line")
     parser.add_argument("--out", type=output_file, help="the file to write to, instead of printing")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line, with each token")
+    add_ensemble_option(parser)
     rest, settings = split_settings(arguments)
     options = parser.parse_args(rest)
     config = configured(options, settings)
@@ -43,24 +52,19 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("a translation model needs --source and --target, or neither; a language model has no --target")
     from jaxformer.cli import runtime
     from jaxformer.data.sources import read_lines
-    from jaxformer.files import write_text
     from jaxformer.training.progress import print_line
 
     given = [read_lines(path) for path in (options.source, options.target) if path is not None]
     if len(given) == 2 and len(given[0]) != len(given[1]):
         raise DataError(f"{options.source} has {len(given[0]):,} lines, but {options.target} has {len(given[1]):,}")
-    scorer = load(options, config, "score")
+    scorer = load_ensemble(options, config, settings, "score")
     say = functools.partial(print_line, runtime.console())
     lines = _lines(scorer, given, pairs, options.json, say)
-    if options.out:
-        write_text(options.out, "".join(f"{line}\n" for line in lines))
-        return 0
-    for line in lines:
-        print(line, flush=True)
+    put(lines, options.out)
     return 0
 
 
-def _lines(scorer, given: list[list[str]], pairs: bool, as_json: bool, say) -> Iterator[str]:
+def _lines(scorer, given: list[list[str]], pairs: bool, in_full: bool, say) -> Iterator[str]:
     """Yields a line for each pair or text."""
     from jaxformer.cli.lines import standard_input
 
@@ -71,10 +75,10 @@ def _lines(scorer, given: list[list[str]], pairs: bool, as_json: bool, say) -> I
     for batch in batches:
         numbers, texts = zip(*batch, strict=True)
         for number, scored in zip(numbers, scorer.score(*map(list, zip(*texts, strict=True)), cut=say), strict=True):
-            if as_json:
+            if in_full:
                 data = {"number": number, "log_prob": scored.log_prob, "mean": scored.mean}
                 data |= {"tokens": scored.tokens, "token_log_probs": scored.token_log_probs}
-                yield json.dumps(data, ensure_ascii=False)
+                yield as_json(data)
             else:
                 yield f"{scored.log_prob:.4f}\t{scored.mean:.4f}"
 

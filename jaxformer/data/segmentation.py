@@ -14,6 +14,8 @@ import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from jaxformer.errors import ConfigError
+
 SPACE = "\u2581"
 """The character that sentencepiece writes for a space; pieces hold it only as their first character."""
 
@@ -54,6 +56,29 @@ class Subwords:
             else:
                 tokens += self.spell(piece)
         return tokens
+
+
+def segmentations(subwords: Subwords, line: str, *, most: int) -> list[tuple[int, ...]]:
+    """Returns the tokens of every segmentation of a line; a character that is not a piece is spelled.
+
+    Raises:
+      ConfigError: there are more than `most`.
+    """
+    found: list[list[tuple[int, ...]]] = [[()]]  # of the first characters
+    for end in range(1, len(line) + 1):
+        ends = [(start, line[start:end]) for start in range(max(0, end - subwords.longest), end)]
+        found.append(
+            [
+                (*head, *subwords.tokens([piece]))
+                for start, piece in ends
+                if piece in subwords.ids or len(piece) == 1
+                for head in found[start]
+            ]
+        )
+        if len(found[-1]) > most:
+            text = line.replace(SPACE, " ")
+            raise ConfigError(f"{text!r} can be segmented in more than {most:,} ways; give a shorter text")
+    return found[-1]
 
 
 def sample_unigram(subwords: Subwords, lines: Iterable[str], *, seed: int, alpha: float) -> list[list[int]]:

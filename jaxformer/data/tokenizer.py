@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
 import os
@@ -14,7 +15,7 @@ from typing import Literal, Protocol
 import numpy as np
 import sentencepiece
 
-from jaxformer.data.segmentation import SPACE, Subwords, sample_bpe, sample_unigram
+from jaxformer.data.segmentation import SPACE, Subwords, sample_bpe, sample_unigram, segmentations
 from jaxformer.data.special_tokens import MIN_SUBWORDS, SpecialTokens
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, DataError
@@ -22,6 +23,9 @@ from jaxformer.files import write_bytes
 
 ESCAPE = "\ue000"
 """The character of pieces for a literal U+2581, which sentencepiece writes for a space."""
+
+MOST_SEGMENTATIONS = 4096
+"""The most segmentations of a text that a search compares with."""
 
 _DEFAULT = SpecialTokens()
 
@@ -46,6 +50,10 @@ class Tokenizer(Protocol):
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
         """Returns the token ids of each line, int32, without `bos` and `eos`."""
+        ...
+
+    def segmentations(self, text: str) -> list[tuple[int, ...]]:
+        """Returns the tokens of every segmentation of a short text."""
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -154,7 +162,15 @@ class SubwordTokenizer:
         """
         sample = sample_unigram if self._is_unigram() else sample_bpe
         spaced = (_escape(line).replace(" ", SPACE) for line in lines)
-        return [np.asarray(ids, np.int32) for ids in sample(self._subwords(), spaced, seed=seed, alpha=alpha)]
+        return [np.asarray(ids, np.int32) for ids in sample(self._subwords, spaced, seed=seed, alpha=alpha)]
+
+    def segmentations(self, text: str) -> list[tuple[int, ...]]:
+        """Returns the tokens of every segmentation of a short text.
+
+        Raises:
+          ConfigError: there are more than `MOST_SEGMENTATIONS`.
+        """
+        return segmentations(self._subwords, _escape(text).replace(" ", SPACE), most=MOST_SEGMENTATIONS)
 
     def _is_unigram(self) -> bool:
         try:
@@ -163,6 +179,7 @@ class SubwordTokenizer:
             return False
         return True
 
+    @functools.cached_property
     def _subwords(self) -> Subwords:
         processor, tokens = self._processor, range(self.vocab_size)
         without_text = (processor.is_control, processor.is_unknown, processor.is_byte, processor.is_unused)
@@ -263,6 +280,11 @@ class CharacterTokenizer:
         """Returns the token ids of each line, int32, without `bos` and `eos`."""
         id_of, unk = self._id_of, self._special.unk
         return [np.fromiter((id_of.get(character, unk) for character in line), np.int32, len(line)) for line in lines]
+
+    def segmentations(self, text: str) -> list[tuple[int, ...]]:
+        """Returns the tokens of a text, in which each character is one; none if the vocabulary lacks a character."""
+        tokens = tuple(self.encode([text])[0].tolist())
+        return [] if self._special.unk in tokens else [tokens]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of token ids; special tokens are left out."""

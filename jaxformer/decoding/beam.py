@@ -99,7 +99,7 @@ class _Considered(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    eos: int
+    eos: int | None
     normalize: Normalization
     coverage_penalty: float
     stopping: Stopping
@@ -114,7 +114,7 @@ def beam_search(
     beam_size: int,
     max_length: int,
     bos: int | None,
-    eos: int,
+    eos: int | None,
     pad: int = 0,
     length_penalty: float | Normalization = 1.0,
     coverage_penalty: float = 0.0,
@@ -135,7 +135,8 @@ def beam_search(
     Args:
       step, state: see `jaxformer.decoding.api`; the state holds `beam_size` equal hypotheses of each sentence.
       max_length: the most tokens, `eos` and prefix included; static.
-      bos, eos, pad: never chosen except `eos`, which `bos` may equal and `pad` may not.
+      bos, eos, pad: never chosen except `eos`, which `bos` may equal and `pad` may not. Without `bos`, the prefix
+        begins the sequence; without `eos`, the limit alone ends it.
       length_penalty: :math:`\alpha`, with L counting `eos` and prefix; or a `LengthPenalty` that counts otherwise, or a
         `GNMTPenalty`.
       coverage_penalty: the weight of the coverage of the source (`CoverageState.coverage`) in the score of a finished
@@ -144,8 +145,8 @@ def beam_search(
         are finished. "now": also, the best live one, with the score that it has now, would not be among them. "limit":
         also, no live one could still be among them, since its score is at most that of its log p at `max_lengths`
         (later tokens only lower log p). `Patience`: more or fewer than K are finished.
-      forced_end, max_lengths, prefix: see `greedy`. With "never", hypotheses that reach the limit without `eos` count
-        as finished.
+      forced_end, max_lengths, prefix: see `greedy`. With "never", or without `eos`, hypotheses that reach the limit
+        count as finished.
       transforms: see `jaxformer.decoding.transforms`.
       narrow: the step of some of the sentences; with it, complete sentences leave the batch.
       trace: records what each step considered, kept and pruned. The steps then run one by one, so this call must not
@@ -184,7 +185,7 @@ def beam_search(
         normalize=length_penalty,
         coverage_penalty=coverage_penalty,
         stopping=stopping,
-        forced_end=forced_end,
+        forced_end="never" if eos is None else forced_end,
         num_candidates=max(2 * beam_size, trace.num_candidates if trace else 0),
     )
 
@@ -247,7 +248,7 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
     grown_tokens, grown_log_probs = append(beam.tokens, tokens), append(beam.token_log_probs, gained)
     lengths = beam.lengths + 1
     at_limit = (lengths >= beam.max_lengths)[:, None]
-    ends = (tokens == rules.eos) & ~forced
+    ends = jnp.zeros_like(tokens, bool) if rules.eos is None else (tokens == rules.eos) & ~forced
 
     # An eos finishes only among the best K, as greedy search would take it; then a beam size of 1 is greedy search.
     complete = ends | at_limit if rules.forced_end == "never" else ends

@@ -10,12 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional, sharding
 from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.models.config import DecoderConfig, LanguageModelConfig
-from jaxformer.models.decoder import Context, DecoderState, make_decoder
+from jaxformer.models.decoder import Context, DecoderState, StepWeights, make_decoder
 from jaxformer.models.encoder import Memory
 from jaxformer.models.recurrent_decoder import CapturedWeights, RecurrentContext, RecurrentDecoder
 from jaxformer.models.recurrent_decoder import RecurrentDecoderState as RecurrentState
@@ -137,9 +138,22 @@ class TransformerCaptioner(Captioner):
         intermediates = self.decoder.captured(tokens, self.encode(images))
         return select({f"decoder.{name}": attention for name, attention in intermediates.items()}, names)
 
-    def start(self, memory: Memory, *, beam_size: int, length: int) -> tuple[Context, DecoderState]:
-        """Prepares to decode `length` positions with `beam_size` hypotheses of each image."""
-        return self.decoder.start(memory, batch_size=memory.states.shape[0], beam_size=beam_size, length=length)
+    def step_weights(self) -> StepWeights:
+        """Returns a copy of the parameters that steps read, for many searches: see `Decoder.step_weights`."""
+        return self.decoder.step_weights()
+
+    def start(
+        self,
+        memory: Memory,
+        *,
+        beam_size: int,
+        length: int,
+        weights: StepWeights | None = None,
+        cache_dtype: DTypeLike | None = None,
+    ) -> tuple[Context, DecoderState]:
+        """Prepares to decode `length` positions with `beam_size` hypotheses of each image: see `Decoder.start`."""
+        sizes = {"batch_size": memory.states.shape[0], "beam_size": beam_size, "length": length}
+        return self.decoder.start(memory, **sizes, weights=weights, cache_dtype=cache_dtype)
 
 
 class RecurrentCaptioner(Captioner):
@@ -276,10 +290,25 @@ class RecurrentCaptioner(Captioner):
         _, weights = self.decoder(tokens, self.encode(images))
         return select({"decoder.cross": CapturedWeights(weights[None, :, None])}, names)
 
-    def start(self, memory: Memory, *, beam_size: int, length: int) -> tuple[RecurrentContext, RecurrentState]:
-        """Prepares to decode with `beam_size` hypotheses of each image; any `length` is possible."""
-        del length
-        return self.decoder.start(memory, beam_size=beam_size)
+    def step_weights(self) -> None:
+        """Returns None: steps read the parameters as they are."""
+
+    def start(
+        self,
+        memory: Memory,
+        *,
+        beam_size: int,
+        length: int,
+        weights: None = None,
+        cache_dtype: DTypeLike | None = None,
+    ) -> tuple[RecurrentContext, RecurrentState]:
+        """Prepares to decode with `beam_size` hypotheses of each image; any `length` is possible.
+
+        Raises:
+          ConfigError: a type of caches is asked for.
+        """
+        del length, weights
+        return self.decoder.start(memory, beam_size=beam_size, cache_dtype=cache_dtype)
 
 
 def _mean_feature(memory: Memory) -> Float[Array, "B C"]:

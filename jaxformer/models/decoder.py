@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional, masks, sharding
@@ -207,6 +208,7 @@ class Decoder(nnx.Module):
         beam_size: int,
         length: int,
         weights: StepWeights | None = None,
+        cache_dtype: DTypeLike | None = None,
     ) -> tuple[Context, DecoderState]:
         """Prepares to decode `length` positions with `beam_size` hypotheses of each of `batch_size` sentences.
 
@@ -214,6 +216,7 @@ class Decoder(nnx.Module):
 
         Args:
           weights: the result of `step_weights`, if it has been computed before.
+          cache_dtype: the type of the keys and values that are kept; by default the one that the model computes in.
 
         Raises:
           ValueError: there are fewer position vectors, or the attention function takes no positions.
@@ -227,7 +230,8 @@ class Decoder(nnx.Module):
         if lanes is not None:
             sizes = {"rows": batch_size, "places": length * beam_size}
         blocks = map(self.stack.block, weights.layers)
-        starts = [block.start(states, dtype=self.embeddings.dtype, **sizes) for block in blocks]
+        dtype = self.embeddings.dtype if cache_dtype is None else cache_dtype
+        starts = [block.start(states, dtype=dtype, **sizes) for block in blocks]
         projected, caches = zip(*starts, strict=True)
         context = Context(projected, None if memory is None else memory.valid, weights)
         return context, DecoderState(jnp.zeros((batch_size, beam_size), jnp.int32), lanes, caches)

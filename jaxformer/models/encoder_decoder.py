@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 import jax
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
@@ -171,17 +172,23 @@ class EncoderDecoder(nnx.Module):
         return self.decoder.step_weights()
 
     def start(
-        self, memory: Memory, *, beam_size: int, length: int, weights: StepWeights | None = None
+        self,
+        memory: Memory,
+        *,
+        beam_size: int,
+        length: int,
+        weights: StepWeights | None = None,
+        cache_dtype: DTypeLike | None = None,
     ) -> tuple[Context, DecoderState]:
         """Prepares to decode `length` positions with `beam_size` hypotheses of each sentence.
 
         The logits of a `step` beyond `length` are NaN.
 
         Args:
-          weights: the result of `step_weights`, if it has been computed before.
+          weights, cache_dtype: see `Decoder.start`.
         """
         sizes = {"batch_size": memory.states.shape[0], "beam_size": beam_size, "length": length}
-        return self.decoder.start(memory, **sizes, weights=weights)
+        return self.decoder.start(memory, **sizes, weights=weights, cache_dtype=cache_dtype)
 
     def step(
         self, tokens: Int[Array, "B K"], state: DecoderState, context: Context

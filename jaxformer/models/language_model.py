@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import jax
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
@@ -78,16 +79,23 @@ class LanguageModel(nnx.Module):
         return self.decoder.step_weights()
 
     def start(
-        self, *, batch_size: int, beam_size: int, length: int, weights: StepWeights | None = None
+        self,
+        *,
+        batch_size: int,
+        beam_size: int,
+        length: int,
+        weights: StepWeights | None = None,
+        cache_dtype: DTypeLike | None = None,
     ) -> tuple[Context, DecoderState]:
         """Prepares to decode `length` positions, prefixes included, with `beam_size` hypotheses of each text.
 
         The logits of a `step` beyond `length` are NaN.
 
         Args:
-          weights: the result of `step_weights`, if it has been computed before.
+          weights, cache_dtype: see `Decoder.start`.
         """
-        return self.decoder.start(batch_size=batch_size, beam_size=beam_size, length=length, weights=weights)
+        given = {"weights": weights, "cache_dtype": cache_dtype}
+        return self.decoder.start(batch_size=batch_size, beam_size=beam_size, length=length, **given)
 
     def step(
         self, tokens: Int[Array, "B K"], state: DecoderState, context: Context

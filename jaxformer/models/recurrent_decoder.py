@@ -9,10 +9,12 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
 from jaxformer.axes import constrain
+from jaxformer.errors import ConfigError
 from jaxformer.functional import RecurrentState
 from jaxformer.functional.dropout import site
 from jaxformer.functional.recurrent import scan_shared
@@ -169,8 +171,16 @@ class RecurrentDecoder(nnx.Module):
                 logits = jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
             return constrain(logits, "batch", "length", "vocab")
 
-    def start(self, memory: Memory, *, beam_size: int) -> tuple[RecurrentContext, RecurrentDecoderState]:
-        """Prepares to decode with `beam_size` hypotheses of each sentence."""
+    def start(
+        self, memory: Memory, *, beam_size: int, cache_dtype: DTypeLike | None = None
+    ) -> tuple[RecurrentContext, RecurrentDecoderState]:
+        """Prepares to decode with `beam_size` hypotheses of each sentence.
+
+        Raises:
+          ConfigError: a type of caches is asked for.
+        """
+        if cache_dtype is not None:
+            raise ConfigError("cache_dtype needs a Transformer: a recurrent decoder keeps no keys and values")
         fixed = self.summary(memory)
         leaves = jnp.tanh(self.bridge(fixed)).astype(jnp.float32)
         leaves = jnp.broadcast_to(leaves[:, None], (len(leaves), beam_size, leaves.shape[1]))

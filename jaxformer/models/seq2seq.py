@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import jax
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import sharding
@@ -152,11 +153,21 @@ class Seq2Seq(nnx.Module):
         """Returns None: steps read the parameters as they are."""
 
     def start(
-        self, memory: Memory, *, beam_size: int, length: int, weights: None = None
+        self,
+        memory: Memory,
+        *,
+        beam_size: int,
+        length: int,
+        weights: None = None,
+        cache_dtype: DTypeLike | None = None,
     ) -> tuple[RecurrentContext, DecoderState]:
-        """Prepares to decode with `beam_size` hypotheses of each sentence; any `length` is possible."""
+        """Prepares to decode with `beam_size` hypotheses of each sentence; any `length` is possible.
+
+        Raises:
+          ConfigError: a type of caches is asked for.
+        """
         del length, weights
-        return self.decoder.start(memory, beam_size=beam_size)
+        return self.decoder.start(memory, beam_size=beam_size, cache_dtype=cache_dtype)
 
     def step(
         self, tokens: Int[Array, "B K"], state: DecoderState, context: RecurrentContext

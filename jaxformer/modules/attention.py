@@ -254,7 +254,7 @@ class SelfAttention(MultiHeadAttention):
             bias = Repeated(bias, num_lanes)
         mixed = self.mix(
             query,
-            *(x.swapaxes(1, 2) for x in cache),
+            *(x.astype(query.dtype).swapaxes(1, 2) for x in cache),
             mask=masks.dense(seen, finite=True),
             bias=bias,
             query_positions=row_positions,
@@ -336,8 +336,7 @@ class CrossAttention(MultiHeadAttention):
         key_positions = None if positions is None else row_of_positions(memory.key.shape[1])
         return self.mix(
             query,
-            memory.key,
-            memory.value,
+            *(x.astype(query.dtype) for x in memory),
             mask=mask,
             key=key,
             query_positions=positions,

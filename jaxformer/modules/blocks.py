@@ -105,6 +105,7 @@ class Block(nnx.Module):
 
         Args:
           rows, places: see `functional.cache.empty_cache`.
+          dtype: of both.
 
         Raises:
           ValueError: an attention function does not take positions; see `position_free`.
@@ -114,7 +115,7 @@ class Block(nnx.Module):
         if self.cross is None:
             return None, cache
         check_takes_positions(self.cross.attention)
-        return self.cross.project(_required(memory)), cache
+        return KeyValue(*(x.astype(dtype) for x in self.cross.project(_required(memory)))), cache
 
     def step(
         self,

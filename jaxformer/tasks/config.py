@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from jaxformer.config import PLACE, at_least, check_numbers
 from jaxformer.training.config import OptimizerConfig, TrainConfig
@@ -42,8 +42,8 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SamplingConfig:
-    """The distribution from which a search draws tokens."""
+class GenerationConfig:
+    """The settings of every search for texts: the distribution of the next token, and the choice among candidates."""
 
     temperature: float = 1.0
     """Logits are divided by it before a token is drawn."""
@@ -53,13 +53,25 @@ class SamplingConfig:
     """Draw from the most probable tokens that hold this probability together (nucleus sampling)."""
     min_p: float = 0.0
     """Draw from the tokens that are at least this many times as probable as the most probable one."""
-    no_repeat: int = 0
-    """No n-gram of this many tokens occurs twice; 0 allows it."""
     seed: int = 0
     """Draws are a function of the seed, the number of the text and the token's position."""
+    no_repeat: int = 0
+    """No n-gram of this many tokens occurs twice; 0 allows it."""
+    forbid: str = ""
+    """Words or phrases that do not occur, separated by commas; case counts."""
+    shortlist: str = ""
+    """A file of words; a text is made of their pieces alone."""
+    mbr: int = 0
+    """Choose among this many candidates the one that is most like the others (minimum Bayes risk); 0 for none."""
+    utility: Literal["chrf", "bleu"] = "chrf"
+    """The likeness of candidates."""
+    average: Literal["probability", "log"] = "probability"
+    """An ensemble takes the mean of its models' probabilities, or of their logarithms."""
+    cache_dtype: Literal["model", "bfloat16"] = "model"
+    """The type of the keys and values that steps keep: the one that the model computes in, or half of float32."""
 
     def __post_init__(self) -> None:
-        at_least(0, self, "temperature", "top_k", "min_p", "no_repeat", "seed")
+        at_least(0, self, "temperature", "top_k", "min_p", "no_repeat", "seed", "mbr")
         if not math.isfinite(self.temperature):
             raise ValueError(f"temperature must be finite, got {self.temperature}")
         if not 0 < self.top_p <= 1:
@@ -68,10 +80,17 @@ class SamplingConfig:
             raise ValueError(f"min_p must be in [0, 1], got {self.min_p}")
         if self.seed >= 2**32:
             raise ValueError(f"seed must be less than 2**32, got {self.seed}")
+        if self.mbr == 1:
+            raise ValueError("mbr must be 0 or at least 2, got 1")
+
+    @property
+    def forbidden_phrases(self) -> tuple[str, ...]:
+        """The words and phrases of `forbid`."""
+        return _words(self.forbid)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SearchConfig(SamplingConfig):
+class SearchConfig(GenerationConfig):
     """A search for the sentences that belong to an input: a beam, or draws."""
 
     beam_size: int = 4
@@ -90,8 +109,8 @@ class SearchConfig(SamplingConfig):
     """The log-probability of an end that the limit forces: its own, or 0; or no end is forced."""
     sample: bool = False
     """Draw sentences instead of searching for the most probable ones."""
-    average: Literal["probability", "log"] = "probability"
-    """An ensemble takes the mean of its models' probabilities, or of their logarithms."""
+    candidates: Literal["samples", "beam"] = "samples"
+    """The candidates of minimum Bayes risk: draws, or the best of the beam."""
     batch_size: int = 64
     """Inputs searched together."""
     max_length: int = 0
@@ -111,25 +130,39 @@ class SearchConfig(SamplingConfig):
             (self.patience == 1 or self.stopping == "patience", "patience needs decode.stopping patience"),
             (
                 self.draws or (self.temperature, self.top_k, self.top_p, self.min_p) == (1.0, 0, 1.0, 0.0),
-                f"temperature, top_k, top_p and min_p are for draws; add {self._drawing}",
+                "temperature, top_k, top_p and min_p are for draws; add decode.sample True or decode.mbr",
             ),
             (not (self.draws and self.coverage_penalty), "coverage_penalty has no meaning for draws"),
+            (self.candidates == "samples" or self.mbr, "candidates beam needs decode.mbr"),
+            (not (self.sample and self.candidates == "beam"), "candidates beam and sample True contradict"),
+            (
+                self.candidates == "samples" or self.mbr <= self.beam_size,
+                f"mbr must be at most beam_size, {self.beam_size}, with candidates beam, got {self.mbr}",
+            ),
         ):
             if not needed:
                 raise ValueError(said)
 
-    _drawing: ClassVar[str] = "decode.sample True"
-    """The settings that draw, for messages."""
-
     @property
     def draws(self) -> bool:
         """True if sentences are drawn."""
-        return self.sample
+        return self.sample or (self.mbr > 0 and self.candidates == "samples")
 
     @property
     def has_minimum(self) -> bool:
         """True if there is a least number of tokens."""
         return self.min_length > 0
+
+    @property
+    def greedy(self) -> Self:
+        """The same search with one hypothesis, which is not drawn."""
+        plain = {name: getattr(SearchConfig, name) for name in ("temperature", "top_k", "top_p", "min_p", "candidates")}
+        return dataclasses.replace(self, beam_size=1, sample=False, mbr=0, **plain)
+
+    @property
+    def static(self) -> Self:
+        """The same search without the settings that change no compiled program."""
+        return dataclasses.replace(self, seed=0, batch_size=1, forbid="", shortlist="")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

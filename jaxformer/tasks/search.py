@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer import decoding
+from jaxformer.data.sources import read_lines
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.decoding import Hypotheses
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.config import SamplingConfig, SearchConfig
+from jaxformer.tasks.config import GenerationConfig, SearchConfig
 
 Net = Pure[Any, Any]
 """A model that is searched: it has the methods `encode`, `start`, `step` and `prefill`."""
@@ -56,6 +58,64 @@ class Candidate:
     """The log-probabilities of `tokens`, and of the end if it was reached; 0 for the tokens of a prefix."""
 
 
+class Member(NamedTuple):
+    """A further model of an ensemble."""
+
+    net: Net
+    params: Params
+
+
+class Vocabulary(NamedTuple):
+    """The limits of the tokens that a search may choose."""
+
+    forbidden: tuple[int, ...] = ()
+    """Tokens that never occur."""
+    sequences: tuple[tuple[int, ...], ...] = ()
+    """Sequences of tokens that never occur."""
+    allowed: tuple[int, ...] = ()
+    """The tokens that occur besides the end; all tokens if this is empty."""
+
+    @property
+    def transforms(self) -> list[decoding.Transform]:
+        """The transforms that keep to these limits."""
+        found = [decoding.forbid(self.forbidden)] if self.forbidden else []
+        found += [decoding.forbid_sequences(self.sequences)] if self.sequences else []
+        return found + ([decoding.shortlist(jnp.asarray(self.allowed))] if self.allowed else [])
+
+
+def vocabulary_of(decode: GenerationConfig, tokenizer: Tokenizer) -> Vocabulary:
+    """Returns the limits that `decode.forbid`, in every segmentation, and `decode.shortlist` ask for.
+
+    Raises:
+      ConfigError: a phrase can be segmented in too many ways.
+      DataError: the file of the shortlist is missing, or holds no word.
+    """
+    sequences: set[tuple[int, ...]] = set()
+    for phrase in decode.forbidden_phrases:
+        for text in (phrase, f" {phrase}"):
+            sequences |= set(tokenizer.segmentations(text))
+    if not decode.shortlist:
+        return Vocabulary(sequences=tuple(sorted(sequences)))
+    words = [word for line in read_lines(decode.shortlist) for word in line.split()]
+    if not words:
+        raise DataError(f"{decode.shortlist} holds no word")
+    pieces = {
+        int(token) for ids in tokenizer.encode([x for word in words for x in (word, f" {word}")]) for token in ids
+    }
+    return Vocabulary(sequences=tuple(sorted(sequences)), allowed=tuple(sorted(pieces | {tokenizer.special.eos})))
+
+
+def checked_ensemble(tokenizers: Sequence[Tokenizer]) -> None:
+    """Checks that the models of an ensemble have one tokenizer.
+
+    Raises:
+      ConfigError: one differs from the first.
+    """
+    for number, other in enumerate(tokenizers, 1):
+        if other.fingerprint != tokenizers[0].fingerprint:
+            raise ConfigError(f"the models of an ensemble must have one tokenizer; that of model {number} differs")
+
+
 def candidate(hypotheses: Hypotheses, row: int, rank: int, tokenizer: Tokenizer) -> Candidate:
     """Returns one of the hypotheses of a search as text."""
     length = hypotheses.lengths[row, rank]
@@ -70,12 +130,12 @@ def candidate(hypotheses: Hypotheses, row: int, rank: int, tokenizer: Tokenizer)
 class Sources(NamedTuple):
     """The inputs of a search, with what differs between them."""
 
-    inputs: Mapping[str, Any]  # the arguments of the model's `encode`, [B, ...]
+    inputs: Mapping[str, Any]  # the arguments of the model's `encode`, [B, ...]; a language model has none
     max_lengths: Any  # int32 [B]: the most tokens of a sentence
     min_lengths: Any  # int32 [B]: the fewest, the end included
     prefix: Any  # int32 [B, P]: the first tokens of each sentence
     prefix_lengths: Any  # int32 [B]
-    numbers: Any  # int32 [B]: the inputs' numbers, for draws
+    numbers: Any  # int32 [B, M]: what draws depend on: the number of the input, and perhaps of the draw
 
 
 class Weights(NamedTuple):
@@ -94,6 +154,9 @@ class Options(NamedTuple):
     special: SpecialTokens
     num_hypotheses: int
     max_length: int
+    vocabulary: Vocabulary = Vocabulary()
+    is_open: bool = False
+    """True for a language model: the prefix begins the text, and no token ends it."""
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -128,12 +191,13 @@ def _search(
     decode, special = options.decode, options.special
     run = _start(options, weights, sources)
     transforms = [decoding.min_length(sources.min_lengths, eos=special.eos)] if decode.has_minimum else []
+    transforms += options.vocabulary.transforms
     transforms += [decoding.no_repeat(decode.no_repeat)] if decode.no_repeat else []
     prefix = decoding.Prefix(sources.prefix, sources.prefix_lengths, run.read) if sources.prefix.shape[1] else None
     given: dict[str, Any] = {
         "max_length": options.max_length,
-        "bos": special.bos,
-        "eos": special.eos,
+        "bos": None if options.is_open else special.bos,
+        "eos": None if options.is_open else special.eos,
         "pad": special.pad,
         "max_lengths": sources.max_lengths,
         "prefix": prefix,
@@ -142,7 +206,7 @@ def _search(
         "narrow": run.narrow if alone else None,
     }
     if decode.draws:
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, sources.numbers)
+        keys = jax.vmap(lambda numbers: functools.reduce(jax.random.fold_in, numbers, key))(sources.numbers)
         transforms += sampling_transforms(decode)
         found = decoding.sample(run.step, run.state, key=keys, transforms=transforms, **given)
         return decoding.rerank(found, found.scores)
@@ -204,8 +268,12 @@ def _start(options: Options, weights: tuple[Weights, ...], sources: Sources) -> 
 def _begun(net: Net, options: Options, weights: Weights, sources: Sources) -> Any:
     """Returns the memory of the encoded inputs, and the context and the state of a model that reads it."""
     model: Any = net.bind(weights.params)
-    memory = model.encode(**sources.inputs)
     given = {} if weights.steps is None else {"weights": weights.steps}
+    given |= {"cache_dtype": jnp.bfloat16} if options.decode.cache_dtype == "bfloat16" else {}
+    if options.is_open:  # the last token is not read
+        sizes = {"batch_size": len(sources.prefix), "length": options.max_length - 1}
+        return None, *model.start(beam_size=options.num_hypotheses, **sizes, **given)
+    memory = model.encode(**sources.inputs)
     return memory, *model.start(memory, beam_size=options.num_hypotheses, length=options.max_length, **given)
 
 
@@ -261,7 +329,7 @@ def _covering(options: Options, weights: Weights, sources: Sources) -> _Run:
     return _Run(step_in(context), start, None, lambda sentences: step_in(context.take(sentences)))
 
 
-def sampling_transforms(decode: SamplingConfig) -> list[decoding.Transform]:
+def sampling_transforms(decode: GenerationConfig) -> list[decoding.Transform]:
     """Returns the transforms that settings of a distribution ask for, in the order of Hugging Face."""
     asked = (
         (decode.temperature not in (0, 1), lambda: decoding.temperature(decode.temperature)),

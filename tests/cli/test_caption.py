@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer.cli import caption
+from jaxformer.data.tokenizer import CharacterTokenizer
 from jaxformer.inspection.attention_maps import Map
 from jaxformer.models import GridConfig, RecurrentCaptioner, RecurrentCaptionerConfig
 from jaxformer.modules.pure import Pure
@@ -19,6 +20,7 @@ class Seen(ImageCaptioner):
         config = RecurrentCaptionerConfig(image=GridConfig(image_size=(4, 4), widths=(4, 4)))
         object.__setattr__(self, "net", Pure(RecurrentCaptioner, config))
         object.__setattr__(self, "decode", DecodeConfig())
+        object.__setattr__(self, "tokenizer", CharacterTokenizer("act"))
 
     def read(self, path):
         return np.zeros((4, 4, 3), np.uint8)
@@ -33,7 +35,7 @@ class Seen(ImageCaptioner):
 @pytest.fixture(autouse=True)
 def _captioner(monkeypatch):
     monkeypatch.setattr(caption, "configured", lambda options, settings: CaptioningConfig())
-    monkeypatch.setattr(caption, "load", lambda options, config, command: Seen())
+    monkeypatch.setattr(caption, "load_ensemble", lambda options, config, settings, command: Seen())
 
 
 def test_lines(capsys, tmp_path):
@@ -47,6 +49,7 @@ def test_lines(capsys, tmp_path):
     assert caption.main(["run", "a.png", "--json"]) == 0
     text = json.loads(capsys.readouterr().out)
     assert (text["image"], text["captions"][0]["text"]) == ("a.png", "cat 0")
+    assert text["captions"][0]["tokens"] == []
     (tmp_path / "names").write_text("c.png\nd.png\n")
     assert caption.main(["run", "--file", str(tmp_path / "names"), "--out", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out").read_text() == "cat 0\ncat 0\n"

@@ -3,31 +3,35 @@
 import functools
 import io
 import json
+import math
 import sys
 
 import pytest
 
 from jaxformer.cli import generate
+from jaxformer.data.tokenizer import CharacterTokenizer
 from jaxformer.tasks.language_model import DecodeConfig, TextGenerator
-from jaxformer.tasks.language_model.generator import Continued
+from jaxformer.tasks.search import Candidate
 from jaxformer.training import progress
 
 
 class Echo(TextGenerator):
     decode = DecodeConfig(max_tokens=40)
+    tokenizer = CharacterTokenizer(" ?adnos")
 
     def __init__(self):
         """A generator without a model."""
 
     def continuations(self, prompts, *, n_best, first, cut, progress):
         progress(30)
-        return [[Continued(f"{prompt} and so on{k or ''}", -1.5 - k) for k in range(n_best)] for prompt in prompts]
+        text = lambda prompt, k: Candidate(f"{prompt} and so on{k or ''}", -1.5 - k, (4,), -1.5 - k, (-math.inf,))
+        return [[text(prompt, k) for k in range(n_best)] for prompt in prompts]
 
 
 @pytest.fixture(autouse=True)
 def _echo(monkeypatch):
     monkeypatch.setattr(generate, "configured", lambda options, settings: None)
-    monkeypatch.setattr(generate, "load", lambda options, config, command: Echo())
+    monkeypatch.setattr(generate, "load_ensemble", lambda options, config, settings, command: Echo())
 
 
 def test_prompts_are_arguments(capsys):
@@ -47,7 +51,8 @@ def test_several_continuations(capsys):
     assert capsys.readouterr().out.startswith("1\t-1.5000\ta\nb and so on\n1\t-2.5000\t")
     assert generate.main(["run", "a\nb", "--json"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line)["continuations"] == [{"text": "a\nb and so on", "log_prob": -1.5}]
+    scores = {"score": -1.5, "log_prob": -1.5, "tokens": ["\u2581"], "token_log_probs": [None]}
+    assert json.loads(line)["continuations"] == [{"text": "a\nb and so on"} | scores]
 
 
 def test_long_texts_show_their_progress(capsys, monkeypatch):

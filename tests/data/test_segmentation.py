@@ -11,7 +11,9 @@ import pytest
 
 from jaxformer import demo
 from jaxformer.data.segmentation import SPACE, Subwords, sample_bpe, sample_unigram
+from jaxformer.data.segmentation import segmentations as every_segmentation
 from jaxformer.data.tokenizer import SubwordTokenizer
+from jaxformer.errors import ConfigError
 
 LINES = [text for pair in demo.generate(300) for text in (pair.english, pair.french)]
 PIECES = {"a": -2.0, "b": -1.5, "ab": -1.0, "ba": -2.5, "bab": -3.0, SPACE: -1.0, f"{SPACE}a": -2.0}
@@ -39,6 +41,16 @@ def test_unigram_draws_with_the_published_probabilities(alpha):
     for tokens, weight in weights.items():
         expected = weight / sum(weights.values())
         assert abs(drawn[tokens] / number - expected) < 5 * math.sqrt(expected / number)
+
+
+def test_every_segmentation_is_found_once():
+    text = f"babab{SPACE}ab"
+    expected = sorted(tuple(UNIGRAM.ids[piece] for piece in pieces) for pieces in segmentations(text))
+    assert sorted(every_segmentation(UNIGRAM, text, most=100)) == expected
+    assert len(expected) > 10
+    assert every_segmentation(UNIGRAM, "xb", most=1) == [(100, UNIGRAM.ids["b"])]
+    with pytest.raises(ConfigError, match="'babab ab' can be segmented in more than 9 ways; give a shorter text"):
+        every_segmentation(UNIGRAM, text, most=9)
 
 
 def test_unknown_characters_are_spelled():

@@ -1,5 +1,7 @@
 """Beam search against enumeration, on models small enough to enumerate."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +27,20 @@ from tests.decoding.toys import (
 def search(step, state, beam_size, **options):
     options = {"max_length": LENGTH, "bos": BEGIN, "eos": END, **options}
     return decoding.beam_search(step, state, beam_size=beam_size, **options)
+
+
+@pytest.mark.parametrize("stopping", ["first", "limit"])
+def test_texts_without_begin_and_end(stopping):
+    """The prefix begins them, the limit ends them, and a wide beam finds the best of all."""
+    step, table = markov(0)
+    options = {"bos": None, "eos": None, "prefix": jnp.array([[3], [4]]), "stopping": stopping, "length_penalty": 0.0}
+    result = search(step, start(30), 30, max_lengths=jnp.array([4, 3]), **options)
+    for sentence, (first, length) in enumerate([(3, 3), (4, 2)]):
+        bodies = itertools.product([t for t in range(VOCAB) if t != PAD], repeat=length)
+        every = sorted(bodies, key=lambda body: -total_log_prob(table, sentence, body, before=first))
+        assert as_tuples(result, sentence)[:5] == [(first, *body) for body in every[:5]]
+        expected = [total_log_prob(table, sentence, body, before=first) for body in every[:5]]
+        np.testing.assert_allclose(result.scores[sentence, :5], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

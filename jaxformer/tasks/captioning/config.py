@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from jaxformer.config import PLACE, at_least
 from jaxformer.data.special_tokens import MIN_SUBWORDS
@@ -102,6 +102,11 @@ class DecodeConfig(SearchConfig):
         super().__post_init__()
         at_least(1, self, "max_length")
         at_least(0, self, "validation_images")
+
+    @property
+    def static(self) -> Self:
+        """The same search without the settings that change no compiled program."""
+        return dataclasses.replace(super().static, validation_images=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,21 @@ from jaxformer.models import RecurrentCaptioner, RecurrentCaptionerConfig, Trans
 from jaxformer.models import TransformerCaptionerConfig as TransformerConfig
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
+from jaxformer.tasks import risk
 from jaxformer.tasks.captioning.config import DecodeConfig
-from jaxformer.tasks.search import Candidate, Options, Sources, Weights, candidate, search
+from jaxformer.tasks.search import (
+    Candidate,
+    Member,
+    Options,
+    Sources,
+    Vocabulary,
+    Weights,
+    candidate,
+    checked_ensemble,
+    search,
+    vocabulary_of,
+    weights_of,
+)
 from jaxformer.tasks.vision.predictor import normalized
 
 CaptionNet = Pure[RecurrentCaptioner, RecurrentCaptionerConfig] | Pure[TransformerCaptioner, TransformerConfig]
@@ -40,6 +53,8 @@ class ImageCaptioner:
     """The mesh whose devices share the images; None means one device."""
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are; several if they were averaged."""
+    others: tuple[Member, ...] = ()
+    """The further models of an ensemble, with the same tokenizer."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -68,6 +83,21 @@ class ImageCaptioner:
         images = np.stack([self.read(path) for path in paths]) if paths else np.zeros((0, *self.shape), np.uint8)
         return [best[0].text for best in self.candidates(images)]
 
+    def together_with(self, others: Sequence[ImageCaptioner]) -> ImageCaptioner:
+        """Returns an ensemble of this model and others.
+
+        Raises:
+          ConfigError: a tokenizer or the size of the images is another one, or the settings of the search need a single
+            model.
+        """
+        checked_ensemble([self.tokenizer, *(other.tokenizer for other in others)])
+        for other in others:
+            if other.shape != self.shape:
+                raise ConfigError(f"the models of an ensemble must see images {self.shape}, got {other.shape}")
+        if others and self.decode.coverage_penalty:
+            raise ConfigError("coverage_penalty needs the attention of a single model; leave it out of an ensemble")
+        return dataclasses.replace(self, others=tuple(Member(other.net, other.params) for other in others))
+
     def candidates(
         self, images: np.ndarray, *, n_best: int = 1, first: int = 1, progress: Callable[[int], None] | None = None
     ) -> list[list[Candidate]]:
@@ -83,15 +113,19 @@ class ImageCaptioner:
           ValueError: the images have another size.
         """
         self._check(images)
-        if n_best < 1 or (not self.decode.sample and n_best > self.decode.beam_size):
-            most = "" if self.decode.sample else f" and at most beam_size, {self.decode.beam_size}"
-            raise ConfigError(f"n_best must be at least 1{most}, got {n_best}")
+        most = self.decode.mbr or (None if self.decode.draws else self.decode.beam_size)
+        if n_best < 1 or (most is not None and n_best > most):
+            limit = "" if most is None else f" and at most {most} with these settings"
+            raise ConfigError(f"n_best must be at least 1{limit}, got {n_best}")
+        number = self.decode.mbr or n_best
         results: list[list[Candidate]] = []
         for start in range(0, len(images), self._batch_size):
             part = images[start : start + self._batch_size]
-            found = self._search(part, first + start, n_best)
+            found = self._search(part, first + start, number)
             rows = range(len(part))
-            results += [[candidate(found, row, rank, self.tokenizer) for rank in range(n_best)] for row in rows]
+            best = [[candidate(found, row, rank, self.tokenizer) for rank in range(number)] for row in rows]
+            best = risk.ranked(best, self.decode.utility) if self.decode.mbr else best
+            results += [own[:n_best] for own in best]
             if progress is not None:
                 progress(len(part))
         return results
@@ -113,7 +147,7 @@ class ImageCaptioner:
             inputs = np.full((len(batch), self._padded(max(map(len, own)))), pad, np.int32)
             for row, ids in enumerate(own):
                 inputs[row, : len(ids)] = [bos, *ids[:-1]]
-            weights = np.asarray(_weights(self.net, self.params, batch, inputs))
+            weights = np.asarray(_captured_weights(self.net, self.params, batch, inputs))
             for row, ids in enumerate(own):
                 pieces = (*self.tokenizer.pieces(ids[:-1]), "</s>")
                 found.append(PieceMap(places, pieces, weights[:, row, :, : len(ids)]))
@@ -142,18 +176,31 @@ class ImageCaptioner:
         padded = np.zeros((num_rows, *self.shape), np.uint8)
         padded[: len(images)] = images
         whole = lambda value: np.full(num_rows, value, np.int32)
-        numbers, none = whole(first) + np.arange(num_rows, dtype=np.int32), np.zeros((num_rows, 0), np.int32)
+        numbers, none = np.arange(first, first + num_rows, dtype=np.int32)[:, None], np.zeros((num_rows, 0), np.int32)
         minimum = whole(min(decode.min_length + 1, max_length))  # the end included
         inputs = {"images": np.asarray(normalized(jnp.asarray(padded)))}
         batch = Sources(inputs, whole(max_length), minimum, none, whole(0), numbers)
         if self.placement is not None:
             here = self.placement.rows_here(num_rows)
             batch = self.placement.assemble(jax.tree.map(lambda x: x[here], batch))
-        static = dataclasses.replace(decode, seed=0, batch_size=1, validation_images=0)  # they change no program
         number = num_samples if decode.draws else decode.beam_size
-        options = Options((self.net,), static, self.tokenizer.special, number, max_length)
-        weights = (Weights(self.params),)
-        return jax.device_get(search(options, self.placement, weights, batch, jax.random.key(decode.seed)))
+        nets = tuple(model.net for model in self._models)
+        options = Options(nets, decode.static, self.tokenizer.special, number, max_length, self._vocabulary)
+        return jax.device_get(search(options, self.placement, self._weights, batch, jax.random.key(decode.seed)))
+
+    @property
+    def _models(self) -> tuple[Member, ...]:
+        """The model, and the others of an ensemble."""
+        return (Member(self.net, self.params), *self.others)
+
+    @functools.cached_property
+    def _weights(self) -> tuple[Weights, ...]:
+        nets, params = zip(*self._models, strict=True)
+        return weights_of(nets, params, self.placement)
+
+    @functools.cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return vocabulary_of(self.decode, self.tokenizer)
 
     def _check(self, images: np.ndarray) -> None:
         if images.ndim != 4 or images.shape[1:] != self.shape:
@@ -161,7 +208,7 @@ class ImageCaptioner:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _weights(net: CaptionNet, params: Params, images: jax.Array, tokens: jax.Array) -> jax.Array:
+def _captured_weights(net: CaptionNet, params: Params, images: jax.Array, tokens: jax.Array) -> jax.Array:
     """Returns the weights ``[L, B, N, T, S]``."""
     captured = net.bind(params).captured(normalized(images), tokens)["decoder.cross"]
     return jax.vmap(lambda layer: layer.weights())(captured)

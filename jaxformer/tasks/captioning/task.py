@@ -258,8 +258,7 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
         number = min(config.decode.validation_images, len(corpus.validation))
         if not number:
             return {}
-        plain = dataclasses.replace(config.decode, beam_size=1, sample=False, **_UNDRAWN)
-        greedy = dataclasses.replace(predictor, decode=plain)
+        greedy = dataclasses.replace(predictor, decode=config.decode.greedy)
         found = greedy.candidates(data.validation.images[:number])
         return {"bleu": bleu([best[0].text for best in found], captions_of(corpus.validation)[:number]).value}
 
@@ -288,8 +287,5 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
         )
         return {split: [bleu([found.text for found in best], references)]}
 
-
-_UNDRAWN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-"""The settings of draws that a greedy search has."""
 
 TASK = Captioning()

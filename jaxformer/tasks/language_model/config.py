@@ -9,7 +9,7 @@ from jaxformer.config import PLACE, at_least
 from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.files import local_path
 from jaxformer.models.config import LanguageModelConfig
-from jaxformer.tasks.config import SamplingConfig, TaskConfig
+from jaxformer.tasks.config import GenerationConfig, SearchConfig, TaskConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,17 +43,41 @@ class DataConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DecodeConfig(SamplingConfig):
+class DecodeConfig(GenerationConfig):
     """Settings of the continuation of texts."""
 
     max_tokens: int = 200
     """Tokens to add to a prompt."""
     temperature: float = 0.8
-    """Logits are divided by it before a token is drawn; 0 takes the most probable token."""
+    """Logits are divided by it before a token is drawn; 0 searches for the most probable continuation."""
+    beam_size: int = 1
+    """Hypotheses kept by the search; 1 takes the most probable token each time."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, self, "max_tokens")
+        at_least(1, self, "max_tokens", "beam_size")
+        for needed, said in (
+            (self.beam_size == 1 or not self.draws, f"beam_size {self.beam_size} needs temperature 0"),
+            (not self.mbr or self.draws, "mbr needs draws, but temperature is 0"),
+            (
+                self.draws or (self.top_k, self.top_p, self.min_p) == (0, 1.0, 0.0),
+                "top_k, top_p and min_p are for draws, but temperature is 0",
+            ),
+        ):
+            if not needed:
+                raise ValueError(said)
+
+    @property
+    def draws(self) -> bool:
+        """True if continuations are drawn."""
+        return self.temperature > 0
+
+    @property
+    def search(self) -> SearchConfig:
+        """The search for a continuation, which has no end of its own."""
+        shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(GenerationConfig)}
+        shared |= {"beam_size": self.beam_size, "sample": self.draws, "temperature": self.temperature or 1.0}
+        return SearchConfig(length_penalty=0.0, forced_end="never", **shared)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,16 +15,21 @@ from jaxformer import decoding, models
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import Params, Pure
+from jaxformer.tasks import risk
 from jaxformer.tasks.language_model.config import DecodeConfig
-from jaxformer.tasks.search import Scored, sampling_transforms
-
-
-@dataclasses.dataclass(frozen=True)
-class Continued:
-    """A prompt with its continuation, and the log-probability of the tokens that were added."""
-
-    text: str
-    log_prob: float
+from jaxformer.tasks.search import (
+    Candidate,
+    Member,
+    Options,
+    Scored,
+    Sources,
+    Vocabulary,
+    Weights,
+    checked_ensemble,
+    search,
+    vocabulary_of,
+    weights_of,
+)
 
 
 class _Text(NamedTuple):
@@ -51,6 +56,8 @@ class TextGenerator:
     """The number of tokens that the model was trained to see at once."""
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are."""
+    others: tuple[Member, ...] = ()
+    """The further models of an ensemble, with the same tokenizer."""
 
     def generate(self, prompts: Sequence[str], **options: Any) -> list[str]:
         """Returns each prompt with its continuation, at most `decode.max_tokens` tokens long.
@@ -58,6 +65,17 @@ class TextGenerator:
         See `continuations` for the arguments and errors.
         """
         return [best[0].text for best in self.continuations(prompts, **options)]
+
+    def together_with(self, others: Sequence[TextGenerator]) -> TextGenerator:
+        """Returns an ensemble of this model and others, with the shortest of their windows.
+
+        Raises:
+          ConfigError: a tokenizer is another one.
+        """
+        checked_ensemble([self.tokenizer, *(other.tokenizer for other in others)])
+        window = min(self.window, *(other.window for other in others)) if others else self.window
+        members = tuple(Member(other.net, other.params) for other in others)
+        return dataclasses.replace(self, others=members, window=window)
 
     def continuations(
         self,
@@ -67,10 +85,11 @@ class TextGenerator:
         first: int = 0,
         cut: Callable[[str], None] | None = None,
         progress: Callable[[int], None] | None = None,
-    ) -> list[list[Continued]]:
-        """Returns `n_best` draws of the continuation of each prompt, the most probable one first.
+    ) -> list[list[Candidate]]:
+        """Returns `n_best` continuations of each prompt, best first; their tokens are those that were added.
 
-        A text that fills the window is continued from its last half; earlier tokens are forgotten.
+        Draws are ordered by their probability, or by minimum Bayes risk. A drawn or greedy text that fills the window
+        is continued from its last half; earlier tokens are forgotten. A beam stays within the window.
 
         Args:
           first: the number of the first prompt; draws are a function of it.
@@ -79,40 +98,77 @@ class TextGenerator:
 
         Raises:
           TypeError: `prompts` is one text and not a sequence of texts.
-          ConfigError: `n_best` is below 1, or above 1 although nothing is drawn.
+          ConfigError: `n_best` is below 1, or above the number of continuations that are found; or a beam's text
+            would be longer than the window.
           DataError: a prompt holds characters that the vocabulary does not have, and there is no `cut`.
         """
         if isinstance(prompts, str):  # each of its characters would be a prompt
             raise TypeError("prompts must be a sequence of texts, got one text; write [text]")
-        if n_best < 1 or (n_best > 1 and self.decode.temperature == 0):
-            raise ConfigError(f"n_best must be at least 1, and 1 with a temperature of 0, got {n_best}")
-        ids = [self._encode(prompt, cut) for prompt in prompts]
+        decode = self.decode
+        most = decode.mbr or (None if decode.draws else decode.beam_size)
+        if n_best < 1 or (most is not None and n_best > most):
+            limit = "" if most is None else f" and at most {most} with these settings"
+            raise ConfigError(f"n_best must be at least 1{limit}, got {n_best}")
+        number = decode.mbr or n_best if decode.draws else 1
         texts = [
-            _Text(first + i, draw, list(own), [], len(own) + self.decode.max_tokens)
-            for i, own in enumerate(ids)
-            for draw in range(n_best)
+            _Text(first + i, draw, list(own), [], len(own) + decode.max_tokens)
+            for i, own in enumerate(self._encode(prompt, cut) for prompt in prompts)
+            for draw in range(number)
         ]
-        rounds = 0
-        while growing := [text for text in texts if len(text.ids) < text.end]:
-            for text, (new_tokens, log_probs) in zip(growing, self._continue(growing, rounds), strict=True):
-                missing = text.end - len(text.ids)
-                text.ids.extend(new_tokens[:missing])
-                text.log_probs.extend(log_probs[:missing])
-                if progress is not None:
-                    progress(min(missing, len(new_tokens)))
-            rounds += 1
+        extend = self._grown if decode.beam_size == 1 else self._beam
         # An empty prompt was encoded as a line break, which is removed.
         done = [
-            Continued(self.tokenizer.decode(text.ids)[0 if prompts[text.prompt - first] else 1 :], sum(text.log_probs))
-            for text in texts
+            Candidate(
+                self.tokenizer.decode(text.ids)[0 if prompts[text.prompt - first] else 1 :],
+                sum(text.log_probs),
+                tuple(text.ids[len(text.ids) - len(text.log_probs) :]),
+                sum(text.log_probs),
+                tuple(text.log_probs),
+            )
+            for text in extend(texts, progress or (lambda number: None))
         ]
-        groups = [done[i : i + n_best] for i in range(0, len(done), n_best)]
-        return [sorted(group, key=lambda one: -one.log_prob) for group in groups]
+        size = len(done) // max(1, len(prompts))
+        groups = [sorted(done[i : i + size], key=lambda one: -one.score) for i in range(0, len(done), size or 1)]
+        found = risk.ranked(groups, decode.utility) if decode.mbr and groups else groups
+        return [best[:n_best] for best in found]
+
+    def _grown(self, texts: list[_Text], progress: Callable[[int], None]) -> list[_Text]:
+        """Returns the texts after window upon window of new tokens."""
+        rounds = 0
+        while growing := [text for text in texts if len(text.ids) < text.end]:
+            contexts = [text.ids[-self._kept(len(text.ids)) :] for text in growing]
+            found = self._search(growing, contexts, rounds)
+            for row, (text, context) in enumerate(zip(growing, contexts, strict=True)):
+                new = slice(len(context), found.lengths[row, 0])
+                text.ids.extend(found.tokens[row, 0, new].tolist())
+                text.log_probs.extend(found.token_log_probs[row, 0, new].tolist())
+                progress(int(found.lengths[row, 0]) - len(context))
+            rounds += 1
+        return texts
+
+    def _beam(self, texts: list[_Text], progress: Callable[[int], None]) -> list[_Text]:
+        """Returns the hypotheses of each text, all those of the first one first."""
+        if (longest := max((text.end for text in texts), default=0)) > self.window + 1:
+            raise ConfigError(
+                f"a prompt with its continuation by a beam may have {self.window + 1} tokens, the model's window, got "
+                f"{longest}; lower decode.max_tokens, or take decode.beam_size 1"
+            )
+        if not texts:
+            return []
+        found = self._search(texts, [text.ids for text in texts], 0)
+        hypotheses = []
+        for row, text in enumerate(texts):
+            for rank in range(self.decode.beam_size):
+                ids, own = found.tokens[row, rank, : text.end], found.token_log_probs[row, rank, : text.end]
+                hypotheses.append(text._replace(ids=ids.tolist(), log_probs=own[len(text.ids) :].tolist()))
+            progress(self.decode.max_tokens)
+        return hypotheses
 
     def score(self, texts: Sequence[str], *, cut: Callable[[str], None] | None = None) -> list[Scored]:
         """Returns the log-probability of every token of each text but the first, which is only read.
 
         A text that is longer than the window is scored in windows; each begins with the last token of the one before.
+        An ensemble takes the mean of its models, as `decode.average` says.
 
         Raises:
           TypeError, DataError: see `continuations`.
@@ -120,13 +176,14 @@ class TextGenerator:
         if isinstance(texts, str):
             raise TypeError("texts must be a sequence of texts, got one text; write [text]")
         results = []
+        nets, params = zip(*self._models, strict=True)
         for text in texts:
             ids, log_probs = self._encode(text, cut), []
             for start in range(0, len(ids) - 1, self.window):
                 part = ids[start : start + self.window + 1]
                 tokens = np.full(self.window + 1, self.tokenizer.special.pad, np.int32)
                 tokens[: len(part)] = part
-                log_probs += np.asarray(_log_probs(self.net, self.params, tokens))[: len(part) - 1].tolist()
+                log_probs += np.asarray(_log_probs(nets, self.decode.average, params, tokens))[: len(part) - 1].tolist()
             results.append(Scored(tuple(self.tokenizer.pieces(ids[1:])), tuple(log_probs)))
         return results
 
@@ -146,69 +203,50 @@ class TextGenerator:
         """Returns the number of last tokens of a text that are read again: all if they fit, else half a window."""
         return length if length < self.window else max(self.window // 2, 1)
 
-    def _continue(self, texts: list[_Text], rounds: int) -> list[tuple[list[int], list[float]]]:
-        """Returns new tokens of each text, up to the end of the window, with their log-probabilities."""
-        pad = self.tokenizer.special.pad
-        contexts = [text.ids[-self._kept(len(text.ids)) :] for text in texts]
+    def _search(self, texts: list[_Text], contexts: list[list[int]], rounds: int) -> decoding.Hypotheses:
+        """Returns the hypotheses of texts, which begin with these contexts and end with a window or with the text."""
+        pad, num_rows = self.tokenizer.special.pad, 1 << (len(contexts) - 1).bit_length()
         width = min(self.window, 1 << (max(map(len, contexts)) - 1).bit_length())
-        prefix = np.full((1 << (len(contexts) - 1).bit_length(), width), pad, np.int32)
-        lengths = np.ones(len(prefix), np.int32)
-        for row, context in enumerate(contexts):
-            prefix[row, : len(context)], lengths[row] = context, len(context)
-        key = jax.random.fold_in(jax.random.key(self.decode.seed), rounds)
-        number = np.resize([text.prompt for text in texts], len(prefix))
-        draws = np.resize([text.draw for text in texts], len(prefix))
-        keys = jax.vmap(lambda i, k: _key_of(key, i, k))(jnp.asarray(number), jnp.asarray(draws))
-        unused = range(self.tokenizer.vocab_size, self.net.config.vocab_size)
-        forbidden = (*sorted(self.tokenizer.special.ids), *unused)
-        static = dataclasses.replace(self.decode, seed=0, max_tokens=1)
-        options = _Options(static, forbidden, pad, self.window)
-        found = jax.device_get(_generate(self.net, options, self.params, self._step_weights, prefix, lengths, keys))
-        rows = zip(found.tokens[:, 0], found.token_log_probs[:, 0], lengths, strict=True)
-        return [(tokens[n:].tolist(), log_probs[n:].tolist()) for tokens, log_probs, n in rows][: len(contexts)]
+        ones = np.ones(num_rows, np.int32)
+        prefix, numbers = np.full((num_rows, width), pad, np.int32), np.zeros((num_rows, 2), np.int32)
+        batch = Sources({}, ones, 0 * ones, prefix, ones.copy(), numbers)
+        for row, (text, context) in enumerate(zip(texts, contexts, strict=True)):
+            batch.prefix[row, : len(context)], batch.prefix_lengths[row] = context, len(context)
+            batch.max_lengths[row] = min(self.window + 1, len(context) + text.end - len(text.ids))
+            batch.numbers[row] = text.prompt, text.draw
+        decode = self.decode.search
+        nets = tuple(model.net for model in self._models)
+        size = 1 if decode.draws else decode.beam_size
+        options = Options(nets, decode.static, self.tokenizer.special, size, self.window + 1, self._vocabulary, True)
+        key = jax.random.fold_in(jax.random.key(decode.seed), rounds)
+        return jax.device_get(search(options, None, self._weights, batch, key))
+
+    @property
+    def _models(self) -> tuple[Member, ...]:
+        """The model, and the others of an ensemble."""
+        return (Member(self.net, self.params), *self.others)
 
     @functools.cached_property
-    def _step_weights(self) -> models.StepWeights:
-        """The parameters in the order in which the steps of every window read them."""
-        return jax.jit(lambda params: self.net.bind(params).step_weights())(self.params)
+    def _weights(self) -> tuple[Weights, ...]:
+        nets, params = zip(*self._models, strict=True)
+        return weights_of(nets, params)
 
-
-class _Options(NamedTuple):
-    decode: DecodeConfig
-    forbidden: tuple[int, ...]
-    pad: int
-    window: int
-
-
-def _key_of(key: jax.Array, prompt: jax.Array, draw: jax.Array) -> jax.Array:
-    """Returns the key of a draw; that of the first is the prompt's."""
-    own = jax.random.fold_in(key, prompt)
-    return jax.lax.cond(draw == 0, lambda: own, lambda: jax.random.fold_in(own, draw))
+    @functools.cached_property
+    def _vocabulary(self) -> Vocabulary:
+        """The limits of the settings; and special tokens, and those that pad the table, never occur."""
+        unused = range(self.tokenizer.vocab_size, self.net.config.vocab_size)
+        asked = vocabulary_of(self.decode, self.tokenizer)
+        return asked._replace(forbidden=(*sorted(self.tokenizer.special.ids), *unused))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _generate(net, options: _Options, params: Params, weights, prefix, lengths, keys) -> decoding.Hypotheses:
-    """Returns tokens ``[B, 1, window + 1]``: the prefixes, continued by what a window of tokens predicts."""
-    model, decode = net.bind(params), options.decode
-    context, state = model.start(batch_size=len(prefix), beam_size=1, length=options.window, weights=weights)
-    read = lambda tokens, state, lengths: model.prefill(tokens, state, context, lengths=lengths)[1]
-    search = {
-        "max_length": options.window + 1,
-        "bos": None,
-        "eos": None,
-        "pad": options.pad,
-        "prefix": decoding.Prefix(prefix, lengths, read),
-    }
-    transforms = [decoding.forbid(options.forbidden)]
-    transforms += [decoding.no_repeat(decode.no_repeat)] if decode.no_repeat else []
-    step = lambda tokens, state: model.step(tokens, state, context)
-    if decode.temperature == 0:
-        return decoding.greedy(step, state, transforms=transforms, **search)
-    return decoding.sample(step, state, key=keys, transforms=[*transforms, *sampling_transforms(decode)], **search)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _log_probs(net, params: Params, tokens) -> jax.Array:
+def _log_probs(
+    nets: tuple[Pure[models.LanguageModel, models.LanguageModelConfig], ...],
+    average: decoding.Average,
+    params: tuple[Params, ...],
+    tokens: jax.Array,
+) -> jax.Array:
     """Returns the log-probability of each token ``[T + 1]`` but the first, given those before it."""
-    log_probs = jax.nn.log_softmax(net.bind(params)(tokens[None, :-1])[0])
+    scores = jnp.stack([net.apply(own, tokens[None, :-1])[0] for net, own in zip(nets, params, strict=True)])
+    log_probs = jax.nn.log_softmax(decoding.mean_log_probs(scores, average))
     return jnp.take_along_axis(log_probs, tokens[1:, None], 1)[:, 0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from jaxformer.config import PLACE, at_least
 from jaxformer.data.special_tokens import MIN_SUBWORDS
@@ -99,12 +99,6 @@ class LossConfig:
 class DecodeConfig(SearchConfig):
     """The search for translations."""
 
-    mbr: int = 0
-    """Choose among this many candidates the one that is most like the others (minimum Bayes risk); 0 for none."""
-    candidates: Literal["samples", "beam"] = "samples"
-    """The candidates of minimum Bayes risk: draws, or the best of the beam."""
-    utility: Literal["chrf", "bleu"] = "chrf"
-    """The likeness of candidates."""
     max_ratio: float = 2.0
     """A translation stops at max_ratio * source length + max_extra tokens, its end included; and at max_length."""
     max_extra: int = 10
@@ -114,32 +108,19 @@ class DecodeConfig(SearchConfig):
     validation_sentences: int = 0
     """Validation sentences to translate greedily for BLEU at each validation; 0 for none."""
 
-    _drawing: ClassVar[str] = "decode.sample True or decode.mbr"
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(0, self, "max_ratio", "max_extra", "mbr", "min_ratio", "validation_sentences")
-        for needed, said in (
-            (self.mbr != 1, "mbr must be 0 or at least 2, got 1"),
-            (self.candidates == "samples" or self.mbr, "candidates beam needs decode.mbr"),
-            (not (self.sample and self.candidates == "beam"), "candidates beam and sample True contradict"),
-            (
-                self.candidates == "samples" or self.mbr <= self.beam_size,
-                f"mbr must be at most beam_size, {self.beam_size}, with candidates beam, got {self.mbr}",
-            ),
-        ):
-            if not needed:
-                raise ValueError(said)
-
-    @property
-    def draws(self) -> bool:
-        """True if translations are drawn."""
-        return self.sample or (self.mbr > 0 and self.candidates == "samples")
+        at_least(0, self, "max_ratio", "max_extra", "min_ratio", "validation_sentences")
 
     @property
     def has_minimum(self) -> bool:
         """True if there is a least number of tokens."""
         return bool(self.min_length or self.min_ratio)
+
+    @property
+    def static(self) -> Self:
+        """The same search without the settings that change no compiled program."""
+        return dataclasses.replace(super().static, validation_sentences=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

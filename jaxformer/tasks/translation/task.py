@@ -236,8 +236,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         if not config.decode.validation_sentences:
             return {}
         pairs = data.validation_pairs(config.decode.validation_sentences)
-        plain = dataclasses.replace(config.decode, beam_size=1, sample=False, mbr=0, candidates="samples")
-        greedy = dataclasses.replace(predictor, decode=plain)
+        greedy = dataclasses.replace(predictor, decode=config.decode.greedy)
         return {"bleu": bleu(greedy.translate(pairs.source), pairs.target).value}
 
     def evaluate(

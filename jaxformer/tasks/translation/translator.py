@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,22 +22,29 @@ from jaxformer.inspection import attention_maps
 from jaxformer.inspection.attention_maps import PieceMap
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
-from jaxformer.tasks.search import Candidate, Net, Options, Scored, Sources, Weights, candidate, search, weights_of
+from jaxformer.tasks import risk
+from jaxformer.tasks.search import (
+    Candidate,
+    Member,
+    Net,
+    Options,
+    Scored,
+    Sources,
+    Vocabulary,
+    Weights,
+    candidate,
+    checked_ensemble,
+    search,
+    vocabulary_of,
+    weights_of,
+)
 from jaxformer.tasks.translation.config import DecodeConfig
-from jaxformer.tasks.translation.risk import expected_utilities
 
 LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Padded source lengths: one program is compiled for each that occurs."""
 
 LONGEST = 32 * LADDER[-1]
 """Tokens of the longest source of a model that has positions without a limit; a longer one is no sentence."""
-
-
-class Member(NamedTuple):
-    """A further model of an ensemble."""
-
-    net: Net
-    params: Params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,9 +77,7 @@ class Translator:
         Raises:
           ConfigError: a tokenizer is another one, or the settings of the search need a single model.
         """
-        for number, other in enumerate(others, 2):
-            if other.tokenizer.fingerprint != self.tokenizer.fingerprint:
-                raise ConfigError(f"the models of an ensemble must have one tokenizer; that of model {number} differs")
+        checked_ensemble([self.tokenizer, *(other.tokenizer for other in others)])
         if others and self.decode.coverage_penalty:
             raise ConfigError("coverage_penalty needs the attention of a single model; leave it out of an ensemble")
         return dataclasses.replace(self, others=tuple(Member(other.net, other.params) for other in others))
@@ -274,8 +279,8 @@ class Translator:
         rows = lambda *shape: np.zeros((num_rows, *shape), np.int32)
         tokens, valid = rows(size) + special.pad, rows(size) > 0
         inputs = {"source": tokens, "source_valid": valid}
-        batch = Sources(inputs, rows() + 1, rows(), rows(width), rows(), rows())
-        batch.max_lengths[: len(limits)], batch.numbers[: len(limits)] = limits, numbers
+        batch = Sources(inputs, rows() + 1, rows(), rows(width), rows(), rows(1))
+        batch.max_lengths[: len(limits)], batch.numbers[: len(limits), 0] = limits, numbers
         for row, (ids, words) in enumerate(zip(sources, prefixes, strict=True)):
             tokens[row, : len(ids)], valid[row, : len(ids)] = ids, True
             batch.prefix[row, : len(words)], batch.prefix_lengths[row] = words, len(words)
@@ -286,8 +291,8 @@ class Translator:
             here = self.placement.rows_here(num_rows)
             batch = self.placement.assemble(jax.tree.map(lambda x: x[here], batch))
         nets = tuple(model.net for model in self._models)
-        static = dataclasses.replace(decode, seed=0, batch_size=1, validation_sentences=0)  # they change no program
-        options = Options(nets, static, special, num_samples if decode.draws else decode.beam_size, max_length)
+        number = num_samples if decode.draws else decode.beam_size
+        options = Options(nets, decode.static, special, number, max_length, self._vocabulary)
         self.programs.add((options, num_rows, size, width))
         return jax.device_get(search(options, self.placement, self._weights, batch, jax.random.key(decode.seed)))
 
@@ -295,6 +300,10 @@ class Translator:
     def _models(self) -> tuple[Member, ...]:
         """The model, and the others of an ensemble."""
         return (Member(self.net, self.params), *self.others)
+
+    @functools.cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return vocabulary_of(self.decode, self.tokenizer)
 
     @functools.cached_property
     def _weights(self) -> tuple[Weights, ...]:
@@ -311,13 +320,7 @@ class Translator:
         found = [[candidate(hypotheses, row, rank, self.tokenizer) for rank in ranks] for row in range(number)]
         if not self.decode.mbr:
             return found
-        found = [candidates[: self.decode.mbr] for candidates in found]
-        utilities = expected_utilities([[c.text for c in candidates] for candidates in found], self.decode.utility)
-        scored = [
-            [dataclasses.replace(c, score=float(value)) for c, value in zip(candidates, values, strict=True)]
-            for candidates, values in zip(found, utilities, strict=True)
-        ]
-        return [sorted(candidates, key=lambda c: -c.score) for candidates in scored]
+        return risk.ranked([candidates[: self.decode.mbr] for candidates in found], self.decode.utility)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -19,7 +19,7 @@ from jaxformer.tasks.captioning import DataConfig, DecodeConfig, LossConfig
         (LossConfig, {"doubly_stochastic": -1.0}, "doubly_stochastic must be at least 0"),
         (LossConfig, {"baseline_decay": 1.0}, "baseline_decay must be less than 1"),
         (DecodeConfig, {"max_length": 0}, "max_length must be at least 1"),
-        (DecodeConfig, {"top_k": 3}, "are for draws; add decode.sample True$"),
+        (DecodeConfig, {"top_k": 3}, "are for draws; add decode.sample True or decode.mbr$"),
         (DecodeConfig, {"min_length": 50}, "min_length must be below max_length"),
         (RecurrentCaptionerConfig, {"num_layers": 0}, "num_layers must be at least 1, got 0"),
         (RecurrentCaptionerConfig, {"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),

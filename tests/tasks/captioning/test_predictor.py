@@ -93,7 +93,49 @@ def test_files(tmp_path):
         own.caption(str(tmp_path / "a.png"))
     with pytest.raises(DataError, match=r"cannot read .*gone.png"):
         own.caption([tmp_path / "gone.png"])
-    with pytest.raises(ConfigError, match="n_best must be at least 1 and at most beam_size, 3, got 4"):
+    with pytest.raises(ConfigError, match="n_best must be at least 1 and at most 3 with these settings, got 4"):
         own.candidates(IMAGES, n_best=4)
     with pytest.raises(ValueError, match=r"images must be \[N, 8, 8, 3\], got \[3, 8, 8\]"):
         own.candidates(IMAGES[..., 0])
+
+
+@pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER], ids=["recurrent", "transformer"])
+def test_ensembles(model):
+    """Twins are one model, and another one changes the scores; sizes and tokenizers must be equal."""
+    own = captioner(model)
+    twins = own.together_with([own])
+    found, both = own.candidates(IMAGES), twins.candidates(IMAGES)
+    assert [best[0].tokens for best in both] == [best[0].tokens for best in found]
+    np.testing.assert_allclose([best[0].score for best in both], [best[0].score for best in found], rtol=1e-4)
+    other = dataclasses.replace(own, params=drawn(own.net.shapes, 0.3))
+    scores = [best[0].score for best in own.together_with([other]).candidates(IMAGES)]
+    assert np.abs(np.subtract(scores, [best[0].score for best in found])).max() > 1e-3
+    image = dataclasses.replace(model.image, image_size=(16, 16))
+    net = TASK.network(CaptioningConfig(model=dataclasses.replace(model, image=image)), own.tokenizer.vocab_size).net
+    with pytest.raises(ConfigError, match=r"must see images \(8, 8, 3\), got \(16, 16, 3\)"):
+        own.together_with([dataclasses.replace(own, net=net)])
+    with pytest.raises(ConfigError, match="must have one tokenizer; that of model 2 differs"):
+        own.together_with([dataclasses.replace(own, tokenizer=CharacterTokenizer("abc"))])
+    covered = dataclasses.replace(own, decode=dataclasses.replace(own.decode, coverage_penalty=0.1))
+    with pytest.raises(ConfigError, match="coverage_penalty needs the attention of a single model"):
+        covered.together_with([own])
+
+
+def test_the_least_risk_is_that_of_the_draws():
+    own, settings = captioner(RECURRENT), {"max_length": 6, "batch_size": 3, "seed": 2}
+    draws = dataclasses.replace(own, decode=DecodeConfig(sample=True, **settings)).candidates(IMAGES, n_best=4)
+    ranked = dataclasses.replace(own, decode=DecodeConfig(mbr=4, **settings)).candidates(IMAGES, n_best=4)
+    for some, best in zip(draws, ranked, strict=True):
+        assert sorted(one.text for one in some) == sorted(one.text for one in best)
+        assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
+    with pytest.raises(ConfigError, match="at most 4 with these settings, got 5"):
+        dataclasses.replace(own, decode=DecodeConfig(mbr=4)).candidates(IMAGES, n_best=5)
+
+
+def test_only_a_transformer_has_a_cache_of_another_type():
+    half = lambda model: dataclasses.replace(
+        captioner(model), decode=DecodeConfig(beam_size=2, max_length=6, cache_dtype="bfloat16")
+    )
+    assert len(half(TRANSFORMER).candidates(IMAGES)) == 3
+    with pytest.raises(ConfigError, match="cache_dtype needs a Transformer: a recurrent decoder keeps no keys"):
+        half(RECURRENT).candidates(IMAGES)

@@ -1,6 +1,7 @@
 """Properties of a translator, which need no training."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -247,6 +248,34 @@ def test_attention_of_a_pair_is_the_same_in_a_batch():
         assert (found.source, found.target) == (alone.source, alone.target)
         np.testing.assert_allclose(found.weights, alone.weights, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(found.weights.sum(-1), 1, rtol=1e-5)
+
+
+def test_words_that_do_not_occur_and_words_that_alone_may(tmp_path):
+    one = with_settings(translator(), sample=True, temperature=2.0, max_ratio=4.0)
+    draws = lambda own: [c.tokens for best in own.candidates(SENTENCES, n_best=8) for c in best]
+    has = lambda tokens, part: any(tokens[i : i + len(part)] == part for i in range(len(tokens)))
+    special = one.tokenizer.special.ids
+    pairs = [pair for tokens in draws(one) for pair in itertools.pairwise(tokens) if not special & {*pair}]
+    phrase = next(text for text in map(one.tokenizer.decode, pairs) if text.strip() and "\ufffd" not in text)
+    ways = one.tokenizer.segmentations(phrase)
+    assert any(has(tokens, way) for tokens in draws(one) for way in ways)
+    kept = draws(with_settings(one, forbid=phrase.strip()))
+    assert not any(has(tokens, way) for tokens in kept for way in ways)
+    (tmp_path / "words").write_text("the house\n")
+    words = one.tokenizer.encode(["the", " the", "house", " house"])
+    kept = draws(with_settings(one, shortlist=str(tmp_path / "words")))
+    assert {token for tokens in kept for token in tokens} <= {int(token) for ids in words for token in ids}
+
+
+def test_a_cache_of_half_the_size():
+    """Nearly the same log-probabilities, and not the very same ones; with one hypothesis of its own, too."""
+    for beam_size in (1, 3):
+        whole, half = (
+            with_settings(translator(beam_size), cache_dtype=kind).candidates(SENTENCES, n_best=beam_size)
+            for kind in ("model", "bfloat16")
+        )
+        difference = [abs(a[0].log_prob - b[0].log_prob) for a, b in zip(whole, half, strict=True)]
+        assert 0 < max(difference) < 0.05
 
 
 def test_refusals():

@@ -1,7 +1,8 @@
-"""Minimum Bayes risk of translations: the utility that texts expect from one another, computed on the device."""
+"""Minimum Bayes risk: the utility that texts expect from one another, computed on the device."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -11,9 +12,20 @@ import numpy as np
 
 from jaxformer import decoding
 from jaxformer.evaluation.scores import words_13a
+from jaxformer.tasks.search import Candidate
 
 _SIZES = tuple(2**i for i in range(4, 20))
 """The padded numbers of units: one program is compiled for each that occurs."""
+
+
+def ranked(candidates: Sequence[Sequence[Candidate]], utility: Literal["chrf", "bleu"]) -> list[list[Candidate]]:
+    """Returns the candidates of each input by their expected utility, which becomes their score, best first."""
+    utilities = expected_utilities([[c.text for c in own] for own in candidates], utility)
+    scored = [
+        [dataclasses.replace(c, score=float(value)) for c, value in zip(own, values, strict=True)]
+        for own, values in zip(candidates, utilities, strict=True)
+    ]
+    return [sorted(own, key=lambda c: -c.score) for own in scored]
 
 
 def expected_utilities(texts: Sequence[Sequence[str]], utility: Literal["chrf", "bleu"]) -> np.ndarray:

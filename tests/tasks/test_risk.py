@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from jaxformer.tasks.translation.risk import expected_utilities
+from jaxformer.tasks.risk import expected_utilities
 
 TEXTS = [
     ["The dog runs.", "A dog runs.", "The dogs ran home, early."],

@@ -1,0 +1,57 @@
+"""The lines that commands print or write: results of a search as columns or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxformer.data.tokenizer import Tokenizer
+    from jaxformer.tasks.search import Candidate
+
+
+def put(lines: Iterable[str], out: pathlib.Path | None = None) -> None:
+    """Prints each line as it comes, or writes all to a file."""
+    from jaxformer.files import write_text
+
+    if out is not None:
+        write_text(out, "".join(f"{line}\n" for line in lines))
+        return
+    for line in lines:
+        print(line, flush=True)
+
+
+def as_columns(number: int, candidate: Candidate, options: argparse.Namespace, *more: str) -> str:
+    """Returns a text with what ``--n-best`` and ``--scores`` put before it, and more columns after it."""
+    first = [str(number)] if options.n_best > 1 else []
+    first += [f"{candidate.score:.4f}"] if options.n_best > 1 or options.scores else []
+    return "\t".join([*first, candidate.text, *more])
+
+
+def as_data(candidate: Candidate, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Returns a text as data for `as_json`, with the pieces and the scores of its tokens."""
+    end = [tokenizer.special.eos] * (len(candidate.token_log_probs) - len(candidate.tokens))
+    return {
+        "text": candidate.text,
+        "score": candidate.score,
+        "log_prob": candidate.log_prob,
+        "tokens": tokenizer.pieces([*candidate.tokens, *end]),
+        "token_log_probs": candidate.token_log_probs,
+    }
+
+
+def as_json(data: Mapping[str, Any]) -> str:
+    """Returns data on one line; a number that JSON lacks, such as the logarithm of 0, is null."""
+    return json.dumps(_finite(data), ensure_ascii=False)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {name: _finite(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

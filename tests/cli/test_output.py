@@ -1,0 +1,38 @@
+"""What commands print: columns, and JSON that every reader takes."""
+
+import argparse
+import json
+import math
+
+from jaxformer.cli.output import as_columns, as_data, as_json, put
+from jaxformer.data.tokenizer import CharacterTokenizer
+from jaxformer.tasks.search import Candidate
+
+ONE = Candidate("ab", -1.5, (4, 5), -3.0, (-1.0, -2.0, -math.inf))
+
+
+def test_columns():
+    options = argparse.Namespace(n_best=1, scores=False)
+    assert as_columns(7, ONE, options) == "ab"
+    assert as_columns(7, ONE, options, "0-0") == "ab\t0-0"
+    assert as_columns(7, ONE, argparse.Namespace(n_best=1, scores=True)) == "-1.5000\tab"
+    assert as_columns(7, ONE, argparse.Namespace(n_best=2, scores=False)) == "7\t-1.5000\tab"
+
+
+def test_an_end_that_was_reached_is_a_token_and_infinity_is_null():
+    data = json.loads(as_json({"number": 1, "all": [as_data(ONE, CharacterTokenizer("ab"))]}))
+    scores = {"score": -1.5, "log_prob": -3.0, "token_log_probs": [-1.0, -2.0, None]}
+    assert data == {"number": 1, "all": [{"text": "ab", "tokens": ["a", "b", "<eos>"]} | scores]}
+    assert as_json({"é": "雨"}) == '{"é": "雨"}'
+
+
+def test_lines_are_printed_as_they_come_or_written(capsys, tmp_path):
+    def lines():
+        yield "one"
+        assert capsys.readouterr().out == "one\n"
+        yield "two"
+
+    put(lines())
+    assert capsys.readouterr().out == "two\n"
+    put(iter(["one", "two"]), tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "one\ntwo\n"

@@ -1,0 +1,220 @@
+"""The generator of texts: windows, draws, beams, ensembles, and what happens without the causal mask."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import demo, models
+from jaxformer.data.tokenizer import CharacterTokenizer
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.modules.pure import pure
+from jaxformer.tasks.language_model import DecodeConfig, TextGenerator
+from tests.modules.small import drawn
+
+TEXT = "\n".join(pair.english for pair in demo.generate(120))
+
+
+@pytest.fixture(scope="module")
+def generator():
+    tokenizer = CharacterTokenizer.train([TEXT])
+    config = models.LanguageModelConfig(
+        vocab_size=tokenizer.vocab_size, d_model=16, num_heads=2, d_ff=32, num_layers=1, max_positions=12
+    )
+    net = pure(models.LanguageModel, config)
+    return TextGenerator(net, net.init(jax.random.key(0)), tokenizer, DecodeConfig(max_tokens=30), window=12)
+
+
+def test_prompts_are_continued(generator):
+    """Beyond the window too: by as many tokens as were asked for, and none of them special."""
+    told = []
+    texts = generator.generate(["The old man", "", "S"], progress=told.append)
+    assert sum(told) == 90
+    assert [len(text) for text in texts] == [len("The old man") + 30, 30, 31]
+    assert texts[0].startswith("The old man")
+    assert texts[2].startswith("S")
+
+
+def test_a_window_of_one_token(generator):
+    """A model that sees one token continues a text, too: each token follows from the one before."""
+    one = dataclasses.replace(generator, window=1, decode=DecodeConfig(max_tokens=5, temperature=0))
+    text = one.generate(["She"])[0]
+    assert len(text) == 8
+    last = generator.tokenizer.encode([text])[0][-2:]
+    logits = np.array(generator.net.apply(generator.params, jnp.array([last[:1]], jnp.int32))[0, -1])
+    logits[sorted(generator.tokenizer.special.ids)] = -np.inf
+    assert int(logits[: generator.tokenizer.vocab_size].argmax()) == last[1]
+
+
+def test_a_text_does_not_depend_on_the_others(generator):
+    """Draws are a function of the seed and the prompt's number, so a prompt alone gives what it gives as the first."""
+    together = generator.generate(["The old man", "She sings."])
+    assert generator.generate(["The old man"])[0] == together[0]
+    other = dataclasses.replace(generator, decode=DecodeConfig(max_tokens=30, seed=1))
+    assert other.generate(["The old man"])[0] != together[0]
+
+
+def test_greedy_takes_the_most_probable_character(generator):
+    """With a temperature of 0, against the whole forward pass over what is there, character by character."""
+    greedy = dataclasses.replace(generator, decode=DecodeConfig(max_tokens=6, temperature=0))
+    ids = generator.tokenizer.encode(["She"])[0].tolist()
+    special = sorted(generator.tokenizer.special.ids)
+    for _ in range(6):
+        logits = np.array(generator.net.apply(generator.params, jnp.array([ids], jnp.int32))[0, -1])
+        logits[special] = -np.inf
+        ids.append(int(logits.argmax()))
+    assert greedy.generate(["She"]) == [generator.tokenizer.decode(ids)]
+
+
+def test_unknown_characters_are_named(generator):
+    with pytest.raises(DataError, match="the model's vocabulary has no 'é', '雨'"):
+        generator.generate(["é雨The"])
+
+
+def test_one_text_is_not_a_list_of_prompts(generator):
+    """Each of its characters would be a prompt."""
+    with pytest.raises(TypeError, match=r"write \[text\]"):
+        generator.generate("The")
+
+
+def test_the_coldest_temperature_is_greedy(generator):
+    texts = [
+        dataclasses.replace(generator, decode=DecodeConfig(max_tokens=6, temperature=t)).generate(["She"])
+        for t in (0.0, 1e-40)
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_t7_without_the_causal_mask(generator):
+    """A logit sees the token that it is to predict, but only where the mask is missing."""
+    tokens = jnp.array(generator.tokenizer.encode(["The old man"]), jnp.int32)
+    changed_last = tokens.at[0, -1].set(tokens[0, 0])
+    for causal in (True, False):
+        config = dataclasses.replace(generator.net.config, causal=causal)
+        net = pure(models.LanguageModel, config)
+        before, after = (np.asarray(net.apply(generator.params, x))[0, :-1] for x in (tokens, changed_last))
+        assert np.array_equal(before, after) is causal
+
+
+def with_settings(generator, **settings):
+    return dataclasses.replace(generator, decode=DecodeConfig(**settings))
+
+
+@pytest.fixture(scope="module")
+def few():
+    """A generator of four characters with strong opinions, small enough to enumerate."""
+    tokenizer = CharacterTokenizer("abcd")
+    shape = {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1, "max_positions": 12, "positions": "learned"}
+    net = pure(models.LanguageModel, models.LanguageModelConfig(vocab_size=tokenizer.vocab_size, **shape))
+    return TextGenerator(net, drawn(net.shapes, 1.0), tokenizer, DecodeConfig(), window=12)
+
+
+def log_prob(generator, text, start):
+    """That of the tokens of a text after its first ones."""
+    return sum(generator.score([text])[0].token_log_probs[start - 1 :])
+
+
+def test_a_wide_beam_finds_the_most_probable_continuations(few):
+    """Of all 64 of three characters, and with the log-probabilities that `score` gives."""
+    beam = with_settings(few, temperature=0, beam_size=64, max_tokens=3)
+    (found,) = beam.continuations(["ab"], n_best=5)
+    every = sorted(
+        (("ab" + "".join(more)) for more in itertools.product("abcd", repeat=3)), key=lambda x: -log_prob(few, x, 2)
+    )
+    assert [one.text for one in found] == every[:5]
+    np.testing.assert_allclose([one.score for one in found], [log_prob(few, x, 2) for x in every[:5]], rtol=1e-4)
+    assert beam.continuations(["dc", "ab"])[1][0].text == every[0]
+    prompts = ["".join(pair) for pair in itertools.product("abcd", repeat=2)]
+    greedy = with_settings(few, temperature=0, max_tokens=3).continuations(prompts)
+    better = [a[0].log_prob - b[0].log_prob for a, b in zip(beam.continuations(prompts), greedy, strict=True)]
+    assert min(better) > -1e-4
+    assert max(better) > 1e-2
+
+
+def test_continuations_beyond_what_is_found_are_refused(few):
+    for settings, n_best, said in (
+        ({"temperature": 0, "beam_size": 2}, 3, "at most 2 with these settings, got 3"),
+        ({"temperature": 0}, 2, "at most 1"),
+        ({"mbr": 3}, 4, "at most 3"),
+        ({}, 0, "n_best must be at least 1, got 0"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            with_settings(few, **settings).continuations(["a"], n_best=n_best)
+    with pytest.raises(ConfigError, match="may have 13 tokens, the model's window, got 14"):
+        with_settings(few, temperature=0, beam_size=2, max_tokens=12).generate(["ab"])
+    assert len(with_settings(few, temperature=0, beam_size=2, max_tokens=11).generate(["ab"])[0]) == 13
+
+
+def test_the_least_risk_is_among_the_draws(few):
+    """The one that is most like the others, whose score is what it may expect of them."""
+    settings = {"max_tokens": 8, "seed": 3}
+    draws = with_settings(few, **settings).continuations(["ab"], n_best=6)[0]
+    (ranked,) = with_settings(few, mbr=6, **settings).continuations(["ab"], n_best=6)
+    assert sorted(one.text for one in ranked) == sorted(one.text for one in draws)
+    assert [one.score for one in ranked] == sorted((one.score for one in ranked), reverse=True)
+    assert 0 < ranked[-1].score < ranked[0].score <= 100
+
+
+@pytest.mark.parametrize("average", ["log", "probability"])
+def test_ensembles(few, average):
+    """Twins are one model; two models choose by their mean, which `score` gives, too, also with other shapes."""
+    one = with_settings(few, temperature=0, max_tokens=4, average=average)
+    twins = one.together_with([one])
+    assert twins.generate(["ab", "c"]) == one.generate(["ab", "c"])
+    other = dataclasses.replace(one, params=drawn(one.net.shapes, 0.7))
+    deeper = pure(models.LanguageModel, dataclasses.replace(one.net.config, num_layers=2))
+    deeper = dataclasses.replace(one, net=deeper, params=drawn(deeper.shapes, 0.7), window=9)
+    for member, window in ((other, 12), (deeper, 9)):
+        both = one.together_with([member])
+        assert both.window == window
+        beam = dataclasses.replace(both, decode=dataclasses.replace(both.decode, beam_size=3))
+        for best in beam.continuations(["ab", "c"], n_best=3):
+            assert best[0].log_prob >= best[1].log_prob
+            for found in best:
+                scored = both.score([found.text])[0].token_log_probs[-4:]
+                np.testing.assert_allclose(found.token_log_probs, scored, rtol=1e-4, atol=1e-5)
+        singles = np.array([x.score(["abcd"])[0].token_log_probs for x in (one, member)])
+        mean = singles.mean(0) if average == "log" else np.log(np.exp(singles).mean(0))
+        together = np.array(both.score(["abcd"])[0].token_log_probs)
+        if average == "probability":
+            np.testing.assert_allclose(together, mean, rtol=1e-4, atol=1e-5)
+        else:  # normalized again
+            assert (together > mean - 1e-5).all()
+            assert np.abs(together - mean).max() > 1e-4
+    strange = dataclasses.replace(one, tokenizer=CharacterTokenizer("abce"))
+    with pytest.raises(ConfigError, match="must have one tokenizer; that of model 2 differs"):
+        one.together_with([strange])
+
+
+def test_words_that_do_not_occur(few):
+    """In any draw, neither within a text nor across its prompt and what follows."""
+    free = with_settings(few, temperature=3.0, max_tokens=40)
+    text = "".join(one.text for one in free.continuations(["b"], n_best=4)[0])
+    pair, three = text[1:3], text[10:13]
+    kept = with_settings(few, temperature=3.0, max_tokens=40, forbid=f"{pair}, {three}")
+    for one in kept.continuations([pair[0]], n_best=8)[0]:
+        assert pair not in one.text
+        assert three not in one.text
+
+
+def test_a_shortlist(few, tmp_path):
+    (tmp_path / "words").write_text("ad\nda d\n")
+    kept = with_settings(few, temperature=5.0, shortlist=str(tmp_path / "words"))
+    assert set(kept.generate(["b"])[0]) == {"b", "a", "d"}
+    (tmp_path / "words").write_text("\n")
+    with pytest.raises(DataError, match="words holds no word"):
+        with_settings(few, shortlist=str(tmp_path / "words")).generate(["b"])
+
+
+def test_a_cache_of_half_the_size(few):
+    """Nearly the same log-probabilities, and not the very same ones."""
+    settings = {"temperature": 0, "beam_size": 4, "max_tokens": 6}
+    whole, half = (
+        with_settings(few, cache_dtype=kind, **settings).continuations(["ab"], n_best=4)[0]
+        for kind in ("model", "bfloat16")
+    )
+    difference = np.abs(np.array([one.log_prob for one in whole]) - [one.log_prob for one in half])
+    assert 0 < difference.max() < 0.3
