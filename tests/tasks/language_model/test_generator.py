@@ -150,12 +150,15 @@ def test_continuations_beyond_what_is_found_are_refused(few):
 
 def test_the_least_risk_is_among_the_draws(few):
     """The one that is most like the others, whose score is what it may expect of them."""
-    settings = {"max_tokens": 8, "seed": 3}
-    draws = with_settings(few, **settings).continuations(["ab"], n_best=6)[0]
-    (ranked,) = with_settings(few, mbr=6, **settings).continuations(["ab"], n_best=6)
-    assert sorted(one.text for one in ranked) == sorted(one.text for one in draws)
-    assert [one.score for one in ranked] == sorted((one.score for one in ranked), reverse=True)
-    assert 0 < ranked[-1].score < ranked[0].score <= 100
+    settings = {"max_tokens": 8, "seed": 3, "temperature": 3.0}
+    prompts = ["ab", "ba", "cd", "d"]
+    draws = with_settings(few, **settings).continuations(prompts, n_best=6)
+    by_risk = with_settings(few, mbr=6, **settings).continuations(prompts, n_best=6)
+    assert [[one.text for one in best] for best in draws] != [[one.text for one in best] for best in by_risk]
+    for some, ranked in zip(draws, by_risk, strict=True):
+        assert sorted(one.text for one in ranked) == sorted(one.text for one in some)
+        assert [one.score for one in ranked] == sorted((one.score for one in ranked), reverse=True)
+        assert 0 < ranked[-1].score < ranked[0].score <= 100
 
 
 @pytest.mark.parametrize("average", ["log", "probability"])
