@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from jaxformer.cli.output import as_columns, as_data, as_json, put
+from jaxformer.cli.output import as_columns, as_data, as_json, put, say_programs
 from jaxformer.cli.paths import output_file, picture, sentence
 from jaxformer.cli.predictors import (
     SETTINGS,
@@ -78,6 +78,8 @@ def main(arguments: Sequence[str]) -> int:
         _draw(captioner, images[:MOST], [best[0].text for best in found[:MOST]], names[:MOST], options.picture)
     rows = enumerate(zip(names, found, strict=True), 1)
     put((line for number, row in rows for line in _lines(captioner, number, *row, options)), options.out)
+    if options.file:
+        say_programs(captioner.programs)
     return 0
 
 

@@ -6,7 +6,7 @@ import argparse
 import functools
 from collections.abc import Iterator, Sequence
 
-from jaxformer.cli.output import as_columns, as_data, as_json, put
+from jaxformer.cli.output import as_columns, as_data, as_json, put, say_programs
 from jaxformer.cli.paths import output_file, sentence
 from jaxformer.cli.predictors import (
     SETTINGS,
@@ -77,4 +77,6 @@ def main(arguments: Sequence[str]) -> int:
                     yield as_columns(number, one, options)
 
     put(lines(), options.out)
+    if not options.prompts:
+        say_programs(generator.programs)
     return 0

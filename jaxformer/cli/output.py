@@ -6,7 +6,8 @@ import argparse
 import json
 import math
 import pathlib
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +24,12 @@ def put(lines: Iterable[str], out: pathlib.Path | None = None) -> None:
         return
     for line in lines:
         print(line, flush=True)
+
+
+def say_programs(programs: Collection[object]) -> None:
+    """Says on standard error how many programs a search compiled."""
+    count = len(programs)
+    print(f"used {count} compiled search program{'s' * (count != 1)}", file=sys.stderr)
 
 
 def as_columns(number: int, candidate: Candidate, options: argparse.Namespace, *more: str) -> str:

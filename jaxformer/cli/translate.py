@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import functools
 import pathlib
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from jaxformer.cli.output import as_columns, as_data, as_json, put
+from jaxformer.cli.output import as_columns, as_data, as_json, put, say_programs
 from jaxformer.cli.paths import output_file, sentence
 from jaxformer.cli.predictors import (
     SETTINGS,
@@ -73,8 +72,7 @@ def main(arguments: Sequence[str]) -> int:
         lines = iter(_translated(translator, options, range(1, len(sentences) + 1), sentences))
     put(lines, options.out)
     if sentences is None or options.file:
-        count = len(translator.programs)
-        print(f"used {count} compiled search program{'s' * (count != 1)}", file=sys.stderr)
+        say_programs(translator.programs)
     return 0
 
 

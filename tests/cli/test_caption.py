@@ -20,6 +20,7 @@ class Seen(ImageCaptioner):
         config = RecurrentCaptionerConfig(image=GridConfig(image_size=(4, 4), widths=(4, 4)))
         object.__setattr__(self, "net", Pure(RecurrentCaptioner, config))
         object.__setattr__(self, "decode", DecodeConfig())
+        object.__setattr__(self, "programs", set())
         object.__setattr__(self, "tokenizer", CharacterTokenizer("act"))
 
     def read(self, path):
@@ -53,6 +54,7 @@ def test_lines(capsys, tmp_path):
     (tmp_path / "names").write_text("c.png\nd.png\n")
     assert caption.main(["run", "--file", str(tmp_path / "names"), "--out", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out").read_text() == "cat 0\ncat 0\n"
+    assert capsys.readouterr().err.endswith("used 0 compiled search programs\n")
 
 
 @pytest.mark.parametrize("arguments", [[], ["a.png", "--file", "x"]])

@@ -21,6 +21,7 @@ class Echo(TextGenerator):
 
     def __init__(self):
         """A generator without a model."""
+        object.__setattr__(self, "programs", set())
 
     def continuations(self, prompts, *, n_best, first, cut, progress):
         progress(30)
@@ -42,7 +43,9 @@ def test_prompts_are_arguments(capsys):
 def test_prompts_are_lines_of_standard_input(capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("été\nb\n".encode())))
     assert generate.main(["run"]) == 0
-    assert capsys.readouterr().out == "été and so on\nb and so on\n"
+    printed = capsys.readouterr()
+    assert printed.out == "été and so on\nb and so on\n"
+    assert printed.err.endswith("used 0 compiled search programs\n")
 
 
 def test_several_continuations(capsys):

@@ -55,6 +55,8 @@ class ImageCaptioner:
     """The training steps whose parameters these are; several if they were averaged."""
     others: tuple[Member, ...] = ()
     """The further models of an ensemble, with the same tokenizer."""
+    programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
+    """The programs that were used, one for each number of images."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -186,6 +188,7 @@ class ImageCaptioner:
         number = num_samples if decode.draws else decode.beam_size
         nets = tuple(model.net for model in self._models)
         options = Options(nets, decode.static, self.tokenizer.special, number, max_length, self._vocabulary)
+        self.programs.add((options, num_rows))
         return jax.device_get(search(options, self.placement, self._weights, batch, jax.random.key(decode.seed)))
 
     @property

@@ -58,6 +58,8 @@ class TextGenerator:
     """The training steps whose parameters these are."""
     others: tuple[Member, ...] = ()
     """The further models of an ensemble, with the same tokenizer."""
+    programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
+    """The programs that were used, one for each number of texts and padded length."""
 
     def generate(self, prompts: Sequence[str], **options: Any) -> list[str]:
         """Returns each prompt with its continuation, at most `decode.max_tokens` tokens long.
@@ -219,6 +221,7 @@ class TextGenerator:
         size = 1 if decode.draws else decode.beam_size
         options = Options(nets, decode.static, self.tokenizer.special, size, self.window + 1, self._vocabulary, True)
         key = jax.random.fold_in(jax.random.key(decode.seed), rounds)
+        self.programs.add((options, prefix.shape))
         return jax.device_get(search(options, None, self._weights, batch, key))
 
     @property

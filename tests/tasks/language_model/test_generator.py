@@ -127,6 +127,7 @@ def test_a_wide_beam_finds_the_most_probable_continuations(few):
     assert [one.text for one in found] == every[:5]
     np.testing.assert_allclose([one.score for one in found], [log_prob(few, x, 2) for x in every[:5]], rtol=1e-4)
     assert beam.continuations(["dc", "ab"])[1][0].text == every[0]
+    assert len(beam.programs) == 2
     prompts = ["".join(pair) for pair in itertools.product("abcd", repeat=2)]
     greedy = with_settings(few, temperature=0, max_tokens=3).continuations(prompts)
     better = [a[0].log_prob - b[0].log_prob for a, b in zip(beam.continuations(prompts), greedy, strict=True)]
