@@ -1,6 +1,6 @@
 # `make demo` and `make test` need Python 3.11 to 3.13 and nothing else: they make .venv themselves.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-parity test-faults lint wheel bench clean
+.PHONY: help setup demo reproduce test test-full test-parity test-faults lint wheel bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -26,6 +26,9 @@ $(STAMP): pyproject.toml | $(BIN)/python
 
 demo: $(STAMP) ## train the built-in translator, score it, draw what it looked at
 	@$(BIN)/jaxformer demo --out runs/demo
+
+reproduce: $(STAMP) ## Multi30k from the corpus to the figure, about an hour on 2 cores; resumes
+	@$(BIN)/python -m experiments.translation --out runs/reproduce
 
 test: $(STAMP) ## the tests: under 8 minutes on 2 cores, no network
 	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 --dist loadfile -q
