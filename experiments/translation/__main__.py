@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> None:
 def reproduced(
     config: TranslationConfig, out: pathlib.Path, last: int, train: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Returns the record of a seed, which is made if there is none; None if the time was up.
+    """Returns the record of a seed, made if it is missing; None if the time was up.
 
     Args:
       train: settings of this call alone.
