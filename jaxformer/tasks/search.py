@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer import decoding
-from jaxformer.data.sources import read_lines
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.decoding import Hypotheses
-from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks.config import GenerationConfig, SearchConfig
@@ -58,13 +56,6 @@ class Candidate:
     """The log-probabilities of `tokens`, and of the end if it was reached; 0 for the tokens of a prefix."""
 
 
-class Member(NamedTuple):
-    """A further model of an ensemble."""
-
-    net: Net
-    params: Params
-
-
 class Vocabulary(NamedTuple):
     """The limits of the tokens that a search may choose."""
 
@@ -81,39 +72,6 @@ class Vocabulary(NamedTuple):
         found = [decoding.forbid(self.forbidden)] if self.forbidden else []
         found += [decoding.forbid_sequences(self.sequences)] if self.sequences else []
         return found + ([decoding.shortlist(jnp.asarray(self.allowed))] if self.allowed else [])
-
-
-def vocabulary_of(decode: GenerationConfig, tokenizer: Tokenizer) -> Vocabulary:
-    """Returns the limits that `decode.forbid`, in every segmentation, and `decode.shortlist` ask for.
-
-    Raises:
-      ConfigError: a phrase can be segmented in too many ways.
-      DataError: the file of the shortlist is missing, or holds no word.
-    """
-    sequences: set[tuple[int, ...]] = set()
-    for phrase in decode.forbidden_phrases:
-        for text in (phrase, f" {phrase}"):
-            sequences |= set(tokenizer.segmentations(text))
-    if not decode.shortlist:
-        return Vocabulary(sequences=tuple(sorted(sequences)))
-    words = [word for line in read_lines(decode.shortlist) for word in line.split()]
-    if not words:
-        raise DataError(f"{decode.shortlist} holds no word")
-    pieces = {
-        int(token) for ids in tokenizer.encode([x for word in words for x in (word, f" {word}")]) for token in ids
-    }
-    return Vocabulary(sequences=tuple(sorted(sequences)), allowed=tuple(sorted(pieces | {tokenizer.special.eos})))
-
-
-def checked_ensemble(tokenizers: Sequence[Tokenizer]) -> None:
-    """Checks that the models of an ensemble have one tokenizer.
-
-    Raises:
-      ConfigError: one differs from the first.
-    """
-    for number, other in enumerate(tokenizers, 1):
-        if other.fingerprint != tokenizers[0].fingerprint:
-            raise ConfigError(f"the models of an ensemble must have one tokenizer; that of model {number} differs")
 
 
 def candidate(hypotheses: Hypotheses, row: int, rank: int, tokenizer: Tokenizer) -> Candidate:

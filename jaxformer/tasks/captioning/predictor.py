@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -21,28 +21,16 @@ from jaxformer.models import RecurrentCaptioner, RecurrentCaptionerConfig, Trans
 from jaxformer.models import TransformerCaptionerConfig as TransformerConfig
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks import risk
 from jaxformer.tasks.captioning.config import DecodeConfig
-from jaxformer.tasks.search import (
-    Candidate,
-    Member,
-    Options,
-    Sources,
-    Vocabulary,
-    Weights,
-    candidate,
-    checked_ensemble,
-    search,
-    vocabulary_of,
-    weights_of,
-)
+from jaxformer.tasks.search import Candidate, Sources, candidate
+from jaxformer.tasks.searcher import Member, Searcher
 from jaxformer.tasks.vision.predictor import normalized
 
 CaptionNet = Pure[RecurrentCaptioner, RecurrentCaptionerConfig] | Pure[TransformerCaptioner, TransformerConfig]
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageCaptioner:
+class ImageCaptioner(Searcher):
     """A captioner and its parameters, with everything needed to describe images."""
 
     net: CaptionNet
@@ -85,20 +73,16 @@ class ImageCaptioner:
         images = np.stack([self.read(path) for path in paths]) if paths else np.zeros((0, *self.shape), np.uint8)
         return [best[0].text for best in self.candidates(images)]
 
-    def together_with(self, others: Sequence[ImageCaptioner]) -> ImageCaptioner:
+    def together_with(self, others: Sequence[Self]) -> Self:
         """Returns an ensemble of this model and others.
 
         Raises:
-          ConfigError: a tokenizer or the size of the images is another one, or the settings of the search need a single
-            model.
+          ConfigError: see `Searcher`; or the images have other sizes.
         """
-        checked_ensemble([self.tokenizer, *(other.tokenizer for other in others)])
         for other in others:
             if other.shape != self.shape:
                 raise ConfigError(f"the models of an ensemble must see images {self.shape}, got {other.shape}")
-        if others and self.decode.coverage_penalty:
-            raise ConfigError("coverage_penalty needs the attention of a single model; leave it out of an ensemble")
-        return dataclasses.replace(self, others=tuple(Member(other.net, other.params) for other in others))
+        return super().together_with(others)
 
     def candidates(
         self, images: np.ndarray, *, n_best: int = 1, first: int = 1, progress: Callable[[int], None] | None = None
@@ -115,19 +99,15 @@ class ImageCaptioner:
           ValueError: the images have another size.
         """
         self._check(images)
-        most = self.decode.mbr or (None if self.decode.draws else self.decode.beam_size)
-        if n_best < 1 or (most is not None and n_best > most):
-            limit = "" if most is None else f" and at most {most} with these settings"
-            raise ConfigError(f"n_best must be at least 1{limit}, got {n_best}")
+        self._check_n_best(n_best)
         number = self.decode.mbr or n_best
         results: list[list[Candidate]] = []
         for start in range(0, len(images), self._batch_size):
             part = images[start : start + self._batch_size]
             found = self._search(part, first + start, number)
-            rows = range(len(part))
-            best = [[candidate(found, row, rank, self.tokenizer) for rank in range(number)] for row in rows]
-            best = risk.ranked(best, self.decode.utility) if self.decode.mbr else best
-            results += [own[:n_best] for own in best]
+            ranks = range(found.tokens.shape[1])
+            best = [[candidate(found, row, rank, self.tokenizer) for rank in ranks] for row in range(len(part))]
+            results += self._ranked(best, n_best)
             if progress is not None:
                 progress(len(part))
         return results
@@ -182,28 +162,8 @@ class ImageCaptioner:
         minimum = whole(min(decode.min_length + 1, max_length))  # the end included
         inputs = {"images": np.asarray(normalized(jnp.asarray(padded)))}
         batch = Sources(inputs, whole(max_length), minimum, none, whole(0), numbers)
-        if self.placement is not None:
-            here = self.placement.rows_here(num_rows)
-            batch = self.placement.assemble(jax.tree.map(lambda x: x[here], batch))
-        number = num_samples if decode.draws else decode.beam_size
-        nets = tuple(model.net for model in self._models)
-        options = Options(nets, decode.static, self.tokenizer.special, number, max_length, self._vocabulary)
-        self.programs.add((options, num_rows))
-        return jax.device_get(search(options, self.placement, self._weights, batch, jax.random.key(decode.seed)))
-
-    @property
-    def _models(self) -> tuple[Member, ...]:
-        """The model, and the others of an ensemble."""
-        return (Member(self.net, self.params), *self.others)
-
-    @functools.cached_property
-    def _weights(self) -> tuple[Weights, ...]:
-        nets, params = zip(*self._models, strict=True)
-        return weights_of(nets, params, self.placement)
-
-    @functools.cached_property
-    def _vocabulary(self) -> Vocabulary:
-        return vocabulary_of(self.decode, self.tokenizer)
+        key = jax.random.key(decode.seed)
+        return self._hypotheses(decode, batch, key, num_draws=num_samples, max_length=max_length)
 
     def _check(self, images: np.ndarray) -> None:
         if images.ndim != 4 or images.shape[1:] != self.shape:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -15,21 +15,9 @@ from jaxformer import decoding, models
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import Params, Pure
-from jaxformer.tasks import risk
 from jaxformer.tasks.language_model.config import DecodeConfig
-from jaxformer.tasks.search import (
-    Candidate,
-    Member,
-    Options,
-    Scored,
-    Sources,
-    Vocabulary,
-    Weights,
-    checked_ensemble,
-    search,
-    vocabulary_of,
-    weights_of,
-)
+from jaxformer.tasks.search import Candidate, Scored, Sources, Vocabulary
+from jaxformer.tasks.searcher import Member, Searcher, vocabulary_of
 
 
 class _Text(NamedTuple):
@@ -45,7 +33,7 @@ class _Text(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextGenerator:
+class TextGenerator(Searcher):
     """A language model, its parameters and its tokenizer."""
 
     net: Pure[models.LanguageModel, models.LanguageModelConfig]
@@ -68,16 +56,14 @@ class TextGenerator:
         """
         return [best[0].text for best in self.continuations(prompts, **options)]
 
-    def together_with(self, others: Sequence[TextGenerator]) -> TextGenerator:
+    def together_with(self, others: Sequence[Self]) -> Self:
         """Returns an ensemble of this model and others, with the shortest of their windows.
 
         Raises:
           ConfigError: a tokenizer is another one.
         """
-        checked_ensemble([self.tokenizer, *(other.tokenizer for other in others)])
-        window = min(self.window, *(other.window for other in others)) if others else self.window
-        members = tuple(Member(other.net, other.params) for other in others)
-        return dataclasses.replace(self, others=members, window=window)
+        window = min([self.window, *(other.window for other in others)])
+        return dataclasses.replace(super().together_with(others), window=window)
 
     def continuations(
         self,
@@ -107,10 +93,7 @@ class TextGenerator:
         if isinstance(prompts, str):  # each of its characters would be a prompt
             raise TypeError("prompts must be a sequence of texts, got one text; write [text]")
         decode = self.decode
-        most = decode.mbr or (None if decode.draws else decode.beam_size)
-        if n_best < 1 or (most is not None and n_best > most):
-            limit = "" if most is None else f" and at most {most} with these settings"
-            raise ConfigError(f"n_best must be at least 1{limit}, got {n_best}")
+        self._check_n_best(n_best)
         number = decode.mbr or n_best if decode.draws else 1
         texts = [
             _Text(first + i, draw, list(own), [], len(own) + decode.max_tokens)
@@ -131,8 +114,7 @@ class TextGenerator:
         ]
         size = len(done) // max(1, len(prompts))
         groups = [sorted(done[i : i + size], key=lambda one: -one.score) for i in range(0, len(done), size or 1)]
-        found = risk.ranked(groups, decode.utility) if decode.mbr and groups else groups
-        return [best[:n_best] for best in found]
+        return self._ranked(groups, n_best)
 
     def _grown(self, texts: list[_Text], progress: Callable[[int], None]) -> list[_Text]:
         """Returns the texts after window upon window of new tokens."""
@@ -217,29 +199,16 @@ class TextGenerator:
             batch.max_lengths[row] = min(self.window + 1, len(context) + text.end - len(text.ids))
             batch.numbers[row] = text.prompt, text.draw
         decode = self.decode.search
-        nets = tuple(model.net for model in self._models)
-        size = 1 if decode.draws else decode.beam_size
-        options = Options(nets, decode.static, self.tokenizer.special, size, self.window + 1, self._vocabulary, True)
         key = jax.random.fold_in(jax.random.key(decode.seed), rounds)
-        self.programs.add((options, prefix.shape))
-        return jax.device_get(search(options, None, self._weights, batch, key))
-
-    @property
-    def _models(self) -> tuple[Member, ...]:
-        """The model, and the others of an ensemble."""
-        return (Member(self.net, self.params), *self.others)
-
-    @functools.cached_property
-    def _weights(self) -> tuple[Weights, ...]:
-        nets, params = zip(*self._models, strict=True)
-        return weights_of(nets, params)
+        return self._hypotheses(decode, batch, key, num_draws=1, max_length=self.window + 1, is_open=True)
 
     @functools.cached_property
     def _vocabulary(self) -> Vocabulary:
         """The limits of the settings; and special tokens, and those that pad the table, never occur."""
         unused = range(self.tokenizer.vocab_size, self.net.config.vocab_size)
-        asked = vocabulary_of(self.decode, self.tokenizer)
-        return asked._replace(forbidden=(*sorted(self.tokenizer.special.ids), *unused))
+        return vocabulary_of(self.decode, self.tokenizer)._replace(
+            forbidden=(*sorted(self.tokenizer.special.ids), *unused)
+        )
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -22,22 +22,8 @@ from jaxformer.inspection import attention_maps
 from jaxformer.inspection.attention_maps import PieceMap
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
-from jaxformer.tasks import risk
-from jaxformer.tasks.search import (
-    Candidate,
-    Member,
-    Net,
-    Options,
-    Scored,
-    Sources,
-    Vocabulary,
-    Weights,
-    candidate,
-    checked_ensemble,
-    search,
-    vocabulary_of,
-    weights_of,
-)
+from jaxformer.tasks.search import Candidate, Net, Scored, Sources, candidate
+from jaxformer.tasks.searcher import Member, Searcher
 from jaxformer.tasks.translation.config import DecodeConfig
 
 LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -48,7 +34,7 @@ LONGEST = 32 * LADDER[-1]
 
 
 @dataclasses.dataclass(frozen=True)
-class Translator:
+class Translator(Searcher):
     """A model and its parameters, with everything needed to translate sentences."""
 
     net: Net
@@ -70,17 +56,6 @@ class Translator:
         See `candidates` for the arguments and errors.
         """
         return [best[0].text for best in self.candidates(sentences, **options)]
-
-    def together_with(self, others: Sequence[Translator]) -> Translator:
-        """Returns an ensemble of this model and others.
-
-        Raises:
-          ConfigError: a tokenizer is another one, or the settings of the search need a single model.
-        """
-        checked_ensemble([self.tokenizer, *(other.tokenizer for other in others)])
-        if others and self.decode.coverage_penalty:
-            raise ConfigError("coverage_penalty needs the attention of a single model; leave it out of an ensemble")
-        return dataclasses.replace(self, others=tuple(Member(other.net, other.params) for other in others))
 
     def candidates(
         self,
@@ -107,10 +82,7 @@ class Translator:
         """
         if isinstance(sentences, str):  # each of its characters would be a sentence
             raise TypeError("sentences must be a sequence of texts, got one text; write [text]")
-        most = self.decode.mbr or (None if self.decode.draws else self.decode.beam_size)
-        if n_best < 1 or (most is not None and n_best > most):
-            name = "decode.mbr" if self.decode.mbr else "beam_size"
-            raise ConfigError(f"n_best must be in [1, {name} = {most}], got {n_best}")
+        self._check_n_best(n_best)
         tokens = self._tokens(sentences, first, cut)
         words = self.tokenizer.encode(list(prefixes)) if prefixes else [np.zeros(0, np.int32)] * len(sentences)
         results: list[list[Candidate]] = [[Candidate("", 0.0, ())] * n_best for _ in sentences]
@@ -121,8 +93,10 @@ class Translator:
             indices = order[start : start + self._batch_size]
             given = [(tokens[i], words[i], limits[i], first + i) for i in indices]
             hypotheses = self._search(*map(list, zip(*given, strict=True)), num_samples=self.decode.mbr or n_best)
-            for i, best in zip(indices, self._ranked(hypotheses, len(indices)), strict=True):
-                results[i] = best[:n_best]
+            ranks = range(hypotheses.tokens.shape[1])
+            found = [[candidate(hypotheses, row, k, self.tokenizer) for k in ranks] for row in range(len(indices))]
+            for i, best in zip(indices, self._ranked(found, n_best), strict=True):
+                results[i] = best
             if progress is not None:
                 progress(len(indices))
         return results
@@ -267,7 +241,7 @@ class Translator:
         *,
         num_samples: int,
     ) -> Hypotheses:
-        decode, special = self.decode, self.tokenizer.special
+        decode, pad = self.decode, self.tokenizer.special.pad
         num_rows = self._batch_size
         while num_rows // 4 >= len(sources):
             num_rows //= 4
@@ -277,7 +251,7 @@ class Translator:
         max_length = min(math.ceil(size * decode.max_ratio) + decode.max_extra, self._max_positions)
         max_length = max(1, min(max_length, decode.max_length or max_length))
         rows = lambda *shape: np.zeros((num_rows, *shape), np.int32)
-        tokens, valid = rows(size) + special.pad, rows(size) > 0
+        tokens, valid = rows(size) + pad, rows(size) > 0
         inputs = {"source": tokens, "source_valid": valid}
         batch = Sources(inputs, rows() + 1, rows(), rows(width), rows(), rows(1))
         batch.max_lengths[: len(limits)], batch.numbers[: len(limits), 0] = limits, numbers
@@ -287,40 +261,12 @@ class Translator:
             least = max(decode.min_length, math.ceil(decode.min_ratio * len(ids)))
             batch.min_lengths[row] = min(least + 1, limits[row])  # the end included
         batch = batch._replace(prefix=batch.prefix[:, :max_length])
-        if self.placement is not None:
-            here = self.placement.rows_here(num_rows)
-            batch = self.placement.assemble(jax.tree.map(lambda x: x[here], batch))
-        nets = tuple(model.net for model in self._models)
-        number = num_samples if decode.draws else decode.beam_size
-        options = Options(nets, decode.static, special, number, max_length, self._vocabulary)
-        self.programs.add((options, num_rows, size, width))
-        return jax.device_get(search(options, self.placement, self._weights, batch, jax.random.key(decode.seed)))
-
-    @property
-    def _models(self) -> tuple[Member, ...]:
-        """The model, and the others of an ensemble."""
-        return (Member(self.net, self.params), *self.others)
-
-    @functools.cached_property
-    def _vocabulary(self) -> Vocabulary:
-        return vocabulary_of(self.decode, self.tokenizer)
-
-    @functools.cached_property
-    def _weights(self) -> tuple[Weights, ...]:
-        nets, params = zip(*self._models, strict=True)
-        return weights_of(nets, params, self.placement)
+        key = jax.random.key(decode.seed)
+        return self._hypotheses(decode, batch, key, num_draws=num_samples, max_length=max_length)
 
     def _step_of(self, length: int) -> int:
         """Returns the padded length of sequences: the next step of the `LADDER`."""
         return max(length, min(next((step for step in LADDER if step >= length), length), self._max_positions))
-
-    def _ranked(self, hypotheses: Hypotheses, number: int) -> list[list[Candidate]]:
-        """Returns the candidates of the first sentences, best first: by score, or by their expected utility."""
-        ranks = range(hypotheses.tokens.shape[1])
-        found = [[candidate(hypotheses, row, rank, self.tokenizer) for rank in ranks] for row in range(number)]
-        if not self.decode.mbr:
-            return found
-        return risk.ranked([candidates[: self.decode.mbr] for candidates in found], self.decode.utility)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

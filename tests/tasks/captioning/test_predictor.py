@@ -93,7 +93,7 @@ def test_files(tmp_path):
         own.caption(str(tmp_path / "a.png"))
     with pytest.raises(DataError, match=r"cannot read .*gone.png"):
         own.caption([tmp_path / "gone.png"])
-    with pytest.raises(ConfigError, match="n_best must be at least 1 and at most 3 with these settings, got 4"):
+    with pytest.raises(ConfigError, match="n_best must be at least 1 and at most beam_size = 3, got 4"):
         own.candidates(IMAGES, n_best=4)
     with pytest.raises(ValueError, match=r"images must be \[N, 8, 8, 3\], got \[3, 8, 8\]"):
         own.candidates(IMAGES[..., 0])
@@ -128,7 +128,7 @@ def test_the_least_risk_is_that_of_the_draws():
     for some, best in zip(draws, ranked, strict=True):
         assert sorted(one.text for one in some) == sorted(one.text for one in best)
         assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
-    with pytest.raises(ConfigError, match="at most 4 with these settings, got 5"):
+    with pytest.raises(ConfigError, match=r"at most decode\.mbr = 4, got 5"):
         dataclasses.replace(own, decode=DecodeConfig(mbr=4)).candidates(IMAGES, n_best=5)
 
 

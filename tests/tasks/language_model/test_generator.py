@@ -137,9 +137,9 @@ def test_a_wide_beam_finds_the_most_probable_continuations(few):
 
 def test_continuations_beyond_what_is_found_are_refused(few):
     for settings, n_best, said in (
-        ({"temperature": 0, "beam_size": 2}, 3, "at most 2 with these settings, got 3"),
-        ({"temperature": 0}, 2, "at most 1"),
-        ({"mbr": 3}, 4, "at most 3"),
+        ({"temperature": 0, "beam_size": 2}, 3, "at most beam_size = 2, got 3"),
+        ({"temperature": 0}, 2, "at most beam_size = 1"),
+        ({"mbr": 3}, 4, "at most decode.mbr = 3"),
         ({}, 0, "n_best must be at least 1, got 0"),
     ):
         with pytest.raises(ConfigError, match=said):

@@ -206,7 +206,7 @@ def test_programs_are_few_and_counted():
     one = with_settings(translator(beam_size=1), batch_size=16, max_length=3)
     for number in (1, 2, 3, 4, 5, 9, 16):
         one.translate(SENTENCES[:1] * number)
-    assert sorted(rows for _, rows, *_ in one.programs) == [1, 4, 16]
+    assert sorted(rows for _, (rows, _), *_ in one.programs) == [1, 4, 16]
 
 
 @pytest.mark.full
@@ -279,7 +279,7 @@ def test_a_cache_of_half_the_size():
 
 
 def test_refusals():
-    with pytest.raises(ConfigError, match=r"n_best must be in \[1, beam_size = 3\], got 4"):
+    with pytest.raises(ConfigError, match=r"n_best must be at least 1 and at most beam_size = 3, got 4"):
         translator().candidates(SENTENCES, n_best=4)
     short = translator(positions="learned", max_positions=12)
     assert len(short.translate(["She sings."])) == 1

@@ -1,0 +1,127 @@
+"""The parts that predictors which search share: ensembles, the limits of the vocabulary, the programs they use."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import jax
+
+from jaxformer.data.sources import read_lines
+from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.decoding import Hypotheses
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.modules.pure import Params
+from jaxformer.sharding import Placement
+from jaxformer.tasks import risk
+from jaxformer.tasks.config import GenerationConfig, SearchConfig
+from jaxformer.tasks.search import Candidate, Net, Options, Sources, Vocabulary, Weights, search, weights_of
+
+
+class Member(NamedTuple):
+    """A further model of an ensemble."""
+
+    net: Net
+    params: Params
+
+
+class Searcher:
+    """A predictor, a frozen dataclass, that finds texts by a search."""
+
+    net: Net
+    params: Params
+    tokenizer: Tokenizer
+    decode: Any
+    others: tuple[Member, ...]
+    """The further models of an ensemble."""
+    programs: set[object]
+    """The programs that were used, one for each shape of a batch."""
+    placement: Placement | None = None
+
+    def together_with(self, others: Sequence[Self]) -> Self:
+        """Returns an ensemble of this model and others.
+
+        Raises:
+          ConfigError: a tokenizer is another one, or the settings of the search need a single model.
+        """
+        for number, other in enumerate(others, 2):
+            if other.tokenizer.fingerprint != self.tokenizer.fingerprint:
+                raise ConfigError(f"the models of an ensemble must have one tokenizer; that of model {number} differs")
+        if others and getattr(self.decode, "coverage_penalty", 0.0):
+            raise ConfigError("coverage_penalty needs the attention of a single model; leave it out of an ensemble")
+        members = tuple(Member(other.net, other.params) for other in others)
+        return dataclasses.replace(self, others=members)  # pyright: ignore[reportArgumentType] - a dataclass
+
+    @property
+    def _models(self) -> tuple[Member, ...]:
+        """The model, and the others of an ensemble."""
+        return (Member(self.net, self.params), *self.others)
+
+    @functools.cached_property
+    def _weights(self) -> tuple[Weights, ...]:
+        nets, params = zip(*self._models, strict=True)
+        return weights_of(nets, params, self.placement)
+
+    @functools.cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return vocabulary_of(self.decode, self.tokenizer)
+
+    def _check_n_best(self, n_best: int) -> None:
+        """Checks that a search finds so many texts.
+
+        Raises:
+          ConfigError: it finds fewer.
+        """
+        decode = self.decode
+        most = decode.mbr or (None if decode.draws else decode.beam_size)
+        if n_best < 1 or (most is not None and n_best > most):
+            name = "decode.mbr" if decode.mbr else "beam_size"
+            limit = f" and at most {name} = {most}" if most else ""
+            raise ConfigError(f"n_best must be at least 1{limit}, got {n_best}")
+
+    def _hypotheses(
+        self,
+        decode: SearchConfig,
+        batch: Sources,
+        key: jax.Array,
+        *,
+        num_draws: int,
+        max_length: int,
+        is_open: bool = False,
+    ) -> Hypotheses:
+        """Returns the hypotheses of a batch: so many draws of each, or a beam."""
+        if self.placement is not None:
+            here = self.placement.rows_here(len(batch.numbers))
+            batch = self.placement.assemble(jax.tree.map(lambda x: x[here], batch))
+        number = num_draws if decode.draws else decode.beam_size
+        nets = tuple(model.net for model in self._models)
+        options = Options(nets, decode.static, self.tokenizer.special, number, max_length, self._vocabulary, is_open)
+        self.programs.add((options, *(x.shape for x in jax.tree.leaves(batch))))
+        return jax.device_get(search(options, self.placement, self._weights, batch, key))
+
+    def _ranked(self, candidates: list[list[Candidate]], n_best: int) -> list[list[Candidate]]:
+        """Returns the best candidates of each input: by score, or by minimum Bayes risk."""
+        if self.decode.mbr and candidates:
+            candidates = risk.ranked([own[: self.decode.mbr] for own in candidates], self.decode.utility)
+        return [own[:n_best] for own in candidates]
+
+
+def vocabulary_of(decode: GenerationConfig, tokenizer: Tokenizer) -> Vocabulary:
+    """Returns the limits that `decode.forbid`, in every segmentation, and `decode.shortlist` ask for.
+
+    Raises:
+      ConfigError: a phrase can be segmented in too many ways.
+      DataError: the file of the shortlist is missing, or holds no word.
+    """
+    both = lambda texts: [x for text in texts for x in (text, f" {text}")]  # at the beginning and after a space
+    ways = {way for text in both(decode.forbidden_phrases) for way in tokenizer.segmentations(text)}
+    limits = Vocabulary(sequences=tuple(sorted(ways)))
+    if not decode.shortlist:
+        return limits
+    words = [word for line in read_lines(decode.shortlist) for word in line.split()]
+    if not words:
+        raise DataError(f"{decode.shortlist} holds no word")
+    pieces = {int(token) for ids in tokenizer.encode(both(words)) for token in ids}
+    return limits._replace(allowed=tuple(sorted(pieces | {tokenizer.special.eos})))
