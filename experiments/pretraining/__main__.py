@@ -23,6 +23,7 @@ from jaxformer import demo
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
+from jaxformer.inspection import plots
 from jaxformer.training.logging import read_log
 
 SMOKE: dict[str, Any] = {
@@ -67,9 +68,11 @@ def run(args: argparse.Namespace) -> None:
 
 
 def report(out: pathlib.Path) -> None:
-    """Writes and prints the validation figures by steps."""
+    """Writes and prints the validation figures by steps, and draws the losses."""
+    log = list(read_log(out / "run" / "log.jsonl"))
+    plots.loss_curves(log, out / "curves.png", title="masked tokens of English sentences")
     lines = ["| step | nats per hidden token | perplexity | accuracy |", "|---|---|---|---|"]
-    for entry in read_log(out / "run" / "log.jsonl"):
+    for entry in log:
         if "validation_loss" in entry:
             figures = (entry[f"validation_{name}"] for name in ("loss", "perplexity", "accuracy"))
             lines.append(f"| {entry['step']:,} | " + " | ".join(f"{figure:.2f}" for figure in figures) + " |")

@@ -50,6 +50,7 @@ def test_the_smoke_version_resumes(tmp_path, capsys):
     assert command.main(["--smoke", "--out", str(tmp_path)]) == 0
     report = (tmp_path / "report.md").read_text()
     assert [line.split("|")[1].strip() for line in report.splitlines()[2:]] == ["3", "6"]
+    assert (tmp_path / "curves.png").stat().st_size > 1000
     capsys.readouterr()
     assert command.main(["--smoke", "--out", str(tmp_path)]) == 0
     assert (tmp_path / "report.md").read_text() == report
