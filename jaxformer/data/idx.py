@@ -6,6 +6,7 @@ import gzip
 import math
 import os
 import pathlib
+import stat
 import zlib
 from typing import BinaryIO
 
@@ -22,10 +23,14 @@ _GZIP = b"\x1f\x8b"
 def is_idx(path: str | os.PathLike[str]) -> bool:
     """Returns True if a file begins like an IDX file of bytes, or like a gzip file that does.
 
+    What is no regular file, such as a pipe, is not opened: what is read from it is gone.
+
     Raises:
       DataError: the file cannot be read.
     """
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False
         with pathlib.Path(path).open("rb") as raw, _plain(raw) as stream:
             return stream.read(3) == b"\0\0\x08"
     except (gzip.BadGzipFile, zlib.error, EOFError):

@@ -222,6 +222,11 @@ def test_a_table_of_labels(tmp_path):
     assert labeled.place(0) == f"{tmp_path}/images/dog/c.png"
     table.write_text("cat/a.png,cat\n")
     assert label_images(store, table, classes=["cat", "dog"]).labels == ("cat",)
+    reader, writer = os.pipe()
+    os.write(writer, b"cat/a.png\tcat\n")
+    os.close(writer)
+    assert label_images(store, f"/dev/fd/{reader}").labels == ("cat",)  # a pipe, which can be read only once
+    os.close(reader)
 
 
 @pytest.mark.parametrize(
