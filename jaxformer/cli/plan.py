@@ -119,7 +119,7 @@ def report(name: str, forecast: Forecast, hints: Sequence[str], *, rows: int = 1
         f"network {least}{1e3 * best.network:.2f}: the {best.bound} is the bound",
         f"  {1e3 * best.overlapped:.2f} with all overlapped, {1e3 * best.serial:.2f} if the network is waited for: "
         f"{forecast.utilization(best.overlapped):.0%} to {forecast.utilization(best.serial):.0%} of the peak, "
-        f"{forecast.tokens / best.overlapped:,.0f} to {forecast.tokens / best.serial:,.0f} target tokens/s",
+        f"{forecast.tokens / best.overlapped:,.0f} to {forecast.tokens / best.serial:,.0f} {forecast.unit}/s",
     ]
     return "\n".join(lines)
 

@@ -30,7 +30,7 @@ class Costs:
     description: str
     """The batch in words, such as "512 x 256 source and 512 x 256 target tokens"."""
     tokens: int
-    """Tokens of the batch that throughput counts, padding included."""
+    """Terms of the loss in the batch, padding included, which throughput counts."""
     parameters: int
     """The number of parameters."""
     flops: float
@@ -39,6 +39,8 @@ class Costs:
     """The same with the recomputation of the backward pass."""
     compute_dtype: str
     """The type of the matrix products' operands, "bfloat16" or "float32"."""
+    unit: str = "tokens"
+    """The terms of the loss, in the plural."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +97,8 @@ class Forecast:
     estimate: Roofline | None
     unread: str = ""
     """The reason why the collectives of a program that fits could not be read from it."""
+    unit: str = "tokens"
+    """The terms of the loss, which `tokens` counts."""
 
     @property
     def uncounted_loops(self) -> list[str]:
@@ -170,6 +174,7 @@ def conclude(
         memory,
         tuple(sent or ()),
         estimate,
+        unit=costs.unit,
     )
 
 

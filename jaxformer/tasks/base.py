@@ -152,6 +152,10 @@ class Network(abc.ABC, Generic[BatchT]):
     def describe(self, shape: tuple[int, ...]) -> str:
         """Returns the size of a batch in words, such as "64 x 128 tokens"."""
 
+    def num_terms(self, shape: tuple[int, ...]) -> int:
+        """Returns the terms of the loss in a batch of this shape, padding counted; by default rows x last length."""
+        return shape[0] * shape[-1]
+
     @abc.abstractmethod
     def training_flops(self, shape: tuple[int, ...]) -> float:
         """Returns the model's floating-point operations in a training step; padding counts."""
@@ -165,11 +169,12 @@ class Network(abc.ABC, Generic[BatchT]):
         return Costs(
             batch=shape,
             description=self.describe(shape),
-            tokens=shape[0] * shape[-1],
+            tokens=self.num_terms(shape),
             parameters=self.num_parameters,
             flops=self.training_flops(shape),
             computed_flops=self.computed_flops(shape),
             compute_dtype=self.compute_dtype,
+            unit=self.unit,
         )
 
 

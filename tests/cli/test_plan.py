@@ -79,6 +79,12 @@ def test_collectives_that_cannot_be_read():
     assert "estimate" not in text
 
 
+def test_rates_name_what_the_loss_counts():
+    """4,608 images in 3 seconds, or in 5 if the network is waited for."""
+    found = dataclasses.replace(tight(2, 4, 10), unit="images")
+    assert plan.report("tight", found, []).endswith(" of the peak, 1,536 to 922 images/s")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

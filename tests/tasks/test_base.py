@@ -48,6 +48,17 @@ def test_costs_are_those_of_the_largest_batch(config):
     assert (double.flops, double.tokens) == (2 * costs.flops, 2 * costs.tokens)
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "counted"), [("vision", (16, 1), (16, "images")), ("classification", (16, 9), (16, "texts"))]
+)
+def test_costs_count_what_the_loss_counts(name, shape, counted):
+    """A classifier has one term for each text or image, however long it is."""
+    config = registry.configure(name, model={"num_classes": 2})
+    task = registry.task_of(config)
+    costs = task.network(config, task.planned_vocab_size(config)).costs(shape)
+    assert (costs.tokens, costs.unit) == counted
+
+
 @pytest.mark.parametrize("config", CONFIGS)
 def test_what_a_task_says_of_itself_is_known_to_the_rest(config):
     """Its commands exist; its figures have names that a run may choose models by."""

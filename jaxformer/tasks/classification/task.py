@@ -121,6 +121,9 @@ class ClassifierNetwork(Network[DeviceBatch]):
     def describe(self, shape: tuple[int, ...]) -> str:
         return "{} x {} tokens".format(*shape)
 
+    def num_terms(self, shape: tuple[int, ...]) -> int:
+        return shape[0]
+
 
 class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceBatch, ClassVocabulary, TextClassifier]):
     """The class of a text."""
