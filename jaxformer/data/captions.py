@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 
 from jaxformer.data.batch import ArrayT, Rows, shifted
 from jaxformer.data.batch_plan import BatchPlan
-from jaxformer.data.image_batches import Augmentation
+from jaxformer.data.image_batches import Augmentation, PlannedExamples
 from jaxformer.data.images import ImageStore, LabeledImages
 from jaxformer.data.sources import read_lines, read_utf8
 from jaxformer.data.special_tokens import SpecialTokens
@@ -108,7 +107,7 @@ class CaptionBatch(Generic[ArrayT]):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PlannedCaptions:
+class PlannedCaptions(PlannedExamples):
     """Decoded images with tokenized captions, the plan of their batches, and random moves of the images.
 
     Batch i is a pure function of these, the seed of the plan and i.
@@ -123,21 +122,9 @@ class PlannedCaptions:
 
     def batch(self, step: int, *, rows: Rows | None = None) -> CaptionBatch[np.ndarray]:
         """Makes batch number `step`; `rows` are those to make, by default all."""
-        (num_rows, _, length), members, epoch = self.plan.batch(step)
-        wanted = rows(num_rows) if rows else np.arange(num_rows)
-        chosen = members[wanted[wanted < len(members)]]
-        images = np.zeros((len(wanted), *self.images.shape[1:]), np.uint8)
-        taken = self.images[self.owners[chosen]]
-        if self.augmentation not in (None, Augmentation()):
-            taken = self.augmentation(taken, self._draws(epoch)[chosen])
-        images[: len(chosen)] = taken
-        shape = len(wanted), length
-        return CaptionBatch(images, *shifted([self.captions[i] for i in chosen], shape, self.special))
-
-    @functools.lru_cache(maxsize=2)  # noqa: B019 - two epochs, and these captions live as long as a run
-    def _draws(self, epoch: int) -> np.ndarray:
-        """Returns the numbers of an epoch, ``[M, 6]``; those of a caption depend on no other caption."""
-        return np.random.default_rng((self.plan.seed, epoch, 3)).random((len(self.owners), 6))
+        (_, _, length), examples, images = self.chosen(step, rows, self.owners)
+        captions = [self.captions[i] for i in examples]
+        return CaptionBatch(images, *shifted(captions, (len(images), length), self.special))
 
 
 def caption_plan(

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxformer.config import at_least
-from jaxformer.data.batch import ArrayT, Rows
+from jaxformer.data.batch import ArrayT, Rows, Shape
 from jaxformer.data.batch_plan import BatchPlan
 from jaxformer.data.images import LabeledImages, Resize, pixels
 from jaxformer.data.pipeline import batches
@@ -88,8 +88,39 @@ def _along(images: np.ndarray, positions: np.ndarray) -> np.ndarray:
     return first * (1 - fraction) + at(below + 1) * fraction if fraction.any() else first
 
 
+@functools.lru_cache(maxsize=2)  # two epochs
+def draws(seed: int, epoch: int, number: int) -> np.ndarray:
+    """Returns the numbers of an epoch's examples, ``[number, 6]``; those of an example depend on no other example."""
+    return np.random.default_rng((seed, epoch, 3)).random((number, 6))
+
+
+class PlannedExamples:
+    """Decoded images, the plan of batches of examples with an image each, and the images' random changes."""
+
+    images: np.ndarray  # uint8 [N, h, w, C]
+    plan: BatchPlan
+    augmentation: Augmentation | None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of batches in which every example comes once."""
+        return self.plan.steps_per_epoch
+
+    def chosen(self, step: int, rows: Rows | None, owners: np.ndarray) -> tuple[Shape, np.ndarray, np.ndarray]:
+        """Returns a batch's shape, its examples, and their images, which are `owners`; black images fill it up."""
+        shape, members, epoch = self.plan.batch(step)
+        wanted = rows(shape[0]) if rows else np.arange(shape[0])
+        examples = members[wanted[wanted < len(members)]]
+        taken = self.images[owners[examples]]
+        if self.augmentation not in (None, Augmentation()):
+            taken = self.augmentation(taken, draws(self.plan.seed, epoch, len(owners))[examples])
+        images = np.zeros((len(wanted), *taken.shape[1:]), np.uint8)
+        images[: len(taken)] = taken
+        return shape, examples, images
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class PlannedImages:
+class PlannedImages(PlannedExamples):
     """Decoded images with their classes, the plan of their batches, and their random changes.
 
     Batch i is a pure function of the images, the seed of the plan and i.
@@ -102,21 +133,10 @@ class PlannedImages:
 
     def batch(self, step: int, *, rows: Rows | None = None) -> ImageBatch[np.ndarray]:
         """Makes batch number `step`; `rows` are those to make, by default all."""
-        (num_rows, *_), members, epoch = self.plan.batch(step)
-        wanted = rows(num_rows) if rows else np.arange(num_rows)
-        chosen = members[wanted[wanted < len(members)]]
-        images = np.zeros((len(wanted), *self.images.shape[1:]), np.uint8)
-        labels = np.zeros(len(wanted), np.int32)
-        taken = self.images[chosen]
-        if self.augmentation not in (None, Augmentation()):
-            taken = self.augmentation(taken, self._draws(epoch)[chosen])
-        images[: len(chosen)], labels[: len(chosen)] = taken, self.labels[chosen]
-        return ImageBatch(images, labels, np.arange(len(wanted)) < len(chosen))
-
-    @functools.lru_cache(maxsize=2)  # noqa: B019 - two epochs, and these images live as long as a run
-    def _draws(self, epoch: int) -> np.ndarray:
-        """Returns the numbers of an epoch, ``[N, 6]``; those of an image depend on no other image."""
-        return np.random.default_rng((self.plan.seed, epoch, 3)).random((len(self.images), 6))
+        _, examples, images = self.chosen(step, rows, np.arange(len(self.images)))
+        labels = np.zeros(len(images), np.int32)
+        labels[: len(examples)] = self.labels[examples]
+        return ImageBatch(images, labels, np.arange(len(images)) < len(examples))
 
 
 def image_plan(number: int, batch_size: int, *, seed: int = 0, shuffle: bool = True) -> BatchPlan:

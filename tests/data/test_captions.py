@@ -74,6 +74,16 @@ def test_mistakes(tmp_path, store, name, text, message):
         read_captions(tmp_path / name, store)
 
 
+def test_each_caption_moves_its_image_by_its_own_draws():
+    """One image with 30 captions, in the pixels that a resumed run has to see again."""
+    image = np.random.default_rng(0).integers(0, 256, (1, 6, 7, 3), np.uint8)
+    captions, changes = [np.array([5 + i]) for i in range(30)], Augmentation(shift=2, crop=0.6)
+    plan = caption_plan(np.ones(30, int), 30, max_length=9, seed=3)
+    batch = PlannedCaptions(image, np.zeros(30, int), captions, SpecialTokens(), plan, changes).batch(1)
+    expected = changes(np.repeat(image, 30, 0), np.random.default_rng((3, 1, 3)).random((30, 6)))
+    np.testing.assert_array_equal(batch.images, expected[batch.labels[:, 0] - 5])
+
+
 def test_batches_are_functions_of_their_number_and_rows():
     """Each caption comes once an epoch with its own image; rows of one process are those of the whole."""
     images = np.arange(3, dtype=np.uint8)[:, None, None, None] + np.zeros((1, 4, 4, 1), np.uint8) + 1
@@ -96,6 +106,7 @@ def test_batches_are_functions_of_their_number_and_rows():
             assert labels[-1] == special.eos
             assert batch.images[row].max() == labels[0] // 10 + 1
             seen.append(int(labels[0]) % 10)
+        assert not batch.images[~batch.valid.any(1)].any()
     assert sorted(seen) == [0, 1, 2, 4]
     with pytest.raises(DataError, match=r"none of 2 captions has at most 3 tokens; raise data\.max_length"):
         caption_plan(np.array([3, 4]), 2, max_length=3)

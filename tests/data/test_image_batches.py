@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxformer.data.image_batches import Augmentation, PlannedImages, decode_all, image_plan
+from jaxformer.data.image_batches import Augmentation, PlannedImages, decode_all, draws, image_plan
 from jaxformer.data.images import label_images, read_images
 from jaxformer.errors import ConfigError, DataError
 from tests.data.pictures import picture, write_folder
@@ -50,6 +50,11 @@ def test_changes_are_functions_of_seed_epoch_and_image():
     assert (by_label(make(1, 20).batch(0)) != first).any()
 
 
+def test_changes_stay_what_they_were():
+    """A run that is resumed by another version sees the same pixels."""
+    assert draws(3, 1, 4)[0, :3].tolist() == [0.44479944058720544, 0.877671203398233, 0.7561182529181246]
+
+
 def test_shifts_are_even_and_leave_black():
     found = Augmentation(shift=1)(np.repeat(IMAGES[:1], 4000, 0), np.random.default_rng(0).random((4000, 6)))
     padded = np.pad(IMAGES[0], ((1, 1), (1, 1), (0, 0)))
@@ -70,12 +75,12 @@ def test_flips():
 def test_crops_follow_the_formula():
     """Each pixel is the mean of its four neighbors in the part, by distance; a pixel's middle is at one half."""
     found = Augmentation(crop=0.5)(IMAGES, DRAWS)
-    for image, draws, result in zip(IMAGES.astype(float), DRAWS, found, strict=True):
-        side = 0.5 + 0.5 * draws[0]
+    for image, drawn, result in zip(IMAGES.astype(float), DRAWS, found, strict=True):
+        side = 0.5 + 0.5 * drawn[0]
         for (i, j), color in np.ndenumerate(result[..., 0]):
             r, c = (
                 min(max((k + 0.5) * side - 0.5 + u * (1 - side) * n, 0), n - 1)
-                for k, u, n in ((i, draws[1], 6), (j, draws[2], 7))
+                for k, u, n in ((i, drawn[1], 6), (j, drawn[2], 7))
             )
             (top, left), (a, b) = (int(r), int(c)), (r % 1, c % 1)
             corner = lambda y, x, image=image: image[min(y, 5), min(x, 6), 0]
