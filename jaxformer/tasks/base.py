@@ -9,6 +9,7 @@ planning. A new task is one module with a configuration (a `TaskConfig`), these 
 from __future__ import annotations
 
 import abc
+import functools
 import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ import jax
 from jaxformer import functional
 from jaxformer.axes import AxisName
 from jaxformer.data.batch import Rows
+from jaxformer.data.pipeline import batches
 from jaxformer.evaluation.scores import Score
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure
@@ -83,9 +85,9 @@ class Data(abc.ABC, Generic[VocabularyT]):
         """Lines that describe the data, and the examples that were left out."""
 
     @property
-    @abc.abstractmethod
     def lengths(self) -> Sequence[int]:
-        """The padded lengths of batches; empty if the data have no length."""
+        """The padded lengths of batches; by default empty: the data have no length."""
+        return ()
 
     @abc.abstractmethod
     def batches(self, start: int, rows: Rows) -> Iterator[object]:
@@ -94,6 +96,28 @@ class Data(abc.ABC, Generic[VocabularyT]):
     @abc.abstractmethod
     def validation_batches(self, rows: Rows) -> Iterator[object]:
         """Yields batches that hold each validation example once."""
+
+
+class Planned(Protocol):
+    """Examples with a plan of their batches."""
+
+    @property
+    def steps_per_epoch(self) -> int: ...
+
+    def batch(self, step: int, *, rows: Rows | None = None) -> object: ...
+
+
+class PlannedData(Data[VocabularyT]):
+    """Data whose examples have a plan of their batches."""
+
+    train: Planned
+    validation: Planned
+
+    def batches(self, start: int, rows: Rows) -> Iterator[Any]:
+        return batches(functools.partial(self.train.batch, rows=rows), start=start)
+
+    def validation_batches(self, rows: Rows) -> Iterator[Any]:
+        return batches(functools.partial(self.validation.batch, rows=rows), stop=self.validation.steps_per_epoch)
 
 
 class Network(abc.ABC, Generic[BatchT]):

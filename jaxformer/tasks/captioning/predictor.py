@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.data.images import decode, pixels, read_file
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError
@@ -22,15 +21,15 @@ from jaxformer.models import TransformerCaptionerConfig as TransformerConfig
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks.captioning.config import DecodeConfig
+from jaxformer.tasks.images import ImagePredictor, normalized
 from jaxformer.tasks.search import Candidate, Sources, candidate
 from jaxformer.tasks.searcher import Member, Searcher
-from jaxformer.tasks.vision.predictor import normalized
 
 CaptionNet = Pure[RecurrentCaptioner, RecurrentCaptionerConfig] | Pure[TransformerCaptioner, TransformerConfig]
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageCaptioner(Searcher):
+class ImageCaptioner(ImagePredictor, Searcher):
     """A captioner and its parameters, with everything needed to describe images."""
 
     net: CaptionNet
@@ -46,21 +45,6 @@ class ImageCaptioner(Searcher):
     programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
     """The programs that were used, one for each number of images."""
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """The height, width and channels of the images."""
-        image = self.net.config.image
-        return *image.image_size, image.num_channels
-
-    def read(self, path: str | os.PathLike[str]) -> np.ndarray:
-        """Reads an image, uint8 ``[h, w, C]``; one of another size is scaled until it covers the size, and cut.
-
-        Raises:
-          DataError: the file is missing or holds no image.
-        """
-        place = os.fspath(path)
-        return pixels(decode(read_file(path), place), self.shape, resize="fit", place=place)
-
     def caption(self, paths: Sequence[str | os.PathLike[str]]) -> list[str]:
         """Returns the best caption of the image in each file.
 
@@ -68,10 +52,7 @@ class ImageCaptioner(Searcher):
           DataError: a file is missing or holds no image.
           TypeError: `paths` is one path and not a sequence of paths.
         """
-        if isinstance(paths, str | os.PathLike):
-            raise TypeError("paths must be a sequence of paths, got one path; write [path]")
-        images = np.stack([self.read(path) for path in paths]) if paths else np.zeros((0, *self.shape), np.uint8)
-        return [best[0].text for best in self.candidates(images)]
+        return [best[0].text for best in self.candidates(self.read_all(paths))]
 
     def together_with(self, others: Sequence[Self]) -> Self:
         """Returns an ensemble of this model and others.
@@ -164,10 +145,6 @@ class ImageCaptioner(Searcher):
         batch = Sources(inputs, whole(max_length), minimum, none, whole(0), numbers)
         key = jax.random.key(decode.seed)
         return self._hypotheses(decode, batch, key, num_draws=num_samples, max_length=max_length)
-
-    def _check(self, images: np.ndarray) -> None:
-        if images.ndim != 4 or images.shape[1:] != self.shape:
-            raise ValueError(f"images must be [N, {', '.join(map(str, self.shape))}], got {list(images.shape)}")
 
 
 @functools.partial(jax.jit, static_argnums=0)

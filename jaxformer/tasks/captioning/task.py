@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -15,11 +15,9 @@ import numpy as np
 from jaxformer import functional, models
 from jaxformer.axes import AxisName
 from jaxformer.caches import data_cache
-from jaxformer.data.batch import Rows
 from jaxformer.data.captions import CaptionBatch, PlannedCaptions, caption_plan, captions_of, read_captions
-from jaxformer.data.image_batches import Augmentation, decode_all
+from jaxformer.data.image_batches import Augmentation
 from jaxformer.data.images import LabeledImages, read_images
-from jaxformer.data.pipeline import batches
 from jaxformer.data.sources import Parallel, locate
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
@@ -29,11 +27,11 @@ from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Data, Keep, Network, Say, Task, TaskConfig
+from jaxformer.tasks.base import Keep, Network, PlannedData, Say, Task, TaskConfig
 from jaxformer.tasks.captioning.config import CaptioningConfig, LossConfig
 from jaxformer.tasks.captioning.predictor import CaptionNet, ImageCaptioner
+from jaxformer.tasks.images import check_images, decode_images, image_shape, normalized
 from jaxformer.tasks.tokenizers import make_run_tokenizer, run_tokenizer
-from jaxformer.tasks.vision.predictor import normalized
 from jaxformer.training.progress import Count
 
 DeviceBatch = CaptionBatch[jax.Array]
@@ -54,7 +52,7 @@ class CaptionCorpus:
 
 
 @dataclasses.dataclass(frozen=True)
-class CaptionData(Data[Tokenizer]):
+class CaptionData(PlannedData[Tokenizer]):
     """Decoded images and tokenized captions, with the plans of their batches."""
 
     corpus: CaptionCorpus
@@ -71,20 +69,9 @@ class CaptionData(Data[Tokenizer]):
             f"{len(validation.images):,} for validation; {len(train.plan.skipped):,} too long, "
             f"{len(validation.plan.skipped):,} of validation",
             f"{height} x {width} pixels of {channels} channel{'s' if channels > 1 else ''}; "
-            f"{self.vocabulary.vocab_size:,} pieces; {train.plan.steps_per_epoch:,} batches of {rows} x {length} "
+            f"{self.vocabulary.vocab_size:,} pieces; {train.steps_per_epoch:,} batches of {rows} x {length} "
             "tokens an epoch",
         )
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        return []
-
-    def batches(self, start: int, rows: Rows) -> Iterator[CaptionBatch[np.ndarray]]:
-        return batches(functools.partial(self.train.batch, rows=rows), start=start)
-
-    def validation_batches(self, rows: Rows) -> Iterator[CaptionBatch[np.ndarray]]:
-        stop = self.validation.plan.steps_per_epoch
-        return batches(functools.partial(self.validation.batch, rows=rows), stop=stop)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,8 +112,8 @@ class CaptionNetwork(Network[DeviceBatch]):
         return model.cross_entropy(normalized(batch.images), batch.tokens, batch.labels, valid=batch.valid)
 
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> CaptionBatch[jax.ShapeDtypeStruct]:
-        make, image = functools.partial(jax.ShapeDtypeStruct, sharding=rows), self.net.config.image
-        images = make((shape[0], *image.image_size, image.num_channels), jnp.uint8)
+        make = functools.partial(jax.ShapeDtypeStruct, sharding=rows)
+        images = make((shape[0], *image_shape(self.net.config)), jnp.uint8)
         return CaptionBatch(images, make(shape, jnp.int32), make(shape, jnp.int32), make(shape, jnp.bool_))
 
     def training_flops(self, shape: tuple[int, ...]) -> float:
@@ -156,10 +143,7 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
 
     def check(self, config: CaptioningConfig) -> None:
         model, data = config.model, config.data
-        if model.image.num_channels not in (1, 3):
-            raise ConfigError(f"model.image.num_channels must be 1 (gray) or 3 (RGB), got {model.image.num_channels}")
-        if data.shift >= (side := min(model.image.image_size)):
-            raise ConfigError(f"data.shift must be below {side}, the shorter side of the images, got {data.shift}")
+        check_images(config)
         if config.train.metric == "bleu" and not config.decode.validation_images:
             raise ConfigError("train.metric is bleu, but decode.validation_images is 0: nothing is described")
         if config.loss.doubly_stochastic and getattr(model, "attention", "") != "soft":
@@ -210,11 +194,7 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
         options = {"max_length": data.max_length, "seed": config.seed, "shuffle": shuffle}
         plan = caption_plan(lengths, data.batch_size, **options)
         moved = Augmentation(data.shift) if shuffle else None
-        return PlannedCaptions(self._decoded(config, images), owners, tokens, tokenizer.special, plan, moved)
-
-    def _decoded(self, config: CaptioningConfig, images: LabeledImages) -> np.ndarray:
-        shape = (*config.model.image.image_size, config.model.image.num_channels)
-        return decode_all(images, shape, data_cache(config.data.cache), resize=config.data.resize)
+        return PlannedCaptions(decode_images(config, images), owners, tokens, tokenizer.special, plan, moved)
 
     def vocabulary(self, run: pathlib.Path) -> Tokenizer:
         return run_tokenizer(run)
@@ -276,7 +256,7 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
         if images is None:
             raise DataError("no test data: train with --data.test FILE, or use --split validation")
         progress = Count(len(images), "images", say)
-        best = [found[0] for found in predictor.candidates(self._decoded(config, images), progress=progress)]
+        best = [found[0] for found in predictor.candidates(decode_images(config, images), progress=progress)]
         references = captions_of(images)
         keep(
             split,

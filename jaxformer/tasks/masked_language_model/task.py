@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,9 +14,7 @@ import numpy as np
 
 from jaxformer import functional, models
 from jaxformer.caches import data_cache
-from jaxformer.data.batch import Rows
 from jaxformer.data.packing import PackedBatch, PackedTexts, tokenize_lines
-from jaxformer.data.pipeline import batches
 from jaxformer.data.sources import Parallel, split_by_source
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.text import Text
@@ -29,7 +27,7 @@ from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Data, Keep, Network, Say
+from jaxformer.tasks.base import Keep, Network, PlannedData, Say
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.text import TextCorpus, TextTask
 from jaxformer.tasks.tokenizers import make_run_tokenizer, table_size
@@ -38,7 +36,7 @@ DeviceBatch = PackedBatch[jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedData(Data[Tokenizer]):
+class MaskedData(PlannedData[Tokenizer]):
     """Lines of the texts, packed into rows."""
 
     corpus: TextCorpus
@@ -59,12 +57,6 @@ class MaskedData(Data[Tokenizer]):
     @property
     def lengths(self) -> Sequence[int]:
         return (self.train.length,)
-
-    def batches(self, start: int, rows: Rows) -> Iterator[PackedBatch[np.ndarray]]:
-        return batches(functools.partial(self.train.batch, rows=rows), start=start)
-
-    def validation_batches(self, rows: Rows) -> Iterator[PackedBatch[np.ndarray]]:
-        return batches(functools.partial(self.validation.batch, rows=rows), stop=self.validation.steps_per_epoch)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import models
-from jaxformer.data.images import decode, pixels, read_file
 from jaxformer.inspection.attention_maps import rollout
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.tasks.classes import Classes
+from jaxformer.tasks.images import ImagePredictor, normalized
 
 ROWS = 64
 """Images that are classified at once."""
@@ -42,7 +42,7 @@ class ClassifiedImage:
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageClassifier:
+class ImageClassifier(ImagePredictor):
     """A classifier, its parameters and its classes."""
 
     net: Pure[VisionModel, VisionModelConfig]
@@ -50,20 +50,6 @@ class ImageClassifier:
     vocabulary: Classes
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are."""
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """The height, width and channels of the images."""
-        return *self.net.config.image_size, self.net.config.num_channels
-
-    def read(self, path: str | os.PathLike[str]) -> np.ndarray:
-        """Reads an image, uint8 ``[h, w, C]``; one of another size is scaled until it covers the size, and cut.
-
-        Raises:
-          DataError: the file is missing or holds no image.
-        """
-        place = os.fspath(path)
-        return pixels(decode(read_file(path), place), self.shape, resize="fit", place=place)
 
     def probabilities(self, images: np.ndarray, *, progress: Callable[[int], None] = lambda number: None) -> np.ndarray:
         """Returns the probability of each class, ``[images, classes]``, for images uint8 ``[N, h, w, C]``.
@@ -89,10 +75,7 @@ class ImageClassifier:
           DataError: a file is missing or holds no image.
           TypeError: `paths` is one path and not a sequence of paths.
         """
-        if isinstance(paths, str | os.PathLike):
-            raise TypeError("paths must be a sequence of paths, got one path; write [path]")
-        images = np.stack([self.read(path) for path in paths]) if paths else np.zeros((0, *self.shape), np.uint8)
-        return self.classify_pixels(images)
+        return self.classify_pixels(self.read_all(paths))
 
     def classify_pixels(self, images: np.ndarray) -> list[ClassifiedImage]:
         """Returns the result of `classify` for images uint8 ``[N, h, w, C]``.
@@ -124,10 +107,6 @@ class ImageClassifier:
             config = dataclasses.replace(config, image_size=image_size)
         return dataclasses.replace(self, net=dataclasses.replace(self.net, config=config), params=params)
 
-    def _check(self, images: np.ndarray) -> None:
-        if images.ndim != 4 or images.shape[1:] != self.shape:
-            raise ValueError(f"images must be [N, {', '.join(map(str, self.shape))}], got {list(images.shape)}")
-
     def _maps(self, weights: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the maps of an image from its weights ``[L, 1, T, T]``."""
         config = self.net.config
@@ -139,11 +118,6 @@ class ImageClassifier:
         first = int(config.has_class_vector)
         given = lambda rows: (rows[0] if first else rows.mean(0))[first:].reshape(grid)
         return {"last layer": given(weights[-1].mean(0)), "rollout": given(rollout(weights))}
-
-
-def normalized(images: jax.Array) -> jax.Array:
-    """Returns pixels from 0 to 255 as numbers from -1 to 1."""
-    return images.astype(jnp.float32) / 127.5 - 1
 
 
 def _batches(images: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:

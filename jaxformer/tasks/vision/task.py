@@ -5,20 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxformer import functional, models
 from jaxformer.axes import AxisName
-from jaxformer.caches import data_cache
-from jaxformer.data.batch import Rows
-from jaxformer.data.image_batches import Augmentation, ImageBatch, PlannedImages, decode_all, image_plan
+from jaxformer.data.image_batches import Augmentation, ImageBatch, PlannedImages, image_plan
 from jaxformer.data.images import LabeledImages, label_images, read_images
-from jaxformer.data.pipeline import batches
 from jaxformer.data.sources import locate
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score
@@ -27,10 +23,11 @@ from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks import classes
-from jaxformer.tasks.base import Data, Keep, Network, Say, Task, TaskConfig
+from jaxformer.tasks.base import Keep, Network, PlannedData, Say, Task, TaskConfig
 from jaxformer.tasks.classes import Classes, LabeledCorpus
+from jaxformer.tasks.images import check_images, decode_images, image_shape, normalized
 from jaxformer.tasks.vision.config import VisionConfig
-from jaxformer.tasks.vision.predictor import ImageClassifier, VisionModel, VisionModelConfig, normalized
+from jaxformer.tasks.vision.predictor import ImageClassifier, VisionModel, VisionModelConfig
 from jaxformer.training.progress import Count
 
 ImageCorpus = LabeledCorpus[LabeledImages]
@@ -38,7 +35,7 @@ DeviceBatch = ImageBatch[jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class VisionData(Data[Classes]):
+class VisionData(PlannedData[Classes]):
     """The decoded images with the plan of their batches."""
 
     corpus: ImageCorpus
@@ -52,19 +49,8 @@ class VisionData(Data[Classes]):
         return (
             f"{len(corpus.train):,} training images ({corpus.counts()}), {len(corpus.validation):,} for validation",
             f"{height} x {width} pixels of {channels} channel{'s' if channels > 1 else ''}, "
-            f"{self.train.images.nbytes / 1e6:,.1f} MB; {self.train.plan.steps_per_epoch:,} batches an epoch",
+            f"{self.train.images.nbytes / 1e6:,.1f} MB; {self.train.steps_per_epoch:,} batches an epoch",
         )
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        return []
-
-    def batches(self, start: int, rows: Rows) -> Iterator[ImageBatch[np.ndarray]]:
-        return batches(functools.partial(self.train.batch, rows=rows), start=start)
-
-    def validation_batches(self, rows: Rows) -> Iterator[ImageBatch[np.ndarray]]:
-        stop = self.validation.plan.steps_per_epoch
-        return batches(functools.partial(self.validation.batch, rows=rows), stop=stop)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +79,8 @@ class VisionNetwork(Network[DeviceBatch]):
         return num_rows, 1
 
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> ImageBatch[jax.ShapeDtypeStruct]:
-        make, config = functools.partial(jax.ShapeDtypeStruct, sharding=rows), self.net.config
-        images = make((shape[0], *config.image_size, config.num_channels), jnp.uint8)
+        make = functools.partial(jax.ShapeDtypeStruct, sharding=rows)
+        images = make((shape[0], *image_shape(self.net.config)), jnp.uint8)
         return ImageBatch(images, make(shape[:1], jnp.int32), make(shape[:1], jnp.bool_))
 
     def training_flops(self, shape: tuple[int, ...]) -> float:
@@ -131,12 +117,7 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
         names = config.data.class_names
         if len(names) != len(set(names)) or len(names) == 1:
             raise ConfigError(f"data.classes must be two or more different names, got {config.data.classes!r}")
-        if config.model.num_channels not in (1, 3):
-            raise ConfigError(f"model.num_channels must be 1 (gray) or 3 (RGB), got {config.model.num_channels}")
-        if config.data.shift >= (side := min(config.model.image_size)):
-            raise ConfigError(
-                f"data.shift must be below {side}, the shorter side of the images, got {config.data.shift}"
-            )
+        check_images(config)
 
     def check_init(self, config: VisionConfig, source: TaskConfig) -> None:
         kind = getattr(getattr(source, "model", None), "kind", "")
@@ -162,7 +143,7 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
 
     def prepare(self, config: VisionConfig, corpus: ImageCorpus, run: pathlib.Path) -> VisionData:
         data = config.data
-        parts = [self._decoded(config, part) for part in (corpus.train, corpus.validation)]
+        parts = [decode_images(config, part) for part in (corpus.train, corpus.validation)]
         classes.save(run, corpus.classes)
         plans = (
             image_plan(len(part), data.batch_size, seed=config.seed, shuffle=shuffle)
@@ -172,10 +153,6 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
         augmentations = Augmentation(data.shift, data.flip, data.crop), None
         train, validation = map(PlannedImages, parts, labels, plans, augmentations)
         return VisionData(corpus, Classes(corpus.classes), train, validation)
-
-    def _decoded(self, config: VisionConfig, images: LabeledImages) -> np.ndarray:
-        shape = (*config.model.image_size, config.model.num_channels)
-        return decode_all(images, shape, data_cache(config.data.cache), resize=config.data.resize)
 
     def vocabulary(self, run: pathlib.Path) -> Classes:
         return Classes(classes.load(run))
@@ -230,7 +207,7 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
         if images is None:
             raise DataError("no test data: train with --data.test PATH, or use --split validation")
         labels = corpus.indices(images)
-        decoded = self._decoded(config, images)
+        decoded = decode_images(config, images)
         probabilities = predictor.probabilities(decoded, progress=Count(len(images), "images", say))
         rows = zip(labels, probabilities.argmax(1), probabilities, strict=True)
         keep(

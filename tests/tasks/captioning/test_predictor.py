@@ -11,7 +11,7 @@ from jaxformer import decoding
 from jaxformer.data.tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks.captioning import TASK, CaptioningConfig, DecodeConfig, ImageCaptioner
-from jaxformer.tasks.vision.predictor import normalized
+from jaxformer.tasks.images import normalized
 from tests.data.pictures import encoded
 from tests.modules.small import drawn, quick
 from tests.tasks.captioning.small import RECURRENT, TRANSFORMER

@@ -9,8 +9,8 @@ import pytest
 from jaxformer.errors import DataError
 from jaxformer.inspection.attention_maps import rollout
 from jaxformer.tasks.classes import Classes
+from jaxformer.tasks.images import normalized
 from jaxformer.tasks.vision import TASK, ImageClassifier, VisionConfig
-from jaxformer.tasks.vision.predictor import normalized
 from tests.modules.small import drawn
 from tests.tasks.vision.small import CONVOLUTION, TRANSFORMER, picture
 
@@ -58,10 +58,6 @@ def test_maps_are_of_the_class_vector(paths):
     np.testing.assert_allclose(result.looked["last layer"].ravel(), weights[1].mean(0)[0, 1:], atol=1e-6)
     np.testing.assert_allclose(result.looked["rollout"].ravel(), rollout(weights)[0, 1:], atol=1e-6)
     np.testing.assert_allclose(list(result.probabilities.values()), jax.nn.softmax(logits[0]), atol=1e-6)
-
-
-def test_pixels_are_from_minus_one_to_one():
-    assert normalized(np.array([0, 255], np.uint8)).tolist() == [-1, 1]
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -115,7 +115,7 @@ def test_splits(tmp_path):
 def test_training_images_are_changed_and_others_are_not(tmp_path):
     config = changed(tiny(tmp_path), {"data": {"crop": 0.5}})
     data = TASK.prepare(config, TASK.read(config), tmp_path)
-    assert data.lengths == []
+    assert len(data.lengths) == 0
     assert "48 training images (dark 27, light 21), 12 for validation" in data.report[0]
     plain = {image.tobytes() for image in data.train.images}
     batch = next(iter(data.batches(0, np.arange)))

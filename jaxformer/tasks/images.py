@@ -1,0 +1,80 @@
+"""The parts that tasks of images share: the checks of their settings, their pixels, and predictors that read files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.caches import data_cache
+from jaxformer.data.image_batches import decode_all
+from jaxformer.data.images import LabeledImages, decode, pixels, read_file
+from jaxformer.errors import ConfigError
+from jaxformer.modules.pure import Pure
+
+
+def image_shape(model: Any) -> tuple[int, int, int]:
+    """Returns the height, width and channels of the images of a model, whose `image` has them if there is one."""
+    own = getattr(model, "image", model)
+    return *own.image_size, own.num_channels
+
+
+def check_images(config: Any) -> None:
+    """Checks the settings of a task whose `data` have `shift`.
+
+    Raises:
+      ConfigError: the images have other channels than 1 or 3, or move by more than they are large.
+    """
+    *size, num_channels = image_shape(config.model)
+    if num_channels not in (1, 3):
+        name = "model.image.num_channels" if hasattr(config.model, "image") else "model.num_channels"
+        raise ConfigError(f"{name} must be 1 (gray) or 3 (RGB), got {num_channels}")
+    if config.data.shift >= min(size):
+        raise ConfigError(
+            f"data.shift must be below {min(size)}, the shorter side of the images, got {config.data.shift}"
+        )
+
+
+def decode_images(config: Any, images: LabeledImages) -> np.ndarray:
+    """Returns the pixels of images as the model takes them, uint8 ``[N, h, w, C]``; see `decode_all`."""
+    data = config.data
+    return decode_all(images, image_shape(config.model), data_cache(data.cache), resize=data.resize)
+
+
+def normalized(images: jax.Array) -> jax.Array:
+    """Returns pixels from 0 to 255 as numbers from -1 to 1."""
+    return images.astype(jnp.float32) / 127.5 - 1
+
+
+class ImagePredictor:
+    """A predictor that reads images from files."""
+
+    net: Pure[Any, Any]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The height, width and channels of the images."""
+        return image_shape(self.net.config)
+
+    def read(self, path: str | os.PathLike[str]) -> np.ndarray:
+        """Reads an image, uint8 ``[h, w, C]``; one of another size is scaled until it covers the size, and cut.
+
+        Raises:
+          DataError: the file is missing or holds no image.
+        """
+        place = os.fspath(path)
+        return pixels(decode(read_file(path), place), self.shape, resize="fit", place=place)
+
+    def read_all(self, paths: Sequence[str | os.PathLike[str]]) -> np.ndarray:
+        """Reads images, uint8 ``[N, h, w, C]``, as `read` does; raises a TypeError for one path that is in no list."""
+        if isinstance(paths, str | os.PathLike):
+            raise TypeError("paths must be a sequence of paths, got one path; write [path]")
+        return np.stack([self.read(path) for path in paths]) if paths else np.zeros((0, *self.shape), np.uint8)
+
+    def _check(self, images: np.ndarray) -> None:
+        if images.ndim != 4 or images.shape[1:] != self.shape:
+            raise ValueError(f"images must be [N, {', '.join(map(str, self.shape))}], got {list(images.shape)}")
