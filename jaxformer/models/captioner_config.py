@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from typing import Literal
 
-from jaxformer.models.config import CellName, LanguageModelConfig
+from jaxformer.models.config import CellName, LanguageModelConfig, check_fields
 from jaxformer.models.vision_config import GridConfig
 
 SMALL_GRID = GridConfig(image_size=(64, 64), widths=(16, 32, 64), num_blocks=1)
@@ -46,14 +45,7 @@ class RecurrentCaptionerConfig:
     """Activations' dtype; parameters, gates, states, softmax, norms, logits and loss stay float32."""
 
     def __post_init__(self) -> None:
-        for name, kind in typing.get_type_hints(type(self)).items():
-            value = getattr(self, name)
-            if typing.get_origin(kind) is Literal and value not in typing.get_args(kind):
-                raise ValueError(f"{name} must be one of {typing.get_args(kind)}, got {value!r}")
-            if type(value) is int and value < (name != "vocab_size"):
-                raise ValueError(f"{name} must be at least {int(name != 'vocab_size')}, got {value}")
-            if name.endswith("dropout") and not 0 <= value < 1:
-                raise ValueError(f"{name} must be in [0, 1), got {value}")
+        check_fields(self)
 
     @property
     def hidden_size(self) -> int:

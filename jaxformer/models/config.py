@@ -139,16 +139,8 @@ class TransformerConfig:
     """Activations' dtype; parameters, softmax, norms, logits and loss stay float32."""
 
     def __post_init__(self) -> None:
-        for name, kind in typing.get_type_hints(type(self)).items():
-            value = getattr(self, name)
-            if typing.get_origin(kind) is Literal and value not in typing.get_args(kind):
-                raise ValueError(f"{name} must be one of {typing.get_args(kind)}, got {value!r}")
-            optional = name in ("position_offset", "num_token_types", "num_classes") or name.endswith("vocab_size")
-            optional |= name == "num_layers" and isinstance(self, EncoderConfig)
-            if type(value) is int and value < (0 if optional else 1):
-                raise ValueError(f"{name} must be at least {0 if optional else 1}, got {value}")
-            if name.endswith("dropout") and not 0 <= value < 1:
-                raise ValueError(f"{name} must be in [0, 1), got {value}")
+        layers = ["num_layers"] if isinstance(self, EncoderConfig) else []
+        check_fields(self, "position_offset", "num_token_types", *layers)
         dim = resolve_head_dim(self.d_model, self.num_heads, self.num_kv_heads or self.num_heads, self.head_dim)
         if self.positions.startswith(("sinusoidal", "transformer_xl")) and self.d_model % 2:
             raise ValueError(f"{self.positions} positions need an even d_model, got {self.d_model}")
@@ -165,6 +157,26 @@ class TransformerConfig:
         """True if there is a norm after the last block."""
         ends_in_sum = self.norm_position in ("pre", "sandwich")
         return ends_in_sum if self.final_norm is None else self.final_norm
+
+
+def check_fields(config: object, *may_be_zero: str) -> None:
+    """Checks the choices, the sizes and the rates of dropout of a shape, by the names and types of its fields.
+
+    Args:
+      may_be_zero: the names of sizes that may be 0, besides those that the data replace.
+
+    Raises:
+      ValueError: an unknown choice, a size that is too small, or a rate that is not in [0, 1).
+    """
+    for name, kind in typing.get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        if typing.get_origin(kind) is Literal and value not in typing.get_args(kind):
+            raise ValueError(f"{name} must be one of {typing.get_args(kind)}, got {value!r}")
+        least = 0 if name in may_be_zero or name.endswith(("vocab_size", "num_classes")) else 1
+        if type(value) is int and value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+        if name.endswith("dropout") and not 0 <= value < 1:
+            raise ValueError(f"{name} must be in [0, 1), got {value}")
 
 
 def check_decoder_positions(config: TransformerConfig) -> None:
@@ -282,14 +294,7 @@ class Seq2SeqConfig:
     """Activations' dtype; parameters, gates, states, softmax, logits and loss stay float32."""
 
     def __post_init__(self) -> None:
-        for name, kind in typing.get_type_hints(type(self)).items():
-            value = getattr(self, name)
-            if typing.get_origin(kind) is Literal and value not in typing.get_args(kind):
-                raise ValueError(f"{name} must be one of {typing.get_args(kind)}, got {value!r}")
-            if type(value) is int and not name.endswith("vocab_size") and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-            if name.endswith("dropout") and not 0 <= value < 1:
-                raise ValueError(f"{name} must be in [0, 1), got {value}")
+        check_fields(self)
         if self.hidden_size % 2:
             raise ValueError(f"d_hidden must be even, half for each direction of the encoder, got {self.hidden_size}")
         if self.input_feeding and self.attention in ("none", "additive"):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from typing import Literal
 
-from jaxformer.models.config import Activation, ClassifierConfig, NormPosition, Positions
+from jaxformer.models.config import Activation, ClassifierConfig, NormPosition, Positions, check_fields
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,13 +62,10 @@ class GridConfig:
     """C', the dimension of queries, keys and values; null for an eighth of the stage's features."""
 
     def __post_init__(self) -> None:
-        for name, kind in typing.get_type_hints(type(self)).items():
-            value = getattr(self, name)
-            if typing.get_origin(kind) is Literal and value not in typing.get_args(kind):
-                raise ValueError(f"{name} must be one of {typing.get_args(kind)}, got {value!r}")
-            sizes = value if isinstance(value, tuple) else (value,)
-            if name != "num_classes" and any(type(size) is int and size < 1 for size in sizes):
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_fields(self)
+        for name, sizes in (("image_size", self.image_size), ("widths", self.widths)):
+            if min(sizes, default=1) < 1:
+                raise ValueError(f"{name} must be at least 1, got {sizes}")
         if not self.widths:
             raise ValueError("widths must have one number for each stage, got none")
         if self.attention_stage > len(self.widths) and self.attention != "none":
@@ -101,10 +97,3 @@ class ResidualNetworkConfig(GridConfig):
     """Probability of dropping the mean feature before the classes."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Activations' dtype; parameters, norms, logits and loss stay float32."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.num_classes < 0:
-            raise ValueError(f"num_classes must be at least 0, got {self.num_classes}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")

@@ -1,0 +1,47 @@
+"""The shapes of all models check their choices, sizes and rates alike."""
+
+import dataclasses
+import typing
+
+import pytest
+
+from jaxformer import models
+from jaxformer.models.config import check_fields
+
+SHAPES = [
+    models.EncoderDecoderConfig, models.ClassifierConfig, models.Seq2SeqConfig, models.VisionTransformerConfig,
+    models.ResidualNetworkConfig, models.RecurrentCaptionerConfig, models.TransformerCaptionerConfig,
+]  # fmt: skip
+FROM_DATA = {"vocab_size", "source_vocab_size", "target_vocab_size", "num_classes"}
+MAY_BE_ZERO = FROM_DATA | {"position_offset", "num_token_types"}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sizes_and_rates(shape):
+    for name, kind in typing.get_type_hints(shape).items():
+        least = 0 if name in MAY_BE_ZERO or (name == "num_layers" and issubclass(shape, models.EncoderConfig)) else 1
+        wrong = []
+        if kind in (int, int | None):
+            wrong = [(least - 1, f"^{name} must be at least {least}, got {least - 1}")]
+        if name.endswith("dropout"):
+            wrong = [(value, rf"^{name} must be in \[0, 1\), got {value}") for value in (-0.1, 1.0)]
+        for value, message in wrong:
+            with pytest.raises(ValueError, match=message):
+                shape(**{name: value})
+
+
+def test_choices():
+    @dataclasses.dataclass
+    class Shape:
+        cell: typing.Literal["gru", "lstm"]
+
+    check_fields(Shape("gru"))
+    with pytest.raises(ValueError, match=r"^cell must be one of \('gru', 'lstm'\), got 'other'"):
+        check_fields(Shape("other"))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_the_data_replace_may_be_zero(shape):
+    names = FROM_DATA & {field.name for field in dataclasses.fields(shape)}
+    assert names
+    assert all(getattr(shape(**dict.fromkeys(names, 0)), name) == 0 for name in names)
