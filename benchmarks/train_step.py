@@ -21,8 +21,8 @@ import platform
 import sys
 
 from benchmarks.sides.data import target_tokens
+from benchmarks.sides.ours import shape
 from benchmarks.worker import Side
-from jaxformer.models import EncoderDecoderConfig
 from jaxformer.models.costs import encoder_decoder_training_flops
 
 SIZES = {
@@ -74,16 +74,7 @@ def _installed(name: str, torch_python: str) -> bool:
 def measure(size: str, spec: dict, names: list[str], args: argparse.Namespace) -> dict:
     """Measures every side at one size in turn and prints the figures."""
     tokens = target_tokens(spec)
-    config = EncoderDecoderConfig(
-        spec["vocab_size"],
-        spec["vocab_size"],
-        d_model=spec["d_model"],
-        num_heads=spec["num_heads"],
-        d_ff=spec["d_ff"],
-        num_encoder_layers=spec["num_layers"],
-        num_decoder_layers=spec["num_layers"],
-    )
-    work = encoder_decoder_training_flops(config, spec["batch_size"], spec["source"], spec["target"])
+    work = encoder_decoder_training_flops(shape(spec), spec["batch_size"], spec["source"], spec["target"])
     print(f"\n{size}: {spec}, {tokens:,} real target tokens, {work / 1e9:,.0f} GFLOP a step")
     running = []
     for name in names:

@@ -7,21 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.sides.decode_data import BOS, EOS, PAD, sources, weights
+from benchmarks.sides.ours import product as product
+from benchmarks.sides.ours import shape
+from benchmarks.sides.ours import versions as versions
 from jaxformer import decoding, models
 from jaxformer.modules import pure
 
 
 def build(spec):
-    config = models.EncoderDecoderConfig(
-        spec["vocab_size"],
-        spec["vocab_size"],
-        d_model=spec["d_model"],
-        num_heads=spec["num_heads"],
-        d_ff=spec["d_ff"],
-        num_encoder_layers=spec["num_layers"],
-        num_decoder_layers=spec["num_layers"],
-    )
-    net = pure(models.EncoderDecoder, config)
+    net = pure(models.EncoderDecoder, shape(spec))
     params = jax.tree.map(jnp.asarray, weights(spec))
     length, beam_size = spec["length"], spec["beam_size"]
     sentences = sources(spec)
@@ -54,13 +48,3 @@ def build(spec):
         return found.tokens[:, 0].tolist()
 
     return once
-
-
-def product(size):
-    x = jnp.ones((size, size))
-    multiply = jax.jit(jnp.matmul)
-    return lambda: multiply(x, x).block_until_ready()
-
-
-def versions():
-    return f"jax {jax.__version__}"

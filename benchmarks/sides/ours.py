@@ -14,9 +14,10 @@ from jaxformer.modules import pure
 from jaxformer.training.optimizers import OptimizerConfig, make_optimizer
 
 
-def build(spec):
-    rate = spec["dropout"]
-    config = models.EncoderDecoderConfig(
+def shape(spec):
+    """Returns the shape of the encoder-decoder of a size, which has dropout if it is trained."""
+    rate = spec.get("dropout", 0.0)
+    return models.EncoderDecoderConfig(
         spec["vocab_size"],
         spec["vocab_size"],
         d_model=spec["d_model"],
@@ -28,7 +29,10 @@ def build(spec):
         attention_dropout=rate,
         activation_dropout=rate,
     )
-    net = pure(models.EncoderDecoder, config)
+
+
+def build(spec):
+    net = pure(models.EncoderDecoder, shape(spec))
     optimizer = make_optimizer(OptimizerConfig(warmup_steps=4000), steps=100_000)
     state = training.create(net.init, optimizer, jax.random.key(0))
     step = training.make_step(functools.partial(_loss, net), optimizer)
