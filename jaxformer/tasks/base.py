@@ -9,6 +9,7 @@ planning. A new task is one module with a configuration (a `TaskConfig`), these 
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import math
 import pathlib
@@ -21,6 +22,7 @@ from jaxformer import functional
 from jaxformer.axes import AxisName
 from jaxformer.data.batch import Rows
 from jaxformer.data.pipeline import batches
+from jaxformer.errors import DataError
 from jaxformer.evaluation.scores import Score
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure
@@ -42,6 +44,35 @@ class Corpus(Protocol):
     def fingerprints(self) -> Mapping[str, str]:
         """A hash of each part that must stay the same for a run; `train` and `validation` at least."""
         ...
+
+
+PartT = TypeVar("PartT", bound=Any)
+"""Examples with a `fingerprint`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Splits(Generic[PartT]):
+    """Examples for training, validation and perhaps a test."""
+
+    train: PartT
+    validation: PartT
+    test: PartT | None
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of training and validation."""
+        return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
+
+    def part(self, split: str, *, source: str = "FILE") -> PartT:
+        """Returns the examples of a split, "test" or "validation".
+
+        Raises:
+          DataError: there is no test; the message names the `source` to train with.
+        """
+        part = self.validation if split == "validation" else self.test
+        if part is None:
+            raise DataError(f"no test data: train with --data.test {source}, or use --split validation")
+        return part
 
 
 class Vocabulary(Protocol):

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from jaxformer.evaluation.classification import accuracy, matthews
 from jaxformer.evaluation.scores import Score
 from jaxformer.files import write_text
 from jaxformer.multihost import processes, storage
+from jaxformer.tasks.base import Splits
 
 if TYPE_CHECKING:
     from jaxformer.data.examples import Examples
@@ -29,18 +30,10 @@ LabeledT = TypeVar("LabeledT", bound="Examples | LabeledImages")
 
 
 @dataclasses.dataclass(frozen=True)
-class LabeledCorpus(Generic[LabeledT]):
+class LabeledCorpus(Splits[LabeledT]):
     """Labeled data for training, validation and perhaps a test, and the names of the classes."""
 
-    train: LabeledT
-    validation: LabeledT
-    test: LabeledT | None
     classes: tuple[str, ...]
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """Hashes of training and validation."""
-        return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
 
     def indices(self, examples: Examples | LabeledImages) -> np.ndarray:
         """Returns the number of the class of each example."""

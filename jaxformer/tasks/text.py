@@ -11,7 +11,7 @@ from jaxformer.data.text import Text, read_text
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks.base import BatchT, PredictorT, Task
-from jaxformer.tasks.tokenizers import run_tokenizer
+from jaxformer.tasks.tokenizers import planned_vocab_size, run_tokenizer
 
 TextConfigT = TypeVar("TextConfigT", bound=Any)
 """A configuration whose data have `text`, `validation`, `directory`, `tokenizer`, `vocab_size`, `length` and
@@ -61,11 +61,7 @@ class TextTask(Task[TextConfigT, TextCorpus, BatchT, Tokenizer, PredictorT], Gen
         return run_tokenizer(run)
 
     def planned_vocab_size(self, config: TextConfigT) -> int:
-        if config.model.vocab_size:
-            return config.model.vocab_size
-        if config.data.tokenizer == "characters":
-            raise ConfigError("the number of characters is not known without the text: give --model.vocab_size N")
-        return config.data.vocab_size
+        return planned_vocab_size(config)
 
     def smaller_batch(self, config: TextConfigT, num_rows: int) -> str:
         return f"--data.batch_size {num_rows}"

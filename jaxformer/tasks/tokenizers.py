@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Literal
+from typing import Any, Literal
 
 from jaxformer.data.pipeline import prepare_tokenizer
 from jaxformer.data.sources import Parallel
 from jaxformer.data.text import Text
 from jaxformer.data.tokenizer import Tokenizer, load_tokenizer
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.multihost import processes, storage
 
 FILES = ("tokenizer.model", "tokenizer.json")
@@ -54,6 +54,17 @@ def make_run_tokenizer(
         prepare_tokenizer(text, cache, kind=kind, vocab_size=vocab_size).save(path)
     storage.shared(path)
     return load_tokenizer(path)
+
+
+def planned_vocab_size(config: Any, text: str = "text") -> int:
+    """Returns the number of tokens that follows from the settings of a task; `text` is what it reads.
+
+    Raises:
+      ConfigError: the tokens are characters, which only the data have.
+    """
+    if not config.model.vocab_size and config.data.tokenizer == "characters":
+        raise ConfigError(f"the number of characters is not known without the {text}: give --model.vocab_size N")
+    return config.model.vocab_size or config.data.vocab_size
 
 
 def table_size(vocab_size: int) -> int:

@@ -9,9 +9,9 @@ import pytest
 
 from jaxformer import models
 from jaxformer.config import changed
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import registry
-from jaxformer.tasks.base import Task, TaskConfig
+from jaxformer.tasks.base import Splits, Task, TaskConfig
 from jaxformer.tasks.language_model import TASK, LanguageModelingConfig
 from jaxformer.tasks.translation import TranslationConfig
 
@@ -113,6 +113,17 @@ def test_a_task_of_another_package_is_an_entry_point(monkeypatch):
     assert registry.get("parity") == "the task"
     with pytest.raises(ConfigError, match="unknown task 'party'; did you mean 'parity'"):
         registry.get("party")
+
+
+def test_splits():
+    """They are known by their hashes and given by their names; what is missing is said with the option that adds it."""
+    train, validation, test = (types.SimpleNamespace(fingerprint=text) for text in "abc")
+    assert Splits(train, validation, test).fingerprints == {"train": "a", "validation": "b"}
+    assert Splits(train, validation, test).part("test") is test
+    assert Splits(train, validation, None).part("validation") is validation
+    message = r"no test data: train with --data\.test PATH, or use --split validation"
+    with pytest.raises(DataError, match=message):
+        Splits(train, validation, None).part("test", source="PATH")
 
 
 def test_a_network_counts_its_parameters():

@@ -4,8 +4,8 @@ import pytest
 
 from jaxformer.data.text import Text
 from jaxformer.data.tokenizer import CharacterTokenizer
-from jaxformer.errors import DataError
-from jaxformer.tasks import tokenizers
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.tasks import registry, tokenizers
 
 
 def test_it_is_learned_once(tmp_path):
@@ -20,6 +20,16 @@ def test_it_is_learned_once(tmp_path):
 def test_a_run_without_a_tokenizer(tmp_path):
     with pytest.raises(DataError, match=r"has no tokenizer: neither tokenizer\.model nor tokenizer\.json"):
         tokenizers.run_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("task", ["language_model", "classification", "captioning"])
+def test_the_planned_number_of_tokens(task):
+    """That of the model, or of its subwords; the number of characters is known to the data alone."""
+    planned = lambda **changes: tokenizers.planned_vocab_size(registry.configure(task, **changes), "songs")
+    assert planned(model={"vocab_size": 80}, data={"tokenizer": "characters"}) == 80
+    assert planned(data={"tokenizer": "bpe", "vocab_size": 500}) == 500
+    with pytest.raises(ConfigError, match=r"not known without the songs: give --model\.vocab_size N"):
+        planned(data={"tokenizer": "characters"})
 
 
 @pytest.mark.parametrize(("vocab_size", "rows"), [(7, 8), (8, 16), (8000, 8008)])

@@ -27,28 +27,15 @@ from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Keep, Network, PlannedData, Say, Task, TaskConfig
+from jaxformer.tasks.base import Keep, Network, PlannedData, Say, Splits, Task, TaskConfig
 from jaxformer.tasks.captioning.config import CaptioningConfig, LossConfig
 from jaxformer.tasks.captioning.predictor import CaptionNet, ImageCaptioner
 from jaxformer.tasks.images import check_images, decode_images, image_shape, normalized
-from jaxformer.tasks.tokenizers import make_run_tokenizer, run_tokenizer
+from jaxformer.tasks.tokenizers import make_run_tokenizer, planned_vocab_size, run_tokenizer
 from jaxformer.training.progress import Count
 
+CaptionCorpus = Splits[LabeledImages]
 DeviceBatch = CaptionBatch[jax.Array]
-
-
-@dataclasses.dataclass(frozen=True)
-class CaptionCorpus:
-    """Images with captions for training, validation and perhaps a test."""
-
-    train: LabeledImages
-    validation: LabeledImages
-    test: LabeledImages | None
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """Hashes of training and validation."""
-        return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,11 +187,7 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
         return run_tokenizer(run)
 
     def planned_vocab_size(self, config: CaptioningConfig) -> int:
-        if config.model.vocab_size:
-            return config.model.vocab_size
-        if config.data.tokenizer == "characters":
-            raise ConfigError("the number of characters is not known without the captions: give --model.vocab_size N")
-        return config.data.vocab_size
+        return planned_vocab_size(config, "captions")
 
     def smaller_batch(self, config: CaptioningConfig, num_rows: int) -> str:
         return f"--data.batch_size {num_rows}"
@@ -252,9 +235,7 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
         say: Say,
         keep: Keep,
     ) -> dict[str, list[Score]]:
-        images = corpus.validation if split == "validation" else corpus.test
-        if images is None:
-            raise DataError("no test data: train with --data.test FILE, or use --split validation")
+        images = corpus.part(split)
         progress = Count(len(images), "images", say)
         best = [found[0] for found in predictor.candidates(decode_images(config, images), progress=progress)]
         references = captions_of(images)

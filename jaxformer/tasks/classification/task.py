@@ -203,11 +203,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
         num_classes = config.model.num_classes or len(config.data.class_names)
         if not num_classes:
             raise ConfigError("the number of classes is not known without the data: give --model.num_classes N")
-        if config.model.vocab_size:
-            return config.model.vocab_size, num_classes
-        if config.data.tokenizer == "characters":
-            raise ConfigError("the number of characters is not known without the text: give --model.vocab_size N")
-        return config.data.vocab_size, num_classes
+        return tokenizers.planned_vocab_size(config), num_classes
 
     def network(
         self,
@@ -259,9 +255,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
         say: Say,
         keep: Keep,
     ) -> dict[str, list[Score]]:
-        examples = corpus.validation if split == "validation" else corpus.test
-        if examples is None:
-            raise DataError("no test data: train with --data.test FILE, or use --split validation")
+        examples = corpus.part(split)
         labels = corpus.indices(examples)
         probabilities = predictor.probabilities(examples.texts, progress=Count(len(examples), "texts", say))
         guesses = probabilities.argmax(1)

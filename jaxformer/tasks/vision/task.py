@@ -203,9 +203,7 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
         say: Say,
         keep: Keep,
     ) -> dict[str, list[Score]]:
-        images = corpus.validation if split == "validation" else corpus.test
-        if images is None:
-            raise DataError("no test data: train with --data.test PATH, or use --split validation")
+        images = corpus.part(split, source="PATH")
         labels = corpus.indices(images)
         decoded = decode_images(config, images)
         probabilities = predictor.probabilities(decoded, progress=Count(len(images), "images", say))
