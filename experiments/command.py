@@ -1,22 +1,29 @@
-"""The arguments that all experiments take, their exit codes, and the facts that they report."""
+"""The arguments that all experiments take, their exit codes, and the trainings that have records."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 import jaxformer
-from jaxformer.errors import JaxformerError
+from jaxformer.config import changed, fingerprint
+from jaxformer.errors import ConfigError, JaxformerError
+from jaxformer.files import write_text
 from jaxformer.hardware import processor_name
+from jaxformer.tasks.config import TaskConfig
+
+SAVING = 20.0
+"""Seconds before the end of a call at which a training stops."""
 
 
 class Stopped(JaxformerError):
@@ -53,6 +60,42 @@ def exit_code(run: Callable[[argparse.Namespace], None], options: argparse.Names
         print("stopped; the same command goes on from here", file=sys.stderr)
         return 130
     return 0
+
+
+def end_of_call(minutes: float) -> float:
+    """Returns the time on the monotonic clock at which a call ends after these minutes; never for 0."""
+    return time.monotonic() + 60 * minutes if minutes else float("inf")
+
+
+def train(config: TaskConfig, run: pathlib.Path, end: float, *, hooks: Sequence[Any] = ()) -> None:
+    """Trains a run, or resumes it, until the call ends.
+
+    Raises:
+      Stopped: the training did not reach its end.
+    """
+    left = end - time.monotonic() - SAVING
+    if left < SAVING:
+        raise Stopped(f"the time is up before {run.name}; the same command goes on from there")
+    minutes = left / 60 if left < float("inf") else 0.0
+    result = jaxformer.train(changed(config, {"train": {"minutes": minutes}}), run, hooks=hooks)
+    if result.reason != "done":
+        step = int(result.state.step)
+        raise Stopped(f"{run.name} was stopped ({result.reason}) at step {step:,}; the same command goes on from there")
+
+
+def record(path: pathlib.Path, config: TaskConfig, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the record in a file; if it is missing, `make` computes it.
+
+    Raises:
+      ConfigError: the record is of other settings than `config`.
+    """
+    settings = fingerprint(config)
+    if not path.exists():
+        write_text(path, json.dumps({"settings": settings, **make()}, indent=1, ensure_ascii=False) + "\n")
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if found["settings"] != settings:
+        raise ConfigError(f"{path} must be a result of these settings, got others; choose another --out")
+    return found
 
 
 def facts() -> dict[str, Any]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import pathlib
 import sys
 import time
@@ -28,7 +27,6 @@ from experiments.captioning.boxes import Box, boxes
 from experiments.captioning.corpus import FOLDER, MODELS, configuration, divide, pictures
 from experiments.captioning.measures import best_constant, entropies, grounding, movement, nearest
 from experiments.captioning.report import report
-from jaxformer.config import changed, fingerprint
 from jaxformer.data.captions import captions_of
 from jaxformer.data.image_batches import decode_all
 from jaxformer.data.images import LabeledImages
@@ -38,8 +36,6 @@ from jaxformer.files import write_text
 from jaxformer.inspection import plots
 from jaxformer.tasks.captioning import TASK, CaptioningConfig, ImageCaptioner
 
-SAVING = 15.0
-"""Seconds before the end of a call at which a training stops."""
 DRAWN = 6
 """Test pictures whose attention is drawn."""
 
@@ -59,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
       ConfigError: the data are not named, or `--out` has records of other settings.
       Stopped: the time was up.
     """
-    stop = time.monotonic() + 60 * args.minutes if args.minutes else float("inf")
+    end = command.end_of_call(args.minutes)
     if args.data_dir is None and not args.smoke:
         raise ConfigError(f"--data-dir must name the folder of {FOLDER}")
     folder = args.out / "data" if args.smoke else args.data_dir / FOLDER
@@ -74,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
             config = configuration(model, images, (args.out / "parts").resolve(), changes)
             if not found:
                 found |= baselines(config)
-            found[model] = record(config, model, args.out, stop)
+            found[model] = record(config, model, args.out, end)
     finally:
         text = report(found)
         write_text(args.out / "report.md", text)
@@ -111,27 +107,22 @@ def scored(captions: Sequence[str], images: LabeledImages, own: Sequence[Sequenc
     return figures | {"bleu": bleu(captions, captions_of(images)).value, "different": len(set(captions))}
 
 
-def record(config: CaptioningConfig, model: str, out: pathlib.Path, stop: float) -> Mapping[str, Any]:
+def record(config: CaptioningConfig, model: str, out: pathlib.Path, end: float) -> Mapping[str, Any]:
     """Returns the record of a captioner, which is trained and measured if it has none.
 
     Raises:
       ConfigError: the record is of other settings.
       Stopped: the time was up.
     """
-    path, settings = out / "records" / f"{model}.json", fingerprint(config)
-    if not path.exists():
-        began, left = time.monotonic(), stop - time.monotonic() - SAVING
+
+    def make() -> Mapping[str, Any]:
+        began = time.monotonic()
         print(f"\n{model}", flush=True)
-        minutes = {} if left == float("inf") else {"train": {"minutes": left / 60}}
-        if left <= SAVING or jaxformer.train(changed(config, minutes), out / model).reason != "done":
-            raise command.Stopped(f"the time is up before the end of {model}; the same command goes on from there")
+        command.train(config, out / model, end)
         seconds = time.monotonic() - began
-        figures = {"settings": settings, **measure(config, model, out), **command.facts(), "seconds": seconds}
-        write_text(path, json.dumps(figures, indent=1) + "\n")
-    found = json.loads(path.read_text())
-    if found["settings"] != settings:
-        raise ConfigError(f"{path} must be a result of these settings, got others; choose another --out")
-    return found
+        return {**measure(config, model, out), **command.facts(), "seconds": seconds}
+
+    return command.record(out / "records" / f"{model}.json", config, make)
 
 
 def measure(config: CaptioningConfig, model: str, out: pathlib.Path) -> dict[str, Any]:

@@ -28,17 +28,15 @@ from experiments import command
 from experiments.classification import smoke
 from experiments.classification.corpora import BAG, FILES, Cell, cells, configuration
 from experiments.classification.report import report
-from jaxformer.config import changed, fingerprint
+from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.evaluation.classification import accuracy, matthews
-from jaxformer.files import write_text
+from jaxformer.files import remove_folder, write_text
 from jaxformer.tasks.classification import TASK, ClassificationConfig
 from jaxformer.tasks.tokenizers import FILES as TOKENIZERS
 
 EPOCHS = {"scratch": 8, "average": 8, "head": 6, "lora": 6}
 """Passes over the training data, where it is not 3."""
-SAVING = 15.0
-"""Seconds before the end of a call at which a training stops."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -59,31 +57,22 @@ def run(args: argparse.Namespace) -> None:
       ConfigError: a folder is missing, or `--out` has records of other settings.
       Stopped: the time was up.
     """
-    began, changes = time.monotonic(), {}
+    end, changes = command.end_of_call(args.minutes), {}
     if args.smoke:
         args.data_dir, args.pretrained, args.corpora, args.seeds = *smoke.prepare(args.out), ["sst2"], 1
         changes = smoke.CHANGES
     if args.data_dir is None or args.pretrained is None:
         raise ConfigError("--data-dir and --pretrained must name the corpora and a run of masked_language_model")
     todo = [cell for cell in cells(args.corpora, args.seeds) if not args.ways or cell.way in args.ways]
-    stopped = ""
-    for number, cell in enumerate(todo, 1):
-        left = args.minutes * 60 - (time.monotonic() - began) if args.minutes else 0.0
-        if args.minutes and left < 2 * SAVING:
-            stopped = cell.name
-            break
-        print(f"\ncell {number} of {len(todo)}: {cell.name}", flush=True)
-        if not done(cell, args.out, args.data_dir, args.pretrained, changes, max(0.0, left - SAVING)):
-            stopped = cell.name
-            break
-    records = [
-        (cell, json.loads(record_of(cell, args.out).read_text())) for cell in todo if record_of(cell, args.out).exists()
-    ]
-    text = report(records)
-    write_text(args.out / "report.md", text)
-    print(text)
-    if stopped:
-        raise command.Stopped(f"the time is up before the end of {stopped}; the same command goes on from there")
+    try:
+        for number, cell in enumerate(todo, 1):
+            print(f"\ncell {number} of {len(todo)}: {cell.name}", flush=True)
+            do(cell, args.out, args.data_dir, args.pretrained, changes, end)
+    finally:
+        paths = [(cell, record_of(cell, args.out)) for cell in todo]
+        text = report([(cell, json.loads(path.read_text(encoding="utf-8"))) for cell, path in paths if path.exists()])
+        write_text(args.out / "report.md", text)
+        print(text)
 
 
 def record_of(cell: Cell, out: pathlib.Path) -> pathlib.Path:
@@ -91,47 +80,43 @@ def record_of(cell: Cell, out: pathlib.Path) -> pathlib.Path:
     return out / "records" / f"{cell.name}.json"
 
 
-def done(
+def do(
     cell: Cell,
     out: pathlib.Path,
     directory: pathlib.Path,
     pretrained: pathlib.Path,
     changes: Mapping[str, Any],
-    seconds: float,
-) -> bool:
-    """Trains and scores a cell that has no record; returns False if the time was up.
+    end: float,
+) -> None:
+    """Trains and scores a cell that has no record.
 
     Raises:
       ConfigError: the record is of other settings.
+      Stopped: the time was up.
     """
     way = dataclasses.replace(cell, way="average") if cell.way == BAG else cell
     config = configuration(way, str(directory.resolve()), str(pretrained.resolve()), changes)
-    path, began = record_of(cell, out), time.monotonic()
+    path, run = record_of(cell, out), out / cell.name
     if cell.way == BAG:
         if importlib.util.find_spec("sklearn") is None:
             print("scikit-learn is not installed, so there is no bag of words")
         elif not path.exists():
             write_text(path, json.dumps(bag_of_words(config)) + "\n")
-        return True
+        return
     steps = EPOCHS.get(cell.way, 3) * steps_per_epoch(config, pretrained) if not changes else config.train.steps
     warmup = min(config.optimizer.warmup_steps, max(1, steps // 10))
     train = {"steps": steps, "validate_every": max(1, steps // 4), "checkpoint_every": max(1, steps // 4)}
     config = changed(config, {"train": train | {"tensorboard": False}, "optimizer": {"warmup_steps": warmup}})
-    settings = fingerprint(config)
-    if path.exists():
-        if json.loads(path.read_text())["settings"] != settings:
-            raise ConfigError(f"{path} must be a result of these settings, got others; choose another --out")
-        return True
-    result = jaxformer.train(changed(config, {"train": {"minutes": seconds / 60}}), out / cell.name)
-    if result.reason != "done":
-        return False
-    rows: list[Mapping[str, Any]] = []
-    scores = jaxformer.evaluate(out / cell.name, split="test", keep=lambda name, found: rows.extend(found))
-    figures = {score.name: score.value for score in scores["test"]}
-    record = {"settings": settings, **figures, "rows": rows, "steps": steps, "seconds": time.monotonic() - began}
-    write_text(path, json.dumps(record) + "\n")
-    shutil.rmtree(out / cell.name / "checkpoints")  # some hundred runs; the record has everything that is reported
-    return True
+
+    def make() -> Mapping[str, Any]:
+        began, rows = time.monotonic(), list[Mapping[str, Any]]()
+        command.train(config, run, end)
+        scores = jaxformer.evaluate(run, split="test", keep=lambda name, found: rows.extend(found))
+        figures = {score.name: score.value for score in scores["test"]}
+        return {**figures, "rows": rows, "steps": steps, "seconds": time.monotonic() - began}
+
+    command.record(path, config, make)
+    remove_folder(run / "checkpoints")  # some hundred runs; the record has everything that is reported
 
 
 def steps_per_epoch(config: ClassificationConfig, pretrained: pathlib.Path) -> int:

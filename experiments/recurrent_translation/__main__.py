@@ -15,20 +15,15 @@ import dataclasses
 import json
 import pathlib
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments import command
 from experiments.recurrent_translation import joining, measures, training_cell
 from experiments.recurrent_translation.grid import FULL, SMALL, SMOKE, Cell, Scale, cells, configuration, data_of
 from experiments.recurrent_translation.report import report
-from jaxformer.config import fingerprint
 from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
-
-SAVING = 20.0
-"""The seconds before the end of a call at which a training stops."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,37 +55,26 @@ def run(args: argparse.Namespace) -> None:
         sizes["multi30k"] = joining.write_multi30k(directory, files / "multi30k", number=number)
     sizes["grammar"] = joining.write_grammar(files / "grammar", train=scale.train_pairs, number=number)
     initial = _initial_gradients(out / "gradients.json", scale)
-    deadline = time.monotonic() + args.minutes * 60 if args.minutes else float("inf")
-    todo = cells(scale, seeds=args.seeds)
+    todo, end = cells(scale, seeds=args.seeds), command.end_of_call(args.minutes)
     try:
         for number, cell in enumerate(todo, 1):
             if not args.report:
-                _do(cell, f"{number} of {len(todo)}", out, directory, scale, deadline)
+                _do(cell, f"{number} of {len(todo)}", out, directory, scale, end)
     finally:
         text = report(_records(out, todo), out, sizes, initial, scale)
         write_text(out / "report.md", text + "\n")
         print(text, flush=True)
 
 
-def _do(
-    cell: Cell, place: str, out: pathlib.Path, directory: pathlib.Path | None, scale: Scale, deadline: float
-) -> None:
+def _do(cell: Cell, place: str, out: pathlib.Path, directory: pathlib.Path | None, scale: Scale, end: float) -> None:
     """Trains and measures a cell that has no record."""
-    path = out / "records" / f"{cell.name}.json"
     config = configuration(cell, scale, data=data_of(cell.corpus, directory=directory, files=out / "joined"))
-    settings = fingerprint(config)
-    if path.exists():
-        if json.loads(path.read_text(encoding="utf-8"))["settings"] != settings:
-            raise ConfigError(f"{path} must be a result of these settings, got others; choose another --out")
-        return
-    left = deadline - time.monotonic()
-    if left < 2 * SAVING:
-        raise command.Stopped(f"the time is up before {cell.name}, cell {place}")
-    print(f"\ncell {place}: {cell.name}", flush=True)
-    if left < float("inf"):
-        config = dataclasses.replace(config, train=dataclasses.replace(config.train, minutes=(left - SAVING) / 60))
-    record = training_cell.run_cell(cell, config, out, scale)
-    write_text(path, json.dumps({**record, "settings": settings}, indent=1, ensure_ascii=False) + "\n")
+
+    def make() -> Mapping[str, Any]:
+        print(f"\ncell {place}: {cell.name}", flush=True)
+        return training_cell.run_cell(cell, config, out, scale, end)
+
+    command.record(out / "records" / f"{cell.name}.json", config, make)
 
 
 def _records(out: pathlib.Path, todo: Sequence[Cell]) -> dict[str, Any]:

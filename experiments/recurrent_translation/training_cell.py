@@ -23,17 +23,15 @@ DOCUMENTS = {"tatoeba": ("I am a student.",), "tatoeba fr-en": ("Je suis étudia
 """Sentences whose translations and maps are shown, beside those of `demo.EXAMPLES`."""
 
 
-def run_cell(cell: Cell, config: TranslationConfig, out: pathlib.Path, scale: Scale) -> dict[str, Any]:
-    """Trains a cell, or resumes it, and returns its record.
+def run_cell(cell: Cell, config: TranslationConfig, out: pathlib.Path, scale: Scale, end: float) -> dict[str, Any]:
+    """Trains a cell until the call ends, or resumes it, and returns its record.
 
     Raises:
-      Stopped: the training was stopped before its last step.
+      Stopped: the training did not reach its end.
     """
     run = out / "runs" / cell.name
     clock = StepClock(out / "clocks" / f"{cell.name}.json")
-    result = jaxformer.train(config, run, hooks=[clock])
-    if result.reason != "done":
-        raise command.Stopped(f"{cell.name} was stopped ({result.reason}) at step {int(result.state.step):,}")
+    command.train(config, run, end, hooks=[clock])
     log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     curve = [(entry["step"], entry["validation_loss"]) for entry in log if "validation_loss" in entry]
     starts = json.loads((run / "time.json").read_text())

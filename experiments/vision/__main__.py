@@ -11,9 +11,7 @@ is not repeated, and --minutes ends the call in time. The smoke version needs no
 from __future__ import annotations
 
 import argparse
-import json
 import pathlib
-import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -26,16 +24,13 @@ from experiments import command
 from experiments.vision import cells, smoke
 from experiments.vision.cells import CORPORA, MODELS, SHIFTS, Cell, configuration, divide_digits, shifted
 from experiments.vision.report import draw, report
-from jaxformer.config import changed, fingerprint
 from jaxformer.data.image_batches import decode_all
 from jaxformer.errors import ConfigError
-from jaxformer.files import write_text
+from jaxformer.files import remove_folder, write_text
 from jaxformer.inspection import plots
 from jaxformer.tasks.classes import scores
 from jaxformer.tasks.vision import TASK, ImageClassifier, VisionConfig
 
-SAVING = 15.0
-"""Seconds before the end of a call at which a training stops."""
 DRAWN = 6
 """Test images whose attention is drawn."""
 
@@ -74,7 +69,7 @@ class Study:
 
     def __init__(self, args: argparse.Namespace):
         self.out, self.smoke, self.seeds = args.out, args.smoke, 1 if args.smoke else args.seeds
-        self.stop = time.monotonic() + 60 * args.minutes if args.minutes else float("inf")
+        self.end = command.end_of_call(args.minutes)
         self.found: dict[Cell, Mapping[str, Any]] = {}
         self.chosen: set[Cell] = set()
         if self.smoke:
@@ -105,27 +100,20 @@ class Study:
           ConfigError: the record is of other settings.
           Stopped: the time was up.
         """
-        path = self.out / "records" / f"{cell.name}.json"
         directory = str(pathlib.Path(self.directories[cell.corpus]).resolve())
         config = configuration(cell, directory, smoke.changes(cell.model) if self.smoke else {})
-        settings = fingerprint(config)
-        if not path.exists():
-            began, left = time.monotonic(), self.stop - time.monotonic() - SAVING
+
+        def make() -> Mapping[str, Any]:
+            began = time.monotonic()
             print(f"\n{cell.name}", flush=True)
-            minutes = {} if left == float("inf") else {"train": {"minutes": left / 60}}
-            if left <= SAVING or jaxformer.train(changed(config, minutes), self.out / cell.name).reason != "done":
-                raise command.Stopped(
-                    f"the time is up before the end of {cell.name}; the same command goes on from there"
-                )
-            record = {"settings": settings, **measure(config, self.out / cell.name), **command.facts()}
+            command.train(config, self.out / cell.name, self.end)
+            figures = measure(config, self.out / cell.name)
             picture(config, self.out, cell)
-            write_text(path, json.dumps(record | {"seconds": time.monotonic() - began}) + "\n")
-            shutil.rmtree(self.out / cell.name / "checkpoints")  # the record has everything that is reported
-        record = json.loads(path.read_text())
-        if record["settings"] != settings:
-            raise ConfigError(f"{path} must be a result of these settings, got others; choose another --out")
-        self.found[cell] = record
-        return record
+            return {**figures, **command.facts(), "seconds": time.monotonic() - began}
+
+        self.found[cell] = command.record(self.out / "records" / f"{cell.name}.json", config, make)
+        remove_folder(self.out / cell.name / "checkpoints")  # the record has everything that is reported
+        return self.found[cell]
 
     def report(self) -> None:
         """Writes the tables and the picture of the cells that have records."""

@@ -147,7 +147,7 @@ def test_a_training_that_stops_early_ends_the_call(tmp_path, monkeypatch):
     monkeypatch.setattr(training_cell.jaxformer, "train", lambda *args, **options: stopped)
     cell = grid.Cell("grammar", "fixed")
     with pytest.raises(Stopped, match=r"grammar-fixed-rate-0.003-seed-0 was stopped \(minutes\) at step 7"):
-        training_cell.run_cell(cell, grid.configuration(cell, grid.SMOKE, data={}), tmp_path, grid.SMOKE)
+        training_cell.run_cell(cell, grid.configuration(cell, grid.SMOKE, data={}), tmp_path, grid.SMOKE, float("inf"))
 
 
 def test_a_table_is_markdown():

@@ -1,0 +1,66 @@
+"""Experiments train each cell once, keep its record, and end in time."""
+
+import time
+import types
+
+import pytest
+
+from experiments import command
+from jaxformer.config import changed
+from jaxformer.errors import ConfigError
+from jaxformer.tasks.config import TaskConfig
+
+
+def test_a_record_is_made_once_and_belongs_to_its_settings(tmp_path):
+    path, calls = tmp_path / "records" / "a.json", []
+    make = lambda: calls.append(1) or {"figure": 2.5, "said": "é"}
+    first = command.record(path, TaskConfig(), make)
+    assert first["figure"] == 2.5
+    assert command.record(path, TaskConfig(mesh="data=8"), make) == first  # the mesh changes no result
+    with pytest.raises(ConfigError, match=r"a\.json must be a result of these settings, got others; choose another"):
+        command.record(path, TaskConfig(seed=1), make)
+    assert len(calls) == 1
+
+
+def test_a_record_that_cannot_be_made_is_none(tmp_path):
+    def make():
+        raise command.Stopped("the time is up")
+
+    with pytest.raises(command.Stopped):
+        command.record(tmp_path / "a.json", TaskConfig(), make)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """The configurations and hooks of trainings, which end as the list says next."""
+    calls, reasons = [], ["done"]
+
+    def train(config, run, *, hooks):
+        calls.append((config, run, hooks))
+        return types.SimpleNamespace(reason=reasons.pop(), state=types.SimpleNamespace(step=1007))
+
+    monkeypatch.setattr(command.jaxformer, "train", train)
+    return calls, reasons
+
+
+def test_a_training_gets_the_time_that_is_left(tmp_path, trained):
+    """Less the time to save it; none that is not limited."""
+    calls, reasons = trained
+    reasons += ["done"]
+    command.train(TaskConfig(), tmp_path, command.end_of_call(0), hooks=["hook"])
+    assert calls[0] == (TaskConfig(), tmp_path, ["hook"])
+    command.train(TaskConfig(), tmp_path, command.end_of_call(5))
+    minutes = calls[1][0].train.minutes
+    assert 4 < minutes < 5 - command.SAVING / 60
+    assert calls[1][0] == changed(TaskConfig(), {"train": {"minutes": minutes}})
+
+
+def test_a_training_that_stops_early_ends_the_call(tmp_path, trained):
+    calls, reasons = trained
+    reasons += ["minutes"]
+    with pytest.raises(command.Stopped, match=r"^cell was stopped \(minutes\) at step 1,007; the same command goes on"):
+        command.train(TaskConfig(), tmp_path / "cell", float("inf"))
+    with pytest.raises(command.Stopped, match=r"^the time is up before cell; the same command goes on"):
+        command.train(TaskConfig(), tmp_path / "cell", time.monotonic() + 1.9 * command.SAVING)
+    assert len(calls) == 1
