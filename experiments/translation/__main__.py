@@ -27,7 +27,7 @@ from experiments.classification.report import interval
 from experiments.translation import multi30k
 from jaxformer import demo
 from jaxformer.cli.arguments import override
-from jaxformer.config import changed, fingerprint
+from jaxformer.config import changed
 from jaxformer.data import fetch
 from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
       DataError: the corpus cannot be fetched.
       Stopped: the time was up.
     """
-    began = time.monotonic()
+    end = command.end_of_call(args.minutes)
     config = override(CONFIGS[args.config](), [f"--{setting}" for setting in args.set])
     if args.smoke:
         config, args.data_dir = changed(config, SMOKE), args.out / "data"
@@ -71,48 +71,40 @@ def run(args: argparse.Namespace) -> None:
     elif not (args.data_dir / "multi30k").is_dir():
         fetch.fetch("multi30k", args.data_dir, say=print)
     config = changed(config, {"data": {"directory": str(args.data_dir.resolve())}})
-    records, stopped = [], False
-    for seed in range(args.seeds):
-        left = args.minutes * 60 - (time.monotonic() - began) if args.minutes else 0.0
-        if args.minutes and left <= 0:
-            stopped = True
-            break
-        train = {"minutes": left / 60}
-        record = reproduced(changed(config, {"seed": seed}), args.out, args.average, train)
-        if record is None:
-            stopped = True
-            break
-        records.append(record)
-    if records:
-        text = report(config.name, records)
-        write_text(args.out / "report.md", text)
-        print(text)
-    if stopped:
-        raise command.Stopped("the time is up; the same command goes on from there")
+    records = []
+    try:
+        for seed in range(args.seeds):
+            records.append(reproduced(changed(config, {"seed": seed}), args.out, args.average, end))
+    finally:
+        if records:
+            text = report(config.name, records)
+            write_text(args.out / "report.md", text)
+            print(text)
 
 
-def reproduced(
-    config: TranslationConfig, out: pathlib.Path, last: int, train: Mapping[str, Any]
-) -> dict[str, Any] | None:
-    """Returns the record of a seed, made if it is missing; None if the time was up.
-
-    Args:
-      train: settings of this call alone.
+def reproduced(config: TranslationConfig, out: pathlib.Path, last: int, end: float) -> dict[str, Any]:
+    """Returns the record of a seed, made if it is missing.
 
     Raises:
       ConfigError: the record is of other settings.
+      Stopped: the time was up.
     """
     folder, path = out / f"seed-{config.seed}", out / "records" / f"seed-{config.seed}.json"
-    settings = fingerprint(config)
-    if path.exists():
-        record = json.loads(path.read_text())
-        if (record["settings"], record["last"]) != (settings, last):
-            raise ConfigError(f"{path} must be a result of these settings, got others; choose another --out")
-        return record
-    if jaxformer.train(changed(config, {"train": train}), folder).reason != "done":
-        return None
+
+    def make() -> Mapping[str, Any]:
+        command.train(config, folder, end)
+        return {"last": last, **averaged(folder, last), "facts": command.facts()}
+
+    found = command.record(path, config, make)
+    if found["last"] != last:
+        raise ConfigError(f"{path} is an average of {found['last']} checkpoints, not of {last}; choose another --out")
+    return found
+
+
+def averaged(folder: pathlib.Path, last: int) -> dict[str, Any]:
+    """Returns the checkpoints of a run's average, its scores, and the seconds of each part of the work."""
     began = time.monotonic()
-    averaged = jaxformer.average(folder, last=last)
+    steps = jaxformer.average(folder, last=last)
     calls = json.loads((folder / "time.json").read_text())
     parts: dict[str, float] = {}
     for call in calls:
@@ -128,9 +120,7 @@ def reproduced(
         ]
         for split in ("validation", "test")
     }
-    record = {"settings": settings, "last": last, "averaged": averaged, "seconds": parts, "scores": scores}
-    write_text(path, json.dumps(record | {"facts": command.facts()}, indent=1) + "\n")
-    return json.loads(path.read_text())
+    return {"averaged": steps, "seconds": parts, "scores": scores}
 
 
 def report(name: str, records: Sequence[Mapping[str, Any]]) -> str:

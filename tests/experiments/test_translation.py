@@ -5,6 +5,8 @@ import json
 import pytest
 
 from experiments.translation import __main__ as command
+from experiments.translation import multi30k
+from jaxformer.errors import ConfigError
 
 
 def record(bleu, seconds=90.0):
@@ -32,6 +34,13 @@ def test_the_report_has_means_and_the_time():
 def test_unknown_settings_are_refused(tmp_path, capsys):
     assert command.main(["--out", str(tmp_path), "--set", "train.stepz=5"]) == 2
     assert "train.stepz" in capsys.readouterr().err
+
+
+def test_an_average_of_other_checkpoints_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(command.command, "record", lambda path, config, make: {"last": 10})
+    assert command.reproduced(multi30k.en_de(), tmp_path, 10, 0.0) == {"last": 10}
+    with pytest.raises(ConfigError, match=r"seed-0\.json is an average of 10 checkpoints, not of 5; choose another"):
+        command.reproduced(multi30k.en_de(), tmp_path, 5, 0.0)
 
 
 @pytest.mark.full
