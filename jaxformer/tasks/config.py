@@ -29,15 +29,16 @@ class TuneConfig:
     @property
     def frozen_patterns(self) -> tuple[str, ...]:
         """The patterns of `frozen`."""
-        return _words(self.frozen)
+        return words(self.frozen)
 
     @property
     def target_patterns(self) -> tuple[str, ...]:
         """The patterns of `targets`."""
-        return _words(self.targets)
+        return words(self.targets)
 
 
-def _words(text: str) -> tuple[str, ...]:
+def words(text: str) -> tuple[str, ...]:
+    """Returns the words that commas separate in a setting."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
@@ -86,7 +87,7 @@ class GenerationConfig:
     @property
     def forbidden_phrases(self) -> tuple[str, ...]:
         """The words and phrases of `forbid`."""
-        return _words(self.forbid)
+        return words(self.forbid)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

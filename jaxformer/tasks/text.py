@@ -11,6 +11,7 @@ from jaxformer.data.text import Text, read_text
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks.base import BatchT, PredictorT, Task
+from jaxformer.tasks.config import words
 from jaxformer.tasks.tokenizers import planned_vocab_size, run_tokenizer
 
 TextConfigT = TypeVar("TextConfigT", bound=Any)
@@ -47,7 +48,7 @@ class TextTask(Task[TextConfigT, TextCorpus, BatchT, Tokenizer, PredictorT], Gen
         if not data.text:
             raise DataError("no text: give --data.text FILE")
         texts = [
-            read_text(*(locate(name, data.directory) for name in map(str.strip, names.split(",")) if name))
+            read_text(*(locate(name, data.directory) for name in words(names)))
             for names in (data.text, data.validation)
             if names
         ]

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from jaxformer.tasks import registry
-from jaxformer.tasks.config import TaskConfig
+from jaxformer.tasks.config import TaskConfig, words
 
 
 @pytest.mark.parametrize("name", registry.TASKS)
@@ -20,6 +20,11 @@ def test_settings_of_a_translation_are_resolved_without_its_libraries():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     heavy = {"grain", "sentencepiece", "sacrebleu", "sacremoses", "matplotlib", "tyro", "tensorboardX"}
     assert heavy & set(done.stdout.split()) == set()
+
+
+def test_words_in_a_setting():
+    assert words(" a, b ,,c d") == ("a", "b", "c d")
+    assert words(" ") == ()
 
 
 OF_TEXT = [name for name in registry.TASKS if hasattr(registry.get(name).config().data, "tokenizer")]

@@ -10,7 +10,7 @@ from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.config import ClassifierConfig
-from jaxformer.tasks.config import TaskConfig
+from jaxformer.tasks.config import TaskConfig, words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ class DataConfig:
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names in `classes`."""
-        return tuple(name.strip() for name in self.classes.split(",") if name.strip())
+        return words(self.classes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

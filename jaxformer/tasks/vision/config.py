@@ -9,7 +9,7 @@ from jaxformer.config import PLACE, at_least
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.vision_config import ResidualNetworkConfig, VisionTransformerConfig
-from jaxformer.tasks.config import TaskConfig
+from jaxformer.tasks.config import TaskConfig, words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ class DataConfig:
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names in `classes`."""
-        return tuple(name.strip() for name in self.classes.split(",") if name.strip())
+        return words(self.classes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
