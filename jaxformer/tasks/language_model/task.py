@@ -5,17 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxformer import functional, models
 from jaxformer.caches import data_cache
-from jaxformer.data.batch import Rows
-from jaxformer.data.pipeline import batches
 from jaxformer.data.text import Text, split_text
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, prepare_text
@@ -25,7 +22,7 @@ from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Data, Keep, Network, Say
+from jaxformer.tasks.base import Keep, Network, PlannedData, Say
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.language_model.generator import TextGenerator
 from jaxformer.tasks.text import TextCorpus, TextTask
@@ -36,7 +33,7 @@ DeviceBatch = TextBatch[jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class TextData(Data[Tokenizer]):
+class TextData(PlannedData[Tokenizer]):
     """Windows of the tokenized texts."""
 
     corpus: TextCorpus
@@ -56,12 +53,6 @@ class TextData(Data[Tokenizer]):
     @property
     def lengths(self) -> Sequence[int]:
         return (self.train.length,)
-
-    def batches(self, start: int, rows: Rows) -> Iterator[TextBatch[np.ndarray]]:
-        return batches(functools.partial(self.train.batch, rows=rows), start=start)
-
-    def validation_batches(self, rows: Rows) -> Iterator[TextBatch[np.ndarray]]:
-        return batches(functools.partial(self.validation.batch, rows=rows), stop=self.validation.steps_per_epoch)
 
 
 @dataclasses.dataclass(frozen=True)
