@@ -18,7 +18,7 @@ HOME = {
     "grain": "data/pipeline.py",
     "PIL": "data/images.py",
     "sacrebleu": "evaluation/scores.py",
-    "sacremoses": "evaluation/scores.py",
+    "sacremoses": "data/moses.py",
     "matplotlib": "inspection/plots.py",
     "orbax": "training/checkpoint.py",
     "tensorboardX": "training/logging.py",

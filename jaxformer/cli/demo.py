@@ -55,10 +55,10 @@ def _show(run: pathlib.Path) -> int:
     assert isinstance(config, TranslationConfig)
     assert isinstance(translator, Translator)
     print("\nBLEU on the built-in corpus          this model   word-for-word dictionary")
-    signature = ""
+    signature, lowercase = "", translator.tokenizer.normalizer.lowercase
     for name, part in TASK.read(config).tests.items():
-        score = bleu(translator.translate(part.source), part.target)
-        dictionary = bleu([demo.dictionary_baseline(text) for text in part.source], part.target)
+        score = bleu(translator.translate(part.source), part.target, lowercase=lowercase)
+        dictionary = bleu([demo.dictionary_baseline(text) for text in part.source], part.target, lowercase=lowercase)
         signature = score.signature
         print(f"  {name} ({len(part):,}){'':{28 - len(name)}}{score.value:8.2f}   {dictionary.value:8.2f}")
     print(f"  signature: {signature}\n")

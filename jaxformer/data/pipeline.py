@@ -13,13 +13,16 @@ from typing import Generic, Literal, TypeVar
 import grain
 import numpy as np
 
+from jaxformer.data import moses
 from jaxformer.data.batch import Batch, Rows
 from jaxformer.data.batch_plan import BatchPlan
+from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.sources import Parallel
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.text import Text
 from jaxformer.data.token_cache import Ragged, cached_sequences
 from jaxformer.data.tokenizer import CharacterTokenizer, SubwordTokenizer, Tokenizer, load_tokenizer
+from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -55,6 +58,7 @@ def prepare_tokenizer(
     *,
     kind: Literal["unigram", "bpe", "characters"],
     vocab_size: int = 0,
+    normalizer: TextNormalizer | None = None,
 ) -> Tokenizer:
     """Trains a tokenizer on all lines of a text, or reads it from `cache` if an earlier call saved it.
 
@@ -62,20 +66,25 @@ def prepare_tokenizer(
 
     Args:
       vocab_size: token ids of a subword tokenizer; a vocabulary of characters has as many as the text has.
+      normalizer: the form of sentence pairs of which a subword tokenizer is trained, and in which it puts other text.
 
     Raises:
       ConfigError: the text cannot fill the vocabulary.
     """
     if kind == "characters":
         return CharacterTokenizer.train(text.lines())  # training is as fast as reading
+    normalizer = normalizer or TextNormalizer()
     version = importlib.metadata.version("sentencepiece")
+    if normalizer != TextNormalizer():
+        version += f"-{short_digest([repr(normalizer), moses.VERSION])}"
     path = pathlib.Path(cache) / f"{text.fingerprint}-{kind}-{vocab_size}-{version}.model" if cache else None
     if path and os.path.lexists(path):
         try:
             return load_tokenizer(path)
         except ValueError as error:
             logger.warning("%s; training it again", error)
-    tokenizer = SubwordTokenizer.train(text.lines(), vocab_size=vocab_size, kind=kind)
+    lines = normalizer.lines(text) if isinstance(text, Parallel) else text.lines()
+    tokenizer = SubwordTokenizer.train(lines, vocab_size=vocab_size, kind=kind, normalizer=normalizer)
     if path:
         try:
             tokenizer.save(path)
@@ -105,11 +114,12 @@ def prepare(
         raise ConfigError(f"num_segmentations must be 1 for characters, got {num_segmentations}")
 
     def make(name: str) -> list[np.ndarray]:
-        side, variant = name.split("-")
-        sentences = corpus.source if side == "source" else corpus.target
+        variant = name.partition("-")[2]
+        side, sentences = ("source", corpus.source) if name.startswith("source") else ("target", corpus.target)
         if variant == "0" or not isinstance(tokenizer, SubwordTokenizer):
-            return tokenizer.encode(sentences)
-        return tokenizer.sample(sentences, seed=int(variant) * 2 + (side == "target") + seed * 1009, alpha=alpha)
+            return tokenizer.encode(sentences, side)
+        number = int(variant) * 2 + (side == "target") + seed * 1009
+        return tokenizer.sample(sentences, side, seed=number, alpha=alpha)
 
     names = [f"{side}-{variant}" for side in ("source", "target") for variant in range(num_segmentations)]
     key = f"{corpus.fingerprint}-{tokenizer.fingerprint}" + (

@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 import numpy as np
 import sentencepiece
 
+from jaxformer.data.normalization import Side, TextNormalizer, normalizer_of, with_normalizer
 from jaxformer.data.segmentation import SPACE, Subwords, sample_bpe, sample_unigram, segmentations
 from jaxformer.data.special_tokens import MIN_SUBWORDS, SpecialTokens
 from jaxformer.digests import short_digest
@@ -28,6 +29,7 @@ MOST_SEGMENTATIONS = 4096
 """The most segmentations of a text that a search compares with."""
 
 _DEFAULT = SpecialTokens()
+_AS_IS = TextNormalizer()
 
 
 class Tokenizer(Protocol):
@@ -44,20 +46,33 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def normalizer(self) -> TextNormalizer:
+        """The form of the text that is split into tokens."""
+        ...
+
+    @property
     def fingerprint(self) -> str:
         """A hash: equal tokenizers, equal tokens."""
         ...
 
-    def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
-        """Returns the token ids of each line, int32, without `bos` and `eos`."""
+    def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
+        """Normalizes lines, and returns the token ids of each, int32, without `bos` and `eos`."""
+        ...
+
+    def encode_normalized(self, lines: Sequence[str]) -> list[np.ndarray]:
+        """Returns the token ids of lines that are normalized, or parts of such lines."""
         ...
 
     def segmentations(self, text: str) -> list[tuple[int, ...]]:
-        """Returns the tokens of every segmentation of a short text."""
+        """Returns the tokens of every segmentation of a short text that is normalized."""
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of token ids; special tokens are left out."""
+        """Returns the text of token ids, on the target side; special tokens are left out."""
+        ...
+
+    def normalized(self, ids: Iterable[int]) -> str:
+        """Returns the normalized text of token ids, from which `decode` restores text."""
         ...
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
@@ -72,18 +87,19 @@ class Tokenizer(Protocol):
 class SubwordTokenizer:
     """A vocabulary of subwords, trained with sentencepiece, without loss: ``decode(encode([text])[0]) == text``.
 
-    Nothing is normalized, and characters outside the vocabulary become bytes. A line break is such a character, so it
-    is one token and no piece spans two lines. The one exception is the private-use character U+E000, which stands for
-    a literal U+2581.
+    Nothing is normalized unless the vocabulary was trained with a `TextNormalizer`, and characters outside the
+    vocabulary become bytes. A line break is such a character, so it is one token and no piece spans two lines. The one
+    exception is the private-use character U+E000, which stands for a literal U+2581.
 
     Raises:
-      ValueError: the model has no token for one of `SpecialTokens`.
+      ValueError: the model has no token for one of `SpecialTokens`, or its normalizer is damaged.
       RuntimeError: `model` is not a sentencepiece model.
     """
 
     def __init__(self, model: bytes):
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._normalizer = normalizer_of(model)
         processor = self._processor
         self._special = SpecialTokens(
             pad=processor.pad_id(), bos=processor.bos_id(), eos=processor.eos_id(), unk=processor.unk_id()
@@ -98,10 +114,15 @@ class SubwordTokenizer:
         kind: Literal["unigram", "bpe"] = "unigram",
         character_coverage: float = 1.0,
         special: SpecialTokens = _DEFAULT,
+        normalizer: TextNormalizer = _AS_IS,
     ) -> SubwordTokenizer:
         """Learns a vocabulary of `vocab_size` pieces, including 256 bytes and the 4 special tokens.
 
         Unigram: Kudo 2018; BPE: Sennrich et al. 2016. One thread, so equal lines give equal bytes.
+
+        Args:
+          lines: normalized text.
+          normalizer: the form of the lines, in which `encode` puts other text.
 
         Raises:
           ConfigError: the corpus cannot fill the vocabulary, or has too many characters for it; the message names the
@@ -128,7 +149,7 @@ class SubwordTokenizer:
             )
         except (RuntimeError, ValueError) as error:  # a ValueError for a number of more than 32 bits
             raise ConfigError(_refusal(str(error), vocab_size)) from error
-        return cls(model.getvalue())
+        return cls(with_normalizer(model.getvalue(), normalizer))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model, whole or not at all."""
@@ -145,15 +166,24 @@ class SubwordTokenizer:
         return self._special
 
     @property
+    def normalizer(self) -> TextNormalizer:
+        """The form of the text that is split into subwords; it is saved with the model."""
+        return self._normalizer
+
+    @property
     def fingerprint(self) -> str:
-        """A hash of the model: equal tokenizers, equal tokens."""
+        """A hash of the model and its normalizer: equal tokenizers, equal tokens."""
         return short_digest([self._model])
 
-    def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
-        """Returns the token ids of each line, int32, without `bos` and `eos`."""
+    def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
+        """Normalizes lines, and returns the token ids of each, int32, without `bos` and `eos`."""
+        return self.encode_normalized(self._normalizer(lines, side))
+
+    def encode_normalized(self, lines: Sequence[str]) -> list[np.ndarray]:
+        """Returns the token ids of lines that are normalized, or parts of such lines."""
         return [np.asarray(ids, np.int32) for ids in self._processor.encode([_escape(line) for line in lines])]
 
-    def sample(self, lines: Sequence[str], *, seed: int, alpha: float = 0.2) -> list[np.ndarray]:
+    def sample(self, lines: Sequence[str], side: Side = "source", *, seed: int, alpha: float = 0.2) -> list[np.ndarray]:
         """Draws a segmentation of each line, a function of `lines`, `seed` and `alpha` alone.
 
         Args:
@@ -161,11 +191,11 @@ class SubwordTokenizer:
             leaving out a merge, more diverse if larger (Provilkov et al. 2020).
         """
         sample = sample_unigram if self._is_unigram() else sample_bpe
-        spaced = (_escape(line).replace(" ", SPACE) for line in lines)
+        spaced = (_escape(line).replace(" ", SPACE) for line in self._normalizer(lines, side))
         return [np.asarray(ids, np.int32) for ids in sample(self._subwords, spaced, seed=seed, alpha=alpha)]
 
     def segmentations(self, text: str) -> list[tuple[int, ...]]:
-        """Returns the tokens of every segmentation of a short text.
+        """Returns the tokens of every segmentation of a short text that is normalized.
 
         Raises:
           ConfigError: there are more than `MOST_SEGMENTATIONS`.
@@ -192,7 +222,11 @@ class SubwordTokenizer:
         )
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of token ids; special tokens are left out."""
+        """Returns the text of token ids, on the target side; special tokens are left out."""
+        return self._normalizer.restore(self.normalized(ids))
+
+    def normalized(self, ids: Iterable[int]) -> str:
+        """Returns the normalized text of token ids; special tokens are left out."""
         special = self._special.ids
         return _unescape(self._processor.decode([int(token) for token in ids if token not in special]))
 
@@ -272,14 +306,24 @@ class CharacterTokenizer:
         return self._special
 
     @property
+    def normalizer(self) -> TextNormalizer:
+        """The form of the text: as it is."""
+        return _AS_IS
+
+    @property
     def fingerprint(self) -> str:
         """A hash of the characters and the special tokens."""
         return short_digest([json.dumps(self._content())])
 
-    def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
-        """Returns the token ids of each line, int32, without `bos` and `eos`."""
+    def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
+        """Returns the token ids of each line, int32, without `bos` and `eos`; both sides are alike."""
+        del side
         id_of, unk = self._id_of, self._special.unk
         return [np.fromiter((id_of.get(character, unk) for character in line), np.int32, len(line)) for line in lines]
+
+    def encode_normalized(self, lines: Sequence[str]) -> list[np.ndarray]:
+        """Returns the token ids of each line, as `encode` does."""
+        return self.encode(lines)
 
     def segmentations(self, text: str) -> list[tuple[int, ...]]:
         """Returns the tokens of a text, in which each character is one; none if the vocabulary lacks a character."""
@@ -290,6 +334,10 @@ class CharacterTokenizer:
         """Returns the text of token ids; special tokens are left out."""
         special = self._special.ids
         return "".join(self._text_of[int(token)] for token in ids if int(token) not in special)
+
+    def normalized(self, ids: Iterable[int]) -> str:
+        """Returns the text of token ids, as `decode` does."""
+        return self.decode(ids)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Returns the character of each token, a space as U+2581, special tokens by names such as ``<eos>``."""

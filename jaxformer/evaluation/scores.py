@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Sequence
 
 import numpy as np
 import sacrebleu
-import sacremoses
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+
+from jaxformer.data import moses
 
 _TOKENIZE_13A = Tokenizer13a()
 
@@ -44,21 +44,26 @@ def bleu(
     return Score("BLEU (lower-cased)" if lowercase else "BLEU", value, str(metric.get_signature()))
 
 
-def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
     """Computes sacrebleu's chrF2 (Popovic 2015)."""
     _check(hypotheses, references)
-    metric = sacrebleu.CHRF()
+    metric = sacrebleu.CHRF(lowercase=lowercase)
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
-    return Score("chrF2", value, str(metric.get_signature()))
+    return Score("chrF2 (lower-cased)" if lowercase else "chrF2", value, str(metric.get_signature()))
 
 
-def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> list[dict[str, float]]:
+def sentence_scores(
+    hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False
+) -> list[dict[str, float]]:
     """Computes each sentence's BLEU, without the orders of n-grams that it is too short for, and its chrF2.
 
     They say where a system is weak; their mean is not the score of a corpus.
     """
     _check(hypotheses, references)
-    metrics = {"bleu": sacrebleu.BLEU(effective_order=True), "chrf": sacrebleu.CHRF()}
+    metrics = {
+        "bleu": sacrebleu.BLEU(effective_order=True, lowercase=lowercase),
+        "chrf": sacrebleu.CHRF(lowercase=lowercase),
+    }
     return [
         {name: round(metric.sentence_score(hypothesis, [reference]).score, 2) for name, metric in metrics.items()}
         for hypothesis, reference in zip(hypotheses, references, strict=True)
@@ -74,17 +79,23 @@ def words_13a(text: str) -> list[str]:
     return _TOKENIZE_13A(text).split()
 
 
-def moses_bleu(hypotheses: Sequence[str], references: Sequence[str], *, language: str) -> Score:
+def moses_bleu(
+    hypotheses: Sequence[str], references: Sequence[str], *, language: str, words: Sequence[str] | None = None
+) -> Score:
     """Computes BLEU of lower-cased, Moses-tokenized text, as Multi30k papers print it; not comparable with `bleu`.
 
     Args:
       language: two-letter code, chooses the tokenizer's rules.
+      words: the hypotheses as words separated by spaces, if a system writes Moses words; they are compared as they are,
+        as in the papers.
     """
     _check(hypotheses, references)
-    prepare = functools.partial(_moses, tokenizer=sacremoses.MosesTokenizer(lang=language))
+    prepare = lambda text: moses.tokenize(text.lower(), language)
+    said = [prepare(text) for text in hypotheses] if words is None else [text.lower() for text in words]
     metric = sacrebleu.BLEU(tokenize="none", force=True)
-    value = metric.corpus_score([prepare(h) for h in hypotheses], [[prepare(r) for r in references]]).score
-    recipe = f"lower-cased, sacremoses {sacremoses.__version__} ({language}), then {metric.get_signature()}"
+    value = metric.corpus_score(said, [[prepare(text) for text in references]]).score
+    own = "" if words is None else ", hypotheses as words of the system"
+    recipe = f"lower-cased, sacremoses {moses.VERSION} ({language}){own}, then {metric.get_signature()}"
     return Score("BLEU (lower-cased Moses)", value, recipe)
 
 
@@ -134,10 +145,6 @@ def bits_per_character(total: float, num_characters: float) -> Score:
 def _check_count(count: float) -> None:
     if not count > 0:
         raise ValueError(f"a mean needs at least one token or character, got {count}")
-
-
-def _moses(text: str, *, tokenizer: sacremoses.MosesTokenizer) -> str:
-    return " ".join(tokenizer.tokenize(text.lower(), escape=False))
 
 
 def _check(hypotheses: Sequence[str], references: Sequence[object]) -> None:

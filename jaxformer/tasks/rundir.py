@@ -38,7 +38,7 @@ from jaxformer.files import TEMPORARY, write_text
 LOCK = ".lock"
 """The name of the file whose lock a training holds; see `run_lock`."""
 
-PACKAGES = ("jaxformer", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece", "sacrebleu")
+PACKAGES = "jaxformer jax jaxlib flax optax orbax-checkpoint numpy sentencepiece sacrebleu sacremoses".split()
 
 
 def holds_run(out: pathlib.Path) -> bool:

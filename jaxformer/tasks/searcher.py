@@ -116,12 +116,14 @@ def vocabulary_of(decode: GenerationConfig, tokenizer: Tokenizer) -> Vocabulary:
       DataError: the file of the shortlist is missing, or holds no word.
     """
     both = lambda texts: [x for text in texts for x in (text, f" {text}")]  # at the beginning and after a space
-    ways = {way for text in both(decode.forbidden_phrases) for way in tokenizer.segmentations(text)}
+    phrases = tokenizer.normalizer(decode.forbidden_phrases, "target")
+    ways = {way for text in both(phrases) for way in tokenizer.segmentations(text)}
     limits = Vocabulary(sequences=tuple(sorted(ways)))
     if not decode.shortlist:
         return limits
     words = [word for line in read_lines(decode.shortlist) for word in line.split()]
     if not words:
         raise DataError(f"{decode.shortlist} holds no word")
-    pieces = {int(token) for ids in tokenizer.encode(both(words)) for token in ids}
+    words = tokenizer.normalizer(words, "target")
+    pieces = {int(token) for ids in tokenizer.encode_normalized(both(words)) for token in ids}
     return limits._replace(allowed=tuple(sorted(pieces | {tokenizer.special.eos})))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 from typing import Any, Literal
 
+from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.pipeline import prepare_tokenizer
 from jaxformer.data.sources import Parallel
 from jaxformer.data.text import Text
@@ -43,17 +44,28 @@ def make_run_tokenizer(
     *,
     kind: Literal["unigram", "bpe", "characters"],
     vocab_size: int,
+    normalizer: TextNormalizer | None = None,
 ) -> Tokenizer:
     """Loads the tokenizer of a run, after the first process has learned it from a text if the run has none.
 
+    Args:
+      normalizer: the form of text that the settings ask for; by default text is left as it is.
+
     Raises:
-      ConfigError: the text cannot fill the vocabulary.
+      ConfigError: the text cannot fill the vocabulary, or the tokenizer, that of `init_from`, has another normalizer.
     """
+    normalizer = normalizer or TextNormalizer()
     path = saved_tokenizer(run) or run / FILES[kind == "characters"]
     if processes.first() and not path.exists():
-        prepare_tokenizer(text, cache, kind=kind, vocab_size=vocab_size).save(path)
+        prepare_tokenizer(text, cache, kind=kind, vocab_size=vocab_size, normalizer=normalizer).save(path)
     storage.shared(path)
-    return load_tokenizer(path)
+    tokenizer = load_tokenizer(path)
+    if tokenizer.normalizer != normalizer:
+        raise ConfigError(
+            f"the tokenizer of this run, that of init_from, is for text with {tokenizer.normalizer.described}, but the "
+            f"settings ask for {normalizer.described}"
+        )
+    return tokenizer
 
 
 def planned_vocab_size(config: Any, text: str = "text") -> int:

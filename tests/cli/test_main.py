@@ -99,6 +99,13 @@ def test_a_missing_extra_is_named(monkeypatch, capsys):
         outcome(monkeypatch, capsys, lambda: raise_it(ModuleNotFoundError("No mine", name="mine")))
 
 
+def test_the_extra_with_the_rules_of_moses_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    monkeypatch.delitem(sys.modules, "jaxformer.data.moses", raising=False)
+    code, said = outcome(monkeypatch, capsys, lambda: importlib.import_module("jaxformer.data.moses"))
+    assert (code, "sacremoses" in said, "pip install 'jaxformer[train]'" in said) == (2, True, True)
+
+
 NO_CUDA = pytest.mark.skipif(bool(list(importlib.metadata.entry_points(group="jax_plugins"))), reason="it has a plugin")
 
 

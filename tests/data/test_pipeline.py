@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer.data.batch_plan import make_batch_plan
+from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.pipeline import batches, make_batch, prepare, prepare_tokenizer
 from jaxformer.data.sources import Parallel
 from jaxformer.data.special_tokens import SpecialTokens
@@ -62,6 +63,19 @@ def test_tokenizer_is_trained_once(tokenizer, tmp_path, monkeypatch):
     prepare_tokenizer(CORPUS, tmp_path / "new", vocab_size=401, kind="bpe")
     prepare_tokenizer(Parallel(("a",), ("b",)), tmp_path / "new", vocab_size=400, kind="unigram")
     assert [t["vocab_size"] for t in trained] == [401, 400]
+
+
+def test_each_form_of_text_has_its_own_tokenizer_and_tokens(tmp_path):
+    """Neither is taken from the cache of another form; the tokens of each side are of the normalized text."""
+    forms = [TextNormalizer(), TextNormalizer(lowercase=True), TextNormalizer(False, "moses", "en", "fr")]
+    for form in forms * 2:
+        tokenizer = prepare_tokenizer(CORPUS, tmp_path, vocab_size=400, kind="unigram", normalizer=form)
+        assert tokenizer.normalizer == form
+        tokens = prepare(CORPUS, tokenizer, tmp_path, num_segmentations=2)
+        for side, ragged, texts in (("source", tokens.source, CORPUS.source), ("target", tokens.target, CORPUS.target)):
+            for variant in ragged:
+                assert [tokenizer.normalized(ids) for ids in variant] == form(texts, side)
+    assert len(list(tmp_path.iterdir())) == 6
 
 
 def test_a_damaged_tokenizer_is_trained_again(tmp_path, caplog):

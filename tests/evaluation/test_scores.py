@@ -57,6 +57,30 @@ def test_moses_bleu_ignores_case_and_spacing_of_punctuation():
     assert bleu(["Two Dogs ran , quickly."], ["two dogs ran, quickly ."]).value < 100
 
 
+def test_scores_without_case():
+    """All of them say so, and compare with references in lower case."""
+    said, right = ["two dogs ran quickly ."], ["Two DOGS ran quickly ."]
+    for score in (bleu, chrf):
+        found = score(said, right, lowercase=True)
+        assert found.value == pytest.approx(100)
+        assert "case:lc" in found.signature
+        assert found.name.endswith("(lower-cased)")
+        assert score(said, right).value < 100
+    assert sentence_scores(said, right, lowercase=True) == [{"bleu": 100.0, "chrf": 100.0}]
+    assert sentence_scores(said, right)[0]["bleu"] < 100
+
+
+def test_words_of_a_system_are_compared_as_they_are():
+    """A system that writes a word as two is wrong, even if both are one word again in its text."""
+    right = ["Five dogs can't run."]
+    texts, words = ["five dogs can't run."], ["five dogs ca n't run ."]
+    assert moses_bleu(texts, right, language="en").value == pytest.approx(100)
+    found = moses_bleu(texts, right, language="en", words=words)
+    assert found.value < 100
+    assert "hypotheses as words of the system" in found.signature
+    assert moses_bleu(texts, right, language="en", words=["Five dogs can 't run ."]).value == pytest.approx(100)
+
+
 def test_a_perfect_translation_scores_100():
     assert bleu(REFERENCES, REFERENCES).value == pytest.approx(100)
     assert chrf(REFERENCES, REFERENCES).value == pytest.approx(100)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from jaxformer.data.normalization import TextNormalizer
+from jaxformer.data.sources import Parallel
 from jaxformer.data.text import Text
 from jaxformer.data.tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError, DataError
@@ -15,6 +17,17 @@ def test_it_is_learned_once(tmp_path):
     assert tokenizers.saved_tokenizer(tmp_path) == tmp_path / "tokenizer.json"
     again = tokenizers.make_run_tokenizer(tmp_path, Text("other"), None, kind="bpe", vocab_size=400)
     assert again.fingerprint == first.fingerprint == tokenizers.run_tokenizer(tmp_path).fingerprint
+
+
+def test_text_of_another_form_is_refused(tmp_path):
+    """A tokenizer that came with `init_from` knows nothing of letters that it never saw."""
+    text, size = Parallel(("a B",), ("c D",)), {"kind": "unigram", "vocab_size": 265}
+    lower = TextNormalizer(lowercase=True)
+    first = tokenizers.make_run_tokenizer(tmp_path, text, None, **size, normalizer=lower)
+    assert tokenizers.make_run_tokenizer(tmp_path, text, None, **size, normalizer=lower).normalizer == lower
+    with pytest.raises(ConfigError, match=r"for text with data\.lowercase True .* ask for data\.lowercase False"):
+        tokenizers.make_run_tokenizer(tmp_path, text, None, **size)
+    assert first.fingerprint == tokenizers.run_tokenizer(tmp_path).fingerprint
 
 
 def test_a_run_without_a_tokenizer(tmp_path):

@@ -20,9 +20,9 @@ Head = tuple[int | None, int | None]
 
 def word_attention(translator: Translator, sources: Sequence[str], targets: Sequence[str]) -> list[PieceMap]:
     """Returns the cross-attention of each pair between the words that the gold alignments of `demo` link."""
-    maps = translator.attentions(sources, targets)
+    maps, spelled = translator.attentions(sources, targets), translator.tokenizer.normalizer.spelled
     return [
-        between_words(attention, demo.words(source), demo.words(target))
+        between_words(attention, spelled(demo.words(source), "source"), spelled(demo.words(target), "target"))
         for attention, source, target in zip(maps, sources, targets, strict=True)
     ]
 

@@ -37,9 +37,14 @@ class DataConfig:
     held_out: int = 1000
     """Pairs set aside for validation, and as many for test, if no files are named; split by source sentence."""
     source_language: str = "en"
-    """Two-letter code; chooses Moses' tokenizer rules in scoring."""
+    """Two-letter code; chooses Moses' rules for words, in scoring and for `pretokenize`."""
     target_language: str = "fr"
     """Two-letter code."""
+    lowercase: bool = False
+    """Put all text in lower case, also what is translated later; references are then lower-cased for scores."""
+    pretokenize: Literal["none", "moses"] = "none"
+    """Split all text into words by the rules of Moses before it is split into subwords; translations are joined again.
+    The BLEU of Moses words is then that of the words which the model wrote."""
     directory: str = dataclasses.field(default="", metadata=PLACE)
     """Relative paths start here; default: the working directory, and for files that are not in it the environment's
     JAXFORMER_DATA."""

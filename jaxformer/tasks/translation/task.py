@@ -19,6 +19,7 @@ from jaxformer.caches import data_cache
 from jaxformer.data.batch import Batch, Rows
 from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, replan
 from jaxformer.data.batch_plan import num_rows as rows_of_budget
+from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.pipeline import Tokens, batches, make_batch, prepare
 from jaxformer.data.sources import Parallel
 from jaxformer.data.tokenizer import Tokenizer
@@ -193,7 +194,10 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
     ) -> Tokenizer:
         """Returns the run's tokenizer: the saved one, else one trained on both sides of the training data."""
         data = config.data
-        return make_run_tokenizer(run, corpus.train, cache, kind=data.tokenizer, vocab_size=data.vocab_size)
+        languages = (data.source_language, data.target_language) if data.pretokenize == "moses" else ("", "")
+        normalizer = TextNormalizer(data.lowercase, data.pretokenize, *languages)
+        size = {"kind": data.tokenizer, "vocab_size": data.vocab_size}
+        return make_run_tokenizer(run, corpus.train, cache, **size, normalizer=normalizer)
 
     def vocabulary(self, run: pathlib.Path) -> Tokenizer:
         return run_tokenizer(run)
@@ -237,7 +241,8 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
             return {}
         pairs = data.validation_pairs(config.decode.validation_sentences)
         greedy = dataclasses.replace(predictor, decode=config.decode.greedy)
-        return {"bleu": bleu(greedy.translate(pairs.source), pairs.target).value}
+        lowercase = data.vocabulary.normalizer.lowercase
+        return {"bleu": bleu(greedy.translate(pairs.source), pairs.target, lowercase=lowercase).value}
 
     def evaluate(
         self, config: TranslationConfig, corpus: Corpora, predictor: Translator, *, split: str, say: Say, keep: Keep
@@ -245,15 +250,17 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         parts = {"validation": corpus.validation} if split == "validation" else corpus.tests
         if not all(map(len, parts.values())):
             raise DataError(f"no {split} data: the run's data.held_out is 0, and it names no files for them")
-        scores = {}
+        tokenizer, scores = predictor.tokenizer, {}
+        normalizer = tokenizer.normalizer
+        lowercase = normalizer.lowercase
         for name, part in parts.items():
             began = time.perf_counter()
             progress = Count(len(part), f"sentences of {name}", say)
             best = [candidates[0] for candidates in predictor.candidates(part.source, progress=progress)]
             translations = [candidate.text for candidate in best]
             say(f"{name}: {len(part):,} sentences translated in {time.perf_counter() - began:.1f} s")
-            moses = moses_bleu(translations, part.target, language=config.data.target_language)
-            rows = zip(best, part.source, part.target, sentence_scores(translations, part.target), strict=True)
+            own = sentence_scores(translations, part.target, lowercase=lowercase)
+            rows = zip(best, part.source, part.target, own, strict=True)
             keep(
                 name,
                 [
@@ -261,7 +268,12 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
                     for c, source, target, own in rows
                 ],
             )
-            scores[name] = [bleu(translations, part.target), chrf(translations, part.target), moses]
+            words = [tokenizer.normalized(c.tokens) for c in best] if normalizer.pretokenize == "moses" else None
+            scores[name] = [
+                bleu(translations, part.target, lowercase=lowercase),
+                chrf(translations, part.target, lowercase=lowercase),
+                moses_bleu(translations, part.target, language=config.data.target_language, words=words),
+            ]
         return scores
 
 

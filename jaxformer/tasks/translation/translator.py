@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import decoding, masks
+from jaxformer.data.normalization import Side
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.tokenizer import ESCAPE, Tokenizer
 from jaxformer.decoding import Hypotheses
@@ -83,8 +84,9 @@ class Translator(Searcher):
         if isinstance(sentences, str):  # each of its characters would be a sentence
             raise TypeError("sentences must be a sequence of texts, got one text; write [text]")
         self._check_n_best(n_best)
-        tokens = self._tokens(sentences, first, cut)
-        words = self.tokenizer.encode(list(prefixes)) if prefixes else [np.zeros(0, np.int32)] * len(sentences)
+        tokens = self._tokens(sentences, "source", first, cut)
+        no_words = [np.zeros(0, np.int32)] * len(sentences)
+        words = self.tokenizer.encode(list(prefixes), "target") if prefixes else no_words
         results: list[list[Candidate]] = [[Candidate("", 0.0, ())] * n_best for _ in sentences]
         # Sentences of similar length need the least padding. The sort is stable, so the result is reproducible.
         order = sorted((i for i, text in enumerate(sentences) if text.strip()), key=lambda i: len(tokens[i]))
@@ -113,7 +115,7 @@ class Translator(Searcher):
         """
         if isinstance(sources, str) or isinstance(targets, str):
             raise TypeError("sources and targets must be sequences of texts, got one text; write [text]")
-        pairs = list(zip(*(self._tokens(texts, 1, cut) for texts in (sources, targets)), strict=True))
+        pairs = list(zip(*(self._tokens(*side, 1, cut) for side in _sides(sources, targets)), strict=True))
         order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]))
         results: dict[int, Scored] = {}
         nets, params = zip(*self._models, strict=True)
@@ -131,22 +133,25 @@ class Translator(Searcher):
     def alignments(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[Link]]:
         """Returns links between the words of each pair, by the head that aligns most: see `attention_maps`.
 
-        A word is what stands between spaces. A target word without a link has its largest weight on the source's end.
-        A pair with a side that is empty, or too long to be translated as a whole, has no links.
+        A word is what stands between spaces in these texts, also if the tokenizer splits it into several. A target word
+        without a link has its largest weight on the source's end. A pair with a side that is empty, or too long to be
+        translated as a whole, has no links.
 
         Raises:
           ConfigError: the model has no attention.
         """
         longest = min(self._max_positions, LADDER[-1])
-        lengths = [[len(ids) + 1 for ids in self.tokenizer.encode(list(texts))] for texts in (sources, targets)]
-        sizes = zip(sources, targets, *lengths, strict=True)
-        pairs = [i for i, (*texts, s, t) in enumerate(sizes) if all(map(str.strip, texts)) and max(s, t) <= longest]
+        spelled, sides = self.tokenizer.normalizer.spelled, _sides(sources, targets)
+        lengths = [[len(ids) + 1 for ids in self.tokenizer.encode(texts, side)] for texts, side in sides]
+        words_of = [[spelled(text.replace(SPACE, ESCAPE).split(), side) for text in texts] for texts, side in sides]
+        sizes = zip(*words_of, *lengths, strict=True)
+        pairs = [i for i, (a, b, s, t) in enumerate(sizes) if a and b and all(a) and all(b) and max(s, t) <= longest]
         links: list[list[Link]] = [[] for _ in sources]
         for i, attention in zip(
             pairs, self.attentions(*([x[i] for i in pairs] for x in (sources, targets))), strict=True
         ):
             layer, head = attention_maps.most_aligned(attention)
-            source, target = (x[i].replace(SPACE, ESCAPE).split() for x in (sources, targets))
+            source, target = (side[i] for side in words_of)
             words = attention_maps.between_words(attention, source, target)
             weights = attention_maps.select(words, layer=layer, head=head).weights[:-1]
             links[i] = sorted(link for link in strongest_links(weights) if link[0] < len(source))
@@ -169,7 +174,8 @@ class Translator(Searcher):
             raise ConfigError("this model has no attention to show: it was trained with model.attention none")
         special = self.tokenizer.special
         columns, labels = (
-            [np.append(ids, special.eos) for ids in self.tokenizer.encode(list(texts))] for texts in (sources, targets)
+            [np.append(ids, special.eos) for ids in self.tokenizer.encode(texts, side)]
+            for texts, side in _sides(sources, targets)
         )
         found: list[PieceMap] = []
         for start in range(0, len(columns), self.decode.batch_size):
@@ -191,10 +197,12 @@ class Translator(Searcher):
             tokens[row, : len(ids)], valid[row, : len(ids)] = ids, True
         return tokens, valid
 
-    def _tokens(self, sentences: Sequence[str], first: int, cut: Callable[[str], None] | None) -> list[np.ndarray]:
+    def _tokens(
+        self, sentences: Sequence[str], side: Side, first: int, cut: Callable[[str], None] | None
+    ) -> list[np.ndarray]:
         """Returns the tokens of each sentence with its end; the first ones of a sentence that is too long, if cut."""
         eos = self.tokenizer.special.eos
-        tokens = [np.append(ids, eos) for ids in self.tokenizer.encode(list(sentences))]
+        tokens = [np.append(ids, eos) for ids in self.tokenizer.encode(list(sentences), side)]
         longest = self._max_positions if cut is None else min(self._max_positions, LADDER[-1])
         for i, ids in enumerate(tokens):
             if len(ids) <= longest:
@@ -267,6 +275,10 @@ class Translator(Searcher):
     def _step_of(self, length: int) -> int:
         """Returns the padded length of sequences: the next step of the `LADDER`."""
         return max(length, min(next((step for step in LADDER if step >= length), length), self._max_positions))
+
+
+def _sides(sources: Sequence[str], targets: Sequence[str]) -> tuple[tuple[list[str], Side], ...]:
+    return (list(sources), "source"), (list(targets), "target")
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -6,11 +6,14 @@ import pytest
 
 import jaxformer
 from jaxformer import demo, sharding
+from jaxformer.config import changed
+from jaxformer.data.normalization import TextNormalizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement
 from jaxformer.tasks import runner
+from jaxformer.tasks.search import Candidate
 from jaxformer.tasks.trainer import make_trainer
-from jaxformer.tasks.translation import TASK, DataConfig, DecodeConfig, TranslationConfig
+from jaxformer.tasks.translation import TASK, DataConfig, DecodeConfig, TranslationConfig, task
 from jaxformer.training.config import TrainConfig
 from tests.contracts.task import TaskContract, quiet
 from tests.tasks.small import small, tiny
@@ -42,6 +45,47 @@ def test_batches_longer_than_the_positions(tmp_path):
     config = small(cache=str(tmp_path / "cache"))
     with pytest.raises(DataError, match=r"model\.max_positions is 8"):
         TASK.prepare(config, TASK.read(config), tmp_path)
+
+
+class Perfect:
+    """A translator that knows the references."""
+
+    def __init__(self, tokenizer, references):
+        self.tokenizer, self.references = tokenizer, references
+
+    def candidates(self, sources, *, progress):
+        ids = self.tokenizer.encode([self.references[text] for text in sources], "target")
+        return [[Candidate(self.tokenizer.decode(one), 0.0, tuple(one.tolist()))] for one in ids]
+
+    def translate(self, sources):
+        return [best[0].text for best in self.candidates(sources, progress=None)]
+
+
+def test_a_run_in_lower_case_of_moses_words(tmp_path):
+    """Its tokens are those of normalized text; what is scored has references in lower case, which the scores say."""
+    config = tiny(tmp_path / "cache")
+    config = changed(config, {"data": {"lowercase": True, "pretokenize": "moses", "tokenizer": "bpe"}})
+    corpora = TASK.read(config)
+    prepared = TASK.prepare(config, corpora, tmp_path)
+    tokenizer = TASK.vocabulary(tmp_path)
+    assert tokenizer.normalizer == prepared.vocabulary.normalizer == TextNormalizer(True, "moses", "en", "fr")
+    for (tokens, _), part in ((prepared.train, corpora.train), (prepared.validation, corpora.validation)):
+        text = tokenizer.normalized(tokens.target[0][5])
+        assert text == tokenizer.normalizer(part.target[5:6], "target")[0] != part.target[5]
+    parts = [corpora.validation, *corpora.tests.values()]
+    perfect = Perfect(tokenizer, {s: t for part in parts for s, t in zip(part.source, part.target, strict=True)})
+    kept = {}
+    scores = TASK.evaluate(config, corpora, perfect, split="test", say=str, keep=kept.__setitem__)
+    for name, (one, other, words) in scores.items():
+        assert min(one.value, other.value, words.value) == pytest.approx(100)
+        assert "case:lc" in one.signature
+        assert "case:lc" in other.signature
+        assert "words of the system" in words.signature
+        assert {row["bleu"] for row in kept[name]} == {100.0}
+        assert kept[name][0]["hypothesis"] == kept[name][0]["reference"].lower()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task.dataclasses, "replace", lambda predictor, **_: predictor)
+        assert TASK.validation_figures(config, corpora, prepared, perfect)["bleu"] == pytest.approx(100)
 
 
 def test_lengths_that_a_mesh_cannot_cut(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 import sacrebleu
 
 from jaxformer import demo, models, pure, sharding
+from jaxformer.data.normalization import TextNormalizer, with_normalizer
 from jaxformer.data.tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement
@@ -152,6 +153,9 @@ def test_an_ensemble_needs_one_tokenizer():
     other = dataclasses.replace(one, tokenizer=SubwordTokenizer.train(texts, vocab_size=380))
     with pytest.raises(ConfigError, match="must have one tokenizer; that of model 2 differs"):
         one.together_with([other])
+    lower = SubwordTokenizer(with_normalizer(one.tokenizer._model, TextNormalizer(lowercase=True)))
+    with pytest.raises(ConfigError, match="must have one tokenizer; that of model 2 differs"):
+        one.together_with([dataclasses.replace(one, tokenizer=lower)])
     with pytest.raises(ConfigError, match="coverage_penalty needs the attention of a single model"):
         with_settings(one, coverage_penalty=0.1).together_with([one])
 
@@ -170,6 +174,34 @@ def test_scores_of_given_translations():
         np.testing.assert_allclose(found.token_log_probs, expected, rtol=1e-4, atol=1e-5)
         assert found.tokens[-1] == "</s>"
         np.testing.assert_allclose(found.mean * len(said), found.log_prob, rtol=1e-6)
+
+
+def test_text_is_normalized_on_its_way_in_and_restored_on_its_way_out():
+    """Each side by its own language; of words, too, which `alignments` counts as spaces separate them in the text."""
+    plain = translator()
+    normalizer = TextNormalizer(True, "moses", "en", "fr")
+    model = with_normalizer(plain.tokenizer._model, normalizer)
+    one = dataclasses.replace(plain, tokenizer=SubwordTokenizer(model))
+    sources, targets = ["The Man's dog, HERE.", "She sings."], ["L'Homme dort.", "Qu'Elle chante, là."]
+    said = [normalizer(sources, "source"), normalizer(targets, "target")]
+    assert said[1][0] == "l' homme dort ."
+    for own, same in zip(one.score(sources, targets), plain.score(*said), strict=True):
+        assert own.tokens == same.tokens
+        np.testing.assert_allclose(own.token_log_probs, same.token_log_probs, rtol=1e-4)
+    found = one.candidates(sources, prefixes=["L'Homme"] * 2)
+    same = plain.candidates(said[0], prefixes=["l' homme"] * 2)
+    assert [best[0].tokens for best in found] == [best[0].tokens for best in same]
+    assert [best[0].text for best in found] == [normalizer.restore(best[0].text) for best in same]
+    assert all(best[0].text.startswith("l'homme") for best in found)
+    attentions = one.attentions(sources, targets), plain.attentions(*said)
+    for own, same in zip(*attentions, strict=True):
+        assert (own.source, own.target) == (same.source, same.target)
+    links = one.alignments([*sources, "a \0 b"], [*targets, "x"])
+    assert links[2] == []  # no character stands for a word
+    for own, source, target in zip(links, sources, targets, strict=False):
+        assert own
+        assert all(s < len(source.split()) and t < len(target.split()) for s, t in own)
+    assert {t for links in one.alignments(sources, targets) for _, t in links} <= set(range(3))
 
 
 ODD = [

@@ -1,0 +1,121 @@
+"""The form in which a tokenizer sees text: lower-cased, split into words, or as it is. It is part of the tokenizer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from jaxformer.data import moses
+from jaxformer.data.sources import Parallel
+
+Side = Literal["source", "target"]
+"""The side of a sentence pair."""
+
+FIELD = 1000
+"""The field of a sentencepiece model that holds its normalizer; sentencepiece leaves fields from 200 on to others."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TextNormalizer:
+    """Text as a tokenizer sees it; by default it is left as it is.
+
+    >>> normalizer = TextNormalizer(lowercase=True, pretokenize="moses", source_language="en", target_language="fr")
+    >>> normalizer(["L'homme dort."], "target")
+    ["l' homme dort ."]
+    >>> normalizer.restore("l' homme dort .")
+    "l'homme dort."
+    """
+
+    lowercase: bool = False
+    pretokenize: Literal["none", "moses"] = "none"
+    """Split text into words, separated by spaces, before it is split into subwords."""
+    source_language: str = ""
+    target_language: str = ""
+    """The rules for words of each side, as two-letter codes; empty without `pretokenize`."""
+
+    @property
+    def described(self) -> str:
+        """The settings, in words."""
+        languages = f" ({self.source_language}, {self.target_language})" if self.pretokenize == "moses" else ""
+        return f"data.lowercase {self.lowercase} and data.pretokenize {self.pretokenize}{languages}"
+
+    def __call__(self, lines: Sequence[str], side: Side) -> list[str]:
+        """Returns the normalized lines of one side."""
+        if self.lowercase:
+            lines = [line.lower() for line in lines]
+        if self.pretokenize == "moses":
+            lines = [moses.tokenize(line, self._language(side)) for line in lines]
+        return list(lines)
+
+    def lines(self, pairs: Parallel) -> list[str]:
+        """Returns all normalized sentences: every source, then every target."""
+        return [*self(pairs.source, "source"), *self(pairs.target, "target")]
+
+    def restore(self, text: str) -> str:
+        """Returns the text of a normalized target, which stays in lower case."""
+        return moses.detokenize(text, self._language("target")) if self.pretokenize == "moses" else text
+
+    def spelled(self, words: Sequence[str], side: Side) -> list[str]:
+        """Returns the characters that stand for each word in normalized text, without the spaces there."""
+        return ["".join(line.split()) for line in self(words, side)]
+
+    def _language(self, side: Side) -> str:
+        return self.source_language if side == "source" else self.target_language
+
+
+def with_normalizer(model: bytes, normalizer: TextNormalizer) -> bytes:
+    """Returns a sentencepiece model that holds a normalizer, which sentencepiece itself ignores.
+
+    A model without one stays as it is, byte for byte.
+    """
+    if normalizer == TextNormalizer():
+        return model
+    content = json.dumps(dataclasses.asdict(normalizer)).encode()
+    return model + _varint(FIELD << 3 | 2) + _varint(len(content)) + content
+
+
+def normalizer_of(model: bytes) -> TextNormalizer:
+    """Returns the normalizer of a sentencepiece model.
+
+    Raises:
+      ValueError: the model is damaged.
+    """
+    found = [content for field, content in _fields(model) if field == FIELD]
+    try:
+        return TextNormalizer(**json.loads(found[-1])) if found else TextNormalizer()
+    except TypeError as error:
+        raise ValueError("its normalizer cannot be read") from error
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yields the number and the content of each field of a protocol buffer, all of them of a type with a length."""
+    position = 0
+    while position < len(message):
+        tag, position = _read_varint(message, position)
+        length, position = _read_varint(message, position)
+        if tag & 7 != 2 or position + length > len(message):
+            raise ValueError("it holds no tokenizer")
+        yield tag >> 3, message[position : position + length]
+        position += length
+
+
+def _varint(number: int) -> bytes:
+    """Returns a number in groups of 7 bits, the lowest first; the high bit says that another follows."""
+    groups = []
+    while number > 127:
+        groups.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*groups, number])
+
+
+def _read_varint(message: bytes, position: int) -> tuple[int, int]:
+    """Returns the number at a position, and the position after it."""
+    number = shift = 0
+    while position < len(message):
+        group = message[position]
+        number, shift, position = number | (group & 127) << shift, shift + 7, position + 1
+        if group < 128:
+            return number, position
+    raise ValueError("it holds no tokenizer")

@@ -1,0 +1,105 @@
+"""A tokenizer's form of text travels inside its sentencepiece model."""
+
+import dataclasses
+
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxformer.data.normalization import TextNormalizer, normalizer_of, with_normalizer
+from jaxformer.data.tokenizer import SubwordTokenizer, load_tokenizer
+from jaxformer.errors import DataError
+from tests.data.small import CORPUS
+
+MOSES = TextNormalizer(lowercase=True, pretokenize="moses", source_language="en", target_language="fr")
+LOWER = TextNormalizer(lowercase=True)
+
+
+def trained(normalizer, **options):
+    return SubwordTokenizer.train(normalizer.lines(CORPUS), vocab_size=400, normalizer=normalizer, **options)
+
+
+@pytest.fixture(scope="module", params=[TextNormalizer(), LOWER, MOSES], ids=["plain", "lower", "moses"])
+def tokenizer(request):
+    return trained(request.param)
+
+
+def test_text_comes_back_in_lower_case(tokenizer):
+    """Of 600 sentences of each side; tokens are those of the normalized text, by the rules of the side's language."""
+    normalizer = tokenizer.normalizer
+    shown = [text.lower() if normalizer.lowercase else text for text in CORPUS.target]
+    ids = tokenizer.encode(CORPUS.target, "target")
+    assert [tokenizer.decode(one) for one in ids] == shown
+    assert [tokenizer.normalized(one) for one in ids] == normalizer(CORPUS.target, "target")
+    plain = SubwordTokenizer(tokenizer._processor.serialized_model_proto())
+    drawn = tokenizer.sample(CORPUS.source, "source", seed=3)
+    assert [tokenizer.normalized(one) for one in drawn] == normalizer(CORPUS.source, "source")
+    assert plain.vocab_size == tokenizer.vocab_size
+
+
+def test_each_side_has_its_language():
+    """An apostrophe ends a French word and begins an English one."""
+    assert MOSES(["L'Amie."], "source") == ["l 'amie ."]
+    assert MOSES(["L'Amie."], "target") == ["l' amie ."]
+    tokenizer = trained(MOSES)
+    assert [tokenizer.normalized(tokenizer.encode(["L'Amie."], side)[0]) for side in ("source", "target")] == [
+        "l 'amie .",
+        "l' amie .",
+    ]
+
+
+def test_saved_and_loaded(tokenizer, tmp_path):
+    """The file stays a model that sentencepiece reads, with the same pieces."""
+    tokenizer.save(tmp_path / "tokenizer.model")
+    loaded = load_tokenizer(tmp_path / "tokenizer.model")
+    assert loaded.normalizer == tokenizer.normalizer
+    assert loaded.fingerprint == tokenizer.fingerprint
+    line = tokenizer.normalizer(CORPUS.target[:1], "target")[0]
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
+    assert processor.encode(line) == loaded.encode(CORPUS.target[:1], "target")[0].tolist()
+
+
+def test_the_normalizer_is_part_of_the_fingerprint():
+    """Also if all pieces are the same."""
+    plain = trained(TextNormalizer())
+    several = [TextNormalizer(), LOWER, MOSES, dataclasses.replace(MOSES, target_language="de")]
+    tokenizers = [SubwordTokenizer(with_normalizer(plain._model, one)) for one in several]
+    assert [one.normalizer for one in tokenizers] == several
+    assert len({one.fingerprint for one in tokenizers}) == 4
+    assert tokenizers[0].fingerprint == plain.fingerprint
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(st.characters(exclude_characters="\ue000", exclude_categories=["Cs"])))
+def test_any_text_comes_back_in_lower_case(text):
+    tokenizer = test_any_text_comes_back_in_lower_case.tokenizer
+    assert tokenizer.decode(tokenizer.encode([text])[0]) == text.lower()
+
+
+test_any_text_comes_back_in_lower_case.tokenizer = trained(LOWER)
+
+
+@pytest.mark.parametrize("damage", [lambda x: x.replace(b'"lowercase"', b'"lowercasx"'), lambda x: x[:-1] + b"]"])
+def test_a_damaged_normalizer_is_refused(tmp_path, damage):
+    tokenizer = trained(LOWER)
+    tokenizer.save(tmp_path / "tokenizer.model")
+    data = (tmp_path / "tokenizer.model").read_bytes()
+    assert damage(data) != data
+    (tmp_path / "tokenizer.model").write_bytes(damage(data))
+    with pytest.raises(DataError, match=r"tokenizer\.model is damaged"):
+        load_tokenizer(tmp_path / "tokenizer.model")
+
+
+@pytest.mark.parametrize("model", [b"\x0a\x05ab", b"\x08\x01", b"\x80"])
+def test_what_is_no_protocol_buffer_of_a_model(model):
+    with pytest.raises(ValueError, match="no tokenizer"):
+        normalizer_of(model)
+
+
+def test_words_that_stand_for_words():
+    """Each word keeps its place, whatever the normalizer makes of it."""
+    words = ["The", "dog's", "well,"]
+    assert TextNormalizer().spelled(words, "source") == words
+    assert LOWER.spelled(words, "source") == ["the", "dog's", "well,"]
+    assert MOSES.spelled([*words, "\0"], "source") == ["the", "dog's", "well,", ""]
