@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import logging
 import os
 import pathlib
+import random
 from collections.abc import Callable, Iterator
 from typing import Generic, Literal, TypeVar
 
@@ -29,14 +31,47 @@ logger = logging.getLogger(__name__)
 
 B = TypeVar("B")
 
+PLANNED = 4
+"""The segmentations of each sentence that say how much room those need which are drawn in each epoch."""
+
+TRIES = 8
+"""The most draws for a sentence whose segmentations are longer than its batch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Redrawn:
+    """Segmentations that are drawn in each epoch, as functions of the seed, the epoch and the sentence alone."""
+
+    tokenizer: SubwordTokenizer
+    alpha: float
+    seed: int
+
+    def __call__(self, ids: np.ndarray, *, epoch: int, sentence: int, limit: int) -> np.ndarray:
+        """Returns a segmentation of at most `limit` tokens of the sentence with these tokens.
+
+        Longer ones are drawn again, so these are the sampler's segmentations under the condition that they fit; if
+        eight in a row do not, the sentence keeps its tokens.
+        """
+        key = (self.seed << 64 | epoch) << 64 | sentence
+        draw = random.Random(key).random  # noqa: S311 - data, not a secret
+        for _ in range(TRIES):
+            drawn = self.tokenizer.resample(ids, draw, alpha=self.alpha)
+            if len(drawn) <= limit:
+                return drawn
+        return ids
+
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """A tokenized corpus: the source and target of every pair, in one or more segmentations; and its special tokens."""
+    """A tokenized corpus: the source and target of every pair, in one or more segmentations; and its special tokens.
+
+    With `redrawn`, batches hold segmentations of their own, and those here say how long they may be.
+    """
 
     source: tuple[Ragged, ...]
     target: tuple[Ragged, ...]
     special: SpecialTokens
+    redrawn: Redrawn | None = None
 
     def __len__(self) -> int:
         return len(self.source[0])
@@ -66,7 +101,7 @@ def prepare_tokenizer(
 
     Args:
       vocab_size: token ids of a subword tokenizer; a vocabulary of characters has as many as the text has.
-      normalizer: the form of sentence pairs of which a subword tokenizer is trained, and in which it puts other text.
+      normalizer: the form in which a subword tokenizer sees sentence pairs, here and later.
 
     Raises:
       ConfigError: the text cannot fill the vocabulary.
@@ -105,13 +140,18 @@ def prepare(
     """Tokenizes a corpus, or reads its tokens from `cache` if an earlier call saved them; see `cached_sequences`.
 
     Args:
-      num_segmentations: the number for each sentence; the first is the best one, the others are sampled.
+      num_segmentations: the number for each sentence; the first is the best one, the others are sampled. With 0, each
+        epoch draws its own: see `make_batch`.
 
     Raises:
       ConfigError: there should be several segmentations, but the tokenizer has only one.
     """
-    if num_segmentations > 1 and not isinstance(tokenizer, SubwordTokenizer):
-        raise ConfigError(f"num_segmentations must be 1 for characters, got {num_segmentations}")
+    redrawn = None
+    if num_segmentations != 1:
+        if not isinstance(tokenizer, SubwordTokenizer):
+            raise ConfigError(f"num_segmentations must be 1 for characters, got {num_segmentations}")
+        redrawn = None if num_segmentations else Redrawn(tokenizer, alpha, seed)
+    num_segmentations = num_segmentations or PLANNED
 
     def make(name: str) -> list[np.ndarray]:
         variant = name.partition("-")[2]
@@ -135,25 +175,32 @@ def prepare(
         about={"pairs": len(corpus), "num_segmentations": num_segmentations},
     )
     source, target = (tuple(arrays[f"{s}-{v}"] for v in range(num_segmentations)) for s in ("source", "target"))
-    return Tokens(source, target, tokenizer.special)
+    return Tokens(source, target, tokenizer.special, redrawn)
 
 
 def make_batch(tokens: Tokens, plan: BatchPlan, step: int, *, rows: Rows | None = None) -> Batch[np.ndarray]:
     """Makes batch number `step` of the plan: a pure function of its arguments.
 
-    With several segmentations, each epoch draws a new one for each pair.
+    With several segmentations, each epoch chooses one of them for each sentence. With segmentations that are `redrawn`,
+    each epoch draws another one that fits the batch. The plan stays the same: a sentence is planned for the longest of
+    `PLANNED` segmentations, so few draws are too long, and no further shapes are compiled.
 
     Args:
       rows: the rows to make; all by default.
     """
     shape, pairs, epoch = plan.batch(step)
+    indices = rows(shape[0]) if rows else np.arange(shape[0])
+    filled = indices[indices < len(pairs)]
+    if tokens.redrawn is not None:
+        draw = functools.partial(tokens.redrawn, epoch=epoch, limit=shape[1] - 1)
+        sources = [draw(tokens.source[0][i], sentence=2 * int(i)) for i in pairs[filled]]
+        targets = [draw(tokens.target[0][i], sentence=2 * int(i) + 1) for i in pairs[filled]]
+        return Batch.from_tokens(sources, targets, (len(indices), *shape[1:]), tokens.special)
     if tokens.num_segmentations == 1:
         variants = np.zeros((2, len(pairs)), np.int64)
     else:
         random = np.random.default_rng((plan.seed, epoch, step, 2))
         variants = random.integers(tokens.num_segmentations, size=(2, len(pairs)))
-    indices = rows(shape[0]) if rows else np.arange(shape[0])
-    filled = indices[indices < len(pairs)]
     variants, pairs = variants[:, filled], pairs[filled]
     sources = [tokens.source[v][i] for v, i in zip(variants[0], pairs, strict=True)]
     targets = [tokens.target[v][i] for v, i in zip(variants[1], pairs, strict=True)]

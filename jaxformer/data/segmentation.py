@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -18,6 +17,12 @@ from jaxformer.errors import ConfigError
 
 SPACE = "\u2581"
 """The character that sentencepiece writes for a space; pieces hold it only as their first character."""
+
+Draw = Callable[[], float]
+"""A source of random numbers in [0, 1), such as ``random.Random(seed).random``."""
+
+Sampler = Callable[[str, Draw], list[int]]
+"""Draws the tokens of a line with `SPACE` for spaces."""
 
 _WORD = re.compile(f"{SPACE}[^{SPACE}]*|[^{SPACE}]+")
 _UNKNOWN = 10.0  # sentencepiece's penalty, below the lowest score, of a character outside the vocabulary
@@ -81,16 +86,11 @@ def segmentations(subwords: Subwords, line: str, *, most: int) -> list[tuple[int
     return found[-1]
 
 
-def sample_unigram(subwords: Subwords, lines: Iterable[str], *, seed: int, alpha: float) -> list[list[int]]:
-    """Draws a segmentation x of each line from ``p(x)**alpha``, normalized over all segmentations (Kudo 2018).
-
-    Args:
-      lines: text with `SPACE` for spaces.
-    """
-    draw = random.Random(seed).random  # noqa: S311 - data, not a secret
+def unigram_sampler(subwords: Subwords, alpha: float) -> Sampler:
+    """Returns a sampler of segmentations x with ``p(x)**alpha``, normalized over all segmentations (Kudo 2018)."""
     lattice = functools.lru_cache(maxsize=1 << 16)(functools.partial(_lattice, subwords, alpha=alpha))
 
-    def pieces(word: str) -> list[str]:
+    def pieces(word: str, draw: Draw) -> list[str]:
         starts, stop, chosen = lattice(word), len(word), []
         while stop:
             cumulative, start_of = starts[stop]
@@ -99,20 +99,13 @@ def sample_unigram(subwords: Subwords, lines: Iterable[str], *, seed: int, alpha
             stop = start
         return chosen[::-1]
 
-    return [subwords.tokens(piece for word in _WORD.findall(line) for piece in pieces(word)) for line in lines]
+    return lambda line, draw: subwords.tokens(piece for word in _WORD.findall(line) for piece in pieces(word, draw))
 
 
-def sample_bpe(subwords: Subwords, lines: Iterable[str], *, seed: int, alpha: float) -> list[list[int]]:
-    """Segments each line by merges, leaving each merge out with probability `alpha` (Provilkov et al. 2020).
-
-    Args:
-      lines: text with `SPACE` for spaces.
-    """
-    draw = random.Random(seed).random  # noqa: S311 - data, not a secret
-    return [
-        subwords.tokens(piece for word in _WORD.findall(line) for piece in _merge(subwords, word, alpha, draw))
-        for line in lines
-    ]
+def bpe_sampler(subwords: Subwords, alpha: float) -> Sampler:
+    """Returns a sampler that leaves out each merge with probability `alpha` (BPE-dropout, Provilkov et al. 2020)."""
+    pieces = functools.partial(_merge, subwords, alpha)
+    return lambda line, draw: subwords.tokens(piece for word in _WORD.findall(line) for piece in pieces(word, draw))
 
 
 def _lattice(subwords: Subwords, word: str, *, alpha: float) -> list[tuple[list[float], list[int]]]:
@@ -134,7 +127,7 @@ def _lattice(subwords: Subwords, word: str, *, alpha: float) -> list[tuple[list[
     return starts
 
 
-def _merge(subwords: Subwords, word: str, alpha: float, draw: Callable[[], float]) -> list[str]:
+def _merge(subwords: Subwords, alpha: float, word: str, draw: Draw) -> list[str]:
     """Returns the pieces of a word after its best merges, in order, except those that are left out."""
     edges = list(range(len(word) + 1))
     left_out: set[tuple[int, int, int]] = set()

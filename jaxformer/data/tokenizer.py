@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pathlib
+import random
 import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
@@ -16,7 +17,7 @@ import numpy as np
 import sentencepiece
 
 from jaxformer.data.normalization import Side, TextNormalizer, normalizer_of, with_normalizer
-from jaxformer.data.segmentation import SPACE, Subwords, sample_bpe, sample_unigram, segmentations
+from jaxformer.data.segmentation import SPACE, Draw, Sampler, Subwords, bpe_sampler, segmentations, unigram_sampler
 from jaxformer.data.special_tokens import MIN_SUBWORDS, SpecialTokens
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, DataError
@@ -190,9 +191,15 @@ class SubwordTokenizer:
           alpha: unigram, exponent of the probabilities, more diverse if smaller (Kudo 2018); BPE, probability of
             leaving out a merge, more diverse if larger (Provilkov et al. 2020).
         """
-        sample = sample_unigram if self._is_unigram() else sample_bpe
+        draw, sample = random.Random(seed).random, self._sampler(alpha)  # noqa: S311 - data, not a secret
         spaced = (_escape(line).replace(" ", SPACE) for line in self._normalizer(lines, side))
-        return [np.asarray(ids, np.int32) for ids in sample(self._subwords, spaced, seed=seed, alpha=alpha)]
+        return [np.asarray(sample(line, draw), np.int32) for line in spaced]
+
+    def resample(self, ids: np.ndarray, draw: Draw, *, alpha: float = 0.2) -> np.ndarray:
+        """Draws another segmentation of the text of token ids; see `sample`."""
+        return np.asarray(
+            self._sampler(alpha)(self._processor.decode(ids.tolist()).replace(" ", SPACE), draw), np.int32
+        )
 
     def segmentations(self, text: str) -> list[tuple[int, ...]]:
         """Returns the tokens of every segmentation of a short text that is normalized.
@@ -201,6 +208,10 @@ class SubwordTokenizer:
           ConfigError: there are more than `MOST_SEGMENTATIONS`.
         """
         return segmentations(self._subwords, _escape(text).replace(" ", SPACE), most=MOST_SEGMENTATIONS)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - tokenizers live as long as a run
+    def _sampler(self, alpha: float) -> Sampler:
+        return (unigram_sampler if self._is_unigram() else bpe_sampler)(self._subwords, alpha)
 
     def _is_unigram(self) -> bool:
         try:

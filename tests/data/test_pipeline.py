@@ -1,5 +1,6 @@
 """Tokenized corpora are prepared once, whole or not at all, and batches do not depend on where reading starts."""
 
+import dataclasses
 import functools
 import itertools
 import threading
@@ -95,6 +96,67 @@ def test_sampled_segmentations(tokenizer, tmp_path):
     assert tokenizer.decode(rows[0].source[0][rows[0].source_valid[0]][:-1]) == CORPUS.source[rows[1][0]]
 
 
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def redrawn(request):
+    tokenizer = SubwordTokenizer.train(CORPUS.lines(), vocab_size=400, kind=request.param)
+    tokens = prepare(CORPUS, tokenizer, None, num_segmentations=0, alpha=0.2, seed=5)
+    return tokenizer, tokens, make_batch_plan(*tokens.lengths(), tokens_per_batch=512, num_shapes=3, multiple_of=4)
+
+
+def texts_of(batch, side):
+    """The tokens of each sentence of a batch, without the end."""
+    tokens, valid = (batch.source, batch.source_valid) if side == "source" else (batch.labels, batch.target_valid)
+    return [tuple(row[own][:-1].tolist()) for row, own in zip(tokens, valid, strict=True) if own.any()]
+
+
+def test_segmentations_drawn_in_each_epoch(redrawn):
+    """Every epoch has its own, of the same sentences in the same shapes; they are functions of epoch and sentence."""
+    tokenizer, tokens, plan = redrawn
+    make = functools.partial(make_batch, tokens, plan)
+    seen = [{}, {}, {}]
+    for step in range(3 * plan.steps_per_epoch):
+        shape, pairs, epoch = plan.batch(step)
+        batch = make(step)
+        assert batch.source.shape == (shape[0], shape[1])
+        assert batch.labels.shape == (shape[0], shape[2])
+        for side, corpus in (("source", CORPUS.source), ("target", CORPUS.target)):
+            for pair, ids in zip(pairs.tolist(), texts_of(batch, side), strict=True):
+                assert tokenizer.decode(ids) == corpus[pair]
+                seen[epoch][side, pair] = ids
+    assert set(seen[0]) == set(seen[1]) == set(seen[2])
+    assert len(seen[0]) == 2 * (len(CORPUS) - len(plan.skipped))
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        changed = sum(seen[one][key] != seen[other][key] for key in seen[0])
+        assert changed > 0.9 * len(seen[0])
+    stored = {key: {tuple(x[key[1]].tolist()) for x in getattr(tokens, key[0])} for key in seen[0]}
+    assert sum(seen[0][key] not in stored[key] for key in stored) > 0.5 * len(stored)
+    step = plan.steps_per_epoch + 2
+    some = make_batch(tokens, plan, step, rows=lambda number: np.arange(1, number, 2))
+    np.testing.assert_array_equal(some.source, make(step).source[1::2])
+    np.testing.assert_array_equal(some.labels, make(step).labels[1::2])
+
+
+def test_segmentations_of_another_seed_are_others(redrawn):
+    _, tokens, plan = redrawn
+    other = dataclasses.replace(tokens, redrawn=dataclasses.replace(tokens.redrawn, seed=6))
+    assert texts_of(make_batch(tokens, plan, 0), "target") != texts_of(make_batch(other, plan, 0), "target")
+
+
+def test_segmentations_that_are_too_long_are_drawn_again(redrawn):
+    """A sentence keeps its tokens if no draw fits."""
+    tokenizer, tokens, _ = redrawn
+    ids = tokens.source[0][7]
+    longer = [tokens.redrawn(ids, epoch=epoch, sentence=0, limit=999) for epoch in range(40)]
+    limit = int(np.median([len(drawn) for drawn in longer]))
+    drawn = [tokens.redrawn(ids, epoch=epoch, sentence=0, limit=limit) for epoch in range(40)]
+    assert {tokenizer.decode(one) for one in drawn} == {CORPUS.source[7]}
+    assert max(map(len, drawn)) == limit
+    assert len({one.tobytes() for one in drawn}) > 5
+    kept = [a for a, b in zip(longer, drawn, strict=True) if len(a) <= limit and a.tobytes() == b.tobytes()]
+    assert len(kept) == sum(len(a) <= limit for a in longer)
+    assert tokens.redrawn(ids, epoch=0, sentence=0, limit=len(ids) - 1).tolist() == ids.tolist()
+
+
 def test_another_corpus_is_another_folder(tokenizer, tmp_path):
     prepare(CORPUS, tokenizer, tmp_path)
     prepare(Parallel(CORPUS.source, (*CORPUS.target[:-1], "Autre.")), tokenizer, tmp_path)
@@ -141,6 +203,8 @@ def test_characters(tmp_path):
     assert tokenizer.decode(tokens.target[0][7]) == CORPUS.target[7]
     with pytest.raises(ConfigError, match="num_segmentations must be 1 for characters, got 2"):
         prepare(CORPUS, tokenizer, tmp_path, num_segmentations=2)
+    with pytest.raises(ConfigError, match="num_segmentations must be 1 for characters, got 0"):
+        prepare(CORPUS, tokenizer, tmp_path, num_segmentations=0)
 
 
 def test_several_threads_make_batches_and_keep_their_order():

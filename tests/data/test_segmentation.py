@@ -4,13 +4,14 @@ import collections
 import itertools
 import math
 import os
+import random
 import subprocess
 import sys
 
 import pytest
 
 from jaxformer import demo
-from jaxformer.data.segmentation import SPACE, Subwords, sample_bpe, sample_unigram
+from jaxformer.data.segmentation import SPACE, Subwords, bpe_sampler, unigram_sampler
 from jaxformer.data.segmentation import segmentations as every_segmentation
 from jaxformer.data.tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError
@@ -18,6 +19,11 @@ from jaxformer.errors import ConfigError
 LINES = [text for pair in demo.generate(300) for text in (pair.english, pair.french)]
 PIECES = {"a": -2.0, "b": -1.5, "ab": -1.0, "ba": -2.5, "bab": -3.0, SPACE: -1.0, f"{SPACE}a": -2.0}
 UNIGRAM = Subwords(PIECES, {piece: token for token, piece in enumerate(PIECES)}, lambda character: [100])
+
+
+def sample(sampler, lines, *, seed=0):
+    draw = random.Random(seed).random
+    return [sampler(line, draw) for line in lines]
 
 
 def segmentations(text):
@@ -36,7 +42,7 @@ def test_unigram_draws_with_the_published_probabilities(alpha):
         tuple(UNIGRAM.ids[piece] for piece in pieces): math.exp(alpha * sum(PIECES[piece] for piece in pieces))
         for pieces in segmentations(text)
     }
-    drawn = collections.Counter(map(tuple, sample_unigram(UNIGRAM, [text] * number, seed=1, alpha=alpha)))
+    drawn = collections.Counter(map(tuple, sample(unigram_sampler(UNIGRAM, alpha), [text] * number, seed=1)))
     assert set(drawn) == set(weights)
     for tokens, weight in weights.items():
         expected = weight / sum(weights.values())
@@ -54,15 +60,15 @@ def test_every_segmentation_is_found_once():
 
 
 def test_unknown_characters_are_spelled():
-    assert sample_unigram(UNIGRAM, ["xab", ""], seed=0, alpha=50.0) == [[100, 2], []]
-    assert sample_bpe(UNIGRAM, ["xab", ""], seed=0, alpha=0.0) == [[100, 2], []]
+    assert sample(unigram_sampler(UNIGRAM, 50.0), ["xab", ""]) == [[100, 2], []]
+    assert sample(bpe_sampler(UNIGRAM, 0.0), ["xab", ""]) == [[100, 2], []]
 
 
 def test_merges_are_left_out_with_their_probability():
     ranks = {"a": -9.0, "b": -8.0, "ab": -0.0, "abab": -1.0}
     subwords = Subwords(ranks, {piece: token for token, piece in enumerate(ranks)}, lambda character: [100])
     number = 20_000
-    drawn = collections.Counter(map(tuple, sample_bpe(subwords, ["abab"] * number, seed=1, alpha=0.3)))
+    drawn = collections.Counter(map(tuple, sample(bpe_sampler(subwords, 0.3), ["abab"] * number, seed=1)))
     expected = {(3,): 0.7**3, (2, 2): 0.7**2 * 0.3, (2, 0, 1): 0.21, (0, 1, 2): 0.21, (0, 1, 0, 1): 0.09}
     assert sum(expected.values()) == pytest.approx(1)
     assert set(drawn) == set(expected)

@@ -53,9 +53,11 @@ class DataConfig:
     tokenizer: Literal["unigram", "bpe"] = "unigram"
     """The algorithm by which sentencepiece segments words."""
     num_segmentations: int = 1
-    """Segmentations sampled for each training sentence (subword regularization, Kudo 2018); 1 is the best one only."""
+    """Segmentations sampled for each training sentence, of which an epoch uses one (subword regularization, Kudo 2018;
+    BPE-dropout, Provilkov et al. 2020); 1 is the best one only. 0 draws a new one in each epoch."""
     segmentation_alpha: float = 0.2
-    """Smoothing of the sampling distribution: smaller is more diverse."""
+    """Of unigrams the smoothing of the sampling distribution, more diverse if smaller; of bpe the probability with which
+    a merge is left out, 0.1 in the paper."""
     max_length: int = 256
     """Longer pairs, in tokens, are left out of training, counted and reported."""
     tokens_per_batch: int = 4096
@@ -73,14 +75,15 @@ class DataConfig:
             1,
             self,
             "grammar_pairs",
-            "num_segmentations",
             "max_length",
             "tokens_per_batch",
             "num_shapes",
             "length_multiple",
         )
         at_least(MIN_SUBWORDS, self, "vocab_size")
-        at_least(0, self, "held_out")
+        at_least(0, self, "held_out", "num_segmentations", "segmentation_alpha")
+        if self.tokenizer == "bpe" and self.segmentation_alpha > 1:
+            raise ValueError(f"segmentation_alpha must be at most 1 for bpe, got {self.segmentation_alpha}")
         if min(self.columns) < 0:
             raise ValueError(f"columns must be at least 0, got {self.columns}")
 
