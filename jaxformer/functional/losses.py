@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+import typing
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -118,35 +119,79 @@ def linear_cross_entropy(
         where = jnp.ones(labels.shape, bool)
     if chunk is None:
         chunk = logits_per_chunk() * groups * parts // vocab_size
-    num_chunks = -(-length // parts // max(1, chunk // (batch * parts)))
+    num_chunks = chunks_of(length, batch, parts, chunk)
     x = jnp.where(where[..., None], x, 0)
-    total = _linear_cross_entropy(_Options(smoothing, z_loss, num_chunks), x, copies, labels, where)
+    total = linear_loss(_CrossEntropy(smoothing, z_loss, num_chunks), x, copies, labels, where)
     return total, where.astype(jnp.float32).sum()
 
 
-class _Options(NamedTuple):
+def chunks_of(length: int, batch: int, parts: int, chunk: int) -> int:
+    """Returns the number of chunks of about `chunk` positions of a batch, whose length is cut into parts."""
+    return -(-length // parts // max(1, chunk // (batch * parts)))
+
+
+@typing.runtime_checkable
+class LogitLoss(Protocol):
+    """A loss of some logits ``[G, C, n, V]``, summed, for labels and a mask ``[G, C, m]``; it is hashable."""
+
+    @property
+    def num_chunks(self) -> int:
+        """The number of parts in which logits are computed."""
+        ...
+
+    def value(self, logits: Array, labels: Array, where: Array) -> Array:
+        """Returns the loss."""
+        ...
+
+    def value_and_gradient(self, logits: Array, labels: Array, where: Array) -> tuple[Array, Array]:
+        """Returns the loss and its gradient by the logits."""
+        ...
+
+
+class _CrossEntropy(NamedTuple):
     smoothing: float
     z_loss: float
     num_chunks: int
 
+    def value(self, logits: Array, labels: Array, where: Array) -> Array:
+        return cross_entropy(logits, labels, where=where, smoothing=self.smoothing, z_loss=self.z_loss)[0]
+
+    def value_and_gradient(self, logits: Array, labels: Array, where: Array) -> tuple[Array, Array]:
+        low = self.smoothing / logits.shape[-1]
+        top = logits.max(-1, keepdims=True)
+        powers = jnp.exp(logits - top)
+        weight = powers.sum(-1, keepdims=True)
+        log_z = top + jnp.log(weight)
+        chosen = _chosen(labels, logits.shape)
+        loss = log_z[..., 0] - (1 - self.smoothing) * jnp.where(chosen, logits, 0.0).sum(-1)
+        loss += self.z_loss * jnp.square(log_z[..., 0]) - self.smoothing * logits.mean(-1)
+        scale = (1 + 2 * self.z_loss * log_z) / weight
+        d_logits = powers * scale - jnp.where(chosen, 1 - self.smoothing + low, low)
+        return jnp.where(where, loss, 0.0).sum(), jnp.where(where[..., None], d_logits, 0.0)
+
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _linear_cross_entropy(options: _Options, x: Array, copies: Array, labels: Array, where: Array) -> Array:
+def linear_loss(loss: LogitLoss, x: Array, copies: Array, labels: Array, where: Array) -> Array:
+    """Returns a loss of the logits ``x table^T``, computed and dropped in chunks, with its gradient in the same pass.
+
+    Args:
+      x: states ``[B, T, D]``, or ``[B, T, P, D]`` with P rows of logits for each label.
+      copies: the table, see `linear_cross_entropy`.
+    """
     table = copies.astype(x.dtype)
 
     def visit(total, chunk):
         x, labels, where = chunk
-        logits = jnp.einsum("gcnd,gcvd->gcnv", x, table, preferred_element_type=jnp.float32)
-        loss, _ = cross_entropy(logits, labels, where=where, smoothing=options.smoothing, z_loss=options.z_loss)
-        return total + loss, None
+        logits = jnp.einsum("gcnd,gcvd->gcnv", _rows(x), table, preferred_element_type=jnp.float32)
+        return total + loss.value(logits, labels, where), None
 
-    return jax.lax.scan(visit, jnp.float32(0), _split(options.num_chunks, table, x, labels, where))[0]
+    return jax.lax.scan(visit, jnp.float32(0), _split(loss.num_chunks, table, x, labels, where))[0]
 
 
-@_linear_cross_entropy.defjvp
-def _linear_cross_entropy_jvp(options, primals, tangents):
+@linear_loss.defjvp
+def _linear_loss_jvp(loss, primals, tangents):
     """Computes the gradients of the sum; its backward pass only multiplies them by the upstream gradient."""
-    total, *gradients = _value_and_gradients(options, *primals)
+    total, *gradients = _value_and_gradients(loss, *primals)
     products = (
         (gradient.astype(jnp.float32) * tangent.astype(jnp.float32)).sum()
         for gradient, tangent in zip(gradients, tangents[:2], strict=True)
@@ -155,46 +200,43 @@ def _linear_cross_entropy_jvp(options, primals, tangents):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _value_and_gradients(options: _Options, *arrays: Array) -> tuple[Array, Array, Array]:
+def _value_and_gradients(loss: LogitLoss, *arrays: Array) -> tuple[Array, Array, Array]:
     # A function with a rule is evaluated as a whole. Otherwise, `jax.grad` would move what is constant in the loop out
     # of it: several arrays as large as the logits of a chunk.
-    return _loop_with_gradients(options, *arrays)
+    return _loop_with_gradients(loss, *arrays)
 
 
 @_value_and_gradients.defjvp
-def _value_and_gradients_jvp(options, primals, tangents):
-    return jax.jvp(functools.partial(_loop_with_gradients, options), primals, tangents)
+def _value_and_gradients_jvp(loss, primals, tangents):
+    return jax.jvp(functools.partial(_loop_with_gradients, loss), primals, tangents)
 
 
-def _loop_with_gradients(options: _Options, x: Array, copies: Array, labels: Array, where: Array):
+def _loop_with_gradients(loss: LogitLoss, x: Array, copies: Array, labels: Array, where: Array):
     # With a copy of the table for each group of rows and part of their length, the loop needs no communication.
     table, (groups, parts, vocab_size, d_model) = copies.astype(x.dtype), copies.shape
-    low = options.smoothing / vocab_size
 
     def visit(sums, chunk):
         total, d_copies = sums
-        x, labels, where = chunk
+        states, labels, where = chunk
+        x = _rows(states)
         logits = jnp.einsum("gcnd,gcvd->gcnv", x, table, preferred_element_type=jnp.float32)
-        top = logits.max(-1, keepdims=True)
-        powers = jnp.exp(logits - top)
-        weight = powers.sum(-1, keepdims=True)
-        log_z = top + jnp.log(weight)
-        chosen = _chosen(labels, logits.shape)
-        loss = log_z[..., 0] - (1 - options.smoothing) * jnp.where(chosen, logits, 0.0).sum(-1)
-        loss += options.z_loss * jnp.square(log_z[..., 0]) - options.smoothing * logits.mean(-1)
-        scale = (1 + 2 * options.z_loss * log_z) / weight
-        d_logits = powers * scale - jnp.where(chosen, 1 - options.smoothing + low, low)
-        d_logits = jnp.where(where[..., None], d_logits, 0.0).astype(x.dtype)
+        value, d_logits = loss.value_and_gradient(logits, labels, where)
+        d_logits = d_logits.astype(x.dtype)
         d_x = jnp.einsum("gcnv,gcvd->gcnd", d_logits, table, preferred_element_type=jnp.float32)
         # [D, V], because it is cheaper to transpose a few features than many logits.
         d_chunk = jnp.einsum("gcnd,gcnv->gcdv", x, d_logits, preferred_element_type=jnp.float32)
         d_copies = constrain(d_copies + d_chunk, *names)
-        return (total + jnp.where(where, loss, 0.0).sum(), d_copies), d_x.astype(x.dtype)
+        return (total + value, d_copies), d_x.astype(x.dtype).reshape(states.shape)
 
     names = "batch", "length", None, "vocab"
     initial = jnp.float32(0), constrain(jnp.zeros((groups, parts, d_model, vocab_size), jnp.float32), *names)
-    (total, d_copies), d_x = jax.lax.scan(visit, initial, _split(options.num_chunks, copies, x, labels, where))
+    (total, d_copies), d_x = jax.lax.scan(visit, initial, _split(loss.num_chunks, copies, x, labels, where))
     return total, _joined(d_x, x.shape), d_copies.mT.astype(copies.dtype)
+
+
+def _rows(x: Array) -> Array:
+    """Returns ``[G, C, n, ..., D]`` as ``[G, C, rows, D]``."""
+    return x.reshape(*x.shape[:2], -1, x.shape[-1])
 
 
 def _split(num_chunks: int, copies: Array, *arrays: Array) -> tuple[Array, ...]:
@@ -218,8 +260,8 @@ def _split(num_chunks: int, copies: Array, *arrays: Array) -> tuple[Array, ...]:
 
 
 def _joined(x: Array, shape: tuple[int, ...]) -> Array:
-    """Joins ``[chunks, G, C, n, D]`` into ``[B, T, D]``."""
-    (batch, length, d_model), (num_chunks, groups, parts, *_) = shape, x.shape
-    x = x.reshape(num_chunks, groups, parts, batch // groups, -1, d_model)
-    x = jnp.moveaxis(x, (1, 3, 2, 0), (0, 1, 2, 3)).reshape(batch, parts, -1, d_model)
+    """Joins ``[chunks, G, C, n, ...]`` into ``[B, T, ...]``."""
+    (batch, length, *features), (num_chunks, groups, parts, *_) = shape, x.shape
+    x = x.reshape(num_chunks, groups, parts, batch // groups, -1, *features)
+    x = jnp.moveaxis(x, (1, 3, 2, 0), (0, 1, 2, 3)).reshape(batch, parts, -1, *features)
     return x[:, :, : length // parts].reshape(shape)

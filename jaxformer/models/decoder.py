@@ -156,6 +156,7 @@ class Decoder(nnx.Module):
         z_loss: float = 0.0,
         key: jax.Array | None = None,
         copies: Float[Array, "G C V D"] | None = None,
+        linear_loss: sharding.LinearLoss = sharding.linear_cross_entropy,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Returns the loss of the teacher-forced logits, (sum, count), without holding them.
 
@@ -165,6 +166,7 @@ class Decoder(nnx.Module):
           labels: the token after each of `tokens`; counted where `valid`.
           smoothing, z_loss: see `functional.cross_entropy`.
           copies: see `Embedding`.
+          linear_loss: the loss of the states and the output table, with the arguments of `linear_cross_entropy`.
         """
         if copies is None:
             copies = self.embeddings.tokens.copies(*tokens.shape, dtype=self.embeddings.dtype)
@@ -173,9 +175,7 @@ class Decoder(nnx.Module):
         table = copies if self.output is None else self.output.kernel[...].T
         with jax.named_scope("loss"):
             x, table = with_bias(x * jnp.asarray(self.output_scale, x.dtype), table, self.output_bias)
-            total, count = sharding.linear_cross_entropy(
-                x, table, labels, where=valid, smoothing=smoothing, z_loss=z_loss
-            )
+            total, count = linear_loss(x, table, labels, where=valid, smoothing=smoothing, z_loss=z_loss)
         if capture:
             total += self.expert_balance * count * balance_loss(intermediates["experts"], valid)
         return total, count

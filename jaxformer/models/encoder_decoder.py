@@ -10,7 +10,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxformer import functional
+from jaxformer import functional, sharding
 from jaxformer.functional.dropout import site
 from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.models.decoder import Context, Decoder, DecoderState, StepWeights, balance_loss
@@ -117,12 +117,14 @@ class EncoderDecoder(nnx.Module):
         smoothing: float = 0.0,
         z_loss: float = 0.0,
         key: jax.Array | None = None,
+        linear_loss: sharding.LinearLoss = sharding.linear_cross_entropy,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Returns the loss of the teacher-forced logits, (sum, count), without holding them; training minimizes it.
 
         Args:
           labels: the token after each of `target`; counted where `target_valid`.
           smoothing, z_loss: see `functional.cross_entropy`.
+          linear_loss: see `Decoder.cross_entropy`.
         """
         embeddings = self.decoder.embeddings
         length = math.gcd(source.shape[1], target.shape[1])
@@ -144,6 +146,7 @@ class EncoderDecoder(nnx.Module):
             z_loss=z_loss,
             key=site(key, "decoder"),
             copies=copies,
+            linear_loss=linear_loss,
         )
         if balance:
             total += balance * count * balance_loss(intermediates["experts"], source_valid)

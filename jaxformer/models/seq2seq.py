@@ -120,6 +120,7 @@ class Seq2Seq(nnx.Module):
         smoothing: float = 0.0,
         z_loss: float = 0.0,
         key: jax.Array | None = None,
+        linear_loss: sharding.LinearLoss = sharding.linear_cross_entropy,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Returns the loss of the teacher-forced logits, (sum, count): see `EncoderDecoder.cross_entropy`."""
         embeddings, output = self.decoder.embeddings, self.decoder.output
@@ -131,7 +132,7 @@ class Seq2Seq(nnx.Module):
         table = copies if output is None else output.kernel[...].T
         with jax.named_scope("loss"):
             options = {"where": target_valid, "smoothing": smoothing, "z_loss": z_loss}
-            return sharding.linear_cross_entropy(x, table, labels, **options)
+            return linear_loss(x, table, labels, **options)
 
     def captured(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,9 @@ from jaxformer import functional
 from jaxformer.axes import constrain
 from jaxformer.functional.losses import logits_per_chunk
 from jaxformer.sharding.rules import num_shards
+
+LinearLoss = Callable[..., tuple[jax.Array, jax.Array]]
+"""A loss of states and an output table, with the arguments of `linear_cross_entropy`."""
 
 
 def table_copies(
@@ -94,10 +98,40 @@ def linear_cross_entropy(
     >>> round(float(total / count), 4), int(count)       # log 4
     (1.3863, 3)
     """
-    if table.ndim == 2:
-        table = table_copies(table, rows=x.shape[0], length=x.shape[1], dtype=x.dtype)
-    if chunk is None:
-        chunk = logits_per_chunk() * num_shards("batch", "length", "vocab") // table.shape[2]
+    table, chunk = _shared(x, table, chunk, rows=x.shape[0])
     return functional.linear_cross_entropy(
         x, table, labels, where=where, smoothing=smoothing, z_loss=z_loss, chunk=chunk
     )
+
+
+def linear_r_drop(
+    x: Float[Array, "B2 T D"],
+    table: Float[Array, "V D"] | Float[Array, "G C V D"],
+    labels: Integer[Array, "B2 T"],
+    *,
+    weight: float,
+    where: Bool[Array, "B2 T"] | None = None,
+    smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    chunk: int | None = None,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Computes `functional.linear_r_drop` on a mesh: see `linear_cross_entropy`.
+
+    Args:
+      weight, where, smoothing, z_loss: see `functional.linear_r_drop`.
+
+    Raises:
+      ValueError: see `functional.linear_r_drop`.
+    """
+    table, chunk = _shared(x, table, chunk, rows=x.shape[0] // 2)
+    options = {"weight": weight, "where": where, "smoothing": smoothing, "z_loss": z_loss}
+    return functional.linear_r_drop(x, table, labels, **options, chunk=chunk)
+
+
+def _shared(x: Array, table: Array, chunk: int | None, *, rows: int) -> tuple[Array, int]:
+    """Returns the copies of a table, and the positions that are computed at a time."""
+    if table.ndim == 2:
+        table = table_copies(table, rows=rows, length=x.shape[1], dtype=x.dtype)
+    if chunk is None:
+        chunk = logits_per_chunk() * num_shards("batch", "length", "vocab") // table.shape[2]
+    return table, chunk

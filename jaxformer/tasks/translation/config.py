@@ -56,8 +56,8 @@ class DataConfig:
     """Segmentations sampled for each training sentence, of which an epoch uses one (subword regularization, Kudo 2018;
     BPE-dropout, Provilkov et al. 2020); 1 is the best one only. 0 draws a new one in each epoch."""
     segmentation_alpha: float = 0.2
-    """Of unigrams the smoothing of the sampling distribution, more diverse if smaller; of bpe the probability with which
-    a merge is left out, 0.1 in the paper."""
+    """Of unigrams, the smoothing of the sampling distribution: smaller is more diverse. Of bpe, the probability of
+    leaving out a merge: 0.1 in the paper."""
     max_length: int = 256
     """Longer pairs, in tokens, are left out of training, counted and reported."""
     tokens_per_batch: int = 4096
@@ -96,9 +96,12 @@ class LossConfig:
     """Weight of the uniform distribution in the training targets."""
     z_loss: float = 0.0
     """Weight of the squared log-partition function."""
+    r_drop: float = 0.0
+    """Weight of the divergence between two passes with different dropout (R-Drop, Liang et al. 2021: 5 for
+    translation); a step then computes twice as much. 0 for one pass."""
 
     def __post_init__(self) -> None:
-        at_least(0, self, "label_smoothing", "z_loss")
+        at_least(0, self, "label_smoothing", "z_loss", "r_drop")
         if self.label_smoothing >= 1:
             raise ValueError(f"label_smoothing must be less than 1, got {self.label_smoothing}")
 

@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer import functional, models
+from jaxformer import functional, models, sharding
 from jaxformer.axes import AxisName
 from jaxformer.caches import data_cache
+from jaxformer.config import to_data
 from jaxformer.data.batch import Batch, Rows
 from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, replan
 from jaxformer.data.batch_plan import num_rows as rows_of_budget
@@ -81,7 +82,7 @@ class TranslationData(Data[Tokenizer]):
 
 @dataclasses.dataclass(frozen=True)
 class TranslationNetwork(Network[DeviceBatch]):
-    """An encoder-decoder with label-smoothed cross entropy of the next target token."""
+    """An encoder-decoder with label-smoothed cross entropy of the next target token, by one pass or two (R-Drop)."""
 
     net: Net
     objective: LossConfig
@@ -92,14 +93,22 @@ class TranslationNetwork(Network[DeviceBatch]):
         recurrent = isinstance(self.net.config, models.Seq2SeqConfig)  # a step needs the one before it
         return ("batch",) if recurrent else super().sharded_axes
 
+    @property
+    def passes(self) -> int:
+        """The passes of a training step over its batch."""
+        return 2 if self.objective.r_drop else 1
+
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
-        smoothing, z_loss = self.objective.label_smoothing, self.objective.z_loss
-        return *self._cross_entropy(params, batch, key, smoothing=smoothing, z_loss=z_loss), {}
+        options: dict[str, Any] = {"smoothing": self.objective.label_smoothing, "z_loss": self.objective.z_loss}
+        if self.passes == 2 and key is not None:
+            batch = jax.tree.map(functional.twice, batch)
+            options["linear_loss"] = functools.partial(sharding.linear_r_drop, weight=self.objective.r_drop)
+        return *self._cross_entropy(params, batch, key, **options), {}
 
     def validation_loss(self, params: Params, batch: DeviceBatch):
         return self._cross_entropy(params, batch, None)
 
-    def _cross_entropy(self, params: Params, batch: DeviceBatch, key: jax.Array | None, **options: float):
+    def _cross_entropy(self, params: Params, batch: DeviceBatch, key: jax.Array | None, **options: Any):
         return self.net.bind(params).cross_entropy(
             batch.source,
             batch.target,
@@ -119,14 +128,14 @@ class TranslationNetwork(Network[DeviceBatch]):
 
     def training_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, source, target = shape
-        config = self.net.config
+        num_rows, config = self.passes * num_rows, self.net.config
         if isinstance(config, models.Seq2SeqConfig):
             return costs.seq2seq_training_flops(config, num_rows, source, target)
         return costs.encoder_decoder_training_flops(config, num_rows, source, target)
 
     def computed_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, source, target = shape
-        config = self.net.config
+        num_rows, config = self.passes * num_rows, self.net.config
         if isinstance(config, models.Seq2SeqConfig):  # nothing is recomputed
             return costs.seq2seq_training_flops(config, num_rows, source, target)
         return costs.encoder_decoder_computed_flops(config, num_rows, source, target)
@@ -154,6 +163,12 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
     def check(self, config: TranslationConfig) -> None:
         if config.train.metric == "bleu" and not config.decode.validation_sentences:
             raise ConfigError("train.metric is bleu, but decode.validation_sentences is 0: nothing is translated")
+        rates = [rate for name, rate in to_data(config.model).items() if name.endswith("dropout")]
+        if config.loss.r_drop and not any(rates):
+            raise ConfigError(
+                f"loss.r_drop {config.loss.r_drop} compares two passes with different dropout, but model.dropout is 0; "
+                "raise model.dropout or set loss.r_drop to 0"
+            )
 
     def read(self, config: TranslationConfig) -> Corpora:
         return load_corpora(config.data, seed=config.seed)

@@ -22,6 +22,7 @@ from jaxformer.training.config import TrainConfig
         (TranslationConfig, {"seed": -1}, "seed must be at least 0, got -1"),
         (TranslationConfig, {"seed": 2**32}, r"seed must be less than 2\*\*32"),
         (LossConfig, {"label_smoothing": 1.0}, "label_smoothing must be less than 1"),
+        (LossConfig, {"r_drop": -1.0}, "r_drop must be at least 0"),
         (DecodeConfig, {"max_extra": -1}, "max_extra must be at least 0"),
     ],
 )

@@ -1,11 +1,15 @@
 """The translation task: its contract, and what is its own."""
 
 import dataclasses
+import re
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxformer
-from jaxformer import demo, sharding
+from jaxformer import demo, functional, sharding
 from jaxformer.config import changed
 from jaxformer.data.normalization import TextNormalizer
 from jaxformer.errors import ConfigError, DataError
@@ -16,6 +20,7 @@ from jaxformer.tasks.trainer import make_trainer
 from jaxformer.tasks.translation import TASK, DataConfig, DecodeConfig, TranslationConfig, task
 from jaxformer.training.config import TrainConfig
 from tests.contracts.task import TaskContract, quiet
+from tests.modules.small import quick
 from tests.tasks.small import small, tiny
 
 ALL = Placement(sharding.mesh())
@@ -27,6 +32,10 @@ class TestContract(TaskContract):
         ({"data": {"corpus": "files"}}, "no training data: give --data.source"),
         ({"data": {"max_length": 3}}, "no pair of 4000 has at most 3 tokens"),
         ({"train": {"metric": "bleu"}, "decode": {"validation_sentences": 0}}, "validation_sentences is 0"),
+        (
+            {"model": {"dropout": 0.0}, "loss": {"r_drop": 5.0}},
+            r"loss\.r_drop 5\.0 .* model\.dropout is 0",
+        ),
         ({"model": {"source_vocab_size": 300, "target_vocab_size": 300}}, "tokenizer has 400"),
         ({"mesh": "data=3"}, "3 devices, but there are 8"),
     )
@@ -125,6 +134,72 @@ def test_validation_leaves_out_what_the_model_cannot_number(tmp_path):
     trainer = make_trainer(TASK, config, prepared.vocabulary.vocab_size, ALL)
     validation = runner.Validation(TASK, config, corpora, prepared, trainer)
     assert 0 <= validation(trainer.new_state())["bleu"] < 100
+
+
+def some_batch(network, placement, seed=0):
+    """Sentences of up to 6 tokens, the last row of padding."""
+    abstract = network.abstract_batch((16, 6, 6), placement.rows)
+    draw = np.random.default_rng(seed)
+    lengths = np.append(draw.integers(1, 7, 15), 0)
+    valid = np.arange(6) < lengths[:, None]
+    tokens = lambda: np.where(valid, draw.integers(4, 400, valid.shape), 0).astype(np.int32)
+    batch = dataclasses.replace(
+        abstract, source=tokens(), source_valid=valid, target=tokens(), labels=tokens(), target_valid=valid
+    )
+    return placement.assemble(batch)
+
+
+KINDS = [{"kind": "transformer"}, pytest.param({"kind": "recurrent"}, marks=pytest.mark.full)]
+
+
+@pytest.mark.parametrize("model", KINDS)
+def test_r_drop_is_the_loss_of_two_passes(model, tmp_path):
+    """Value and gradient are those of all logits of both passes; the loss of validation is that of one without it."""
+    config = changed(tiny(tmp_path), {"loss": {"r_drop": 4.0}, "mesh": "", "model": {**model, "dropout": 0.3}})
+    network, plain = (TASK.network(changed(config, {"loss": {"r_drop": r}}), 400) for r in (4.0, 0.0))
+    params, key = network.net.init(jax.random.key(1)), jax.random.key(2)
+    batch = some_batch(network, Placement(sharding.mesh("data=1", jax.devices()[:1])))
+
+    def direct(params):
+        both = jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0), batch)
+        valid = {"source_valid": both.source_valid, "target_valid": both.target_valid}
+        logits = network.net.apply(params, both.source, both.target, **valid, key=key)
+        given = {"where": batch.target_valid, "smoothing": 0.1, "weight": 4.0}
+        return functional.r_drop(logits[::2], logits[1::2], batch.labels, **given)
+
+    value = lambda params: network.loss(params, batch, key)[:2]
+    (found, count), slope = quick(jax.value_and_grad(value, has_aux=True))(params)
+    (expected, same), expected_slope = quick(jax.value_and_grad(direct, has_aux=True))(params)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert int(count) == int(same) == int(batch.target_valid.sum())
+    for a, b in zip(jax.tree.leaves(slope), jax.tree.leaves(expected_slope), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+    validation = [quick(one.validation_loss)(params, batch)[0] for one in (network, plain)]
+    assert float(validation[0]) == float(validation[1])
+    shape = network.shape(batch)
+    assert network.training_flops(shape) == 2 * plain.training_flops(shape)
+    assert network.computed_flops(shape) == 2 * plain.computed_flops(shape)
+
+
+def test_r_drop_sends_no_more_between_devices(tmp_path):
+    """One sum over the devices in a step, as without it, and nothing else; eight devices train like one."""
+    losses = []
+    for text in ("data=1", "data=8"):
+        config = changed(tiny(tmp_path), {"loss": {"r_drop": 4.0}, "model": {"dropout": 0.3}})
+        number = int(text[5:])
+        placement = Placement(sharding.mesh(text, jax.devices()[:number]))
+        trainer = make_trainer(TASK, config, 400, placement)
+        state, batch = trainer.new_state(), some_batch(trainer.network, placement)
+        step = trainer.step().lower(state, batch).compile()
+        sent = [line for line in step.as_text().splitlines() if SENDING.search(line)]
+        assert len(sent) == (number > 1), sent
+        for _ in range(2):
+            state, metrics = step(state, batch)
+            losses.append(float(metrics["loss_sum"] / metrics["count"]))
+    np.testing.assert_allclose(losses[2:], losses[:2], rtol=1e-5)
+
+
+SENDING = re.compile(r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start)?\(")
 
 
 def test_a_metric_that_nobody_computes(tmp_path):

@@ -1,0 +1,138 @@
+"""R-Drop: two passes with different dropout should predict alike (Liang et al. 2021)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Integer
+
+from jaxformer.functional.losses import chunks_of, cross_entropy, linear_loss, logits_per_chunk
+
+
+def twice(x: Array) -> Array:
+    """Returns each of the rows ``[B, ...]`` twice, in a row: devices that share the rows send nothing for it.
+
+    >>> twice(jnp.array([3, 5])).tolist()
+    [3, 3, 5, 5]
+    """
+    return jnp.broadcast_to(x[:, None], (x.shape[0], 2, *x.shape[1:])).reshape(-1, *x.shape[1:])
+
+
+def symmetric_divergence(
+    first: Float[Array, "*batch V"], second: Float[Array, "*batch V"], *, where: Bool[Array, "*batch"] | None = None
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    r"""Returns the symmetric Kullback-Leibler divergence of the distributions of logits: the sum, and their number.
+
+    .. math:: \tfrac12 D(p \| q) + \tfrac12 D(q \| p) = \tfrac12 \sum_v (p_v - q_v)(\log p_v - \log q_v)
+
+    Args:
+      where: True for rows to count; the others add nothing, and may hold anything.
+
+    >>> total, count = symmetric_divergence(jnp.log(jnp.array([[0.5, 0.5]])), jnp.log(jnp.array([[0.25, 0.75]])))
+    >>> round(float(total), 4), int(count)       # 1/8 log 3
+    (0.1373, 1)
+    """
+    first, second = first.astype(jnp.float32), second.astype(jnp.float32)
+    if where is not None:
+        first, second = (jnp.where(where[..., None], x, 0.0) for x in (first, second))
+    p, q = jax.nn.log_softmax(first), jax.nn.log_softmax(second)
+    rows = 0.5 * ((jnp.exp(p) - jnp.exp(q)) * (p - q)).sum(-1)
+    if where is None:
+        return rows.sum(), jnp.asarray(float(rows.size))
+    return rows.sum(), where.astype(jnp.float32).sum()
+
+
+def r_drop(
+    first: Float[Array, "*batch V"],
+    second: Float[Array, "*batch V"],
+    labels: Integer[Array, "*batch"],
+    *,
+    weight: float,
+    where: Bool[Array, "*batch"] | None = None,
+    smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    r"""Returns the loss of two passes with different dropout: the sum over the counted labels, and their number.
+
+    It is the mean of both cross entropies and :math:`\alpha / 2` times the `symmetric_divergence`: half of the paper's
+    sum, so that the scale is that of a cross entropy, with the paper's weight :math:`\alpha`.
+
+    Args:
+      weight: :math:`\alpha`.
+      where, smoothing, z_loss: see `cross_entropy`.
+
+    Raises:
+      ValueError: `smoothing` is not in [0, 1).
+
+    >>> logits, labels = jnp.log(jnp.array([[0.25, 0.75]])), jnp.array([1])
+    >>> total, count = r_drop(logits, logits, labels, weight=5.0)
+    >>> round(float(total), 4) == round(float(cross_entropy(logits, labels)[0]), 4), int(count)
+    (True, 1)
+    """
+    options = {"where": where, "smoothing": smoothing, "z_loss": z_loss}
+    (one, count), (other, _) = (cross_entropy(logits, labels, **options) for logits in (first, second))
+    divergence, _ = symmetric_divergence(first, second, where=where)
+    return 0.5 * (one + other + weight * divergence), count
+
+
+def linear_r_drop(
+    x: Float[Array, "B2 T D"],
+    table: Float[Array, "V D"] | Float[Array, "G C V D"],
+    labels: Integer[Array, "B2 T"],
+    *,
+    weight: float,
+    where: Bool[Array, "B2 T"] | None = None,
+    smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    chunk: int | None = None,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Returns the `r_drop` of the logits ``x table^T`` without holding all of them, as `linear_cross_entropy` does.
+
+    Args:
+      x: the states of two passes of each sentence, in neighboring rows, such as a model computes of `twice` a batch;
+        `labels` and `where` are the same for both.
+      table: see `linear_cross_entropy`.
+      weight, where, smoothing, z_loss: see `r_drop`.
+      chunk: the number of positions at a time, over the full batch.
+
+    Raises:
+      ValueError: `smoothing` is not in [0, 1), or shapes do not fit.
+
+    >>> total, count = linear_r_drop(jnp.ones((2, 3, 2)), jnp.zeros((4, 2)), twice(jnp.array([[0, 1, 2]])), weight=5.0)
+    >>> round(float(total / count), 4), int(count)       # log 4
+    (1.3863, 3)
+    """
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"smoothing must be in [0, 1), got {smoothing}")
+    if x.shape[0] % 2 or x.shape[:2] != labels.shape or x.shape[2] != table.shape[-1]:
+        raise ValueError(
+            f"shapes must be x [2 B, T, D], table [V, D], labels [2 B, T], got {list(x.shape)}, {list(table.shape)}, "
+            f"{list(labels.shape)}"
+        )
+    copies = table.astype(jnp.float32)[None, None] if table.ndim == 2 else table
+    groups, parts, vocab_size, _ = copies.shape
+    where = jnp.ones(labels.shape, bool) if where is None else where
+    x, labels, where = (a.reshape(-1, 2, *a.shape[1:]) for a in (jnp.where(where[..., None], x, 0), labels, where))
+    labels, where = labels[:, 0], where[:, 0]
+    if chunk is None:
+        chunk = logits_per_chunk() * groups * parts // vocab_size
+    num_chunks = chunks_of(labels.shape[1], 2 * labels.shape[0], parts, chunk)
+    total = linear_loss(_RDrop(weight, smoothing, z_loss, num_chunks), x.swapaxes(1, 2), copies, labels, where)
+    return total, where.astype(jnp.float32).sum()
+
+
+class _RDrop(NamedTuple):
+    weight: float
+    smoothing: float
+    z_loss: float
+    num_chunks: int
+
+    def value(self, logits: Array, labels: Array, where: Array) -> Array:
+        pairs = logits.reshape(*labels.shape, 2, -1)
+        options = {"weight": self.weight, "where": where, "smoothing": self.smoothing, "z_loss": self.z_loss}
+        return r_drop(pairs[..., 0, :], pairs[..., 1, :], labels, **options)[0]
+
+    def value_and_gradient(self, logits: Array, labels: Array, where: Array) -> tuple[Array, Array]:
+        return jax.value_and_grad(self.value)(logits, labels, where)

@@ -1,0 +1,110 @@
+"""The loss of two passes agrees with the paper's formula, with all logits and in chunks; padding is inert."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional
+from tests.modules.small import quick
+
+DRAW = np.random.default_rng(3)
+X = jnp.asarray(DRAW.standard_normal((4, 5, 3)), jnp.float32)  # two sentences, two passes each
+TABLE = jnp.asarray(DRAW.standard_normal((7, 3)), jnp.float32)
+LABELS = np.repeat(DRAW.integers(0, 7, (2, 5)), 2, axis=0)
+WHERE = np.repeat(np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool), 2, axis=0)
+WEIGHT, SMOOTHING = 5.0, 0.1
+
+
+def direct(x, table):
+    """Half of -log p - log q + alpha / 2 (KL(p|q) + KL(q|p)), summed over the counted labels, one by one."""
+    total = 0.0
+    for sentence in range(2):
+        for t in range(5):
+            if not WHERE[2 * sentence, t]:
+                continue
+            p, q = (jax.nn.softmax(table @ x[2 * sentence + i, t]) for i in range(2))
+            target = (1 - SMOOTHING) * jnp.eye(7)[LABELS[2 * sentence, t]] + SMOOTHING / 7
+            likelihood = -(target * jnp.log(p)).sum() - (target * jnp.log(q)).sum()
+            divergence = (p * jnp.log(p / q)).sum() + (q * jnp.log(q / p)).sum()
+            total += 0.5 * (likelihood + WEIGHT / 2 * divergence)
+    return total
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return quick(jax.value_and_grad(direct, (0, 1)))(X, TABLE)
+
+
+def all_logits(x, table):
+    logits = (x @ table.T).reshape(2, 2, 5, 7)
+    labels, where = (jnp.asarray(a)[::2] for a in (LABELS, WHERE))
+    options = {"weight": WEIGHT, "smoothing": SMOOTHING, "where": where}
+    return functional.r_drop(logits[:, 0], logits[:, 1], labels, **options)
+
+
+def in_chunks(x, table, chunk=4, where=WHERE):
+    options = {"weight": WEIGHT, "smoothing": SMOOTHING, "where": None if where is None else jnp.asarray(where)}
+    return functional.linear_r_drop(x, table, jnp.asarray(LABELS), chunk=chunk, **options)
+
+
+@pytest.mark.parametrize("loss", [all_logits, in_chunks, lambda x, table: in_chunks(x, table, chunk=None)])
+def test_value_and_gradient(loss, expected):
+    (total, count), slopes = quick(jax.value_and_grad(loss, (0, 1), has_aux=True))(X, TABLE)
+    np.testing.assert_allclose(total, expected[0], rtol=1e-5)
+    for slope, own in zip(slopes, expected[1], strict=True):
+        np.testing.assert_allclose(slope, own, rtol=1e-4, atol=1e-5)
+    assert float(count) == 8  # the labels of one pass
+    assert total.dtype == count.dtype == jnp.float32
+
+
+def test_without_a_gradient(expected):
+    """Another program."""
+    np.testing.assert_allclose(in_chunks(X, TABLE)[0], expected[0], rtol=1e-5)
+
+
+def test_equal_passes_have_the_cross_entropy():
+    x = functional.twice(X[:2])
+    given = {"where": jnp.asarray(WHERE[::2]), "smoothing": SMOOTHING}
+    plain, count = functional.linear_cross_entropy(x[::2], TABLE, jnp.asarray(LABELS[::2]), **given)
+    total, same = in_chunks(x, TABLE)
+    np.testing.assert_allclose(total, plain, rtol=1e-6)
+    assert float(count) == float(same)
+
+
+@pytest.mark.parametrize("fill", [np.nan, np.inf])
+def test_padding_is_inert(fill):
+    dirty = jnp.where(jnp.asarray(WHERE)[..., None], X, fill)
+    both = [quick(jax.value_and_grad(lambda x: in_chunks(x, TABLE)[0]))(x) for x in (X, dirty)]
+    for a, b in zip(*both, strict=True):
+        np.testing.assert_array_equal(a, b)
+    first, second = X[:, 0], jnp.where(jnp.array([True, False, True, True])[:, None], X[:, 1], fill)
+    divergence, count = functional.symmetric_divergence(first, second, where=jnp.array([True, False, True, True]))
+    assert np.isfinite(divergence)
+    assert float(count) == 3
+
+
+def test_the_divergence_is_symmetric_and_zero_for_equal_distributions():
+    """A shift of all logits changes no distribution."""
+    first, second = X[:2], X[2:]
+    one, count = functional.symmetric_divergence(first, second)
+    other, _ = functional.symmetric_divergence(second + 3, first)
+    np.testing.assert_allclose(one, other, rtol=1e-5)
+    assert float(one) > 0.1
+    assert float(count) == 10
+    np.testing.assert_allclose(functional.symmetric_divergence(first, first + 2)[0], 0, atol=1e-6)
+
+
+def test_rows_come_twice():
+    np.testing.assert_array_equal(functional.twice(X), np.repeat(X, 2, axis=0))
+
+
+def test_refusals():
+    unchecked = inspect.unwrap(functional.linear_r_drop)  # without the type checks of the tests
+    for x, labels in ((X[:3], LABELS[:3]), (X, LABELS[:2]), (X[..., :2], LABELS)):
+        with pytest.raises(ValueError, match=r"shapes must be x \[2 B, T, D\]"):
+            unchecked(x, TABLE, jnp.asarray(labels), weight=1.0)
+    with pytest.raises(ValueError, match="smoothing must be in"):
+        unchecked(X, TABLE, jnp.asarray(LABELS), weight=1.0, smoothing=1.0)
