@@ -13,8 +13,8 @@ from jaxformer.tasks.translation.corpora import load_corpora
 
 ROOT = pathlib.Path(__file__).parents[2]
 TRANSLATION = (
-    "multi30k:en_de multi30k:de_en multi30k:en_fr tatoeba:en_fr tatoeba:en_de wmt14:base_en_de wmt14:big_en_de "
-    "wmt14:large_en_de wmt14:base_en_fr wmt14:big_en_fr"
+    "multi30k:en_de multi30k:de_en multi30k:en_fr multi30k:published tatoeba:en_fr tatoeba:en_de "
+    "wmt14:base_en_de wmt14:big_en_de wmt14:large_en_de wmt14:base_en_fr wmt14:big_en_fr"
 ).split()
 LANGUAGE_MODEL = [
     f"tinyshakespeare:{name}" for name in ("characters", "characters_large", "characters_hour", "subwords", "no_mask")
@@ -49,7 +49,7 @@ def test_configuration_makes_a_network(name):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("name", "pairs"), [("multi30k:en_de", 29_000), ("tatoeba:en_fr", 160_000)])
+@pytest.mark.parametrize(("name", "pairs"), [("multi30k:published", 29_000), ("tatoeba:en_fr", 160_000)])
 def test_corpora_are_read(name, pairs, data_directory):
     config = registry.resolve(name)
     data = dataclasses.replace(config.data, directory=str(data_directory))

@@ -129,6 +129,16 @@ FUNCTIONS = {
         lambda x: functional.linear_cross_entropy(x[None], x * x, LABELS, smoothing=0.1, z_loss=0.1, chunk=2),
         TOKENS,
     ),
+    "`F.linear_r_drop`": (
+        lambda x: functional.linear_r_drop(
+            functional.twice(x[None]) * jnp.array([[[1.0]], [[2.0]]]),
+            x * x,
+            functional.twice(LABELS),
+            weight=2.0,
+            chunk=2,
+        ),
+        TOKENS,
+    ),
     "`sharding.table_copies` and `sharding.lookup`": (looked_up, TOKENS),
     "`F.layer_norm`": (lambda x: functional.layer_norm(x, ones(x)), TOKENS),
     '`F.layer_norm(form="deviation")`': (lambda x: functional.layer_norm(x, ones(x), form="deviation"), TOKENS),

@@ -53,11 +53,11 @@ class DataConfig:
     tokenizer: Literal["unigram", "bpe"] = "unigram"
     """The algorithm by which sentencepiece segments words."""
     num_segmentations: int = 1
-    """Segmentations sampled for each training sentence, of which an epoch uses one (subword regularization, Kudo 2018;
+    """Segmentations sampled for each training sentence; an epoch uses one of them (subword regularization, Kudo 2018;
     BPE-dropout, Provilkov et al. 2020); 1 is the best one only. 0 draws a new one in each epoch."""
     segmentation_alpha: float = 0.2
-    """Of unigrams, the smoothing of the sampling distribution: smaller is more diverse. Of bpe, the probability of
-    leaving out a merge: 0.1 in the paper."""
+    """Smoothing of the sampling distribution of unigrams, more diverse if smaller; of bpe, the probability of leaving a
+    merge out, 0.1 in the paper."""
     max_length: int = 256
     """Longer pairs, in tokens, are left out of training, counted and reported."""
     tokens_per_batch: int = 4096
