@@ -152,6 +152,8 @@ def test_segmentations_that_are_too_long_are_drawn_again(redrawn):
     assert {tokenizer.decode(one) for one in drawn} == {CORPUS.source[7]}
     assert max(map(len, drawn)) == limit
     assert len({one.tobytes() for one in drawn}) > 5
+    others = [tokens.redrawn(ids, epoch=0, sentence=sentence, limit=limit) for sentence in range(40)]
+    assert len({one.tobytes() for one in others}) > 5
     kept = [a for a, b in zip(longer, drawn, strict=True) if len(a) <= limit and a.tobytes() == b.tobytes()]
     assert len(kept) == sum(len(a) <= limit for a in longer)
     assert tokens.redrawn(ids, epoch=0, sentence=0, limit=len(ids) - 1).tolist() == ids.tolist()

@@ -50,6 +50,17 @@ class TestContract(TaskContract):
         patch.setattr(demo, "splits", lambda **_: dataclasses.replace(pairs, train=pairs.train[1:]))
 
 
+@pytest.mark.full
+class TestContractOfRecipes(TestContract):
+    """The settings of published recipes, together: text of another form, other subwords in each epoch, two passes."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def config(cls, tmp_path_factory):
+        data = {"lowercase": True, "pretokenize": "moses", "tokenizer": "bpe", "num_segmentations": 0}
+        return changed(tiny(tmp_path_factory.mktemp("cache")), {"data": data, "loss": {"r_drop": 4.0}})
+
+
 def test_batches_longer_than_the_positions(tmp_path):
     config = small(cache=str(tmp_path / "cache"))
     with pytest.raises(DataError, match=r"model\.max_positions is 8"):
