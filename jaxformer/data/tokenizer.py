@@ -197,9 +197,8 @@ class SubwordTokenizer:
 
     def resample(self, ids: np.ndarray, draw: Draw, *, alpha: float = 0.2) -> np.ndarray:
         """Draws another segmentation of the text of token ids; see `sample`."""
-        return np.asarray(
-            self._sampler(alpha)(self._processor.decode(ids.tolist()).replace(" ", SPACE), draw), np.int32
-        )
+        text = self._processor.decode(ids.tolist()).replace(" ", SPACE)
+        return np.asarray(self._sampler(alpha)(text, draw), np.int32)
 
     def segmentations(self, text: str) -> list[tuple[int, ...]]:
         """Returns the tokens of every segmentation of a short text that is normalized.
@@ -239,7 +238,7 @@ class SubwordTokenizer:
     def normalized(self, ids: Iterable[int]) -> str:
         """Returns the normalized text of token ids; special tokens are left out."""
         special = self._special.ids
-        return _unescape(self._processor.decode([int(token) for token in ids if token not in special]))
+        return self._processor.decode([int(t) for t in ids if t not in special]).replace(ESCAPE, SPACE)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Returns the piece of each token, a space shown as U+2581."""
@@ -332,9 +331,7 @@ class CharacterTokenizer:
         id_of, unk = self._id_of, self._special.unk
         return [np.fromiter((id_of.get(character, unk) for character in line), np.int32, len(line)) for line in lines]
 
-    def encode_normalized(self, lines: Sequence[str]) -> list[np.ndarray]:
-        """Returns the token ids of each line, as `encode` does."""
-        return self.encode(lines)
+    encode_normalized = encode
 
     def segmentations(self, text: str) -> list[tuple[int, ...]]:
         """Returns the tokens of a text, in which each character is one; none if the vocabulary lacks a character."""
@@ -346,9 +343,7 @@ class CharacterTokenizer:
         special = self._special.ids
         return "".join(self._text_of[int(token)] for token in ids if int(token) not in special)
 
-    def normalized(self, ids: Iterable[int]) -> str:
-        """Returns the text of token ids, as `decode` does."""
-        return self.decode(ids)
+    normalized = decode
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Returns the character of each token, a space as U+2581, special tokens by names such as ``<eos>``."""
@@ -401,7 +396,3 @@ def load_tokenizer(path: str | os.PathLike[str]) -> SubwordTokenizer | Character
 
 def _escape(line: str) -> str:
     return line.replace(SPACE, ESCAPE)
-
-
-def _unescape(line: str) -> str:
-    return line.replace(ESCAPE, SPACE)

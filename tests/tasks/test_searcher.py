@@ -3,6 +3,7 @@
 import pytest
 
 from jaxformer import demo
+from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError
 from jaxformer.tasks.config import GenerationConfig
@@ -30,3 +31,16 @@ def test_the_pieces_of_a_shortlist(tmp_path):
     pieces = {int(t) for text in ("house", " house", "man", " man") for t in tokenizer.encode([text])[0]}
     assert set(allowed) == pieces | {tokenizer.special.eos}
     assert vocabulary_of(GenerationConfig(), tokenizer) == ((), (), ())
+
+
+def test_limits_are_of_the_text_that_a_tokenizer_sees(tmp_path):
+    """In lower case and of Moses words, and after a space, too."""
+    normalizer = TextNormalizer(True, "moses", "en", "fr")
+    lines = normalizer([p.french for p in demo.generate(300)], "target")
+    tokenizer = SubwordTokenizer.train(lines, vocab_size=380, normalizer=normalizer)
+    (tmp_path / "words").write_text("L'HOMME\n")
+    decode = GenerationConfig(forbid="L'HOMME", shortlist=str(tmp_path / "words"))
+    limits = vocabulary_of(decode, tokenizer)
+    assert {tokenizer.normalized(ids) for ids in limits.sequences} == {"l' homme", " l' homme"}
+    pieces = {int(t) for ids in tokenizer.encode_normalized(["l' homme", " l' homme"]) for t in ids}
+    assert set(limits.allowed) == pieces | {tokenizer.special.eos}
