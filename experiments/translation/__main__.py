@@ -33,7 +33,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
 from jaxformer.tasks.translation import TranslationConfig
 
-CONFIGS = {name: getattr(multi30k, name) for name in ("en_de", "de_en", "en_fr")}
+CONFIGS = {name: getattr(multi30k, name) for name in ("en_de", "de_en", "en_fr", "published")}
 SMOKE: dict[str, Any] = {
     "model": {"d_model": 32, "num_heads": 2, "d_ff": 64, "num_encoder_layers": 1, "num_decoder_layers": 1},
     "data": {"vocab_size": 400, "tokens_per_batch": 1024, "num_shapes": 2},
