@@ -13,6 +13,7 @@ import pytest
 from experiments.exposure import __main__ as command
 from experiments.exposure import measures, probes, report
 from jaxformer import decoding, demo
+from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.demo import Pair
 from jaxformer.tasks.translation import DecodeConfig, Translator
@@ -74,8 +75,9 @@ class Letters:
 
     special: SpecialTokens = SpecialTokens()
     vocab_size: int = 32
+    normalizer: TextNormalizer = TextNormalizer()
 
-    def encode(self, lines):
+    def encode(self, lines, side="source"):
         return [np.array([ord(c) - 97 + 4 for c in line], np.int32) for line in lines]
 
     def decode(self, ids):

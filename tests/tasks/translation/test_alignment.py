@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from jaxformer import demo
+from jaxformer.data.tokenizer import CharacterTokenizer
 from jaxformer.demo import Pair
 from jaxformer.inspection.attention_maps import PieceMap
 from jaxformer.tasks.translation import alignment
@@ -16,6 +17,8 @@ PAIRS = [
 
 class Fixed:
     """A translator with the gold alignment in layer 1, head 0, but for full stops, which look at the end token."""
+
+    tokenizer = CharacterTokenizer("a")
 
     def attentions(self, sources, targets):
         assert (list(sources), list(targets)) == ([p.english for p in PAIRS], [p.french for p in PAIRS])
