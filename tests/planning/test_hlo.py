@@ -342,7 +342,10 @@ def products(dims):
 
 
 @pytest.mark.parametrize("text", MESHES)
-def test_the_loss_sends_its_table_once(text):
+@pytest.mark.parametrize(
+    "linear_loss", [sharding.linear_cross_entropy, functools.partial(sharding.linear_r_drop, weight=5.0)]
+)
+def test_the_loss_sends_its_table_once(text, linear_loss):
     """However many pieces the positions are cut into, the table is gathered before them, its gradient summed after."""
     mesh = sharding.mesh(text)
     place = lambda shape, dtype, *names: jax.ShapeDtypeStruct(
@@ -350,7 +353,7 @@ def test_the_loss_sends_its_table_once(text):
     )
     x = place((ROWS, LENGTH, 64), jnp.float32, "batch", "length", "model")
     table, labels = place((VOCAB, 64), jnp.float32, "vocab", "model"), place((ROWS, LENGTH), jnp.int32, "batch", None)
-    loss = lambda x, table, labels: sharding.linear_cross_entropy(x, table, labels, chunk=2 * ROWS)[0]
+    loss = lambda x, table, labels: linear_loss(x, table, labels, chunk=2 * ROWS)[0]
     gradient = jax.jit(jax.value_and_grad(sharding.under(sharding.RULES, mesh)(loss), (0, 1)))
     found = hlo.collectives(gradient.lower(x, table, labels).compile().as_text(), mesh.shape)
     assert max(one.count for one in found) == LENGTH // 2
