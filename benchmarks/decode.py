@@ -47,7 +47,7 @@ def main() -> None:
     args = parser.parse_args()
     header = {
         "date": datetime.date.today().isoformat(),
-        "processor": _processor(),
+        "processor": processor(),
         "threads": args.threads,
         "load": os.getloadavg()[0],
         "machine": platform.platform(),
@@ -94,7 +94,7 @@ def measure(size: str, spec: dict, args: argparse.Namespace) -> dict:
     return results
 
 
-def _processor() -> str:
+def processor() -> str:
     """Returns the name of the processor and its vector units."""
     info = pathlib.Path("/proc/cpuinfo").read_text() if pathlib.Path("/proc/cpuinfo").exists() else ""
     fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)

@@ -8,7 +8,8 @@ import tempfile
 import ctranslate2
 import numpy as np
 
-from benchmarks.sides.decode_data import layer, positions, sources, weights
+from benchmarks.sides.ctranslate2_model import converted
+from benchmarks.sides.decode_data import positions, sources, weights
 
 
 def build(spec):
@@ -35,48 +36,8 @@ def build(spec):
 
 def _spec(spec, pieces):
     """Returns the model in CTranslate2's format."""
-    params, dim = weights(spec), spec["d_model"]
-    made = ctranslate2.specs.TransformerSpec.from_config(
-        (spec["num_layers"], spec["num_layers"]), spec["num_heads"], pre_norm=False
-    )
-    table = params["decoder"]["embeddings"]["tokens"]["table"]
-    flat = lambda x: np.ascontiguousarray(x.reshape(dim, -1).T)  # [D, ...] to [out, in]
-
-    def norm(target, given):
-        target.gamma, target.beta = given["scale"], given["bias"]
-
-    def output(target, given):
-        target.weight = np.ascontiguousarray(given["kernel"].reshape(-1, dim).T)
-
-    for side, parts in (("encoder", made.encoder), ("decoder", made.decoder)):
-        embeddings = parts.embeddings[0] if side == "encoder" else parts.embeddings
-        embeddings.weight = table
-        parts.scale_embeddings = True
-        parts.position_encodings.encodings = positions(spec)
-        for i, target in enumerate(parts.layer):
-            own = layer(params[side]["stack"]["layers"], i)
-            kernel = own["attention"]["kernel"]  # [D, N, 3, H]: query, key and value of each head
-            target.self_attention.linear[0].weight = np.concatenate([flat(kernel[:, :, k]) for k in range(3)])
-            output(target.self_attention.linear[1], own["attention"]["output"])
-            norm(target.self_attention.layer_norm, own["attention_norm"])
-            if side == "decoder":
-                cross = target.attention
-                cross.linear[0].weight = flat(own["cross"]["query"])
-                cross.linear[1].weight = np.concatenate([flat(own["cross"]["key_value"][:, :, k]) for k in range(2)])
-                output(cross.linear[2], own["cross"]["output"])
-                norm(cross.layer_norm, own["cross_norm"])
-            for name, linear in (("up", target.ffn.linear_0), ("down", target.ffn.linear_1)):
-                given = own["feed_forward"][name]
-                linear.weight, linear.bias = np.ascontiguousarray(given["kernel"].T), given["bias"]
-            norm(target.ffn.layer_norm, own["feed_forward_norm"])
-    made.decoder.projection.weight = table
-    made.register_source_vocabulary(pieces)
-    made.register_target_vocabulary(pieces)
-    made.config.add_source_eos, made.config.decoder_start_token = False, "<s>"
-    made.config.layer_norm_epsilon = 1e-5
-    made.validate()
-    made.optimize()
-    return made
+    options = {"num_heads": spec["num_heads"], "pre_norm": False, "norm_epsilon": 1e-5, "add_source_eos": False}
+    return converted(weights(spec), pieces, positions(spec), **options)
 
 
 def product(size):

@@ -3,12 +3,11 @@
 import os
 import pathlib
 
-import jax
 import numpy as np
 import pytest
 
 import jaxformer
-from jaxformer import demo, functional
+from jaxformer import demo
 from jaxformer.tasks.translation import Translator
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed: pip install ctranslate2")
@@ -34,61 +33,11 @@ def translator(tmp_path_factory):
 
 def written(translator: Translator, folder: pathlib.Path) -> pathlib.Path:
     """The run in CTranslate2's format."""
-    config, params = translator.net.config, translator.params
-    layers = (config.num_encoder_layers, config.num_decoder_layers)
-    pre = config.norm_position == "pre"
-    spec = ctranslate2.specs.TransformerSpec.from_config(layers, config.num_heads, pre_norm=pre)
-    table = np.asarray(params["decoder"]["embeddings"]["tokens"]["table"])
-    positions = np.asarray(functional.sinusoidal(np.arange(POSITIONS), dim=config.d_model))
-    flat = lambda x: np.asarray(x).reshape(config.d_model, -1).T  # [D, ...] to [out, in]
+    from benchmarks.sides.ctranslate2_model import of_run
 
-    def norm(target, given):
-        target.gamma, target.beta = (np.asarray(given[name]) for name in ("scale", "bias"))
-
-    def output(target, given):
-        target.weight = np.asarray(given["kernel"]).reshape(-1, config.d_model).T
-
-    for side, parts in (("encoder", spec.encoder), ("decoder", spec.decoder)):
-        embeddings = parts.embeddings[0] if side == "encoder" else parts.embeddings
-        embeddings.weight = table
-        parts.scale_embeddings = True
-        parts.position_encodings.encodings = positions
-        if pre:
-            norm(parts.layer_norm, params[side]["norm"])
-        for i, layer in enumerate(parts.layer):
-            own = jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), params[side]["stack"]["layers"])
-            kernel = own["attention"]["kernel"]  # [D, N, 3, H]: query, key and value of each head
-            attention = layer.self_attention
-            attention.linear[0].weight = np.concatenate([flat(kernel[:, :, k]) for k in range(3)])
-            output(attention.linear[1], own["attention"]["output"])
-            norm(attention.layer_norm, own["attention_norm"])
-            if side == "decoder":
-                cross = layer.attention
-                cross.linear[0].weight = flat(own["cross"]["query"])
-                cross.linear[1].weight = np.concatenate([flat(own["cross"]["key_value"][:, :, k]) for k in range(2)])
-                output(cross.linear[2], own["cross"]["output"])
-                norm(cross.layer_norm, own["cross_norm"])
-            for name, linear in (("up", layer.ffn.linear_0), ("down", layer.ffn.linear_1)):
-                linear.weight, linear.bias = own["feed_forward"][name]["kernel"].T, own["feed_forward"][name]["bias"]
-            norm(layer.ffn.layer_norm, own["feed_forward_norm"])
-    spec.decoder.projection.weight = table
-    pieces = pieces_of(translator)
-    spec.register_source_vocabulary(pieces)
-    spec.register_target_vocabulary(pieces)
-    spec.config.add_source_eos, spec.config.decoder_start_token = True, "<s>"
-    spec.config.layer_norm_epsilon = config.norm_epsilon
-    spec.validate()
-    spec.optimize()
     folder.mkdir()
-    spec.save(str(folder))
+    of_run(translator, positions=POSITIONS).save(str(folder))
     return folder
-
-
-def pieces_of(translator):
-    """The pieces in the order of their ids; CTranslate2 wants the names `<s>`, `</s>` and `<unk>`, which they have."""
-    pieces = translator.tokenizer.pieces(range(translator.net.config.target_vocab_size))
-    assert len(set(pieces)) == len(pieces)
-    return pieces
 
 
 def test_all_hypotheses_of_200_sentences(translator, tmp_path):

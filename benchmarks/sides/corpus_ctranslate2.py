@@ -1,0 +1,38 @@
+"""A corpus translated by a trained run with CTranslate2; the tokenizer is that of the run."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tempfile
+
+import ctranslate2
+
+import jaxformer
+from benchmarks.sides.ctranslate2_model import of_run
+from benchmarks.sides.decode_ctranslate2 import product as product
+from benchmarks.sides.decode_ctranslate2 import versions as versions
+
+
+def build(spec):
+    lines = pathlib.Path(spec["source"]).read_text(encoding="utf-8").splitlines()
+    translator = jaxformer.load(spec["run"])
+    tokenizer, decode = translator.tokenizer, translator.decode
+    with tempfile.TemporaryDirectory() as folder:
+        of_run(translator).save(folder)
+        threads = spec.get("threads", os.cpu_count())
+        model = ctranslate2.Translator(
+            folder, compute_type=spec["compute_type"], inter_threads=1, intra_threads=threads
+        )
+    ids = {piece: i for i, piece in enumerate(tokenizer.pieces(range(translator.net.config.target_vocab_size)))}
+    # One limit for all; each of ours follows from its length.
+    longest = max(len(tokens) + 1 for tokens in tokenizer.encode(lines))
+    limit = int(longest * decode.max_ratio) + decode.max_extra
+    options = {"max_batch_size": spec["batch_size"], "beam_size": spec["beam_size"], "length_penalty": 1.0}
+
+    def once():
+        tokens = [tokenizer.pieces(own) for own in tokenizer.encode(lines)]
+        found = model.translate_batch(tokens, **options, min_decoding_length=0, max_decoding_length=limit)
+        return [tokenizer.decode([ids[piece] for piece in one.hypotheses[0]]) for one in found]
+
+    return once

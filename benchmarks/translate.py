@@ -1,0 +1,87 @@
+"""Compares the translation of a corpus by a trained run with CTranslate2, from text to text, in one run.
+
+Sentences have their own lengths and end where the model ends them. Each side runs in its own process; they take turns.
+The table has sentences per second of the fastest time, its ratio to CTranslate2 in float32, the same ratio of processor
+time, which alone means something on a machine with other work and ``--threads 1``, and the share of equal translations.
+
+    python -m benchmarks.translate runs/en-de --source data/multi30k/test_2016.en
+    python -m benchmarks.translate runs/en-de --source test.en --threads 1 --out benchmarks/results/translate.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import sys
+
+from benchmarks.decode import processor
+from benchmarks.worker import Side
+
+SIDES = {
+    "jaxformer": ("benchmarks.sides.corpus_ours", "float32"),
+    "CTranslate2": ("benchmarks.sides.corpus_ctranslate2", "float32"),
+    "CTranslate2 int8": ("benchmarks.sides.corpus_ctranslate2", "int8"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=pathlib.Path, help="a run of translation, pre- or post-norm with sinusoids")
+    parser.add_argument("--source", type=pathlib.Path, required=True, help="sentences, one a line")
+    parser.add_argument("--beams", nargs="+", type=int, default=[1, 4])
+    parser.add_argument("--batch", type=int, default=64, help="sentences searched together (default 64)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="CPU threads of each side")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the figures")
+    args = parser.parse_args()
+    number = len(args.source.read_text(encoding="utf-8").splitlines())
+    header = {
+        "date": datetime.date.today().isoformat(),
+        "processor": processor(),
+        "threads": args.threads,
+        "load": os.getloadavg()[0],
+        "machine": platform.platform(),
+        "command": "python -m benchmarks.translate " + " ".join(sys.argv[1:]),
+    }
+    print(f"{header['processor']}, {args.threads} threads, load {header['load']:.1f}, {number:,} sentences")
+    cases = []
+    for beam_size in args.beams:
+        spec = {"run": str(args.run.resolve()), "source": str(args.source.resolve()), "batch_size": args.batch}
+        cases.append(measure(spec | {"beam_size": beam_size, "threads": args.threads}, number, args.rounds))
+        if args.out:
+            args.out.write_text(json.dumps(header | {"sentences": number, "cases": cases}, indent=1) + "\n")
+
+
+def measure(spec: dict, number: int, rounds: int) -> dict:
+    """Measures every side in turn and prints a line; returns seconds, rates and shares of equal translations."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[: spec["threads"]])  # the processes inherit it, and XLA counts its threads by it
+    running = [Side(name, module, spec | {"compute_type": kind}) for name, (module, kind) in SIDES.items()]
+    os.sched_setaffinity(0, cores)
+    for _ in range(rounds):
+        for side in running:
+            side.round(1)
+    found = {side.name: side.close() for side in running}
+    results: dict = {"beam": spec["beam_size"], "batch": spec["batch_size"]}
+    base, line = found["CTranslate2"], f"beam {spec['beam_size']} batch {spec['batch_size']}"
+    said = {name: row.pop("result") for name, row in found.items()}
+    for name, row in found.items():
+        equal = sum(a == b for a, b in zip(said[name], said["CTranslate2"], strict=True)) / number
+        results[name] = row | {
+            "sentences_per_second": number / row["fastest"],
+            "ratio": base["fastest"] / row["fastest"],
+            "ratio_of_processor_time": base["processor"] / row["processor"],
+            "equal": equal,
+        }
+        rates = f"{results[name]['sentences_per_second']:6.1f} {results[name]['ratio']:5.2f}"
+        line += f" | {name} {rates} {results[name]['ratio_of_processor_time']:5.2f} {equal:4.0%}"
+    print(line, flush=True)
+    return results
+
+
+if __name__ == "__main__":
+    main()
