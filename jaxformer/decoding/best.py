@@ -26,18 +26,19 @@ def top_scores(
 ) -> tuple[Float[Array, "*batch count"], Int[Array, "*batch count"]]:
     """Returns the `count` highest scores and their indices, the first of equal ones first, as ``jax.lax.top_k``.
 
-    They are in the `count` blocks with the highest maxima, so only these are sorted.
+    They are in the `count` blocks with the highest maxima, or after the last whole block, so only these are sorted.
 
     >>> [x.tolist() for x in top_scores(jnp.array([[1.0, 3.0, 2.0, 3.0]]), 2)]
     [[[3.0, 3.0]], [[1, 3]]]
     """
-    size = scores.shape[-1]
-    num_blocks = -(-size // BLOCK)
+    batch, num_blocks = scores.shape[:-1], scores.shape[-1] // BLOCK
     if 2 * count >= num_blocks:
         return jax.lax.top_k(scores, count)
-    padding = [(0, 0)] * (scores.ndim - 1) + [(0, num_blocks * BLOCK - size)]
-    blocks = jnp.pad(scores, padding, constant_values=-jnp.inf).reshape(*scores.shape[:-1], num_blocks, BLOCK)
+    whole = num_blocks * BLOCK
+    blocks = scores[..., :whole].reshape(*batch, num_blocks, BLOCK)
     chosen = jnp.sort(jax.lax.top_k(blocks.max(-1), count)[1], -1)  # in their order, so that ties are
-    candidates = jnp.take_along_axis(blocks, chosen[..., None], -2)
-    best, index = jax.lax.top_k(candidates.reshape(*scores.shape[:-1], -1), count)
-    return best, jnp.take_along_axis(chosen, index // BLOCK, -1) * BLOCK + index % BLOCK
+    candidates = jnp.take_along_axis(blocks, chosen[..., None], -2).reshape(*batch, count * BLOCK)
+    # The rest is taken as it is: padding it to a block would keep XLA from vectorizing what the scores are made of.
+    best, index = jax.lax.top_k(jnp.concatenate([candidates, scores[..., whole:]], -1), count)
+    block = jnp.take_along_axis(chosen, jnp.minimum(index // BLOCK, count - 1), -1)
+    return best, jnp.where(index < count * BLOCK, block * BLOCK + index % BLOCK, whole + index - count * BLOCK)
