@@ -30,6 +30,19 @@ if not any(name.startswith("jaxformer.") for name in sys.modules):
 import pytest
 
 
+MOST_MAPS = 30_000
+"""The memory maps of a process after which compiled programs are dropped; Linux allows 65,530."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_memory_maps():
+    """Drops the compiled programs of earlier tests before a process has so many that the next one would crash it."""
+    yield
+    maps = pathlib.Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+
+
 @pytest.fixture(scope="session")
 def data_directory() -> pathlib.Path:
     """Real corpora, where there are any."""
