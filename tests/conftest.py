@@ -29,7 +29,6 @@ if not any(name.startswith("jaxformer.") for name in sys.modules):
 
 import pytest
 
-
 MOST_MAPS = 30_000
 """The memory maps of a process after which compiled programs are dropped; Linux allows 65,530."""
 
