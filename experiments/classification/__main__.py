@@ -40,7 +40,7 @@ EPOCHS = {"scratch": 5, "average": 8, "head": 6}
 """Passes over the training data, where they are not 3."""
 
 LONG = "agnews"
-"""The corpus of as many words as the others together, of which half as many passes are made."""
+"""The corpus of as many words as the others together: half as many passes are made over it."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -31,6 +31,7 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.full
 def test_an_old_best_checkpoint_is_not_one_of_the_last(run, capsys):
     assert main.main(["average", str(run), "--last", "3"]) == 0
     assert "averaged 2 checkpoints, steps 3, 4 (the run has kept no more of the last 3);" in capsys.readouterr().out

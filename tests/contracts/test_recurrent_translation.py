@@ -45,6 +45,7 @@ def trainer_on(config, run, text):
     return make_trainer(TASK, config, size, Placement(mesh(text, jax.devices()[:number])))
 
 
+@pytest.mark.full
 def test_each_step_of_training_sends_gradients_once(config, run):
     """Not once in each step of the decoder, which waits for the one before it."""
     trainer = trainer_on(config, run, "data=2")

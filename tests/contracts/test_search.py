@@ -201,6 +201,7 @@ def test_a_sentence_is_the_same_beside_others_and_on_eight_devices(method):
     jax.tree.map(np.testing.assert_array_equal, together, run(*placed))
 
 
+@pytest.mark.full
 def test_other_shapes_decide_near_ties_only():
     """Other products run in batches of other sizes and paddings: tokens differ only where two scores nearly tie."""
     model, count = small.model("post"), 24

@@ -46,6 +46,7 @@ def test_a_prefix_read_at_once_is_that_of_steps(method, bos):
     assert lengths[:, 0].tolist() == ([3, 1, 0, 3] if bos is not None else [2, 0, 0, 2])
 
 
+@pytest.mark.full
 def test_a_beam_continues_each_prefix():
     """A prefix counts in the length of the score, has no log-probability, and its END ends nothing."""
     step, _ = markov(6, batch=4, steps=6)

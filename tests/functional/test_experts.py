@@ -158,6 +158,7 @@ def test_refuses_more_experts_than_there_are(count):
         functional.route(single(LOGITS), count)
 
 
+@pytest.mark.full
 def test_bfloat16_sums_in_float32():
     routing = functional.route(single(LOGITS), 2)
     narrow = functional.Experts(*(single(k).astype(jnp.bfloat16) for k in KERNELS.values()))

@@ -48,6 +48,7 @@ def network(request):
     return Network(request.param)
 
 
+@pytest.mark.full
 def test_losses_sum_to_that_of_the_batch(network):
     batch = batch_of(PAIRS)
     sums, counts = network.losses(network.params, batch)
@@ -74,6 +75,7 @@ def test_gradients_average_to_that_of_the_batch(network):
     np.testing.assert_allclose(sums, network.losses(network.params, batch)[0], rtol=1e-5)
 
 
+@pytest.mark.full
 def test_padding_changes_nothing(network):
     """Other tokens at padding change no bit; another length and other rows change nothing but rounding."""
     batch = batch_of(PAIRS)

@@ -10,6 +10,7 @@ import pytest
 from jaxformer import functional as F
 from jaxformer.functional.recurrent import keep_state, scan_shared
 from tests.modules.small import normal, quick
+from tests.selection import first
 
 B, T, D, H = 3, 5, 4, 6
 GATES = {F.rnn_cell: 1, F.gru_cell: 3, F.lstm_cell: 4}
@@ -88,7 +89,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("options", first(OPTIONS, "padding and dropout"))
 @pytest.mark.parametrize("cell", CELLS)
 def test_gradients_equal_those_of_an_unrolled_loop(cell, options):
     """Of the weights, the inputs and the first state."""
@@ -99,6 +100,7 @@ def test_gradients_equal_those_of_an_unrolled_loop(cell, options):
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), got, expected)
 
 
+@pytest.mark.full
 def test_second_derivatives_equal_those_of_an_unrolled_loop():
     arguments = weights_of(F.gru_cell), normal(B, T, D), start_of(F.gru_cell)
 

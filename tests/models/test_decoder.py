@@ -117,7 +117,7 @@ def test_many_hypotheses_have_caches_of_their_own(stepper):
     np.testing.assert_allclose(got, stepper.whole(grown)[:, :, 3:], atol=3e-5)
 
 
-@pytest.mark.parametrize("sentences", [[1], [1, 0, 1]])
+@pytest.mark.parametrize("sentences", [pytest.param([1], marks=pytest.mark.full), [1, 0, 1]])
 def test_take_is_running_again(stepper, tokens, sentences):
     """Some sentences, in any order, go on as if the others had never been there."""
     context, state = stepper.start()

@@ -83,6 +83,7 @@ def test_how_much_padding_does_not_matter(name):
 
 
 @pytest.mark.parametrize("name", ["pre", "biased"])
+@pytest.mark.full
 def test_permutation_equivariance_without_positions(name):
     """With an empty position table the encoder cannot tell order, and neither can the decoder the source's."""
     small = model(name)
@@ -133,6 +134,7 @@ def test_dropout_is_a_function_of_the_key(name):
 
 
 @pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
+@pytest.mark.full
 def test_each_dropout_rate_has_its_place(rate):
     """Each of the three rates alone changes the result: none is forgotten on the way down."""
     noisy = Small(dataclasses.replace(CONFIGS["post"], **({"dropout": 0.0} | {rate: 0.4})))
@@ -238,6 +240,7 @@ def test_steps_show_their_attention_to_the_source():
         np.testing.assert_allclose(weights, expected[:, t], atol=1e-5)
 
 
+@pytest.mark.full
 def test_steps_in_bfloat16():
     """The cache is bfloat16 then; rows agree to its precision."""
     small = Small(dataclasses.replace(CONFIGS["post"], compute_dtype="bfloat16"))
@@ -300,6 +303,7 @@ def test_captured_attention():
         small.call(models.EncoderDecoder.captured, small.params, SOURCE, TARGET, names=("decoder.slef",))
 
 
+@pytest.mark.full
 def test_the_same_logits_with_the_batch_over_eight_devices():
     """With dropout on: its bits do not know where they are computed."""
     source, target = (jnp.tile(x, (4, 1)) for x in (SOURCE, TARGET))

@@ -87,6 +87,7 @@ def test_the_loss_is_that_of_logits_with_bias_and_scale(options):
 
 
 @pytest.mark.parametrize("kind", [models.LanguageModel, models.EncoderDecoder])
+@pytest.mark.full
 def test_experts_are_balanced_in_training(kind):
     """The loss in training includes the balancing losses of all layers; padding takes no place in an expert."""
     experts = models.ExpertsConfig(num_experts=3, count=2, balance=0.5, capacity_factor=0.6)

@@ -61,6 +61,7 @@ def moe_block(**options):
     return make
 
 
+@pytest.mark.full
 def test_in_a_stack_the_routing_can_be_collected_and_trained():
     """Captured routings of all layers give the balancing loss, whose gradient reaches every router."""
     net, params = built(lambda rngs: modules.Stack(moe_block(), 3, rngs=rngs))
@@ -90,6 +91,7 @@ def test_cached_step_equals_the_whole():
 
 
 @pytest.mark.parametrize("text", ["data=2,expert=4", pytest.param("fsdp=2,expert=2,tensor=2", marks=pytest.mark.full)])
+@pytest.mark.full
 def test_on_a_mesh_of_experts(text, monkeypatch):
     """Kernels and gathered tokens cut over experts, sentences over data: the same numbers, forward and gradient."""
     placement = sharding.Placement(sharding.mesh(text))

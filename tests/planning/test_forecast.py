@@ -66,6 +66,7 @@ def test_a_step_that_does_not_fit(here, monkeypatch):
     assert (found.collectives, found.estimate) == ((), None)
 
 
+@pytest.mark.full
 def test_a_program_that_cannot_be_read(here, monkeypatch):
     """Its memory is known all the same, after minutes of compiling."""
     mesh = topology.mesh("v5e:2x4", "fsdp=4,tensor=2")

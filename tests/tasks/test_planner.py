@@ -30,6 +30,7 @@ def test_the_longest_batch(here):
 
 
 @pytest.mark.parametrize("shape", [None, (90, 48)])
+@pytest.mark.full
 def test_remedies_can_be_followed(here, shape):
     """Each gives as many rows a device and part as its bytes are promised for."""
     config, found, mesh = budget(96 * 48), tight(2, 4, 40), topology.mesh("v5e:2x4", CONFIG.mesh)

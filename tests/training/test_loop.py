@@ -187,6 +187,7 @@ def test_what_does_not_pass_is_an_error(tmp_path):
         fit_in(tmp_path / "c", with_bad({5}), nonfinite="abort")
 
 
+@pytest.mark.full
 def test_the_copy_task():
     """A rule is learned from examples: fresh sentences, never trained on, are copied word by word by a free search."""
     seen = lambda start: (copying.batch(words, words) for words in map(copying.sentences, itertools.count(start)))

@@ -43,6 +43,7 @@ def test_a_traced_scale(implementation):
 
 @pytest.mark.parametrize("implementation", ["reference", "blockwise", "xla", "ring"])
 @pytest.mark.parametrize("fill", first([np.nan, np.inf], np.nan))
+@pytest.mark.full
 def test_a_traced_scale_and_empty_queries(implementation, fill):
     """Whatever a query that may attend to no key holds, the outputs and all gradients are those of finite queries."""
     query, key, value, _ = arrays()

@@ -202,6 +202,7 @@ def test_a_batch_visits_the_blocks_of_all_its_rows():
     assert sorted(visited(masks.padding(real), 64, batch=3)) == first_and_last
 
 
+@pytest.mark.full
 def test_parts_have_bounds_of_their_own(monkeypatch):
     """A single CPU device visits the blocks of each row separately."""
     monkeypatch.setattr(targets, "devices", lambda: jax.devices()[:1])

@@ -220,6 +220,7 @@ class Loudness(functional.Bias):
         return jnp.broadcast_to(loudness, (*loudness.shape[:3], key_index.shape[0]))
 
 
+@pytest.mark.full
 def test_a_bias_that_needs_all_heads_says_so():
     """It multiplies the queries of each head by a vector of its own: refused in words, not by a shape."""
     query, key, value, _ = long_arrays(16)
@@ -266,6 +267,7 @@ def compiled(length, grid, **options):
     return jax.jit(jax.grad(loss, (0, 1, 2))).lower(shape, shape, shape).compile()
 
 
+@pytest.mark.full
 def test_nothing_but_pieces_travels():
     """No device gathers the keys: pieces are handed on, and memory is that of a piece, forward and backward."""
     text = compiled(4096, mesh(context=8)).as_text() or ""

@@ -28,7 +28,9 @@ def captioner(model):
     return ImageCaptioner(net, drawn(net.shapes, 0.5), tokenizer, decode)
 
 
-@pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER], ids=["recurrent", "transformer"])
+@pytest.mark.parametrize(
+    "model", [RECURRENT, pytest.param(TRANSFORMER, marks=pytest.mark.full)], ids=["recurrent", "transformer"]
+)
 def test_candidates_are_those_of_the_search_whatever_the_batch(model):
     """Three images in batches of two are like each alone, best first."""
     own = captioner(model)
@@ -63,7 +65,9 @@ def test_draws_follow_the_seed_and_the_number_of_the_image():
     assert len({text for best in texts for text in best}) > 1
 
 
-@pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER], ids=["recurrent", "transformer"])
+@pytest.mark.parametrize(
+    "model", [RECURRENT, pytest.param(TRANSFORMER, marks=pytest.mark.full)], ids=["recurrent", "transformer"]
+)
 def test_maps_are_the_attention_of_the_steps(model):
     own, texts = captioner(model), ["a dark", "light", "a"]
     found = own.attention(IMAGES, texts)
@@ -99,7 +103,10 @@ def test_files(tmp_path):
         own.candidates(IMAGES[..., 0])
 
 
-@pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER], ids=["recurrent", "transformer"])
+@pytest.mark.parametrize(
+    "model", [RECURRENT, pytest.param(TRANSFORMER, marks=pytest.mark.full)], ids=["recurrent", "transformer"]
+)
+@pytest.mark.full
 def test_ensembles(model):
     """Twins are one model, and another one changes the scores; sizes and tokenizers must be equal."""
     own = captioner(model)
@@ -121,6 +128,7 @@ def test_ensembles(model):
         covered.together_with([own])
 
 
+@pytest.mark.full
 def test_the_least_risk_is_that_of_the_draws():
     own, settings = captioner(RECURRENT), {"max_length": 6, "batch_size": 3, "seed": 2}
     draws = dataclasses.replace(own, decode=DecodeConfig(sample=True, **settings)).candidates(IMAGES, n_best=4)
@@ -132,6 +140,7 @@ def test_the_least_risk_is_that_of_the_draws():
         dataclasses.replace(own, decode=DecodeConfig(mbr=4)).candidates(IMAGES, n_best=5)
 
 
+@pytest.mark.full
 def test_only_a_transformer_has_a_cache_of_another_type():
     half = lambda model: dataclasses.replace(
         captioner(model), decode=DecodeConfig(beam_size=2, max_length=6, cache_dtype="bfloat16")

@@ -108,6 +108,7 @@ def test_other_models_on_eight_devices(tmp_path, model):
     np.testing.assert_allclose(eight, one, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_hard_attention_learns_and_keeps_its_baseline_in_the_state(tmp_path):
     """The moving average of the log-probability of a token, by the decay of the settings."""
     config = changed(tiny(tmp_path, model=HARD, loss=LossConfig()), {"optimizer": {"learning_rate": 1e-2}})

@@ -14,6 +14,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import pure
 from jaxformer.tasks.language_model import DecodeConfig, TextGenerator
 from tests.modules.small import drawn
+from tests.selection import first
 
 TEXT = "\n".join(pair.english for pair in demo.generate(120))
 
@@ -117,6 +118,7 @@ def log_prob(generator, text, start):
     return sum(generator.score([text])[0].token_log_probs[start - 1 :])
 
 
+@pytest.mark.full
 def test_a_wide_beam_finds_the_most_probable_continuations(few):
     """Of all 64 of three characters, and with the log-probabilities that `score` gives."""
     beam = with_settings(few, temperature=0, beam_size=64, max_tokens=3)
@@ -149,6 +151,7 @@ def test_continuations_beyond_what_is_found_are_refused(few):
     assert len(with_settings(few, temperature=0, beam_size=2, max_tokens=11).generate(["ab"])[0]) == 13
 
 
+@pytest.mark.full
 def test_the_least_risk_is_among_the_draws(few):
     """The one that is most like the others, whose score is what it may expect of them."""
     settings = {"max_tokens": 8, "seed": 3, "temperature": 3.0}
@@ -162,7 +165,7 @@ def test_the_least_risk_is_among_the_draws(few):
         assert 0 < ranked[-1].score < ranked[0].score <= 100
 
 
-@pytest.mark.parametrize("average", ["log", "probability"])
+@pytest.mark.parametrize("average", first(["log", "probability"], "log"))
 def test_ensembles(few, average):
     """Twins are one model; two models choose by their mean, which `score` gives, too, also with other shapes."""
     one = with_settings(few, temperature=0, max_tokens=4, average=average)
@@ -193,6 +196,7 @@ def test_ensembles(few, average):
         one.together_with([strange])
 
 
+@pytest.mark.full
 def test_words_that_do_not_occur(few):
     """In any draw, neither within a text nor across its prompt and what follows."""
     free = with_settings(few, temperature=3.0, max_tokens=40)
@@ -213,6 +217,7 @@ def test_a_shortlist(few, tmp_path):
         with_settings(few, shortlist=str(tmp_path / "words")).generate(["b"])
 
 
+@pytest.mark.full
 def test_a_cache_of_half_the_size(few):
     """Nearly the same log-probabilities, and not the very same ones."""
     settings = {"temperature": 0, "beam_size": 4, "max_tokens": 6}

@@ -164,6 +164,7 @@ KINDS = [{"kind": "transformer"}, pytest.param({"kind": "recurrent"}, marks=pyte
 
 
 @pytest.mark.parametrize("model", KINDS)
+@pytest.mark.full
 def test_r_drop_is_the_loss_of_two_passes(model, tmp_path):
     """Value and gradient are those of all logits of both passes; the loss of validation is that of one without it."""
     config = changed(tiny(tmp_path), {"loss": {"r_drop": 4.0}, "mesh": "", "model": {**model, "dropout": 0.3}})
@@ -192,6 +193,7 @@ def test_r_drop_is_the_loss_of_two_passes(model, tmp_path):
     assert network.computed_flops(shape) == 2 * plain.computed_flops(shape)
 
 
+@pytest.mark.full
 def test_r_drop_sends_no_more_between_devices(tmp_path):
     """One sum over the devices in a step, as without it, and nothing else; eight devices train like one."""
     losses = []

@@ -80,6 +80,7 @@ def with_settings(one, **settings):
     return dataclasses.replace(one, decode=dataclasses.replace(one.decode, **settings))
 
 
+@pytest.mark.full
 def test_draws_with_a_prefix_and_lengths():
     """A draw is a function of the seed and the sentence's number; prefix, lengths and repeats are as asked for."""
     settings = {"sample": True, "top_p": 0.9, "min_length": 4, "max_length": 12, "no_repeat": 1, "seed": 3}
@@ -282,6 +283,7 @@ def test_attention_of_a_pair_is_the_same_in_a_batch():
         np.testing.assert_allclose(found.weights.sum(-1), 1, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_words_that_do_not_occur_and_words_that_alone_may(tmp_path):
     one = with_settings(translator(), sample=True, temperature=2.0, max_ratio=4.0)
     draws = lambda own: [c.tokens for best in own.candidates(SENTENCES, n_best=8) for c in best]
@@ -299,6 +301,7 @@ def test_words_that_do_not_occur_and_words_that_alone_may(tmp_path):
     assert {token for tokens in kept for token in tokens} <= {int(token) for ids in words for token in ids}
 
 
+@pytest.mark.full
 def test_a_cache_of_half_the_size():
     """Nearly the same log-probabilities, and not the very same ones; with one hypothesis of its own, too."""
     for beam_size in (1, 3):

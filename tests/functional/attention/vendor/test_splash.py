@@ -175,6 +175,7 @@ LONG = {
 
 @interpreted
 @pytest.mark.parametrize("name", first(LONG, "everything"))
+@pytest.mark.full
 def test_more_than_a_block(name):
     """Values, gradients and inert contents of unseen keys, with several blocks."""
     num_queries, num_keys, mask = LONG[name]
