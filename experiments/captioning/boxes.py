@@ -52,7 +52,7 @@ def boxes(image: np.ndarray) -> tuple[Box, ...]:
 def is_tower(box: Box) -> bool:
     """Returns True if a box holds squares that stand on each other, from the bottom up."""
     middles = {(thing.left + thing.right) // 2 for thing in box}
-    upright = all(above.bottom - below.top <= 2 for below, above in itertools.pairwise(box))
+    upright = all(abs(above.bottom - below.top) <= 2 for below, above in itertools.pairwise(box))
     squares = all(thing.shape == "square" for thing in box)
     return bool(box) and squares and box[0].touches("bottom") and len(middles) == 1 and upright
 

@@ -64,13 +64,13 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("give the names of images, or --file")
     config = configured(options, settings)
     from jaxformer.cli import runtime
-    from jaxformer.data.sources import read_lines
+    from jaxformer.cli.lines import image_names
     from jaxformer.tasks.captioning import ImageCaptioner
     from jaxformer.training.progress import Count, print_line
 
     captioner = load_ensemble(options, config, settings, "caption")
     assert isinstance(captioner, ImageCaptioner)
-    names = options.images or read_lines(options.file)
+    names = options.images or image_names(options.file)
     images = _read(captioner, names)
     say = functools.partial(print_line, runtime.console())
     found = captioner.candidates(images, n_best=options.n_best, progress=Count(len(names), "images", say))

@@ -59,12 +59,13 @@ def main(arguments: Sequence[str]) -> int:
     for name, task in OPTIONS.items():
         if getattr(options, name) is not None and config.task != task:
             parser.error(f"--{name} is for a run of {task}")
-    from jaxformer.cli.lines import standard_input
+    from jaxformer.cli.lines import image_names, standard_input
     from jaxformer.data.sources import read_lines
 
     predictor = load(options, config, "classify")
     classified = RESULTS.get(config.task, _texts)(predictor, options)
-    inputs = options.inputs or (read_lines(options.file) if options.file else None)
+    read = image_names if config.task == "vision" else read_lines
+    inputs = options.inputs or (read(options.file) if options.file else None)
     if inputs is None:
         lines = (line for batch in standard_input() for line in classified([text for _, text in batch]))
     else:

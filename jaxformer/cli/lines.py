@@ -1,4 +1,4 @@
-"""The lines of standard input, in batches of those that wait."""
+"""The lines of standard input, in batches of those that wait, and those of files of names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,21 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 
+from jaxformer.data.sources import read_lines
 from jaxformer.errors import DataError
+
+
+def image_names(path: str | os.PathLike[str]) -> list[str]:
+    """Returns the lines of a file, the names of images.
+
+    Raises:
+      DataError: see `read_lines`; or there is no file of a name. The message has the line.
+    """
+    names = read_lines(path)
+    for number, name in enumerate(names, 1):
+        if not os.path.exists(name):
+            raise DataError(f"{path}, line {number}: there is no file {name!r}")
+    return names
 
 
 def standard_input(most: int = 1) -> Iterator[list[tuple[int, str]]]:

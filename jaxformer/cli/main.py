@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Sequence
 
 from jaxformer.errors import JaxformerError
@@ -92,7 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command in ("train", "demo") and threading.current_thread() is threading.main_thread():
         previous = signal.signal(signal.SIGTERM, _terminate)
     try:
-        code = importlib.import_module(f"jaxformer.cli.{command}").main(arguments[1:])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Image size .* decompression bomb")  # it is refused in one line
+            code = importlib.import_module(f"jaxformer.cli.{command}").main(arguments[1:])
         sys.stdout.flush()  # inside the try block, which handles a closed pipe
         return code
     except _Terminated:

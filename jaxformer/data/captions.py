@@ -44,6 +44,8 @@ def read_captions(
             raise DataError(f"{place}: {store.place} has no image {name!r}")
         if not isinstance(caption, str) or not caption.strip():
             raise DataError(f"{place}: the caption of {name} must be a text, got {caption!r}")
+        if not caption.isascii() and any("\ud800" <= letter <= "\udfff" for letter in caption):  # only JSON can say it
+            raise DataError(f"{place}: the caption of {name} has half a surrogate pair, got {caption!r}")
         found.setdefault(numbers[name], []).append(" ".join(caption.split()))
     if not found:
         raise DataError(f"{path} holds no caption")
@@ -72,8 +74,8 @@ def _from_table(path: str | os.PathLike[str], columns: tuple[int, int]) -> Itera
 def _from_json(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any, Any]]:
     """Yields the place, the name of an image and a caption, which may be of any type."""
     try:
-        data = json.loads(read_utf8(path))
-    except ValueError as error:
+        data = json.loads(read_utf8(path), object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise DataError(f"{path}{line}: no JSON: {error}") from error
     if not isinstance(data, Mapping):
@@ -93,6 +95,16 @@ def _from_json(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any, Any]]:
             yield f"{path}, {entry}", names.get(annotation["image_id"], annotation["image_id"]), annotation["caption"]
     except (KeyError, TypeError) as error:
         raise DataError(f"{path}, {entry}: there must be id and file_name, or image_id and caption") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object of JSON; of two entries with one name, Python would drop the first."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"an object has two entries {name!r}")
+        found[name] = value
+    return found
 
 
 @jax.tree_util.register_dataclass

@@ -11,6 +11,7 @@ import os
 import pathlib
 import stat
 import struct
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,11 @@ from jaxformer.data.idx import is_idx, read_idx
 from jaxformer.data.sources import Parallel, read_lines, split_by_source
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError
+
+try:
+    from lzma import LZMAError
+except ImportError:  # Python was built without it, and reads no archive that needs it
+    LZMAError = OSError
 
 LARGEST_FILE = 1 << 28
 """The most bytes of an encoded image."""
@@ -47,9 +53,10 @@ _BROKEN = (
     MemoryError,
     struct.error,
     zlib.error,
+    LZMAError,
     Warning,  # where warnings are errors
 )
-"""The errors of Pillow for broken files."""
+"""The errors of Pillow and zipfile for broken files."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -190,6 +197,9 @@ def read_images(path: str | os.PathLike[str]) -> ImageStore:
             return _archive(path, "")
         if is_idx(path):
             return _array(path)
+        with path.open("rb") as stream:
+            if stream.read(4) == b"PK\3\4":
+                raise DataError(f"{path} is a broken zip archive: its end, which lists the files, is missing")
         raise DataError(f"{path} must be a folder, a zip archive or an IDX file of images")
     for parent in path.parents:
         if parent.is_file() and zipfile.is_zipfile(parent):
@@ -245,7 +255,8 @@ def decode(data: bytes, place: str) -> Image.Image:
                 raise DataError(
                     f"{place} claims {image.width} x {image.height} pixels; an image has at most {LARGEST_IMAGE:,}"
                 )
-            if (frames := getattr(image, "n_frames", 1)) > 1:
+            frames = getattr(image, "n_frames", 1)
+            if frames > 1 and image.format != "MPO":  # a photograph of a phone, with previews of itself
                 raise DataError(f"{place} holds {frames} images; save one of them")
             image.load()
             return _plain(ImageOps.exif_transpose(image), image.format, place)
@@ -253,7 +264,7 @@ def decode(data: bytes, place: str) -> Image.Image:
         raise
     except Image.UnidentifiedImageError as error:
         raise DataError(f"{place} is no image that can be read; the formats are {', '.join(FORMATS)}") from error
-    except Image.DecompressionBombError as error:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"{place} claims too many pixels; an image has at most {LARGEST_IMAGE:,}") from error
     except _BROKEN as error:
         raise DataError(f"{place} is broken: {str(error) or type(error).__name__}") from error
@@ -370,6 +381,8 @@ def _table(store: ImageStore, path: str | os.PathLike[str], classes: Sequence[st
 def _checked(label: str, classes: Sequence[str], place: str) -> str:
     if not label:
         raise DataError(f"{place}: the label is empty")
+    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in label):
+        raise DataError(f"{place!r}: the label must be UTF-8 without control characters, got {label!r}")
     if classes and label not in classes:
         raise DataError(f"{place}: the label {label!r} is not one of the classes {', '.join(classes)}")
     return label

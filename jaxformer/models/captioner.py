@@ -163,7 +163,8 @@ class RecurrentCaptioner(Captioner):
     attends to the grid by additive attention from the last state, and reads :math:`[y_{t-1}; z_t]`; its output is
     :math:`\tanh(W_o [h_t; z_t])` and its logits are those of `Seq2Seq` (Xu et al. 2015, 3.1). With soft attention,
     :math:`z_t` is the mean of the grid by the weights of attention; with hard attention it is the feature of one
-    position, which is drawn from them in training, and otherwise is the most probable one.
+    position, which is drawn from them in training, and otherwise is the most probable one. With `context_gate`,
+    :math:`z_t` is multiplied by :math:`\beta_t = \sigma(w \cdot h_{t-1} + b)` (4.2.1).
     """
 
     def __init__(
@@ -187,6 +188,7 @@ class RecurrentCaptioner(Captioner):
             linear(d_hidden + d_memory, d_model, axes=("hidden", "model")),
             alignment=Alignment(d_hidden, d_memory, config.d_attention or d_hidden, rngs=rngs),
             output=untied,
+            gate=Linear(d_hidden, 1, axes=("hidden", None), rngs=rngs) if config.context_gate else None,
             feed="context",
             summary=_mean_feature,
             hard=config.attention == "hard",

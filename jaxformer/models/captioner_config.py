@@ -27,6 +27,8 @@ class RecurrentCaptionerConfig:
     """The cell: Elman's network, gated recurrent unit, or long short-term memory."""
     attention: Literal["soft", "hard"] = "soft"
     """A step sees the mean of the grid, or one position: drawn in training, the most probable one afterwards."""
+    context_gate: bool = False
+    """Multiplies what a step sees by a number between 0 and 1 that the last state decides: beta of Xu et al. 2015."""
     d_model: int = 256
     """D, the dimension of token vectors and of the decoder's output."""
     d_hidden: int | None = None

@@ -268,7 +268,9 @@ def captioner_flops(config: RecurrentCaptionerConfig | TransformerCaptionerConfi
     d_hidden, gates, layers = config.hidden_size, CELLS[config.cell][1], config.num_layers
     size = config.d_attention or d_hidden
     token = 2 * gates * d_hidden * (d_model + d_memory + (2 * layers - 1) * d_hidden)
-    token += 2 * d_hidden * size + positions * 2 * (size + (config.attention == "soft") * d_memory)
+    token += 2 * d_hidden * (size + config.context_gate) + positions * 2 * (
+        size + (config.attention == "soft") * d_memory
+    )
     token += 2 * d_model * (d_hidden + d_memory + config.vocab_size)  # the output and its logits
     once = 2 * d_memory * (positions * size + layers * d_hidden * (2 if config.cell == "lstm" else 1))
     return image + float(batch) * (once + length * token)

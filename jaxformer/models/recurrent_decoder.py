@@ -101,6 +101,7 @@ class RecurrentDecoder(nnx.Module):
         *,
         alignment: Alignment | None = None,
         output: Linear | None = None,
+        gate: Linear | None = None,
         feed: Feed = "nothing",
         summary: Callable[[Memory], Array] | None = None,
         hard: bool = False,
@@ -113,6 +114,7 @@ class RecurrentDecoder(nnx.Module):
           readout: from a state and its context to an output.
           alignment: attention over the memory; None for the fixed context.
           output: the output projection; None uses the table of the token embeddings.
+          gate: from a query to one number, whose sigmoid multiplies the context that the query sees; None for none.
           feed: what a step sees beside its token: nothing, its context (the query is the last state),
             or the last output.
           summary: the fixed context of a memory; by default the last states of an encoder in both directions.
@@ -120,7 +122,7 @@ class RecurrentDecoder(nnx.Module):
           dropout: the probability of dropping an entry of an output on the way to the logits.
         """
         self.embeddings, self.stack, self.bridge, self.readout = embeddings, stack, bridge, readout
-        self.alignment, self.output = alignment, output
+        self.alignment, self.output, self.gate = alignment, output, gate
         self.feed: Feed = feed
         self.summary, self.hard = summary or _last_states, hard
         self.dropout = dropout
@@ -297,6 +299,8 @@ class RecurrentDecoder(nnx.Module):
             if self.hard:
                 chosen = functional.pick_position(weights, noise)[..., None]
                 seen = jnp.take_along_axis(context.states, chosen, 1)
+            if self.gate is not None:
+                seen = jax.nn.sigmoid(self.gate(query)) * seen
             return seen, weights
 
     def _read(self, x: Array, seen: Array) -> Array:

@@ -1,6 +1,7 @@
 """``jaxformer caption``: what is printed, drawn and refused, with a captioner in place of a model."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -51,7 +52,10 @@ def test_lines(capsys, tmp_path):
     text = json.loads(capsys.readouterr().out)
     assert (text["image"], text["captions"][0]["text"]) == ("a.png", "cat 0")
     assert text["captions"][0]["tokens"] == []
-    (tmp_path / "names").write_text("c.png\nd.png\n")
+    names = [str(tmp_path / name) for name in ("c.png", "d.png")]
+    for name in names:
+        pathlib.Path(name).touch()
+    (tmp_path / "names").write_text("\n".join(names) + "\n")
     assert caption.main(["run", "--file", str(tmp_path / "names"), "--out", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out").read_text() == "cat 0\ncat 0\n"
     assert capsys.readouterr().err.endswith("used 0 compiled search programs\n")

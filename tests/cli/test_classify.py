@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from jaxformer.cli import classify
+from jaxformer.errors import DataError
 from jaxformer.tasks.classification import ClassificationConfig, Classified, TextClassifier
 from jaxformer.tasks.vision import ClassifiedImage, ImageClassifier, VisionConfig
 
@@ -84,12 +85,22 @@ def test_images_by_name(capsys, tmp_path, monkeypatch):
     assert classify.main(["run", "a.png", "b.png", "--picture", str(tmp_path / "maps.png")]) == 0
     assert capsys.readouterr().out == line.format("a.png") + line.format("b.png")
     assert (tmp_path / "maps.png").exists()
+    (tmp_path / "c.png").touch()
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "names").write_text("c.png\n")
     assert classify.main(["run", "--file", str(tmp_path / "names"), "--out", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out").read_text() == line.format("c.png")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"d.png\n")))
     assert classify.main(["run"]) == 0
     assert capsys.readouterr().out == line.format("d.png")
+
+
+@pytest.mark.usefixtures("_images")
+@pytest.mark.parametrize("name", ["gone.png", ""])
+def test_a_name_of_no_image_is_said_with_its_line(tmp_path, name):
+    (tmp_path / "names").write_text(f"{tmp_path}\n{name}\n")
+    with pytest.raises(DataError, match=f"names, line 2: there is no file '{name}'"):
+        classify.main(["run", "--file", str(tmp_path / "names")])
 
 
 @pytest.mark.usefixtures("_images")

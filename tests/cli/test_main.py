@@ -14,10 +14,12 @@ import types
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from jaxformer.cli import main
 from jaxformer.errors import ConfigError, DataError, JaxformerError
 from jaxformer.inspection.attention_maps import Map, as_text
+from tests.data.pictures import bomb
 
 
 def outcome(monkeypatch, capsys, command):
@@ -80,6 +82,14 @@ def test_an_error_carries_its_exit_code(monkeypatch, capsys):
         exit_code = 7
 
     assert outcome(monkeypatch, capsys, lambda: raise_it(Tired("enough"))) == (7, "jaxformer demo: enough\n")
+
+
+def test_pillow_says_nothing_of_a_large_image(monkeypatch, capsys):
+    """Its warning would come before the one line in which the image is refused."""
+    large = lambda: Image.open(io.BytesIO(bomb(10_000, 10_000))).width
+    assert outcome(monkeypatch, capsys, large) == (10_000, "")
+    with pytest.raises(Image.DecompressionBombWarning):  # here warnings are errors
+        large()
 
 
 def a_bug_of_ours():

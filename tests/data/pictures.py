@@ -1,7 +1,9 @@
 """Small pictures, and files of them."""
 
 import io
+import struct
 import zipfile
+import zlib
 
 import numpy as np
 from PIL import Image
@@ -34,3 +36,10 @@ def write_zip(path, files):
         for name, data in files.items():
             archive.writestr(name, data)
     return path
+
+
+def bomb(width, height):
+    """A PNG of some bytes that claims to be large."""
+    head = b"IHDR" + struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head))
+    return encoded(picture())[:8] + chunk + struct.pack(">I4s", 1000, b"IDAT")

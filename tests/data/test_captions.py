@@ -65,6 +65,9 @@ def test_columns(tmp_path, store):
             '{"images": [], "annotations": [{"image_id": 3, "caption": "a"}]}',
             r"x\.json, annotation 1: .*images has no image 3",
         ),
+        ("x.json", "[" * 10**5, r"x\.json: no JSON: maximum recursion depth"),
+        ("x.json", '{"a.png": "dog", "a.png": "cat"}', r"x\.json: no JSON: an object has two entries 'a\.png'"),
+        ("x.json", r'{"a.png": "a \ud800 dog"}', r"x\.json, 'a\.png': the caption of a\.png has half a surrogate pair"),
         ("x.json", '{"images": 3, "annotations": []}', r"x\.json, an object: there must be id and file_name"),
     ],
 )

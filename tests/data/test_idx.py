@@ -33,6 +33,7 @@ def test_what_was_written_is_read(file, pack):
         (lambda data: data[:-1], r"broken: it holds less than its header says, shape \[3, 4, 5\]"),
         (lambda data: data + b"x", "broken: it holds more than its header says"),
         (lambda data: data[:10], "broken: it holds less"),
+        (lambda data: data[:4] + bytes(4), r"broken: it holds less than its header says, shape \[0\]"),
         (lambda data: data[:3], "no IDX file of unsigned bytes: it begins with 000008, not with 000008 and"),
         (lambda data: b"\0\0\x0d" + data[3:], "no IDX file of unsigned bytes: it begins with 00000d03"),
         (lambda data: b"\0\0\x08\0", "no IDX file of unsigned bytes"),

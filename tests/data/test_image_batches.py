@@ -112,8 +112,20 @@ def test_images_are_decoded_once(tmp_path):
     np.testing.assert_array_equal(
         decode_all(labeled(folder).take([7, 2]), (6, 4, 3), None, resize="refuse"), expected[[7, 2]]
     )
-    decode_all(labeled(folder), (3, 2, 1), tmp_path / "cache", resize="fit")
-    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_images_of_other_settings_are_others(tmp_path, monkeypatch):
+    """The same images of another size, by another rule or another Pillow are not those of the cache."""
+    images, cache = labeled(write_folder(tmp_path / "images", ["x/a.png"])), tmp_path / "cache"
+    wide, high = (decode_all(images, shape, cache, resize="fit") for shape in ((4, 6, 3), (6, 4, 3)))
+    np.testing.assert_array_equal(high[0], np.asarray(picture(0)))
+    assert wide.shape == (1, 4, 6, 3)
+    assert sorted(wide.ravel()) != sorted(high.ravel())
+    with pytest.raises(DataError, match=r"a\.png is 6 x 4 pixels, but images must be 4 x 6"):
+        decode_all(images, (4, 6, 3), cache, resize="refuse")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0")
+    decode_all(images, (6, 4, 3), cache, resize="fit")
+    assert len(list(cache.iterdir())) == 3
 
 
 def test_a_broken_image_is_named_and_nothing_is_kept(tmp_path):

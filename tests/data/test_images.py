@@ -3,7 +3,6 @@
 import os
 import struct
 import zipfile
-import zlib
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from PIL import Image
 from jaxformer.data.idx import write_idx
 from jaxformer.data.images import SUFFIXES, LabeledImages, decode, label_images, pixels, read_file, read_images
 from jaxformer.errors import DataError
-from tests.data.pictures import encoded, picture, write_folder, write_zip
+from tests.data.pictures import bomb, encoded, picture, write_folder, write_zip
 
 NAMES = ("cat/a.png", "cat/b.png", "dog/c.png", "dog/deep/cat/d.png")
 
@@ -33,6 +32,8 @@ WIDE = np.array([[0, 128, 129, 32768, 65535]], np.uint16)
 FADED = np.array([[[10, 20, 30, 255], [10, 20, 30, 0], [0, 0, 0, 51]]], np.uint8)
 TURNED = Image.Exif()
 TURNED[0x0112] = 6  # to be shown turned by 90 degrees to the right
+INDEXED = Image.fromarray(np.array([[0, 1]], np.uint8), "P")
+INDEXED.putpalette([10, 20, 30, 0, 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -44,10 +45,21 @@ TURNED[0x0112] = 6  # to be shown turned by 90 degrees to the right
         (encoded(Image.fromarray(FADED)), [[[10, 20, 30], [255] * 3, [204] * 3]]),
         (encoded(Image.fromarray(FADED).convert("LA")), [[[18] * 3, [255] * 3, [204] * 3]]),
         (encoded(Image.fromarray(FADED[..., :3]).quantize(4)), FADED[..., :3]),
+        (encoded(INDEXED, transparency=1), [[[10, 20, 30], [255] * 3]]),
         (encoded(Image.fromarray(np.array([[True, False]]))), [[255, 0]]),
         (encoded(Image.fromarray(FADED[..., :3]), "PNG", exif=TURNED), FADED[..., :3].swapaxes(0, 1)),
     ],
-    ids=["16 bit", "16 bit TIFF", "16 bit PGM", "RGBA", "gray with alpha", "palette", "bilevel", "turned"],
+    ids=[
+        "16 bit",
+        "16 bit TIFF",
+        "16 bit PGM",
+        "RGBA",
+        "gray with alpha",
+        "palette",
+        "clear palette",
+        "bilevel",
+        "turned",
+    ],
 )
 def test_modes(data, expected):
     np.testing.assert_array_equal(np.asarray(decode(data, "")), np.array(expected, np.uint8))
@@ -63,13 +75,6 @@ def test_colors_and_sizes_that_are_asked_for():
     assert pixels(right, (4, 4, 1), resize="fit", place="").shape == (4, 4, 1)
 
 
-def bomb(width, height):
-    """A PNG of some bytes that claims to be large."""
-    head = b"IHDR" + struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0)
-    chunk = struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head))
-    return encoded(picture())[:8] + chunk + struct.pack(">I4s", 1000, b"IDAT")
-
-
 FRAMES = encoded(picture(), "GIF", save_all=True, append_images=[picture(1), picture(2)])
 
 
@@ -82,11 +87,12 @@ FRAMES = encoded(picture(), "GIF", save_all=True, append_images=[picture(1), pic
         (encoded(picture(size=(20, 20)))[:200], "my.png is broken: .*truncated"),
         (encoded(picture(size=(20, 20)), "JPEG")[:-200], "my.png is broken: .*truncated"),
         (bomb(9_000, 9_000), "my.png claims 9000 x 9000 pixels; an image has at most 67,108,864"),
+        (bomb(10_000, 10_000), "my.png claims too many pixels; an image has at most 67,108,864"),
         (bomb(60_000, 60_000), "my.png claims too many pixels; an image has at most 67,108,864"),
         (FRAMES, "my.png holds 3 images; save one of them"),
         (encoded(Image.fromarray(np.ones((2, 2), np.float32)), "TIFF"), "my.png has 32 bits a pixel"),
     ],
-    ids="empty text program png jpeg large huge animation float".split(),
+    ids="empty text program png jpeg large larger huge animation float".split(),
 )
 def test_what_is_refused(data, message):
     with pytest.raises(DataError, match=message):
@@ -130,6 +136,18 @@ def test_a_folder_and_an_archive_hold_the_same(tmp_path):
     assert read_images(tmp_path / "my.zip" / "all" / "dog").place == f"{tmp_path}/my.zip/all/dog"
 
 
+def test_a_photograph_with_previews_of_itself_is_one_image():
+    data = encoded(picture(0, (8, 8)), "MPO", save_all=True, append_images=[picture(1, (4, 4))])
+    assert decode(data, "").size == (8, 8)
+
+
+def test_a_linked_folder_is_a_folder(tmp_path):
+    write_folder(tmp_path / "elsewhere", ["a.png"])
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "cat").symlink_to(tmp_path / "elsewhere")
+    assert label_images(read_images(tmp_path / "images")).labels == ("cat",)
+
+
 def broken_archive(path):
     """An archive in which one byte of the first image is another."""
     data = bytearray(write_zip(path, {"a/x.png": encoded(picture())}).read_bytes())
@@ -161,8 +179,27 @@ def test_broken_archives(tmp_path, monkeypatch):
     path.write_bytes(whole[:directory] + b"PK\1\3" + whole[directory + 4 :])
     with pytest.raises(DataError, match=r"my\.zip is a broken zip archive"):
         read_images(path)
+    path.write_bytes(whole[:directory])
+    with pytest.raises(DataError, match=r"my\.zip is a broken zip archive: its end, which lists the files, is missing"):
+        read_images(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/x.png", b"1")
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("a/x.png", b"2")
+    with pytest.raises(DataError, match=r"my\.zip has two files of one name"):
+        read_images(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("a/x.png", encoded(picture()))
+    packed = bytearray(path.read_bytes())
+    packed[60:70] = bytes(10)
+    path.write_bytes(bytes(packed))
+    with pytest.raises(DataError, match=r"my\.zip/a/x\.png cannot be read: "):
+        arrays(read_images(path))
     path.write_bytes(whole)
     monkeypatch.setattr("jaxformer.data.images.LARGEST_FILE", 50)
+    (tmp_path / "large.png").write_bytes(bytes(51))
+    with pytest.raises(DataError, match=r"large\.png has more than 50 bytes"):
+        read_file(tmp_path / "large.png")
     with pytest.raises(DataError, match=r"my\.zip/a/x\.png has more than 50 bytes"):
         read_images(path)
 
@@ -238,6 +275,7 @@ def test_a_table_of_labels(tmp_path):
         ("cat/b.png\t ", r"labels\.tsv, line 2: the label is empty"),
         ("cat/b.png", r"labels\.tsv, line 2: there must be the name of an image, a tab or a comma, and a label"),
         ("cat/a.png\tdog", r"labels\.tsv, line 2: 'cat/a\.png' has a label already"),
+        ("cat/b.png\tc\0t", r"labels\.tsv, line 2': the label must be UTF-8 without control characters, got 'c"),
     ],
 )
 def test_mistakes_in_a_table(tmp_path, line, message):
@@ -254,6 +292,10 @@ def test_labels_that_are_folders(tmp_path):
     write_folder(tmp_path / "more", ("bird/a.png", "cat/a.png"))
     with pytest.raises(DataError, match=r"/cat/a\.png: the label 'cat' is not one of the classes dog, bird"):
         label_images(read_images(tmp_path / "more"), classes=["dog", "bird"])
+    for label in (b"\xff", b"a\nb"):
+        odd = write_folder(tmp_path / label.hex(), [f"{os.fsdecode(label)}/a.png"])
+        with pytest.raises(DataError, match=r"^'.*a\.png': the label must be UTF-8 without control characters, got "):
+            label_images(read_images(odd))
     (tmp_path / "labels.tsv").write_text("\n")
     with pytest.raises(DataError, match=r"labels\.tsv holds no label"):
         label_images(store, tmp_path / "labels.tsv")
@@ -275,8 +317,10 @@ def test_parts(tmp_path):
     turned = LabeledImages(images.store, images.indices[::-1], images.labels)
     assert contents(turned.split(0.25)[1]) == contents(held_out)
     assert contents(images.first(5)) < contents(images.first(15))
+    assert contents(turned.first(5)) == contents(images.first(5)) != contents(images.take(range(5)))
     assert len(images.first(100)) == 60
-    assert images.fingerprint != turned.fingerprint
+    renamed = LabeledImages(images.store, images.indices, ("y", *images.labels[1:]))
+    assert len({one.fingerprint for one in (images, turned, renamed)}) == 3
     with pytest.raises(DataError, match="cannot set aside"):
         images.take([0]).split(0.5)
 

@@ -67,6 +67,17 @@ BOXES = (
         ("There is a tower with a block of all three colors", True),
         ("There is a tower with only yellow blocks", False),
         ("there is 1 tower with a black block in the middle", True),
+        ("there is a tower with a yellow block in the middle", False),
+        ("There are at most two black blocks", False),
+        ("There are more than three black blocks", False),
+        ("There are less than three black blocks", False),
+        ("There is a yellow block below a blue block.", True),
+        ("There is a black block below a blue block.", False),
+        ("There is a yellow block above a yellow block.", False),
+        ("There is a tower with four blocks and a yellow block at the top", True),
+        ("There is a yellow block as the top of a tower with four blocks.", True),
+        ("the tower with four blocks has a blue block at the top", False),
+        ("There is a three blocks tower", False),
     ],
 )
 def test_truth_of_towers(sentence, expected):
@@ -92,6 +103,12 @@ def test_truth_of_towers(sentence, expected):
         ("Each grey box contains atleast one object", True),
         ("There is a box with 3 items of 2 different colors.", True),
         ("There is 1 blue circle and 1 yellow circle", True),
+        ("There is 1 blue circle and 1 yellow triangle", False),
+        ("There is a circle touching a corner", False),
+        ("There are exactly two circles not touching any edge", True),
+        ("There is a box with 3 items of 3 different colors", False),
+        ("There is a box with 3 items of only blue color", False),
+        ("each tower has at least one item", False),
     ],
 )
 def test_truth_of_boxes(sentence, expected):
@@ -99,7 +116,15 @@ def test_truth_of_boxes(sentence, expected):
 
 
 @pytest.mark.parametrize(
-    "sentence", ["", "There is", "A dog runs.", "There is a tower", "There is a blue block behind it"]
+    "sentence",
+    [
+        "",
+        "There is",
+        "A dog runs.",
+        "There is a tower",
+        "There is a blue block behind it",
+        "Each box has one item is red",
+    ],
 )
 def test_other_sentences_have_no_parse(sentence):
     assert truth(sentence) is None
@@ -117,16 +142,46 @@ def test_objects_come_back_from_pixels():
     picture[:, 150:250][(rows - 40) ** 2 + (columns - 15) ** 2 <= 9**2] = (255, 255, 0)
     picture[:, 300:][(rows >= 70) & (rows < 98) & (abs(columns - 50) * 2 <= rows - 70)] = (0, 0, 0)
     picture[40:50, :10] = (0, 153, 255)
+    picture[10:13, 30:33] = (0, 153, 255)  # a speck
     left, middle, right = boxes(picture)
     assert [(x.shape, x.color) for box in (left, middle, right) for x in box] == [
         ("square", "blue"),
         ("circle", "yellow"),
         ("triangle", "black"),
     ]
-    assert left[0].touches("left")
-    assert not left[0].touches("top")
+    assert [(x.left, x.top, x.right, x.bottom) for x in (left[0], right[0])] == [(0, 40, 10, 50), (37, 70, 64, 98)]
     assert right[0].touches("bottom")
-    assert not is_tower(left)
+
+
+WALLS = ("left", "top", "right", "bottom")
+
+
+@pytest.mark.parametrize(
+    ("wall", "corner"), [("left", (2, 40)), ("top", (40, 2)), ("right", (88, 40)), ("bottom", (40, 88))]
+)
+def test_the_wall_that_a_shape_touches(wall, corner):
+    (thing,) = scattered(("circle", "blue", *corner))
+    assert [name for name in WALLS if thing.touches(name)] == [wall]
+
+
+def block(left, top, shape="square"):
+    return Thing(shape, "blue", left, top, left + 20, top + 20)
+
+
+@pytest.mark.parametrize(
+    ("box", "expected"),
+    [
+        ((block(40, 80), block(40, 59)), True),
+        ((block(40, 80), block(40, 40)), False),
+        ((block(40, 80), block(45, 59)), False),
+        ((block(40, 80), block(40, 59, "circle")), False),
+        ((block(40, 70), block(40, 49)), False),
+        ((), False),
+    ],
+    ids="tower gap aside circle floating empty".split(),
+)
+def test_squares_that_stand_on_each_other_are_a_tower(box, expected):
+    assert is_tower(box) == expected
 
 
 @pytest.mark.full

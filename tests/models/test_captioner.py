@@ -54,16 +54,19 @@ def test_steps_equal_the_whole_pass_and_a_beam_of_one_is_greedy(name):
         for t in range(T):
             row, state = step(jnp.stack([TARGET[:, t], 1 - TARGET[:, t] % 2], 1), state)
             rows.append(row)
-        last, _ = bound.prefill(jnp.broadcast_to(TARGET[:, None, :3], (B, 2, 3)), first, context)
+        some = jnp.broadcast_to(TARGET[:, None, :3], (B, 2, 3))
+        last, ragged = bound.prefill(some, first, context, lengths=jnp.broadcast_to(int32([3, 2]), (B, 2)))
+        more, _ = bound.step(TARGET[:, 3:1:-1], ragged, context)
         _, step, state, _ = begun(model, params, beam_size=1, length=T)
         options = {"max_length": T, "bos": 1, "eos": 2}
         one = decoding.beam_search(step, state, beam_size=1, **options)
-        return jnp.stack(rows, 2), last, one, decoding.greedy(step, state, **options)
+        return jnp.stack(rows, 2), last, more, one, decoding.greedy(step, state, **options)
 
-    steps, last, beam, greedy = quick(run)(model.params)
+    steps, last, more, beam, greedy = quick(run)(model.params)
     for hypothesis, tokens in enumerate((TARGET, 1 - TARGET % 2)):
         near(steps[:, hypothesis], model.apply(model.params, IMAGES, tokens))
-    near(last[:, 1], steps[:, 0, 2])
+    near(last, jnp.stack([steps[:, 0, 2], steps[:, 0, 1]], 1))  # after three tokens, and after two and padding
+    near(more, jnp.stack([steps[:, 0, 3], steps[:, 0, 2]], 1))
     np.testing.assert_array_equal(beam.tokens, greedy.tokens)
     near(beam.log_probs, greedy.log_probs)
 
@@ -94,29 +97,38 @@ def test_the_log_probability_of_the_best_beam_is_that_of_its_tokens(name):
     assert len({tuple(row) for row in np.asarray(best.tokens[0])}) == 3  # the n best differ
 
 
-def test_the_first_states_are_two_maps_of_the_mean_feature():
-    """I1, I2, I3 and I4: a step reads the mean of the grid by weights of the last state (Xu et al. 2015, 3.1)."""
-    config = models.RecurrentCaptionerConfig(**RECURRENT)
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_step_is_that_of_show_attend_and_tell(gated):
+    """I1 to I4: the first states, and the second step with its logits, by Xu et al. 2015, 3.1, and beta of 4.2.1."""
+    config = models.RecurrentCaptionerConfig(**RECURRENT, num_layers=2, context_gate=gated)
     model = Small(config, models.RecurrentCaptioner)
-    p = jax.tree.map(np.asarray, model.params["decoder"])
-    bound, _, state, context = begun(model, model.params, beam_size=1, length=T)
-    grid = np.asarray(bound.encode(IMAGES).states)
+
+    def run(params):
+        bound, step, start, context = begun(model, params, beam_size=1, length=T)
+        _, state = step(TARGET[:, :1], start)
+        logits, weights, after = bound.attending_step(TARGET[:, 1:2], state, context)
+        query = state.layers[-1].hidden
+        gate = jax.nn.sigmoid(query @ params["decoder"]["gate"]["kernel"]) if gated else jnp.ones((B, 1, 1))
+        seen = gate * jnp.einsum("bks,bsc->bkc", weights, context.states)
+        x = jnp.concatenate([bound.decoder.embeddings(TARGET[:, 1:2]), seen], -1)
+        _, own = bound.decoder.stack.step(x, state.layers)
+        first = jnp.concatenate(jax.tree.leaves(start.layers), -1)
+        found = context.states, first, query, weights, seen, after.layers[-1].hidden, logits
+        return [x[:, 0] if x.shape[1] == 1 else x for x in (*found, own[-1].hidden)]
+
+    params = dict(model.params)
+    if gated:
+        params["decoder"] = params["decoder"] | {"gate": params["decoder"]["gate"] | {"bias": jnp.zeros(1)}}
+    grid, started, query, weights, seen, hidden, logits, own = map(np.asarray, quick(run)(params))
+    p = jax.tree.map(np.asarray, params["decoder"])
     assert grid.shape == (B, S, 6)
-    near(context.fixed, grid.mean(1))
-    started = np.tanh(grid.mean(1) @ p["bridge"]["kernel"] + p["bridge"]["bias"])
-    near(jnp.concatenate([state.layers[0].hidden, state.layers[0].memory], -1)[:, 0], started)
-    hidden = started[:, :6]
+    near(started, np.tanh(grid.mean(1) @ p["bridge"]["kernel"] + p["bridge"]["bias"]))
     alignment = p["alignment"]
-    inside = (hidden @ alignment["w_query"]["kernel"])[:, None] + grid @ alignment["w_key"]["kernel"]
-    weights = np.asarray(jax.nn.softmax(np.tanh(inside) @ alignment["v"], -1))
-    _, found, after = bound.attending_step(TARGET[:, :1], state, context)
-    near(found[:, 0], weights)
-    seen = np.einsum("bs,bsc->bc", weights, grid)
-    token = p["embeddings"]["tokens"]["table"][np.asarray(TARGET[:, 0])]
-    scale = np.asarray(bound.decoder.embeddings(TARGET[:, :1]))[:, 0] / token
-    x = np.concatenate([token * scale, seen], -1)
-    _, own = bound.decoder.stack.step(jnp.asarray(x)[:, None], state.layers)
-    near(after.layers[0].hidden, own[0].hidden)
+    inside = (query @ alignment["w_query"]["kernel"])[:, None] + grid @ alignment["w_key"]["kernel"]
+    near(weights, jax.nn.softmax(np.tanh(inside) @ alignment["v"], -1))
+    near(hidden, own)
+    output = np.tanh(np.concatenate([hidden, seen], -1) @ p["readout"]["kernel"])
+    near(logits, output @ p["embeddings"]["tokens"]["table"].T)
 
 
 @pytest.mark.parametrize("name", first(CONFIGS, "hard"))
@@ -235,14 +247,16 @@ def test_the_expected_gradient_of_hard_attention_is_the_exact_one():
 
         gradients = jax.vmap(jax.grad(estimate), (None, 0, 0, 0, 0))(params, *batch)
         probabilities = jnp.exp(log_of_ways(model, params)[1])
-        return jax.tree.map(lambda x: jnp.tensordot(probabilities, x, 1), gradients), probabilities
+        mean = jax.tree.map(lambda x: jnp.tensordot(probabilities, x, 1), gradients)
+        return mean, probabilities, gradients["decoder"]["alignment"]["v"][0]
 
     def run(params):
         return jax.grad(exact)(params), jax.grad(plain)(params), *expected(params)
 
-    compiled = quick(run)
+    compiled, of_one_way = quick(run), []
     for baseline in (0.0, -2.5):
-        wanted, alone, found, probabilities = compiled(model.params | {"baseline": jnp.float32(baseline)})
+        wanted, alone, found, probabilities, one = compiled(model.params | {"baseline": jnp.float32(baseline)})
+        of_one_way.append(one)
         near(probabilities.sum(), 1.0)
         assert probabilities.max() < 0.9
         for gradient in (wanted, alone, found):
@@ -250,6 +264,7 @@ def test_the_expected_gradient_of_hard_attention_is_the_exact_one():
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-5), found, wanted)
         missing = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), alone, wanted)
         assert missing["decoder"]["alignment"]["v"] > 1e-3  # without the term of the draws it is another gradient
+    assert np.abs(of_one_way[0] - of_one_way[1]).max() > 1e-3  # the baseline moves what is averaged
 
 
 def test_draws_follow_the_weights():

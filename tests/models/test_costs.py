@@ -216,7 +216,7 @@ def test_flops_of_a_captioner_are_the_products_of_the_program(kind):
     """Hard attention takes no mean of the grid."""
     grid = models.GridConfig(image_size=(6, 11), widths=(4, 6), num_blocks=1)
     if kind == "recurrent":
-        sizes = {"d_model": 8, "d_hidden": 6, "d_attention": 5, "num_layers": 2}
+        sizes = {"d_model": 8, "d_hidden": 6, "d_attention": 5, "num_layers": 2, "context_gate": True}
         config, model = models.RecurrentCaptionerConfig(image=grid, vocab_size=13, **sizes), models.RecurrentCaptioner
         hard = dataclasses.replace(config, attention="hard")
         mean = 2 * 3 * 4 * 18 * 6

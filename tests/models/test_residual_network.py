@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import models
+from jaxformer import functional, models
 from tests.models.small import Small
 from tests.modules.small import normal, quick
 
@@ -31,6 +31,33 @@ def test_a_shifted_picture_is_the_same_to_it(attention):
     moved = model.apply(model.params, jnp.asarray(np.roll(image, (2, -2), (1, 2))))
     np.testing.assert_allclose(moved, logits, atol=1e-5)
     assert np.abs(model.apply(model.params, jnp.asarray(np.roll(image, 1, 1))) - logits).max() > 1e-4
+
+
+def layer_norm(x, params):
+    centered = x - x.mean(-1, keepdims=True)
+    return centered / np.sqrt(np.square(centered).mean(-1, keepdims=True) + 1e-5) * params["scale"] + params["bias"]
+
+
+def test_the_network_is_its_formula():
+    """He et al. 2016b: the skip path of a block that changes reads what the first convolution reads (figure 4e)."""
+    model, images = small(), normal(2, 8, 8, 3)
+    p = jax.tree.map(np.asarray, model.params)
+
+    def convolve(x, params, stride=1):
+        return np.asarray(functional.convolution(jnp.asarray(x), **jax.tree.map(jnp.asarray, params), stride=stride))
+
+    x = convolve(images, p["stem"])
+    for name, stride in (("1_1", 1), ("2_1", 2)):
+        block = p["blocks"][name]
+        y = np.maximum(layer_norm(x, block["norm"]), 0)
+        assert ("skip" in block) == (stride == 2)
+        skip = convolve(y, block["skip"], stride=stride) if stride == 2 else x
+        y = np.maximum(layer_norm(convolve(y, block["first"], stride=stride), block["second_norm"]), 0)
+        x = skip + convolve(y, block["second"])
+    features = np.maximum(layer_norm(x, p["norm"]), 0)
+    expected = features.mean((1, 2)) @ p["output"]["kernel"] + p["output"]["bias"]
+    np.testing.assert_allclose(model.apply(model.params, images), expected, rtol=1e-4, atol=1e-5)
+    assert features.shape == (2, 4, 4, 6)
 
 
 def test_no_example_sees_another():

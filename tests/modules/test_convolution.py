@@ -20,6 +20,14 @@ def test_a_layer_is_the_function_with_its_parameters():
     assert "bias" not in built(lambda rngs: modules.Convolution(D, D, bias=False, rngs=rngs))[1]
 
 
+def test_kernels_are_drawn_by_what_a_position_sees_and_feeds():
+    """Uniform (Glorot and Bengio 2010): inputs and outputs are those of the whole window."""
+    module, _ = built(lambda rngs: modules.Convolution(D, 6, kernel_size=(3, 3), rngs=rngs))
+    kernel = np.abs(module.init(jax.random.key(0))["kernel"])
+    bound = np.sqrt(6 / (9 * D + 9 * 6))
+    assert 0.9 * bound < kernel.max() <= bound
+
+
 def test_a_stack_is_residual_layers_whose_dilations_grow():
     make = lambda rngs: modules.ConvolutionStack(D, 3, growth=2, activation=jnp.tanh, rngs=rngs)
     module, params = built(make)

@@ -72,6 +72,7 @@ def test_maps_are_the_attention_of_the_steps(model):
     own, texts = captioner(model), ["a dark", "light", "a"]
     found = own.attention(IMAGES, texts)
     assert [len(pieces.target) for pieces in found] == [7, 6, 2]
+    assert [name.strip("\u2581") for name in found[0].source[:5]] == ["0,0", "0,1", "0,2", "0,3", "1,0"]  # row by row
     bound = own.net.bind(own.params)
     context, state = bound.start(bound.encode(normalized(jnp.asarray(IMAGES))), beam_size=1, length=8)
     tokens = jnp.full((3, 1), own.tokenizer.special.bos, jnp.int32)

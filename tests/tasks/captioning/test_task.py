@@ -9,17 +9,21 @@ import numpy as np
 import pytest
 
 import jaxformer
+from jaxformer import models
 from jaxformer.cli.main import main
 from jaxformer.config import changed
+from jaxformer.data.captions import CaptionBatch, captions_of
 from jaxformer.data.images import LabeledImages
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import bleu
 from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks import language_model
-from jaxformer.tasks.captioning import TASK, LossConfig
+from jaxformer.tasks.captioning import TASK, DecodeConfig, LossConfig
+from jaxformer.tasks.search import Candidate
 from jaxformer.tasks.trainer import make_trainer
 from tests.contracts.task import TaskContract
 from tests.data.pictures import encoded, write_zip
+from tests.modules.small import drawn
 from tests.tasks.captioning.small import RECURRENT, TRANSFORMER, WORDS, tiny
 from tests.tasks.vision.small import picture
 
@@ -120,12 +124,87 @@ def test_hard_attention_learns_and_keeps_its_baseline_in_the_state(tmp_path):
     assert losses[-1] < 0.95 * losses[0]
 
 
+class Asked:
+    """A captioner that keeps what it is asked."""
+
+    def __init__(self, monkeypatch, *names):
+        self.options = []
+        for name in names:
+            monkeypatch.setattr(models.RecurrentCaptioner, name, self.ask)
+
+    def ask(self, *arguments, **options):
+        self.options.append(options | {"noise": arguments[3] if len(arguments) > 3 else None})
+        return np.float32(1), np.float32(2)
+
+
+def batch_of(number):
+    tokens = np.ones((number, 5), np.int32)
+    return CaptionBatch(np.zeros((number, 8, 8, 3), np.uint8), tokens, tokens, np.ones((number, 5), bool))
+
+
+def test_soft_attention_is_trained_by_the_settings_and_validated_without(tmp_path, monkeypatch):
+    network = TASK.network(tiny(tmp_path, loss=LossConfig(label_smoothing=0.1, doubly_stochastic=0.3)), 30)
+    asked, batch, key = Asked(monkeypatch, "cross_entropy"), batch_of(3), jax.random.key(0)
+    params = drawn(network.net.shapes)
+    assert network.loss(params, batch, key)[:2] == network.validation_loss(params, batch) == (1, 2)
+    training, validation = asked.options
+    assert training == {"valid": batch.valid, "smoothing": 0.1, "key": key, "doubly_stochastic": 0.3, "noise": None}
+    assert validation == {"valid": batch.valid, "noise": None}
+
+
+def test_hard_attention_draws_for_each_word_in_each_step(tmp_path, monkeypatch):
+    """Without a key nothing is drawn."""
+    network = TASK.network(tiny(tmp_path, model=HARD, loss=LossConfig(label_smoothing=0.1, entropy=0.2)), 30)
+    asked, batch = Asked(monkeypatch, "cross_entropy", "reinforced_cross_entropy"), batch_of(3)
+    params = drawn(network.net.shapes)
+    for key in (jax.random.key(0), jax.random.key(1), None):
+        network.loss(params, batch, key)
+    *drawn_twice, without = asked.options
+    assert without == {"valid": batch.valid, "smoothing": 0.1, "key": None, "noise": None}
+    assert {"smoothing": 0.1, "entropy": 0.2}.items() <= drawn_twice[0].items()
+    assert drawn_twice[0]["key"] is not None
+    noise = np.stack([options["noise"] for options in drawn_twice])
+    assert noise.shape == (2, 3, 5, 16)
+    assert len(np.unique(noise)) == noise.size
+
+
+@dataclasses.dataclass(frozen=True)
+class Knowing:
+    """A captioner that knows a caption of each image by its pixels."""
+
+    texts: dict
+    decode: DecodeConfig
+
+    def candidates(self, images):
+        assert self.decode.beam_size == 1
+        return [[Candidate(self.texts[image.tobytes()], 0.0, ())] for image in images]
+
+
+def test_validation_describes_the_first_images(tmp_path):
+    """Greedily, each against its own captions."""
+    config = tiny(tmp_path)
+    corpus = TASK.read(config)
+    data = TASK.prepare(config, corpus, tmp_path)
+    captions = captions_of(corpus.validation)  # the last one, as BLEU needs four words
+    texts = {image.tobytes(): own[-1] for image, own in zip(data.validation.images, captions, strict=True)}
+    found = TASK.validation_figures(config, corpus, data, Knowing(texts, config.decode))
+    assert found == {"bleu": pytest.approx(100)}
+
+
+def test_columns_of_a_table(tmp_path):
+    config = tiny(tmp_path)
+    (tmp_path / "my.tsv").write_text("".join(f"{WORDS[i % 2][0]}\tx\t{i}.png\n" for i in range(60)))
+    corpus = TASK.read(changed(config, {"data": {"columns": [2, 0]}}))
+    assert set(corpus.train.labels) == {"a dark picture", "a light picture"}
+
+
 def test_data(tmp_path):
     """Images are held out with all their captions; a batch has an image for each caption."""
-    config = tiny(tmp_path)
+    config = tiny(tmp_path, seed=7)
     corpus = TASK.read(config)
     assert (len(corpus.train), len(corpus.validation), corpus.test) == (48, 12, None)
     data = TASK.prepare(config, corpus, tmp_path)
+    assert data.train.plan.seed == 7
     number = sum(len(label.split("\n")) for label in corpus.train.labels)
     assert f"{number} captions of 48 training images" in data.report[0]
     special, seen = data.vocabulary.special, []

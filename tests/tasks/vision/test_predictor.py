@@ -1,5 +1,6 @@
 """A classifier of images: alone or among others, in any mode and size, and what it looked at."""
 
+import dataclasses
 import functools
 
 import jax
@@ -17,9 +18,13 @@ from tests.tasks.vision.small import CONVOLUTION, TRANSFORMER, picture
 MODELS = {"transformer": TRANSFORMER, "convolution": CONVOLUTION}
 
 
+def net_of(model):
+    return TASK.network(VisionConfig(model=model), 2).net
+
+
 @functools.cache
 def classifier(name):
-    net = TASK.network(VisionConfig(model=MODELS[name]), 2).net
+    net = net_of(MODELS[name])
     return ImageClassifier(net, drawn(net.shapes), Classes(("dark", "light")))
 
 
@@ -58,6 +63,23 @@ def test_maps_are_of_the_class_vector(paths):
     np.testing.assert_allclose(result.looked["last layer"].ravel(), weights[1].mean(0)[0, 1:], atol=1e-6)
     np.testing.assert_allclose(result.looked["rollout"].ravel(), rollout(weights)[0, 1:], atol=1e-6)
     np.testing.assert_allclose(list(result.probabilities.values()), jax.nn.softmax(logits[0]), atol=1e-6)
+
+
+def test_maps_of_a_mean_and_of_a_grid(paths):
+    """The mean of the rows of all patches; and the mean attention that a position of the grid gets."""
+    mean = dataclasses.replace(TRANSFORMER, pooling="mean")
+    own, grid = (
+        ImageClassifier(net, drawn(net.shapes), Classes(("dark", "light"))) for net in map(net_of, (mean, CONVOLUTION))
+    )
+    result = own.classify(paths[:1])[0]
+    _, captured = own.net.bind(own.params).captured(normalized(jax.numpy.asarray(result.image[None])))
+    weights = np.stack([captured["encoder.self"].layer(i).weights()[0] for i in range(2)])
+    np.testing.assert_allclose(result.looked["last layer"].ravel(), weights[1].mean((0, 1)), atol=1e-6)
+    np.testing.assert_allclose(result.looked["rollout"].ravel(), rollout(weights).mean(0), atol=1e-6)
+    _, captured = grid.net.bind(grid.params).captured(normalized(jax.numpy.asarray(result.image[None])))
+    received = np.asarray(captured["grid"].weights())[0].mean((0, 1))
+    assert np.ptp(received) > 1e-3
+    np.testing.assert_allclose(grid.classify(paths[:1])[0].looked["grid"].ravel(), received, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", MODELS)

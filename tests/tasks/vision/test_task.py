@@ -1,6 +1,7 @@
 """Image classification as a task: the contract of all tasks, its splits, and one line for each mistake."""
 
 import itertools
+import types
 
 import jax
 import numpy as np
@@ -9,14 +10,17 @@ import pytest
 import jaxformer
 from jaxformer.cli.main import main
 from jaxformer.config import changed
+from jaxformer.data.image_batches import Augmentation, ImageBatch
 from jaxformer.data.images import LabeledImages
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks import language_model
+from jaxformer.tasks.images import normalized
 from jaxformer.tasks.trainer import make_trainer
 from jaxformer.tasks.vision import TASK
 from tests.contracts.task import TaskContract
 from tests.data.pictures import encoded, write_zip
+from tests.modules.small import drawn, quick
 from tests.tasks.vision.small import CONVOLUTION, files, picture, tiny
 
 
@@ -112,8 +116,10 @@ def test_splits(tmp_path):
 
 
 def test_training_images_are_changed_and_others_are_not(tmp_path):
-    config = changed(tiny(tmp_path), {"data": {"crop": 0.5}})
+    config = changed(tiny(tmp_path, seed=7), {"data": {"crop": 0.5}})
     data = TASK.prepare(config, TASK.read(config), tmp_path)
+    assert (data.train.augmentation, data.validation.augmentation) == (Augmentation(1, True, 0.5), None)
+    assert data.train.plan.seed == 7
     assert len(data.lengths) == 0
     assert "48 training images (dark 27, light 21), 12 for validation" in data.report[0]
     plain = {image.tobytes() for image in data.train.images}
@@ -157,6 +163,35 @@ def test_mistakes_are_one_line_and_leave_nothing(tmp_path, capsys, add, options,
     assert message.format(folder=tmp_path) in capsys.readouterr().err.splitlines()[-1]
     left = {path.name for path in tmp_path.rglob("*")} - {"my.zip", "labels.tsv", "cache"}
     assert left == set()
+
+
+def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
+    network = TASK.network(tiny(tmp_path, model=CONVOLUTION), 2)
+    params = drawn(network.net.shapes)
+    images = np.stack([np.asarray(picture(number)) for number in range(5)])
+    labels = np.array([0, 1, 0, 1, 0], np.int32)
+    valid = np.arange(5) < 3
+    loss = quick(lambda batch: network.loss(params, batch, None))
+    total, count, metrics = loss(ImageBatch(images, labels, valid))
+    probabilities = np.asarray(jax.nn.softmax(network.net.apply(params, normalized(jax.numpy.asarray(images)))))[:3]
+    assert (float(total), float(count)) == (
+        pytest.approx(-np.log(probabilities[range(3), labels[:3]]).sum(), rel=1e-5),
+        3,
+    )
+    assert metrics["correct"] == (probabilities.argmax(1) == labels[:3]).sum()
+    for guess in (0, 1):  # whatever is in the rows that fill up
+        other = loss(ImageBatch(images[[0, 1, 2, 0, 1]], np.where(valid, labels, guess).astype(np.int32), valid))
+        assert (float(other[0]), other[2]["correct"]) == (pytest.approx(float(total), rel=1e-5), metrics["correct"])
+
+
+def test_validation_figures_have_their_names(tmp_path):
+    """A classifier that always says the same: right for its share, and no correlation."""
+    config = tiny(tmp_path)
+    corpus = TASK.read(config)
+    data = TASK.prepare(config, corpus, tmp_path)
+    same = types.SimpleNamespace(probabilities=lambda images: np.tile([0.9, 0.1], (len(images), 1)))
+    share = 100 * (data.validation.labels == 0).mean()
+    assert TASK.validation_figures(config, corpus, data, same) == {"accuracy": pytest.approx(share), "matthews": 0}
 
 
 def test_runs_that_it_cannot_start_from(tmp_path):
