@@ -178,10 +178,13 @@ def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
         pytest.approx(-np.log(probabilities[range(3), labels[:3]]).sum(), rel=1e-5),
         3,
     )
-    assert metrics["correct"] == (probabilities.argmax(1) == labels[:3]).sum()
+    assert int(metrics["correct"]) == (probabilities.argmax(1) == labels[:3]).sum()
     for guess in (0, 1):  # whatever is in the rows that fill up
         other = loss(ImageBatch(images[[0, 1, 2, 0, 1]], np.where(valid, labels, guess).astype(np.int32), valid))
-        assert (float(other[0]), other[2]["correct"]) == (pytest.approx(float(total), rel=1e-5), metrics["correct"])
+        assert (float(other[0]), int(other[2]["correct"])) == (
+            pytest.approx(float(total), rel=1e-5),
+            int(metrics["correct"]),
+        )
 
 
 def test_validation_figures_have_their_names(tmp_path):
