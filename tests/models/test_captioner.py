@@ -99,7 +99,7 @@ def test_the_log_probability_of_the_best_beam_is_that_of_its_tokens(name):
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_a_step_is_that_of_show_attend_and_tell(gated):
-    """I1, I2, I3, I4: the first states, and the second step with its logits, by Xu et al. 2015, 3.1, and beta of 4.2.1."""
+    """I1, I2, I3, I4: the first states and the second step with its logits, by Xu et al. 2015, 3.1 and 4.2.1."""
     config = models.RecurrentCaptionerConfig(**RECURRENT, num_layers=2, context_gate=gated)
     model = Small(config, models.RecurrentCaptioner)
 
