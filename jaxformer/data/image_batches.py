@@ -52,7 +52,8 @@ class Augmentation:
     def __call__(self, images: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """Returns changed images, uint8 ``[B, h, w, C]``, by the numbers of each, uniform in [0, 1), ``[B, 6]``.
 
-        An image is cropped, then flipped, then shifted. Pixels between those of a crop are interpolated.
+        An image is cropped (its side is by the first number, its row and column by the next two), then flipped (the
+        fourth), then shifted (rows by the fifth, columns by the last). Pixels between those of a crop are interpolated.
         """
         height, width = images.shape[1:3]
         side = self.crop + (1 - self.crop) * draws[:, :1]

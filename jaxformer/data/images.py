@@ -186,8 +186,8 @@ def read_images(path: str | os.PathLike[str]) -> ImageStore:
     """Opens images: a folder, a zip archive, a folder in one (``my.zip/train``), or an IDX file, perhaps gzipped.
 
     Raises:
-      DataError: there is nothing, or nothing of these kinds; or it holds no image; or an archive has names that lead
-        out of it, encrypted files, or files that are too large.
+      DataError: there is nothing, or nothing of these kinds; or it holds no image; or an archive is cut off, or has two
+        files of one name, names that lead out of it, encrypted files, or files that are too large.
     """
     path = pathlib.Path(path)
     if path.is_dir():
@@ -218,8 +218,8 @@ def label_images(
       classes: the labels that there may be; any by default. A number of an IDX file is that of a class, from 0.
 
     Raises:
-      DataError: a label is missing, empty or not among the classes, or its image is missing. The message has the file,
-        and the line or the number.
+      DataError: a label is missing, empty, not UTF-8, has control characters or is not among the classes, or its image
+        is missing. The message has the file, and the line or the number.
     """
     if labels and is_idx(labels):
         found = dict(enumerate(_numbers(store, labels, classes)))
@@ -241,7 +241,8 @@ def label_images(
 def decode(data: bytes, place: str) -> Image.Image:
     """Returns an image upright, in mode L or RGB, with 8 bits a channel.
 
-    16 bits are rounded to 8, colors of a palette are looked up, and a transparent image lies on white.
+    16 bits are rounded to 8, colors of a palette are looked up, and a transparent image lies on white. Previews beside a
+    photograph (MPO) are left out.
 
     Args:
       place: the path, for messages.
