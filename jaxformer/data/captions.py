@@ -34,8 +34,9 @@ def read_captions(
       columns: those of the image and of the caption, counted from 0.
 
     Raises:
-      DataError: the file is missing, not UTF-8, no JSON, or without a caption; a line has too few columns; an object has
-        two entries of one name; a caption is empty or no text; or an image is missing. The message has the file and the line or entry.
+      DataError: the file is missing, not UTF-8, no JSON, or without a caption; a line has too few columns; an object
+        has two entries of one name; a caption is empty or no text; or an image is missing. The message has the file and
+        the line or entry.
     """
     pairs = _from_json(path) if str(path).endswith(".json") else _from_table(path, columns)
     numbers, found = {name: i for i, name in enumerate(store.names)}, {}

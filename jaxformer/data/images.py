@@ -241,8 +241,8 @@ def label_images(
 def decode(data: bytes, place: str) -> Image.Image:
     """Returns an image upright, in mode L or RGB, with 8 bits a channel.
 
-    16 bits are rounded to 8, colors of a palette are looked up, and a transparent image lies on white. Previews beside a
-    photograph (MPO) are left out.
+    16 bits are rounded to 8, colors of a palette are looked up, and a transparent image lies on white. Previews beside
+    a photograph (MPO) are left out.
 
     Args:
       place: the path, for messages.
