@@ -40,7 +40,7 @@ EPOCHS = {"scratch": 5, "average": 8, "head": 6}
 """Passes over the training data, where they are not 3."""
 
 LONG = "agnews"
-"""The corpus of as many words as the others together: half as many passes are made over it."""
+"""The corpus of more words than the others together: half as many passes are made over it."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -107,7 +107,7 @@ def do(
         elif not path.exists():
             write_text(path, json.dumps(bag_of_words(config)) + "\n")
         return
-    epochs = EPOCHS.get(cell.way, 3) if cell.corpus != LONG else math.ceil(EPOCHS.get(cell.way, 3) / 2)
+    epochs = math.ceil(EPOCHS.get(cell.way, 3) / (2 if cell.corpus == LONG else 1))
     steps = epochs * steps_per_epoch(config, pretrained) if not changes else config.train.steps
     warmup = min(config.optimizer.warmup_steps, max(1, steps // 10))
     train = {"steps": steps, "validate_every": max(1, steps // 4), "checkpoint_every": max(1, steps // 4)}

@@ -90,8 +90,8 @@ def test_cached_step_equals_the_whole():
         np.testing.assert_allclose(row[:, 0], whole[:, t], atol=2e-5)
 
 
-@pytest.mark.parametrize("text", ["data=2,expert=4", pytest.param("fsdp=2,expert=2,tensor=2", marks=pytest.mark.full)])
 @pytest.mark.full
+@pytest.mark.parametrize("text", ["data=2,expert=4", "fsdp=2,expert=2,tensor=2"])
 def test_on_a_mesh_of_experts(text, monkeypatch):
     """Kernels and gathered tokens cut over experts, sentences over data: the same numbers, forward and gradient."""
     placement = sharding.Placement(sharding.mesh(text))

@@ -104,10 +104,8 @@ def test_files(tmp_path):
         own.candidates(IMAGES[..., 0])
 
 
-@pytest.mark.parametrize(
-    "model", [RECURRENT, pytest.param(TRANSFORMER, marks=pytest.mark.full)], ids=["recurrent", "transformer"]
-)
 @pytest.mark.full
+@pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER], ids=["recurrent", "transformer"])
 def test_ensembles(model):
     """Twins are one model, and another one changes the scores; sizes and tokenizers must be equal."""
     own = captioner(model)

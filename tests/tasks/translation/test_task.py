@@ -160,11 +160,8 @@ def some_batch(network, placement, seed=0):
     return placement.assemble(batch)
 
 
-KINDS = [{"kind": "transformer"}, pytest.param({"kind": "recurrent"}, marks=pytest.mark.full)]
-
-
-@pytest.mark.parametrize("model", KINDS)
 @pytest.mark.full
+@pytest.mark.parametrize("model", [{"kind": "transformer"}, {"kind": "recurrent"}])
 def test_r_drop_is_the_loss_of_two_passes(model, tmp_path):
     """Value and gradient are those of all logits of both passes; the loss of validation is that of one without it."""
     config = changed(tiny(tmp_path), {"loss": {"r_drop": 4.0}, "mesh": "", "model": {**model, "dropout": 0.3}})
