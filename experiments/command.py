@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 
@@ -19,7 +19,7 @@ import jaxformer
 from jaxformer.config import changed, fingerprint
 from jaxformer.errors import ConfigError, JaxformerError
 from jaxformer.files import write_text
-from jaxformer.hardware import processor_name
+from jaxformer.hardware import processor_name, use_large_pages
 from jaxformer.tasks.config import TaskConfig
 
 SAVING = 20.0
@@ -47,6 +47,12 @@ def parser(name: str, description: str | None, *, out: str) -> argparse.Argument
     made.add_argument("--out", type=pathlib.Path, required=True, help=out)
     made.add_argument("--smoke", action="store_true", help="tiny sizes, in seconds; the figures mean nothing")
     return made
+
+
+def script(main: Callable[[], int]) -> NoReturn:
+    """Runs the `main` of an experiment as a program, with large pages of memory, and exits."""
+    use_large_pages()
+    sys.exit(main())
 
 
 def exit_code(run: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import pathlib
 import platform
+import sys
 
 GIB = 2**30
 
@@ -88,6 +89,17 @@ def processor_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def use_large_pages() -> None:
+    """Replaces this process by the same command with large pages of memory, which takes a seventh less time on a CPU.
+
+    The C library reads the setting when a process starts, so nothing may have been done before. If GLIBC_TUNABLES is
+    already set, even to an empty text, it stays, and so does the process.
+    """
+    if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
+        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - the same command
 
 
 def by_device_kind(kind: str) -> Chip | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import pathlib
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -150,4 +149,4 @@ def measure(config: CaptioningConfig, model: str, out: pathlib.Path) -> dict[str
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.script(main)

@@ -18,7 +18,6 @@ import json
 import math
 import pathlib
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -166,4 +165,4 @@ def _rows(texts: Sequence[str], labels: Sequence[str], guesses: Sequence[str]) -
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.script(main)

@@ -14,7 +14,6 @@ import dataclasses
 import functools
 import json
 import pathlib
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -209,4 +208,4 @@ def _shown(pairs: Any, orders: Mapping[str, np.ndarray], figures: np.ndarray, nu
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.script(main)

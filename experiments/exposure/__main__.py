@@ -11,7 +11,6 @@ import argparse
 import dataclasses
 import json
 import pathlib
-import sys
 import time
 from typing import Any
 
@@ -120,4 +119,4 @@ def _ambiguities(found: list[probes.Contrast], margins: list[float]) -> list[dic
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.script(main)

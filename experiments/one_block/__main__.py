@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
 import time
 from typing import Any
 
@@ -103,4 +102,4 @@ def measure(family: Family, data: training.Corpus, scale: Scale, *, say: Any) ->
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.script(main)

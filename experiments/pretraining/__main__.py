@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import pathlib
-import sys
 from typing import Any
 
 import jaxformer
@@ -81,4 +80,4 @@ def report(out: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.script(main)

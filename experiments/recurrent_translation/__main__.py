@@ -14,7 +14,6 @@ import argparse
 import dataclasses
 import json
 import pathlib
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -94,4 +93,4 @@ def _initial_gradients(path: pathlib.Path, scale: Scale) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.script(main)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import sys
 
 from rich.console import Console
 
@@ -89,4 +88,4 @@ def run_recall(args: argparse.Namespace, console: Console) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.script(main)

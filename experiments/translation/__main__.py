@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -157,4 +156,4 @@ def _write_grammar(folder: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.script(main)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -164,4 +163,4 @@ def picture(config: VisionConfig, out: pathlib.Path, cell: Cell) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.script(main)

@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Sequence
 
 from jaxformer.errors import JaxformerError
+from jaxformer.hardware import use_large_pages
 
 COMMANDS = {
     "train": "train a model, or resume its training",
@@ -56,15 +57,9 @@ EXAMPLES = """examples:
 
 
 def script() -> int:
-    """Runs `main` as the console script, in a process with huge pages of memory, which is a fifth faster on a CPU.
-
-    The C library reads this setting when a process starts, so this process is replaced by a new one. If GLIBC_TUNABLES
-    is already set, even to an empty text, it stays.
-    """
-    heavy = sys.argv[1:2] and sys.argv[1] in HEAVY
-    if heavy and sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
-        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
-        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - the same command
+    """Runs `main` as the console script; commands that run a model do so with large pages of memory."""
+    if sys.argv[1:2] and sys.argv[1] in HEAVY:
+        use_large_pages()
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # it was closed, and its number would go to the next file that is opened
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115

@@ -1,5 +1,9 @@
 """Experiments train each cell once, keep its record, and end in time."""
 
+import os
+import pathlib
+import subprocess
+import sys
 import time
 import types
 
@@ -9,6 +13,8 @@ from experiments import command
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.tasks.config import TaskConfig
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def test_a_record_is_made_once_and_belongs_to_its_settings(tmp_path):
@@ -64,3 +70,13 @@ def test_a_training_that_stops_early_ends_the_call(tmp_path, trained):
     with pytest.raises(command.Stopped, match=r"^the time is up before cell; the same command goes on"):
         command.train(TaskConfig(), tmp_path / "cell", time.monotonic() + 1.9 * command.SAVING)
     assert len(calls) == 1
+
+
+def test_a_program_has_large_pages_and_its_exit_code():
+    """The process is replaced once, by the same command; a setting of the user stays."""
+    program = "import os; from experiments import command; command.script(lambda: print(os.environ[%r]) or 85)"
+    words = [sys.executable, "-c", program % "GLIBC_TUNABLES"]
+    known = {name: text for name, text in os.environ.items() if name != "GLIBC_TUNABLES"}
+    for given, found in (({}, "glibc.malloc.hugetlb=1"), ({"GLIBC_TUNABLES": ""}, "")):
+        done = subprocess.run(words, env=known | given, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout) == (85, f"{found}\n"), done.stderr
