@@ -71,8 +71,14 @@ def test_greedy_takes_the_most_probable_character(generator):
 
 
 def test_unknown_characters_are_named(generator):
-    with pytest.raises(DataError, match="the model's vocabulary has no 'é', '雨'"):
-        generator.generate(["é雨The"])
+    """With the number of the text, which goes on from batch to batch."""
+    with pytest.raises(DataError, match="text 2: the model's vocabulary has no 'é', '雨'"):
+        generator.generate(["The", "é雨The"])
+    said = []
+    generator.score(["The", "é雨The"], first=65, cut=said.append)
+    assert said == ["text 66: the model's vocabulary has no 'é', '雨'; left out"]
+    with pytest.raises(DataError, match="text 70:"):
+        generator.generate(["é"], first=69)
 
 
 def test_one_text_is_not_a_list_of_prompts(generator):
