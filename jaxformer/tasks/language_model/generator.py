@@ -143,7 +143,9 @@ class TextGenerator(Searcher):
         hypotheses = []
         for row, text in enumerate(texts):
             for rank in range(self.decode.beam_size):
-                ids, own = found.tokens[row, rank, : text.end], found.token_log_probs[row, rank, : text.end]
+                ids, own = found.tokens[row, rank, : text.end].copy(), found.token_log_probs[row, rank, : text.end]
+                if not found.lengths[row, rank]:  # there are fewer continuations than places
+                    ids[: len(text.ids)], own = text.ids, np.full_like(own, -np.inf)
                 hypotheses.append(text._replace(ids=ids.tolist(), log_probs=own[len(text.ids) :].tolist()))
             progress(self.decode.max_tokens)
         return hypotheses
