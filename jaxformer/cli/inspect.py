@@ -40,6 +40,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(rest)
     if not options.source.strip():
         parser.error("--source is empty")
+    if settings and options.target is not None:
+        parser.error(f"with --target nothing is searched for; leave out {settings[0]}")
     if options.grid and options.table:
         parser.error("--grid draws every head and writes no text; leave out --grid or --table")
     if options.grid and options.out is None:

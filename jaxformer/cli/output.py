@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from jaxformer.tasks.search import Candidate
 
 
+_BREAKS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
+"""Characters that JSON does not escape, but that end a line for some readers."""
+
+
 def put(lines: Iterable[str], out: pathlib.Path | None = None) -> None:
     """Prints each line as it comes, or writes all to a file."""
     from jaxformer.files import write_text
@@ -53,7 +57,7 @@ def as_data(candidate: Candidate, tokenizer: Tokenizer) -> dict[str, Any]:
 
 def as_json(data: Mapping[str, Any]) -> str:
     """Returns data on one line; a number that JSON lacks, such as the logarithm of 0, is null."""
-    return json.dumps(_finite(data), ensure_ascii=False)
+    return json.dumps(_finite(data), ensure_ascii=False).translate(_BREAKS)
 
 
 def _finite(data: Any) -> Any:

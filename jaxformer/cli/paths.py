@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
 import sys
 from collections.abc import Callable
@@ -35,6 +36,8 @@ def output_file(text: str) -> pathlib.Path:
       argparse.ArgumentTypeError: the path is an address or a folder, or it may not be written.
     """
     path = local_path(text)
+    if os.path.basename(text) in ("", ".", "..") and not path.is_dir():  # a path drops the slash at its end
+        raise argparse.ArgumentTypeError(f"cannot write {text!r}: it names a folder")
     try:
         files.check_writable(path)
     except OSError as error:

@@ -15,11 +15,22 @@ if TYPE_CHECKING:
 SETTINGS = "  --decode.NAME VALUE    a setting of the search; `jaxformer train RUN/config.json --settings` lists them\n"
 
 
+SHARED = {
+    "translate": "default: all devices share the sentences",
+    "caption": "default: all devices share the images",
+    "evaluate": "default: all devices share what is translated or captioned; else each computes all",
+}
+"""The work of the devices of a mesh for a command, in the help; for other commands each computes all."""
+
+
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options for the run, its checkpoint and the mesh."""
+    """Adds the options for the run, its checkpoint and the mesh, and the name of the command."""
+    command = parser.prog.rpartition(" ")[2]
+    parser.set_defaults(command=command)
+    mesh = SHARED.get(command, "each device computes all; fsdp=N or tensor=N divides the parameters")
     parser.add_argument("run", metavar="RUN", type=local_path, help="a run directory")
     parser.add_argument("--checkpoint", default="best", help="best (default), last, average, or a step")
-    parser.add_argument("--mesh", default="", metavar="MESH", help="device mesh; default: all devices share the work")
+    parser.add_argument("--mesh", default="", metavar="MESH", help=f"device mesh; {mesh}")
 
 
 SHORT = {
@@ -102,12 +113,17 @@ def configured(options: argparse.Namespace, settings: Sequence[str]) -> TaskConf
     """Returns the configuration of a run with these settings of its search. It imports neither JAX nor a task.
 
     Raises:
-      ConfigError: it is no run, or a setting is wrong.
+      ConfigError: it is no run, or a setting is wrong, or the command would ignore it.
     """
     from jaxformer.cli.arguments import override
+    from jaxformer.tasks.config import GenerationConfig
     from jaxformer.tasks.registry import read_config
 
-    return override(read_config(options.run), settings)
+    config: Any = override(read_config(options.run), settings)
+    if isinstance(getattr(config, "decode", None), GenerationConfig):
+        given = [word.partition("=")[0][len("--decode.") :].replace("-", "_") for word in settings if word[:2] == "--"]
+        config.decode.check_read(given, command=options.command, is_ensemble=bool(getattr(options, "ensemble", ())))
+    return config
 
 
 def load(options: argparse.Namespace, config: TaskConfig, command: str) -> Predictor:
@@ -129,7 +145,7 @@ def load(options: argparse.Namespace, config: TaskConfig, command: str) -> Predi
     return runner.predictor(options.run, config, checkpoint=options.checkpoint, mesh=options.mesh)
 
 
-def load_ensemble(options: argparse.Namespace, config: TaskConfig, settings: Sequence[str], command: str) -> Predictor:
+def load_ensemble(options: argparse.Namespace, config: TaskConfig, command: str) -> Predictor:
     """Returns the predictor of a run, or of this and those of ``--ensemble`` together.
 
     Raises:
@@ -139,7 +155,7 @@ def load_ensemble(options: argparse.Namespace, config: TaskConfig, settings: Seq
     others = []
     for run in options.ensemble:
         given = argparse.Namespace(**{**vars(options), "run": run})
-        other = configured(given, settings)
+        other = configured(given, ())  # the first run's search is that of all
         if other.task != config.task:
             raise ConfigError(f"{run} is a run of {other.task}, but {options.run} is one of {config.task}")
         others.append(load(given, other, command))

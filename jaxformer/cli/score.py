@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from jaxformer.cli.output import as_json, put
 from jaxformer.cli.paths import output_file
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     given = [read_lines(path) for path in (options.source, options.target) if path is not None]
     if len(given) == 2 and len(given[0]) != len(given[1]):
         raise DataError(f"{options.source} has {len(given[0]):,} lines, but {options.target} has {len(given[1]):,}")
-    scorer = load_ensemble(options, config, settings, "score")
+    scorer = load_ensemble(options, config, "score")
     say = functools.partial(print_line, runtime.console())
     lines = _lines(scorer, given, pairs, options.json, say)
     put(lines, options.out)
@@ -66,15 +67,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def _lines(scorer, given: list[list[str]], pairs: bool, in_full: bool, say) -> Iterator[str]:
     """Yields a line for each pair or text."""
-    from jaxformer.cli.lines import standard_input
-
+    batches: Iterable[list[tuple[int, tuple[str, ...]]]] = _from_standard_input(pairs)
     if given:
         batches = [list(enumerate(zip(*given, strict=True), 1))] if given[0] else []
-    else:
-        batches = ([(number, _fields(number, text, pairs)) for number, text in batch] for batch in standard_input(64))
     for batch in batches:
         numbers, texts = zip(*batch, strict=True)
-        for number, scored in zip(numbers, scorer.score(*map(list, zip(*texts, strict=True)), cut=say), strict=True):
+        found = scorer.score(*map(list, zip(*texts, strict=True)), first=numbers[0], cut=say)
+        for number, scored in zip(numbers, found, strict=True):
             if in_full:
                 data = {"number": number, "log_prob": scored.log_prob, "mean": scored.mean}
                 data |= {"tokens": scored.tokens, "token_log_probs": scored.token_log_probs}
@@ -83,15 +82,21 @@ def _lines(scorer, given: list[list[str]], pairs: bool, in_full: bool, say) -> I
                 yield f"{scored.log_prob:.4f}\t{scored.mean:.4f}"
 
 
-def _fields(number: int, text: str, pairs: bool) -> tuple[str, ...]:
-    """Returns the texts of a line of standard input.
+def _from_standard_input(pairs: bool) -> Iterator[list[tuple[int, tuple[str, ...]]]]:
+    """Yields batches of lines with their numbers, each line as its texts.
 
     Raises:
-      DataError: there should be two, with a tab between them.
+      DataError: there should be two, with a tab between them; the lines before have been yielded.
     """
-    fields = tuple(text.split("\t")) if pairs else (text,)
-    if pairs and len(fields) != 2:
-        raise DataError(
-            f"standard input, line {number}: a source and a target with a tab between them, got {len(fields)}"
-        )
-    return fields
+    from jaxformer.cli.lines import standard_input
+
+    for batch in standard_input(64):
+        lines = [(number, tuple(text.split("\t")) if pairs else (text,)) for number, text in batch]
+        good = list(itertools.takewhile(lambda line: len(line[1]) == 1 + pairs, lines))
+        if good:
+            yield good
+        if len(good) < len(lines):
+            number, fields = lines[len(good)]
+            raise DataError(
+                f"standard input, line {number}: a source and a target with a tab between them, got {len(fields)}"
+            )

@@ -140,7 +140,7 @@ class Patience:
 
     def needed(self, beam_size: int) -> int:
         """Returns the number of finished hypotheses at which the search of a sentence stops."""
-        return max(1, round(self.factor * beam_size))
+        return max(1, round(min(self.factor * beam_size, 2**30)))  # never more than 32 bits hold
 
 
 Stopping: TypeAlias = Literal["first", "now", "limit"] | Patience

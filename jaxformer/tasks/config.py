@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable, Mapping
 from typing import ClassVar, Literal, Self
 
 from jaxformer.config import PLACE, at_least, check_numbers
+from jaxformer.errors import ConfigError
 from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 
@@ -46,6 +48,9 @@ def words(text: str) -> tuple[str, ...]:
 class GenerationConfig:
     """The settings of every search for texts: the distribution of the next token, and the choice among candidates."""
 
+    without_search: ClassVar[Mapping[str, tuple[str, ...]]] = {"score": ("average", "batch_size")}
+    """The commands that search for no text, each with the settings that it reads."""
+
     temperature: float = 1.0
     """Logits are divided by it before a token is drawn."""
     top_k: int = 0
@@ -83,11 +88,32 @@ class GenerationConfig:
             raise ValueError(f"seed must be less than 2**32, got {self.seed}")
         if self.mbr == 1:
             raise ValueError("mbr must be 0 or at least 2, got 1")
+        if self.forbid and not self.forbidden_phrases:
+            raise ValueError(f"forbid names no word or phrase, got {self.forbid!r}")
 
     @property
     def forbidden_phrases(self) -> tuple[str, ...]:
         """The words and phrases of `forbid`."""
         return words(self.forbid)
+
+    def check_read(self, given: Iterable[str], *, command: str, is_ensemble: bool = False) -> None:
+        """Checks that a command reads the settings that were given with it; one with its first value is never refused.
+
+        Raises:
+          ConfigError: it would ignore one.
+        """
+        unread = self._unread | ({} if is_ensemble else {"average": "it needs --ensemble"})
+        if command in self.without_search:
+            others = {field.name for field in dataclasses.fields(self)} - {*self.without_search[command]}
+            unread |= dict.fromkeys(others, f"{command} searches for no text")
+        for name in given:
+            if name in unread and getattr(self, name) != getattr(type(self), name):
+                raise ConfigError(f"decode.{name} has no effect: {unread[name]}")
+
+    @property
+    def _unread(self) -> dict[str, str]:
+        """The settings that this search ignores, each with the reason."""
+        return {} if self.mbr else {"utility": "it needs decode.mbr"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,7 +159,7 @@ class SearchConfig(GenerationConfig):
                 self.draws or (self.temperature, self.top_k, self.top_p, self.min_p) == (1.0, 0, 1.0, 0.0),
                 "temperature, top_k, top_p and min_p are for draws; add decode.sample True or decode.mbr",
             ),
-            (not (self.draws and self.coverage_penalty), "coverage_penalty has no meaning for draws"),
+            (not (self.draws and self.coverage_penalty), "coverage_penalty has no meaning for draws; take 0"),
             (self.candidates == "samples" or self.mbr, "candidates beam needs decode.mbr"),
             (not (self.sample and self.candidates == "beam"), "candidates beam and sample True contradict"),
             (
@@ -148,6 +174,15 @@ class SearchConfig(GenerationConfig):
     def draws(self) -> bool:
         """True if sentences are drawn."""
         return self.sample or (self.mbr > 0 and self.candidates == "samples")
+
+    @property
+    def _unread(self) -> dict[str, str]:
+        of_beams = ("beam_size", "length_penalty", "normalization", "stopping", "patience")
+        if self.draws:
+            name = "sample" if self.sample else "mbr"
+            return super()._unread | dict.fromkeys(of_beams, f"it is for a beam, but decode.{name} draws")
+        unread = super()._unread | {"seed": "it is for draws, and this search makes none"}
+        return unread if self.length_penalty else unread | {"normalization": "decode.length_penalty is 0"}
 
     @property
     def has_minimum(self) -> bool:

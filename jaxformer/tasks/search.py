@@ -35,7 +35,7 @@ class Scored:
     @property
     def log_prob(self) -> float:
         """The log-probability of the text."""
-        return sum(self.token_log_probs)
+        return sum(self.token_log_probs, 0.0)
 
     @property
     def mean(self) -> float:
@@ -56,7 +56,7 @@ class Candidate:
     """The log-probabilities of `tokens`, and of the end if it was reached; 0 for the tokens of a prefix."""
 
 
-class Vocabulary(NamedTuple):
+class VocabularyLimits(NamedTuple):
     """The limits of the tokens that a search may choose."""
 
     forbidden: tuple[int, ...] = ()
@@ -112,7 +112,7 @@ class Options(NamedTuple):
     special: SpecialTokens
     num_hypotheses: int
     max_length: int
-    vocabulary: Vocabulary = Vocabulary()
+    vocabulary: VocabularyLimits = VocabularyLimits()
     is_open: bool = False
     """True for a language model: the prefix begins the text, and no token ends it."""
 

@@ -17,7 +17,7 @@ from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
 from jaxformer.tasks import risk
 from jaxformer.tasks.config import GenerationConfig, SearchConfig
-from jaxformer.tasks.search import Candidate, Net, Options, Sources, Vocabulary, Weights, search, weights_of
+from jaxformer.tasks.search import Candidate, Net, Options, Sources, VocabularyLimits, Weights, search, weights_of
 
 
 class Member(NamedTuple):
@@ -65,7 +65,7 @@ class Searcher:
         return weights_of(nets, params, self.placement)
 
     @functools.cached_property
-    def _vocabulary(self) -> Vocabulary:
+    def _vocabulary(self) -> VocabularyLimits:
         return vocabulary_of(self.decode, self.tokenizer)
 
     def _check_n_best(self, n_best: int) -> None:
@@ -108,7 +108,7 @@ class Searcher:
         return [own[:n_best] for own in candidates]
 
 
-def vocabulary_of(decode: GenerationConfig, tokenizer: Tokenizer) -> Vocabulary:
+def vocabulary_of(decode: GenerationConfig, tokenizer: Tokenizer) -> VocabularyLimits:
     """Returns the limits that `decode.forbid`, in every segmentation, and `decode.shortlist` ask for.
 
     Raises:
@@ -118,7 +118,7 @@ def vocabulary_of(decode: GenerationConfig, tokenizer: Tokenizer) -> Vocabulary:
     both = lambda texts: [x for text in texts for x in (text, f" {text}")]  # at the beginning and after a space
     phrases = tokenizer.normalizer(decode.forbidden_phrases, "target")
     ways = {way for text in both(phrases) for way in tokenizer.segmentations(text)}
-    limits = Vocabulary(sequences=tuple(sorted(ways)))
+    limits = VocabularyLimits(sequences=tuple(sorted(ways)))
     if not decode.shortlist:
         return limits
     words = [word for line in read_lines(decode.shortlist) for word in line.split()]

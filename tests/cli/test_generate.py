@@ -32,7 +32,7 @@ class Echo(TextGenerator):
 @pytest.fixture(autouse=True)
 def _echo(monkeypatch):
     monkeypatch.setattr(generate, "configured", lambda options, settings: None)
-    monkeypatch.setattr(generate, "load_ensemble", lambda options, config, settings, command: Echo())
+    monkeypatch.setattr(generate, "load_ensemble", lambda options, config, command: Echo())
 
 
 def test_prompts_are_arguments(capsys):

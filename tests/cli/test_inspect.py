@@ -57,6 +57,12 @@ def test_a_chosen_head_a_mean_and_a_translation_of_your_own(run, capsys):
     assert len(set(texts)) == 3
 
 
+def test_a_search_beside_a_translation_of_your_own_is_refused(run, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        inspect.main([str(run), "--source", "A dog runs", "--target", "cheval", "--decode.beam_size", "8"])
+    assert "with --target nothing is searched for; leave out --decode.beam_size" in capsys.readouterr().err
+
+
 def test_a_grid_is_a_picture_of_all_heads(run, capsys):
     assert inspect.main([str(run), "--source", "A dog runs", "--grid", "--out", str(run / "heads.svg")]) == 0
     assert capsys.readouterr().out == f"{run / 'heads.svg'}\n"

@@ -24,6 +24,7 @@ def test_an_end_that_was_reached_is_a_token_and_infinity_is_null():
     scores = {"score": -1.5, "log_prob": -3.0, "token_log_probs": [-1.0, -2.0, None]}
     assert data == {"number": 1, "all": [{"text": "ab", "tokens": ["a", "b", "<eos>"]} | scores]}
     assert as_json({"é": "雨"}) == '{"é": "雨"}'
+    assert as_json({"a": "b\x85\u2028\u2029\x1c\n"}) == r'{"a": "b\u0085\u2028\u2029\u001c\n"}'
 
 
 def test_lines_are_printed_as_they_come_or_written(capsys, tmp_path):

@@ -72,6 +72,10 @@ def test_a_path_is_a_path():
     [
         ("folder", "Is a directory"),
         (".", "Is a directory"),
+        ("folder/", "Is a directory"),
+        ("new/", "it names a folder"),
+        ("new/.", "it names a folder"),
+        ("new/..", "it names a folder"),
         ("circle", "Too many levels of symbolic links"),
         ("file/a/b", "Not a directory"),
         ("closed/a", "Permission denied"),

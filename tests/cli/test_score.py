@@ -16,7 +16,10 @@ from jaxformer.tasks.translation import TranslationConfig
 
 
 class Echo:
-    def score(self, sources, targets, *, cut):
+    def score(self, sources, targets, *, first, cut):
+        for number, source in enumerate(sources, first):
+            if source == "too long":
+                cut(f"sentence {number}")
         return [
             Scored(tuple(target), (-float(len(source)),) * 2) for source, target in zip(sources, targets, strict=True)
         ]
@@ -25,7 +28,7 @@ class Echo:
 @pytest.fixture(autouse=True)
 def _echo(monkeypatch):
     monkeypatch.setattr(score, "configured", lambda options, settings: TranslationConfig())
-    monkeypatch.setattr(score, "load_ensemble", lambda options, config, settings, command: Echo())
+    monkeypatch.setattr(score, "load_ensemble", lambda options, config, command: Echo())
 
 
 def test_pairs_of_two_files(tmp_path, capsys):
@@ -46,6 +49,16 @@ def test_pairs_of_standard_input(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\tun\nno tab\n")))
     with pytest.raises(DataError, match="line 2: a source and a target with a tab between them, got 1"):
         score.main(["run"])
+    assert capsys.readouterr().out == "-6.0000\t-3.0000\n"
+
+
+def test_numbers_of_lines_go_on(monkeypatch, capsys):
+    """From batch to batch, in what is said of a line, too."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\tb\n" * 69 + b"too long\tb\n")))
+    assert score.main(["run", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert [json.loads(line)["number"] for line in printed.out.splitlines()] == list(range(1, 71))
+    assert printed.err == "sentence 70\n"
 
 
 def test_a_language_model_has_no_target(tmp_path, monkeypatch, capsys):

@@ -41,7 +41,7 @@ class Echo(Translator):
 @pytest.fixture
 def echo(monkeypatch):
     monkeypatch.setattr(translate, "configured", lambda options, settings: None)
-    monkeypatch.setattr(translate, "load_ensemble", lambda options, config, settings, command: Echo())
+    monkeypatch.setattr(translate, "load_ensemble", lambda options, config, command: Echo())
 
 
 def test_options_may_stand_before_the_sentences(echo, capsys):
@@ -121,7 +121,7 @@ def test_short_options_are_settings(monkeypatch):
     """`--top-p .9` is `--decode.top_p .9`; what contradicts or has no meaning is one line."""
     given = []
     monkeypatch.setattr(translate, "configured", lambda options, settings: given.append(list(settings)))
-    monkeypatch.setattr(translate, "load_ensemble", lambda options, config, settings, command: Echo())
+    monkeypatch.setattr(translate, "load_ensemble", lambda options, config, command: Echo())
     assert translate.main(["run", "--sample", "--top-p=.9", "a", "--seed", "1", "--no-repeat", "3"]) == 0
     words = ["--decode.sample", "True", "--decode.top_p=.9", "--decode.seed", "1", "--decode.no_repeat", "3"]
     assert given == [words]
@@ -141,6 +141,9 @@ def test_short_options_are_settings(monkeypatch):
         ("--decode.patience 2", "patience needs decode.stopping patience"),
         ("--min-length 5 --decode.max_length 5", "min_length must be below max_length"),
         ("--seed", "--seed needs a value"),
+        ("--decode.max_ratio 1e30", "max_ratio must be at most 100, got 1e+30"),
+        ("--decode.max_extra 1000000", "max_extra must be at most 10,000, got 1,000,000"),
+        ("--forbid ,", "forbid names no word or phrase, got ','"),
     ],
 )
 def test_contradictions_are_one_line(tmp_path, capsys, arguments, message):

@@ -57,7 +57,7 @@ def test_gnmt_counts_from_five():
 
 
 def test_patience_rounds_and_is_at_least_one():
-    assert [decoding.Patience(x).needed(4) for x in (0.1, 1.0, 1.4, 2.0)] == [1, 4, 6, 8]
+    assert [decoding.Patience(x).needed(4) for x in (0.1, 1.0, 1.4, 2.0, 1e30)] == [1, 4, 6, 8, 2**30]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from jaxformer.tasks import registry
-from jaxformer.tasks.config import TaskConfig, words
+from jaxformer.tasks.config import GenerationConfig, TaskConfig, words
 
 
 @pytest.mark.parametrize("name", registry.TASKS)
@@ -25,6 +25,13 @@ def test_settings_of_a_translation_are_resolved_without_its_libraries():
 def test_words_in_a_setting():
     assert words(" a, b ,,c d") == ("a", "b", "c d")
     assert words(" ") == ()
+
+
+@pytest.mark.parametrize("text", [",", " , ,", " "])
+def test_what_forbids_nothing_is_refused(text):
+    with pytest.raises(ValueError, match="forbid names no word or phrase"):
+        GenerationConfig(forbid=text)
+    assert GenerationConfig(forbid="").forbidden_phrases == ()
 
 
 OF_TEXT = [name for name in registry.TASKS if hasattr(registry.get(name).config().data, "tokenizer")]

@@ -104,6 +104,10 @@ class DecodeConfig(SearchConfig):
         at_least(0, self, "validation_images")
 
     @property
+    def _unread(self) -> dict[str, str]:
+        return super()._unread | {"validation_images": "it is for training"}
+
+    @property
     def static(self) -> Self:
         """The same search without the settings that change no compiled program."""
         return dataclasses.replace(super().static, validation_images=0)

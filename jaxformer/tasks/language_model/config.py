@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from jaxformer.config import PLACE, at_least
@@ -46,6 +47,8 @@ class DataConfig:
 class DecodeConfig(GenerationConfig):
     """Settings of the continuation of texts."""
 
+    without_search: ClassVar[Mapping[str, tuple[str, ...]]] = {"score": ("average",), "evaluate": ()}
+
     max_tokens: int = 200
     """Tokens to add to a prompt."""
     temperature: float = 0.8
@@ -66,6 +69,10 @@ class DecodeConfig(GenerationConfig):
         ):
             if not needed:
                 raise ValueError(said)
+
+    @property
+    def _unread(self) -> dict[str, str]:
+        return super()._unread | ({} if self.draws else {"seed": "it is for draws, but decode.temperature is 0"})
 
     @property
     def draws(self) -> bool:

@@ -16,7 +16,7 @@ from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.tasks.language_model.config import DecodeConfig
-from jaxformer.tasks.search import Candidate, Scored, Sources, Vocabulary
+from jaxformer.tasks.search import Candidate, Scored, Sources, VocabularyLimits
 from jaxformer.tasks.searcher import Member, Searcher, vocabulary_of
 
 
@@ -97,7 +97,7 @@ class TextGenerator(Searcher):
         number = decode.mbr or n_best if decode.draws else 1
         texts = [
             _Text(first + i, draw, list(own), [], len(own) + decode.max_tokens)
-            for i, own in enumerate(self._encode(prompt, cut) for prompt in prompts)
+            for i, own in enumerate(self._encode(*pair, cut) for pair in enumerate(prompts, first + 1))
             for draw in range(number)
         ]
         extend = self._grown if decode.beam_size == 1 else self._beam
@@ -143,16 +143,22 @@ class TextGenerator(Searcher):
         hypotheses = []
         for row, text in enumerate(texts):
             for rank in range(self.decode.beam_size):
-                ids, own = found.tokens[row, rank, : text.end], found.token_log_probs[row, rank, : text.end]
+                ids, own = found.tokens[row, rank, : text.end].copy(), found.token_log_probs[row, rank, : text.end]
+                if not found.lengths[row, rank]:  # there are fewer continuations than places
+                    ids[: len(text.ids)], own = text.ids, np.full_like(own, -np.inf)
                 hypotheses.append(text._replace(ids=ids.tolist(), log_probs=own[len(text.ids) :].tolist()))
             progress(self.decode.max_tokens)
         return hypotheses
 
-    def score(self, texts: Sequence[str], *, cut: Callable[[str], None] | None = None) -> list[Scored]:
+    def score(self, texts: Sequence[str], *, first: int = 1, cut: Callable[[str], None] | None = None) -> list[Scored]:
         """Returns the log-probability of every token of each text but the first, which is only read.
 
         A text that is longer than the window is scored in windows; each begins with the last token of the one before.
         An ensemble takes the mean of its models, as `decode.average` says.
+
+        Args:
+          first: the number of the first text in messages.
+          cut: see `continuations`.
 
         Raises:
           TypeError, DataError: see `continuations`.
@@ -161,8 +167,8 @@ class TextGenerator(Searcher):
             raise TypeError("texts must be a sequence of texts, got one text; write [text]")
         results = []
         nets, params = zip(*self._models, strict=True)
-        for text in texts:
-            ids, log_probs = self._encode(text, cut), []
+        for number, text in enumerate(texts, first):
+            ids, log_probs = self._encode(number, text, cut), []
             for start in range(0, len(ids) - 1, self.window):
                 part = ids[start : start + self.window + 1]
                 tokens = np.full(self.window + 1, self.tokenizer.special.pad, np.int32)
@@ -171,13 +177,13 @@ class TextGenerator(Searcher):
             results.append(Scored(tuple(self.tokenizer.pieces(ids[1:])), tuple(log_probs)))
         return results
 
-    def _encode(self, prompt: str, cut: Callable[[str], None] | None = None) -> list[int]:
+    def _encode(self, number: int, prompt: str, cut: Callable[[str], None] | None = None) -> list[int]:
         unk = self.tokenizer.special.unk
         ids = self.tokenizer.encode([prompt or "\n"])[0].tolist()
         if unk not in ids:
             return ids
         unknown = sorted({c for c in prompt if unk in self.tokenizer.encode([c])[0]})
-        about = f"the model's vocabulary has no {', '.join(map(repr, unknown[:10]))}"
+        about = f"text {number}: the model's vocabulary has no {', '.join(map(repr, unknown[:10]))}"
         if cut is None:
             raise DataError(about)
         cut(f"{about}; left out")
@@ -203,7 +209,7 @@ class TextGenerator(Searcher):
         return self._hypotheses(decode, batch, key, num_draws=1, max_length=self.window + 1, is_open=True)
 
     @functools.cached_property
-    def _vocabulary(self) -> Vocabulary:
+    def _vocabulary(self) -> VocabularyLimits:
         """The limits of the settings; and special tokens, and those that pad the table, never occur."""
         unused = range(self.tokenizer.vocab_size, self.net.config.vocab_size)
         return vocabulary_of(self.decode, self.tokenizer)._replace(

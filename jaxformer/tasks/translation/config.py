@@ -122,6 +122,13 @@ class DecodeConfig(SearchConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(0, self, "max_ratio", "max_extra", "min_ratio", "validation_sentences")
+        for name, most in (("max_ratio", 100), ("max_extra", 10_000)):  # a model may never end a sentence
+            if not getattr(self, name) <= most:
+                raise ValueError(f"{name} must be at most {most:,}, got {getattr(self, name):,}")
+
+    @property
+    def _unread(self) -> dict[str, str]:
+        return super()._unread | {"validation_sentences": "it is for training"}
 
     @property
     def has_minimum(self) -> bool:

@@ -104,18 +104,27 @@ class Translator(Searcher):
         return results
 
     def score(
-        self, sources: Sequence[str], targets: Sequence[str], *, cut: Callable[[str], None] | None = None
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        *,
+        first: int = 1,
+        cut: Callable[[str], None] | None = None,
     ) -> list[Scored]:
         """Returns the log-probability of every token of each given translation, and of its end.
 
         An ensemble takes the mean of its models, as `decode.average` says.
+
+        Args:
+          first: the number of the first pair in messages.
+          cut: is told of each sentence that is too long; only its beginning is then read.
 
         Raises:
           TypeError, DataError: see `candidates`.
         """
         if isinstance(sources, str) or isinstance(targets, str):
             raise TypeError("sources and targets must be sequences of texts, got one text; write [text]")
-        pairs = list(zip(*(self._tokens(*side, 1, cut) for side in _sides(sources, targets)), strict=True))
+        pairs = list(zip(*(self._tokens(*side, first, cut) for side in _sides(sources, targets)), strict=True))
         order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]))
         results: dict[int, Scored] = {}
         nets, params = zip(*self._models, strict=True)
@@ -210,7 +219,7 @@ class Translator(Searcher):
             about = f"sentence {first + i} has {len(ids):,} tokens"
             if cut is None:
                 raise DataError(f"{about}, but the model takes at most {longest:,}; split it")
-            cut(f"{about}; only the first {longest:,} are translated")
+            cut(f"{about}; only the first {longest:,} are read")
             tokens[i] = np.append(ids[: longest - 1], eos)
         return tokens
 

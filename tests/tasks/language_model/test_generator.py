@@ -71,8 +71,14 @@ def test_greedy_takes_the_most_probable_character(generator):
 
 
 def test_unknown_characters_are_named(generator):
-    with pytest.raises(DataError, match="the model's vocabulary has no 'é', '雨'"):
-        generator.generate(["é雨The"])
+    """With the number of the text, which goes on from batch to batch."""
+    with pytest.raises(DataError, match="text 2: the model's vocabulary has no 'é', '雨'"):
+        generator.generate(["The", "é雨The"])
+    said = []
+    generator.score(["The", "é雨The"], first=65, cut=said.append)
+    assert said == ["text 66: the model's vocabulary has no 'é', '雨'; left out"]
+    with pytest.raises(DataError, match="text 70:"):
+        generator.generate(["é"], first=69)
 
 
 def test_one_text_is_not_a_list_of_prompts(generator):
@@ -135,6 +141,15 @@ def test_a_wide_beam_finds_the_most_probable_continuations(few):
     better = [a[0].log_prob - b[0].log_prob for a, b in zip(beam.continuations(prompts), greedy, strict=True)]
     assert min(better) > -1e-4
     assert max(better) > 1e-2
+
+
+def test_a_beam_that_finds_too_few_continuations(few):
+    """Their places hold the prompt alone, with a probability of 0, after all that were found."""
+    beam = with_settings(few, temperature=0, beam_size=3, max_tokens=2, forbid="c,d", no_repeat=1)
+    (found,) = beam.continuations(["cd"], n_best=3)
+    assert {one.text for one in found[:2]} == {"cdab", "cdba"}
+    assert (found[2].text, found[2].score) == ("cd", -np.inf)
+    assert np.isfinite([one.score for one in found[:2]]).all()
 
 
 def test_continuations_beyond_what_is_found_are_refused(few):

@@ -161,6 +161,13 @@ def test_an_ensemble_needs_one_tokenizer():
         with_settings(one, coverage_penalty=0.1).together_with([one])
 
 
+def test_a_pair_that_is_cut_is_named_by_its_number():
+    """Which goes on from batch to batch."""
+    said = []
+    assert len(translator().score(["a", "b " * 600], ["x", "y"], first=65, cut=said.append)) == 2
+    assert [text.split(" has ")[0] for text in said] == ["sentence 66"]
+
+
 def test_scores_of_given_translations():
     """Each token's log-probability is that of the whole pass, alone and beside longer pairs."""
     one = translator()
@@ -230,7 +237,7 @@ def test_odd_sentences_are_lines_too():
     assert not any(c in text for text in found for c in "\0\n\r\t\u2028\x85")
     assert found[:2] == ["", ""]
     assert said == [
-        f"sentence 4 has {len(one.tokenizer.encode([ODD[3]])[0]) + 1:,} tokens; only the first 1,024 are translated"
+        f"sentence 4 has {len(one.tokenizer.encode([ODD[3]])[0]) + 1:,} tokens; only the first 1,024 are read"
     ]
 
 
