@@ -28,6 +28,7 @@ def examples(module):
     return [test for test in found if test.examples]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_examples_run(path):
     parts = path.relative_to(ROOT.parent).with_suffix("").parts

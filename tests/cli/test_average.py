@@ -42,6 +42,7 @@ def test_an_old_best_checkpoint_is_not_one_of_the_last(run, capsys):
     assert len(list((run / "average").iterdir())) == 1  # nothing of the one before
 
 
+@pytest.mark.full
 def test_the_old_average_stays_until_the_new_one_is_whole(run, monkeypatch):
     """Whenever its process is killed: before the save, or in it, when nothing has its final name."""
     jaxformer.average(run, last=2)

@@ -141,7 +141,7 @@ def covering():
     return chosen
 
 
-@pytest.mark.parametrize("case", diagonal(), ids=lambda case: case[0])
+@pytest.mark.parametrize("case", first(diagonal(), *diagonal()[::3]), ids=lambda case: case[0])
 def test_steps_and_prefixes_equal_the_whole(case):
     *parts, kind = case
     check_law(kind, combined(*parts))
@@ -184,6 +184,7 @@ def window_closure(query, key, value, *, mask=None, **options):
     return functional.attention(query, key, value, mask=window if mask is None else mask & window, **options)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("closure", [rotary_closure, alibi_closure, window_closure])
 @pytest.mark.parametrize("kind", first(KINDS, models.LanguageModel))
 def test_attention_functions_that_know_positions(kind, closure):

@@ -82,6 +82,7 @@ def test_a_run_resumes_translates_and_shows_its_attention(config, run):
     np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
 
 
+@pytest.mark.full
 def test_a_model_without_attention_has_none_to_show(config, run):
     translator = jaxformer.load(run)
     plain = dataclasses.replace(translator, net=without_attention(translator.net))

@@ -107,6 +107,7 @@ def test_a_wide_beam_is_exhaustive_search(case):
         same(results(found, sentence, 10), reference(table[sentence], case).every(table[sentence])[:10])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", first(CASES, CASES[5]), ids=lambda case: "-".join(case[:3]))
 def test_a_narrow_beam_is_the_plain_one(case):
     """200 random models that like to go on: each rule for stopping, written down one hypothesis at a time."""

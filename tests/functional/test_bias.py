@@ -53,6 +53,7 @@ def slopes_of_tables(attend, name, fill):
     return quick(jax.grad(loss, (0, 1)))(query, biases.LEARNED)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("implementation", ["reference", "blockwise", "xla"])
 @pytest.mark.parametrize("name", COMBINES_WITH_QUERIES)
 @pytest.mark.parametrize("fill", first([np.nan, np.inf], np.nan))
@@ -73,6 +74,7 @@ def test_take_heads(name):
     np.testing.assert_allclose(bias.take_heads(1, 2).tile(query[:, 1:3], *index), whole[:, 1:3], atol=5e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["alibi", "t5", "relative keys", "relative keys by head", "transformer-xl", "sum"])
 @pytest.mark.parametrize("sinks", [False, True])
 def test_queries_and_keys_at_positions_of_their_own(name, sinks):
@@ -101,6 +103,7 @@ def test_queries_and_keys_at_positions_of_their_own(name, sinks):
     np.testing.assert_allclose(got, np.asarray(whole)[examples, rows], atol=2e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["alibi", "relative keys", "transformer-xl", "sum"])
 def test_keys_of_which_several_have_one_position(name):
     """Each of two lanes has the bias of its position, as if it were alone."""

@@ -127,6 +127,7 @@ def test_losses_of_padding_that_is_nan():
         assert np.asarray(wanted)[np.asarray(REAL)].any()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("capacity", [None, 2])
 def test_padding_goes_to_no_expert(capacity):
     """Real tokens get the output that they get alone, padding gets 0, and NaN there reaches no gradient."""

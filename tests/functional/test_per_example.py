@@ -62,6 +62,7 @@ def test_losses_sum_to_that_of_the_batch(network):
         np.testing.assert_allclose(sums[row], alone, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_gradients_average_to_that_of_the_batch(network):
     batch = batch_of(PAIRS)
     gradients, (sums, counts) = network.gradients(network.params, batch)

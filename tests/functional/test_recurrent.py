@@ -89,6 +89,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", first(OPTIONS, "padding and dropout"))
 @pytest.mark.parametrize("cell", CELLS)
 def test_gradients_equal_those_of_an_unrolled_loop(cell, options):

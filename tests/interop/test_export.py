@@ -70,12 +70,14 @@ def program():
     return jax_export.export(jax.jit(everything))(SHALLOW.net.shapes, *sized("s <= 20"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("size", first([(1, 5), (3, 19)], (3, 19)), ids=str)
 def test_one_program_for_every_batch_size_and_length(program, size):
     """Encoder, cached step, beam search and greedy search, to the bit."""
     assert equal(program, everything, SHALLOW.params, *drawn(*size))
 
 
+@pytest.mark.full
 def test_learned_positions():
     """The table has 7 rows, and the program is told so; it serves several platforms."""
     export_for = jax_export.export(jax.jit(encode("pre")), platforms=["cpu", "cuda", "tpu"])

@@ -147,6 +147,7 @@ def test_padding_changes_nothing_and_no_row_sees_a_later_token_or_another_image(
     near(logits[:, :4], shorter)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["soft", "transformer"])
 def test_the_loss_is_that_of_the_logits_with_every_parameter_in_it(name):
     model, labels = small(name), jnp.roll(TARGET, -1, 1)
@@ -169,6 +170,7 @@ def test_the_loss_is_that_of_the_logits_with_every_parameter_in_it(name):
     assert all(np.asarray(leaf).any() for leaf in jax.tree.leaves(gradients))
 
 
+@pytest.mark.full
 def test_a_row_without_a_caption_counts_nothing():
     """It fills up a batch."""
     model, valid = small("soft"), TARGET_VALID.at[1].set(False)

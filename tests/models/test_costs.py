@@ -153,6 +153,7 @@ def test_encoder_flops_are_the_products_of_the_program():
     assert costs.encoder_parameters(config) == count(config, models.make_encoder)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 @pytest.mark.parametrize("attention", ["none", "additive", "dot", "general", "concat"])
 def test_recurrent_flops_are_the_products_of_the_program(attention, cell):

@@ -65,6 +65,7 @@ def tokens():
     return np.random.default_rng(0).integers(0, V, (B, K, T))
 
 
+@pytest.mark.full
 def test_hypotheses_at_positions_of_their_own(stepper, tokens):
     """Prefixes of 0 to 3 tokens in one batch: each next row is that of the whole pass."""
     context, state = stepper.start()
@@ -104,6 +105,7 @@ def test_reorder_is_running_again(stepper, tokens):
     np.testing.assert_allclose(got, expected, atol=3e-5)
 
 
+@pytest.mark.full
 def test_many_hypotheses_have_caches_of_their_own(stepper):
     """Reordering moves keys and values then; each next row is that of the whole pass."""
     many = MOST_LANES + 1

@@ -155,6 +155,7 @@ def test_bfloat16_is_close(name):
     assert jax.eval_shape(jax.grad(loss), small.net.shapes) == small.net.shapes
 
 
+@pytest.mark.full
 def test_tied_weights_share_one_array():
     """One leaf, used for source, target and output: its gradient is the sum over the three uses."""
     small, separate = model("post"), Small(dataclasses.replace(CONFIGS["post"], tie_embeddings="none"))
@@ -217,6 +218,7 @@ def test_steps_without_a_source_mask():
     np.testing.assert_allclose(decode(small, TARGET[:, None], None)[:, 0], small.logits(), atol=3e-5)
 
 
+@pytest.mark.full
 def test_steps_show_their_attention_to_the_source():
     """The mean over the heads of the last layer's weights in the whole pass; logits and state are those of a step."""
     small = model("post")
@@ -363,6 +365,7 @@ def test_initial_logits_are_modest(name):
     assert abs(float(total / count) - np.log(300)) < 1.5  # a tied table starts by favoring the input token
 
 
+@pytest.mark.full
 @SLOW
 def test_cross_entropy_is_that_of_the_logits(name):
     """Value and every gradient, padding and dropout included; only the logits do not exist."""

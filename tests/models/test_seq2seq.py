@@ -46,6 +46,7 @@ def test_padding_changes_no_bit_and_no_row_sees_a_later_token(name):
     near(logits[1, :4], shorter[0])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(KINDS, "additive"))
 def test_the_loss_is_that_of_the_logits_with_every_parameter_in_it(name):
     model, labels = small(name), jnp.roll(TARGET, -1, 1)
@@ -74,6 +75,7 @@ def test_the_fixed_context_is_the_last_state_of_each_direction():
     assert not np.asarray(memory.states)[1, 4:].any()
 
 
+@pytest.mark.full
 def test_captured_weights_are_those_of_the_attention():
     model = small("dot")
     given = {"source_valid": SOURCE_VALID, "names": ("decoder.cross",)}
@@ -96,6 +98,7 @@ def test_captured_weights_are_those_of_the_attention():
         small("none").net.bind(small("none").params).captured(SOURCE, TARGET, ("decoder.cross",))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(["additive", "fed"], "additive"))
 def test_a_reordered_state_is_that_of_the_parent(name):
     """Beam search gives the log-probability that forced decoding gives its result."""

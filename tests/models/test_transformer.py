@@ -74,6 +74,7 @@ LOSS_OPTIONS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", LOSS_OPTIONS, ids=["tied", "untied"])
 def test_the_loss_is_that_of_logits_with_bias_and_scale(options):
     small = language_model(**options)

@@ -52,6 +52,7 @@ def test_captured_is_beside_the_same_logits():
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("pooling", ["class_token", "mean"])
 def test_another_image_size(pooling):
     """Only the table is another, and it is the interpolated one; the same size changes nothing."""

@@ -116,6 +116,7 @@ def test_dropout_sites_are_told_apart():
     np.testing.assert_array_equal(got, found[2])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("arrange", [functional.pre_norm, functional.post_norm, DEEP])
 @pytest.mark.parametrize("cross", [True, False])
 def test_step_equals_the_rows_of_the_whole(arrange, cross):

@@ -57,6 +57,7 @@ def test_merged_exactly():
     np.testing.assert_array_equal(table(merged), table(params))
 
 
+@pytest.mark.full
 def test_gradients_reach_the_adapters():
     """First B, because A is multiplied by it; then both."""
     loss = lambda params: (ADAPTED.apply(params, TOKENS) ** 2).sum()

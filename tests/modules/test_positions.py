@@ -48,6 +48,7 @@ def test_schemes_are_their_functions(scheme):
     np.testing.assert_allclose(net.apply(params, x, mask=CAUSAL), output, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scheme", ["rotary", "alibi", "relative_keys", "transformer_xl"])
 def test_positions_may_be_given(scheme):
     """Padding on the left changes nothing, if positions begin at the first real token; without them it does."""

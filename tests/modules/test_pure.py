@@ -99,6 +99,7 @@ def test_init_is_a_function_of_the_key():
     assert not (kernels(params())[:2] == params()["decoder"]["stack"]["layers"]["attention"]["kernel"][:2]).any()
 
 
+@pytest.mark.full
 def test_init_under_vmap():
     """An ensemble: the same as initializing each."""
     keys = jax.random.split(jax.random.key(2), 2)

@@ -41,6 +41,7 @@ CAUSAL = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", LAYERS)
 def test_padding_of_any_content_changes_no_bit(name):
     """It changes neither the outputs nor a gradient; its own output is 0, and a shorter batch has equal outputs."""
@@ -58,6 +59,7 @@ def test_padding_of_any_content_changes_no_bit(name):
     near(output[1:, :3], module.apply(params, normal(B, T, D)[1:, :3]))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in LAYERS if name != "stack"])
 def test_the_dependence_of_each_row_on_each_other(name):
     """Each row sees every other, or those behind it; a window or a kernel limits the distance."""

@@ -139,6 +139,7 @@ BY_HEAD = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", BY_HEAD)
 def test_biases_that_combine_queries_with_heads_that_are_cut(name):
     """Each device takes the tables of its own heads: the output, and gradients of queries and learned arrays."""

@@ -44,6 +44,7 @@ def test_remat(text):
     assert_ten_steps(ten(*placed(text, dataclasses.replace(CONFIG, remat=True))), *expected())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("text", MESHES)
 def test_gradients_leaf_by_leaf(text):
     net, placement = pure(models.EncoderDecoder, CONFIG), sharding.Placement(sharding.mesh(text))

@@ -159,6 +159,7 @@ def fit_in(folder, batches, steps=20, nonfinite="rollback", state=None, progress
             return training.fit(STEP, state, batches, config=config, outputs=out, progress=progress)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("bad", [{5}, {4, 5}, {6, 13}, {17, 18}], ids=str)
 def test_the_run_is_the_one_without_these_batches(bad, tmp_path):
     """Two in one stretch between checkpoints, one in each of two, and at the end; the log holds every step once."""

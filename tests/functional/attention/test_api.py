@@ -53,6 +53,7 @@ def test_symbolic_sizes_get_the_definition(monkeypatch, platform, symbols):
     assert api.choose(make_request(x, x, x)) == "reference"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["array", *first(biases.BIASES, "relative keys", "transformer-xl")])
 @pytest.mark.parametrize(
     ("implementation", "empty"),

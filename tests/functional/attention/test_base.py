@@ -26,6 +26,7 @@ def test_masked_softmax_of_an_empty_row_has_no_slope():
     np.testing.assert_array_equal(slope[1], 0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("implementation", ["reference", "blockwise", "xla"])
 def test_a_traced_scale(implementation):
     """A traced scale may be learned; a concrete array is a number."""
@@ -70,6 +71,7 @@ def signed_root(logits):
     return jnp.sign(logits) * jnp.sqrt(jnp.abs(logits))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("implementation", ["reference", "blockwise"])
 @pytest.mark.parametrize("mask", [masks.causal(1), masks.lengths([5, 0]), None], ids=["causal", "lengths", "no mask"])
 def test_a_score_with_an_infinite_slope_at_zero(implementation, mask):

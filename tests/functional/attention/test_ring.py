@@ -190,6 +190,7 @@ def test_rows_that_a_bias_lowers_as_a_whole():
         np.testing.assert_allclose(got, want, atol=3e-5, rtol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["relative keys by head", "transformer-xl", "sum"])
 def test_biases_that_combine_queries_with_heads_that_are_cut(name):
     """Each device takes the tables of its own heads: values, and gradients of queries and learned arrays."""
@@ -322,6 +323,7 @@ def test_zigzag_balances_a_causal_mask():
     assert zigzag.max() < 1.01 * zigzag.mean()
 
 
+@pytest.mark.full
 def test_as_a_module_s_attention():
     """It is given to a layer like any other."""
     from jaxformer import modules, pure

@@ -18,6 +18,7 @@ def rows(request, monkeypatch):
     monkeypatch.setattr(importlib.import_module("jaxformer.functional.attention.weights"), "ROWS", request.param)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name",
     first(

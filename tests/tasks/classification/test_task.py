@@ -214,6 +214,7 @@ def steps_of(config, run, number=3):
     return trainer, first, state
 
 
+@pytest.mark.full
 def test_head_only(tmp_path):
     """Frozen parameters keep every bit in spite of weight decay, have no moments, and cost no backward pass."""
     whole = changed(tiny(tmp_path), {"optimizer": {"weight_decay": 0.1}})
@@ -255,6 +256,7 @@ def test_adapters(tmp_path):
     np.testing.assert_allclose(again.probabilities(TEXTS[:8]), classifier.probabilities(TEXTS[:8]), rtol=1e-5)
 
 
+@pytest.mark.full
 def test_the_average_of_embeddings_looks_at_no_words(tmp_path):
     model = {"num_layers": 0, "positions": "none", "final_norm": False, "pooling": "mean"}
     config = changed(tiny(tmp_path), {"model": model, "train": {"steps": 1}})

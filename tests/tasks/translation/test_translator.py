@@ -184,6 +184,7 @@ def test_scores_of_given_translations():
         np.testing.assert_allclose(found.mean * len(said), found.log_prob, rtol=1e-6)
 
 
+@pytest.mark.full
 def test_text_is_normalized_on_its_way_in_and_restored_on_its_way_out():
     """Each side by its own language; of words, too, which `alignments` counts as spaces separate them in the text."""
     plain = translator()
@@ -280,6 +281,7 @@ def test_attention_rows_sum_to_one():
     assert found.source[-1] == found.target[-1] == "</s>"
 
 
+@pytest.mark.full
 def test_attention_of_a_pair_is_the_same_in_a_batch():
     one, targets = translator(), ["Le vieil homme.", "Elle chante.", "Pourquoi ?"]
     sources = [SENTENCES[0], SENTENCES[2], SENTENCES[3]]

@@ -90,6 +90,7 @@ def test_a_convolutional_network_on_eight_devices(tmp_path):
     np.testing.assert_allclose(eight, one, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_a_convolutional_network_learns(tmp_path):
     """With attention to its grid, on one device."""
     config = changed(tiny(tmp_path, model=CONVOLUTION), {"optimizer": {"learning_rate": 3e-3}})

@@ -119,6 +119,7 @@ def test_cudnn_refusals_on_its_device(monkeypatch, options, reason):
     assert api.choose(request(**options)) == "reference"
 
 
+@pytest.mark.full
 def test_xla_keeps_rows_that_mask_and_bias_empty_together():
     """The bias forbids the only key that the mask leaves to the first query: the row is 0."""
     query, key, value, _ = arrays(2, 2)
