@@ -23,7 +23,6 @@ CORPORA: dict[str, dict[str, Any]] = {
             "flip": True,
         },
         "model": {"num_channels": 3},
-        "train": {"steps": 1600},
     },
     "mnist": {
         "data": {
@@ -34,7 +33,6 @@ CORPORA: dict[str, dict[str, Any]] = {
             "flip": False,
         },
         "model": {"num_channels": 1},
-        "train": {"steps": 600},
     },
 }
 """The settings of each corpus: 10,000 and 2,000 images of CIFAR-10; 8,000 and 2,000 digits."""
@@ -49,6 +47,8 @@ MODELS: dict[str, dict[str, Any]] = {
 """The networks, each of about 105,000 parameters; the patches of the ViT have 4 x 4 pixels."""
 NUMBERS = (500, 2000, 0)
 """The numbers of training images; 0 for all."""
+STEPS = {"cifar10": {500: 600, 2000: 1000, 0: 1600}, "mnist": {500: 200, 2000: 400, 0: 600}}
+"""The steps by number of images: the fewer images, the sooner they are learned by heart."""
 RATES = (3e-4, 1e-3, 3e-3)
 """The learning rates that are tried for each network on each corpus, with all images and the first seed."""
 SHIFTS = (0, 1, 2, 3)
@@ -83,13 +83,15 @@ def measured(corpus: str, model: str, rate: float, seeds: int) -> list[Cell]:
 
 def configuration(cell: Cell, directory: str, changes: Mapping[str, Any]) -> VisionConfig:
     """Returns the configuration of a cell, with `changes` of its base."""
+    steps = STEPS[cell.corpus]
     settings: dict[str, Any] = {
         "name": cell.name,
         "seed": cell.seed,
         "model": MODELS[cell.model] | {"image_size": (SIDE, SIDE)},
         "data": {"shift": 0, "max_images": cell.number, "batch_size": 64, "resize": "fit", "directory": directory},
         "optimizer": {"learning_rate": cell.rate, "warmup_steps": 100},
-        "train": {"validate_every": 200, "checkpoint_every": 200, "keep_last": 1, "tensorboard": False},
+        "train": {"validate_every": 200, "checkpoint_every": 200, "keep_last": 1, "tensorboard": False}
+        | {"steps": steps.get(cell.number, steps[0])},
     }
     config = changed(changed(vision(), {"model": {"kind": MODELS[cell.model]["kind"]}}), settings)
     return changed(changed(config, CORPORA[cell.corpus]), changes)
