@@ -112,7 +112,7 @@ class Options(NamedTuple):
     special: SpecialTokens
     num_hypotheses: int
     max_length: int
-    vocabulary: VocabularyLimits = VocabularyLimits()
+    limits: VocabularyLimits = VocabularyLimits()
     is_open: bool = False
     """True for a language model: the prefix begins the text, and no token ends it."""
 
@@ -149,7 +149,7 @@ def _search(
     decode, special = options.decode, options.special
     run = _start(options, weights, sources)
     transforms = [decoding.min_length(sources.min_lengths, eos=special.eos)] if decode.has_minimum else []
-    transforms += options.vocabulary.transforms
+    transforms += options.limits.transforms
     transforms += [decoding.no_repeat(decode.no_repeat)] if decode.no_repeat else []
     prefix = decoding.Prefix(sources.prefix, sources.prefix_lengths, run.read) if sources.prefix.shape[1] else None
     given: dict[str, Any] = {

@@ -65,8 +65,8 @@ class Searcher:
         return weights_of(nets, params, self.placement)
 
     @functools.cached_property
-    def _vocabulary(self) -> VocabularyLimits:
-        return vocabulary_of(self.decode, self.tokenizer)
+    def _limits(self) -> VocabularyLimits:
+        return limits_of(self.decode, self.tokenizer)
 
     def _check_n_best(self, n_best: int) -> None:
         """Checks that a search finds so many texts.
@@ -97,7 +97,7 @@ class Searcher:
             batch = self.placement.assemble(jax.tree.map(lambda x: x[here], batch))
         number = num_draws if decode.draws else decode.beam_size
         nets = tuple(model.net for model in self._models)
-        options = Options(nets, decode.static, self.tokenizer.special, number, max_length, self._vocabulary, is_open)
+        options = Options(nets, decode.static, self.tokenizer.special, number, max_length, self._limits, is_open)
         self.programs.add((options, *(x.shape for x in jax.tree.leaves(batch))))
         return jax.device_get(search(options, self.placement, self._weights, batch, key))
 
@@ -108,7 +108,7 @@ class Searcher:
         return [own[:n_best] for own in candidates]
 
 
-def vocabulary_of(decode: GenerationConfig, tokenizer: Tokenizer) -> VocabularyLimits:
+def limits_of(decode: GenerationConfig, tokenizer: Tokenizer) -> VocabularyLimits:
     """Returns the limits that `decode.forbid`, in every segmentation, and `decode.shortlist` ask for.
 
     Raises:

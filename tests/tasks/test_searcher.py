@@ -7,30 +7,30 @@ from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError
 from jaxformer.tasks.config import GenerationConfig
-from jaxformer.tasks.searcher import vocabulary_of
+from jaxformer.tasks.searcher import limits_of
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_forbidden_words_in_any_segmentation(kind):
     """After a space or not; each sequence spells the word, and every sampled segmentation is among them."""
     tokenizer = SubwordTokenizer.train([p.english for p in demo.generate(300)], vocab_size=380, kind=kind)
-    found = set(vocabulary_of(GenerationConfig(forbid="house, old man"), tokenizer).sequences)
+    found = set(limits_of(GenerationConfig(forbid="house, old man"), tokenizer).sequences)
     assert {tokenizer.decode(ids) for ids in found} == {"house", " house", "old man", " old man"}
     alpha = 0.1 if kind == "unigram" else 0.5
     drawn = {tuple(tokenizer.sample([" house"], seed=seed, alpha=alpha)[0].tolist()) for seed in range(50)}
     assert len(drawn) > 1
     assert drawn <= found
     with pytest.raises(ConfigError, match=r"can be segmented in more than 4,096 ways"):
-        vocabulary_of(GenerationConfig(forbid="the old man sees the house and the sea " * 3), tokenizer)
+        limits_of(GenerationConfig(forbid="the old man sees the house and the sea " * 3), tokenizer)
 
 
 def test_the_pieces_of_a_shortlist(tmp_path):
     tokenizer = SubwordTokenizer.train([p.english for p in demo.generate(300)], vocab_size=380)
     (tmp_path / "words").write_text("house man\n")
-    allowed = vocabulary_of(GenerationConfig(shortlist=str(tmp_path / "words")), tokenizer).allowed
+    allowed = limits_of(GenerationConfig(shortlist=str(tmp_path / "words")), tokenizer).allowed
     pieces = {int(t) for text in ("house", " house", "man", " man") for t in tokenizer.encode([text])[0]}
     assert set(allowed) == pieces | {tokenizer.special.eos}
-    assert vocabulary_of(GenerationConfig(), tokenizer) == ((), (), ())
+    assert limits_of(GenerationConfig(), tokenizer) == ((), (), ())
 
 
 def test_limits_are_of_the_text_that_a_tokenizer_sees(tmp_path):
@@ -40,7 +40,7 @@ def test_limits_are_of_the_text_that_a_tokenizer_sees(tmp_path):
     tokenizer = SubwordTokenizer.train(lines, vocab_size=380, normalizer=normalizer)
     (tmp_path / "words").write_text("L'HOMME\n")
     decode = GenerationConfig(forbid="L'HOMME", shortlist=str(tmp_path / "words"))
-    limits = vocabulary_of(decode, tokenizer)
+    limits = limits_of(decode, tokenizer)
     assert {tokenizer.normalized(ids) for ids in limits.sequences} == {"l' homme", " l' homme"}
     pieces = {int(t) for ids in tokenizer.encode_normalized(["l' homme", " l' homme"]) for t in ids}
     assert set(limits.allowed) == pieces | {tokenizer.special.eos}

@@ -17,7 +17,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.tasks.language_model.config import DecodeConfig
 from jaxformer.tasks.search import Candidate, Scored, Sources, VocabularyLimits
-from jaxformer.tasks.searcher import Member, Searcher, vocabulary_of
+from jaxformer.tasks.searcher import Member, Searcher, limits_of
 
 
 class _Text(NamedTuple):
@@ -209,12 +209,10 @@ class TextGenerator(Searcher):
         return self._hypotheses(decode, batch, key, num_draws=1, max_length=self.window + 1, is_open=True)
 
     @functools.cached_property
-    def _vocabulary(self) -> VocabularyLimits:
+    def _limits(self) -> VocabularyLimits:
         """The limits of the settings; and special tokens, and those that pad the table, never occur."""
         unused = range(self.tokenizer.vocab_size, self.net.config.vocab_size)
-        return vocabulary_of(self.decode, self.tokenizer)._replace(
-            forbidden=(*sorted(self.tokenizer.special.ids), *unused)
-        )
+        return limits_of(self.decode, self.tokenizer)._replace(forbidden=(*sorted(self.tokenizer.special.ids), *unused))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
