@@ -1,4 +1,4 @@
-"""Everything between files and batches: sources of texts and images, tokenizers, plans of batches, pipeline."""
+"""Everything between files and batches: sources of texts and images, tokenizers, batch plans, pipeline."""
 
 from jaxformer import lazy
 

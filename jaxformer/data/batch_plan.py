@@ -35,7 +35,7 @@ class BatchPlan:
 
     @functools.cached_property
     def steps_per_epoch(self) -> int:
-        """The number of batches in which every pair comes once."""
+        """The number of batches in one pass over all pairs."""
         return sum(-(-len(bucket) // shape[0]) for bucket, shape in zip(self.buckets, self.shapes, strict=True))
 
     def batch(self, step: int) -> tuple[Shape, np.ndarray, int]:
@@ -46,7 +46,7 @@ class BatchPlan:
         return self.shapes[bucket], self._members(epoch if self.shuffle else 0)[bucket][start : start + rows], epoch
 
     def fill(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> float:
-        """Returns the share of an epoch's padded positions that hold a token; for the lengths of `make_batch_plan`."""
+        """Returns the share of an epoch's positions that hold a token; takes the lengths given to `make_batch_plan`."""
         real = sum(int(source_lengths[b].sum() + target_lengths[b].sum() + 2 * len(b)) for b in self.buckets)
         padded = sum(
             -(-len(b) // rows) * rows * (source + target)
@@ -90,16 +90,16 @@ def make_batch_plan(
     length_multiple: int = 1,
     shuffle: bool = True,
 ) -> BatchPlan:
-    """Plans batches of about `tokens_per_batch` padded tokens, the longer side counted, in `num_shapes` shapes.
+    """Plans batches of about `tokens_per_batch` padded tokens on each side, in at most `num_shapes` shapes.
 
     Args:
       source_lengths, target_lengths: tokens of each pair, eos not counted.
       max_length: pairs with a side longer than this, eos included, are skipped.
-      multiple_of: rows of a batch are a multiple of this, so that a mesh of as many devices divides them.
+      multiple_of: rows of a batch are a multiple of this, so that a mesh of that many devices divides them.
       length_multiple: lengths of batches are a multiple of this, for meshes that shard them.
 
     Raises:
-      ConfigError: no pair is short enough, or the budget cannot hold `multiple_of` of the longest.
+      ConfigError: no pair is short enough, or `tokens_per_batch` cannot hold `multiple_of` of the longest pairs.
     """
     longer = np.maximum(source_lengths, target_lengths) + 1
     kept = np.flatnonzero(longer <= max_length)

@@ -23,20 +23,20 @@ from jaxformer.errors import DataError
 def read_captions(
     path: str | os.PathLike[str], store: ImageStore, *, columns: tuple[int, int] = (0, 1)
 ) -> LabeledImages:
-    """Reads captions; an image may have several. The label of each image is its captions, one a line.
+    """Reads captions; an image may have several. The label of each image is its captions, one per line.
 
     A file whose name ends in ``.json`` holds an object ``{name: caption or list of captions}``, or the lists "images"
     (with "id" and "file_name") and "annotations" (with "image_id" and "caption"), as in MS COCO. Any other file is a
     table with tabs between columns; blank lines are skipped.
 
     Args:
-      store: the images; the names in the file are those below the store.
-      columns: those of the image and of the caption, counted from 0.
+      store: the images; the file names them relative to the store.
+      columns: the columns of the image and of the caption, counted from 0.
 
     Raises:
-      DataError: the file is missing, not UTF-8, no JSON, or without a caption; a line has too few columns; an object
-        has two entries of one name; a caption is empty or no text; or an image is missing. The message has the file and
-        the line or entry.
+      DataError: the file is missing, not UTF-8, not JSON, or without a caption; a line has too few columns; an object
+        has two entries with one name; a caption is empty or not text; or an image is missing. The message has the file
+        and the line or entry.
     """
     pairs = _from_json(path) if str(path).endswith(".json") else _from_table(path, columns)
     numbers, found = {name: i for i, name in enumerate(store.names)}, {}
@@ -99,7 +99,7 @@ def _from_json(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object of JSON; of two entries with one name, Python would drop the first."""
+    """Returns a JSON object; refuses two entries with one name, because Python would drop the first."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
@@ -121,7 +121,7 @@ class CaptionBatch(Generic[ArrayT]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlannedCaptions(PlannedExamples):
-    """Decoded images with tokenized captions, the plan of their batches, and random moves of the images.
+    """Decoded images with tokenized captions, the plan of their batches, and random changes of the images.
 
     Batch i is a pure function of these, the seed of the plan and i.
     """

@@ -1,4 +1,4 @@
-"""Texts with a label each, from plain files, and batches of them."""
+"""Labeled texts from plain files, and batches of them."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def read_examples(
     """Reads a label and a text from each line; blank lines are skipped.
 
     Args:
-      columns: those of the label and of the text, counted from 0. With a space as `separator` there are two: the line
-        up to the first space, and the rest.
+      columns: the columns of the label and of the text, counted from 0. With a space as `separator` there are two: the
+        line up to the first space, and the rest.
       label_end: the label ends before this text, such as ":" in "LOC:city".
-      classes: the labels that there may be; any by default.
+      classes: the allowed labels; any by default.
 
     Raises:
       DataError: the file is missing, not UTF-8 or without an example; or a line has too few columns, an empty label or
@@ -102,7 +102,7 @@ def read_examples(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LabeledBatch(Generic[ArrayT]):
-    """B texts of at most T tokens, each ``bos`` (the class token), its tokens, ``eos`` and padding; with classes."""
+    """B texts of at most T tokens and their classes; a text is ``bos`` (class token), tokens, ``eos`` and padding."""
 
     tokens: ArrayT  # int32 [B, T]
     valid: ArrayT  # Bool [B, T]; a row without tokens fills up the batch
@@ -135,7 +135,7 @@ def make_labeled_batch(
 def pad_texts(
     texts: Sequence[np.ndarray], shape: tuple[int, int], special: SpecialTokens
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns rows of ``bos``, the first ``shape[1] - 2`` tokens of a text, ``eos`` and padding, and where is a token.
+    """Returns rows of ``bos``, the first ``shape[1] - 2`` tokens of a text, ``eos`` and padding, and a token mask.
 
     >>> pad_texts([np.array([7, 8, 9])], (2, 4), SpecialTokens())[0].tolist()
     [[1, 7, 8, 2], [0, 0, 0, 0]]

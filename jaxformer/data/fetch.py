@@ -47,7 +47,7 @@ class File:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """A corpus by its files."""
+    """A corpus: its description and its files."""
 
     about: str
     files: tuple[File, ...]

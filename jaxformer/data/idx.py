@@ -1,4 +1,4 @@
-"""IDX files, the format of MNIST: a header with the shape, then bytes; perhaps gzipped."""
+"""IDX files, the format of MNIST: a header with the shape, then bytes; optionally gzipped."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jaxformer.errors import DataError
 from jaxformer.files import write_bytes
 
 LARGEST = 1 << 32
-"""The most bytes of an array."""
+"""The largest array in bytes."""
 _GZIP = b"\x1f\x8b"
 
 
 def is_idx(path: str | os.PathLike[str]) -> bool:
     """Returns True if a file begins like an IDX file of bytes, or like a gzip file that does.
 
-    What is no regular file, such as a pipe, is not opened: what is read from it is gone.
+    A file that is not regular, such as a pipe, is not opened, because reading would consume its data.
 
     Raises:
       DataError: the file cannot be read.
@@ -81,7 +81,7 @@ def write_idx(path: str | os.PathLike[str], array: np.ndarray) -> None:
 
 
 def _plain(raw: BinaryIO) -> BinaryIO:
-    """Returns a stream of the contents, of those in a gzip file if it is one."""
+    """Returns a stream of the contents, decompressed if the file is gzipped."""
     begins = raw.read(2)
     raw.seek(0)
     return gzip.open(raw) if begins == _GZIP else raw  # pyright: ignore[reportReturnType]

@@ -38,11 +38,11 @@ class Augmentation:
     """The random changes of training images."""
 
     shift: int = 0
-    """The most pixels that an image moves down or up, and left or right; the place it leaves is black."""
+    """The largest shift in pixels, down or up, and left or right; the pixels it uncovers are black."""
     flip: bool = False
     """Mirrors half of the images, left to right."""
     crop: float = 1.0
-    """The smallest side of a random part of the image, as a share of the whole, that is scaled up; 1 for none."""
+    """The smallest side of a random crop that is scaled up, as a share of the image's side; 1 for no crop."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "shift")
@@ -50,10 +50,10 @@ class Augmentation:
             raise ConfigError(f"crop must be more than 0 and at most 1, got {self.crop}")
 
     def __call__(self, images: np.ndarray, draws: np.ndarray) -> np.ndarray:
-        """Returns changed images, uint8 ``[B, h, w, C]``, by the numbers of each, uniform in [0, 1), ``[B, 6]``.
+        """Returns changed images, uint8 ``[B, h, w, C]``, given six uniform draws in [0, 1) for each, ``[B, 6]``.
 
-        An image is cropped (its side is by the first number, its row and column by the next two), then flipped (the
-        fourth), then shifted (rows by the fifth, columns by the last). Pixels between those of a crop are interpolated.
+        An image is cropped (the first number sets the side, the next two the row and column), then flipped (the
+        fourth), then shifted (rows by the fifth, columns by the last). Crops are interpolated linearly.
         """
         height, width = images.shape[1:3]
         side = self.crop + (1 - self.crop) * draws[:, :1]
@@ -91,7 +91,7 @@ def _along(images: np.ndarray, positions: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=2)  # two epochs
 def draws(seed: int, epoch: int, number: int) -> np.ndarray:
-    """Returns the numbers of an epoch's examples, ``[number, 6]``; those of an example depend on no other example."""
+    """Returns the draws of an epoch's examples, ``[number, 6]``; a row does not depend on the other examples."""
     return np.random.default_rng((seed, epoch, 3)).random((number, 6))
 
 
@@ -104,11 +104,11 @@ class PlannedExamples:
 
     @property
     def steps_per_epoch(self) -> int:
-        """The number of batches in which every example comes once."""
+        """The number of batches in one pass over all examples."""
         return self.plan.steps_per_epoch
 
     def chosen(self, step: int, rows: Rows | None, owners: np.ndarray) -> tuple[Shape, np.ndarray, np.ndarray]:
-        """Returns a batch's shape, its examples, and their images, which are `owners`; black images fill it up."""
+        """Returns a batch's shape, its examples and their images, ``owners[example]``; black images fill it up."""
         shape, members, epoch = self.plan.batch(step)
         wanted = rows(shape[0]) if rows else np.arange(shape[0])
         examples = members[wanted[wanted < len(members)]]
@@ -150,7 +150,7 @@ def decode_all(
 ) -> np.ndarray:
     """Decodes images in several threads, uint8 ``[N, *shape]``, or reads them from `cache` if it has them already.
 
-    So a broken image is found before training, which reads a memory-mapped file; see `cached_sequences`.
+    Broken images are thus found before training, which reads a memory-mapped file; see `cached_sequences`.
 
     Args:
       shape: height, width and channels, 1 (gray) or 3 (RGB).

@@ -31,15 +31,15 @@ except ImportError:  # Python was built without it, and reads no archive that ne
     LZMAError = OSError
 
 LARGEST_FILE = 1 << 28
-"""The most bytes of an encoded image."""
+"""The largest encoded image in bytes."""
 LARGEST_IMAGE = 1 << 26
-"""The most pixels of an image; a file of a few bytes can claim billions."""
+"""The largest number of pixels of an image; a file of a few bytes can claim billions."""
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Pillow's names of the formats that are read. Others, such as EPS, would start programs."""
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-"""The endings of the names of images in folders and archives; other files there are left alone."""
+"""The endings of the names of images in folders and archives; other files there are ignored."""
 Resize = Literal["refuse", "fit"]
-"""The treatment of an image of another size: an error, or scaled until it covers the size and cut around its middle."""
+"""The treatment of an image of another size: an error, or scaling until it covers the size and a center crop."""
 
 _BROKEN = (
     OSError,
@@ -61,7 +61,7 @@ _BROKEN = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ImageStore:
-    """Images by number; `read_images` opens one."""
+    """A store of numbered images; `read_images` opens one."""
 
     place: str
     """The path of the store."""
@@ -168,7 +168,7 @@ class LabeledImages:
         return self.take(map(int, rest.target)), self.take(map(int, part.target))
 
     def first(self, number: int) -> LabeledImages:
-        """Returns `number` images chosen by a hash, or all if there are fewer; more images contain fewer ones."""
+        """Returns `number` images chosen by a hash, or all if there are fewer; larger choices contain smaller."""
         order = sorted(range(len(self)), key=lambda i: hashlib.sha256(self._key(i).encode()).digest())
         return self.take(sorted(order[:number]))
 
@@ -183,10 +183,10 @@ class LabeledImages:
 
 
 def read_images(path: str | os.PathLike[str]) -> ImageStore:
-    """Opens images: a folder, a zip archive, a folder in one (``my.zip/train``), or an IDX file, perhaps gzipped.
+    """Opens images: a folder, a zip archive, a folder in one (``my.zip/train``), or an IDX file, optionally gzipped.
 
     Raises:
-      DataError: there is nothing, or nothing of these kinds; or it holds no image; or an archive is cut off, or has two
+      DataError: the path does not exist, is of another kind, or holds no image; or an archive is cut off, or has two
         files of one name, names that lead out of it, encrypted files, or files that are too large.
     """
     path = pathlib.Path(path)
@@ -215,7 +215,7 @@ def label_images(
     Args:
       labels: an IDX file of numbers, one for each image; or a table, UTF-8, with the name of an image below the store
         and its label in each line, with a tab or a comma between them. By default each image's folder is its label.
-      classes: the labels that there may be; any by default. A number of an IDX file is that of a class, from 0.
+      classes: the allowed labels; any by default. A number in an IDX file is the index of a class, from 0.
 
     Raises:
       DataError: a label is missing, empty, not UTF-8, has control characters or is not among the classes, or its image
@@ -239,16 +239,16 @@ def label_images(
 
 
 def decode(data: bytes, place: str) -> Image.Image:
-    """Returns an image upright, in mode L or RGB, with 8 bits a channel.
+    """Returns an image upright, in mode L or RGB, with 8 bits per channel.
 
-    16 bits are rounded to 8, colors of a palette are looked up, and a transparent image lies on white. Previews beside
-    a photograph (MPO) are left out.
+    16 bits are rounded to 8, palette colors are looked up, and a transparent image is placed on white. Previews stored
+    with a photograph (MPO) are ignored.
 
     Args:
       place: the path, for messages.
 
     Raises:
-      DataError: it is no image, broken, of a format or mode that is not read, too large, or an animation.
+      DataError: it is not an image, broken, of a format or mode that is not read, too large, or an animation.
     """
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
@@ -292,7 +292,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
     """Returns the bytes of an encoded image.
 
     Raises:
-      DataError: the file is missing, unreadable, no regular file, or too large.
+      DataError: the file is missing, unreadable, not a regular file, or too large.
     """
     without_waiting = lambda name, flags: os.open(name, flags | os.O_NONBLOCK)  # for the other end of a pipe
     try:

@@ -1,4 +1,4 @@
-"""Words by the rules of Moses (Koehn et al. 2007), separated by spaces, and back; with sacremoses."""
+"""Splitting text into words by the rules of Moses (Koehn et al. 2007), and joining them, by sacremoses."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ VERSION: str = sacremoses.__version__
 
 
 def tokenize(text: str, language: str) -> str:
-    """Returns the words of a text, separated by spaces; control characters are left out.
+    """Returns the words of a text, separated by spaces; control characters are removed.
 
     Args:
-      language: two-letter code, chooses the rules.
+      language: the two-letter code that selects the rules.
 
     >>> tokenize("It's a dog, isn't it?", "en")
     "It 's a dog , isn 't it ?"
@@ -22,7 +22,7 @@ def tokenize(text: str, language: str) -> str:
 
 
 def detokenize(text: str, language: str) -> str:
-    """Returns the text of words that are separated by spaces.
+    """Returns the text of space-separated words.
 
     >>> detokenize("It 's a dog , isn 't it ?", "en")
     "It's a dog, isn't it?"

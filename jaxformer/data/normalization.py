@@ -1,4 +1,4 @@
-"""The form in which a tokenizer sees text: lower-cased, split into words, or as it is. It is part of the tokenizer."""
+"""The form in which a tokenizer sees text: lowercased, split into words, or unchanged. It is part of the tokenizer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIELD = 1000
 
 @dataclasses.dataclass(frozen=True)
 class TextNormalizer:
-    """Text as a tokenizer sees it; by default it is left as it is.
+    """The form of text that a tokenizer sees; by default it is unchanged.
 
     >>> normalizer = TextNormalizer(lowercase=True, pretokenize="moses", source_language="en", target_language="fr")
     >>> normalizer(["L'homme dort."], "target")
@@ -54,11 +54,11 @@ class TextNormalizer:
         return [*self(pairs.source, "source"), *self(pairs.target, "target")]
 
     def restore(self, text: str) -> str:
-        """Returns the text of a normalized target, which stays in lower case."""
+        """Returns the text of a normalized target; lowercased text stays lowercase."""
         return moses.detokenize(text, self._language("target")) if self.pretokenize == "moses" else text
 
     def spelled(self, words: Sequence[str], side: Side) -> list[str]:
-        """Returns the characters that stand for each word in normalized text, without the spaces there."""
+        """Returns the characters of each word in normalized text, without spaces."""
         return ["".join(line.split()) for line in self(words, side)]
 
     def _language(self, side: Side) -> str:
@@ -68,7 +68,7 @@ class TextNormalizer:
 def with_normalizer(model: bytes, normalizer: TextNormalizer) -> bytes:
     """Returns a sentencepiece model that holds a normalizer, which sentencepiece itself ignores.
 
-    A model without one stays as it is, byte for byte.
+    The default normalizer leaves the model unchanged, byte for byte.
     """
     if normalizer == TextNormalizer():
         return model
@@ -90,7 +90,7 @@ def normalizer_of(model: bytes) -> TextNormalizer:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yields the number and the content of each field of a protocol buffer, all of them of a type with a length."""
+    """Yields the number and the content of each field of a protocol buffer; all must be length-delimited."""
     position = 0
     while position < len(message):
         tag, position = _read_varint(message, position)

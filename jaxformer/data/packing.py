@@ -1,4 +1,4 @@
-"""Short texts packed into rows of one length for an encoder: texts that share a row do not see each other."""
+"""Short texts packed into rows of one length for an encoder: texts that share a row do not attend to each other."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class PackedTexts:
     """Batches of packed texts, a pure function of the seed and the step.
 
     A text of more than ``length - 2`` tokens is cut into parts of that many. Texts are put into rows in an order drawn
-    by `seed`, each into the last row if it still fits. The content of a row stays; their order changes with each epoch
-    if `shuffle` is True.
+    by `seed`, each into the last row if it still fits. The content of each row stays the same; the order of rows
+    changes with each epoch if `shuffle` is True.
 
     >>> texts = Ragged(np.arange(10, 16), np.array([0, 3, 4, 6]))
     >>> packed = PackedTexts(texts, SpecialTokens(), length=8, batch_size=2, seed=0, shuffle=False)
@@ -68,7 +68,7 @@ class PackedTexts:
 
     @functools.cached_property
     def parts(self) -> np.ndarray:
-        """The first and last token of each part of a text, ``int [parts, 2]``, in the order of packing."""
+        """The start and the stop of each part of a text, ``int [parts, 2]``, in the order of packing."""
         lengths, most = self.texts.lengths, self.length - 2
         counts = -(-lengths // most)
         text = np.repeat(np.arange(len(lengths)), counts)

@@ -32,10 +32,10 @@ logger = logging.getLogger(__name__)
 B = TypeVar("B")
 
 PLANNED = 4
-"""The segmentations of each sentence that say how much room those need which are drawn in each epoch."""
+"""The number of segmentations of each sentence that determine how long those drawn in each epoch may be."""
 
 TRIES = 8
-"""The most draws for a sentence whose segmentations are longer than its batch."""
+"""The largest number of draws for a sentence whose segmentations do not fit its batch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Redrawn:
     def __call__(self, ids: np.ndarray, *, epoch: int, sentence: int, limit: int) -> np.ndarray:
         """Returns a segmentation of at most `limit` tokens of the sentence with these tokens.
 
-        Longer ones are drawn again, so these are the sampler's segmentations under the condition that they fit; if
-        eight in a row do not, the sentence keeps its tokens.
+        Longer ones are drawn again, so the results follow the sampler's distribution, given that they fit. If `TRIES`
+        draws do not fit, the sentence keeps its tokens.
         """
         key = (self.seed << 64 | epoch) << 64 | sentence
         draw = random.Random(key).random  # noqa: S311 - data, not a secret
@@ -65,7 +65,7 @@ class Redrawn:
 class Tokens:
     """A tokenized corpus: the source and target of every pair, in one or more segmentations; and its special tokens.
 
-    With `redrawn`, batches hold segmentations of their own, and those here say how long they may be.
+    With `redrawn`, batches draw new segmentations, and those stored here determine how long they may be.
     """
 
     source: tuple[Ragged, ...]
@@ -100,8 +100,8 @@ def prepare_tokenizer(
     A damaged file is replaced, with a warning; where no file can be written, a warning says so.
 
     Args:
-      vocab_size: token ids of a subword tokenizer; a vocabulary of characters has as many as the text has.
-      normalizer: the form in which a subword tokenizer sees sentence pairs, here and later.
+      vocab_size: the vocabulary size of a subword tokenizer; that of a character tokenizer follows from the text.
+      normalizer: the form in which a subword tokenizer sees sentence pairs; it is saved with the tokenizer.
 
     Raises:
       ConfigError: the text cannot fill the vocabulary.
@@ -144,7 +144,7 @@ def prepare(
         epoch draws its own: see `make_batch`.
 
     Raises:
-      ConfigError: there should be several segmentations, but the tokenizer has only one.
+      ConfigError: `num_segmentations` is not 1, but the tokenizer has only one segmentation.
     """
     redrawn = None
     if num_segmentations != 1:

@@ -16,7 +16,7 @@ from jaxformer.errors import DataError
 from jaxformer.files import local_path
 
 LARGEST_STREAM = 1 << 30
-"""The most bytes that are read from what is no regular file, such as a pipe; a device like ``/dev/zero`` never ends."""
+"""The most bytes read from a file that is not regular, such as a pipe; a device like ``/dev/zero`` never ends."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Parallel:
 
 
 def locate(name: str, directory: str = "") -> pathlib.Path:
-    """Returns the file that a setting names: in the working directory, or below `directory`.
+    """Returns the path of a file that a setting names: in the working directory, or below `directory`.
 
     Without `directory`, a file that is not in the working directory is looked for below the environment's
     JAXFORMER_DATA.
@@ -68,7 +68,7 @@ def locate(name: str, directory: str = "") -> pathlib.Path:
 def read_parallel(
     source: str | os.PathLike[str], target: str | os.PathLike[str], *, max_characters: int = 10_000
 ) -> Parallel:
-    """Reads two aligned files, one sentence a line.
+    """Reads two aligned files, one sentence per line.
 
     A pair with a side that is empty or longer than `max_characters` is skipped, and its line number is kept.
 
@@ -150,7 +150,7 @@ def _wide_encoding(data: bytes) -> str:
 def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> list[Parallel]:
     """Splits pairs into ``[rest, part, part, ...]``, with no source sentence in two of them.
 
-    The rest has the numbers of the lines that were skipped in the file.
+    Only the rest keeps the numbers of the lines that were skipped in the file.
 
     Corpora repeat sentences with other translations; a split by lines would leak them from training into test.
     A hash of each source sentence and `seed` chooses its part, so the split does not depend on the file's order.

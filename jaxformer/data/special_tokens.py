@@ -13,7 +13,7 @@ class SpecialTokens:
     """The ids of padding, beginning of sequence, end of sequence and unknown text in one vocabulary.
 
     They belong to a tokenizer and are saved with it; the defaults are those of a vocabulary trained here. Two of them
-    may be one id, as in vocabularies whose decoders begin with `pad`.
+    may share an id, as in vocabularies whose decoders begin with `pad`.
 
     >>> SpecialTokens(pad=1, bos=0)
     SpecialTokens(pad=1, bos=0, eos=2, unk=3)

@@ -52,11 +52,11 @@ def cached_sequences(
     the arrays are held in memory.
 
     Args:
-      cache: the folder of all such folders.
+      cache: the parent of all such folders; None to hold the arrays in memory.
       key: the folder's name, a hash of everything that the arrays depend on.
       make: returns the token sequences of one name.
       num_sequences: the number of sequences of each name.
-      about: figures saved with the arrays and compared when they are read.
+      about: numbers saved with the arrays and compared when they are read.
     """
     dtype = np.uint8 if vocab_size <= 2**8 else np.uint16 if vocab_size <= 2**16 else np.int32
     if cache is not None:

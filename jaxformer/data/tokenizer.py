@@ -1,4 +1,4 @@
-"""Tokenizers: subwords, by sentencepiece and without loss, and single characters."""
+"""Tokenizers: lossless subwords, by sentencepiece, and single characters."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import write_bytes
 
 ESCAPE = "\ue000"
-"""The character of pieces for a literal U+2581, which sentencepiece writes for a space."""
+"""The character that replaces a literal U+2581 in pieces, where sentencepiece writes U+2581 for a space."""
 
 MOST_SEGMENTATIONS = 4096
-"""The most segmentations of a text that a search compares with."""
+"""The largest number of segmentations of a text that a search compares with."""
 
 _DEFAULT = SpecialTokens()
 _AS_IS = TextNormalizer()
@@ -53,7 +53,7 @@ class Tokenizer(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """A hash: equal tokenizers, equal tokens."""
+        """A hash; tokenizers with equal hashes return equal tokens."""
         ...
 
     def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
@@ -86,7 +86,7 @@ class Tokenizer(Protocol):
 
 
 class SubwordTokenizer:
-    """A vocabulary of subwords, trained with sentencepiece, without loss: ``decode(encode([text])[0]) == text``.
+    """A vocabulary of subwords, trained with sentencepiece, lossless: ``decode(encode([text])[0]) == text``.
 
     Nothing is normalized unless the vocabulary was trained with a `TextNormalizer`, and characters outside the
     vocabulary become bytes. A line break is such a character, so it is one token and no piece spans two lines. The one
@@ -119,7 +119,7 @@ class SubwordTokenizer:
     ) -> SubwordTokenizer:
         """Learns a vocabulary of `vocab_size` pieces, including 256 bytes and the 4 special tokens.
 
-        Unigram: Kudo 2018; BPE: Sennrich et al. 2016. One thread, so equal lines give equal bytes.
+        Unigram: Kudo 2018; BPE: Sennrich et al. 2016. Training uses one thread, so equal lines give equal bytes.
 
         Args:
           lines: normalized text.
@@ -173,7 +173,7 @@ class SubwordTokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the model and its normalizer: equal tokenizers, equal tokens."""
+        """A hash of the model and its normalizer; tokenizers with equal hashes return equal tokens."""
         return short_digest([self._model])
 
     def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
@@ -334,7 +334,7 @@ class CharacterTokenizer:
     encode_normalized = encode
 
     def segmentations(self, text: str) -> list[tuple[int, ...]]:
-        """Returns the tokens of a text, in which each character is one; none if the vocabulary lacks a character."""
+        """Returns the only segmentation of a text, its characters; none if the vocabulary lacks a character."""
         tokens = tuple(self.encode([text])[0].tolist())
         return [] if self._special.unk in tokens else [tokens]
 

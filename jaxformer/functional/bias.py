@@ -1,8 +1,7 @@
 """Attention biases: objects that compute, tile by tile, the term added to the logits.
 
-Like a mask, a bias is not a ``[T, S]`` array. An implementation asks for the tile it is working on, so a bias of
-positions needs no memory that grows with the square of the length, and its learned tables get their gradients tile by
-tile.
+Like a mask, a bias is not a ``[T, S]`` array. An implementation asks for the tile it is working on, so a positional
+bias needs no memory that grows with the square of the length, and its learned tables get their gradients tile by tile.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class Bias:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DenseBias(Bias):
-    """The bias of an array ``[b, n, T, S]``, indexed by the order of queries and keys, whatever their positions."""
+    """The bias of an array ``[b, n, T, S]``, indexed by the order of queries and keys, not by their positions."""
 
     array: jax.Array
 
@@ -173,8 +172,8 @@ def dense_bias(
 ) -> Float[Array, "b n t s"]:
     """Returns the bias of the queries at `rows` (all by default) and of every key, as an array.
 
-    Queries that may attend to no key by `allowed`, the mask of these rows, count as 0: they may hold NaN, and 0 times
-    NaN would reach the gradients of the bias.
+    Queries without a key in `allowed`, the mask of these rows, are replaced by 0: they may hold NaN, and 0 times NaN
+    would reach the gradients of the bias.
     """
     rows = jnp.arange(query.shape[1]) if rows is None else rows
     if not isinstance(bias, Bias):

@@ -1,8 +1,8 @@
-"""The key-value cache of incremental decoding, an argument and a result like any other array.
+"""The key-value cache of incremental decoding, passed and returned like any other array.
 
-The hypotheses of a sentence may share a cache. It then has K lanes at each position, one for each hypothesis, and a map
-of lanes says in which of them a hypothesis finds its own past. Reordering hypotheses, as a beam search does after every
-token, moves rows of that map and no keys or values.
+The hypotheses (beams) of a sentence may share a cache. It then has K lanes at each position, one for each hypothesis,
+and a map of lanes records which lane holds the token of each hypothesis. Reordering hypotheses, as beam search does
+after every token, moves rows of that map, not keys and values.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 MOST_LANES = 8
-"""The number of hypotheses of a sentence up to which they share a cache.
+"""The largest number of hypotheses of a sentence that share a cache.
 
-Each hypothesis computes the logits of all lanes, and its mask keeps its own. For a beam that costs less than moving
-keys and values, but it grows with the square of the number of hypotheses.
+Each hypothesis computes the logits of all lanes and masks those of the others. For a small beam that costs less than
+moving keys and values, but the cost grows with the square of the number of hypotheses.
 """
 
 
 class KeyValueCache(NamedTuple):
     """Keys and values of the positions decoded so far, in S places of each row.
 
-    A row belongs to a sentence, and position t in lane l is place ``t K + l``; or to one hypothesis, and position t is
-    place t. What has not been written is 0.
+    If a row belongs to a sentence, position t in lane l is place ``t K + l``; if it belongs to one hypothesis, position
+    t is place t. Unwritten places are 0.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.functional.cache import empty_cache, write
@@ -53,7 +53,7 @@ def write(
     value: Float[Array, "B Q N J"],
     places: Int[Array, "B Q"],
 ) -> KeyValueCache:
-    """Returns the cache with the keys and values at Q places of each row replaced; those after the last are dropped."""
+    """Returns the cache with the keys and values at Q places of each row replaced; places past the end are ignored."""
 
     def set_row(cached: Array, new: Array, places: Array) -> Array:
         return cached.at[:, places].set(new.swapaxes(0, 1).astype(cached.dtype), mode="drop")
@@ -71,9 +71,9 @@ def first_lanes(batch: int, beam_size: int, length: int) -> Int[Array, "B K L"] 
 
 
 def take_lanes(lanes: Int[Array, "B K L"], position: Int[Array, "B K"], count: int) -> Int[Array, "B K L"]:
-    """Returns the map of lanes after each hypothesis took a lane at its next `count` positions.
+    """Returns the map of lanes after each hypothesis takes a lane at each of its next `count` positions.
 
-    It gets one that no hypothesis needs: of those which are further, the lanes of their past are left alone.
+    It takes one that no hypothesis needs: a lane that holds the past of a longer hypothesis stays untouched.
 
     Args:
       lanes: the lane of each hypothesis' token at each position; only those before `position` count.
@@ -107,7 +107,7 @@ def places_of(lanes: Int[Array, "B K L"], positions: Int[Array, "B K T"]) -> Int
 
 
 def seen_places(lanes: Int[Array, "B K L"], positions: Int[Array, "B K T"]) -> Bool[Array, "B Q S"]:
-    """Returns True for the places that hold the past of a hypothesis, up to each of these positions (S = L K)."""
+    """Returns True for the places that hold the past of a hypothesis, up to and including each position (S = L K)."""
     batch, beam_size, length = lanes.shape
     own = lanes[..., None] == jnp.arange(beam_size)[None, None, None]  # [B, K, L, lane]
     past = jnp.arange(length)[None, None, None] <= positions[..., None]  # [B, K, T, L]

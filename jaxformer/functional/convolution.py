@@ -28,21 +28,22 @@ def convolution(
 
     .. math:: y_u = \sum_{k=0}^{K-1} x_{u \cdot stride + k \cdot dilation - p} W_k + b
 
-    The offset p is :math:`\lfloor (K - 1) dilation / 2 \rfloor`, so that a position sees both sides alike, or
-    :math:`(K - 1) dilation` if `causal`, so that it sees the past and itself. There are zeros before the start and
-    after the end, and :math:`\lceil T / stride \rceil` outputs. With ``padding="valid"`` p is 0 and no window reaches
-    beyond the end. In two dimensions the same holds for rows and for columns.
+    The offset p is :math:`\lfloor (K - 1) dilation / 2 \rfloor`, so that a position sees equally far on both sides, or
+    :math:`(K - 1) dilation` if `causal`, so that it sees the past and itself. The input is padded with zeros, and there
+    are :math:`\lceil T / stride \rceil` outputs. With ``padding="valid"`` p is 0 and no window reaches beyond the end.
+    In two dimensions the same holds for rows and for columns.
 
-    Kernels have PyTorch's order: ``weight.transpose(2, 1, 0)`` of a ``Conv1d``, and ``weight.transpose(2, 3, 1, 0)`` of
-    a ``Conv2d``, is `kernel`. Its ``padding=K // 2`` with odd K is "same". Parameters are cast to the dtype of `x`.
+    To copy PyTorch weights, pass ``weight.permute(2, 1, 0)`` of a ``Conv1d`` or ``weight.permute(2, 3, 1, 0)`` of a
+    ``Conv2d`` as `kernel`; its ``padding=K // 2`` with odd K and dilation 1 is "same". Parameters are cast to the dtype
+    of `x`.
 
     Args:
-      valid: True where a position is real; default: everywhere. Padding counts as zeros, whatever it holds, NaN and Inf
-        included; its output, which is that of each window's middle position, and its gradient are 0.
+      valid: True where a position is real; default: everywhere. Padding is read as 0, even if it holds NaN or Inf.
+        Output u is 0 if position ``u * stride`` is padding, and the gradient of padding is 0.
 
     Raises:
-      ValueError: the kernel is empty, `stride` or `dilation` is below 1, or shapes do not fit; or ``padding="valid"``,
-        which has no middle positions, is given with `valid` or `causal`; or `causal` for images.
+      ValueError: the kernel is empty, `stride` or `dilation` is below 1, shapes do not fit, `causal` is given for
+        images, or ``padding="valid"`` with `valid` or `causal`.
 
     >>> x = jnp.array([1.0, 2.0, 3.0, 4.0]).reshape(1, 4, 1)
     >>> kernel = jnp.array([10.0, 1.0]).reshape(2, 1, 1)

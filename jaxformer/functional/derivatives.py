@@ -1,8 +1,8 @@
-"""Derivatives that a function does not have, refused in words that name a function that has them.
+"""Guards that reject derivatives that a function lacks, with an error that names an alternative.
 
-A function with a backward pass of its own (``jax.custom_vjp``) has a gradient and no forward-mode derivative, and a
-loop of unknown length in that pass has no second one in reverse mode. JAX's own errors name neither the function nor
-another way. ``docs/derivatives.md`` has the table.
+A function with a custom backward pass (``jax.custom_vjp``) has a gradient but no forward-mode derivative, and a loop of
+unknown length in that pass rules out a second reverse-mode derivative. JAX's own errors name neither the function nor
+an alternative. ``docs/derivatives.md`` has the table.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ T = TypeVar("T")
 def reverse_only(tree: T, reason: str) -> T:
     """Returns a pytree unchanged; forward-mode differentiation with respect to its arrays raises an error.
 
-    The gradient, and a forward-mode derivative of the gradient, pass.
+    The gradient, and a forward-mode derivative of the gradient, are allowed.
 
     Raises:
-      ValueError: when differentiated, or when such a program is compiled; the message is `reason`.
+      ValueError: when differentiated in forward mode, or when such a program is compiled; the message is `reason`.
 
     >>> square = lambda x: reverse_only(x, "use another function") ** 2
     >>> jax.grad(square)(3.0).item(), jax.jvp(jax.grad(square), (3.0,), (1.0,))[1].item()
@@ -47,12 +47,12 @@ def once(tree: T, reason: str) -> T:
 
 
 def not_reversed(tree: T, reason: str) -> T:
-    """Returns a pytree unchanged; reverse-mode differentiation of what computed its arrays raises an error.
+    """Returns a pytree unchanged; reverse-mode differentiation through its arrays raises an error.
 
-    Around the results of a backward pass, it refuses the gradient of a gradient.
+    Applied to the results of a backward pass, it rejects the gradient of a gradient.
 
     Raises:
-      ValueError: when differentiated; the message is `reason`.
+      ValueError: when differentiated in reverse mode; the message is `reason`.
 
     >>> square = lambda x: not_reversed(x**2, "use another function")
     >>> jax.jvp(square, (3.0,), (1.0,))[1].item()
@@ -62,7 +62,7 @@ def not_reversed(tree: T, reason: str) -> T:
 
 
 def _primitive(name: str) -> Primitive:
-    """Returns a linear primitive with one argument and the parameter `reason`, without its two evaluations."""
+    """Returns a linear primitive with one argument and the parameter `reason`, without implementation and lowering."""
     primitive = Primitive(name)
     primitive.def_abstract_eval(lambda aval, *, reason: aval)
     batching.defvectorized(primitive)

@@ -59,7 +59,7 @@ class WideIndex(NamedTuple):
 def hashed_bits(key: jax.Array, index: UInt32[Array, ...] | WideIndex) -> UInt32[Array, ...]:
     """Returns 32 random bits for each index: one round of `mix32` for each word of the key.
 
-    Equal indices have equal bits, in whatever array. The high word of an index changes the last word of the key.
+    Equal indices have equal bits in every array. The high word of an index changes the last word of the key.
     """
     words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     # The mixer maps 0 to 0; the constant keeps index 0 away from it under the all-zero key of jax.random.key(0).

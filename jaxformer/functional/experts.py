@@ -125,7 +125,8 @@ def mixture_of_experts(
     """Returns ``sum_i weight_i expert_i(x)`` over the experts of each token.
 
     With a capacity, use ``jax.vmap`` to lift it over groups of tokens, such as the sentences of a batch. Without one,
-    tokens do not depend on each other; make one group of all, because JAX cannot map the grouped product.
+    tokens do not depend on each other; pass all of them as one group, because ``jax.vmap`` does not support the grouped
+    product.
 
     Args:
       routing: the routing of these tokens.
@@ -133,7 +134,7 @@ def mixture_of_experts(
         late ones. A token gets 0 from an expert that is full, and only its residual path continues. None is no limit:
         no token is dropped (Gale et al. 2022, "MegaBlocks"). See `expert_capacity`.
       place: a function applied to the buffer ``[E, C, D]``, which groups tokens by expert, before and after the
-        experts; it can constrain the placement over experts (Lepikhin et al. 2020, "GShard").
+        experts; it can shard the buffer over experts (Lepikhin et al. 2020, "GShard").
 
     >>> x, halves = jnp.ones((3, 2)), jnp.full((4, 2, 2), 0.5)
     >>> routing = route(jnp.zeros((3, 4)), 2)

@@ -41,7 +41,7 @@ def gelu_tanh(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
 
 
 def silu(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
-    """Returns ``x sigmoid(x)``, also called swish (Ramachandran et al. 2017); Marian, SwiGLU.
+    """Returns ``x sigmoid(x)``, also called swish (Ramachandran et al. 2017), as in Marian and SwiGLU.
 
     >>> [round(y, 4) for y in silu(jnp.array([-1.0, 1.0, 3.0])).tolist()]
     [-0.2689, 0.7311, 2.8577]

@@ -30,17 +30,17 @@ def reinforce(
     baseline: Float[Array, ""],
     where: Bool[Array, "B T"] | None = None,
 ) -> Float[Array, ""]:
-    r"""Returns a sum whose gradient estimates that of minus the expected reward (Williams 1992).
+    r"""Returns a surrogate loss: its gradient estimates that of the negative expected reward (Williams 1992).
 
     .. math:: -\sum_t \Big[\sum_{u \ge t} (r_u - b)\Big] \log p(s_t)
 
-    A choice is paid only by rewards from its own step on. The rewards must depend on parameters only through
-    functions whose own gradient is added elsewhere: here they are constants. Any baseline that does not depend on the
-    choices leaves the expectation as it is; a good one lowers the variance.
+    Each choice is credited only with rewards from its own step on. Rewards are constants here; if they depend on
+    parameters, add their own gradient elsewhere. Any baseline that does not depend on the choices leaves the expected
+    gradient unchanged; a good one lowers the variance.
 
     Args:
       log_probs: the log-probability of each choice.
-      rewards: what followed from the choice of this step and those before it.
+      rewards: the reward of each step, which depends on its choice and on earlier ones.
       where: True where a step is real; default: everywhere.
 
     >>> log_probs, rewards = jnp.log(jnp.array([[0.5, 0.25]])), jnp.array([[1.0, 2.0]])
@@ -59,7 +59,7 @@ def doubly_stochastic_penalty(
 ) -> Float[Array, ""]:
     r"""Computes :math:`\sum_s (1 - \sum_t a_{ts})^2`, summed over the batch (Xu et al. 2015, eq. 14).
 
-    The weights of each step sum to 1; the penalty is 0 if those that each position receives over all steps do so too.
+    The weights of each step sum to 1; the penalty is 0 if the weights of each position over all steps also sum to 1.
 
     Args:
       where: True where a step is real; default: everywhere. A row without a real step counts 0.

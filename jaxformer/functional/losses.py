@@ -68,7 +68,7 @@ def _chosen(labels: Integer[Array, "*batch"], shape: tuple[int, ...]) -> Bool[Ar
 
 
 def logits_per_chunk() -> int:
-    """Returns the number of logits that a target device holds at a time: 4 M in the cache of a CPU, 1 GB elsewhere."""
+    """Returns the number of logits that a target device holds at a time: 2**22 in a CPU's cache, else 2**28 (1 GiB)."""
     return 1 << (22 if targets.devices()[0].platform == "cpu" else 28)
 
 
@@ -84,10 +84,9 @@ def linear_cross_entropy(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Returns the `cross_entropy` of the logits ``x table^T`` without holding all of them.
 
-    The logits of some positions at a time are computed, used and dropped. Their gradient is computed in the same pass,
-    because the gradient of a sum is known up to a factor before the backward pass begins (Hsu et al. 2024, "Liger
-    Kernel"). Memory is that of one chunk instead of ``B T V``. A CPU, whose cache holds a chunk, takes half the
-    time.
+    The logits of some positions at a time are computed, used and discarded. Their gradient is computed in the same
+    pass, because the gradient of a sum is known up to a factor before the backward pass begins (Hsu et al. 2024, "Liger
+    Kernel"). Memory is that of one chunk instead of ``B T V``. A CPU, whose cache holds a chunk, takes half the time.
 
     Args:
       table: the output projection, with a row for each label. It is cast to the dtype of `x`; sums are float32. A table
@@ -132,11 +131,11 @@ def chunks_of(length: int, batch: int, parts: int, chunk: int) -> int:
 
 @typing.runtime_checkable
 class LogitLoss(Protocol):
-    """A loss of some logits ``[G, C, n, V]``, summed, for labels and a mask ``[G, C, m]``; it is hashable."""
+    """A hashable loss, summed over logits ``[G, C, n, V]`` with labels and a mask ``[G, C, m]``."""
 
     @property
     def num_chunks(self) -> int:
-        """The number of parts in which logits are computed."""
+        """The number of chunks in which the logits are computed."""
         ...
 
     def value(self, logits: Array, labels: Array, where: Array) -> Array:
@@ -144,7 +143,7 @@ class LogitLoss(Protocol):
         ...
 
     def value_and_gradient(self, logits: Array, labels: Array, where: Array) -> tuple[Array, Array]:
-        """Returns the loss and its gradient by the logits."""
+        """Returns the loss and its gradient with respect to the logits."""
         ...
 
 
@@ -201,8 +200,8 @@ def _linear_loss_jvp(loss, primals, tangents):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _value_and_gradients(loss: LogitLoss, *arrays: Array) -> tuple[Array, Array, Array]:
-    # A function with a rule is evaluated as a whole. Otherwise, `jax.grad` would move what is constant in the loop out
-    # of it: several arrays as large as the logits of a chunk.
+    # A function with its own derivative rule is evaluated as a whole. Otherwise, `jax.grad` would move loop constants
+    # out of the loop: several arrays as large as the logits of a chunk.
     return _loop_with_gradients(loss, *arrays)
 
 

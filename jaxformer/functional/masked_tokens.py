@@ -24,13 +24,13 @@ def mask_tokens(
 ) -> tuple[Int[Array, "B T"], Bool[Array, "B T"]]:
     """Chooses tokens of each row to predict, and hides most of them (Devlin et al. 2019, 3.1).
 
-    Of n tokens that may be chosen in a row, `num_masked` are. Each of these becomes `mask` with probability 0.8, a
-    random token that is not special with probability 0.1, and stays with probability 0.1. The result is a function of
-    the key, the same under every sharding.
+    Of the n eligible tokens of a row, ``num_masked(n, rate)`` are chosen. Each of these becomes `mask` with probability
+    0.8, a random token that is not special with probability 0.1, and stays with probability 0.1. The result is a
+    function of the key, the same under every sharding.
 
     Args:
       mask: the id of the mask token.
-      vocab_size: random tokens are below it.
+      vocab_size: the upper bound of random token ids, exclusive.
       special: the ids that are neither chosen nor drawn.
       where: True where a token may be chosen, if it is not special; default: everywhere.
 
@@ -67,7 +67,7 @@ def mask_tokens(
 
 
 def num_masked(length: int, rate: float) -> int:
-    """Returns the number of chosen tokens among `length`: the nearest to ``rate length``, and at least 1 if any may be.
+    """Returns the number of tokens to choose: ``rate * length``, rounded, and at least 1 unless one of them is 0.
 
     Raises:
       ValueError: `rate` is not in [0, 1].

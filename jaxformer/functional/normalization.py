@@ -17,11 +17,11 @@ def layer_norm(
     epsilon: float = 1e-5,
     form: Literal["variance", "deviation"] = "variance",
 ) -> Float[Array, "*batch D"]:
-    r"""Gives each token zero mean and unit deviation over its features, then scales and shifts (Ba et al. 2016).
+    r"""Gives each token zero mean and unit variance over its features, then scales and shifts (Ba et al. 2016).
 
-    ``form="variance"`` is :math:`\gamma (x-\mu) / \sqrt{\sigma^2+\epsilon} + \beta`, which libraries compute.
-    ``form="deviation"`` is :math:`\gamma (x-\mu) / (\sigma+\epsilon) + \beta`, which is also published.
-    They differ if the deviation is about as small as epsilon. The variance is the biased one (divided by D).
+    ``form="variance"`` is :math:`\gamma (x-\mu) / \sqrt{\sigma^2+\epsilon} + \beta`, the form of PyTorch and Flax.
+    ``form="deviation"`` is :math:`\gamma (x-\mu) / (\sigma+\epsilon) + \beta`, which is also published. They differ if
+    :math:`\sigma` is not much larger than :math:`\sqrt\epsilon`. The variance is the biased one (divided by D).
 
     Raises:
       ValueError: `form` is unknown.

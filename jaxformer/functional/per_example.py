@@ -1,7 +1,7 @@
-"""Losses and gradients of each example of a batch, by ``jax.vmap`` of a loss of batches.
+"""Losses and gradients of each example of a batch, by ``jax.vmap`` of a batch loss.
 
-They show what a model finds strange in its own training data: examples with a large loss, a large gradient, or a
-gradient that points away from that of examples that are known to be good.
+They identify unusual training examples: those with a large loss, a large gradient, or a gradient that points away from
+that of examples known to be good.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def per_example_losses(
 def per_example_gradients(
     loss: Loss[ParamsT, BatchT], params: ParamsT, batch: BatchT
 ) -> tuple[ParamsT, tuple[Float[Array, " B"], Float[Array, " B"]]]:
-    r"""Returns the gradient of the sum of each example, with leaves ``[B, ...]``, and the `per_example_losses`.
+    r"""Returns the gradient of each example's loss sum, with leaves ``[B, ...]``, and the `per_example_losses`.
 
     The gradient of the batch's mean loss, :math:`\sum_i s_i / \sum_i n_i`, is the sum of these gradients over B,
-    divided by the sum of the counts. The product of an example's gradient with that of another set is the example's
-    influence on the loss of that set in one step of gradient descent, and with itself the influence on its own loss
-    (TracIn, Pruthi et al. 2020).
+    divided by the sum of the counts. The inner product of an example's gradient with that of another set is the
+    example's influence on the loss of that set in one step of gradient descent; with itself, it is the influence on its
+    own loss (TracIn, Pruthi et al. 2020).
 
-    Memory is that of B copies of `params`: take a few examples at a time.
+    Memory is that of B copies of `params`, so pass a few examples at a time.
 
     >>> import jax.numpy as jnp
     >>> squares = lambda w, x: (((w * x) ** 2).sum(), jnp.float32(x.size))

@@ -13,10 +13,10 @@ from jaxtyping import Array, Float
 def max_pool(x: Float[Array, "B *T D"], size: int, *, stride: int | None = None) -> Float[Array, "B *U D"]:
     """Computes the maximum of each feature in windows of `size` positions, or of ``size x size`` pixels.
 
-    Windows begin `stride` apart, by default `size`, and none reaches beyond the end, as in PyTorch.
+    Windows start `stride` positions apart (`size` by default) and do not extend past the end, as in PyTorch.
 
     Raises:
-      ValueError: there is no window, or the stride is below 1.
+      ValueError: the window is empty or larger than the input, or the stride is below 1.
 
     >>> max_pool(jnp.array([1.0, 3.0, 2.0, 5.0, 9.0]).reshape(1, 5, 1), 2).ravel().tolist()
     [3.0, 5.0]
@@ -28,7 +28,7 @@ def average_pool(x: Float[Array, "B *T D"], size: int, *, stride: int | None = N
     """Computes the mean of each feature in windows; see `max_pool`. The sum is float32.
 
     Raises:
-      ValueError: there is no window, or the stride is below 1.
+      ValueError: the window is empty or larger than the input, or the stride is below 1.
 
     >>> average_pool(jnp.arange(16.0).reshape(1, 4, 4, 1), 2)[0, ..., 0].tolist()
     [[2.5, 4.5], [10.5, 12.5]]

@@ -1,4 +1,4 @@
-"""R-Drop: two passes with different dropout should predict alike (Liang et al. 2021)."""
+"""R-Drop: two passes with different dropout should agree in their predictions (Liang et al. 2021)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxformer.functional.losses import chunks_of, cross_entropy, linear_loss, l
 
 
 def twice(x: Array) -> Array:
-    """Returns each of the rows ``[B, ...]`` twice, in a row: devices that share the rows send nothing for it.
+    """Repeats each row of ``[B, ...]``, next to itself, so that devices that shard the rows need not communicate.
 
     >>> twice(jnp.array([3, 5])).tolist()
     [3, 3, 5, 5]
@@ -23,7 +23,7 @@ def twice(x: Array) -> Array:
 def symmetric_divergence(
     first: Float[Array, "*batch V"], second: Float[Array, "*batch V"], *, where: Bool[Array, "*batch"] | None = None
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    r"""Returns the symmetric Kullback-Leibler divergence of the distributions of logits: the sum, and their number.
+    r"""Returns the symmetric Kullback-Leibler divergence of two arrays of logits: the sum over rows, and their number.
 
     .. math:: \tfrac12 D(p \| q) + \tfrac12 D(q \| p) = \tfrac12 \sum_v (p_v - q_v)(\log p_v - \log q_v)
 
@@ -91,8 +91,8 @@ def linear_r_drop(
     """Returns the `r_drop` of the logits ``x table^T`` without holding all of them, as `linear_cross_entropy` does.
 
     Args:
-      x: the states of two passes of each sentence, in neighboring rows, such as a model computes of `twice` a batch;
-        `labels` and `where` are the same for both.
+      x: the states of two passes over each sentence, in neighboring rows, as a model computes them from `twice` of a
+        batch; `labels` and `where` are the same for both.
       table: see `linear_cross_entropy`.
       weight, where, smoothing, z_loss: see `r_drop`.
       chunk: the number of positions at a time, over the full batch.

@@ -1,8 +1,8 @@
 """Recurrent networks: the cells RNN, GRU and LSTM, and `recurrent`, which runs one over a sequence.
 
-A cell combines two products: of the input, which does not depend on the state and is therefore computed for all
-steps at once, and of the last state. Gates are in PyTorch's order, with a bias for each product, so that weights
-can be copied: ``weight_ih_l0.reshape(G, H, D).transpose(2, 0, 1)`` is `RecurrentWeights.input`, and so on.
+A cell combines two products: that of the input, which is computed for all steps at once because it does not depend on
+the state, and that of the previous state. Gates are in PyTorch's order, with a bias for each product, so that weights
+can be copied: ``weight_ih_l0.reshape(G, H, D).permute(2, 0, 1)`` is `RecurrentWeights.input`, and so on.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RecurrentWeights(NamedTuple):
 
 
 Cell = Callable[[jax.Array, jax.Array, RecurrentState], RecurrentState]
-"""A function of the gates ``[..., G, H]`` that input and state contribute, and the state; returns the next state."""
+"""A function of the gate terms ``[..., G, H]`` of input and of state, and the state; returns the next state."""
 
 
 def rnn_cell(
@@ -121,7 +121,7 @@ def recurrent_step(
     """Returns the state after one more input.
 
     Args:
-      dropout: drops entries of the state on their way into the product.
+      dropout: drops entries of the state before the product with the weights.
 
     >>> weights = RecurrentWeights(jnp.ones((1, 1, 1)), jnp.zeros((1, 1, 1)), jnp.zeros((1, 1)), jnp.zeros((1, 1)))
     >>> recurrent_step(rnn_cell, jnp.zeros((2, 1)), recurrent_start(rnn_cell, (2, 1)), weights).hidden.tolist()
@@ -144,8 +144,8 @@ def recurrent(
 ) -> tuple[Float[Array, "B T H"], RecurrentState]:
     """Runs a cell over a sequence; returns the hidden states of all steps and the last state.
 
-    A step at padding leaves the state as it is and gives the output 0. Whatever padding holds, NaN and Inf included,
-    changes no bit of the results, and its gradient is 0.
+    A step at padding keeps the state and outputs 0. The contents of padding, even NaN and Inf, do not change the
+    results by a bit, and their gradient is 0.
 
     Args:
       state: the state before the first step; zeros by default.
@@ -154,7 +154,7 @@ def recurrent(
       dropout: variational dropout of the state (Gal and Ghahramani 2016): one mask for all steps, before the product.
 
     Raises:
-      ValueError: shapes do not fit; the message has the got and the expected value.
+      ValueError: shapes do not fit; the message has the actual and expected values.
 
     >>> import jax.numpy as jnp
     >>> weights = RecurrentWeights(jnp.ones((1, 1, 1)), jnp.ones((1, 1, 1)), jnp.zeros((1, 1)), jnp.zeros((1, 1)))
@@ -181,7 +181,7 @@ def recurrent(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _steps(static, inputs, kernel, biases, state, valid, multiplier):
-    """Returns the outputs of all steps, which come first, and the last state."""
+    """Returns the outputs of all steps, time first, and the last state."""
     (outputs, _), last = _scan(static, inputs, kernel, biases, state, valid, multiplier)
     return outputs, last
 
@@ -192,9 +192,9 @@ def _steps_forward(static, inputs, kernel, biases, state, valid, multiplier):
 
 
 def _steps_backward(static, residuals, upstream):
-    """Goes back through the steps: the cell is computed again, its product with the weights is not.
+    """Runs backward through the steps; the cell is recomputed, its product with the weights is not.
 
-    The gradient of the weights is one product over all steps, not a sum of one in each: on a mesh it is sent once.
+    The gradient of the weights is one product over all steps, not a sum over steps, so a mesh reduces it once.
     """
     (cell, reverse, dtype), (inputs, saved, kernel, biases, valid, multiplier) = static, residuals
     transposed = kernel.astype(dtype).transpose(1, 2, 0)  # here and not in each step
@@ -239,16 +239,16 @@ def _scan(static, inputs, kernel, biases, state, valid, multiplier, *, save=Fals
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def scan_shared(step: Callable, shared, carry, xs, others=None):
-    """Runs ``step(shared, carry, x, other) -> carry, output`` over a sequence, as `jax.lax.scan`, which returns alike.
+    """Runs ``step(shared, carry, x, other) -> carry, output`` over a sequence; returns what `jax.lax.scan` does.
 
-    The gradient of `shared`, the weights that all steps use, is computed once for all steps after the way back through
-    them. The loop that `jax.lax.scan` transposes to adds to it in each step, and on a mesh sends it in each step.
-    Between the ways each step keeps its carry alone; the rest is computed again.
+    The gradient of `shared`, the weights that all steps use, is computed once, after the backward pass through the
+    steps. The transpose of `jax.lax.scan` would add to it, and on a mesh reduce it, in each step. Only the carry of
+    each step is saved for the backward pass; the rest is recomputed.
 
     Args:
       step: a function that closes over no array that needs a gradient.
-      xs: arrays of all steps, which come first.
-      others: as `xs`, but without a gradient: masks and keys.
+      xs: arrays whose first dimension is the steps.
+      others: like `xs`, but without a gradient: masks and keys.
 
     >>> step = lambda weight, carry, x, _: (weight * carry + x, carry)
     >>> last = lambda weight: scan_shared(step, weight, jnp.float32(1), jnp.ones(3))[0]
@@ -288,8 +288,8 @@ scan_shared.defvjp(_scan_shared_forward, _scan_shared_backward)
 def _biased(inputs: Array, product: Array, biases: tuple[Array, Array]) -> tuple[Array, Array]:
     """Returns the contributions of inputs and state to the gates of a step, with the biases.
 
-    The barrier makes the inputs of this step an array of their own: a loop that takes each gate from the array of all
-    steps is one that XLA does not vectorize on CPU.
+    The barrier makes the inputs of this step a separate array: on CPU, XLA does not vectorize a loop that reads each
+    gate from the array of all steps.
     """
     input_bias, hidden_bias = (bias.astype(jnp.float32)[None] for bias in biases)
     return jax.lax.optimization_barrier(inputs + input_bias), product + hidden_bias

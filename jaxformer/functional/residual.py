@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 Sublayer = Callable[[jax.Array], jax.Array]
-"""A sublayer or a normalization, without its parameters."""
+"""A sublayer or a normalization with its parameters bound."""
 
 Arrangement = Callable[[jax.Array, Sublayer, Any], jax.Array]
 """A function of an input, a sublayer and its norm (two norms for `sandwich_norm`)."""
@@ -64,7 +64,7 @@ def deep_norm(alpha: float) -> Arrangement:
     """Returns the arrangement ``norm(alpha x + sublayer(x))``, a post-norm that trains at a depth of 1,000 layers.
 
     Wang et al. 2022, "DeepNet: scaling Transformers to 1,000 layers". `deep_norm_gains` returns the paper's `alpha` and
-    the gain for the initial values that belongs to it.
+    the matching gain of the initial values.
 
     >>> import jax.numpy as jnp
     >>> deep_norm(3.0)(jnp.array(4.0), lambda x: 10 * x, lambda x: x / 4).item()  # (3 4 + 10 4) / 4
@@ -90,7 +90,7 @@ class Gains(NamedTuple):
 def deep_norm_gains(num_encoder_layers: int, num_decoder_layers: int) -> tuple[Gains, Gains]:
     """Returns the gains of the encoder and of the decoder (Wang et al. 2022, table 2).
 
-    A depth of 0 for one of them means a model that consists of the other.
+    A depth of 0 for one of them means a model with only the other.
 
     Raises:
       ValueError: a depth is below 0, or both are 0.

@@ -17,7 +17,7 @@ square tile by tile. A kernel skips the blocks that `Mask.key_range` rules out a
 
 The contract does not promise that a NaN which *some* query may see stays out of the rows that may not see it.
 
-The functions below raise `ValueError` for a wrong rank, dtype or number, with the expected and the got value.
+The functions below raise `ValueError` for a wrong rank, dtype or number, with the actual and expected values.
 """
 
 from jaxformer.masks.algebra import UNBOUNDED as UNBOUNDED

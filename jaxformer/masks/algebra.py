@@ -31,13 +31,13 @@ class Mask:
     """Lets ``array & mask`` call the mask's operator instead of a loop over the elements of a NumPy array."""
 
     finite: bool = False
-    """True if all queries, keys and values are known to be finite, so that no others need to be replaced by 0."""
+    """True if all queries, keys and values are known to be finite, so that masked ones need not be replaced by 0."""
 
     def tile(self, query_index: jax.Array, key_index: jax.Array) -> jax.Array:
         """Returns the mask at these absolute positions.
 
-        The types are ``int [t], int [s] -> Bool [b, n, t, s]`` with b in {1, B} and n in {1, N}. If all queries are
-        alike, t may be 1.
+        The types are ``int [t], int [s] -> Bool [b, n, t, s]`` with b in {1, B} and n in {1, N}. If the mask is the
+        same for all queries, t may be 1.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define tile")
 
@@ -78,8 +78,8 @@ class Mask:
     def at_positions(self, query: jax.Array | np.ndarray, key: jax.Array | np.ndarray) -> Mask:
         """Returns the mask of queries and keys that are at these absolute positions, ``int [b, T]`` and ``int [b, S]``.
 
-        The dimension b is 1 or B. A mask that holds one entry for each stored query or key, such as `padding`, stays as
-        it is.
+        The dimension b is 1 or B. A mask that holds one entry for each stored query or key, such as `padding`, is
+        returned unchanged.
 
         >>> from jaxformer.masks import window
         >>> window(1).at_positions(np.array([[3]]), np.arange(5)[None]).dense(1, 5)[0, 0].astype(int).tolist()
@@ -96,7 +96,7 @@ class Mask:
         """Checks that the mask covers these lengths; a gather clamps indices, so `tile` cannot check them.
 
         Raises:
-          ValueError: the mask covers other lengths; the message has the got and the expected lengths.
+          ValueError: the mask covers other lengths; the message has the actual and expected lengths.
         """
         del num_queries, num_keys
 
@@ -244,7 +244,9 @@ def dense(array: ArrayLike, *, finite: bool = False) -> Mask:
 
 
 def from_torch(array: ArrayLike) -> Mask:
-    """Returns a mask from one of ``torch.nn.MultiheadAttention``, where True means *masked out*.
+    """Returns the mask of an `attn_mask` of ``torch.nn.MultiheadAttention``, where True means *masked out*.
+
+    Ranks are as for `dense`; for a `key_padding_mask`, use ``padding(~array)``.
 
     >>> from_torch([[False, True]]).dense(1, 2)[0, 0].astype(int).tolist()
     [[1, 0]]
@@ -256,7 +258,7 @@ def from_torch(array: ArrayLike) -> Mask:
 
 
 def from_binary(array: ArrayLike) -> Mask:
-    """Returns a mask from numbers 1, attend, and 0, masked, of any dtype; ranks as for `dense`.
+    """Returns the mask of an array of 1 (attend) and 0 (masked), of any dtype; ranks as for `dense`.
 
     Values of traced arrays are unknown, so within `jax.jit` they are not checked, and all but 1 are masked.
 

@@ -162,8 +162,8 @@ class RecurrentCaptioner(Captioner):
     The first states of the LSTM are learned maps of the mean feature, :math:`c_0, h_0 = \tanh(W \bar a + b)`. Each step
     attends to the grid by additive attention from the last state, and reads :math:`[y_{t-1}; z_t]`; its output is
     :math:`\tanh(W_o [h_t; z_t])` and its logits are those of `Seq2Seq` (Xu et al. 2015, 3.1). With soft attention,
-    :math:`z_t` is the mean of the grid by the weights of attention; with hard attention it is the feature of one
-    position, which is drawn from them in training, and otherwise is the most probable one. With `context_gate`,
+    :math:`z_t` is the mean of the grid, weighted by attention; with hard attention it is the feature of one position,
+    which is drawn from the weights in training, and otherwise is the most probable one. With `context_gate`,
     :math:`z_t` is multiplied by :math:`\beta_t = \sigma(w \cdot h_{t-1} + b)` (4.2.1).
     """
 
@@ -211,7 +211,7 @@ class RecurrentCaptioner(Captioner):
         Args:
           valid: True where a token is real; default: everywhere.
           key: the key of dropout; None means no dropout.
-          noise: of hard attention, see `functional.pick_position`; None for the most probable positions.
+          noise: the noise of hard attention, see `functional.pick_position`; None for the most probable positions.
         """
         outputs, _ = self.decoder(tokens, self.encode(images), valid=valid, key=key, noise=noise)
         return self.decoder.logits(outputs)
@@ -257,14 +257,14 @@ class RecurrentCaptioner(Captioner):
         r"""Returns the loss with the positions that `noise` draws, (sum, count), for hard attention.
 
         With Gumbel noise, the expected gradient is that of :math:`-E[\log p(y \mid s)]`, the bound of Xu et al. 2015,
-        4.1, over the draws s: besides the gradient of the log-probability of the tokens it has that of
-        `functional.reinforce`, whose baseline is the parameter of this name. Its own gradient is that of a square,
-        so that plain descent at a rate of 0.1 makes it the moving average of the log-probability of a token, with a
-        decay of 0.9. Neither of the two changes the value.
+        4.1, over the draws s: to the gradient of the log-probability of the tokens it adds that of
+        `functional.reinforce`, whose baseline is the parameter `baseline`. The baseline has the gradient of a squared
+        error, so gradient descent on the mean loss at a rate of 0.1 makes it the moving average of the log-probability
+        of a token, with a decay of 0.9. Neither term changes the value.
 
         Args:
           noise: see `functional.pick_position`.
-          entropy: the weight of the entropy H of the weights of each step.
+          entropy: the factor of the entropy of each step's weights, which is subtracted from the loss.
 
         Raises:
           ValueError: the attention is soft.
@@ -293,7 +293,7 @@ class RecurrentCaptioner(Captioner):
         return select({"decoder.cross": CapturedWeights(weights[None, :, None])}, names)
 
     def step_weights(self) -> None:
-        """Returns None: steps read the parameters as they are."""
+        """Returns None, because steps need no copy of the parameters."""
 
     def start(
         self,
@@ -307,7 +307,7 @@ class RecurrentCaptioner(Captioner):
         """Prepares to decode with `beam_size` hypotheses of each image; any `length` is possible.
 
         Raises:
-          ConfigError: a type of caches is asked for.
+          ConfigError: `cache_dtype` is given.
         """
         del length, weights
         return self.decoder.start(memory, beam_size=beam_size, cache_dtype=cache_dtype)

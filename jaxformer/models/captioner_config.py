@@ -26,9 +26,9 @@ class RecurrentCaptionerConfig:
     cell: CellName = "lstm"
     """The cell: Elman's network, gated recurrent unit, or long short-term memory."""
     attention: Literal["soft", "hard"] = "soft"
-    """A step sees the mean of the grid, or one position: drawn in training, the most probable one afterwards."""
+    """A step sees the mean of the grid, or one position: drawn in training, the most probable one otherwise."""
     context_gate: bool = False
-    """Multiplies what a step sees by a number between 0 and 1 that the last state decides: beta of Xu et al. 2015."""
+    """Multiplies what a step sees by a number between 0 and 1, computed from the last state: beta of Xu et al. 2015."""
     d_model: int = 256
     """D, the dimension of token vectors and of the decoder's output."""
     d_hidden: int | None = None
@@ -42,7 +42,7 @@ class RecurrentCaptionerConfig:
     dropout: float = 0.1
     """Probability of dropping embeddings, the states between two layers, and outputs."""
     state_dropout: float = 0.0
-    """Probability of dropping an entry of a state in all steps of a caption alike (variational dropout)."""
+    """Probability of dropping an entry of a state, the same in all steps of a caption (variational dropout)."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Activations' dtype; parameters, gates, states, softmax, norms, logits and loss stay float32."""
 

@@ -51,7 +51,7 @@ class Classifier(nnx.Module):
         """Returns logits, float32.
 
         Args:
-          valid: True where a token is real; default: everywhere. The first token is.
+          valid: True where a token is real; default: everywhere. Pooling by class token reads the first one.
           key: the key of dropout; None means no dropout.
         """
         return self._logits(self.encoder(tokens, valid=valid, key=key).states, valid, key)

@@ -91,12 +91,12 @@ class TransformerConfig:
     """The position of the norms: after the residual sum (the paper's), before the sublayer, before and after it, or
     after a sum with a larger skip path (DeepNet)."""
     norm_epsilon: float = 1e-5
-    """Added to the variance in normalization."""
+    """The epsilon of the norms; see `norm`."""
     final_norm: bool | None = None
     """A norm after the last block; null for one if the last block does not end in a norm."""
     positions: Positions = "sinusoidal"
-    """The way in which positions are known: vectors added to token vectors (sines and cosines alternating or in halves,
-    learned, the number t, the number t / (N - 1)), or inside self-attention."""
+    """The position scheme: vectors added to token vectors (sines and cosines alternating or in halves, learned, the
+    number t, the number t / (N - 1)), or inside self-attention."""
     max_positions: int = 512
     """Longest sequence with learned positions."""
     position_offset: int = 0
@@ -106,13 +106,13 @@ class TransformerConfig:
     num_buckets: int = 32
     """Buckets of distances of t5 positions."""
     max_distance: int = 128
-    """The distance from which on all are alike: in t5 positions, and (smaller is usual) in relative keys."""
+    """The distance from which all are treated alike: in t5 positions, and (usually smaller) in relative keys."""
     embedding_scale: float | None = None
     """The factor of token vectors; null for sqrt(d_model)."""
     embedding_norm: bool = False
     """Normalizes the sum of token and position vectors, as in BERT and BART."""
     num_token_types: int = 0
-    """Token types with a vector each, as in BERT; 0 for none."""
+    """The number of token types, each with a vector, as in BERT; 0 for none."""
     attention_bias: bool = False
     """Adds biases to the projections of queries, keys and values."""
     attention_output_bias: bool | None = None
@@ -163,7 +163,7 @@ def check_fields(config: object, *may_be_zero: str) -> None:
     """Checks the choices, the sizes and the rates of dropout of a shape, by the names and types of its fields.
 
     Args:
-      may_be_zero: the names of sizes that may be 0, besides those that the data replace.
+      may_be_zero: the names of sizes that may be 0, besides those that are replaced from the data.
 
     Raises:
       ValueError: an unknown choice, a size that is too small, or a rate that is not in [0, 1).
@@ -202,7 +202,7 @@ class EncoderConfig(TransformerConfig):
     patch_size: int = 16
     """The side of a patch in pixels."""
     num_channels: int = 3
-    """The colors of a pixel."""
+    """The number of color channels."""
 
     @property
     def has_class_vector(self) -> bool:
@@ -289,7 +289,7 @@ class Seq2SeqConfig:
     dropout: float = 0.1
     """Probability of dropping embeddings, the states between two layers, and outputs."""
     state_dropout: float = 0.0
-    """Probability of dropping an entry of a state in all steps of a sentence alike (variational dropout)."""
+    """Probability of dropping an entry of a state, the same in all steps of a sentence (variational dropout)."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Activations' dtype; parameters, gates, states, softmax, logits and loss stay float32."""
 
@@ -332,7 +332,7 @@ class LanguageModelConfig(TransformerConfig):
     activation: Activation = "gelu"
     """The feed-forward nonlinearity."""
     positions: Positions = "learned"
-    """The way in which positions are known: see `TransformerConfig`."""
+    """The position scheme: see `TransformerConfig`."""
     tie_embeddings: bool = True
     """Makes the table of the token embeddings the output projection too."""
     causal: bool = True

@@ -82,7 +82,7 @@ def encoder_parameters(config: EncoderConfig) -> int:
 
 
 def encoder_flops(config: EncoderConfig, batch: int, length: int) -> float:
-    """Returns floating-point operations of one forward pass; a stack alone, without the projection of patches."""
+    """Returns floating-point operations of one forward pass; the stack only, without the projection of patches."""
     return _stack_flops(config, config.num_layers, batch, length)
 
 
@@ -141,7 +141,7 @@ def language_model_computed_flops(config: LanguageModelConfig, batch: int, lengt
 
 
 def cache_entries(config: TransformerConfig, num_layers: int) -> int:
-    """Returns the numbers that a stack keeps for each position when it decodes: a key and a value in every layer.
+    """Returns the count of numbers that a stack caches for each decoded position: a key and a value in every layer.
 
     A decoder with cross-attention keeps as many again for each position of its source.
     """
@@ -164,7 +164,7 @@ def masked_language_model_parameters(config: EncoderConfig) -> int:
 
 
 def masked_language_model_flops(config: EncoderConfig, batch: int, length: int, places: int) -> float:
-    """Returns floating-point operations of one forward pass over a batch, with the logits of `places` of each row."""
+    """Returns floating-point operations of a forward pass over a batch, with the logits of `places` positions a row."""
     head = 2.0 * batch * places * config.d_model**2 + _logits_flops(config, batch * places, config.vocab_size)
     return encoder_flops(config, batch, length) + head
 

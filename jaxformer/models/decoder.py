@@ -35,7 +35,7 @@ from jaxformer.modules.pure import Params
 
 
 class StepWeights(NamedTuple):
-    """Parameters of a decoder as its steps read them: `Decoder.step_weights`."""
+    """The parameters of a decoder in the form that its steps read; see `Decoder.step_weights`."""
 
     layers: tuple[Params, ...]  # of each block
     output: jax.Array | None  # [D, V]; None reads the table of the token embeddings
@@ -192,10 +192,10 @@ class Decoder(nnx.Module):
         return self._run(tokens, memory, valid=valid, positions=positions, capture=("self", "cross"))[1]
 
     def step_weights(self) -> StepWeights:
-        """Returns a copy of the parameters that steps read, each layer by itself and the output table by columns.
+        """Returns a copy of the parameters that steps read: the layers unstacked, and the output table transposed.
 
         A program that runs many short searches computes it once, as the result of a compiled function, and gives it to
-        `start`. That saves the time to copy the layers in every search, and small products read columns faster.
+        `start`. This saves copying the layers in every search, and small products read a transposed table faster.
         """
         table = self.embeddings.tokens.table[...].T if self.output is None else self.output.kernel[...]
         return StepWeights(self.stack.unstacked(), table)
@@ -216,10 +216,10 @@ class Decoder(nnx.Module):
 
         Args:
           weights: the result of `step_weights`, if it has been computed before.
-          cache_dtype: the type of the keys and values that are kept; by default the one that the model computes in.
+          cache_dtype: the dtype of the cached keys and values; by default that of the computation.
 
         Raises:
-          ValueError: there are fewer position vectors, or the attention function takes no positions.
+          ValueError: there are fewer position vectors than `length`, or the attention function takes no positions.
         """
         self.embeddings.check_length(length)
         if weights is None:  # a table that is read in place needs no copy
@@ -241,7 +241,7 @@ class Decoder(nnx.Module):
     ) -> tuple[Float[Array, "B K V"], DecoderState]:
         """Returns the logits after one more token of each hypothesis, equal to that row of the teacher-forced logits.
 
-        A step sees only the past, also without the causal mask. Beyond the positions that `start` prepared, logits are
+        A step sees only the past, even without the causal mask. Beyond the positions that `start` prepared, logits are
         NaN, and the keys and values of the last position are overwritten.
         """
         return self.prefill(tokens[..., None], state, context)
@@ -254,11 +254,11 @@ class Decoder(nnx.Module):
         *,
         lengths: Int[Array, "B K"] | None = None,
     ) -> tuple[Float[Array, "B K V"], DecoderState]:
-        """Returns the logits after T more tokens of each hypothesis, computed at once, as T times `step` does.
+        """Returns the logits after T more tokens of each hypothesis, computed at once, as after T calls of `step`.
 
         Args:
           lengths: the number of tokens of each hypothesis, from 0 to T, if they differ; what comes after them is
-            padding, which later tokens overwrite. The logits of none are those of padding.
+            padding, which later tokens overwrite. The logits of a length of 0 are those of padding.
         """
         return self._prefill(tokens, state, context, lengths, None)
 
@@ -267,7 +267,7 @@ class Decoder(nnx.Module):
     ) -> tuple[Float[Array, "B K V"], Float[Array, "B K S"], DecoderState]:
         """Returns the logits of a `step`, the attention of these tokens to the memory, and the state.
 
-        It is the mean over the heads of the last layer, as in CTranslate2.
+        The attention is the mean over the heads of the last layer, as in CTranslate2.
 
         Raises:
           ValueError: there is no cross-attention.
@@ -360,7 +360,7 @@ def make_decoder(
     """Returns a decoder with new parameters; use it through ``pure(make_decoder, config)``.
 
     Raises:
-      ValueError: there is no vocabulary.
+      ValueError: `vocab_size` is below 1.
     """
     if config.vocab_size < 1:
         raise ValueError(f"vocab_size must be at least 1, got {config.vocab_size}")

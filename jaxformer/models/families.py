@@ -1,7 +1,7 @@
-"""The switches of published model families, as functions that return configurations.
+"""The settings of published model families, as functions that return configurations.
 
 Each takes the vocabulary size and the sizes of a checkpoint (`d_model`, `num_heads`, `d_ff`, layers, ...) and sets what
-its family has in common. `docs/families.md` has the same switches as a table.
+its family has in common. `docs/families.md` has the same settings as a table.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def t5(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
 
 
 def t5_v1_1(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
-    """Returns the shape of T5 1.1, mT5 and Flan-T5: gated networks, and an output projection of its own."""
+    """Returns the shape of T5 1.1, mT5 and Flan-T5: gated feed-forward networks and an untied output projection."""
     switches: dict[str, Any] = {"feed_forward": "gated", "activation": "gelu_tanh", "tie_embeddings": "inputs"}
     return EncoderDecoderConfig(vocab_size, vocab_size, **_T5 | switches | sizes)
 
@@ -112,7 +112,7 @@ def vit(image_size: tuple[int, int], **sizes: Any) -> EncoderConfig:
 
 
 def table() -> str:
-    """Returns the switches in which families differ, as a Markdown table; sizes are left out."""
+    """Returns the settings in which families differ, as a Markdown table; sizes are left out."""
     sizes = {"d_model": 64}
     configs = {
         "Marian": marian(8, **sizes),

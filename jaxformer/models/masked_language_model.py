@@ -23,7 +23,7 @@ class MaskedLanguageModel(nnx.Module):
     The head is that of BERT: ``norm(activation(x W + b)) table^T + bias``, with the table of the token embeddings.
 
     Raises:
-      ValueError: the configuration is one of images.
+      ValueError: the configuration is for images.
     """
 
     def __init__(

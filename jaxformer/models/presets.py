@@ -1,6 +1,6 @@
 """Published models by name: their shapes, their published sizes, and the cost of their training as published.
 
-`jaxformer.models.sizes` counts them. Importing this module imports no JAX.
+`jaxformer.models.sizes` computes their sizes. Importing this module imports no JAX.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from jaxformer.models import families
 from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, RotaryConfig
 
 Shape = EncoderConfig | EncoderDecoderConfig | LanguageModelConfig
-"""The configurations that a preset may have: of a `make_encoder`, an `EncoderDecoder` or a `LanguageModel`."""
+"""The configurations that a preset may have: for `make_encoder`, `EncoderDecoder` or `LanguageModel`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingRun:
-    """The data and the machines of a published training; None for what was not published."""
+    """The data and the machines of a published training run; None for what was not published."""
 
     data: float | None = None
     """Bytes of text."""
@@ -45,7 +45,7 @@ class Preset:
     length: int
     """Tokens of a sequence in its training; of the source and of the target in an encoder-decoder."""
     published: float
-    """Parameters, as published in words."""
+    """The number of parameters, as the paper states it."""
     paper: str
     """The publication."""
     released: int | None = None

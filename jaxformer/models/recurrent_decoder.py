@@ -64,7 +64,7 @@ class RecurrentDecoderState(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CapturedWeights:
-    """The weights of an attention that has no queries and keys of heads; they begin with a dimension of layers."""
+    """Captured weights of an attention without queries and keys of heads; the first dimension is the layers."""
 
     values: jax.Array  # [L, B, N, T, S]
 
@@ -114,12 +114,13 @@ class RecurrentDecoder(nnx.Module):
           readout: from a state and its context to an output.
           alignment: attention over the memory; None for the fixed context.
           output: the output projection; None uses the table of the token embeddings.
-          gate: from a query to one number, whose sigmoid multiplies the context that the query sees; None for none.
-          feed: what a step sees beside its token: nothing, its context (the query is the last state),
-            or the last output.
-          summary: the fixed context of a memory; by default the last states of an encoder in both directions.
-          hard: each step sees one state of the memory, and not their mean: see `functional.pick_position`.
-          dropout: the probability of dropping an entry of an output on the way to the logits.
+          gate: from a query to one number, whose sigmoid multiplies the context that the query sees; None for no gate.
+          feed: what a step sees besides its token: nothing, its context (the query is the last state), or the last
+            output.
+          summary: the function that computes the fixed context of a memory; by default the last states of both
+            directions.
+          hard: each step sees one state of the memory instead of a mean: see `functional.pick_position`.
+          dropout: the probability of dropping an entry of an output before the logits.
         """
         self.embeddings, self.stack, self.bridge, self.readout = embeddings, stack, bridge, readout
         self.alignment, self.output, self.gate = alignment, output, gate
@@ -143,7 +144,7 @@ class RecurrentDecoder(nnx.Module):
           valid: True where a token is real; default: everywhere.
           key: the key of dropout; None means no dropout.
           copies: see `Embedding`.
-          noise: with hard attention, see `functional.pick_position`; without it the most probable position is seen.
+          noise: with hard attention, see `functional.pick_position`; None for the most probable positions.
         """
         with jax.named_scope("embedding"):
             x = self.embeddings(tokens, valid=valid, key=site(key, "embedding"), copies=copies)
@@ -179,7 +180,7 @@ class RecurrentDecoder(nnx.Module):
         """Prepares to decode with `beam_size` hypotheses of each sentence.
 
         Raises:
-          ConfigError: a type of caches is asked for.
+          ConfigError: `cache_dtype` is given.
         """
         if cache_dtype is not None:
             raise ConfigError("cache_dtype needs a Transformer: a recurrent decoder keeps no keys and values")
@@ -239,11 +240,11 @@ class RecurrentDecoder(nnx.Module):
         key: jax.Array | None = None,
         noise: Array | None = None,
     ) -> tuple[Array, Array | None, RecurrentDecoderState]:
-        """Returns the outputs and the weights of all steps, which come first, and the last state.
+        """Returns the outputs and the weights of all steps, time first, and the last state.
 
         Args:
           x: token vectors ``[T, B, K, D]``.
-          valid: ``[B, K, T]``; a step at padding leaves the state as it is.
+          valid: ``[B, K, T]``; a step at padding keeps the state.
           noise: ``[B, T, S]``, of one hypothesis.
         """
 
@@ -308,12 +309,12 @@ class RecurrentDecoder(nnx.Module):
 
 
 def _beside(x: Array, features: Array) -> Array:
-    """Returns each vector of ``x [B, T, D]`` with the features ``[B, 1 or T, H]`` after it."""
+    """Concatenates the features ``[B, 1 or T, H]`` to the vectors of ``x [B, T, D]``."""
     return jnp.concatenate([x, jnp.broadcast_to(features, (*x.shape[:2], features.shape[2]))], -1)
 
 
 def _last_states(memory: Memory) -> Float[Array, "B H"]:
-    """Returns the forward state of the last real token beside the backward state of the first."""
+    """Returns the forward state of the last real token, concatenated with the backward state of the first."""
     forward, backward = jnp.split(memory.states, 2, -1)
     if memory.valid is None:
         return jnp.concatenate([forward[:, -1], backward[:, 0]], -1)

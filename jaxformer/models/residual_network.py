@@ -42,7 +42,7 @@ class ResidualBlock(nnx.Module):
 class FeatureGrid(nnx.Module):
     """``images -> features`` of a grid: a 3 x 3 convolution, stages of `ResidualBlock`, and a norm.
 
-    There may be `GridAttention` after one of the stages.
+    `GridAttention` may follow one of the stages.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ResidualNetwork(FeatureGrid):
         self.dropout = config.dropout
 
     def __call__(self, images: Float[Array, "B h w C"], *, key: jax.Array | None = None) -> Float[Array, "B K"]:
-        """Returns logits, float32; a key drops features."""
+        """Returns logits, float32; `key` is that of dropout, None for no dropout."""
         return self._run(images, key, None)
 
     def captured(

@@ -92,7 +92,7 @@ class Seq2Seq(nnx.Module):
         key: jax.Array | None = None,
         copies: Float[Array, "G C V D"] | None = None,
     ) -> Memory:
-        """Returns the memory of a source: the last layer's states in both directions, side by side; 0 at padding."""
+        """Returns the memory of a source: the last layer's states in both directions, concatenated; 0 at padding."""
         with jax.named_scope("embedding"):
             x = self.embeddings(source, valid=source_valid, key=site(key, "embedding"), copies=copies)
         x, _ = self.encoder(x, valid=source_valid, key=site(key, "layers"))
@@ -151,7 +151,7 @@ class Seq2Seq(nnx.Module):
         return select({} if weights is None else {"decoder.cross": CapturedWeights(weights[None, :, None])}, names)
 
     def step_weights(self) -> None:
-        """Returns None: steps read the parameters as they are."""
+        """Returns None, because steps need no copy of the parameters."""
 
     def start(
         self,
@@ -165,7 +165,7 @@ class Seq2Seq(nnx.Module):
         """Prepares to decode with `beam_size` hypotheses of each sentence; any `length` is possible.
 
         Raises:
-          ConfigError: a type of caches is asked for.
+          ConfigError: `cache_dtype` is given.
         """
         del length, weights
         return self.decoder.start(memory, beam_size=beam_size, cache_dtype=cache_dtype)
@@ -195,12 +195,12 @@ class Seq2Seq(nnx.Module):
 
 
 def feed_of(config: Seq2SeqConfig) -> Feed:
-    """Returns the further input of a step of the decoder, beside its token."""
+    """Returns the additional input of a decoder step, besides its token."""
     if config.attention in ("none", "additive"):
         return "context"
     return "output" if config.input_feeding else "nothing"
 
 
 def fed_size(config: Seq2SeqConfig) -> int:
-    """Returns the number of features that a step of the decoder sees beside its token."""
+    """Returns the number of features that a decoder step sees besides its token."""
     return {"context": config.hidden_size, "output": config.d_model, "nothing": 0}[feed_of(config)]

@@ -10,17 +10,17 @@ from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig
 from jaxformer.models.presets import Preset
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
-"""The bytes of a number of each type."""
+"""The bytes of a number of each dtype."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingBytes:
-    """The state of a training with Adam, without activations."""
+    """The bytes of the training state with Adam, without activations."""
 
     parameters: int
     gradients: int
     moments: int
-    """Adam's two."""
+    """Both of Adam's moments."""
 
     @property
     def total(self) -> int:
@@ -30,7 +30,7 @@ class TrainingBytes:
 
 @dataclasses.dataclass(frozen=True)
 class DecodingBytes:
-    """The arrays that stay while one sequence is decoded up to the trained length."""
+    """The bytes of the arrays kept while one sequence is decoded up to the trained length."""
 
     parameters: int
     cache: int
@@ -57,9 +57,9 @@ class Sizes:
     """Operations of a forward pass for each token of a sequence of the trained length, attention included; in an
     encoder-decoder the tokens of the source and the target count."""
     training: dict[str, TrainingBytes]
-    """The bytes, by the type of parameters, gradients and moments."""
+    """The bytes, by the dtype of parameters, gradients and moments."""
     decoding: dict[str, DecodingBytes]
-    """The bytes, by the type of parameters and cache; empty for an encoder, which decodes nothing."""
+    """The bytes, by the dtype of parameters and cache; empty for an encoder, which decodes nothing."""
     cache_token: int
     """Numbers in the cache for each position of a sequence."""
 

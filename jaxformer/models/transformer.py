@@ -1,4 +1,4 @@
-"""The parts that all transformers share, made of their settings."""
+"""The parts that all transformers share, built from their configuration."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def make_stack(
 
     Args:
       memory_dim: the dimension of the memory that the blocks read by cross-attention; None for blocks without it.
-      gains: those of `functional.deep_norm`, by default for a model that consists of this stack.
+      gains: those of `functional.deep_norm`, by default for a model with only this stack.
     """
     deep = functional.deep_norm_gains(num_layers, 0)[0] if gains is None else gains
     arrangement = _arrangement(config, deep)
@@ -228,7 +228,7 @@ def _feed_forward(
 
 
 def with_bias(x: jax.Array, table: jax.Array, bias: nnx.Param | None) -> tuple[jax.Array, jax.Array]:
-    """Returns states and a table whose product includes the bias: a feature that is 1 in every state."""
+    """Returns states and a table whose product includes the bias, by a feature that is 1 in every state."""
     if bias is None:
         return x, table
     column = jnp.broadcast_to(bias[...][:, None], (*table.shape[:-1], 1)).astype(table.dtype)

@@ -33,7 +33,7 @@ class VisionTransformer(Classifier):
         super().__init__(config, attention=attention, rngs=rngs)
 
     def __call__(self, images: Float[Array, "B h w C"], *, key: jax.Array | None = None) -> Float[Array, "B K"]:
-        """Returns logits, float32; a key drops embeddings, sublayer outputs and so on."""
+        """Returns logits, float32; `key` is that of dropout, None for no dropout."""
         return self._logits(self.encoder(images, key=key).states, None, key)
 
     def captured(
@@ -53,7 +53,7 @@ def with_image_size(
     interpolation is bicubic, as in Hugging Face's ``interpolate_pos_encoding``.
 
     Raises:
-      ValueError: the size is no multiple of the size of a patch.
+      ValueError: the size is not a multiple of the patch size.
     """
     resized = dataclasses.replace(config, image_size=image_size)
     grid, new_grid = ((h // config.patch_size, w // config.patch_size) for h, w in (config.image_size, image_size))

@@ -48,7 +48,7 @@ class GridConfig:
     image_size: tuple[int, int] = (32, 32)
     """Height and width of the images; the network itself takes images of any size."""
     num_channels: int = 3
-    """The colors of a pixel."""
+    """The number of color channels."""
     widths: tuple[int, ...] = (32, 64, 128)
     """The features of each stage; every stage but the first halves the height and width."""
     num_blocks: int = 2

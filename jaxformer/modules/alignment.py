@@ -29,7 +29,7 @@ class Alignment(nnx.Module):
     dot           :math:`q^\top k`, unscaled                     Luong et al. 2015, 3.1
     ============  =============================================  ==============================
 
-    The kernels of `w_query` and `w_key` are W_a and U_a (of "general", `w_key` is W_a), and `v` is v_a.
+    The kernels of `w_query` and `w_key` are W_a and U_a (for "general", `w_key` is W_a), and `v` is v_a.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Alignment(nnx.Module):
         self.v = None if v is None else nnx.Param(v, axes=("hidden",))
 
     def keys(self, memory: Float[Array, "B S M"]) -> Float[Array, "B S A"]:
-        """Returns the part of the similarity that no query changes, computed once for each state of the memory."""
+        """Returns the part of the similarity that does not depend on queries, computed once for each memory."""
         return memory if self.w_key is None else constrain(self.w_key(memory), "batch", "length", "hidden")
 
     def __call__(
@@ -64,7 +64,7 @@ class Alignment(nnx.Module):
         *,
         valid: Bool[Array, "B S"] | None = None,
     ) -> tuple[Float[Array, "B T M"], Float[Array, "B T S"]]:
-        """Returns the context of each query, a mean of the memory, and the weights.
+        """Returns the context of each query, a weighted mean of the memory, and the weights.
 
         Args:
           keys: the result of the method `keys` for this memory.

@@ -47,7 +47,7 @@ class Output(nnx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Logits:
-    """The computation of logits from queries and keys, other than projections and positions."""
+    """Options for the logits of queries and keys, other than projections and positions."""
 
     scale: float | None = None
     """The factor of the logits; None is ``H ** -0.5``."""
@@ -56,14 +56,14 @@ class Logits:
     qk_norm: bool = False
     """Normalizes queries and keys (see `functional.qk_norm`), with a learned scale for each."""
     sinks: bool = False
-    """Adds a learned logit for each head that takes weight from the keys (see `functional.with_sinks`)."""
+    """Adds a learned logit to each head, which takes weight from the keys (see `functional.with_sinks`)."""
 
 
 PLAIN_LOGITS = Logits()
 
 
 class MultiHeadAttention(nnx.Module):
-    """The parts that self-attention and cross-attention share: everything between projections."""
+    """The parts that self-attention and cross-attention share: norms, sinks, attention and the output projection."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class MultiHeadAttention(nnx.Module):
         query_positions: Int[ArrayLike, "... T"] | None = None,
         key_positions: Int[ArrayLike, "... S"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """Returns the values that the queries attend to, after the output projection."""
+        """Returns the output of attention after the output projection."""
         if self.sinks is not None:
             keys, values, mask, bias = functional.with_sinks(keys, values, self.sinks[...], mask=mask, bias=bias)
             if key_positions is not None:
@@ -156,7 +156,7 @@ class SelfAttention(MultiHeadAttention):
         Args:
           num_kv_heads: the number of key heads, as many as query heads by default.
           head_dim: by default ``d_model / num_heads``.
-          bias, output_bias: biases of queries, keys and values, and of the output (by default, if the others have one).
+          bias, output_bias: True for biases of queries, keys and values, and of the output (by default like `bias`).
           positions: the position scheme; none by default.
         """
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -175,7 +175,7 @@ class SelfAttention(MultiHeadAttention):
         self.positions = PositionScheme() if positions is None else positions
 
     def project(self, x: Float[Array, "B T D"]) -> tuple[Array, Array, Array]:
-        """Returns queries ``[B, T, N, H]``, keys and values ``[B, T, K, H]``, before their positions are known."""
+        """Returns queries ``[B, T, N, H]``, keys and values ``[B, T, K, H]``, before positions are applied."""
         kernel = self.kernel[...]
         bias = None if self.bias is None else self.bias[...].reshape(-1)
         fused = functional.linear(x, kernel.reshape(kernel.shape[0], -1), bias)
@@ -200,7 +200,7 @@ class SelfAttention(MultiHeadAttention):
         """Returns the attention of a sequence to itself.
 
         Args:
-          bias: a term of the logits besides that of the position scheme, such as one that all layers share.
+          bias: a term of the logits in addition to that of the position scheme, such as one that all layers share.
           positions: absolute positions; 0, 1, 2, ... by default.
         """
         query, keys, values = self.project(x)
@@ -234,8 +234,8 @@ class SelfAttention(MultiHeadAttention):
         Each row equals that of the full forward pass with a causal mask.
 
         Args:
-          lanes: the map of lanes of a cache that the hypotheses share, which has these positions; None if each has its
-            own cache.
+          lanes: the map of lanes of a cache that the hypotheses share, after `take_lanes` for these positions; None if
+            each has its own cache.
         """
         num_places = cache.key.shape[2]
         if lanes is None:
@@ -266,7 +266,7 @@ class SelfAttention(MultiHeadAttention):
 class CrossAttention(MultiHeadAttention):
     """Multi-head attention from one sequence to another: queries from the decoder, keys and values from a memory.
 
-    The memory is projected once, by `project`; decoding reuses that for every step and every hypothesis.
+    The memory is projected once, by `project`; decoding reuses the result for every step and every hypothesis.
     """
 
     def __init__(
@@ -326,7 +326,7 @@ class CrossAttention(MultiHeadAttention):
         """Returns the attention of a sequence to a memory.
 
         Args:
-          positions: the absolute positions of the queries, for attention functions that know them; those of the memory
+          positions: the absolute positions of the queries, for attention functions that use them; those of the memory
             are always 0, 1, 2, ...
         """
         query = self._norm_query(_project(x, self.query, self.query_bias))

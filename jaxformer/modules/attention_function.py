@@ -1,4 +1,4 @@
-"""The seam between attention layers and attention functions: what a layer passes, and what can be seen of a call."""
+"""The interface between attention layers and attention functions: what a layer passes, and what a call captures."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CapturedAttention:
         rows: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
     ) -> Float[Array, "B heads rows S"]:
-        """Returns the weights of one layer, as `functional.attention_weights` does; sinks take the rest of each sum."""
+        """Returns the weights of one layer, as `functional.attention_weights`; with sinks, rows sum to less than 1."""
         key, bias, positions = self.key, self.bias, self.positions
         if self.sinks is not None:
             key, _, mask, bias = functional.with_sinks(key, key, self.sinks, mask=mask, bias=bias)
@@ -64,11 +64,11 @@ class CapturedAttention:
 
 
 def position_free(attention: AttentionFunction) -> AttentionFunction:
-    """Returns an attention function for which positions do not matter, so that cached steps can use it.
+    """Marks an attention function as independent of positions, so that cached steps can use it.
 
-    A cached step computes one late row. A function that knows positions, such as one that adds its own bias of
-    distances, must take them as `query_positions` and `key_positions`; one that does not is refused unless it is
-    wrapped in this function. The mask and the bias that the model itself passes are computed at their positions.
+    A cached step computes one late row. A function that depends on positions, such as one with its own bias of
+    distances, must take `query_positions` and `key_positions`; one that does not take them is rejected unless it is
+    wrapped in this function. The mask and the bias that the model passes are still computed at their positions.
     """
 
     @functools.wraps(attention)
@@ -85,10 +85,10 @@ def position_free(attention: AttentionFunction) -> AttentionFunction:
 
 
 def check_takes_positions(attention: AttentionFunction) -> None:
-    """Checks that an attention function has arguments for positions, or takes any.
+    """Checks that an attention function takes `query_positions` and `key_positions`, or any keyword.
 
     Raises:
-      ValueError: it has not, so a cached step could be silently wrong.
+      ValueError: it does not, so a cached step could be silently wrong.
     """
     parameters = inspect.signature(attention).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
@@ -102,7 +102,7 @@ def check_takes_positions(attention: AttentionFunction) -> None:
 
 
 def padded(positions: Any, length: int) -> Any:
-    """Returns positions with zeros up to `length`: a sink has no position."""
+    """Pads positions with zeros to `length`, because a sink has no position."""
     array_module = np if isinstance(positions, np.ndarray) else jnp
     missing = length - positions.shape[-1]
     return array_module.pad(positions, [(0, 0)] * (positions.ndim - 1) + [(0, missing)])

@@ -105,7 +105,7 @@ class Block(nnx.Module):
 
         Args:
           rows, places: see `functional.cache.empty_cache`.
-          dtype: of both.
+          dtype: the dtype of both.
 
         Raises:
           ValueError: an attention function does not take positions; see `position_free`.
@@ -129,7 +129,7 @@ class Block(nnx.Module):
         bias: Bias | None = None,
         intermediates: Intermediates | None = None,
     ) -> tuple[Float[Array, "B Q D"], KeyValueCache]:
-        """Computes T positions of K hypotheses (Q = K T), which equal those rows of the full forward pass.
+        """Computes T positions of K hypotheses (Q = K T); the rows equal those of the full forward pass.
 
         The map of `lanes` is that of `SelfAttention.step`.
         With `intermediates`, the arguments of cross-attention are kept there, under "cross".

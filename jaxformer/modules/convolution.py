@@ -36,7 +36,7 @@ class Convolution(nnx.Module):
         """Draws the parameters.
 
         Args:
-          kernel_size: the positions of a sequence that each one sees, or the rows and columns of an image.
+          kernel_size: the length of a kernel for sequences, or its rows and columns for images.
           axes: the logical axes of the inputs and the outputs.
 
         Raises:
@@ -54,7 +54,7 @@ class Convolution(nnx.Module):
     def __call__(
         self, x: Float[Array, "B *T D"], *, valid: Bool[Array, "B ..."] | None = None, key: jax.Array | None = None
     ) -> Float[Array, "B *U E"]:
-        """Returns the convolution; padding (`valid` False) changes nothing and gets 0. There is no dropout."""
+        """Returns the convolution; padding (`valid` False) has no effect and outputs 0. There is no dropout."""
         del key
         bias = None if self.bias is None else self.bias[...]
         options = {"stride": self.stride, "dilation": self.dilation, "causal": self.causal, "valid": valid}
@@ -102,7 +102,7 @@ class ConvolutionStack(nnx.Module):
     def __call__(
         self, x: Float[Array, "B T D"], *, valid: Bool[Array, "B T"] | None = None, key: jax.Array | None = None
     ) -> Float[Array, "B T D"]:
-        """Returns the states after the last layer; padding (`valid` False) changes nothing and gets 0."""
+        """Returns the states after the last layer; padding (`valid` False) has no effect and outputs 0."""
         del key
         if valid is not None:
             x = jnp.where(valid[..., None], x, 0)

@@ -60,7 +60,7 @@ class PositionVectors(nnx.Module):
     """Vectors of positions that are added to token vectors; a subclass computes them."""
 
     max_length: int | None = None
-    """The length of the longest sequence that has a vector at each position; None is no limit."""
+    """The longest length for which every position has a vector; None is no limit."""
     needs_length: bool = False
     """True if a vector depends on the length of its sequence, which a decoder does not know."""
 
@@ -101,7 +101,7 @@ class LearnedPositions(PositionVectors):
 
 
 class RawPositions(PositionVectors):
-    """Each position t as a vector of equal numbers, t or t / (N - 1): the baselines of all position vectors."""
+    """Each position t as a vector of equal numbers, t or t / (N - 1): the simplest baselines for position vectors."""
 
     def __init__(self, d_model: int, *, normalized: bool):
         self.d_model, self.needs_length = d_model, normalized
@@ -143,7 +143,7 @@ class Embeddings(nnx.Module):
         """Returns the vectors of full sequences.
 
         Args:
-          valid: True where a token is real, which says how long a sequence is; default: everywhere.
+          valid: True where a token is real, which determines the length of each sequence; default: everywhere.
           positions: absolute positions; 0, 1, 2, ... by default.
           types: the type of each token, if the model has types; default: 0.
           copies: see `Embedding`.

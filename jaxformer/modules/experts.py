@@ -19,7 +19,7 @@ class MixtureOfExperts(nnx.Module):
     It replaces `FeedForward`. With a capacity, each sentence of a batch is a group with a capacity of its own, and the
     kernels and the tokens gathered for each expert have the logical axis "experts", so that a mesh can shard them.
     Without one, all tokens are sorted together, which suits one device. Given `intermediates`, the layer records its
-    `Routing` there under "experts", as `functional.load_balancing_loss` takes it.
+    `Routing` there under "experts", for `functional.load_balancing_loss`.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from jaxformer.functional.dropout import every_index, hashed_bits
 
 
 def uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Returns values uniform in (-1, 1): 23 random bits plus one half, which is symmetric and never at the ends."""
+    """Returns values uniform in (-1, 1): 23 random bits plus one half, so symmetric and never at the ends."""
     bits = hashed_bits(key, every_index(shape)) >> 9
     return (bits.astype(jnp.float32) + 0.5) * 2**-22 - 1
 
@@ -31,7 +31,7 @@ def xavier_uniform(key: jax.Array, shape: tuple[int, ...], *, fan_in: int, fan_o
 
 
 def normal(key: jax.Array, shape: tuple[int, ...], *, deviation: float) -> jax.Array:
-    """Returns normal values with mean 0, drawn through the inverse of its distribution function."""
+    """Returns normal values with mean 0, drawn by inverting the cumulative distribution function."""
     return jax.lax.erf_inv(uniform(key, shape)) * (2**0.5 * deviation)
 
 
@@ -57,7 +57,7 @@ def scaled_gains(num_layers: int, *, after_residual: bool) -> Gains:
     Xavier's bound for each ``[D, D]`` matrix starts attention twice as large as the published toolkits do, which draw
     queries, keys and values as one ``[D, 3D]`` matrix with a gain of ``1 / sqrt(2)``. Under post-norm
     (`after_residual`), the outputs of sublayers are also divided by ``sqrt(2 num_layers)`` (Radford et al. 2019),
-    because every norm divides the skip path by the deviation of the sum, so loud sublayers drown it.
+    because every norm divides the skip path by the deviation of the sum, so large sublayer outputs drown it out.
 
     Validation loss in nats per token after 500 updates of Multi30k en-de (4 + 4 layers, D = 128, one seed):
 

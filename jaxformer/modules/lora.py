@@ -17,7 +17,7 @@ from jaxformer.modules.initializers import normal
 from jaxformer.modules.pure import ConfigT, ModelT, Params, Pure, check_shapes
 
 ADAPTERS = "lora"
-"""The name of the adapters beside the parameters of the network."""
+"""The key of the adapters in the dict of parameters."""
 
 
 def parameter_name(path: tuple[Any, ...]) -> str:
@@ -32,7 +32,7 @@ def matching(params: Params, patterns: Sequence[str]) -> Params:
     {'encoder': {'kernel': False, 'norm': True}, 'output': False}
 
     Raises:
-      ValueError: a pattern matches no parameter; the message has the names that there are.
+      ValueError: a pattern matches no parameter; the message lists the names.
     """
     names = [parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for pattern in patterns:
@@ -56,7 +56,7 @@ class LoRA(Pure[ModelT, ConfigT]):
         return Pure(self.model, self.config)
 
     def init(self, key: jax.Array) -> Params:
-        """Returns new parameters, with adapters under "lora"; B is 0, so that the function is that of the network."""
+        """Returns new parameters, with adapters under "lora"; B is 0, so the function is that of the base network."""
         return self.base.init(key) | {ADAPTERS: self._adapters(functools.partial(_initial, key))}
 
     def bind(self, params: Params) -> ModelT:
@@ -65,13 +65,13 @@ class LoRA(Pure[ModelT, ConfigT]):
         return self.base.bind(self.merged(params))
 
     def merged(self, params: Params) -> Params:
-        """Returns the parameters of the network without adapters that computes exactly the same."""
+        """Returns parameters with which the network without adapters computes exactly the same."""
         rest = {name: value for name, value in params.items() if name != ADAPTERS}
         return _added(rest, params[ADAPTERS], self.alpha / self.rank)
 
     @property
     def shapes(self) -> Params:
-        """The parameters' shapes and dtypes, those of the adapters among them."""
+        """The parameters' shapes and dtypes, including those of the adapters."""
         shape = lambda size: jax.ShapeDtypeStruct(size, jnp.dtype("float32"))
         return self.base.shapes | {ADAPTERS: self._adapters(lambda _, a, b: {"a": shape(a), "b": shape(b)})}
 
@@ -109,15 +109,16 @@ class LoRA(Pure[ModelT, ConfigT]):
 def lora(
     net: Pure[ModelT, ConfigT], *, rank: int, targets: Sequence[str], alpha: float = 16.0
 ) -> LoRA[ModelT, ConfigT]:
-    """Returns a network with low-rank adapters beside the parameters of `net`, which keep their paths.
+    """Returns a network with low-rank adapters in addition to the parameters of `net`, which keep their paths.
 
-    A kernel of heads is seen as the matrix between the dimension of the model and all heads; queries, keys and values
-    share one kernel and so one A. Stacked layers have adapters of their own. To train nothing else, freeze `net`.
+    A kernel with a dimension of heads is treated as a matrix between the model dimension and all heads; queries, keys
+    and values share one kernel and so one A. Each of the stacked layers has its own adapters. To train only the
+    adapters, freeze the parameters of `net`.
 
     Args:
       rank: the columns of A and rows of B.
-      targets: patterns of the names of the matrices, such as ``"encoder/*/attention/*"``; vectors are left out.
-      alpha: the product A B counts ``alpha / rank``.
+      targets: patterns of the names of the matrices, such as ``"encoder/*/attention/*"``; vectors are skipped.
+      alpha: the product A B is multiplied by ``alpha / rank``.
 
     Raises:
       ValueError: `rank` is less than 1; when used, a target matches no parameter.
@@ -139,7 +140,7 @@ def lora(
 def _as_matrix(shape: tuple[int, ...], names: tuple[Any, ...]) -> tuple[int, int]:
     """Returns the rows and columns of an array as a matrix: the dimension of the model, and the product of the rest.
 
-    An array whose first or last dimension is not the model's is divided so that rows and columns are most alike.
+    If neither its first nor its last dimension is the model's, it is split so that rows and columns are most alike.
     """
     splits = [(math.prod(shape[:i]), math.prod(shape[i:])) for i in range(1, len(shape))]
     if names[0] == "model":
@@ -148,7 +149,7 @@ def _as_matrix(shape: tuple[int, ...], names: tuple[Any, ...]) -> tuple[int, int
 
 
 def _initial(key: jax.Array, name: str, a: tuple[int, ...], b: tuple[int, ...]) -> Params:
-    """Returns A, of deviation ``rows ** -0.5``, and B, which is 0."""
+    """Returns A, with standard deviation ``rows ** -0.5``, and B, which is 0."""
     key = jax.random.fold_in(key, zlib.crc32(name.encode()))
     return {"a": normal(key, a, deviation=a[-2] ** -0.5), "b": jnp.zeros(b)}
 
@@ -160,6 +161,6 @@ def _added(params: Params, adapters: Params, scale: float) -> Params:
         if isinstance(value, dict):
             result[name] = _added(value, part, scale)
         else:
-            # The scale comes first: a product and a sum may be rounded once or twice, which no two programs agree on.
+            # The scale comes first: a product and a sum may be rounded once or twice, depending on the program.
             result[name] = value + jnp.matmul(scale * part["a"], part["b"]).reshape(value.shape)
     return result

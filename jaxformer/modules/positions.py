@@ -1,7 +1,7 @@
 """Position schemes of self-attention: rotations of queries and keys, and biases of the logits.
 
-A scheme is an argument of `SelfAttention`. It is told absolute positions, in whole sequences and in cached steps, so
-that both agree. Position vectors that are added to token vectors are in `jaxformer.modules.embedding`.
+A scheme is an argument of `SelfAttention`. It receives absolute positions, both for whole sequences and for cached
+steps, so that the two agree. Position vectors that are added to token vectors are in `jaxformer.modules.embedding`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from jaxformer.modules.initializers import normal, xavier_uniform
 
 
 class PositionScheme(nnx.Module):
-    """A way in which self-attention knows positions: this base class knows none, schemes override its methods."""
+    """The base class of position schemes, which override its methods; it uses no positions itself."""
 
     def rotate(self, x: Float[Array, "B T N H"], positions: Int[ArrayLike, "... T"] | None) -> Float[Array, "B T N H"]:
-        """Returns queries or keys at these positions (0, 1, 2, ... by default), before keys go into a cache."""
+        """Returns queries or keys rotated to these positions (0, 1, 2, ... by default); keys are cached afterward."""
         del positions
         return x
 
     def bias(self, query: Float[Array, "B T N H"], scale: float | None) -> tuple[Float[Array, "B T N H"], Bias | None]:
-        """Returns the queries for the products with keys, and a term of the logits.
+        """Returns the queries for the products with keys, and a bias of the logits or None.
 
         Args:
           scale: the factor of the logits; None is ``H ** -0.5``.

@@ -1,4 +1,4 @@
-"""The hinge between modules and functions: a module class and its configuration as functions over a plain dict.
+"""Modules as pure functions: a module class and its configuration become functions over a plain dict.
 
 Everything outside `modules` and `models` sees parameters as one nested dict of arrays. Flax NNX holds and names
 parameters; transformations are those of JAX (``jax.jit``, ``jax.grad``, ``jax.vmap``, ``jax.lax.scan``).
@@ -35,14 +35,14 @@ class Pure(Generic[ModelT, ConfigT]):
     def bind(self, params: Params) -> ModelT:
         """Returns the model with these parameters; its methods are called as usual.
 
-        It costs nothing while a function is traced. Bind inside the function that is transformed, so that the
+        Within a traced function it has no run-time cost. Bind inside the function that is transformed, so that the
         parameters are among its arguments::
 
             jax.jit(lambda params, source: net.bind(params).encode(source))
 
         Raises:
-          ValueError: the parameters do not belong to this model; the message has the path, the got and the expected
-            shape.
+          ValueError: the parameters do not belong to this model; the message has the path and the actual and expected
+            shapes.
         """
         check_shapes(params, self.shapes)
         return nnx.merge(self._abstract[0], params)
@@ -96,7 +96,7 @@ def pure(model: Callable[..., ModelT], config: ConfigT) -> Pure[ModelT, ConfigT]
 
 
 def check_shapes(params: Params, expected: Params) -> None:
-    """Checks paths and shapes; NNX itself would accept a wrong shape.
+    """Checks the paths and shapes of parameters; NNX itself would accept a wrong shape.
 
     Raises:
       ValueError: a path or shape differs; the message has the first difference.

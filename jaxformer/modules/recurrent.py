@@ -68,7 +68,7 @@ class Recurrent(nnx.Module):
 
     @property
     def weights(self) -> RecurrentWeights:
-        """The weights, as functions take them, whole on every device: a shard would have to be sent in every step."""
+        """The weights for `functional.recurrent`, replicated on every device: shards would be sent in every step."""
         whole = lambda kernel: constrain(kernel[...], None, None, None)
         return RecurrentWeights(whole(self.input), whole(self.hidden), self.input_bias[...], self.hidden_bias[...])
 
@@ -76,7 +76,7 @@ class Recurrent(nnx.Module):
 class RecurrentStack(nnx.Module):
     """Layers of cells, with dropout between them and on their states.
 
-    A bidirectional layer has a cell for each direction; their outputs stand side by side, `num_hidden` from each.
+    A bidirectional layer has a cell for each direction; their outputs, `num_hidden` from each, are concatenated.
     """
 
     def __init__(
@@ -95,10 +95,10 @@ class RecurrentStack(nnx.Module):
 
         Args:
           dropout: the probability of dropping an output between two layers.
-          state_dropout: the probability of dropping an entry of a state, in all steps alike (variational dropout).
+          state_dropout: the probability of dropping an entry of a state, the same in all steps (variational dropout).
 
         Raises:
-          ValueError: there is no layer.
+          ValueError: `num_layers` is below 1.
         """
         if num_layers < 1:
             raise ValueError(f"num_layers must be at least 1, got {num_layers}")
@@ -121,11 +121,11 @@ class RecurrentStack(nnx.Module):
         valid: Bool[Array, "B T"] | None = None,
         key: jax.Array | None = None,
     ) -> tuple[Float[Array, "B T H"], tuple[RecurrentState, ...]]:
-        """Returns the outputs of the last layer, and the last states: of each layer, of each direction.
+        """Returns the outputs of the last layer, and the last state of each layer and direction.
 
         Args:
           states: the first states in the same order; zeros by default.
-          valid: True where a step is real; default: everywhere. Padding changes nothing.
+          valid: True where a step is real; default: everywhere. Padding has no effect.
           key: the key of dropout; None means no dropout.
         """
         last, remaining = [], iter(states or ())
@@ -147,10 +147,10 @@ class RecurrentStack(nnx.Module):
         key: jax.Array | None = None,
         state_key: jax.Array | None = None,
     ) -> tuple[Float[Array, "*batch H"], tuple[RecurrentState, ...]]:
-        """Returns the output after one more input, and the states; for layers of one direction.
+        """Returns the output and the states after one more input; for layers of one direction only.
 
         Args:
-          key: the key of dropout between layers, another one in each step.
+          key: the key of dropout between layers, different in each step.
           state_key: the key of dropout on states, the same in all steps of a sentence.
         """
         new: list[RecurrentState] = []

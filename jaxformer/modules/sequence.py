@@ -1,7 +1,7 @@
 """The ways to process a sequence, as layers of one interface: recurrence, convolution, attention, linear attention.
 
-Each maps ``x [B, T, D]`` to ``[B, T, D]`` and knows which positions are real, so that one can stand in the place of
-another. `Convolution` and `ConvolutionStack` are such layers themselves.
+Each maps ``x [B, T, D]`` to ``[B, T, D]`` and knows which positions are real, so that they are interchangeable.
+`Convolution` and `ConvolutionStack` are such layers themselves.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from jaxformer.modules.recurrent import CellName, RecurrentStack
 class SequenceLayer(Protocol):
     """A layer that maps a sequence to one of equal shape.
 
-    Padding (`valid` False), whatever it holds, NaN and Inf included, changes no other output and no gradient; its own
-    output and gradient are 0. `key` is that of dropout; None means no dropout.
+    The contents of padding (`valid` False), even NaN and Inf, change no other output and no gradient; its own output
+    and gradient are 0. `key` is that of dropout; None means no dropout.
     """
 
     def __call__(self, x: Array, *, valid: Array | None = None, key: jax.Array | None = None) -> Array: ...
 
 
 class RecurrentLayer(nnx.Module):
-    """One recurrent layer of a `RecurrentStack`; in both directions, each has D / 2 of the outputs."""
+    """A `RecurrentStack` of one layer; if it is bidirectional, each direction has D / 2 of the outputs."""
 
     def __init__(self, d_model: int, *, cell: CellName = "lstm", bidirectional: bool = False, rngs: nnx.Rngs):
         """Creates the layer.
@@ -70,17 +70,17 @@ class AttentionLayer(nnx.Module):
 class LinearAttentionLayer(nnx.Module):
     """`functional.linear_attention` between the projections of a `SelfAttention`.
 
-    Its position scheme may rotate queries and keys (before the feature map). A bias, a scale or a score of the logits
-    has no place, because linear attention has no logits.
+    Its position scheme may rotate queries and keys (before the feature map). A bias, a scale or a score is not
+    possible, because linear attention has no logits.
     """
 
     def __init__(
         self, attention: SelfAttention, *, causal: bool = False, feature_map: FeatureMap = functional.elu_plus_one
     ):
-        """Takes the projections.
+        """Creates the layer from the projections of `attention`.
 
         Raises:
-          ValueError: the attention has dropout, a scale, a score or sinks, or key heads that query heads share.
+          ValueError: the attention has dropout, a scale, a score or sinks, or fewer key heads than query heads.
         """
         options = {"dropout": attention.dropout or None, "scale": attention.scale, "score": attention.score}
         options["sinks"] = attention.sinks

@@ -23,14 +23,14 @@ def general_attention(
     *,
     mask: Mask | Bool[Array, ...] | None = None,
 ) -> tuple[Float[Array, "B T J"], Float[Array, "B T S"]]:
-    r"""Computes attention with any similarity: a softmax over the keys, then a weighted sum; output and weights.
+    r"""Computes attention with any similarity function; returns the output and the weights.
 
     .. math:: e_{ts} = sim(q_t, k_s), \quad a_t = \mathrm{softmax}(e_t), \quad y_t = \sum_s a_{ts} v_s
 
-    `mask` has no heads. The result keeps the contract of `jaxformer.masks`.
+    `mask` must be the same for all heads. Masked keys and empty rows follow the contract of `jaxformer.masks`.
 
     Raises:
-      ValueError: batch sizes or lengths do not fit; the message has the got and the expected value.
+      ValueError: batch sizes, lengths or the mask do not fit; the message has the shapes.
 
     >>> import jax.numpy as jnp
     >>> x = jnp.eye(2)[None]
@@ -73,7 +73,7 @@ def additive_attention(
 ) -> tuple[Float[Array, "B T J"], Float[Array, "B T S"]]:
     r"""Computes Bahdanau attention: :math:`e_{ts} = v^\top \tanh(W q_t + U k_s)` (Bahdanau et al. 2015, A.1.2).
 
-    In an encoder-decoder q is the decoder's state, k the encoder's, and k is also the value. Each key is projected
+    In an encoder-decoder, q is a decoder state and k an encoder state, which is also the value. Each key is projected
     once, not once for each query; the argument of tanh is ``[T, S, A]``.
 
     >>> import jax.numpy as jnp, numpy as np

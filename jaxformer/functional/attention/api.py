@@ -23,7 +23,7 @@ class Implementation(NamedTuple):
 
     run: Callable[[Request], Array]
     refuse: Callable[[Request], str | None]
-    """Returns the reason why it cannot compute a request on the target devices, or None if it can."""
+    """Returns the reason why a request cannot be computed on the target devices, or None if it can."""
     derivatives: Derivatives = "gradient"
 
 
@@ -61,20 +61,20 @@ def attention(
 
     Args:
       mask: the keys that each query may attend to, True = attend: a `Mask`, or a Boolean array for `masks.dense`.
-      bias: a term added to the scaled logits: an array, whose dimensions are 1 or those of [B, N, T, S], or a `Bias`
-        such as `alibi`, `t5_bias` or `relative_keys`, which needs no such array.
+      bias: a term added to the scaled logits: an array that broadcasts to [B, N, T, S], or a `Bias` such as `alibi`,
+        `t5_bias` or `relative_keys`, which needs no such array.
       scale: the factor of the logits, ``H ** -0.5`` by default; a learned or traced scale multiplies the queries.
       score: an elementwise function of the scaled logits, applied before bias and mask, such as `soft_cap`; hashable.
       dropout: rate and key for dropping attention weights.
       query_positions, key_positions: the absolute positions at which a `Mask` of positions and a `Bias` are computed,
-        ``[T]`` or ``[B, T]``; 0, 1, 2, ... by default. A step of decoding has one query at a late position. Other
-        positions than the default make arrays of T S pairs.
+        ``[T]`` or ``[B, T]``; 0, 1, 2, ... by default. A decoding step has one query at a late position. Positions
+        other than the default build [T, S] arrays.
       implementation: "reference", "blockwise", "xla" (that of `jax.nn`), "cudnn", "splash" (on TPU), "tokamax" (if it
         is installed), or None to choose; see `explain_attention`.
 
     Raises:
-      ValueError: shapes do not fit (the message has the got and the expected value), the implementation is unknown,
-        or it cannot compute this request or its derivative (the message has the reason).
+      ValueError: shapes do not fit (the message has the actual and expected values), the implementation is unknown, or
+        it cannot compute this request or its derivative (the message has the reason).
 
     >>> import jax.numpy as jnp
     >>> from jaxformer import masks
@@ -104,15 +104,15 @@ def attention(
 
 
 def differentiable(request: Request, name: str) -> Request:
-    """Returns the request, which refuses the derivatives that the implementation `name` does not have."""
+    """Returns the request with guards that reject the derivatives that implementation `name` lacks."""
     return limit_derivatives(request, name, implementations[name].derivatives)
 
 
 LONG = 1 << 21
-"""The number of pairs of positions (T S) from which an accelerator uses "blockwise" by default."""
+"""The smallest T * S for which an accelerator uses "blockwise" by default."""
 
 LONG_ON_CPU = 1 << 16
-"""The same number for a CPU, where blocks that stay in a cache are faster from about 256 by 256 positions.
+"""The same threshold for a CPU, where blocks that fit in cache are faster from about 256 by 256 positions.
 
 Measured on two cores, relative to the time of "reference", forward and with the gradient: 0.3 to 1.4 and 0.7 to 1.3 at
 128 by 128 positions, 0.4 to 0.6 and 0.4 to 1.0 at 256, 0.2 to 0.7 and 0.3 to 0.8 at 384, 0.3 to 0.6 and 0.3 to 1.1 from
@@ -124,7 +124,7 @@ and with a quarter as many queries as keys.
 def choose(request: Request) -> str:
     """Returns the default implementation: cuDNN or splash attention if they accept the request, else by length.
 
-    Shapes with symbolic dimensions, in a program that is exported for many shapes, get "reference", which has no limit.
+    Symbolic dimensions, in a program exported for many shapes, get "reference", which handles every shape.
     """
     if not all(isinstance(size, int) for x in (request.query, request.key, request.value) for size in x.shape):
         return "reference"

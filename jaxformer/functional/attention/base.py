@@ -25,7 +25,7 @@ Score = Callable[[jax.Array], jax.Array]
 class Request:
     """One checked call of attention. `group` query heads share each key head: ``N = K * group``."""
 
-    query: Any  # [B, T, N, H]; this and the next two are Arrays, or ShapeDtypeStructs in a question about shapes
+    query: Any  # [B, T, N, H]; query, key, value: Arrays, or ShapeDtypeStructs if only shapes matter
     key: Any  # [B, S, K, H]
     value: Any  # [B, S, K, J]
     mask: Mask | None
@@ -55,7 +55,7 @@ def make_request(
     """Returns a request after checking its shapes once, at trace time, for every implementation.
 
     Raises:
-      ValueError: a rank, head count, head dim or length does not fit; the message has the got and the expected value.
+      ValueError: a rank, head count, head dim or length does not fit; the message has the actual and expected values.
     """
     _check_shapes(query, key, value)
     batch, num_queries, num_heads, head_dim = query.shape
@@ -98,9 +98,9 @@ def at_positions(query, key, mask, bias, scale, positions) -> tuple[Mask | None,
 
 
 def row_of_positions(length: int) -> Array | np.ndarray:
-    """Returns the positions 0, 1, 2, ..., ``int [1, length]``: in NumPy, where they are known to be consecutive.
+    """Returns the positions 0, 1, 2, ..., ``int [1, length]``, in NumPy, so that they are known at trace time.
 
-    A symbolic length (``jax.export.symbolic_shape``) has no NumPy array.
+    A symbolic length (``jax.export.symbolic_shape``) gives a JAX array.
     """
     return np.arange(length)[None] if isinstance(length, int) else jnp.arange(length)[None]
 
@@ -135,18 +135,18 @@ def _multiplied(query: Array, scale: Array) -> Array:
 
 @_multiplied.defjvp
 def _multiplied_jvp(primals, tangents):
-    """A query that may attend to no key may hold NaN, and its gradient of 0 times NaN would reach that of the scale."""
+    """Keeps the gradient of the scale finite: a query without keys may hold NaN, and 0 times NaN is NaN."""
     query, scale = primals
     finite = jnp.where(jnp.isfinite(query), query, 0)
     return _multiplied(query, scale), tangents[0] * scale + finite * tangents[1]
 
 
 Derivatives: TypeAlias = Literal["all", "forward over reverse", "gradient"]
-"""The derivatives that an implementation has: all; the gradient and a forward-mode derivative of it; the gradient."""
+"""The derivatives of an implementation: all; the gradient and its forward-mode derivative; only the gradient."""
 
 
 def limit_derivatives(request: Request, name: str, derivatives: Derivatives) -> Request:
-    """Returns the request of the implementation `name`, which refuses all but these derivatives."""
+    """Returns the request with guards that reject all derivatives but these; errors cite the implementation `name`."""
     if derivatives == "all":
         return request
     arrays = request.query, request.key, request.value, request.bias
@@ -181,7 +181,7 @@ def _check_covers(name: str, got: tuple[int, ...], expected: tuple[int, ...]) ->
 def masked_softmax(logits: Float[Array, "*rows S"], mask: Bool[Array, "*rows S"] | None) -> Float[Array, "*rows S"]:
     """Returns the softmax over the keys that the mask allows: exactly 0 elsewhere, and 0 throughout an empty row.
 
-    The fill value is finite because minus infinity minus minus infinity is NaN, forward and backward.
+    Masked logits are filled with a finite value, because ``-inf - -inf`` is NaN, forward and backward.
 
     >>> masked_softmax(jnp.zeros((2, 3)), jnp.array([[True, True, False], [False, False, False]])).tolist()
     [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
@@ -203,7 +203,7 @@ def _softmax(logits: Array, mask: Array | None) -> Array:
 
 @_softmax.defjvp
 def _softmax_jvp(primals, tangents):
-    """Needs only the weights; the default rule would keep the logits and the exponentials for the backward pass too."""
+    """Saves only the weights; by default the backward pass would also need the logits and the exponentials."""
     weights, tangent = _softmax(*primals), tangents[0]
     tangent = tangent if primals[1] is None else jnp.where(primals[1], tangent, 0.0)
     return weights, weights * (tangent - (weights * tangent).sum(-1, keepdims=True))

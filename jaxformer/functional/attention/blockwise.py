@@ -1,10 +1,10 @@
 """Attention block by block, with an online softmax: the full array of weights never exists.
 
-Memory is O(T + S) forward and backward, for any mask, bias and dropout, because each tile of the mask is computed when
-it is needed and each tile of dropout is hashed again. Blocks that `Mask.key_range` rules out are not visited, so
-restricted attention, ``mask=window(W)``, costs O(T W). Blocks that `Mask.live_ranges` rules out for all rows of the
-batch in the same loop are not visited either: padding, and the other segments of a packed row. The loops run over
-blocks and are never unrolled, so compile time does not grow with length.
+Memory is O(T + S) forward and backward, for any mask, bias and dropout, because each tile of the mask and of the
+dropout bits is computed when it is needed. Blocks that `Mask.key_range` rules out are not visited, so restricted
+attention, ``mask=window(W)``, costs O(T W). Blocks that `Mask.live_ranges` rules out for all rows of the batch in the
+same loop are not visited either: padding, and the other segments of a packed row. The loops run over blocks and are
+never unrolled, so compile time does not grow with length.
 
 `forward` and `backward` also accept a shard of the keys, which is how ring attention uses them.
 
@@ -45,7 +45,7 @@ from jaxformer.functional.derivatives import not_reversed
 
 QUERY_BLOCK, KEY_BLOCK = 256, 256
 HEADS = 8
-"""The number of heads whose tiles stay in a CPU's cache; all of 64 heads at a time take 1.6 times as long."""
+"""The number of heads whose tiles fit in a CPU's cache; processing 64 heads at once takes 1.6 times as long."""
 
 LOW = float(np.finfo(np.float32).min)
 """The logit of a masked pair, and both parts of the log-sum-exp of a query that sees no key."""
@@ -68,7 +68,7 @@ def attention(
 
     Args:
       dims: the full (B, N, T, S) if the arrays are a shard of the rows and heads. Mask and bias may cover the full
-        arrays, and dropout does.
+        arrays; dropout always does.
       origin: the first row and the first head of the shard.
 
     Raises:
@@ -148,8 +148,8 @@ def forward(
 ) -> tuple[Float[Array, "B T N J"], Float[Array, "B T N 2"]]:
     """Returns the output and the log-sum-exp of every row, both float32; 0 and `LOW` in an empty row.
 
-    The log-sum-exp is split into the highest logit and the rest: next to a bias of -1e9 the rest would be lost in
-    their sum.
+    The log-sum-exp is stored as two terms, the highest logit and the rest: next to a bias of -1e9, float32 would lose
+    the rest in their sum.
     """
     bias = _pad_bias(tiling, bias)
 
@@ -192,14 +192,14 @@ class Saved(NamedTuple):
     value: Array
     bias: Any
     varying: Varying
-    output: Array  # [B, T, N, J]; this and the next are results of `forward` over all keys, also if
+    output: Array  # [B, T, N, J]; this and the next are results of `forward` over all keys, even if
     log_weight: Array  # [B, T, N, 2]; `key` and `value` are a shard of them
 
 
 def backward(tiling: Tiling, saved: Saved, upstream: Float[Array, "B T N J"]) -> tuple[Array, Array, Array, Any]:
     """Returns the gradients of query, key, value and bias, as sums in float32.
 
-    The weights of each block are computed again from the log-sum-exp. `upstream` is the gradient of the output.
+    The weights of each block are recomputed from the log-sum-exp. `upstream` is the gradient of the output.
     """
     query, key, value, bias, varying, output, log_weight = saved
     padded = _pad_bias(tiling, bias)

@@ -26,7 +26,7 @@ _static = {"static": True}
 
 @dataclasses.dataclass(frozen=True)
 class SoftCap:
-    """The result of `soft_cap`; equal caps are equal objects, so a program is compiled once."""
+    """The result of `soft_cap`; objects with equal caps compare equal, so a program is compiled once."""
 
     cap: float
 
@@ -86,8 +86,8 @@ def with_sinks(
     """Appends an attention sink: one more position whose key and value are 0 and which every query sees.
 
     A head with nothing to attend to puts its weight there, and its weights over the real keys sum to less than 1.
-    `sinks` are the learned logits of that position, one for each head (OpenAI 2025, gpt-oss). Xiao et al. 2023
-    describe the need.
+    `sinks` are the learned logits of that position, one for each head (OpenAI 2025, gpt-oss). Xiao et al. 2023 explain
+    why sinks are needed.
 
     Returns:
       Key, value, mask and bias for `attention`.

@@ -1,4 +1,4 @@
-"""An explanation of the choice: the accepting implementations with their errors, and the others with their reasons."""
+"""The chosen attention implementation, the errors of those that accept and the reasons of those that refuse."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Explanation:
 
     chosen: str
     refused: dict[str, str]
-    """The reason of each implementation that refuses."""
+    """The reason why each of these implementations refuses."""
     errors: dict[str, float | None]
-    """The largest difference from float64 of each implementation that accepts; None if there were only shapes."""
+    """The largest difference from float64 for each implementation that accepts; None if only shapes were given."""
 
     def __str__(self) -> str:
         lines = [
@@ -52,8 +52,8 @@ def explain_attention(
 ) -> Explanation:
     """Returns the implementation that `attention` would choose, the refusals with their reasons, and the worst errors.
 
-    Every implementation that accepts the arrays computes the result, which is compared with the definition in
-    float64. ``jax.ShapeDtypeStruct`` in place of arrays asks about shapes alone.
+    Every implementation that accepts the arrays is run and compared with the definition in float64. With
+    ``jax.ShapeDtypeStruct`` instead of arrays, none is run.
 
     Raises:
       ValueError: shapes do not fit, as in `attention`.

@@ -1,6 +1,6 @@
 """Linear attention: a product of feature maps replaces the softmax, so the sum over keys is computed once.
 
-Katharopoulos et al. 2020, "Transformers are RNNs". One function has three forms: parallel, causal in chunks, and a
+Katharopoulos et al. 2020, "Transformers are RNNs". The same function has three forms: parallel, causal in chunks, and a
 recurrent step whose state does not grow with the length.
 """
 
@@ -52,8 +52,8 @@ def linear_attention(
 
     .. math:: y_t = \frac{\phi(q_t)^\top \sum_s \phi(k_s) v_s^\top}{\phi(q_t)^\top \sum_s \phi(k_s)}
 
-    The sums are over ``s <= t`` if `causal`. A general mask would cost as much as this form saves, so there is only
-    `valid`.
+    The sums are over ``s <= t`` if `causal`. A general mask would cost as much as this form saves, so only `valid` is
+    supported.
 
     Args:
       valid: True where a key is a real token; the other keys are inert, and a query that sees no key gets 0.
@@ -91,7 +91,7 @@ def linear_attention_step(
     *,
     feature_map: FeatureMap = elu_plus_one,
 ) -> tuple[Float[Array, "B N J"], LinearState]:
-    """Computes one more position of the causal form: its row of `linear_attention`, and the next state.
+    """Computes one step of the causal form; returns the next row of `linear_attention` and the next state.
 
     >>> import jax.numpy as jnp
     >>> x, state = jnp.zeros((1, 1, 2)), linear_attention_start(1, 1, features=2, value_dim=1)

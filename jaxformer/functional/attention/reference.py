@@ -39,7 +39,7 @@ def attention_head(
       kept: True for the weights that dropout of probability `rate` keeps; the returned weights are before dropout.
       scale: the factor of the logits; ``H ** -0.5`` by default, 1 for unscaled attention.
       score: an elementwise function of the scaled logits, applied before bias and mask.
-      finite: promises that queries, keys and values are finite, also those that the mask hides: see `Mask.finite`.
+      finite: promises that queries, keys and values are finite, even those that the mask hides: see `Mask.finite`.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> query, key = jnp.array([[2., 0.], [0., 2.], [1., 1.]]), jnp.array([[0., 2.], [2., 0.], [1., 1.]])
@@ -70,7 +70,7 @@ def attention_head(
 
 
 def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "B N T S"]]:
-    """Computes `attention_head` for all heads and examples. It holds the weights, so memory is O(T S)."""
+    """Computes `attention_head` for all heads and examples. It stores all weights, so memory is O(T S)."""
     batch, num_queries, num_heads, head_dim = request.query.shape
     num_keys, num_kv_heads = request.key.shape[1:3]
     rate = request.dropout.rate if request.dropout else 0.0

@@ -1,7 +1,7 @@
 """Ring attention: a sequence sharded over the devices of a mesh axis, and keys that travel from device to device.
 
-Each device keeps its queries. The shards of keys and values visit one device after another, and the contribution of a
-shard to a row is merged by its log-sum-exp. The backward pass sends them round once more together with their
+Each device keeps its queries. The shards of keys and values visit one device after another, and the contribution of
+each shard to a row is merged by its log-sum-exp. The backward pass sends them around once more, together with their
 gradients. Memory is that of one shard, forward and backward, and no device ever holds all keys.
 
 If a sequence is sharded in order, a causal mask gives the last device work for every shard, and the first device work
@@ -108,7 +108,7 @@ class Ring:
 
 
 def fill(x: Array, shards: int, *, block: int = blockwise.QUERY_BLOCK) -> Array:
-    """Pads the second dimension with zeros, so that all shards hold equally many blocks, each at most `block` long."""
+    """Pads the second dimension with zeros, so that all shards hold the same number of blocks, at most `block` long."""
     shard = -(-x.shape[1] // shards)
     blocks = -(-shard // block)
     length = shards * blocks * -(-shard // blocks)
@@ -161,7 +161,7 @@ def _varying(tiling: Tiling, ring: Ring, shared: Any, query: Array, key: Array, 
 def _round(
     ring: Ring, visit: Callable[[Any, Any, Array], tuple[Any, Any]], sums: Any, traveling: Any, *, home: bool
 ) -> tuple[Any, Any]:
-    """Calls ``sums, traveling = visit(sums, traveling, owner)`` at each stop.
+    """Calls ``sums, traveling = visit(sums, traveling, owner)`` at each device of the ring.
 
     `traveling` ends where it started if `home`, and at the last stop otherwise.
     """
@@ -175,7 +175,7 @@ def _round(
     carry = sums, traveling
     if home:
         return jax.lax.scan(stop, carry, jnp.arange(ring.size))[0]
-    # The barriers keep the last stop, and a loop of one stop, as they are in a loop: the same numbers to the bit.
+    # The barriers make XLA compile the last stop, and a loop of one stop, as in a loop: results are equal bit for bit.
     barrier, last = jax.lax.optimization_barrier, ring.size - 1
     sums, traveling = barrier(jax.lax.scan(stop, barrier(carry), jnp.arange(last))[0])
     return visit(sums, traveling, (rank - last) % ring.size)

@@ -45,7 +45,7 @@ class Varying(NamedTuple):
 def key_ranges(
     mask: Mask | None, num_queries: int, query_block: int, *, rows: tuple[Any, int], rows_per_part: int
 ) -> Any:
-    """Returns a range (start, stop) of keys that holds all those a block of queries sees.
+    """Returns, for each block of queries, a range (start, stop) that contains all keys it sees.
 
     Returns:
       ``int32 [parts or 1, blocks, 2]``; a NumPy array, with one part, if the ranges do not depend on data.
@@ -76,7 +76,7 @@ def _hull(ranges: Array) -> Array:
 
 @jax.custom_batching.custom_vmap
 def _same_under_vmap(ranges: Array) -> Array:
-    """Gives all examples of a `vmap` one range; a loop with different bounds would copy its carry in each iteration."""
+    """Makes all examples of a `vmap` share a range; else, a loop would copy its carry in each iteration."""
     return ranges
 
 
@@ -87,7 +87,7 @@ def _(size, is_mapped, ranges):
 
 
 def key_bounds(ranges: Any, starts: Any, key_block: int) -> Any:
-    """Returns the first of the key blocks that meet a range, and one past the last.
+    """Returns the first of the key blocks that overlap each range, and one past the last.
 
     Args:
       ranges: (start, stop) of keys, ``[..., 2]``.

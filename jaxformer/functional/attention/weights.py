@@ -1,4 +1,4 @@
-"""Attention weights for inspection, recomputed from queries and keys, so that attention itself need not keep them.
+"""Attention weights for inspection, recomputed from queries and keys, so attention itself does not store them.
 
 Capture the queries and keys of a layer (``EncoderDecoder.captured``), then compute the weights of some heads and rows.
 For sequences too long for a T x S array, compute the entropy and the largest weights, some rows at a time.
@@ -84,7 +84,7 @@ def attention_entropy(
 
 
 class AttentionStatistics(NamedTuple):
-    """Figures of the attention of each query, ``[B, N, T]``; all are 0 in an empty row.
+    """Statistics of the attention of each query, ``[B, N, T]``; all are 0 in an empty row.
 
     >>> import jax.numpy as jnp
     >>> attention_statistics(*jnp.zeros((2, 1, 4, 1, 8))).top_weight.tolist()
@@ -94,9 +94,9 @@ class AttentionStatistics(NamedTuple):
     entropy: jax.Array
     """The entropy of the weights in nats: log S if spread evenly, 0 if saturated."""
     top_weight: jax.Array
-    """The share of the top key: 1 / S if spread evenly, 1 if saturated."""
+    """The largest weight: 1 / S if spread evenly, 1 if saturated."""
     slope: jax.Array
-    """The largest slope ``a (1 - a)`` of a weight with its own logit: 1/4 at most, and 0 if saturated, so that no
+    """The largest derivative ``a (1 - a)`` of a weight by its own logit: 1/4 at most, and 0 if saturated, so that no
     gradient passes."""
     variance: jax.Array
     """The variance of the scaled dot products over the keys that the query may attend to, before score and bias."""
@@ -111,10 +111,10 @@ def attention_statistics(
     scale: float | None = None,
     score: Score | None = None,
 ) -> AttentionStatistics:
-    r"""Returns figures that show whether the softmax of each query is saturated; memory is O(S).
+    r"""Returns statistics that show whether the softmax of each query is saturated; memory is O(S).
 
     With unit variances, :math:`\mathrm{Var}(q \cdot k) = H` and the softmax saturates as H grows; the default scale
-    :math:`H^{-1/2}` keeps the variance at 1 (Vaswani et al. 2017, section 3.2.1). ``scale=1.0`` shows the figures
+    :math:`H^{-1/2}` keeps the variance at 1 (Vaswani et al. 2017, section 3.2.1). ``scale=1.0`` shows the statistics
     without it.
 
     Raises:

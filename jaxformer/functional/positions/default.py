@@ -11,11 +11,11 @@ from jaxtyping import Array, Int
 
 
 def first_positions(length: Any, *, most: int) -> Int[np.ndarray, " T"] | Int[Array, " T"]:
-    """Returns the positions of a sequence: a NumPy array, which is a constant of the program, up to `most` of them.
+    """Returns the positions of a sequence: a NumPy array (a constant of the program) if there are at most `most`.
 
     For a symbolic length (``jax.export.symbolic_shape``) with a constraint such as ``s <= 512``, they are the positions
-    of the longest sequence, or of up to twice its length; use the first `length` of what is computed from them. Without
-    a constraint they are no constant.
+    of the longest sequence, or of up to twice its length; use the first `length` results computed from them. Without a
+    constraint the result is a JAX array.
 
     >>> first_positions(3, most=8), first_positions(3, most=2).tolist()
     (array([0, 1, 2]), [0, 1, 2])

@@ -1,4 +1,4 @@
-"""Positions as plain numbers, the baselines from which position vectors start: t itself, and t / (N - 1)."""
+"""Positions as plain numbers, the simplest baselines for position vectors: t itself, and t / (N - 1)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from jaxtyping import Array, Float, Int
 def raw_positions(
     positions: Int[Array, "*batch"] | Int[np.ndarray, "*batch"], *, dim: int = 1
 ) -> Float[Array, "*batch D"]:
-    """Returns each position t as a float32 vector of `dim` entries that are all t: they grow without a bound.
+    """Returns each position t as a float32 vector of `dim` entries that are all t, without a bound.
 
-    Documents that count from 1 pass ``1 + jnp.arange(N)``.
+    To count from 1, pass ``1 + jnp.arange(N)``.
 
     >>> import jax.numpy as jnp
     >>> raw_positions(jnp.arange(3), dim=2).tolist()

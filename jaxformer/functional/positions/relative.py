@@ -74,7 +74,7 @@ class TransformerXL(Bias):
         return jnp.take_along_axis(scores, column[None, None], axis=3)
 
     def at_positions(self, query, query_positions, key_positions):
-        """Computes what `tile` does, with r[t - s] as r[s] turned by t: each query is projected once, not each pair."""
+        """Computes what `tile` does, with r[t - s] as r[s] rotated by t: it projects each query once, not each pair."""
         shifted = query + self.shift.astype(query.dtype)[None, :, None] * self.scale
         projected = jnp.einsum("bnth,dnh->bntd", shifted, self.kernel.astype(query.dtype))
         by_sine, by_cosine = projected[..., ::2], projected[..., 1::2]
