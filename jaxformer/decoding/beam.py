@@ -129,8 +129,8 @@ def beam_search(
     r"""Finds the `beam_size` best sequences of each sentence, ranked by :math:`\log p / L^\alpha` (Graves 2012).
 
     Each step considers the best 2K continuations of the K live hypotheses. Those among the best K that end with `eos`
-    compete for the K finished places; the best K that do not end stay live. One ``while_loop``; a sentence's result
-    does not depend on the others in its batch. Wu et al. 2016 use a similar score (`GNMTPenalty`).
+    compete for the K finished places; the best K that do not end stay live. The search is one ``while_loop``; a
+    sentence's result does not depend on the others in its batch. Wu et al. 2016 use a similar score (`GNMTPenalty`).
 
     Args:
       step, state: see `jaxformer.decoding.api`; the state holds `beam_size` equal hypotheses per sentence.
