@@ -32,7 +32,7 @@ class State(Protocol):
         ...
 
     def reorder(self, parents: jax.Array, /) -> Self:
-        """Replaces hypothesis k of sentence b with its hypothesis ``parents[b, k]``; `parents` is ``int32 [B, K]``."""
+        """Replaces hypothesis k of sentence b with the one at ``parents[b, k]``; `parents` is ``int32 [B, K]``."""
         ...
 
     def take(self, sentences: jax.Array, /) -> Self:
@@ -75,7 +75,7 @@ class TreeState(Generic[T]):
         return next(iter(shapes))
 
     def reorder(self, parents: jax.Array, /) -> TreeState[T]:
-        """Replaces hypothesis k of sentence b with its hypothesis ``parents[b, k]``."""
+        """Replaces hypothesis k of sentence b with hypothesis ``parents[b, k]`` of that sentence."""
         return TreeState(gather(self.tree, parents))
 
     def take(self, sentences: jax.Array, /) -> TreeState[T]:
@@ -86,15 +86,15 @@ class TreeState(Generic[T]):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Hypotheses:
-    """Decoded sequences, best first: K of each of B sentences.
+    """Decoded sequences, K for each of B sentences; a beam search and `rerank` return the best first.
 
-    Tokens of a prefix stand first and count in `lengths`; they have no log-probabilities.
+    The tokens of a prefix come first and count in `lengths`, but not in log-probabilities.
     """
 
-    tokens: jax.Array  # int32 [B, K, T]: without bos, with eos where it was reached, then pad
+    tokens: jax.Array  # int32 [B, K, T]: without bos, with eos if it was reached, then pad
     lengths: jax.Array  # int32 [B, K]: tokens, eos included
     log_probs: jax.Array  # float32 [B, K]: sum over the chosen tokens
-    scores: jax.Array  # float32 [B, K]: the hypotheses are ranked by these
+    scores: jax.Array  # float32 [B, K]: the values that rank hypotheses
     token_log_probs: jax.Array  # float32 [B, K, T]: of each chosen token; 0 for a prefix and for pad
 
 
@@ -105,10 +105,10 @@ def gather(tree: T, indices: Int[Array, "B K2"]) -> T:
 
 
 def check_state(state: State) -> tuple[int, int]:
-    """Returns B and K of a state, after checking that the object is a state.
+    """Checks that an object is a decoding state, and returns its B and K.
 
     Raises:
-      ValueError: the object is not a state.
+      ValueError: a member is missing.
     """
     missing = [name for name in ("shape", "reorder", "take") if not hasattr(state, name)]
     if missing:
@@ -120,7 +120,7 @@ def check_state(state: State) -> tuple[int, int]:
 
 
 def limits(max_lengths: Int[Array, " B"] | None, max_length: int, batch: int) -> Int[Array, " B"]:
-    """Returns the maximum number of tokens of each sentence, eos included: at least 1 and at most `max_length`."""
+    """Returns the maximum number of tokens per sentence, eos included: from 1 to `max_length`, which is at least 1."""
     if max_length < 1:
         raise ConfigError(f"max_length must be at least 1, got {max_length}")
     requested = max_length if max_lengths is None else jnp.asarray(max_lengths)

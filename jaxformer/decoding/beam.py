@@ -35,8 +35,8 @@ class _Beam(NamedTuple, Generic[S]):
     log_probs: jax.Array  # float32 [B, K]
     last: jax.Array  # int32 [B, K]: their last tokens
     state: S
-    finished: Hypotheses  # [B, K], best first; scores of minus infinity where there are fewer
-    num_finished: jax.Array  # int32 [B]: also those that were not among the best K
+    finished: Hypotheses  # [B, K], best first; the score of an empty slot is minus infinity
+    num_finished: jax.Array  # int32 [B]: including those not among the best K
     stopped: jax.Array  # Bool [B]: the search of this sentence is complete
     max_lengths: jax.Array  # int32 [B]
     prefix_lengths: jax.Array  # int32 [B]
@@ -62,7 +62,7 @@ class Continuation:
     tokens: tuple[int, ...]
     log_prob: float
     score: float
-    """The log-probability normalized by the length penalty."""
+    """The log-probability normalized by the length penalty, plus the weighted coverage if there is a penalty for it."""
     fate: Literal["live", "finished", "pruned"]
 
 
@@ -71,7 +71,7 @@ class BeamTrace:
     """A record of a beam search, for teaching and debugging: give it to `beam_search` as `trace`."""
 
     num_candidates: int = 0
-    """The number of continuations of each sentence to record, best first; at least the 2K that the search considers."""
+    """The number of continuations to record per step and sentence, best first; at least the 2K of the search."""
     steps: list[list[list[Continuation]]] = dataclasses.field(default_factory=list)
     """The continuations of each step and sentence; none once the search of the sentence has stopped."""
 
@@ -126,29 +126,28 @@ def beam_search(
     narrow: Narrow[S] | None = None,
     trace: BeamTrace | None = None,
 ) -> Hypotheses:
-    r"""Finds the `beam_size` best sequences of each sentence, ranked by :math:`\log p / L^\alpha`; one ``while_loop``.
+    r"""Finds the `beam_size` best sequences of each sentence, ranked by :math:`\log p / L^\alpha` (Graves 2012).
 
-    (Graves 2012; Wu et al. 2016 use a relative of this score.) In each step every live hypothesis
-    proposes its best 2K tokens; those that are `eos` compete for the K finished ones; the best K others stay live.
-    A sentence's result does not depend on the others in its batch.
+    Each step considers the best 2K continuations of the K live hypotheses. Those among the best K that end with `eos`
+    compete for the K finished places; the best K that do not end stay live. The search is one ``while_loop``; a
+    sentence's result does not depend on the others in its batch. Wu et al. 2016 use a similar score (`GNMTPenalty`).
 
     Args:
-      step, state: see `jaxformer.decoding.api`; the state holds `beam_size` equal hypotheses of each sentence.
-      max_length: the most tokens, `eos` and prefix included; static.
-      bos, eos, pad: never chosen except `eos`, which `bos` may equal and `pad` may not. Without `bos`, the prefix
-        begins the sequence; without `eos`, the limit alone ends it.
-      length_penalty: :math:`\alpha`, with L counting `eos` and prefix; or a `LengthPenalty` that counts otherwise, or a
+      step, state: see `jaxformer.decoding.api`; the state holds `beam_size` equal hypotheses per sentence.
+      max_length: the maximum number of tokens, `eos` and prefix included; static.
+      bos, eos, pad: see `greedy`. Without `eos`, only the limit ends a sequence.
+      length_penalty: :math:`\alpha`, where L counts `eos` and prefix; or a `LengthPenalty` that counts otherwise, or a
         `GNMTPenalty`.
       coverage_penalty: the weight of the coverage of the source (`CoverageState.coverage`) in the score of a finished
         hypothesis; the state must be a `CoverageState`.
-      stopping: the rule by which the search of a sentence stops, after its limit at the latest. "first": K hypotheses
-        are finished. "now": also, the best live one, with the score that it has now, would not be among them. "limit":
-        also, no live one could still be among them, since its score is at most that of its log p at `max_lengths`
-        (later tokens only lower log p). `Patience`: more or fewer than K are finished.
+      stopping: the rule by which the search of a sentence stops, at its limit at the latest. "first": K hypotheses
+        are finished. "now": and the best live one, with its present score, would not be among the best K. "limit": and
+        no live one can still get there, because its score is at most that of its present log p at `max_lengths`
+        (later tokens only lower log p). `Patience`: ``factor * K`` are finished.
       forced_end, max_lengths, prefix: see `greedy`. With "never", or without `eos`, hypotheses that reach the limit
         count as finished.
       transforms: see `jaxformer.decoding.transforms`.
-      narrow: the step of some of the sentences; with it, complete sentences leave the batch.
+      narrow: makes the step of the remaining sentences (`Narrow`); with it, complete sentences leave the batch.
       trace: records what each step considered, kept and pruned. The steps then run one by one, so this call must not
         be inside `jax.jit`.
 
@@ -207,7 +206,7 @@ def beam_search(
 
 
 def _first(start: Start[S], max_lengths: jax.Array, pad: int) -> _Beam[S]:
-    """Returns the beam before the first choice; a sentence whose prefix fills its limit is finished."""
+    """Returns the beam before the first choice; a sentence whose prefix reaches its limit is finished."""
     full = start.forced >= max_lengths
     only = full[:, None] & (jnp.arange(start.last.shape[1])[None] == 0)
     empty = jnp.zeros(start.tokens.shape, jnp.float32)
@@ -223,7 +222,7 @@ def _first(start: Start[S], max_lengths: jax.Array, pad: int) -> _Beam[S]:
         tokens=start.tokens,
         lengths=start.lengths,
         token_log_probs=empty,
-        log_probs=no_scores.at[:, 0].set(0.0),  # all hypotheses are equal at first, so one of them is extended
+        log_probs=no_scores.at[:, 0].set(0.0),  # all hypotheses are equal at first, so only one is extended
         last=start.last,
         state=start.state,
         finished=finished,
@@ -250,7 +249,7 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
     at_limit = (lengths >= beam.max_lengths)[:, None]
     ends = jnp.zeros_like(tokens, bool) if rules.eos is None else (tokens == rules.eos) & ~forced
 
-    # An eos finishes only among the best K, as greedy search would take it; then a beam size of 1 is greedy search.
+    # An eos finishes a hypothesis only if it is among the best K; so beam search with K = 1 is greedy search.
     complete = ends | at_limit if rules.forced_end == "never" else ends
     finishing = complete & (jnp.arange(ends.shape[1]) < beam_size)[None]
     # A stopped sentence keeps its result while the others in the batch continue.
@@ -286,7 +285,7 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
 def _scores(
     log_probs: jax.Array, lengths: jax.Array, ends: jax.Array, parents: jax.Array, state: State, rules: _Rules
 ) -> Float[Array, "B C"]:
-    """Returns the scores of continuations if they were finished; `state` is that of their parents after the step."""
+    """Returns the scores that continuations have when finished; `state` is that of their parents after the step."""
     scores = rules.normalize(log_probs, lengths, ended=ends)
     if not rules.coverage_penalty:
         return scores
@@ -297,12 +296,12 @@ def _scores(
 def _stops(
     beam: _Beam[S], best_live: jax.Array, worst: jax.Array, num_finished: jax.Array, rules: _Rules
 ) -> Bool[Array, " B"]:
-    """Returns the sentences whose search is complete, by the rule for stopping.
+    """Returns True for each sentence whose search the stopping rule ends.
 
     Args:
-      beam: before this step.
+      beam: the beam before this step.
       best_live: the log-probability of the best live hypothesis after it, ``[B]``.
-      worst: the score of the worst of the K finished hypotheses; minus infinity if there are fewer.
+      worst: the score of the worst of the K finished hypotheses; minus infinity if fewer have finished.
     """
     beam_size = beam.last.shape[1]
     if isinstance(rules.stopping, Patience):
@@ -322,7 +321,7 @@ def _propose(
 ) -> tuple[Int[Array, "B C"], Int[Array, "B C"], Float[Array, "B C"], Float[Array, "B C"]]:
     """Returns a sentence's best `count` continuations: parents, tokens, the tokens' log-probabilities, and totals.
 
-    They are chosen from the best continuations of each hypothesis, so fewer than K V values are sorted.
+    They are chosen from the best of each hypothesis, so fewer than K V values are sorted.
     """
     batch, _, vocab_size = choices.shape
     best, tokens = top_scores(choices, min(count, vocab_size))
@@ -333,12 +332,12 @@ def _propose(
 
 
 def _best(old: Hypotheses, new: Hypotheses) -> tuple[Hypotheses, Bool[Array, "B C"]]:
-    """Returns the best of both, as many as `old` has, and which of `new` are among them."""
+    """Returns the best of both, as many as `old` has, and True for those of `new` that are among them."""
     both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], 1), old, new)
     _, chosen = jax.lax.top_k(both.scores, old.scores.shape[1])
     return gather(both, chosen), _among(chosen - old.scores.shape[1], new.scores.shape[1])
 
 
 def _among(indices: Int[Array, "B K"], count: int) -> Bool[Array, "B C"]:
-    """Returns, for the numbers below `count`, whether they are among a sentence's indices."""
+    """Returns True at c < `count` if c is among a sentence's indices."""
     return (indices[:, None] == jnp.arange(count)[None, :, None]).any(-1)

@@ -1,4 +1,4 @@
-"""Transforms that look at the tokens so far, or at a list of words: no repeats, forbidden sequences, shortlists."""
+"""Transforms that depend on the tokens so far or on a list of words: no repeats, forbidden sequences, shortlists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _NoRepeat:
         length, past = history.tokens.shape[2], self.size - 1
         if length < self.size:
             return scores
-        num_grams = length - past  # the n-gram i is tokens[i : i + n]; its last token may not come after its others
+        num_grams = length - past  # n-gram i is tokens[i : i + n]; after its other tokens, its last is banned
         repeats = jnp.arange(num_grams)[None, None] + past < history.lengths[..., None]
         for i in range(past):
             index = jnp.maximum(history.lengths - past + i, 0)
@@ -34,12 +34,12 @@ class _NoRepeat:
 
 
 def no_repeat(size: int, *, normalized: bool = True) -> Transform:
-    """Forbids every token that would complete an n-gram of `size` tokens that is already there (Paulus et al. 2018).
+    """Forbids every token that would repeat an n-gram of `size` tokens of the sequence (Paulus et al. 2018).
 
     The tokens of a prefix count; `bos` does not.
 
     Args:
-      normalized: see `forbid`; Hugging Face's `no_repeat_ngram_size` is True, CTranslate2's is False.
+      normalized: see `forbid`; True as in Hugging Face's `no_repeat_ngram_size`, False as in CTranslate2's.
 
     Raises:
       ConfigError: `size` is below 1.
@@ -66,22 +66,22 @@ class _ForbidSequences:
         index = history.lengths[..., None] - past + jnp.arange(past)[None, None]
         places = jnp.clip(index, 0, history.tokens.shape[2] - 1)
         recent = jnp.take_along_axis(history.tokens, places, axis=-1)
-        recent = jnp.where(index >= 0, recent, -2)  # what is before the first token matches nothing
+        recent = jnp.where(index >= 0, recent, -2)  # positions before the first token match nothing
         heads = self.heads[None, None]
         completes = ((recent[:, :, None] == heads) | (heads == -1)).all(-1)
         return _banned(scores, jnp.broadcast_to(self.last[None, None], (*recent.shape[:2], number)), completes)
 
 
 def forbid_sequences(sequences: Sequence[Sequence[int]], *, normalized: bool = True) -> Transform:
-    """Forbids the last token of each of `sequences` after its others, such as the tokens of a word.
+    """Forbids sequences, such as the tokens of a word: the last token of each after its other tokens.
 
     A sequence of one token is forbidden everywhere. The tokens of a prefix count; `bos` does not.
 
     Args:
-      normalized: see `forbid`; Hugging Face's `bad_words_ids` is True, CTranslate2's `suppress_sequences` is False.
+      normalized: see `forbid`; True as Hugging Face's `bad_words_ids`, False as CTranslate2's `suppress_sequences`.
 
     Raises:
-      ConfigError: there is no sequence, one is empty, or an id is negative.
+      ConfigError: there are no sequences, one is empty, or an id is negative.
 
     >>> import jax.numpy as jnp
     >>> history = History(jnp.array([[[3, 1, 0]]]), jnp.array([[2]]), jnp.arange(1))
@@ -119,9 +119,9 @@ def shortlist(tokens: Int[Array, "*B M"], *, normalized: bool = False) -> Transf
     """Allows only the tokens of a list, such as the likely translations of the words of each sentence.
 
     Args:
-      tokens: ids ``[M]`` for all sentences, or ``[B, M]`` for each; negative ones are padding. `eos` must be one.
-      normalized: see `forbid`; by default the tokens of the list share all probability, as in Marian's and
-        CTranslate2's shortlists.
+      tokens: ids ``[M]`` for all sentences, or ``[B, M]`` for each; negative ids are padding. Include `eos`.
+      normalized: see `forbid`; by default the listed tokens share all probability, as with Marian's and CTranslate2's
+        shortlists.
 
     >>> import jax.numpy as jnp
     >>> history = History(jnp.zeros((1, 1, 1), jnp.int32), jnp.zeros((1, 1), jnp.int32), jnp.arange(1))
@@ -133,7 +133,7 @@ def shortlist(tokens: Int[Array, "*B M"], *, normalized: bool = False) -> Transf
 
 
 def _banned(scores: Scores, tokens: Int[Array, "B K M"], where: Bool[Array, "B K M"]) -> Scores:
-    """Returns the scores with minus infinity for the tokens of each hypothesis where that is asked for."""
+    """Returns the scores, with minus infinity at those `tokens` of each hypothesis where `where` is True."""
     sentences = jnp.arange(scores.shape[0])[:, None, None]
     hypotheses = jnp.arange(scores.shape[1])[None, :, None]
     bounds = jnp.where(where, -jnp.inf, jnp.inf).astype(scores.dtype)

@@ -1,4 +1,4 @@
-"""Several models that choose tokens together: their steps become one step."""
+"""Ensembles: several models whose steps become one step, so that they choose tokens together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Average: TypeAlias = Literal["log", "probability"]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class EnsembleState:
-    """The states of the models of an ensemble, which take the same tokens."""
+    """The states of an ensemble's models, which read the same tokens."""
 
     states: tuple[Any, ...]
 
@@ -30,7 +30,7 @@ class EnsembleState:
         return self.states[0].shape
 
     def reorder(self, parents: jax.Array, /) -> EnsembleState:
-        """Replaces hypothesis k of sentence b with its hypothesis ``parents[b, k]``, in every model."""
+        """Replaces hypothesis k of sentence b with hypothesis ``parents[b, k]`` of that sentence, in every model."""
         return EnsembleState(tuple(state.reorder(parents) for state in self.states))
 
     def take(self, sentences: jax.Array, /) -> EnsembleState:
@@ -41,7 +41,7 @@ class EnsembleState:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class StackedState:
-    """The states of models of equal shapes: one state whose leaves begin with a dimension of models."""
+    """The states of models of equal shapes, as one state whose leaves have a leading dimension of models."""
 
     states: Any
 
@@ -51,7 +51,7 @@ class StackedState:
         return jax.tree.map(lambda leaf: leaf[0], self.states).shape
 
     def reorder(self, parents: jax.Array, /) -> StackedState:
-        """Replaces hypothesis k of sentence b with its hypothesis ``parents[b, k]``, in every model."""
+        """Replaces hypothesis k of sentence b with hypothesis ``parents[b, k]`` of that sentence, in every model."""
         return StackedState(jax.vmap(lambda state: state.reorder(parents))(self.states))
 
     def take(self, sentences: jax.Array, /) -> StackedState:
@@ -62,7 +62,7 @@ class StackedState:
 def ensemble(steps: Sequence[Step[Any]], *, average: Average = "probability") -> Step[EnsembleState]:
     """Returns the step of several models with one vocabulary; its state is an `EnsembleState` of their states.
 
-    The scores are log-probabilities. With "log" they are means that a search normalizes, as it does every step.
+    The scores are log-probabilities. With "log" they are not normalized, but a search normalizes all scores.
 
     Raises:
       ConfigError: there is no model, or `average` is neither "log" nor "probability".
@@ -93,7 +93,7 @@ def stacked_ensemble(
 
     Args:
       step: ``step(model, tokens, state) -> (scores, state)`` of one model.
-      models: a pytree of what differs between the models (parameters, contexts), stacked: every leaf begins ``[M]``.
+      models: a pytree of what differs between the M models (parameters, contexts), stacked: leaves are ``[M, ...]``.
 
     Raises:
       ConfigError: `average` is neither "log" nor "probability".
@@ -113,7 +113,7 @@ def _check(average: str) -> None:
 
 
 def mean_log_probs(scores: Float[Array, "M *B V"], average: Average) -> Float[Array, "*B V"]:
-    """Returns the mean of several models' log-probabilities, or the logarithm of that of their probabilities."""
+    """Returns the mean of several models' log-probabilities, or the logarithm of the mean of their probabilities."""
     log_probs = jax.nn.log_softmax(scores, axis=-1)
     if average == "log":
         return log_probs.mean(0)

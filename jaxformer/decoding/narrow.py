@@ -13,7 +13,7 @@ from jaxformer.decoding.api import Hypotheses, S, Step
 
 
 class Narrow(Protocol[S]):
-    """The step of some of the sentences: from their indices, ``int32 [B2]``, to a `Step` that has taken them.
+    """Maps the indices of some sentences, ``int32 [B2]``, to a `Step` for these alone.
 
     For example ``lambda sentences: functools.partial(step, context.take(sentences))``.
     """
@@ -40,17 +40,17 @@ class Rows(Protocol):
 R = TypeVar("R", bound=Rows)
 
 Advance: TypeAlias = Callable[[R, Int[Array, " B"]], R]
-"""One step of the sentences with these numbers, the only ones that are left."""
+"""One step of a search; its second argument is the indices, in the full batch, of the sentences that are left."""
 
 
 def run(rows: R, advance_with: Callable[[Step[S]], Advance[R]], step: Step[S], narrow: Narrow[S] | None) -> Hypotheses:
     """Returns the hypotheses when all sentences are complete.
 
-    With `narrow`, sentences that are complete leave the batch as soon as three quarters of it are, so that one that
-    takes long does not keep the others' places busy. The program then holds one loop for each number of rows.
+    With `narrow`, a batch of at least 8 rows drops its complete sentences as soon as three quarters of them are
+    complete, so that slow sentences do not keep all rows busy. The program then has one loop per number of rows.
 
     Args:
-      advance_with: returns one step of the search, by a step of the model.
+      advance_with: maps a step of the model to a step of the search.
     """
     batch = rows.active().shape[0]
     sentences, found = jnp.arange(batch, dtype=jnp.int32), None

@@ -1,6 +1,6 @@
 """The scores by which a beam ranks hypotheses, and the rules by which it stops.
 
-Search engines normalize by length in different ways and stop at different times, so that the same model gives other
+Toolkits normalize by length in different ways and stop at different times, so the same model gives different
 translations; ``docs/search.md`` compares them.
 """
 
@@ -21,21 +21,21 @@ S = TypeVar("S", bound=State)
 
 
 class Normalization(Protocol):
-    """A hypothesis' score from its log-probability and its number of tokens."""
+    """Computes the scores of hypotheses from their log-probabilities and lengths."""
 
     def __call__(self, log_probs: jax.Array, lengths: jax.Array, *, ended: jax.Array | bool) -> jax.Array:
-        """Returns the scores of hypotheses of these numbers of tokens; `ended` is True where the last is `eos`.
+        """Returns the scores of hypotheses of these lengths; `ended` is True where the last token is `eos`.
 
-        A score must not fall if a hypothesis becomes longer at the same log-probability, which is at most 0.
+        The score must not decrease if a hypothesis becomes longer at the same log-probability, which is at most 0.
         """
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class LengthPenalty:
-    r"""The normalization of a hypothesis' log-probability by its length, :math:`\log p / L^\alpha`.
+    r"""Normalization of log-probabilities by length, :math:`\log p / L^\alpha`.
 
-    A sequence of `eos` alone has :math:`L = 1` either way. `eos` always counts in log p.
+    `eos` always counts in log p; `count_eos` is about L, which is at least 1.
 
     Raises:
       ConfigError: the exponent is negative or not finite.
@@ -49,21 +49,21 @@ class LengthPenalty:
     exponent: float = 1.0
     """:math:`\\alpha`: 0 favors short sequences, 1 is the mean log-probability of a token."""
     count_eos: bool = True
-    """True if L counts `eos`; False if L is the number of words before it, as in textbooks whose sentences have no
+    """True if L counts `eos`; False if L is the number of tokens before it, as in textbooks whose sentences have no
     `eos`."""
 
     def __post_init__(self) -> None:
         check_penalty("length_penalty", self.exponent)
 
     def __call__(self, log_probs: jax.Array, lengths: jax.Array, *, ended: jax.Array | bool) -> jax.Array:
-        """Returns the scores of hypotheses of these numbers of tokens; `ended` is True where the last is `eos`."""
+        """Returns the scores of hypotheses of these lengths; `ended` is True where the last token is `eos`."""
         counted = lengths if self.count_eos else jnp.maximum(lengths - jnp.asarray(ended, lengths.dtype), 1)
         return log_probs / counted.astype(jnp.float32) ** self.exponent
 
 
 @dataclasses.dataclass(frozen=True)
 class GNMTPenalty:
-    r"""The normalization of Wu et al. 2016 (equation 14), :math:`\log p / ((5 + L) / 6)^\alpha`; L counts `eos`.
+    r"""Normalization of Wu et al. 2016 (equation 14), :math:`\log p / ((5 + L) / 6)^\alpha`; L counts `eos`.
 
     Raises:
       ConfigError: the exponent is negative or not finite.
@@ -79,7 +79,7 @@ class GNMTPenalty:
         check_penalty("length_penalty", self.exponent)
 
     def __call__(self, log_probs: jax.Array, lengths: jax.Array, *, ended: jax.Array | bool) -> jax.Array:
-        """Returns the scores of hypotheses of these numbers of tokens."""
+        """Returns the scores of hypotheses of these lengths."""
         del ended
         return log_probs / ((5 + lengths.astype(jnp.float32)) / 6) ** self.exponent
 
@@ -87,7 +87,7 @@ class GNMTPenalty:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CoverageState(Generic[S]):
-    """A model's state with the attention that each source token has received so far, for a `coverage_penalty`.
+    """A model's state, with the attention that each source token has received so far, for a `coverage_penalty`.
 
     A step adds the attention weights of its token to `attended`:
     ``decoding.CoverageState(inner, state.attended + weights)``.
@@ -108,7 +108,7 @@ class CoverageState(Generic[S]):
         return self.state.shape
 
     def reorder(self, parents: jax.Array, /) -> CoverageState[S]:
-        """Replaces hypothesis k of sentence b with its hypothesis ``parents[b, k]``."""
+        """Replaces hypothesis k of sentence b with hypothesis ``parents[b, k]`` of that sentence."""
         attended = jnp.take_along_axis(self.attended, parents[..., None], axis=1)
         return CoverageState(self.state.reorder(parents), attended)
 
@@ -124,7 +124,7 @@ class CoverageState(Generic[S]):
 
 @dataclasses.dataclass(frozen=True)
 class Patience:
-    """The rule to stop when ``factor * K`` hypotheses have finished; the best K of them are returned.
+    """The rule to stop once ``factor * K`` hypotheses have finished; the best K of them are returned.
 
     CTranslate2's `patience` (Kasai et al. 2022). A factor of 1 is the rule "first".
 
@@ -140,7 +140,7 @@ class Patience:
 
     def needed(self, beam_size: int) -> int:
         """Returns the number of finished hypotheses at which the search of a sentence stops."""
-        return max(1, round(min(self.factor * beam_size, 2**30)))  # never more than 32 bits hold
+        return max(1, round(min(self.factor * beam_size, 2**30)))  # fits in 32 bits
 
 
 Stopping: TypeAlias = Literal["first", "now", "limit"] | Patience
@@ -151,7 +151,7 @@ def check_penalty(name: str, value: float) -> None:
     """Checks that a penalty is at least 0 and finite.
 
     Raises:
-      ConfigError: it is not.
+      ConfigError: the penalty is negative or not finite.
     """
-    if not 0 <= value < math.inf:  # nor NaN
+    if not 0 <= value < math.inf:  # also refuses NaN
         raise ConfigError(f"{name} must be at least 0 and finite, got {value}")

@@ -15,9 +15,9 @@ from jaxformer.errors import ConfigError
 
 
 class Read(Protocol[S]):
-    """Reads several tokens of each hypothesis at once: tokens ``[B, K, P]``, the state, and the numbers of tokens.
+    """Maps tokens ``[B, K, P]``, a state and lengths to the state after these tokens, read in one pass.
 
-    ``int32 [B, K]``, from 0 to P, are the tokens that count of each hypothesis; what comes after them is padding.
+    The lengths, ``int32 [B, K]``, are from 0 to P; the tokens of a hypothesis after its length are padding.
     """
 
     def __call__(self, tokens: jax.Array, state: S, lengths: jax.Array, /) -> S: ...
@@ -28,25 +28,25 @@ class Prefix(Generic[S]):
     """Forced first tokens of the sequences of each sentence.
 
     They are part of `Hypotheses.tokens` and count in lengths and limits, but not in log-probabilities. An `eos` among
-    them ends nothing. A sentence whose prefix reaches its limit gets no other token.
+    them does not end a sequence. A sentence whose prefix reaches its limit gets no further token.
     """
 
     tokens: jax.Array
     """``int32 [B, P]``"""
     lengths: jax.Array | None = None
-    """The tokens of each prefix, ``int [B]``; all P by default."""
+    """The number of tokens of each prefix, ``int [B]``; P by default."""
     read: Read[S] | None = None
-    """Computes the state after a prefix at once, such as
+    """Computes the state after a prefix in one pass, such as
     ``lambda tokens, state, lengths: model.prefill(tokens, state, context, lengths=lengths)[1]``; by default the search
     takes one step for each token."""
 
 
 class Start(NamedTuple, Generic[S]):
-    """The point from which a search chooses tokens, or is forced to."""
+    """The beginning of a search: the forced tokens, and the state before its first step."""
 
     tokens: jax.Array  # int32 [B, K, T]: the prefix, then pad
-    forced: jax.Array  # int32 [B]: tokens of the prefix
-    lengths: jax.Array  # int32 [B]: tokens of `tokens` before the one that the next step will choose
+    forced: jax.Array  # int32 [B]: the number of tokens of the prefix
+    lengths: jax.Array  # int32 [B]: the number of tokens before the one that the next step chooses
     last: jax.Array  # int32 [B, K]: the token that the next step takes
     state: S
 
@@ -59,10 +59,10 @@ class Start(NamedTuple, Generic[S]):
 def begin(
     state: S, max_length: int, *, bos: int | None, pad: int, prefix: Prefix[S] | Int[Array, "B P"] | None
 ) -> Start[S]:
-    """Returns the start of a search, after its prefix if that can be read at once.
+    """Returns the start of a search, after its prefix if `Prefix.read` is given.
 
     Raises:
-      ConfigError: the prefix is longer than `max_length`, or is missing although there is no `bos`.
+      ConfigError: the prefix is longer than `max_length` or has not B rows; there is neither `bos` nor a prefix.
     """
     batch, num_hypotheses = shape = check_state(state)
     if prefix is None:
@@ -79,7 +79,7 @@ def begin(
     inside = jnp.arange(size)[None] < forced[:, None]
     words = jnp.where(inside, prefix.tokens, pad).astype(jnp.int32)
     first = [] if bos is None else [jnp.full((batch, 1), bos, jnp.int32)]
-    sequence = jnp.concatenate([*first, words], 1)  # of what the model reads
+    sequence = jnp.concatenate([*first, words], 1)  # the tokens that the model reads
     repeated = lambda x: jnp.broadcast_to(x[:, None], (batch, num_hypotheses, *x.shape[1:]))
     unread = jnp.full(batch, 0 if bos is not None else 1, jnp.int32)
     if prefix.read is None or sequence.shape[1] == 1:

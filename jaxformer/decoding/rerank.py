@@ -1,7 +1,7 @@
-r"""Candidates ranked by their utility to one another, on the device: minimum Bayes risk with chrF or BLEU.
+r"""Minimum Bayes risk with chrF or BLEU, on the device: candidates are ranked by their utility against one another.
 
-The candidates of a sentence are rows of ids, of characters for chrF and of words for BLEU. Equal n-grams are found by
-sorting, so no two different n-grams are ever counted as one.
+The candidates of a sentence are rows of ids: of characters for chrF, of words for BLEU. Equal n-grams are found by
+sorting, not by hashing, so no two different n-grams are ever counted as one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from jaxformer.decoding.api import Hypotheses, gather
 
 
 def minimum_bayes_risk(utilities: Float[Array, "K M"], weights: Float[Array, " M"] | None = None) -> Float[Array, " K"]:
-    r"""Returns each candidate's expected utility, :math:`\sum_m w_m u(h_k, r_m)`; the best decision has the highest.
+    r"""Returns each candidate's expected utility, :math:`\sum_m w_m u(h_k, r_m)`; the best has the highest.
 
     (Kumar and Byrne 2004; with samples of the model as references: Eikema and Aziz 2020.)
 
     Args:
-      utilities: of candidate k if m is the reference: `chrf_utilities` or `bleu_utilities`.
+      utilities: of candidate k with reference m, such as `chrf_utilities` or `bleu_utilities`.
       weights: the probabilities of the references; equal by default.
 
     >>> import jax.numpy as jnp
@@ -32,7 +32,7 @@ def minimum_bayes_risk(utilities: Float[Array, "K M"], weights: Float[Array, " M
 
 
 def rerank(hypotheses: Hypotheses, scores: Float[Array, "B K"]) -> Hypotheses:
-    """Returns hypotheses with these scores in place of their own, best first.
+    """Returns the hypotheses with new scores, best first.
 
     >>> import jax.numpy as jnp
     >>> two = Hypotheses(jnp.array([[[5], [6]]]), jnp.ones((1, 2)), *jnp.zeros((2, 1, 2)), jnp.zeros((1, 2, 1)))
@@ -49,8 +49,8 @@ def chrf_utilities(
     """Returns chrF of every candidate k with every candidate m as its reference (Popovic 2015), from 0 to 100.
 
     Args:
-      tokens: the characters of each candidate as numbers, without white space; those after `lengths` are ignored.
-      order: of the longest n-grams of characters.
+      tokens: the ids of each candidate's characters, without whitespace; those after `lengths` are ignored.
+      order: the length of the longest character n-grams.
       beta: the weight of recall.
 
     >>> import jax.numpy as jnp
@@ -70,12 +70,12 @@ def chrf_utilities(
 def bleu_utilities(tokens: Int[Array, "K T"], lengths: Int[Array, " K"], *, order: int = 4) -> Float[Array, "K K"]:
     """Returns sentence BLEU of every candidate k with every candidate m as its reference, from 0 to 100.
 
-    Orders that a candidate is too short for are left out, and orders without a match are smoothed as in sacrebleu's
+    N-gram orders that a candidate is too short for are left out; orders without a match are smoothed as by sacrebleu's
     "exp" (Chen and Cherry 2014, method 3).
 
     Args:
-      tokens: the words of each candidate as numbers; those after `lengths` are ignored.
-      order: of the longest n-grams of words.
+      tokens: the ids of each candidate's words; those after `lengths` are ignored.
+      order: the length of the longest word n-grams.
 
     >>> import jax.numpy as jnp
     >>> bleu_utilities(jnp.array([[1, 2, 3], [1, 2, 0]]), jnp.array([3, 2])).round(1).tolist()
@@ -96,10 +96,10 @@ def bleu_utilities(tokens: Int[Array, "K T"], lengths: Int[Array, " K"], *, orde
 def _statistics(
     tokens: Int[Array, "K T"], lengths: Int[Array, " K"], order: int
 ) -> tuple[Float[Array, "O K K"], Float[Array, "O K"]]:
-    """Returns, of the n-grams of each order, how many of candidate k are in candidate m too, and how many k has."""
+    """Returns, for each order, the number of n-grams of candidate k that m has too, and the number that k has."""
 
     def longer(grams: jax.Array, size: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        # An n-gram is the one without its last token, and that token; it stands where its first token does.
+        # An n-gram is the pair of its first n - 1 tokens and its last one; its position is that of its first token.
         where = jnp.arange(tokens.shape[1])[None] < lengths[:, None] - size
         grams = _dense(grams, jnp.roll(tokens, -size, 1), where)
         return grams, (_matches(grams, where), where.sum(1).astype(jnp.float32))
@@ -108,7 +108,7 @@ def _statistics(
 
 
 def _dense(first: Int[Array, "K T"], second: Int[Array, "K T"], where: Bool[Array, "K T"]) -> Int[Array, "K T"]:
-    """Returns a number for each pair, equal for equal pairs, below K T; pairs that do not count get any number."""
+    """Returns a number for each pair, equal for equal pairs, below K T; pairs where `where` is False get any number."""
     size = first.size
     index = jnp.arange(size)
     absent, one, other, order = jax.lax.sort(
@@ -120,7 +120,7 @@ def _dense(first: Int[Array, "K T"], second: Int[Array, "K T"], where: Bool[Arra
 
 
 def _matches(grams: Int[Array, "K T"], where: Bool[Array, "K T"]) -> Float[Array, "K K"]:
-    """Returns the number of n-grams of each candidate that are also in each other one, clipped by how often."""
+    """Returns the number of n-grams of each candidate that each other one has too, each counted at most as often."""
     number, size = grams.shape[0], grams.size
     rows = jnp.arange(number)[:, None]
     counts = jnp.zeros((number, max(size, 1)), jnp.float32).at[rows, grams].add(where.astype(jnp.float32))

@@ -1,10 +1,10 @@
 """Transforms of the scores of the next token: masks, filters and temperatures, which can be chained.
 
-A transform is called with scores ``[B, K, V]`` and a history and returns scores. Its attribute `normalized` says on
-what it acts. False: on the step's own scores, before log-softmax, so that the probabilities of a step still add up to
-1, as in CTranslate2. True: on log-probabilities, after log-softmax, so that the probability of removed tokens is lost,
-as in Hugging Face.
-Every callable with that attribute is a transform; the transforms of this module are frozen dataclasses and pytrees.
+A transform maps scores ``[B, K, V]`` and a history to scores. Its attribute `normalized` says what it acts on. False:
+the step's own scores, before log-softmax, so that the probabilities of a step still add up to 1, as in
+CTranslate2. True: log-probabilities, after log-softmax, so that the probability of removed tokens is lost, as in
+Hugging Face.
+Any callable with that attribute is a transform; the transforms of this module are frozen dataclasses and pytrees.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jaxformer.errors import ConfigError
 Scores: TypeAlias = Float[Array, "B K V"]
 
 ForcedEnd: TypeAlias = Literal["scored", "free", "never"]
-"""The log-probability of an `eos` that the limit forces: its own, or 0; or no `eos` is forced there."""
+"""The log-probability of an `eos` that the limit forces: its own ("scored") or 0 ("free"); "never" forces none."""
 
 
 @jax.tree_util.register_dataclass
@@ -36,7 +36,7 @@ class History:
     search may drop the rows of finished sentences.
     """
 
-    tokens: jax.Array  # int32 [B, K, T]: a prefix included, bos not; only the first `lengths` count
+    tokens: jax.Array  # int32 [B, K, T]: prefix included, bos not; only the first `lengths` count
     lengths: jax.Array  # int32 [B, K]
     sentences: jax.Array  # int32 [B]
 
@@ -70,7 +70,7 @@ class Chain:
 def chain(*transforms: Transform) -> Chain:
     """Returns the function from scores and history to float32 log-probabilities that a search applies at each step.
 
-    Transforms that act before normalization come first, in their order; then log-softmax; then the others, in theirs.
+    Transforms that are not `normalized` come first, in the given order; then log-softmax; then the others, in order.
 
     >>> import jax.numpy as jnp
     >>> history = History(jnp.zeros((1, 1, 1), jnp.int32), jnp.zeros((1, 1), jnp.int32), jnp.zeros(1, jnp.int32))
@@ -90,8 +90,8 @@ class _Temperature:
     normalized = False
 
     def __call__(self, scores: Scores, history: History) -> Scores:
-        # Relative to the highest score, whose quotient is then 0: rounding, or infinity, would decide between quotients
-        # that are large. Outside the bounds, the dtype may round the value or its reciprocal to 0.
+        # Scores are relative to the highest, whose quotient is then 0: large quotients may round to equal values or
+        # overflow. Outside the bounds, the dtype may round the value or its reciprocal to 0.
         top = scores.max(-1, keepdims=True)
         top = jnp.where(jnp.isfinite(top), top, 0)
         smallest = float(jnp.finfo(scores.dtype).tiny)
@@ -101,8 +101,8 @@ class _Temperature:
 def temperature(value: float) -> Transform:
     """Divides the scores by `value`: below 1 sharpens the distribution, above 1 flattens it.
 
-    The scores are taken relative to the highest of a hypothesis, which changes no probability. The smallest `value` is
-    the limit, the most probable token.
+    The highest score of each hypothesis is first subtracted, which changes no probability. The smallest values leave
+    only the most probable token.
 
     Raises:
       ConfigError: `value` is not positive and finite.
@@ -151,14 +151,14 @@ class _TopP:
     def __call__(self, scores: Scores, history: History) -> Scores:
         ordered = jnp.sort(scores, axis=-1, descending=True)
         probs = jax.nn.softmax(ordered, axis=-1)
-        above = jnp.cumsum(probs, axis=-1) - probs  # the mass of the tokens that rank above; rounded, so 1 is apart
+        above = jnp.cumsum(probs, axis=-1) - probs  # the mass of higher-ranked tokens; rounded, so 1 is special
         kept = (above < self.mass) | (jnp.asarray(self.mass) >= 1)
         lowest = jnp.where(kept, ordered, jnp.inf).min(-1, keepdims=True)
         return jnp.where(scores < lowest, -jnp.inf, scores)
 
 
 def top_p(mass: float) -> Transform:
-    """Keeps the fewest most probable tokens that hold at least `mass` together, and ties with the last of them.
+    """Keeps the smallest set of most probable tokens whose mass is at least `mass`, and ties with the last of them.
 
     Nucleus sampling: Holtzman et al. 2020, "The curious case of neural text degeneration".
 
@@ -216,8 +216,8 @@ def forbid(tokens: Sequence[int], *, normalized: bool = True) -> Transform:
 
     Args:
       tokens: ids; static.
-      normalized: True if their probability is lost, as with Hugging Face's `bad_words_ids`; False if it goes to the
-        other tokens, as with CTranslate2's `suppress_sequences`.
+      normalized: True if their probability is lost, as with Hugging Face's `bad_words_ids`; False if the other tokens
+        share it, as with CTranslate2's `suppress_sequences`.
 
     Raises:
       ConfigError: an id is negative.
@@ -247,11 +247,11 @@ def min_length(lengths: int | Int[Array, " B"], *, eos: int, normalized: bool = 
     """Forbids `eos` until a sequence with it has at least `lengths` tokens, a prefix included.
 
     Hugging Face's ``min_length=n`` is n here, its ``min_new_tokens=n`` is n + 1; CTranslate2's
-    ``min_decoding_length=n`` is n + 1 with ``normalized=False``. If a search reaches its maximum earlier, no token is
-    allowed, and its log-probability is minus infinity.
+    ``min_decoding_length=n`` is n + 1 with ``normalized=False``. At a lower limit of the search,
+    a forced `eos` has log-probability minus infinity if `forced_end` is "scored".
 
     Args:
-      lengths: for all sentences, or for each.
+      lengths: one number for all sentences, or one for each.
       normalized: see `forbid`.
 
     >>> import jax.numpy as jnp
@@ -265,7 +265,7 @@ def min_length(lengths: int | Int[Array, " B"], *, eos: int, normalized: bool = 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ForceEnd:
-    """Allows only `eos` as the last token before the limit of `max_lengths`."""
+    """Allows only `eos` as the last token that fits in `max_lengths`."""
 
     max_lengths: jax.Array  # int32 [B]
     eos: int = dataclasses.field(metadata={"static": True})
@@ -289,7 +289,7 @@ def well_formed(
     max_lengths: Int[Array, " B"],
     forced_end: ForcedEnd = "scored",
 ) -> tuple[Transform, ...]:
-    """Appends the rules of every search: `pad` and `bos` are never chosen, and `eos` comes at the limit.
+    """Appends the rules of every search: `pad` and `bos` are never chosen, and `forced_end` rules at the limit.
 
     A `bos` that also ends a sequence, as BART's does, may be chosen.
 

@@ -1,4 +1,4 @@
-"""One loop over steps, and three ways to choose its tokens: greedy, sampled and forced."""
+"""One loop over steps, and three ways to choose tokens: greedy, sampled and forced."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class _Progress(NamedTuple, Generic[S]):
     state: S
     done: jax.Array  # Bool [B, K]
     tokens: jax.Array  # int32 [B, K, T]
-    lengths: jax.Array  # int32 [B, K]: places of `tokens` that are filled
+    lengths: jax.Array  # int32 [B, K]: filled positions of `tokens`
     log_probs: jax.Array  # float32 [B, K]
     token_log_probs: jax.Array  # float32 [B, K, T]
-    forced: jax.Array  # int32 [B, K]: places that the search does not choose
+    forced: jax.Array  # int32 [B, K]: positions that the search does not choose
     max_lengths: jax.Array  # int32 [B, K]
 
     def active(self) -> jax.Array:
@@ -61,19 +61,19 @@ def unroll(
     pad: int = 0,
     transforms: Sequence[Transform] = (),
 ) -> Hypotheses:
-    """Extends each hypothesis by itself until `eos` is chosen or its limit is reached, by one ``while_loop``.
+    """Extends each hypothesis independently until `eos` is chosen or its limit is reached, in one ``while_loop``.
 
     Args:
       step, state: see `jaxformer.decoding.api`.
       choose: sees the log-probabilities after all transforms.
-      start: the forced tokens of each hypothesis, ``lengths`` of them and then `pad`, in a buffer of length T.
+      start: the ``lengths`` forced tokens of each hypothesis, then `pad`, in a buffer of length T.
       bos: the token before the first; None if the first forced token begins the sequence.
       eos: the token that ends a sequence; None if there is no such token.
-      max_lengths: the most tokens of each hypothesis, forced ones included; at most T.
-      transforms: see `jaxformer.decoding.transforms`; no others are added here.
+      max_lengths: the maximum number of tokens of each hypothesis, forced ones included; at most T.
+      transforms: see `jaxformer.decoding.transforms`; none are added here.
 
     Returns:
-      Hypotheses ``[B, K]`` with ``scores == log_probs``; forced tokens do not count in log-probabilities.
+      Hypotheses ``[B, K]`` with ``scores == log_probs``, in which forced tokens do not count.
     """
     last = start.tokens[:, :, 0] if bos is None else jnp.full(start.lengths.shape, bos, jnp.int32)
     lengths = jnp.full(start.lengths.shape, 0 if bos is not None else 1, jnp.int32)
@@ -98,7 +98,7 @@ def _unroll(
     max_lengths: jax.Array,
     rules: _Rules,
 ) -> Hypotheses:
-    """See `unroll`; `lengths` tokens of each hypothesis have been read, and then `last` comes."""
+    """See `unroll`; `lengths` tokens of each hypothesis are in `state` or `last`, and the next step reads `last`."""
     length = start.tokens.shape[2]
     max_lengths = jnp.minimum(max_lengths, length).astype(jnp.int32)
     next_log_probs = chain(*rules.transforms)
@@ -157,27 +157,27 @@ def greedy(
     transforms: Sequence[Transform] = (),
     narrow: Narrow[S] | None = None,
 ) -> Hypotheses:
-    """Takes the most probable token at every step, for each hypothesis by itself.
+    """Takes the most probable token at every step, independently for each hypothesis.
 
     Args:
       step, state: see `jaxformer.decoding.api`.
-      max_length: the most tokens, `eos` and prefix included; static.
-      bos: the token before the first, never chosen unless it is `eos`; None if the prefix begins the sequence; it
-        must then have at least one token.
+      max_length: the maximum number of tokens, `eos` and prefix included; static.
+      bos: the token before the first, never chosen unless it is `eos`; None if the prefix, then of at least one token,
+        begins the sequence.
       eos: the token that ends a sequence; None if no token does.
-      pad: fills what follows the end; never chosen.
-      max_lengths: the most tokens of each sentence, at most `max_length`.
-      prefix: the first tokens of each sequence; a `Prefix` if their numbers differ, or if they can be read at once.
+      pad: the token that fills the positions after the end; never chosen.
+      max_lengths: the maximum number of tokens per sentence, at most `max_length`.
+      prefix: the first tokens of each sequence; a `Prefix` if their lengths differ, or to read them in one pass.
       forced_end: the log-probability of an `eos` that the limit forces: "scored", its own; "free", 0; "never", no `eos`
         is forced.
       transforms: see `jaxformer.decoding.transforms`.
-      narrow: the step of some of the sentences; with it, complete sentences leave the batch.
+      narrow: makes the step of the remaining sentences (`Narrow`); with it, complete sentences leave the batch.
 
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``.
 
     Raises:
-      ConfigError: `pad` is `eos`; a prefix is longer than `max_length`, or is missing although there is no `bos`.
+      ConfigError: `pad` is `eos`; `max_length` is below 1, or a prefix is longer; there is neither `bos` nor a prefix.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.decoding import TreeState
@@ -216,17 +216,16 @@ def sample(
     transforms: Sequence[Transform] = (),
     narrow: Narrow[S] | None = None,
 ) -> Hypotheses:
-    """Draws every token from the model's distribution after the transforms, for each hypothesis by itself.
+    """Draws every token from the model's distribution after the transforms, independently for each hypothesis.
 
     The random bits of a token are a function of the sentence's key, the hypothesis and the token's position, so they do
     not depend on the other sentences, their number or padding. Hypotheses are not sorted by score.
 
     Args:
-      forced_end: see `greedy`; with "free", an end that a filter has removed is forced all the same.
+      forced_end: see `greedy`; with "free", `eos` is forced even if a filter has removed it.
       key: one ``jax.random.key``, into which the sentence's row in the batch is folded; or one per sentence, ``[B]``,
         such as ``jax.vmap(jax.random.fold_in, (None, 0))(key, indices)`` for the sentences of a corpus.
-      step, state, max_length, bos, eos, pad, max_lengths, prefix, transforms, narrow: see
-        `greedy`.
+      step, state, max_length, bos, eos, pad, max_lengths, prefix, transforms, narrow: see `greedy`.
 
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``, of the distribution after the transforms.
@@ -281,20 +280,20 @@ def forced(
     prefix_lengths: Int[Array, " B"] | None = None,
     transforms: Sequence[Transform] = (),
 ) -> Hypotheses:
-    """Computes the log-probabilities of given sequences: their sums, and those of each token.
+    """Computes the log-probabilities of given sequences: those of each token, and their sums.
 
-    With the transforms of a search, they equal those that the search returned with these sequences.
+    With the transforms of a search, they equal those that it returned, except for an `eos` that was forced as "free".
 
     Args:
       step, state: see `jaxformer.decoding.api`.
       tokens: without `bos`; `eos` counts like any other token.
-      lengths: the tokens of each sequence, at most T; the others are ignored.
-      bos: the token before the first; None if the first token of each sequence is only read and not scored.
-      prefix_lengths: the first tokens of each sentence's sequences that are not scored; 0 by default.
+      lengths: the number of tokens of each sequence, at most T; later ones are ignored.
+      bos: the token before the first; None if the first token of each sequence is read but not scored.
+      prefix_lengths: the number of first tokens, per sentence, that are not scored; 0 by default.
       transforms: see `jaxformer.decoding.transforms`.
 
     Raises:
-      ValueError: `tokens` have another B or K than the state.
+      ValueError: `tokens` or `lengths` have another B or K than the state.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.decoding import TreeState
@@ -336,7 +335,7 @@ def _extend(
     transforms: Sequence[Transform],
     narrow: Narrow[S] | None,
 ) -> Hypotheses:
-    """Continues the prefix of each sentence by the tokens that `choose` picks: see `greedy`."""
+    """Extends the prefix of each sentence with the tokens that `choose` picks: see `greedy`."""
     start = begin(state, max_length, bos=bos, pad=pad, prefix=prefix)
     shape = start.last.shape
     repeated = lambda x: jnp.broadcast_to(x[:, None], shape)
@@ -349,7 +348,7 @@ def _extend(
 
 
 def _gumbel(key: jax.Array, size: int) -> Float[Array, " V"]:
-    """Returns Gumbel noise: the argmax of its sum with log-probabilities is a draw.
+    """Returns Gumbel noise: the argmax of log-probabilities plus this noise is a draw from their distribution.
 
     The bits are the same under every vmap and mesh.
     """

@@ -1,4 +1,4 @@
-"""Scores of translations against references, and of language models on held-out text."""
+"""Scores of translations, word alignments, classifications and language models."""
 
 from jaxformer import lazy
 

@@ -17,10 +17,10 @@ def alignment_error_rate(
 ) -> float:
     """Computes the alignment error rate ``1 - (|A & S| + |A & P|) / (|A| + |S|)`` of a corpus (Och and Ney 2003).
 
-    The sizes are summed over sentences. Without `possible`, P = S and the rate is 1 - F1.
+    The counts are summed over sentences. Without `possible`, P = S and the rate is 1 - F1.
 
     Args:
-      alignments: A, the links that are judged, of each sentence.
+      alignments: A, the links of each sentence to evaluate.
       sure: S, the links that an alignment must have.
       possible: P, the links that it may have; sure links are possible whether or not they are given again.
 
@@ -30,7 +30,7 @@ def alignment_error_rate(
     0.33333333333333337
 
     Raises:
-      ValueError: the numbers of sentences differ, or there is no link at all.
+      ValueError: the numbers of sentences differ, or there are no links.
     """
     possible = sure if possible is None else possible
     if not len(alignments) == len(sure) == len(possible):
@@ -47,10 +47,10 @@ def alignment_error_rate(
 
 
 def strongest_links(weights: np.ndarray) -> set[Link]:
-    """Links each target word to the source word with the largest of its weights ``[T, S]`` (Garg et al. 2019)."""
+    """Links each target word to the source word of largest weight, by weights ``[T, S]`` (Garg et al. 2019)."""
     return {(int(source), target) for target, source in enumerate(weights.argmax(-1))}
 
 
 def diagonal_links(num_source: int, num_target: int) -> set[Link]:
-    """Links target word t of T to the source word at the same share of its sentence, ``floor((t + 1/2) S / T)``."""
+    """Links target word t of T to the source word at the same relative position, ``floor((t + 1/2) S / T)``."""
     return {((2 * t + 1) * num_source // (2 * num_target), t) for t in range(num_target)}

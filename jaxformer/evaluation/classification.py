@@ -1,4 +1,4 @@
-"""Scores of classifications: accuracy, and the correlation of labels with guesses."""
+"""Scores of classifications: accuracy, and the Matthews correlation of labels and predictions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxformer.evaluation.scores import Score
 
 
 def accuracy(correct: float, count: float) -> Score:
-    """Returns the share of right guesses, in percent.
+    """Returns the share of correct predictions, in percent.
 
     >>> str(accuracy(3, 4))
     'accuracy 75.00  [percent of 4 guesses]'
@@ -24,16 +24,16 @@ def accuracy(correct: float, count: float) -> Score:
 
 
 def matthews(labels: Sequence[int] | np.ndarray, guesses: Sequence[int] | np.ndarray) -> Score:
-    """Returns 100 times the Matthews correlation of labels and guesses, of any number of classes (Gorodkin 2004).
+    """Returns 100 times the Matthews correlation of labels and predictions, for any number of classes (Gorodkin 2004).
 
-    With n examples, c right guesses, and t and p the counts of each class among labels and guesses:
-    ``(c n - t p) / sqrt((n^2 - p p) (n^2 - t t))``; 0 if all labels, or all guesses, are one class.
+    With n examples, c correct predictions, and t and p the counts of each class among labels and predictions:
+    ``(c n - t p) / sqrt((n^2 - p p) (n^2 - t t))``; 0 if all labels, or all predictions, are of one class.
 
     >>> str(matthews([1, 1, 0, 0], [1, 0, 0, 0]))
     'Matthews correlation 57.74  [times 100, 4 guesses]'
 
     Raises:
-      ValueError: there are no labels, or not as many guesses.
+      ValueError: there are no labels, or another number of predictions.
     """
     labels, guesses = np.asarray(labels), np.asarray(guesses)
     if labels.shape != guesses.shape or len(labels) == 0:

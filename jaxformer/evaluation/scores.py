@@ -18,7 +18,7 @@ _TOKENIZE_13A = Tokenizer13a()
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A figure, its name, the recipe behind it, and the decimals to print."""
+    """A score with its name, its signature (the way it was computed) and the decimals to print."""
 
     name: str
     value: float
@@ -32,10 +32,10 @@ class Score:
 def bleu(
     hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]], *, lowercase: bool = False
 ) -> Score:
-    """Computes sacrebleu's BLEU with 13a tokenization (Post 2018); comparable with figures of the same signature.
+    """Computes sacrebleu's BLEU with 13a tokenization (Post 2018); comparable with scores of the same signature.
 
     Args:
-      references: of each hypothesis, one or several, also different numbers of them.
+      references: one or several for each hypothesis; their numbers may differ.
     """
     _check(hypotheses, references)
     metric = sacrebleu.BLEU(lowercase=lowercase)
@@ -55,9 +55,9 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
 def sentence_scores(
     hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False
 ) -> list[dict[str, float]]:
-    """Computes each sentence's BLEU, without the orders of n-grams that it is too short for, and its chrF2.
+    """Computes each sentence's BLEU, without the n-gram orders that it is too short for, and its chrF2.
 
-    They say where a system is weak; their mean is not the score of a corpus.
+    They show where a system is weak; their mean is not the corpus score.
     """
     _check(hypotheses, references)
     metrics = {
@@ -71,7 +71,7 @@ def sentence_scores(
 
 
 def words_13a(text: str) -> list[str]:
-    """Returns the words of a text that `bleu` compares.
+    """Returns the words of a text as `bleu` compares them.
 
     >>> words_13a("A dog runs.")
     ['A', 'dog', 'runs', '.']
@@ -82,11 +82,11 @@ def words_13a(text: str) -> list[str]:
 def moses_bleu(
     hypotheses: Sequence[str], references: Sequence[str], *, language: str, words: Sequence[str] | None = None
 ) -> Score:
-    """Computes BLEU of lower-cased, Moses-tokenized text, as Multi30k papers print it; not comparable with `bleu`.
+    """Computes BLEU of lower-cased, Moses-tokenized text, as Multi30k papers report it; not comparable with `bleu`.
 
     Args:
-      language: two-letter code, chooses the tokenizer's rules.
-      words: the hypotheses as words separated by spaces, if a system writes Moses words; they are compared as they are,
+      language: a two-letter code that selects the tokenizer's rules.
+      words: the hypotheses as Moses words separated by spaces, if a system outputs them; these are compared as is,
         as in the papers.
     """
     _check(hypotheses, references)
@@ -113,7 +113,7 @@ def nats_per_token(total: float, count: float) -> Score:
 
 
 def perplexity(total: float, count: float) -> Score:
-    """Returns the perplexity ``exp(total / count)`` of a language model; comparable only between equal tokenizers.
+    """Returns the perplexity ``exp(total / count)`` of a language model; comparable only for the same tokenizer.
 
     Args:
       total: the sum of ``-log p`` over tokens, in nats.
@@ -123,13 +123,13 @@ def perplexity(total: float, count: float) -> Score:
       ValueError: `count` is not positive.
     """
     _check_count(count)
-    with np.errstate(over="ignore"):  # an untrained model may well reach infinity
+    with np.errstate(over="ignore"):  # the perplexity of an untrained model may be infinite
         value = float(np.exp(np.float64(total / count)))
     return Score("perplexity", value, f"exp of -log p, mean of {count:,.0f} tokens")
 
 
 def bits_per_character(total: float, num_characters: float) -> Score:
-    """Returns the bits a language model needs for a character: comparable between tokenizers of the same text.
+    """Returns the bits per character of a language model, comparable across tokenizers on the same text.
 
     Args:
       total: the sum of ``-log p`` over all tokens of the text, in nats.

@@ -1,6 +1,6 @@
 """Tasks, and one runner that trains, averages, loads and scores all of them.
 
-`base` defines a task, `registry` has the tasks by name, `runner` and `planner` do the work that all tasks share.
+`base` defines a task, `registry` lists the tasks by name, `runner` and `planner` do the work that all tasks share.
 """
 
 from jaxformer import lazy

@@ -42,7 +42,7 @@ class Corpus(Protocol):
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
-        """A hash of each part that must stay the same for a run; `train` and `validation` at least."""
+        """A hash of each part that must not change during a run; `train` and `validation` at least."""
         ...
 
 
@@ -52,7 +52,7 @@ PartT = TypeVar("PartT", bound=Any)
 
 @dataclasses.dataclass(frozen=True)
 class Splits(Generic[PartT]):
-    """Examples for training, validation and perhaps a test."""
+    """Examples for training, validation and, optionally, a test."""
 
     train: PartT
     validation: PartT
@@ -67,7 +67,7 @@ class Splits(Generic[PartT]):
         """Returns the examples of a split, "test" or "validation".
 
         Raises:
-          DataError: there is no test; the message names the `source` to train with.
+          DataError: there are no test data; the message says how to give them, as `source`.
         """
         part = self.validation if split == "validation" else self.test
         if part is None:
@@ -80,12 +80,12 @@ class Vocabulary(Protocol):
 
     @property
     def vocab_size(self) -> Any:
-        """The number of outputs, or a tuple of the numbers of its parts: what `Task.network` takes."""
+        """The number of outputs, or a tuple of such numbers: the `vocab_size` of `Task.network`."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """A hash: equal fingerprints, equal meaning."""
+        """A hash; equal fingerprints mean the same outputs."""
         ...
 
 
@@ -117,7 +117,7 @@ class Data(abc.ABC, Generic[VocabularyT]):
 
     @property
     def lengths(self) -> Sequence[int]:
-        """The padded lengths of batches; by default empty: the data have no length."""
+        """The padded lengths of batches; by default empty, for data without a length."""
         return ()
 
     @abc.abstractmethod
@@ -130,7 +130,7 @@ class Data(abc.ABC, Generic[VocabularyT]):
 
 
 class Planned(Protocol):
-    """Examples with a plan of their batches."""
+    """Examples with a batch plan."""
 
     @property
     def steps_per_epoch(self) -> int: ...
@@ -139,7 +139,7 @@ class Planned(Protocol):
 
 
 class PlannedData(Data[VocabularyT]):
-    """Data whose examples have a plan of their batches."""
+    """Data whose training and validation examples have batch plans."""
 
     train: Planned
     validation: Planned
@@ -158,7 +158,7 @@ class Network(abc.ABC, Generic[BatchT]):
     largest_batch: tuple[int, int]
     """Rows and length of the batch that needs the most memory."""
     unit: ClassVar[str] = "tokens"
-    """The terms that the loss counts, in the plural."""
+    """The name, in the plural, of the terms that the loss counts."""
 
     @property
     def num_parameters(self) -> int:
@@ -167,12 +167,12 @@ class Network(abc.ABC, Generic[BatchT]):
 
     @property
     def sharded_axes(self) -> tuple[AxisName, ...]:
-        """The dimensions of activations that a mesh may shard, besides those of parameters."""
+        """The dimensions of activations that a mesh may shard, in addition to those of parameters."""
         return "batch", "length"
 
     @property
     def averages(self) -> Mapping[str, float]:
-        """The decay of each parameter that is a moving average of what its gradient says: see `training.averaging`."""
+        """The decay of each parameter that is a moving average and not trained by Adam: see `training.averaging`."""
         return {}
 
     @property
@@ -184,7 +184,7 @@ class Network(abc.ABC, Generic[BatchT]):
     def loss(
         self, params: Params, batch: BatchT, key: jax.Array | None
     ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
-        """Returns the training loss summed over a batch, the number of its terms, and further figures."""
+        """Returns the training loss summed over a batch, the number of its terms, and further sums for the log."""
 
     def validation_loss(self, params: Params, batch: BatchT) -> tuple[jax.Array, jax.Array]:
         """Returns the loss by which models are compared, as (sum, count); by default `loss` without dropout."""
@@ -193,7 +193,7 @@ class Network(abc.ABC, Generic[BatchT]):
 
     @abc.abstractmethod
     def shape(self, batch: BatchT) -> tuple[int, ...]:
-        """Returns the rows of a batch, then its lengths; the last is the length of the predicted sequence."""
+        """Returns the number of rows of a batch, then its lengths, that of the predicted sequence last."""
 
     def planned_shape(self, num_rows: int, length: int) -> tuple[int, ...]:
         """Returns the `shape` of a batch of `num_rows` rows whose sequences all have this length."""
@@ -208,15 +208,15 @@ class Network(abc.ABC, Generic[BatchT]):
         """Returns the size of a batch in words, such as "64 x 128 tokens"."""
 
     def num_terms(self, shape: tuple[int, ...]) -> int:
-        """Returns the terms of the loss in a batch of this shape, padding counted; by default rows x last length."""
+        """Returns the number of terms of a batch's loss, padding included; by default rows x last length."""
         return shape[0] * shape[-1]
 
     @abc.abstractmethod
     def training_flops(self, shape: tuple[int, ...]) -> float:
-        """Returns the model's floating-point operations in a training step; padding counts."""
+        """Returns the model's floating-point operations in a training step, padding included."""
 
     def computed_flops(self, shape: tuple[int, ...]) -> float:
-        """Returns the operations that the devices perform, with any recomputation of the backward pass."""
+        """Returns the operations that the devices perform, including those recomputed in the backward pass."""
         return self.training_flops(shape)
 
     def costs(self, shape: tuple[int, ...]) -> Costs:
@@ -238,13 +238,13 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
 
     name: ClassVar[str]
     commands: ClassVar[tuple[str, ...]] = ()
-    """The commands of the command line that use its predictor, besides those that every task has."""
+    """The subcommands that use its predictor, besides those that every task has."""
     vocabulary_files: ClassVar[tuple[str, ...]] = ("tokenizer.model", "tokenizer.json")
     """The names that a saved vocabulary may have in a run directory."""
     figures: ClassVar[Mapping[str, bool]] = {}
-    """The validation figures besides the loss; True if a figure grows as a model improves."""
+    """The validation figures besides the loss; True if a higher value is better."""
     least_vocab_size: ClassVar[Any] = 1
-    """The smallest vocabulary, to check settings before the data say how large it is."""
+    """The smallest possible vocabulary size, to check settings before the data determine it."""
     default_split: ClassVar[str] = "test"
     """The split that is scored by default."""
     config: type[ConfigT]
@@ -253,7 +253,7 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
         """Checks settings against each other, before anything is read.
 
         Raises:
-          ConfigError: two settings contradict each other; the message has both.
+          ConfigError: two settings contradict each other; the message names both.
         """
         del config
 
@@ -275,7 +275,7 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
 
     @abc.abstractmethod
     def prepare(self, config: ConfigT, corpus: CorpusT, run: pathlib.Path) -> Data[VocabularyT]:
-        """Learns or loads the run's vocabulary, which it saves in `run`, and plans batches.
+        """Learns or loads the run's vocabulary, saves it in `run`, and plans batches.
 
         Raises:
           DataError: the corpus does not fit the settings.
@@ -287,14 +287,14 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
 
     @abc.abstractmethod
     def planned_vocab_size(self, config: ConfigT) -> Any:
-        """Returns the vocabulary size that follows from the settings, for plans without data.
+        """Returns the vocabulary size that the settings determine, for plans without data.
 
         Raises:
           ConfigError: the settings do not determine it.
         """
 
     def smaller_batch(self, config: ConfigT, num_rows: int) -> str:
-        """Returns the option for batches of `num_rows` rows; empty, as by default, if training would refuse them."""
+        """Returns the option for batches of `num_rows` rows; by default, or if it would be refused, an empty string."""
         del config, num_rows
         return ""
 
@@ -302,7 +302,7 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
     def network(
         self, config: ConfigT, vocab_size: Any, attention: AttentionFunction = functional.attention
     ) -> Network[BatchT]:
-        """Builds the network; allocates nothing."""
+        """Builds the network without allocating parameters."""
 
     @abc.abstractmethod
     def predictor(
@@ -314,12 +314,12 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
         placement: Placement,
         steps: tuple[int, ...],
     ) -> PredictorT:
-        """Makes the predictor of trained parameters; `placement` is the mesh whose devices share the work."""
+        """Makes a predictor from trained parameters; `placement` is the mesh whose devices share the work."""
 
     def validation_figures(
         self, config: ConfigT, corpus: CorpusT, data: Any, predictor: PredictorT
     ) -> Mapping[str, float]:
-        """Returns figures besides the loss, for each validation; none by default."""
+        """Returns the figures of a validation besides the loss; none by default."""
         del config, corpus, data, predictor
         return {}
 
@@ -327,9 +327,9 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
     def evaluate(
         self, config: ConfigT, corpus: CorpusT, predictor: PredictorT, *, split: str, say: Say, keep: Keep
     ) -> dict[str, list[Score]]:
-        """Returns the scores of a split ("test" or "validation"), by the name of the corpus.
+        """Returns the scores of a split ("test" or "validation"), by name of the corpus.
 
-        A task whose examples have scores of their own gives them to `keep`.
+        A task that scores single examples passes their rows to `keep`.
 
         Raises:
           DataError: there is no such split.

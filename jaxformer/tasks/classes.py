@@ -1,4 +1,4 @@
-"""The parts that tasks of classes share: the names of the classes, the labeled data, and the scores."""
+"""The parts that classification tasks share: the names of the classes, the labeled data, and the scores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jaxformer.data.images import LabeledImages
 
 FILE = "classes.json"
-"""The file of a run with the names of the classes."""
+"""The file of a run directory that holds the names of the classes."""
 
 
 LabeledT = TypeVar("LabeledT", bound="Examples | LabeledImages")
@@ -31,17 +31,17 @@ LabeledT = TypeVar("LabeledT", bound="Examples | LabeledImages")
 
 @dataclasses.dataclass(frozen=True)
 class LabeledCorpus(Splits[LabeledT]):
-    """Labeled data for training, validation and perhaps a test, and the names of the classes."""
+    """Labeled data for training, validation and, optionally, a test, and the names of the classes."""
 
     classes: tuple[str, ...]
 
     def indices(self, examples: Examples | LabeledImages) -> np.ndarray:
-        """Returns the number of the class of each example."""
+        """Returns the class index of each example."""
         numbers = {name: number for number, name in enumerate(self.classes)}
         return np.array([numbers[label] for label in examples.labels], np.int32)
 
     def counts(self) -> str:
-        """Returns the number of training examples of each class, in words."""
+        """Returns text with the number of training examples of each class."""
         counts = np.bincount(self.indices(self.train), minlength=len(self.classes))
         return ", ".join(f"{name} {count:,}" for name, count in zip(self.classes, counts, strict=True))
 
@@ -64,7 +64,7 @@ class Classes:
 
 
 def choose(train: Examples | LabeledImages, named: Sequence[str], place: str) -> tuple[str, ...]:
-    """Returns the classes: those that are named in the settings, else the labels of the training data.
+    """Returns the classes: those named in the settings, or else the labels of the training data.
 
     Raises:
       DataError: a named class has no example, or there are fewer than two classes.
@@ -105,6 +105,6 @@ def load(run: pathlib.Path) -> tuple[str, ...]:
 
 
 def scores(labels: np.ndarray, probabilities: np.ndarray) -> list[Score]:
-    """Returns accuracy and Matthews correlation, from the probability of each class, ``[examples, classes]``."""
+    """Returns accuracy and Matthews correlation, from class probabilities ``[examples, classes]``."""
     guesses = probabilities.argmax(1)
     return [accuracy(float((labels == guesses).sum()), len(labels)), matthews(labels, guesses)]

@@ -1,4 +1,4 @@
-"""The settings that every task has. Importing them needs none of a task's libraries."""
+"""The settings that every task has. Importing them imports none of a task's libraries."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class TuneConfig:
     """The parameters that are trained: all of them, some, or adapters of low rank (LoRA)."""
 
     frozen: str = ""
-    """Patterns of the names of parameters that keep their first values, such as "encoder/*", separated by commas."""
+    """Patterns of names of parameters that are not trained, such as "encoder/*", separated by commas."""
     rank: int = 0
-    """The rank of adapters beside the matrices that `targets` names; 0 for none. The matrices need not be frozen."""
+    """The rank of adapters of the matrices that `targets` names; 0 for none. Adapters freeze nothing: see `frozen`."""
     targets: str = "*/attention/*"
-    """Patterns of the names of the matrices with adapters, separated by commas."""
+    """Patterns of names of the matrices with adapters, separated by commas."""
     alpha: float = 16.0
-    """The product of an adapter counts alpha / rank."""
+    """The product of an adapter's two matrices is scaled by alpha / rank."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "rank")
@@ -40,41 +40,41 @@ class TuneConfig:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Returns the words that commas separate in a setting."""
+    """Returns the comma-separated words of a setting."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """The settings of every search for texts: the distribution of the next token, and the choice among candidates."""
+    """The settings of all text generation: the distribution of the next token, and the choice among candidates."""
 
     without_search: ClassVar[Mapping[str, tuple[str, ...]]] = {"score": ("average", "batch_size")}
-    """The commands that search for no text, each with the settings that it reads."""
+    """The commands that generate no text, each with the settings that it reads."""
 
     temperature: float = 1.0
     """Logits are divided by it before a token is drawn."""
     top_k: int = 0
-    """Draw from this many of the most probable tokens; 0 for all."""
+    """Draw from this many most probable tokens; 0 for all."""
     top_p: float = 1.0
-    """Draw from the most probable tokens that hold this probability together (nucleus sampling)."""
+    """Draw from the fewest most probable tokens with at least this total probability (nucleus sampling)."""
     min_p: float = 0.0
     """Draw from the tokens that are at least this many times as probable as the most probable one."""
     seed: int = 0
     """Draws are a function of the seed, the number of the text and the token's position."""
     no_repeat: int = 0
-    """No n-gram of this many tokens occurs twice; 0 allows it."""
+    """No n-gram of this many tokens occurs twice; 0 for no limit."""
     forbid: str = ""
-    """Words or phrases that do not occur, separated by commas; case counts."""
+    """Words or phrases that are never generated, separated by commas; case-sensitive."""
     shortlist: str = ""
-    """A file of words; a text is made of their pieces alone."""
+    """A file of words; only their pieces are generated."""
     mbr: int = 0
     """Choose among this many candidates the one that is most like the others (minimum Bayes risk); 0 for none."""
     utility: Literal["chrf", "bleu"] = "chrf"
-    """The likeness of candidates."""
+    """The similarity of candidates for minimum Bayes risk."""
     average: Literal["probability", "log"] = "probability"
-    """An ensemble takes the mean of its models' probabilities, or of their logarithms."""
+    """An ensemble averages its models' probabilities, or their logarithms."""
     cache_dtype: Literal["model", "bfloat16"] = "model"
-    """The type of the keys and values that steps keep: the one that the model computes in, or half of float32."""
+    """The dtype of the key-value cache: the one that the model computes in, or bfloat16, half the size of float32."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "temperature", "top_k", "min_p", "no_repeat", "seed", "mbr")
@@ -97,10 +97,10 @@ class GenerationConfig:
         return words(self.forbid)
 
     def check_read(self, given: Iterable[str], *, command: str, is_ensemble: bool = False) -> None:
-        """Checks that a command reads the settings that were given with it; one with its first value is never refused.
+        """Checks that a command reads the settings that were given with it; a default value is never refused.
 
         Raises:
-          ConfigError: it would ignore one.
+          ConfigError: the command would ignore a setting.
         """
         unread = self._unread | ({} if is_ensemble else {"average": "it needs --ensemble"})
         if command in self.without_search:
@@ -118,12 +118,12 @@ class GenerationConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchConfig(GenerationConfig):
-    """A search for the sentences that belong to an input: a beam, or draws."""
+    """The search for output sentences given an input: by a beam, or by sampling."""
 
     beam_size: int = 4
-    """Hypotheses kept for each sentence; 1 is greedy search."""
+    """Live hypotheses per sentence; 1 is greedy search."""
     length_penalty: float = 1.0
-    """The exponent of the length by which the log-probability of a sentence is divided; 0 for no division."""
+    """The exponent of the length that divides the log-probability of a sentence; 0 for no normalization."""
     normalization: Literal["tokens", "words", "gnmt"] = "tokens"
     """The length: all tokens, the tokens before the end, or (5 + tokens) / 6 as in Wu et al. 2016."""
     coverage_penalty: float = 0.0
@@ -133,17 +133,17 @@ class SearchConfig(GenerationConfig):
     patience: float = 1.0
     """The search stops after patience * beam_size finished sentences, with stopping "patience"."""
     forced_end: Literal["scored", "free", "never"] = "scored"
-    """The log-probability of an end that the limit forces: its own, or 0; or no end is forced."""
+    """The log-probability of an end token that the limit forces: its own, or 0; or none is forced."""
     sample: bool = False
     """Draw sentences instead of searching for the most probable ones."""
     candidates: Literal["samples", "beam"] = "samples"
-    """The candidates of minimum Bayes risk: draws, or the best of the beam."""
+    """The candidates for minimum Bayes risk: samples, or the best of the beam."""
     batch_size: int = 64
     """Inputs searched together."""
     max_length: int = 0
-    """The most tokens of a sentence, its end included; 0 for no limit of its own."""
+    """The most tokens of a sentence, its end included; 0 for no such limit."""
     min_length: int = 0
-    """The fewest tokens of a sentence before its end."""
+    """The fewest tokens of a sentence, its end not included."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -186,18 +186,18 @@ class SearchConfig(GenerationConfig):
 
     @property
     def has_minimum(self) -> bool:
-        """True if there is a least number of tokens."""
+        """True if there is a minimum number of tokens."""
         return self.min_length > 0
 
     @property
     def greedy(self) -> Self:
-        """The same search with one hypothesis, which is not drawn."""
+        """The same search made greedy."""
         plain = {name: getattr(SearchConfig, name) for name in ("temperature", "top_k", "top_p", "min_p", "candidates")}
         return dataclasses.replace(self, beam_size=1, sample=False, mbr=0, **plain)
 
     @property
     def static(self) -> Self:
-        """The same search without the settings that change no compiled program."""
+        """The same search without the settings that do not affect the compiled program."""
         return dataclasses.replace(self, seed=0, batch_size=1, forbid="", shortlist="")
 
 
@@ -209,11 +209,11 @@ class TaskConfig:
     """The name of the task, as in `registry.TASKS`."""
 
     name: str = "run"
-    """The run's name in logs and pictures."""
+    """The run's name in logs and plots."""
     seed: int = 0
     """The seed of parameters, dropout and the order of the data."""
     init_from: str = ""
-    """Start from the parameters of another run: RUN or RUN:CHECKPOINT. The run also takes its tokenizer."""
+    """Start from the parameters of another run, RUN or RUN:CHECKPOINT, and use its tokenizer."""
     mesh: str = dataclasses.field(default="", metadata=PLACE)
     """Axes of the device mesh, such as "data=8,tensor=4"; by default all devices are `data`."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -226,5 +226,5 @@ class TaskConfig:
     def __post_init__(self) -> None:
         check_numbers(self)
         at_least(0, self, "seed")
-        if self.seed >= 2**32:  # JAX's keys would be those of a smaller seed
+        if self.seed >= 2**32:  # JAX would wrap it to a smaller seed
             raise ValueError(f"seed must be less than 2**32, got {self.seed}")

@@ -1,4 +1,4 @@
-"""Runs as their files describe them: lists of runs, and the differences of two. It imports no JAX."""
+"""Runs as their files describe them: lists of runs, and the differences of two. Importing this imports no JAX."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Run:
     path: pathlib.Path
     task: str
     state: str
-    """Either "running" or "killed", as the lock of the run says; else "done", one of `ENDS` or an error, as the last
-    start ended; "not started"; or "unfinished" if no file says more."""
+    """Either "running" or "killed", by the run's lock; else the end of its last start: "done", a value of `ENDS` or an
+    error; or "not started"; or "unfinished" if the files do not tell."""
     step: int
     steps: int
     results: Mapping[str, float]
-    """The last training loss, the best validation loss, and the scores of the test data by checkpoint."""
+    """The last training loss, the lowest validation loss, and the scores that `evaluate` saved."""
     settings: Mapping[str, Any]
     provenance: Mapping[str, Any]
 
@@ -36,11 +36,11 @@ def read_run(path: pathlib.Path) -> Run:
     """Reads the files of a run.
 
     Raises:
-      ConfigError: `path` is no run, or a file of it cannot be read or is damaged.
+      ConfigError: `path` is not a run, or one of its files cannot be read or is damaged.
     """
     try:
         return _read_run(path)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # of files that hold other things than a run
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # a file with other contents
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{path} holds a damaged file: {type(error).__name__}: {error}") from error
@@ -85,7 +85,7 @@ def find_runs(folder: pathlib.Path) -> list[Run]:
 
 
 def differences(a: Run, b: Run) -> dict[str, list[tuple[str, object, object]]]:
-    """Returns the differences of two runs, as (name, of a, of b), by section: settings, versions, data, results."""
+    """Returns the differences of two runs, (name, in a, in b), by section: settings, versions, data, results."""
     sections = {
         "settings": ({**a.settings, "task": a.task}, {**b.settings, "task": b.task}),
         "versions": (_versions(a.provenance), _versions(b.provenance)),
@@ -99,7 +99,7 @@ def differences(a: Run, b: Run) -> dict[str, list[tuple[str, object, object]]]:
 
 
 def flat(data: Any, path: str = "") -> dict[str, Any]:
-    """Returns nested tables as one table, by dotted names.
+    """Returns nested dictionaries as one, with dotted names.
 
     >>> flat({"a": {"b": 1}, "c": [2]})
     {'a.b': 1, 'c': [2]}
@@ -110,7 +110,7 @@ def flat(data: Any, path: str = "") -> dict[str, Any]:
 
 
 def _locked(path: pathlib.Path) -> str:
-    """Returns "running" if a process holds the lock of a run, "killed" if one left it behind, or an empty text."""
+    """Returns "running" if a process holds the lock of a run, "killed" if one left it behind, or an empty string."""
     try:
         with (path / LOCK).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -140,7 +140,7 @@ def _scores(path: pathlib.Path) -> dict[str, float]:
 
 
 def _versions(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the versions of a run, with the commit and the devices of its last start."""
+    """Returns a run's package versions, and the commit and devices of its last start."""
     start = (provenance.get("starts") or [{}])[-1]
     facts = {name: json.dumps(start[name]) for name in ("commit", "dirty", "devices", "mesh", "flags") if name in start}
     return {"python": provenance.get("python"), **provenance.get("versions", {}), **facts}

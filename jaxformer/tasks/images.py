@@ -1,4 +1,4 @@
-"""The parts that tasks of images share: the checks of their settings, their pixels, and predictors that read files."""
+"""The parts that image tasks share: checks of settings, pixels, and predictors that read image files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxformer.modules.pure import Pure
 
 
 def image_shape(model: Any) -> tuple[int, int, int]:
-    """Returns the height, width and channels of the images of a model, whose `image` has them if there is one."""
+    """Returns the height, width and channels of a model's images, by its configuration or the `image` part of it."""
     own = getattr(model, "image", model)
     return *own.image_size, own.num_channels
 
@@ -27,7 +27,7 @@ def check_images(config: Any) -> None:
     """Checks the settings of a task whose `data` have `shift`.
 
     Raises:
-      ConfigError: the images have other channels than 1 or 3, or move by more than they are large.
+      ConfigError: the images have neither 1 nor 3 channels, or `shift` is not below their shorter side.
     """
     *size, num_channels = image_shape(config.model)
     if num_channels not in (1, 3):
@@ -61,7 +61,7 @@ class ImagePredictor:
         return image_shape(self.net.config)
 
     def read(self, path: str | os.PathLike[str]) -> np.ndarray:
-        """Reads an image, uint8 ``[h, w, C]``; one of another size is scaled until it covers the size, and cut.
+        """Reads an image, uint8 ``[h, w, C]``; one of another size is scaled and center-cropped.
 
         Raises:
           DataError: the file is missing or holds no image.
@@ -70,7 +70,7 @@ class ImagePredictor:
         return pixels(decode(read_file(path), place), self.shape, resize="fit", place=place)
 
     def read_all(self, paths: Sequence[str | os.PathLike[str]]) -> np.ndarray:
-        """Reads images, uint8 ``[N, h, w, C]``, as `read` does; raises a TypeError for one path that is in no list."""
+        """Reads images, uint8 ``[N, h, w, C]``, as `read` does; raises a TypeError if given a single path."""
         if isinstance(paths, str | os.PathLike):
             raise TypeError("paths must be a sequence of paths, got one path; write [path]")
         return np.stack([self.read(path) for path in paths]) if paths else np.zeros((0, *self.shape), np.uint8)

@@ -22,7 +22,7 @@ def plan(config: TaskConfig, name: str, *, shape: Shape | None = None) -> tuple[
     Returns the forecast, and changes that would make the step fit if it does not.
 
     Args:
-      name: the topology, such as "v5p:4x4x8" (of each slice of the mesh) or "h100:16x8" (all hosts).
+      name: the topology, such as "v5p:4x4x8" (of each slice) or "h100:16x8" (of all hosts).
       shape: rows and length of the batch; by default of the batch that needs the most memory.
 
     Raises:
@@ -34,13 +34,13 @@ def plan(config: TaskConfig, name: str, *, shape: Shape | None = None) -> tuple[
 
 
 def planned_trainer(config: TaskConfig, mesh: Mesh) -> Trainer:
-    """Returns the trainer of a configuration without its data: the settings determine the size of the vocabulary."""
+    """Returns the trainer of a configuration without its data: the settings give the vocabulary size."""
     task = registry.task_of(config)
     return make_trainer(task, config, task.planned_vocab_size(config), Placement(mesh))
 
 
 def workload(config: TaskConfig, mesh: Mesh, *, shape: Shape | None = None) -> Workload:
-    """Lowers the training step of a configuration for the devices of a mesh, which need not be here."""
+    """Lowers the training step of a configuration for the devices of a mesh, which need not be on this machine."""
     trainer = planned_trainer(config, mesh)
     lowered, batch_shape = trainer.lower(*(shape or trainer.network.largest_batch))
     return Workload(lowered, trainer.abstract_state(), trainer.network.costs(batch_shape))

@@ -1,6 +1,6 @@
 """The tasks by name, and the references to configurations.
 
-A task is imported when it is used, and listing configurations reads sources without running them.
+A task is imported at first use; listing configurations reads sources without running them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ BUILTIN = {
         "jaxformer.tasks.captioning.presets",
     ),
 }
-"""The module of each built-in configuration, a function of this name or, with a colon, of what follows it."""
+"""The module of each built-in configuration; its function has this name or, with a colon, the name after it."""
 
 CONFIGS = {
     "translation": ("jaxformer.tasks.translation.config", "TranslationConfig"),
@@ -73,13 +73,13 @@ CONFIGS = {
     "vision": ("jaxformer.tasks.vision.config", "VisionConfig"),
     "captioning": ("jaxformer.tasks.captioning.config", "CaptioningConfig"),
 }
-"""The configuration class of each task that has it in a light module; the class of others is ``TASK.config``."""
+"""The configuration class of each task that has it in a module without JAX; for others it is ``TASK.config``."""
 
 AnyTask: TypeAlias = "Task[Any, Any, Any, Any, Any]"
 
 
 def get(name: str) -> AnyTask:
-    """Returns the task of a name.
+    """Returns the task of this name.
 
     Raises:
       ConfigError: there is no such task.
@@ -91,7 +91,7 @@ def get(name: str) -> AnyTask:
 
 
 def config_class(name: str) -> type[TaskConfig]:
-    """Returns the configuration class of a task; of the built-in tasks nothing else is imported.
+    """Returns the configuration class of a task; a built-in task itself is not imported.
 
     Raises:
       ConfigError: there is no such task.
@@ -113,7 +113,7 @@ def task_of(config: TaskConfig) -> AnyTask:
     """Returns the task of a configuration.
 
     Raises:
-      ConfigError: it is not the configuration of a task.
+      ConfigError: `config` does not belong to a task.
     """
     task = get(type(config).task) if type(config).task else None
     if task is None or not isinstance(config, task.config):
@@ -146,10 +146,10 @@ def configure(reference: str | os.PathLike[str], **settings: Any) -> TaskConfig:
 
     Args:
       reference: see `resolve`.
-      settings: by name; those of a nested part as a mapping: ``data={"source": "my.en"}, train={"steps": 500}``.
+      settings: by name; those of a nested section as a mapping: ``data={"source": "my.en"}, train={"steps": 500}``.
 
     Raises:
-      ConfigError: an unknown name or setting (the message has the nearest one), or a value of the wrong type.
+      ConfigError: an unknown name or setting (the message suggests the closest), or a value of the wrong type.
 
     >>> configure("demo", train={"steps": 20}).train.steps
     20
@@ -162,11 +162,11 @@ def resolve(reference: str) -> TaskConfig:
 
     A reference is, in this order: a saved ``config.json``; ``path/file.py[:function]``; a built-in name such as
     ``translation:tiny``; a name below ``./experiments`` such as ``translation/multi30k:en_de`` or ``multi30k:en_de``;
-    ``package.module:function``. Without a function, it is the only public function of the file. Only the named file is
-    run.
+    ``package.module:function``. The function may be omitted if the file has only one that is public. Only the named
+    file is run.
 
     Raises:
-      ConfigError: there is no such configuration; the message has the nearest name.
+      ConfigError: there is no such configuration; the message suggests the closest name.
     """
     try:
         return _resolve(reference)
@@ -199,7 +199,7 @@ def _resolve(reference: str) -> TaskConfig:
 def catalog() -> list[tuple[str, str]]:
     """Returns names and summaries of all configurations: the built-in ones, then those below ``./experiments``.
 
-    Sources are read and not run. A file that is not Python is listed with the reason.
+    Sources are parsed, not run. A file that cannot be parsed is listed with the reason.
     """
     entries = []
     for name, module in BUILTIN.items():
@@ -224,7 +224,7 @@ def catalog() -> list[tuple[str, str]]:
 def _functions(file: pathlib.Path) -> list[tuple[str, str]]:
     """Returns the public functions of a file that need no arguments, with the first lines of their docstrings.
 
-    A function that says it returns something else than a configuration is left out.
+    A function that is annotated to return something other than a configuration is left out.
     """
     entries = []
     for node in ast.parse(file.read_bytes(), filename=str(file)).body:

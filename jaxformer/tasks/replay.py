@@ -1,4 +1,4 @@
-"""Replays: the first steps of a run trained again, and compared with its log."""
+"""Replays: the first steps of a run are trained again and compared with its log."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Replayed(NamedTuple):
 def replay(run: pathlib.Path, *, steps: int) -> Iterator[Replayed]:
     """Trains the first steps of a run again, on its own data and mesh, and yields each with its logged loss.
 
-    Nothing of the run is changed.
+    The run itself is not changed.
 
     Raises:
-      ConfigError: `run` is no run, has other data, or has logged fewer steps.
+      ConfigError: `run` is not a run, its data has changed, or it has logged fewer steps.
     """
     config = registry.read_config(run)
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))

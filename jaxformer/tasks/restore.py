@@ -31,7 +31,7 @@ def restore_params(run: pathlib.Path, trainer: Trainer, checkpoint: str) -> tupl
     """Returns the parameters of a checkpoint of a run, and their steps; see `runner.load`."""
     abstract = trainer.abstract_state()
     if checkpoint == "average":
-        if not (run / "average").is_dir():  # it would be made
+        if not (run / "average").is_dir():  # opening it would create it
             raise no_average(run)
         with training.Checkpoints(run / "average") as saved:
             restored = saved.restore_latest(abstract.params)
@@ -44,7 +44,7 @@ def restore_params(run: pathlib.Path, trainer: Trainer, checkpoint: str) -> tupl
 
 
 def open_checkpoints(run: pathlib.Path) -> training.Checkpoints:
-    """Opens the checkpoints of a run for reading, without making their folder."""
+    """Opens the checkpoints of a run for reading, without creating their folder."""
     folder = run / "checkpoints"
     if not folder.is_dir():
         raise _no_checkpoint(folder)
@@ -56,7 +56,7 @@ def _no_checkpoint(folder: pathlib.Path) -> training.CheckpointError:
 
 
 def choose_step(saved: training.Checkpoints, checkpoint: str) -> int:
-    """Returns the step of the checkpoint "best" or "last", or of a number.
+    """Returns the step of the checkpoint "best", "last" or a number; without scores, the best is the last.
 
     Raises:
       CheckpointError: there is no checkpoint yet.
@@ -76,10 +76,10 @@ def choose_step(saved: training.Checkpoints, checkpoint: str) -> int:
 
 
 def without_moments(state: training.TrainState) -> training.TrainState:
-    """Returns the shapes of a state without the optimizer's, two thirds of a checkpoint, which need not be read."""
+    """Returns an abstract state without that of the optimizer, two thirds of a checkpoint, which is then not read."""
     return dataclasses.replace(state, optimizer=jax.tree.map(lambda _: ..., state.optimizer))
 
 
 def no_average(run: pathlib.Path) -> training.CheckpointError:
-    """Returns the error of a run without averaged parameters."""
+    """Returns the error to raise for a run without averaged parameters."""
     return training.CheckpointError(f"{run} has no averaged parameters; run `jaxformer average {run}` first")

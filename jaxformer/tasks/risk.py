@@ -1,4 +1,4 @@
-"""Minimum Bayes risk: the utility that texts expect from one another, computed on the device."""
+"""Minimum Bayes risk: the expected utility of texts against one another, computed on the device."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from jaxformer.evaluation.scores import words_13a
 from jaxformer.tasks.search import Candidate
 
 _SIZES = tuple(2**i for i in range(4, 20))
-"""The padded numbers of units: one program is compiled for each that occurs."""
+"""The padded lengths of texts in characters or words: one program is compiled for each that occurs."""
 
 
 def ranked(candidates: Sequence[Sequence[Candidate]], utility: Literal["chrf", "bleu"]) -> list[list[Candidate]]:
-    """Returns the candidates of each input by their expected utility, which becomes their score, best first."""
+    """Returns the candidates of each input, best first; their expected utilities become their scores."""
     utilities = expected_utilities([[c.text for c in own] for own in candidates], utility)
     scored = [
         [dataclasses.replace(c, score=float(value)) for c, value in zip(own, values, strict=True)]
@@ -29,10 +29,10 @@ def ranked(candidates: Sequence[Sequence[Candidate]], utility: Literal["chrf", "
 
 
 def expected_utilities(texts: Sequence[Sequence[str]], utility: Literal["chrf", "bleu"]) -> np.ndarray:
-    """Returns the mean utility of every candidate if each candidate of its sentence is the reference, ``[B, K]``.
+    """Returns the mean utility of each candidate, ``[B, K]``, with every candidate of its sentence as the reference.
 
-    Utilities are sacrebleu's of sentences, from 0 to 100: chrF2, or BLEU without the orders that a text is too short
-    for.
+    Utilities are sacrebleu's sentence scores, from 0 to 100: chrF2, or BLEU without the n-gram orders that a text is
+    too short for.
 
     Args:
       texts: K candidates of each of B sentences.

@@ -1,9 +1,9 @@
-"""The lock of a run directory: of several trainings into one directory, only the first may write.
+"""The lock of a run directory: only one training at a time may write there.
 
-It is a lock of the operating system on the file ``.lock``, so it ends with the process that holds it, however that
-ends. On a network filesystem it holds for all hosts if the filesystem passes locks on, as NFS and Lustre usually do. A
-filesystem that knows no locks gets a warning in place of the protection; one that keeps them to each host, as those of
-buckets do, is only noticed if the file of another host is found.
+It is an operating-system lock (flock) on the file ``.lock``, so it ends with the process that holds it, even if that
+is killed. On a network filesystem it holds for all hosts if the filesystem passes locks on, as NFS and Lustre usually
+do. Without locks in the filesystem, a warning replaces the protection. Locks that hold on one host only, as on
+filesystems of buckets, are noticed only if the lock file of another host is found.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 @contextlib.contextmanager
 def held(out: pathlib.Path) -> Iterator[None]:
-    """Holds the lock of a run directory, which is made if it is missing; the first process holds it for all.
+    """Holds the lock of a run directory, which is created if missing; the first process holds it for all.
 
-    At the end the lock file is removed, and each folder that was made for it and is still empty.
+    At the end, the lock file is removed, and so are folders that were created for it and are still empty.
 
     Raises:
       ConfigError: another process holds the lock, or the directory cannot be written.
@@ -76,7 +76,7 @@ def _held_here(out: pathlib.Path) -> Iterator[None]:
 
 
 def _release(descriptor: int, path: pathlib.Path) -> None:
-    """Removes the lock file before its lock ends, so that it is not the file of the next holder."""
+    """Removes the lock file before its lock ends, so that it cannot be the file of the next holder."""
     with contextlib.suppress(OSError):  # it is gone, or the filesystem has become read-only
         if _is_at(descriptor, path):
             path.unlink()
@@ -94,7 +94,7 @@ def _remove_empty(folders: list[pathlib.Path]) -> None:
 
 
 def _acquired(path: pathlib.Path) -> int:
-    """Returns the descriptor of the lock file, locked and with the facts of this process in it."""
+    """Returns the descriptor of the lock file, locked and with the facts about this process in it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -120,7 +120,7 @@ def _lock(descriptor: int, path: pathlib.Path) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(0.1)  # a list of runs holds it for a moment, to see whether it is free
+            time.sleep(0.1)  # listing runs takes the lock for a moment, to see whether it is free
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         holder = _holder(descriptor)
@@ -159,7 +159,7 @@ def _holder(descriptor: int) -> str:
 
 
 def _read(descriptor: int) -> dict[str, str | int]:
-    """Returns the facts of the holder; nothing if it is just writing them."""
+    """Returns the facts about the holder; an empty dictionary if they are not completely written."""
     try:
         facts = json.loads(os.pread(descriptor, 1 << 20, 0))
         return {name: facts[name] for name in ("host", "process", "since", "command")}

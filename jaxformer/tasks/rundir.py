@@ -1,20 +1,23 @@
-"""The run directory: the files of a training run, from which it can be used, resumed and repeated.
+"""The run directory: the files of a training run, which suffice to use, resume and repeat it.
 
 ::
 
     run/
       config.json        the task and its resolved configuration
-      provenance.json    versions, platform, hash of the data; of each start the date, command, commit and devices
+      provenance.json    versions, platform, hashes of the data; for each start its date, command, commit and devices
       tokenizer.model    the vocabulary (tokenizer.json for characters)
       classes.json       of a classifier: the names of the classes
       checkpoints/       parameters, optimizer, position in the data
+      average/           after `jaxformer average`: the averaged parameters
       init.json          with `init_from`: the parameters taken from the other run, and the reasons for the rest
       log.jsonl          every training step and validation, once
       time.json          where the time went, for each start
       profile/           with --profile: a trace of some steps
-      tracker.json       with `train.log_to`: the tracker's own name of the run
+      tensorboard/       with `train.tensorboard`: event files
+      tracker.json       with `train.log_to`: the tracker's identifier of the run
       curves.png         the loss curves
-      .lock              while it is trained: the process that does so
+      scores-*.json      after `jaxformer evaluate`: the scores; examples-*.jsonl has those of each example
+      .lock              during training: the process that trains
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.files import TEMPORARY, write_text
 
 LOCK = ".lock"
-"""The name of the file whose lock a training holds; see `run_lock`."""
+"""The name of the file that a training locks; see `run_lock`."""
 
 PACKAGES = "jaxformer jax jaxlib flax optax orbax-checkpoint numpy sentencepiece sacrebleu sacremoses".split()
 
@@ -44,7 +47,7 @@ PACKAGES = "jaxformer jax jaxlib flax optax orbax-checkpoint numpy sentencepiece
 def holds_run(out: pathlib.Path) -> bool:
     """Returns True if `out` holds a run that can be resumed; writes nothing.
 
-    A run that ended before its first step, such as one whose settings do not fit its data, cannot be resumed.
+    A run that ended before its first step, for example because its settings do not fit its data, cannot be resumed.
 
     Raises:
       ConfigError: `out` holds files that are not a run, cannot be read, or has a name that is not UTF-8.
@@ -53,7 +56,7 @@ def holds_run(out: pathlib.Path) -> bool:
         raise ConfigError(f"{str(out.absolute())!a} is not UTF-8, as the names of checkpoints must be")
     try:
         if (out / "config.json").exists():
-            # A training makes the folder of checkpoints before the first one.
+            # Training creates the folder of checkpoints before the first checkpoint.
             return (out / "log.jsonl").exists() or any((out / "checkpoints").glob("[0-9]*"))
         if out.exists() and not out.is_dir():
             raise ConfigError(f"{out} is a file; a run is a directory")
@@ -65,7 +68,7 @@ def holds_run(out: pathlib.Path) -> bool:
 
 
 def _is_leftover(path: pathlib.Path) -> bool:
-    """Returns True for the files that a run has before its config.json; a kill may leave them behind."""
+    """Returns True for files that a run creates before its config.json and that a killed process may leave behind."""
     return path.name == LOCK or path.name.startswith(TEMPORARY)
 
 
@@ -73,7 +76,7 @@ def check_config(out: pathlib.Path, saved: Any, config: Any) -> None:
     """Checks that a run to be resumed has this configuration, except for settings marked `PLACE`.
 
     Raises:
-      ConfigError: it has another configuration; the message has the first difference.
+      ConfigError: the configurations differ; the message has the first difference.
     """
     if type(saved) is not type(config) or fingerprint(saved) != fingerprint(config):
         text = difference(comparable(saved), comparable(config))
@@ -97,7 +100,7 @@ def check_vocabulary(out: pathlib.Path, fingerprint: str) -> None:
     """Checks that a run still has the vocabulary that its parameters were trained with, by its hash.
 
     Raises:
-      ConfigError: it has another one, such as one that was made again without that of `init_from`.
+      ConfigError: it has another one, for example one learned again instead of copied from `init_from`.
     """
     path = out / "provenance.json"
     saved = read_json(path).get("tokenizer", fingerprint) if path.exists() else fingerprint
@@ -106,7 +109,7 @@ def check_vocabulary(out: pathlib.Path, fingerprint: str) -> None:
 
 
 def claim(out: pathlib.Path, task: str, config: Any, vocabulary_files: Iterable[str]) -> None:
-    """Makes `out` the run of this configuration, by its config.json; removes the files of an earlier attempt."""
+    """Makes `out` the run of this configuration by writing config.json; removes the files of an earlier attempt."""
     for name in vocabulary_files:
         (out / name).unlink(missing_ok=True)
     for path in out.glob(f"{TEMPORARY}*"):
@@ -121,7 +124,7 @@ def claim(out: pathlib.Path, task: str, config: Any, vocabulary_files: Iterable[
 def release(out: pathlib.Path, vocabulary_files: Iterable[str]) -> None:
     """Removes what `claim` and the preparation of data left in `out`, unless training has begun there.
 
-    The folder itself is removed with its lock.
+    `run_lock` removes the folder itself.
     """
     if holds_run(out):
         return
@@ -135,7 +138,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     """Reads a JSON object.
 
     Raises:
-      ConfigError: the file cannot be read, or holds no JSON object.
+      ConfigError: the file cannot be read, holds no JSON object, or repeats a name in one.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_table)
@@ -147,7 +150,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object; of two values with one name, Python would take the last."""
+    """Returns a JSON object; refuses a repeated name, whose last value Python would keep."""
     table = dict(pairs)
     if len(table) < len(pairs):
         names = [name for name, _ in pairs]
@@ -181,9 +184,9 @@ def write_provenance(out: pathlib.Path, *, start: Mapping[str, Any] | None = Non
 
 
 def _code() -> dict[str, Any]:
-    """Returns the git commit of this package's source and whether it has changes; or of the working directory's."""
+    """Returns the git commit and state of this package's source, or else of the working directory's repository."""
     for folder in (pathlib.Path(__file__).parent, pathlib.Path.cwd()):
-        # A package in the environment of another project is no part of its repository.
+        # A package that is installed inside another project's folder is not part of that repository.
         commit = _git(folder, "rev-parse", "HEAD")
         if commit and (folder == pathlib.Path.cwd() or _git(folder, "ls-files", pathlib.Path(__file__).name)):
             dirty = bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))

@@ -52,16 +52,17 @@ def train(
     Args:
       console: the console that shows progress; by default standard error.
       hooks: objects that are told of steps, validations, checkpoints and the end; see `training.Hook`.
-      profile: steps to trace into ``out/profile``: FIRST:LAST, or a number of steps after the tenth.
+      profile: steps to trace into ``out/profile``: FIRST:LAST, or a number of steps after the tenth of this start.
       began: the time of day, in seconds, at which the work began; by default now.
 
     Raises:
-      ConfigError: settings that contradict each other, the mesh, or the model; or `out` belongs to another
-        configuration, or to other data, or is in use by another process.
+      ConfigError: settings contradict each other, the mesh or the model; or `out` has a run of another configuration or
+        other data, or is in use by another process.
       DataError: the data is missing or malformed.
       CheckpointError: a checkpoint cannot be written or read.
       DistributedError: the processes see different files in `out`, perhaps because they do not share its storage.
-      NonFiniteError: a loss or gradient was not finite.
+      NonFiniteError: a loss or gradient was not finite: see `TrainConfig.nonfinite`.
+      OutOfMemoryError: a step needs more memory than there is.
     """
     out, console = local_path(out), console or Console(stderr=True, quiet=not processes.first())
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
@@ -74,7 +75,7 @@ def train(
     task.check(config)
     _check_memory(task, config, placement)
     storage.shared_run(out, _files(task))
-    rundir.holds_run(out)  # other files are refused before anything is written among them
+    rundir.holds_run(out)  # refuses a folder of other files before anything is written there
     with run_lock.held(out):
         storage.shared_run(out, _files(task))  # otherwise one process would resume the run that another begins
         account = training.Account(out / "time.json" if processes.first() else None, began=began or time.time())
@@ -91,7 +92,7 @@ def _train_alone(
     outputs: training.Outputs,
     profile: str,
 ) -> training.Result:
-    """Trains in a run directory that no other training uses."""
+    """Trains in a run directory whose lock is held."""
     resumed = rundir.holds_run(out)
     if config.init_from and not resumed:
         _check_init(task, config)
@@ -108,7 +109,7 @@ def _train_alone(
         return _train(task, config, corpus, out, placement, console, resumed, outputs, profile)
     except (JaxformerError, OSError):
         if processes.first():
-            rundir.release(out, task.vocabulary_files)  # what only the data or the other run could show
+            rundir.release(out, task.vocabulary_files)  # an error that only the data or the other run could show
         raise
 
 
@@ -123,7 +124,7 @@ def _train(
     outputs: training.Outputs,
     profile: str,
 ) -> training.Result:
-    """Trains in a run directory that is claimed."""
+    """Trains in a run directory that has this configuration."""
     say = functools.partial(print_line, console)
     data = _prepare(task, config, corpus, out, say)
     if resumed:
@@ -192,7 +193,7 @@ def _check_memory(task: AnyTask, config: TaskConfig, placement: Placement) -> No
     """Checks that a model and a batch of these settings fit into memory, before data are read."""
     try:
         vocab_size = task.planned_vocab_size(config)
-    except ConfigError:  # only the data say how large it is
+    except ConfigError:  # only the data determine it
         vocab_size = task.least_vocab_size
     check_memory(make_trainer(task, config, vocab_size, placement).network, placement)
 
@@ -226,7 +227,7 @@ def _prepare(task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Pat
 
 
 def _report_uneven(data: Data[Any], placement: Placement, say: Say) -> None:
-    """Reports the lengths of batches that the mesh does not divide."""
+    """Reports the batch lengths that the mesh does not divide."""
     ways = placement.length_ways
     if uneven := [length for length in data.lengths if length % ways]:
         say(
@@ -274,7 +275,7 @@ def _split_init(text: str) -> tuple[pathlib.Path, str]:
 
 
 def _check_init(task: AnyTask, config: TaskConfig) -> None:
-    """Checks, before the data is prepared, that the run and its checkpoint exist, and that the task can use them."""
+    """Checks that the run and checkpoint of `init_from` exist, and that the task can start from them."""
     run, checkpoint = _split_init(config.init_from)
     task.check_init(config, registry.read_config(run))
     if checkpoint != "average":
@@ -290,7 +291,7 @@ def load(
     """Returns the predictor of a run of any task: a `Translator`, a `TextGenerator`, ...
 
     Args:
-      checkpoint: "best" (lowest validation score), "last", "average" (see `average`), or a step.
+      checkpoint: "best" (by `train.metric`; the last one without validations), "last", "average", or a step.
       mesh: the devices that share the work; by default each holds a copy of the parameters.
       decode: settings that replace those of the configuration's `decode`.
 
@@ -308,7 +309,7 @@ def load(
 
 
 def predictor(run: pathlib.Path, config: TaskConfig, *, checkpoint: str = "best", mesh: str = "") -> Predictor:
-    """Returns the predictor of a run under a configuration that differs from the saved one in `decode` at most."""
+    """Returns the predictor of a run under a configuration that may differ from the saved one in `decode` only."""
     task = registry.task_of(config)
     vocabulary = task.vocabulary(run)
     rundir.check_vocabulary(run, vocabulary.fingerprint)
@@ -320,8 +321,8 @@ def predictor(run: pathlib.Path, config: TaskConfig, *, checkpoint: str = "best"
 def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     """Averages the parameters of the last checkpoints (Vaswani et al. 2017, 6.1) into ``run/average``.
 
-    Returns the steps that were averaged: fewer than `last` if the run has kept fewer. The best checkpoint is kept for
-    longer, and is averaged only if it is one of the last. The old average stays until the new one is whole.
+    Returns the steps that were averaged: fewer than `last` if the run has kept fewer. The best checkpoint, which is
+    kept longer, is averaged only if it is among the last. The old average stays until the new one is complete.
 
     Raises:
       ConfigError: `last` is less than 1, or `run` is not a run; or another process averages it.
@@ -338,8 +339,8 @@ def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
         params = saved.average(restore.without_moments(trainer.abstract_state()), steps)
     timeout = training.save_seconds(params)
     with run_lock.held(run / "average"), training.Checkpoints(run / "average", keep_last=1, timeout=timeout) as target:
-        number = max([steps[-1], *(old + 1 for old in target.steps())])  # of the folder; its contents name the steps
-        target.save(number, params, {"averaged": steps})  # and then removes the old one
+        number = max([steps[-1], *(old + 1 for old in target.steps())])  # names the folder; the metadata has the steps
+        target.save(number, params, {"averaged": steps})  # then removes the old one
     return steps
 
 
@@ -352,12 +353,12 @@ def evaluate(
     say: Say | None = None,
     keep: Keep = lambda name, rows: None,
 ) -> dict[str, list[Score]]:
-    """Returns the scores of a run on a split of its data, by the name of the corpus.
+    """Returns the scores of a run on a split of its data, by name of the corpus.
 
     Args:
       predictor: the result of `load`; by default for the best checkpoint.
       split: "test" or "validation"; by default the task's `default_split`.
-      data_dir: the folder of the corpora, if it has moved since training.
+      data_dir: the folder of the corpora, if they have moved since training.
       keep: called with the name of a corpus, and a row for each example: its prediction and its own scores.
 
     Raises:

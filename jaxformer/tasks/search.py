@@ -1,4 +1,4 @@
-"""Searches that tasks share: one model or several encode inputs and choose sentences, in one compiled program."""
+"""The search that tasks share: one model or several encode inputs and generate text, in one compiled program."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from jaxformer.sharding import Placement
 from jaxformer.tasks.config import GenerationConfig, SearchConfig
 
 Net = Pure[Any, Any]
-"""A model that is searched: it has the methods `encode`, `start`, `step` and `prefill`."""
+"""A model to search with: it has the methods `encode` (not a language model), `start`, `step` and `prefill`."""
 
 _BREAKS = str.maketrans(dict.fromkeys("\0\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029", " "))
-"""Characters that end a line or a column; a model whose tokens are bytes can produce them."""
+"""Characters that end a line or a column; a model with byte tokens can produce them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Scored:
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """One sentence, on one line and without tabs, with the score that ranked it."""
+    """A generated text with the score that ranked it; `candidate` puts it on one line, without tabs."""
 
     text: str
     score: float
@@ -53,29 +53,29 @@ class Candidate:
     log_prob: float = 0.0
     """The sum of `token_log_probs`."""
     token_log_probs: tuple[float, ...] = ()
-    """The log-probabilities of `tokens`, and of the end if it was reached; 0 for the tokens of a prefix."""
+    """The log-probabilities of `tokens`, and of the end if it was reached; 0 for tokens of a prefix."""
 
 
 class VocabularyLimits(NamedTuple):
-    """The limits of the tokens that a search may choose."""
+    """Limits on the tokens that a search may choose."""
 
     forbidden: tuple[int, ...] = ()
-    """Tokens that never occur."""
+    """Tokens that are never chosen."""
     sequences: tuple[tuple[int, ...], ...] = ()
-    """Sequences of tokens that never occur."""
+    """Sequences of tokens that are never completed."""
     allowed: tuple[int, ...] = ()
-    """The tokens that occur besides the end; all tokens if this is empty."""
+    """The only tokens that are chosen, the end among them; empty for all tokens."""
 
     @property
     def transforms(self) -> list[decoding.Transform]:
-        """The transforms that keep to these limits."""
+        """The transforms that enforce these limits."""
         found = [decoding.forbid(self.forbidden)] if self.forbidden else []
         found += [decoding.forbid_sequences(self.sequences)] if self.sequences else []
         return found + ([decoding.shortlist(jnp.asarray(self.allowed))] if self.allowed else [])
 
 
 def candidate(hypotheses: Hypotheses, row: int, rank: int, tokenizer: Tokenizer) -> Candidate:
-    """Returns one of the hypotheses of a search as text."""
+    """Returns hypothesis `rank` of input `row` as text."""
     length = hypotheses.lengths[row, rank]
     ids = hypotheses.tokens[row, rank, :length]
     ids = ids[:-1] if length and ids[-1] == tokenizer.special.eos else ids
@@ -86,14 +86,14 @@ def candidate(hypotheses: Hypotheses, row: int, rank: int, tokenizer: Tokenizer)
 
 
 class Sources(NamedTuple):
-    """The inputs of a search, with what differs between them."""
+    """The inputs of a search, and the arguments that differ between them."""
 
-    inputs: Mapping[str, Any]  # the arguments of the model's `encode`, [B, ...]; a language model has none
-    max_lengths: Any  # int32 [B]: the most tokens of a sentence
-    min_lengths: Any  # int32 [B]: the fewest, the end included
+    inputs: Mapping[str, Any]  # the arguments of the model's `encode`, [B, ...]; empty for a language model
+    max_lengths: Any  # int32 [B]: the maximum number of tokens of a sentence
+    min_lengths: Any  # int32 [B]: the minimum, the end included
     prefix: Any  # int32 [B, P]: the first tokens of each sentence
     prefix_lengths: Any  # int32 [B]
-    numbers: Any  # int32 [B, M]: what draws depend on: the number of the input, and perhaps of the draw
+    numbers: Any  # int32 [B, M]: folded into the key of draws: the number of the input, and perhaps of the draw
 
 
 class Weights(NamedTuple):
@@ -101,11 +101,11 @@ class Weights(NamedTuple):
 
     params: Params
     steps: Any = None
-    """Those that steps read (`models.Decoder.step_weights`), computed once; None computes them in each search."""
+    """The weights that steps read (`models.Decoder.step_weights`), computed once; None computes them in each search."""
 
 
 class Options(NamedTuple):
-    """The static part of a search: a program is compiled for each value."""
+    """The static arguments of a search: a program is compiled for each value."""
 
     nets: tuple[Net, ...]
     decode: SearchConfig
@@ -121,7 +121,7 @@ class Options(NamedTuple):
 def search(
     options: Options, placement: Placement | None, weights: tuple[Weights, ...], sources: Sources, key: jax.Array
 ) -> Hypotheses:
-    """Returns the hypotheses, replicated on every device; each device searches for its rows."""
+    """Returns the hypotheses, replicated on every device; each device searches its own rows."""
     run = functools.partial(_search, options, placement is None or placement.ways == 1)
     if placement is None:
         return run(weights, sources, key)
@@ -131,7 +131,7 @@ def search(
 def weights_of(
     nets: tuple[Net, ...], params: tuple[Params, ...], placement: Placement | None = None
 ) -> tuple[Weights, ...]:
-    """Returns the parameters of each model, on one device with those of its steps, which all searches read then."""
+    """Returns the parameters of each model; on one device, its step weights too, which all searches then share."""
     alone = placement is None and not _are_stacked(nets)
     pairs = zip(nets, params, strict=True)
     return tuple(Weights(own, _step_weights(net, own) if alone else None) for net, own in pairs)
@@ -145,7 +145,7 @@ def _step_weights(net: Net, params: Params) -> Any:
 def _search(
     options: Options, alone: bool, weights: tuple[Weights, ...], sources: Sources, key: jax.Array
 ) -> Hypotheses:
-    """Searches; `alone` says that no other device shares the inputs, so that complete ones may leave the batch."""
+    """Searches; `alone` is True if no other device shares the inputs, so that complete ones may leave the batch."""
     decode, special = options.decode, options.special
     run = _start(options, weights, sources)
     transforms = [decoding.min_length(sources.min_lengths, eos=special.eos)] if decode.has_minimum else []
@@ -159,7 +159,7 @@ def _search(
         "pad": special.pad,
         "max_lengths": sources.max_lengths,
         "prefix": prefix,
-        # A forced end is not drawn, and what a filter leaves may lack it.
+        # A forced end is not drawn, and a filter may have removed it.
         "forced_end": "free" if decode.draws and decode.forced_end == "scored" else decode.forced_end,
         "narrow": run.narrow if alone else None,
     }
@@ -191,7 +191,7 @@ class _Run(NamedTuple):
     step: decoding.Step[Any]
     state: Any
     read: Any
-    """Reads a prefix at once; None if it takes steps."""
+    """Reads a prefix in one pass; None to read it by steps."""
     narrow: Callable[[jax.Array], decoding.Step[Any]]
 
 
@@ -224,7 +224,7 @@ def _start(options: Options, weights: tuple[Weights, ...], sources: Sources) -> 
 
 
 def _begun(net: Net, options: Options, weights: Weights, sources: Sources) -> Any:
-    """Returns the memory of the encoded inputs, and the context and the state of a model that reads it."""
+    """Returns the encoder's memory of the inputs, and the model's context and state at the start."""
     model: Any = net.bind(weights.params)
     given = {} if weights.steps is None else {"weights": weights.steps}
     given |= {"cache_dtype": jnp.bfloat16} if options.decode.cache_dtype == "bfloat16" else {}
@@ -244,7 +244,7 @@ def _one(net: Net, options: Options, weights: Weights, sources: Sources) -> _Run
 
 
 def _stacked(options: Options, weights: Weights, sources: Sources) -> _Run:
-    """Returns the start of models of equal shapes, whose parameters begin with a dimension of models."""
+    """Returns the start of models of equal shapes, whose parameters have a leading dimension of models."""
     net, params = options.nets[0], weights.params
     contexts, states = jax.vmap(lambda own: _begun(net, options, own, sources)[1:])(weights)
 
@@ -271,7 +271,7 @@ def _prefilled(net: Net, params: Params, context: Any, tokens: jax.Array, state:
 
 
 def _covering(options: Options, weights: Weights, sources: Sources) -> _Run:
-    """Returns the start of a model whose steps keep the attention that each position of the input has received."""
+    """Returns the start of a model whose steps sum up the attention that each position of the input has received."""
     model: Any = options.nets[0].bind(weights.params)
     memory, context, state = _begun(options.nets[0], options, weights, sources)
     valid = jnp.ones(memory.states.shape[:2], bool) if memory.valid is None else memory.valid
@@ -288,7 +288,7 @@ def _covering(options: Options, weights: Weights, sources: Sources) -> _Run:
 
 
 def sampling_transforms(decode: GenerationConfig) -> list[decoding.Transform]:
-    """Returns the transforms that settings of a distribution ask for, in the order of Hugging Face."""
+    """Returns the transforms that the sampling settings ask for, in the order of Hugging Face."""
     asked = (
         (decode.temperature not in (0, 1), lambda: decoding.temperature(decode.temperature)),
         (decode.top_k, lambda: decoding.top_k(decode.top_k)),

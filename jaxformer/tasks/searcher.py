@@ -1,4 +1,4 @@
-"""The parts that predictors which search share: ensembles, the limits of the vocabulary, the programs they use."""
+"""The base of predictors that search: ensembles, limits on the vocabulary, and compiled programs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Member(NamedTuple):
 
 
 class Searcher:
-    """A predictor, a frozen dataclass, that finds texts by a search."""
+    """A predictor that generates text by a search; a frozen dataclass."""
 
     net: Net
     params: Params
@@ -37,14 +37,14 @@ class Searcher:
     others: tuple[Member, ...]
     """The further models of an ensemble."""
     programs: set[object]
-    """The programs that were used, one for each shape of a batch."""
+    """The compiled programs in use, one for each batch shape."""
     placement: Placement | None = None
 
     def together_with(self, others: Sequence[Self]) -> Self:
         """Returns an ensemble of this model and others.
 
         Raises:
-          ConfigError: a tokenizer is another one, or the settings of the search need a single model.
+          ConfigError: the tokenizers differ, or the settings of the search need a single model.
         """
         for number, other in enumerate(others, 2):
             if other.tokenizer.fingerprint != self.tokenizer.fingerprint:
@@ -69,10 +69,10 @@ class Searcher:
         return limits_of(self.decode, self.tokenizer)
 
     def _check_n_best(self, n_best: int) -> None:
-        """Checks that a search finds so many texts.
+        """Checks that a search returns at least `n_best` texts.
 
         Raises:
-          ConfigError: it finds fewer.
+          ConfigError: it returns fewer, or `n_best` is below 1.
         """
         decode = self.decode
         most = decode.mbr or (None if decode.draws else decode.beam_size)
@@ -91,7 +91,7 @@ class Searcher:
         max_length: int,
         is_open: bool = False,
     ) -> Hypotheses:
-        """Returns the hypotheses of a batch: so many draws of each, or a beam."""
+        """Returns the hypotheses of a batch: `num_draws` draws of each input, or a beam."""
         if self.placement is not None:
             here = self.placement.rows_here(len(batch.numbers))
             batch = self.placement.assemble(jax.tree.map(lambda x: x[here], batch))
@@ -109,7 +109,7 @@ class Searcher:
 
 
 def limits_of(decode: GenerationConfig, tokenizer: Tokenizer) -> VocabularyLimits:
-    """Returns the limits that `decode.forbid`, in every segmentation, and `decode.shortlist` ask for.
+    """Returns the limits of `decode.forbid`, in every segmentation, and of `decode.shortlist`.
 
     Raises:
       ConfigError: a phrase can be segmented in too many ways.

@@ -15,7 +15,7 @@ from jaxformer.tasks.config import words
 from jaxformer.tasks.tokenizers import planned_vocab_size, run_tokenizer
 
 TextConfigT = TypeVar("TextConfigT", bound=Any)
-"""A configuration whose data have `text`, `validation`, `directory`, `tokenizer`, `vocab_size`, `length` and
+"""A configuration whose `data` has `text`, `validation`, `directory`, `tokenizer`, `vocab_size`, `length` and
 `batch_size`."""
 
 
@@ -33,7 +33,7 @@ class TextCorpus:
 
 
 class TextTask(Task[TextConfigT, TextCorpus, BatchT, Tokenizer, PredictorT], Generic[TextConfigT, BatchT, PredictorT]):
-    """A task whose examples are rows of `data.length` tokens of a text, with nothing beside them."""
+    """A task whose examples are rows of `data.length` tokens of a text, without labels."""
 
     default_split: ClassVar[str] = "validation"
 
@@ -55,7 +55,7 @@ class TextTask(Task[TextConfigT, TextCorpus, BatchT, Tokenizer, PredictorT], Gen
         return TextCorpus(*texts) if data.validation else self.split(config, *texts)
 
     def split(self, config: TextConfigT, text: Text) -> TextCorpus:
-        """Sets a part of a text aside for validation."""
+        """Splits off a part of a text for validation."""
         raise NotImplementedError
 
     def vocabulary(self, run: pathlib.Path) -> Tokenizer:

@@ -14,14 +14,14 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.multihost import processes, storage
 
 FILES = ("tokenizer.model", "tokenizer.json")
-"""The names that a saved tokenizer may have: of subwords, and of characters."""
+"""The possible names of a saved tokenizer: for subwords, and for characters."""
 
 VOCAB_MULTIPLE = 8
-"""Tables are padded to a multiple of this with tokens that never occur, so that a mesh can divide them."""
+"""Embedding tables are padded to a multiple of this with tokens that never occur, so that a mesh can divide them."""
 
 
 def saved_tokenizer(run: pathlib.Path) -> pathlib.Path | None:
-    """Returns the tokenizer of a run, which is of another kind than its settings say if it came with `init_from`."""
+    """Returns the path of a run's tokenizer, or None; one from `init_from` may not be of the kind in the settings."""
     return next((run / name for name in FILES if (run / name).exists()), None)
 
 
@@ -46,13 +46,13 @@ def make_run_tokenizer(
     vocab_size: int,
     normalizer: TextNormalizer | None = None,
 ) -> Tokenizer:
-    """Loads the tokenizer of a run, after the first process has learned it from a text if the run has none.
+    """Loads the tokenizer of a run; if it has none, the first process learns it from a text and saves it.
 
     Args:
-      normalizer: the form of text that the settings ask for; by default text is left as it is.
+      normalizer: the normalization that the settings ask for; none by default.
 
     Raises:
-      ConfigError: the text cannot fill the vocabulary, or the tokenizer, that of `init_from`, has another normalizer.
+      ConfigError: the text cannot fill the vocabulary, or the tokenizer of `init_from` has another normalizer.
     """
     normalizer = normalizer or TextNormalizer()
     path = saved_tokenizer(run) or run / FILES[kind == "characters"]
@@ -69,10 +69,10 @@ def make_run_tokenizer(
 
 
 def planned_vocab_size(config: Any, text: str = "text") -> int:
-    """Returns the number of tokens that follows from the settings of a task; `text` is what it reads.
+    """Returns the vocabulary size that a task's settings determine; `text` names the task's data in the error.
 
     Raises:
-      ConfigError: the tokens are characters, which only the data have.
+      ConfigError: the tokens are characters, whose number only the data determine.
     """
     if not config.model.vocab_size and config.data.tokenizer == "characters":
         raise ConfigError(f"the number of characters is not known without the {text}: give --model.vocab_size N")
@@ -80,5 +80,5 @@ def planned_vocab_size(config: Any, text: str = "text") -> int:
 
 
 def table_size(vocab_size: int) -> int:
-    """Returns the rows of an encoder's table: the tokens, the mask token after them, and padding."""
+    """Returns the rows of an encoder's embedding table: the tokens, then the mask token, then padding."""
     return vocab_size + 1 + -(vocab_size + 1) % VOCAB_MULTIPLE

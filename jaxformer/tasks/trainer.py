@@ -1,4 +1,4 @@
-"""A network on a mesh: the state and the step of training, for every task."""
+"""A network on a mesh: the training state and step of every task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jaxformer.tasks.config import TuneConfig
 
 @dataclasses.dataclass(frozen=True)
 class Trainer(Generic[BatchT]):
-    """A network, its optimizer and their placement; it allocates nothing."""
+    """A network, its optimizer and their placement; making one allocates nothing."""
 
     config: TaskConfig
     network: Network[BatchT]
@@ -32,7 +32,7 @@ class Trainer(Generic[BatchT]):
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        """Adam and its schedule, for the parameters that are trained; moving averages are moved by their own decay."""
+        """Adam and its schedule, for the parameters that are trained; moving averages move by their own decay."""
         optimizer = training.make_optimizer(self.config.optimizer, steps=self.config.train.steps)
         for name, decay in self.network.averages.items():
             optimizer = training.averaging(optimizer, matching(self.network.net.shapes, [name]), decay=decay)
@@ -60,8 +60,8 @@ class Trainer(Generic[BatchT]):
         """The shardings of the parameters.
 
         Raises:
-          ConfigError: the mesh shards a dimension that it does not divide; or it has an axis that shards nothing, along
-            which all devices would do the same.
+          ConfigError: the mesh shards a dimension that it does not divide; or it has an axis that shards nothing, so
+            that all devices along it would do the same work.
         """
         net, mesh = self.network.net, self.placement.mesh
         shardings = self.placement.params(net.shapes, net.axes)
@@ -81,16 +81,16 @@ class Trainer(Generic[BatchT]):
         return self.placement.state(self._create, self.params_shardings, self.optimizer)
 
     def new_state(self) -> training.TrainState:
-        """Returns the state before the first step, every leaf created on its devices."""
+        """Returns the state before the first step; every leaf is created on its devices."""
         return self._create(shardings=self.shardings)
 
     def abstract_state(self) -> training.TrainState:
-        """Returns shapes, dtypes and placement of the state, which a restored one must match."""
+        """Returns the shapes, dtypes and shardings of the state, which a restored one must match."""
         place = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
         return jax.tree.map(place, jax.eval_shape(self._create), self.shardings)
 
     def step(self) -> jax.stages.Wrapped:
-        """Returns the compiled training step."""
+        """Returns the jitted training step."""
         train = self.config.train
         return training.make_step(
             self.placement.under(self._loss),
@@ -121,11 +121,11 @@ class Trainer(Generic[BatchT]):
             return self.step().lower(self.abstract_state(), batch), shape
 
     def rows(self, num_rows: int) -> np.ndarray:
-        """Returns the indices of the rows of a batch that this process reads."""
+        """Returns the indices of a batch's rows that this process reads."""
         return self.placement.rows_here(num_rows, parts=self.config.train.accumulate)
 
     def on_devices(self, stream: Iterator[object]) -> Iterator[BatchT]:
-        """Yields batches on the devices, one ahead of the one in use."""
+        """Yields batches on the devices, each placed while the one before is in use."""
         next_batch: BatchT | None = None
         for batch in stream:
             ready, next_batch = next_batch, self.placement.assemble(batch)
@@ -142,10 +142,10 @@ class Trainer(Generic[BatchT]):
 def make_trainer(
     task: Task[Any, Any, BatchT, Any, Any], config: TaskConfig, vocab_size: Any, placement: Placement
 ) -> Trainer[BatchT]:
-    """Builds the trainer of a configuration, for a vocabulary.
+    """Builds the trainer of a configuration for a vocabulary size.
 
     Raises:
-      ConfigError: the settings do not make a model.
+      ConfigError: the settings do not make a valid model, or a pattern of `tune` matches nothing.
     """
     try:
         network = task.network(config, vocab_size, attention_on(placement))
@@ -157,7 +157,7 @@ def make_trainer(
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
     trainer = Trainer(config, network, placement)
-    trainer.frozen  # noqa: B018 - its errors, too
+    trainer.frozen  # noqa: B018 - to raise its errors here, too
     return trainer
 
 
@@ -176,9 +176,9 @@ def _with_adapters(network: Network[BatchT], tune: TuneConfig) -> Network[BatchT
 
 
 def check_memory(network: Network[BatchT], placement: Placement) -> None:
-    """Checks, before anything is allocated, that the devices can hold the state of a training and a batch.
+    """Checks, before anything is allocated, that the devices can hold the training state and a batch.
 
-    Training needs more: the sum has only parameters, gradient, moments and the batch, divided among all devices.
+    This is a lower bound: it counts only parameters, gradient, moments and the batch, divided among all devices.
 
     Raises:
       ConfigError: they cannot; the message has the sizes.
@@ -198,7 +198,7 @@ def check_memory(network: Network[BatchT], placement: Placement) -> None:
 
 
 def total_memory(devices: Sequence[Any]) -> float:
-    """Returns the bytes of memory of these devices, infinity if unknown; those of a CPU share the memory of a host."""
+    """Returns the bytes of memory of these devices, infinity if unknown; CPU devices share the memory of their host."""
     if devices[0].platform == "cpu":
         return float(hardware.host_memory() * len({device.process_index for device in devices}))
     here = [device for device in devices if device.process_index == jax.process_index()]
@@ -211,7 +211,7 @@ def _bytes(shapes: Any) -> int:
 
 
 def attention_on(placement: Placement) -> AttentionFunction:
-    """Returns the attention function for a mesh: each device computes its rows and heads."""
+    """Returns the attention function for a mesh, on which each device computes its own rows and heads."""
     if placement.mesh.size == 1:
         return functional.attention
     return sharding.sharded_attention(placement.mesh, rules=placement.rules)

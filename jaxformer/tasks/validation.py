@@ -1,4 +1,4 @@
-"""Validation: the loss of a state on held-out data, and the figures of its task."""
+"""Validation: the loss of a state on held-out data, and further figures of its task."""
 
 from __future__ import annotations
 

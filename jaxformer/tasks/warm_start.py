@@ -1,4 +1,4 @@
-"""Warm starts: the parameters of one run as the beginning of another, as far as they fit."""
+"""Warm starts: a run that begins with the parameters of another, as far as they fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxformer.modules.pure import Params
 
 @dataclasses.dataclass(frozen=True)
 class WarmStart:
-    """The parameters that were taken from another run, and the reasons for the rest; names are paths."""
+    """The paths of the parameters that were taken from another run, and of the others."""
 
     taken: tuple[str, ...]
     new: Mapping[str, str]
@@ -28,7 +28,7 @@ class WarmStart:
 
 
 def merge(initial: Params, source: Params) -> tuple[Params, WarmStart]:
-    """Replaces each initial parameter by the one of the same path and shape in `source`.
+    """Replaces each initial parameter with that of the same path and shape in `source`, if there is one.
 
     >>> params, about = merge({"a": jax.numpy.zeros(2), "b": jax.numpy.zeros(3)}, {"a": jax.numpy.ones(2)})
     >>> params["a"].tolist(), about.taken, dict(about.new)

@@ -1,4 +1,4 @@
-"""An account of the time of a run: what it was spent on, summed over restarts."""
+"""An account of the time that a run spends on each part of its work, over all restarts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDS = {
     "terminated": "stopped by SIGTERM",
     "interrupted": "stopped by Ctrl-C",
 }
-"""The ends of trainings before their last step, by the reasons that they return."""
+"""Descriptions of ends before the last step, by `Result.reason`."""
 
 
 class Account:
@@ -65,7 +65,7 @@ class Account:
         return dict(self._seconds)
 
     def stepping(self) -> float:
-        """Returns the seconds that the steps of this start took, with the waiting for their batches."""
+        """Returns the seconds that the steps of this start took, including the wait for their batches."""
         seconds = self.seconds()
         return seconds["stepping"] + seconds["waiting for data"]
 
@@ -75,7 +75,7 @@ class Account:
         return sum(seconds.values()) - seconds["starting"] - seconds["compiling"]
 
     def save(self, **facts: Any) -> None:
-        """Writes the account of this start, with `facts`, beside those of the earlier ones."""
+        """Writes the account of this start, with `facts`, after those of earlier starts."""
         self._about |= facts
         if self._path:
             start = {**self._about, "seconds": {part: round(value, 3) for part, value in self.seconds().items()}}
@@ -94,7 +94,7 @@ class Account:
 
 
 def read_starts(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the accounts of all starts of a run; none if the file is missing or damaged."""
+    """Returns the accounts of all starts of a run; an empty list if the file is missing or damaged."""
     try:
         starts = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -108,7 +108,7 @@ def _is_account(start: Any) -> bool:
 
 
 def duration(seconds: float) -> str:
-    """Returns a time as hours, minutes and seconds; below a minute with tenths.
+    """Returns a time as hours, minutes and seconds; below a minute, seconds with tenths.
 
     >>> duration(4.25), duration(75), duration(7322)
     ('4.2 s', '1:15', '2:02:02')

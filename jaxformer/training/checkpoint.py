@@ -1,4 +1,4 @@
-"""Checkpoints: saved atomically, verified by checksums, the last and the best ones kept.
+"""Checkpoints: saved atomically and verified by checksums; the last ones and the best one are kept.
 
 Orbax writes them, asynchronously and atomically. It does not notice a flipped bit, so every leaf has a 64-bit
 checksum of its bits, computed on the devices that hold it, saved in the same commit and computed again after
@@ -39,15 +39,15 @@ class CheckpointError(JaxformerError, RuntimeError):
 
 
 class Checkpoints:
-    """The checkpoints of one run; use it as a context manager, so that the last save is finished.
+    """The checkpoints of one run: a context manager that waits for the last save at its end.
 
     Reading never changes what another process is writing: leftovers of a killed save are removed by the first save.
 
     Args:
       directory: created if it does not exist.
       keep_last: the number of last steps to keep, besides the best one.
-      timeout: seconds after which a save that does not end is an error, since a disk that fills up during a save
-        would hang the run; of the order of `save_seconds`.
+      timeout: seconds after which a save is an error, because a disk that fills up during a save would hang the run;
+        see `save_seconds`.
 
     Raises:
       CheckpointError: the directory cannot be made or read.
@@ -76,11 +76,11 @@ class Checkpoints:
         self.close()
 
     def steps(self) -> list[int]:
-        """Returns the saved steps, in order."""
+        """Returns the saved steps in ascending order."""
         return sorted(self._manager.all_steps())
 
     def best_step(self) -> int | None:
-        """Returns the step with the lowest score among those kept, or None."""
+        """Returns the kept step with the lowest score, or None if no step has a score."""
         scored = {step: score for step in self.steps() if (score := self._score(step)) is not None}
         return min(scored, key=lambda step: (scored[step], step)) if scored else None
 
@@ -89,13 +89,13 @@ class Checkpoints:
         if step not in self._scores:
             try:
                 self._scores[step] = self._about(step).get("score")
-            except Exception as error:  # a damaged file shows as almost any exception
+            except Exception as error:  # a damaged file may raise almost any exception
                 logger.warning("no score of step %d in %s: %s", step, self.directory, _first_line(error))
                 self._scores[step] = None
         return self._scores[step]
 
     def _about(self, step: int) -> dict[str, Any]:
-        """Returns the metadata of a step, without Orbax's manager, because that would wait for other processes."""
+        """Returns the metadata of a step without Orbax's manager, which would wait for other processes."""
         about = ocp.JsonCheckpointHandler().restore(epath.Path(self.directory / str(step) / "about"))
         if not is_intact(about):
             raise CheckpointError("damaged: wrong digest of the metadata")
@@ -115,10 +115,10 @@ class Checkpoints:
         return ocp.PyTreeCheckpointHandler().restore(path, args=items), about
 
     def save(self, step: int, state: Any, about: Mapping[str, Any], *, score: float | None = None) -> None:
-        """Starts to save `state` and the JSON-able metadata `about`; waits first for an earlier save.
+        """Starts to save `state` and the JSON-serializable metadata `about`, once an earlier save has ended.
 
         Args:
-          score: lower is better; the step with the lowest is kept.
+          score: lower is better; the step with the lowest score is kept.
 
         Raises:
           CheckpointError: this or the earlier save failed: no space, no permission, or a timeout.
@@ -137,7 +137,7 @@ class Checkpoints:
             raise CheckpointError(f"cannot save step {step} in {self.directory}: {_first_line(error)}") from error
 
     def _obstacle(self, state: Any) -> str:
-        """Returns the reason why `state` cannot be written now, or an empty text."""
+        """Returns the reason why `state` cannot be written now, or an empty string."""
         if not os.access(self.directory, os.W_OK):
             return f"{self.directory} is read-only or missing"
         free, needed = shutil.disk_usage(self.directory).free, _bytes(state)
@@ -164,11 +164,11 @@ class Checkpoints:
             self._manager.close()
 
     def restore(self, step: int, target: Any) -> tuple[Any, dict[str, Any]]:
-        """Returns the state and metadata of one step, checked. All processes call it, and all succeed or none.
+        """Returns the verified state and metadata of one step. All processes must call it; all succeed or all fail.
 
         Args:
-          target: a state of ``jax.ShapeDtypeStruct``, with shardings to place it on a mesh; leaves that are ``...`` are
-            neither read nor checked, and stay so.
+          target: a state of ``jax.ShapeDtypeStruct``, with shardings to place it on a mesh; ``...`` stands for a leaf
+            that is neither read nor checked, and stays as it is.
 
         Raises:
           CheckpointError: the step is missing, damaged, or of another model.
@@ -180,7 +180,7 @@ class Checkpoints:
             restored = self._read(step, target)
         except CheckpointError as error:
             problem = f"{step_name}: {error}"
-        except Exception as error:  # a damaged file shows as almost any exception
+        except Exception as error:  # a damaged file may raise almost any exception
             problem = f"{step_name} cannot be read: {_first_line(error)}"
             logger.debug("%s", step_name, exc_info=True)
         if not processes.everywhere(restored is not None) or restored is None:
@@ -193,13 +193,13 @@ class Checkpoints:
         return state, about
 
     def restore_latest(self, target: Any) -> tuple[Any, dict[str, Any]] | None:
-        """Restores the newest sound step, and warns of each newer one; returns None if there is no step.
+        """Restores the newest intact step, and warns of each newer, damaged one; returns None if there are no steps.
 
-        Damaged steps are renamed to ``damaged-STEP``, so that later steps can have their names. If no step is sound,
-        none is renamed, because the reader may be at fault.
+        Damaged steps are renamed to ``damaged-STEP``, so that later steps can use their names. If no step is
+        intact, none is renamed, because the reader may be at fault.
 
         Raises:
-          CheckpointError: there are steps, but no sound one; the message is that of the newest.
+          CheckpointError: there are steps, but no intact one; the message is about the newest.
         """
         steps, errors = self.steps(), dict[int, str]()
         for step in reversed(steps):
@@ -237,7 +237,11 @@ class Checkpoints:
         self._leftovers_removed = True
 
     def average(self, target: Any, steps: Sequence[int], pick: Any = lambda state: state.params) -> Any:
-        """Returns the float32 mean of ``pick(state)``, by default the parameters, over the states of these steps."""
+        """Returns the float32 mean of ``pick(state)``, by default the parameters, over the states of these steps.
+
+        Raises:
+          CheckpointError: `steps` is empty, or a step cannot be restored.
+        """
         if not steps:
             raise CheckpointError(f"no steps to average in {self.directory}; there are {self.steps()}")
         total = None

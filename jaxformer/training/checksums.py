@@ -14,10 +14,10 @@ from jaxformer.functional.dropout import mix32
 
 
 def checksums(tree: Any) -> dict[str, jax.Array]:
-    """Returns 64 bits for each leaf, as two uint32: its bits times a hash of their index, summed with wrap-around.
+    """Returns a 64-bit checksum of each leaf, as two uint32: bits times hashes of their index, summed mod 2^32.
 
     The order of the sum does not matter, so every mesh computes the same. A single flipped bit always changes the sum,
-    because the factors are odd. Leaves that are ``...`` have none.
+    because the factors are odd. A leaf ``...`` has no checksum.
 
     >>> [value.shape for value in checksums({"w": jnp.ones((3, 2)), "left out": ...}).values()]
     [(2,)]
@@ -49,7 +49,7 @@ def _words(leaf: jax.Array) -> jax.Array:
 
 
 def signed(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns JSON-able metadata as JSON gives it back, with a digest of itself under ``"digest"``.
+    """Returns metadata as it is after a round trip through JSON, with a digest of itself under ``"digest"``.
 
     >>> is_intact(signed({"step": 3})), is_intact(signed({"step": 3}) | {"step": 4})
     (True, False)
@@ -59,7 +59,7 @@ def signed(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_intact(metadata: Mapping[str, Any]) -> bool:
-    """Returns True if the digest of the metadata is right, or missing."""
+    """Returns True if the digest of the metadata is correct or missing."""
     digest = metadata.get("digest")
     return digest is None or digest == _digest({name: value for name, value in metadata.items() if name != "digest"})
 

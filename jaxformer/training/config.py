@@ -1,4 +1,4 @@
-"""The settings of a training that every task has. Importing them imports no JAX."""
+"""The training settings that every task has. Importing them imports no JAX."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from jaxformer.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """The length of a training, its validations and its checkpoints.
+    """The length of training, its validations and its checkpoints.
 
-    A run with checkpoints also writes one at the last step, at a best validation, and when it is asked to stop.
+    Besides those at fixed steps or times, a checkpoint is written at each best validation and when training stops.
     """
 
     steps: int = 100_000
     """Parameter updates."""
     accumulate: int = 1
-    """Microbatches an update: a batch is split into this many parts, which run one after another."""
+    """Microbatches per update: a batch is split into this many parts, which run one after another."""
     ema_decay: float = 0.0
     """Decay of an exponential moving average of the parameters; 0 keeps none."""
     validate_every: int = 1000
-    """Steps between validations; 0 never validates."""
+    """Steps between validations, with one more at the last step; 0 never validates."""
     metric: str = "loss"
-    """The validation figure by which checkpoints are better or worse."""
+    """The validation figure that ranks checkpoints."""
     patience: int = 0
-    """Validations without a better one before training stops; 0 never stops early."""
+    """Validations without improvement after which training stops; 0 never stops early."""
     minutes: float = dataclasses.field(default=0.0, metadata=PLACE)
-    """Wall-clock time after which to save and stop; the same command resumes the run, and may allow another time. 0 for
-    no limit."""
+    """Wall-clock time after which to save and stop; the same command, perhaps with another limit, resumes the run. 0
+    for no limit."""
     checkpoint_every: int = 1000
-    """Steps between checkpoints; 0 for none at fixed steps."""
+    """Steps between checkpoints; 0 for no fixed interval."""
     checkpoint_minutes: float = 0.0
-    """Wall-clock time between checkpoints, besides those of checkpoint_every; 0 for none."""
+    """Wall-clock time between checkpoints, in addition to checkpoint_every; 0 for none."""
     keep_last: int = 5
-    """Checkpoints kept besides the best one."""
+    """The number of last checkpoints to keep, besides the best one."""
     log_every: int = 10
-    """Steps between lines of the progress bar and TensorBoard; the JSON log holds every step. 0 for the last one."""
+    """Steps between reports on the screen and to TensorBoard; the JSON log has every step. 0 for the last step only."""
     nonfinite: Literal["abort", "skip", "rollback"] = "abort"
-    """Reaction to a loss or gradient that is not finite: end; leave the update out; go back to the last checkpoint and
-    leave the batch out, at most three times in a row."""
+    """Reaction to a loss or gradient that is not finite: end training; skip the update; or go back to the last
+    checkpoint and skip the batch, at most three times in a row."""
     stall_minutes: float = dataclasses.field(default=0.0, metadata=PLACE)
-    """Time without progress after which a process says where it is stuck, with all stacks, and ends; 0 for no limit.
+    """Time without progress after which a process reports where it is stuck, with all stacks, and ends; 0 for no limit.
     It must be longer than the first step, with its compilation, and than a whole validation."""
     tensorboard: bool = True
     """Write TensorBoard events."""
     log_to: Literal["", "wandb", "mlflow"] = dataclasses.field(default="", metadata=PLACE)
-    """A tracker of experiments that receives the figures too: Weights & Biases or MLflow, as their own environment
-    variables set them up, such as WANDB_PROJECT, WANDB_MODE and MLFLOW_TRACKING_URI."""
+    """An experiment tracker that also receives the figures: Weights & Biases or MLflow, configured by their own
+    environment variables, such as WANDB_PROJECT, WANDB_MODE and MLFLOW_TRACKING_URI."""
 
     def __post_init__(self) -> None:
         at_least(1, self, "steps", "accumulate", "keep_last")
@@ -69,10 +69,10 @@ class TrainConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """Adam as Vaswani et al. 2017 (section 5.3) set it, and its schedule."""
+    """Adam, by default as in Vaswani et al. 2017 (section 5.3), and its schedule."""
 
     learning_rate: float = 7e-4
-    """Highest learning rate; the paper's is `schedules.noam_peak(d_model, warmup_steps)`."""
+    """Peak learning rate; the paper's is `schedules.noam_peak(d_model, warmup_steps)`."""
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
     """Shape of the learning rate after warm-up."""
     warmup_steps: int = 4000
@@ -80,17 +80,17 @@ class OptimizerConfig:
     decay_steps: int = 0
     """Steps after which a cosine or linear schedule has reached 0; 0 means the length of the training."""
     cooldown: float = 0.0
-    """Last fraction of the training, in [0, 1], over which the rate of any schedule falls to 0 in a straight line."""
+    """Last fraction of training, in [0, 1], over which the rate of any schedule falls linearly to 0."""
     b1: float = 0.9
-    """Decay of the gradient's average."""
+    """Decay of the gradient's moving average."""
     b2: float = 0.98
-    """Decay of the squared gradient's average."""
+    """Decay of the squared gradient's moving average."""
     epsilon: float = 1e-9
-    """Added to the root of the squared average."""
+    """Added to the square root of the squared gradient's average."""
     weight_decay: float = 0.0
     """Decoupled weight decay (Loshchilov and Hutter 2019), on matrices only."""
     clip_norm: float = 0.0
-    """Largest global norm of the gradient; 0 does not clip."""
+    """Maximum global norm of the gradient, which is clipped to it; 0 for no clipping."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "learning_rate", "warmup_steps", "decay_steps", "cooldown", "b1", "b2", "epsilon")

@@ -1,4 +1,4 @@
-"""Hooks: objects of a user that are told what happens in a training, such as a tracker of experiments."""
+"""Hooks: a user's objects that are told what happens in training, such as an experiment tracker."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Hook:
     """
 
     def step(self, step: int, figures: Mapping[str, float]) -> None:
-        """Receives the figures of a step, as in log.jsonl, once the next step is on the device."""
+        """Receives the figures of a step, as in log.jsonl, after the next step has been dispatched."""
 
     def validated(self, step: int, figures: Mapping[str, float], better: bool) -> None:
         """Receives the figures of a validation; `better` is True for the best so far."""
 
     def saved(self, step: int, directory: pathlib.Path) -> None:
-        """Receives the folder of a checkpoint that is completely written."""
+        """Receives the folder of a checkpoint once it is completely written."""
 
     def ended(self, step: int, reason: str) -> None:
         """Receives the last step and the reason: that of `training.Result`, or the text of an error."""

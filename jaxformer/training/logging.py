@@ -12,7 +12,7 @@ from jaxformer import files
 
 
 class JsonLog:
-    """A log with one JSON object a line. Opening it at a step removes the lines of later steps.
+    """A log with one JSON object per line; opening it at a step removes the lines of later steps.
 
     Args:
       path: the file; created if it does not exist.
@@ -36,9 +36,9 @@ class JsonLog:
         self._open(step)
 
     def write(self, step: int, **values: Any) -> None:
-        """Appends ``{"step": step, **values}``; `flush` makes it survive a kill.
+        """Appends ``{"step": step, **values}``, which survives a kill only after `flush`.
 
-        JSON has no NaN and no infinity: they become null.
+        NaN and infinity, which JSON lacks, become null.
         """
         plain = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
         self._file.write(json.dumps({"step": step, **plain}, allow_nan=False) + "\n")
@@ -63,7 +63,7 @@ class JsonLog:
 
 
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Returns the lines of a log, without those that a crash truncated or damaged."""
+    """Returns the entries of a log, without lines that a crash truncated or damaged."""
     entries = []
     for line in pathlib.Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
         try:
@@ -80,7 +80,7 @@ class TensorBoard:
 
     Args:
       directory: the folder of the event files.
-      step: events after this step, from an earlier process, are dropped by TensorBoard itself.
+      step: TensorBoard drops events of earlier processes after this step.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, step: int = 0):
@@ -89,12 +89,12 @@ class TensorBoard:
         self._writer = SummaryWriter(str(directory), purge_step=step + 1)
 
     def write(self, step: int, **values: float) -> None:
-        """Returns adds scalars at a step."""
+        """Adds scalars at a step."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
     def flush(self) -> None:
-        """Writes buffered events; tensorboardX by itself writes every two minutes."""
+        """Writes buffered events; by default, tensorboardX writes every two minutes."""
         self._writer.flush()
 
     def close(self) -> None:

@@ -28,16 +28,16 @@ Batches = Callable[[int], Iterator[Any]]
 
 @dataclasses.dataclass
 class Progress:
-    """The part of a run that is not in its state and that a resumed run needs; saved with each checkpoint."""
+    """The part of a run's progress that is not in its state; saved with each checkpoint, for resuming."""
 
-    best_score: float = math.inf  # lower is better: the negative of a metric that grows
+    best_score: float = math.inf  # lower is better: the negative of a metric to maximize
     best_step: int = 0
     validations_since_best: int = 0
     left_out: list[int] = dataclasses.field(default_factory=list)
     """Batches, by their number in the batch plan, that are skipped because their loss or gradient was not finite."""
 
     def add(self, step: int, score: float) -> bool:
-        """Returns adds a validation; returns True if it is the best so far."""
+        """Adds the score of a validation; returns True if it is the best so far."""
         if score < self.best_score:
             self.best_score, self.best_step, self.validations_since_best = score, step, 0
             return True
@@ -74,16 +74,15 @@ def fit(
 ) -> Result:
     """Trains until `config.steps`, until patience or time runs out, or until asked to stop by SIGTERM or Ctrl-C.
 
-    A run that was stopped, saved and restored continues as if it had never stopped, because `batches` starts at any
-    step. The metrics of step n are read after step n + 1 has been given to the device, so the device never waits for
-    the host.
+    A run that was stopped, saved and restored continues as if it had never stopped, because `batches` can start at any
+    step. The metrics of step n are read after step n + 1 has been dispatched, so the device never waits for the host.
 
     Args:
-      batches: function from a step to the batches from that step on.
-      validate: function from a state to figures, `config.metric` among them.
-      maximize: True if `config.metric` grows as the model improves, as BLEU does.
-      flops: the model's floating-point operations in a step on a batch, for utilization.
-      progress: the progress of the run that is resumed.
+      batches: a function from a step to an iterator over the batches from that step on.
+      validate: a function from a state to figures, `config.metric` among them.
+      maximize: True if a higher `config.metric` is better, as with BLEU.
+      flops: a function from a batch to the model's floating-point operations in a step, for utilization.
+      progress: the progress of a run that is resumed.
 
     Raises:
       NonFiniteError: a loss or gradient was not finite, the step does not skip it, and no rollbacks are left.
@@ -127,7 +126,7 @@ def fit(
                     recorder.saved(number)
                     rollbacks = 0
             except NonFiniteError as error:
-                reason, rollbacks = None, rollbacks + 1  # a step that fails while it is saved is not the last
+                reason, rollbacks = None, rollbacks + 1  # a step that fails while being saved is not the last
                 if rollbacks > config.rollbacks:
                     raise
                 watch.begin(f"going back from step {error.step}", "starting")
@@ -151,7 +150,7 @@ class _Watch(Watchdog):
         self.waited = 0.0
 
     def begin(self, where: str, part: Part, *, together: bool = True) -> None:
-        """Records progress and the next action, `where`, for which the time of `part` runs; see `Watchdog.at`."""
+        """Records progress and the next action, `where`, whose time counts for `part`; see `Watchdog.at`."""
         self.at(where, together=together)
         self._recorder.look()
         self._recorder.account.at(part)
@@ -170,7 +169,7 @@ class _Watch(Watchdog):
 
     @contextlib.contextmanager
     def waiting(self, number: int) -> Iterator[None]:
-        """Measures the waiting for the batch of a step."""
+        """Measures the wait for the batch of a step."""
         self.begin(f"waiting for the batch of step {number}", "waiting for data", together=False)
         began = time.perf_counter()
         yield

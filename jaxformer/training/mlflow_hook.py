@@ -14,9 +14,9 @@ class MlflowHook(Hook):
     A resumed training continues the same run if `options` has its ``run_id``.
 
     Args:
-      every: the number of steps between two that are recorded.
+      every: the interval, in steps, between records.
       tracking_uri: the server or folder of the records; by default MLflow's own.
-      options: for ``mlflow.start_run``, such as ``run_name="en-de"``.
+      options: arguments of ``mlflow.start_run``, such as ``run_name="en-de"``.
     """
 
     def __init__(self, *, every: int = 10, tracking_uri: str | None = None, **options: Any):

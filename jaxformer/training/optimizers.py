@@ -13,10 +13,10 @@ SCHEDULES = "inverse_sqrt", "cosine", "linear", "constant"
 
 
 def make_schedule(config: OptimizerConfig, *, steps: int) -> schedules.Schedule:
-    """Returns the learning rate of a training of `steps` updates.
+    """Returns the learning rate schedule of a training of `steps` updates.
 
     Raises:
-      ConfigError: the schedule is unknown, or its warm-up is not shorter than its decay.
+      ConfigError: the schedule is unknown, its warm-up is not shorter than its decay, or `cooldown` is not in [0, 1].
     """
     rate = _schedule(config, steps)
     if not config.cooldown:
@@ -57,16 +57,16 @@ def freeze(optimizer: optax.GradientTransformation, frozen: optax.Params) -> opt
 def averaging(
     optimizer: optax.GradientTransformation, averages: optax.Params, *, decay: float
 ) -> optax.GradientTransformation:
-    """Returns an optimizer that moves the parameters where `averages` is True by ``1 - decay`` times their gradient.
+    """Returns an optimizer that moves the parameters where `averages` is True by ``decay - 1`` times their gradient.
 
-    The gradient of a mean of ``(parameter - x) ** 2 / 2`` makes such a parameter the moving average of x.
+    If their gradient is that of ``(parameter - x) ** 2 / 2``, they are moving averages of x.
     """
     others = jax.tree.map(lambda x: not x, averages)
     return optax.chain(optax.masked(optimizer, others), optax.masked(optax.sgd(1 - decay), averages))
 
 
 def _matrices(params: optax.Params) -> optax.Params:
-    """Returns True for kernels and tables, False for biases and norms, stacked or not."""
+    """Returns True for kernels and embedding tables, False for biases and norm scales, stacked or not."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: not any(str(getattr(k, "key", "")).endswith(("bias", "scale")) for k in path), params
     )

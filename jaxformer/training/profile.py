@@ -27,7 +27,7 @@ class Profile:
         return number == self._first or (self._running and number == self._last + 1)
 
     def before(self, number: int) -> None:
-        """Starts or stops the trace, if it is due. The steps before must have ended."""
+        """Starts or stops the trace, if that is due; earlier steps must have ended."""
         if self._running and number == self._last + 1:
             self.close()
         elif number == self._first:
@@ -45,7 +45,7 @@ def profiled_steps(text: str, *, start: int, steps: int) -> tuple[int, int]:
     """Returns the first and the last step of ``FIRST:LAST``, or of a number of steps after the tenth of this start.
 
     Raises:
-      ConfigError: the text is neither, or the first step is over, or after the last of a training of `steps` steps.
+      ConfigError: the text is neither, or the first step is over, or it is after the last of the training's `steps`.
 
     >>> profiled_steps("100:104", start=0, steps=300), profiled_steps("5", start=200, steps=300)
     ((100, 104), (211, 215))

@@ -16,16 +16,16 @@ from jaxformer.training.step import Metrics
 
 
 class OutOfMemoryError(JaxformerError):
-    """A compiled step needs more memory than there is; without this check the system would kill the process."""
+    """A compiled step needs more memory than there is; without this error, the system would kill the process."""
 
 
 class Programs:
-    """A jitted step that compiles one program for each shape of batch, at its first call.
+    """A jitted step that is compiled ahead of time for each batch shape, at its first call.
 
     Args:
       step: the jitted step.
-      account: the account of the run, whose clock runs for "compiling" meanwhile.
-      memory: the bytes of main memory, which the devices of a CPU share; accelerators check their own memory.
+      account: the account of the run; the time of compilation counts as "compiling".
+      memory: the bytes of main memory, which CPU devices share; accelerators check their own memory.
 
     Raises:
       OutOfMemoryError: when called, a program needs more than `memory`.

@@ -1,4 +1,4 @@
-"""Display of the progress of a training: a bar in a terminal, elsewhere a line at intervals."""
+"""Display of training progress: a bar in a terminal, elsewhere lines at intervals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Reporter(Protocol):
     def update(self, step: int, *, loss: float, tokens_per_second: float, utilization: float | None) -> None: ...
 
     def tick(self, step: int, left: float) -> None:
-        """Takes the end of a step, and the seconds that are left."""
+        """Receives the step that has ended, and the seconds that are left."""
 
     def say(self, text: str) -> None: ...
 
@@ -30,7 +30,7 @@ class Reporter(Protocol):
 
 
 class Bar:
-    """A progress bar with loss, tokens or other units a second, model FLOP utilization and time left."""
+    """A progress bar with loss, tokens or other units per second, model FLOP utilization and time left."""
 
     def __init__(self, console: Console, *, start: int, steps: int, unit: str = "tokens"):
         columns = (
@@ -91,10 +91,10 @@ class Lines:
 
 
 def reporter(console: Console, *, start: int, steps: int, unit: str = "tokens") -> Reporter:
-    """Returns a bar if the console is a terminal that can redraw a line, which TERM=dumb cannot; else lines.
+    """Returns a bar if the console is a terminal that can redraw a line, unlike TERM=dumb; otherwise lines.
 
     Args:
-      unit: the terms of the loss, in the plural.
+      unit: the name, in the plural, of the terms of the loss.
     """
     if console.is_interactive:
         return Bar(console, start=start, steps=steps, unit=unit)
@@ -115,7 +115,7 @@ class Count:
         self._done = 0
 
     def __call__(self, number: int) -> None:
-        """Takes the number of items that were done since the last call."""
+        """Adds the number of items done since the last call."""
         self._done += number
         now = time.monotonic()
         if now - self._said >= self._seconds:
@@ -131,7 +131,7 @@ def print_line(console: Console, text: str) -> None:
 
 
 def peak_flops() -> tuple[float, str]:
-    """Returns the matrix FLOP/s of all devices, and its source: a data sheet, or a product timed on this machine."""
+    """Returns the matrix FLOP/s of all devices, and their source: a data sheet, or a product timed on this machine."""
     devices = jax.devices()
     kind = devices[0].device_kind
     chip = hardware.by_device_kind(kind)

@@ -1,4 +1,4 @@
-"""The results of training steps, for logs and screen."""
+"""Recording of training steps in logs, on screen and by hooks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from jaxformer.training.progress import Reporter
 from jaxformer.training.step import Metrics
 
 MEASURED = ("seconds", "tokens_per_second", "data_wait", "device_memory")
-"""The figures of a step in the log that differ from run to run: its time, its speed, the waiting for its batch, and
-the most bytes that a device of this process has held so far."""
+"""The logged figures of a step that differ from run to run: its time, its speed, the wait for its batch, and the most
+bytes that a device of this process has held so far."""
 
 
 class NonFiniteError(JaxformerError, ArithmeticError):
@@ -53,7 +53,7 @@ class Outputs:
 
 
 class Recorder:
-    """Reads each step's metrics one step late and passes them on to logs, screen and hooks."""
+    """Reads each step's metrics one step late and passes them to logs, screen and hooks."""
 
     def __init__(self, outputs: Outputs, *, start: int, config: TrainConfig):
         self._outputs, self._start, self._last = outputs, start, start
@@ -71,20 +71,20 @@ class Recorder:
         self._since, self._loss, self._tokens, self._flops = self._outputs.account.stepping(), 0.0, 0.0, 0.0
 
     def dispatched(self, number: int, batch: int, metrics: Metrics, flops: float, data_wait: float) -> None:
-        """Takes the metrics of a step on a batch of the batch plan, and records those of the step before."""
+        """Receives the metrics of a step on batch `batch` of the plan, and records those of the step before."""
         self.catch_up(metrics)
         self._waiting, self._ended = (number, batch, metrics, flops, data_wait), None
         self.look()
 
     def look(self) -> None:
-        """Notes the time if the last step has ended: its metrics are read later, after the call of the next step."""
+        """Notes the time if the last step has ended; its metrics are read after the next step is dispatched."""
         if self._ended is None and self._waiting and _ready(self._waiting[2]):
             self._ended = self.account.stepping()
 
     def catch_up(self, following: Metrics | None = None) -> None:
         """Records the waiting metrics, and flushes the log, so that they are not lost if the process is killed.
 
-        If the `following` step has ended meanwhile, too, each of the two took half of the time since the step before.
+        If the `following` step has also ended by now, each of the two gets half of the time since the step before.
         """
         if self._waiting is None:
             return
@@ -100,7 +100,7 @@ class Recorder:
             self._outputs.log.flush()
 
     def went_back(self, number: int, error: NonFiniteError) -> None:
-        """Goes back to the end of a step: removes later lines of the log, and reports the error."""
+        """Goes back to the end of step `number`: removes later lines of the log, and reports the error."""
         self._waiting = None
         if self._outputs.log:
             self._outputs.log.rewind(number)
@@ -136,7 +136,7 @@ class Recorder:
         out.account.save(step=number)
 
     def saved(self, number: int) -> None:
-        """Records that step `number` is being saved, and that the one before it is completely written."""
+        """Records that step `number` is being saved, and that the save before it is completely written."""
         out = self._outputs
         if self._unsaved is not None and out.checkpoints:
             for hook in out.hooks:
@@ -187,7 +187,7 @@ class Recorder:
         self._tell_time(number)
 
     def _report(self, number: int, figures: Mapping[str, float]) -> None:
-        """Shows the means over all steps since the last report: losses of short and long sentences differ a lot."""
+        """Reports means over the steps since the last report: losses of short and long sentences differ a lot."""
         out = self._outputs
         seconds = max(out.account.stepping() - self._since, 1e-9)
         loss, rate, speed = self._loss / max(self._tokens, 1.0), self._tokens / seconds, self._flops / seconds
@@ -199,7 +199,7 @@ class Recorder:
             out.reporter.update(number, loss=loss, tokens_per_second=rate, utilization=utilization)
 
     def _tell_time(self, number: int) -> None:
-        """Shows the time left; once, after three steps or ten seconds, the time that the training will take."""
+        """Shows the time left, and once, after three steps or ten seconds, a line that predicts it."""
         out, done = self._outputs, number - self._start
         if not out.reporter or done < 1:
             return
@@ -220,7 +220,7 @@ def _ready(metrics: Mapping[str, Any]) -> bool:
 
 
 def device_memory() -> float:
-    """Returns the most bytes that a device of this process has held so far; on a CPU, that the process has held."""
+    """Returns the peak bytes held by a device of this process so far; on a CPU, by the process."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     peaks = [float(one[name]) for one in stats for name in ("peak_bytes_in_use", "bytes_in_use") if name in one]
     unit = 1 if sys.platform == "darwin" else 1024

@@ -15,7 +15,7 @@ from jaxformer.training.step import Loss, Metrics, Step, mean_gradient
 def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) -> Step:
     """Returns a ``step(state, batch) -> (state, metrics)`` over all local devices; `make_step` makes one for a mesh.
 
-    Along a new first dimension, the state is replicated and the batch is cut:
+    Along a new first dimension, the state is replicated and the batch is split:
     ``jax.tree.map(lambda x: jnp.stack([x] * n), state)`` and ``x.reshape(n, -1, *x.shape[1:])``. Each device draws
     its own dropout; without dropout the numbers are those of `make_step`.
 
@@ -44,7 +44,7 @@ def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) ->
             return total, (count, metrics)
 
         (total, (count, metrics)), gradient = jax.value_and_grad(value, has_aux=True)(state.params)
-        # The mean follows the sums over all devices: their shares of a batch may hold different numbers of tokens.
+        # The mean is taken after the sums over devices, whose shares of a batch may have different numbers of tokens.
         total, count, metrics, gradient = jax.lax.psum((total, count, metrics, gradient), "devices")
         gradient = mean_gradient(gradient, count)
         with jax.numpy_dtype_promotion("standard"):  # optax mixes float32 with its integer step count

@@ -1,4 +1,4 @@
-"""Learning rates as functions of the step."""
+"""Learning rate schedules as functions of the step."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ def inverse_sqrt(peak: float, warmup_steps: int) -> Schedule:
 
     .. math:: lr(t) = peak \cdot \min(t / w, \sqrt{w / t}), \quad t = step + 1
 
+    Raises:
+      ConfigError: `warmup_steps` is less than 1.
+
     >>> [round(float(inverse_sqrt(1.0, 4)(step)), 3) for step in (0, 3, 15)]
     [0.25, 1.0, 0.5]
     """
@@ -33,12 +36,16 @@ def inverse_sqrt(peak: float, warmup_steps: int) -> Schedule:
 
 
 def noam_peak(d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
-    """Returns the paper's peak, ``factor * (d_model * warmup_steps) ** -0.5``: 7e-4 at D = 512 and 4,000 steps."""
+    """Returns the peak of Vaswani et al. 2017, ``factor * (d_model * warmup_steps) ** -0.5``: 7e-4 for 512, 4000."""
     return factor * (d_model * warmup_steps) ** -0.5
 
 
 def cosine(peak: float, warmup_steps: int, steps: int, *, end: float = 0.0) -> Schedule:
-    """Returns linear warm-up to `peak`, then half a cosine down to `end` at `steps` (Loshchilov and Hutter 2017)."""
+    """Returns linear warm-up to `peak`, then half a cosine down to `end` at `steps` (Loshchilov and Hutter 2017).
+
+    Raises:
+      ConfigError: `steps` is not more than `warmup_steps`.
+    """
     if steps <= warmup_steps:
         raise ConfigError(
             f"steps of cosine must be more than warmup_steps, got warmup_steps={warmup_steps}, steps={steps}"
@@ -54,7 +61,10 @@ def cosine(peak: float, warmup_steps: int, steps: int, *, end: float = 0.0) -> S
 
 
 def linear(peak: float, warmup_steps: int, steps: int, *, end: float = 0.0) -> Schedule:
-    """Returns linear warm-up to `peak`, then a straight line to `end` at `steps` (Devlin et al. 2019, appendix A.2).
+    """Returns linear warm-up to `peak`, then linear decay to `end` at `steps` (Devlin et al. 2019, appendix A.2).
+
+    Raises:
+      ConfigError: `steps` is not more than `warmup_steps`.
 
     >>> [round(float(linear(1.0, 2, 6)(step)), 3) for step in (0, 1, 3, 5, 9)]
     [0.5, 1.0, 0.5, 0.0, 0.0]
@@ -73,7 +83,7 @@ def linear(peak: float, warmup_steps: int, steps: int, *, end: float = 0.0) -> S
 
 
 def constant(peak: float, warmup_steps: int = 0) -> Schedule:
-    """Returns linear warm-up to `peak`, then `peak`."""
+    """Returns linear warm-up to `peak`, then a constant rate."""
 
     def rate(step: ArrayLike) -> jax.Array:
         t = jnp.asarray(step, jnp.float32) + 1
@@ -83,9 +93,12 @@ def constant(peak: float, warmup_steps: int = 0) -> Schedule:
 
 
 def cooldown(schedule: Schedule, steps: int, last: int) -> Schedule:
-    """Returns `schedule` with the last `last` of `steps` steps scaled in a straight line to 0 (Hägele et al. 2024).
+    """Returns `schedule` with its last `last` of `steps` steps scaled linearly to 0 (Hägele et al. 2024).
 
-    Before them the training is that of `schedule`: a run can be cooled down from any of its checkpoints.
+    Earlier steps are those of `schedule`, so a run can be cooled down from any of its checkpoints.
+
+    Raises:
+      ConfigError: `last` is not in [1, `steps`].
 
     >>> [round(float(cooldown(constant(1.0), 8, 4)(step)), 3) for step in (0, 4, 5, 7, 9)]
     [1.0, 1.0, 0.75, 0.25, 0.0]

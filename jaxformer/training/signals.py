@@ -27,11 +27,11 @@ AGAIN = "Ctrl-C again: stopping without saving"
 
 @contextlib.contextmanager
 def stop_requests(say: Callable[[str], None] = lambda text: None) -> Iterator[list[Request]]:
-    """Collects requests to stop; a second Ctrl-C interrupts at once. Outside the main thread it collects nothing.
+    """Collects requests to stop; a second Ctrl-C interrupts at once. Outside the main thread, it collects none.
 
-    Each request is answered by `say` at once, from a thread of its own: the main thread may wait for a device.
+    `say` answers each request at once, from its own thread, because the main thread may be waiting for a device.
 
-    With several processes, JAX has its own handler for SIGTERM, which tells all processes of the signal. Ctrl-C is
+    With several processes, JAX has its own handler for SIGTERM, which informs all processes. Ctrl-C is
     turned into SIGTERM, so that all processes stop at the same step.
     """
     requests: list[Request] = []
@@ -64,7 +64,7 @@ def stop_requests(say: Callable[[str], None] = lambda text: None) -> Iterator[li
 
 @contextlib.contextmanager
 def _answering(say: Callable[[str], None]) -> Iterator[None]:
-    """Answers signals as they arrive, which Python writes into a pipe before any handler runs."""
+    """Answers signals as they arrive: Python writes them into a pipe before any handler runs."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

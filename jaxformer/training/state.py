@@ -14,9 +14,9 @@ import optax
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """Everything that a step reads and writes; a pytree of arrays, so it checkpoints and shards as one."""
+    """Everything that a step reads and writes: a pytree of arrays, saved and sharded as one."""
 
-    step: jax.Array  # int32 scalar: updates done
+    step: jax.Array  # int32 scalar: steps done
     params: Any  # float32 master weights
     optimizer: Any  # optax state
     ema_params: Any  # exponential moving average of the parameters, or None
@@ -31,10 +31,10 @@ def create(
     ema: bool = False,
     shardings: TrainState | None = None,
 ) -> TrainState:
-    """Returns a new state, made in one jitted function: with `shardings`, every leaf is created on its devices.
+    """Returns a new state, from one jitted function; with `shardings`, every leaf is created on its devices.
 
     Args:
-      init: function from a key to parameters.
+      init: a function from a key to parameters.
       ema: keep a moving average of the parameters.
       shardings: a TrainState of shardings, one for each leaf.
     """

@@ -18,7 +18,7 @@ Metrics = dict[str, jax.Array]
 Loss = Callable[[Any, Any, jax.Array], tuple[jax.Array, jax.Array, Metrics]]
 """``loss(params, batch, key) -> (sum, count, metrics)``: sums over the batch, so that parts of it can be added.
 
-All are summed in float32: then they are sent between devices together with the gradient, and integers are not.
+All must be float32, so that devices exchange them together with the gradient; integers would be sent separately.
 """
 Step = Callable[[TrainState, Any], tuple[TrainState, Metrics]]
 
@@ -33,19 +33,19 @@ def make_step(
     shardings: TrainState | None = None,
     learning_rate: Schedule | None = None,
 ) -> jax.stages.Wrapped:
-    """Returns a jitted ``step(state, batch) -> (state, metrics)`` that reuses the memory of its state.
+    """Returns a jitted ``step(state, batch) -> (state, metrics)``, to which the state is donated.
 
     The gradient is that of ``sum / count`` over the whole batch. Metrics: loss_sum, count, gradient_norm, finite
-    (1 or 0), those of the loss, and learning_rate if its schedule is given.
+    (1 or 0), those of the loss, skipped (1 or 0) with "skip", and learning_rate if its schedule is given.
 
     Args:
-      accumulate: number of parts into which the batch is cut along its first dimension; they run one after another. The
-        update is the same as with 1, in less memory.
-      nonfinite: with "skip", a gradient that is not finite changes only the step count, so that the next batch follows;
-        with "abort" the caller sees ``finite == 0`` and stops.
+      accumulate: number of parts into which the batch is split along its first dimension; they run one after another.
+        Except for random draws such as dropout, the update is the same as with 1, in less memory.
+      nonfinite: with "skip", a loss or gradient that is not finite changes only the step count, so that the next batch
+        follows; with "abort", the caller sees ``finite == 0`` and stops.
       ema_decay: decay of the moving average, if the state has one.
       shardings: a TrainState of shardings, as for `create`: the new state is placed like the old one.
-      learning_rate: the schedule of the optimizer, whose rate is then among the metrics.
+      learning_rate: the optimizer's schedule, whose rate is then among the metrics.
 
     Raises:
       ConfigError: when called, a batch whose first dimension is not a multiple of `accumulate`.
@@ -70,7 +70,7 @@ def make_step(
             )
         ema_params = state.ema_params
         if ema_params is not None:
-            # Early on a long memory would mostly remember the initial values.
+            # In early steps, a slow average would consist mostly of the initial values.
             updates_done = state.step.astype(jnp.float32)
             decay = jnp.minimum(ema_decay, (1 + updates_done) / (10 + updates_done))
             if nonfinite == "skip":
@@ -88,12 +88,12 @@ def make_step(
 
 
 def _updates_done(moments: Any) -> jax.Array:
-    """Returns the count of an optax state, which steps that are left out do not raise."""
+    """Returns the update count of an optax state, which skipped steps do not increment."""
     return optax.tree.get_all_with_path(moments, "count")[-1][1]
 
 
 def mean_gradient(gradient: Any, count: jax.Array) -> Any:
-    """Divides the gradient of a sum by its positive count; a count of 0, as of a batch of padding, divides by 1."""
+    """Divides the gradient of a sum by its count, or by 1 if the count is 0, as in a batch of padding."""
     return jax.tree.map(lambda g: g / jnp.where(count > 0, count, 1.0), gradient)
 
 
@@ -111,7 +111,7 @@ def _summed_gradient(loss: Loss, params: Any, batch: Any, key: jax.Array, accumu
     sizes = {x.shape[0] for x in jax.tree.leaves(batch)}
     if any(size % accumulate for size in sizes):
         raise ConfigError(f"accumulate={accumulate} does not divide the batch's first dimension {sorted(sizes)}")
-    # Part i takes every accumulate-th row, so that on a mesh no row changes its device.
+    # Part i takes every accumulate-th row from row i on, so that no row moves to another device of a mesh.
     parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, accumulate, *x.shape[1:]), 1, 0), batch)
     keys = jax.random.split(key, accumulate)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, *_first(parts, keys)))

@@ -1,4 +1,4 @@
-"""The tracker of experiments that a setting names; the hooks of `wandb_hook` and `mlflow_hook` take any options."""
+"""The experiment tracker that a setting names; the hooks of `wandb_hook` and `mlflow_hook` take more options."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from jaxformer.training.mlflow_hook import MlflowHook
 from jaxformer.training.wandb_hook import WandbHook
 
 FILE = "tracker.json"
-"""The file of a run directory with the tracker's own name of the run."""
+"""The file of a run directory with the tracker's identifier of the run."""
 
 
 def check_tracker(name: str) -> None:
     """Checks, before any work is done, that the package of a tracker is installed.
 
     Raises:
-      ConfigError: it is not.
+      ConfigError: the package is missing.
     """
     if name and importlib.util.find_spec(name) is None:
         raise ConfigError(f"train.log_to {name} needs a package: pip install 'jaxformer[{name}]'")
 
 
 def tracker(name: str, out: pathlib.Path) -> WandbHook | MlflowHook:
-    """Returns the hook of a tracker, under the name of the run directory `out`.
+    """Returns the hook of a tracker, for a run named like the directory `out`.
 
-    The identifier that the tracker gives the run is kept in `out`, so that a resumed training continues it there.
+    The tracker's identifier of the run is saved in `out`, so that a resumed training continues the same run.
     """
     path = out / FILE
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

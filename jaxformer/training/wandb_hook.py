@@ -14,8 +14,8 @@ class WandbHook(Hook):
     A resumed training continues the same run if `options` has its ``id`` and ``resume="allow"``.
 
     Args:
-      every: the number of steps between two that are recorded.
-      options: for ``wandb.init``, such as ``project="translation"`` or ``mode="offline"``.
+      every: the interval, in steps, between records.
+      options: arguments of ``wandb.init``, such as ``project="translation"`` or ``mode="offline"``.
     """
 
     def __init__(self, *, every: int = 10, **options: Any):

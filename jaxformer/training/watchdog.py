@@ -1,6 +1,6 @@
-"""A watchdog that ends a process that is alive but makes no progress, and says where it was stuck.
+"""A watchdog that ends a process that is alive but makes no progress, and reports where it was stuck.
 
-Heartbeats do not notice such a process.
+The heartbeats of a cluster do not notice such a process.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ EXIT_CODE = 70
 """The exit code of a stuck process; a scheduler should restart it like one that crashed."""
 
 GRACE = 15.0
-"""Further seconds for actions in which all processes take part."""
+"""Extra seconds for actions in which all processes take part."""
 
 
 class Watchdog:
     """A context in which `at` must be called again within `seconds`; 0 sets no limit.
 
-    Otherwise the watchdog names the host, the process and what it was doing, prints the stacks of all threads, and ends
-    the process with `EXIT_CODE`. In a job of many processes, the one that waits for a batch is the one to look at,
-    since the others wait for it in the step.
+    After that time, the watchdog prints the host, the process, its action and the stacks of all threads, and ends the
+    process with `EXIT_CODE`. In a job of many processes, look at one that waits for a batch: the others wait for it in
+    the step.
 
     >>> with Watchdog(60) as watchdog:
     ...     watchdog.at("in step 1")
@@ -60,7 +60,7 @@ class Watchdog:
         interval, woke = min(1.0, self._seconds / 10), time.monotonic()
         while not self._done.wait(interval):
             slept, woke = time.monotonic() - woke, time.monotonic()
-            if slept > 5 * interval:  # the whole process was stopped (Ctrl-Z, a paused machine): its step was not stuck
+            if slept > 5 * interval:  # the whole process was stopped (Ctrl-Z, a paused host), not stuck
                 self._since += slept
             idle = woke - self._since
             if idle > self._limit:

@@ -1,6 +1,6 @@
 """Captioning: sentences about images, by a decoder that attends to the grid of a convolutional network.
 
-The settings are light; the task and the captioner are imported when they are asked for.
+Importing this package imports only the settings; the task and the captioner are imported at first use.
 """
 
 from __future__ import annotations

@@ -15,40 +15,39 @@ from jaxformer.tasks.config import SearchConfig, TaskConfig
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Images and captions, their tokens and their batches."""
+    """Images and captions, their tokens and batches."""
 
     train: str = ""
-    """The training captions: a table with the name of an image and a caption in each line, or JSON (an object of names
-    and captions, or the images and annotations of MS COCO). An image may have several captions."""
+    """The training captions: a table with an image name and a caption on each line, or JSON (an object of names and
+    captions, or the images and annotations of MS COCO). An image may have several captions."""
     images: str = ""
-    """Their images: a folder, a zip archive, or a folder in one (my.zip/train)."""
+    """The images of the training captions: a folder, a zip archive, or a folder in one (my.zip/train)."""
     validation: str = ""
-    """Captions to validate on; by default, `held_out` of the training images are set aside with theirs."""
+    """Captions to validate on; by default, `held_out` of the training images and their captions are set aside."""
     validation_images: str = ""
-    """Their images; by default those of training."""
+    """The images of the validation captions; by default `images`."""
     test: str = ""
-    """Captions to score at the end."""
+    """Captions to score after training."""
     test_images: str = ""
-    """Their images; by default those of training."""
+    """The images of the test captions; by default `images`."""
     columns: tuple[int, int] = (0, 1)
     """Columns of a table, counted from 0: the image and its caption."""
     held_out: float = 0.1
     """The share of the training images set aside for validation if none are named; equal images stay together."""
     resize: Literal["refuse", "fit"] = "refuse"
-    """The treatment of images of another size than the model's: an error, or scaled and cut around their middle."""
+    """Images of another size than the model's are an error, or are scaled and center-cropped to fit."""
     shift: int = 0
-    """The most pixels by which a training image moves in each direction, at random in each epoch."""
+    """The maximum random shift of training images in each direction, in pixels; drawn in each epoch."""
     batch_size: int = 64
-    """Captions a batch, each with its image."""
+    """Captions per batch, each with its image."""
     max_length: int = 50
-    """Longer captions, in tokens with their end, are left out of training, counted and reported."""
+    """The most tokens of a caption, its end included; longer ones are left out of training, counted and reported."""
     vocab_size: int = 2000
     """Subword pieces."""
     tokenizer: Literal["unigram", "bpe", "characters"] = "unigram"
-    """The algorithm by which sentencepiece segments words; or characters."""
+    """The tokens: subwords by an algorithm of sentencepiece, or single characters."""
     directory: str = dataclasses.field(default="", metadata=PLACE)
-    """Relative paths start here; default: the working directory, and for files that are not in it the environment's
-    JAXFORMER_DATA."""
+    """The folder of relative paths; by default the working directory, then that in the environment's JAXFORMER_DATA."""
     cache: str = dataclasses.field(default="", metadata=PLACE)
     """The folder of decoded images, by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
@@ -69,15 +68,15 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-    """The training objective: cross entropy of the next token, and what attention is asked for."""
+    """The training objective: cross entropy of the next token, and terms for attention."""
 
     label_smoothing: float = 0.0
     """Weight of the uniform distribution in the training targets."""
     doubly_stochastic: float = 0.0
-    """Weight of the squared difference of 1 and the attention that each position gets over a caption; soft attention of
-    a recurrent decoder alone. Xu et al. 2015 take 1."""
+    """Weight of the squared difference between 1 and the total attention that a position gets over a caption; only for
+    soft attention of a recurrent decoder. Xu et al. 2015 use 1."""
     entropy: float = 0.01
-    """Weight of the entropy of hard attention in each step, which training raises."""
+    """Weight of the entropy of hard attention in each step, which training increases."""
     baseline_decay: float = 0.9
     """Decay of the moving average of a token's log-probability, the baseline of hard attention."""
 
@@ -96,7 +95,7 @@ class DecodeConfig(SearchConfig):
     max_length: int = 50
     """The most tokens of a caption, its end included."""
     validation_images: int = 0
-    """Validation images to describe greedily for BLEU at each validation; 0 for none."""
+    """Validation images to caption greedily for BLEU at each validation; 0 for none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,18 +108,18 @@ class DecodeConfig(SearchConfig):
 
     @property
     def static(self) -> Self:
-        """The same search without the settings that change no compiled program."""
+        """The same search without the settings that do not affect the compiled program."""
         return dataclasses.replace(super().static, validation_images=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CaptioningConfig(TaskConfig):
-    """A complete experiment of captioning."""
+    """A complete captioning experiment."""
 
     task: ClassVar[str] = "captioning"
 
     name: str = "captioning"
-    """The run's name in logs and pictures."""
+    """The run's name in logs and plots."""
     model: RecurrentCaptionerConfig | TransformerCaptionerConfig = RecurrentCaptionerConfig()
     """The network, which has the size of the images: a recurrent decoder, or a Transformer."""
     data: DataConfig = DataConfig()
@@ -128,4 +127,4 @@ class CaptioningConfig(TaskConfig):
     loss: LossConfig = LossConfig()
     """The training objective."""
     decode: DecodeConfig = DecodeConfig()
-    """Search."""
+    """The search for captions."""

@@ -1,4 +1,4 @@
-"""A trained captioner with its tokenizer and its search: images in, sentences out, and what each word looked at."""
+"""A trained captioner with its tokenizer and its search: images in, captions out, and the attention of each word."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CaptionNet = Pure[RecurrentCaptioner, RecurrentCaptionerConfig] | Pure[Transform
 
 @dataclasses.dataclass(frozen=True)
 class ImageCaptioner(ImagePredictor, Searcher):
-    """A captioner and its parameters, with everything needed to describe images."""
+    """A captioner and its parameters, with everything needed to caption images."""
 
     net: CaptionNet
     params: Params
@@ -43,7 +43,7 @@ class ImageCaptioner(ImagePredictor, Searcher):
     others: tuple[Member, ...] = ()
     """The further models of an ensemble, with the same tokenizer."""
     programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
-    """The programs that were used, one for each number of images."""
+    """The compiled programs in use, one for each number of images."""
 
     def caption(self, paths: Sequence[str | os.PathLike[str]]) -> list[str]:
         """Returns the best caption of the image in each file.
@@ -58,7 +58,7 @@ class ImageCaptioner(ImagePredictor, Searcher):
         """Returns an ensemble of this model and others.
 
         Raises:
-          ConfigError: see `Searcher`; or the images have other sizes.
+          ConfigError: see `Searcher`; or the models take images of different sizes.
         """
         for other in others:
             if other.shape != self.shape:
@@ -72,11 +72,11 @@ class ImageCaptioner(ImagePredictor, Searcher):
 
         Args:
           images: uint8 ``[N, h, w, C]``.
-          first: the number of the first image, for draws.
+          first: the number of the first image; draws are a function of it.
           progress: called with the number of images done after each batch.
 
         Raises:
-          ConfigError: `n_best` is larger than the beam.
+          ConfigError: `n_best` is below 1, or above the number of captions that are found.
           ValueError: the images have another size.
         """
         self._check(images)
@@ -117,7 +117,7 @@ class ImageCaptioner(ImagePredictor, Searcher):
         return found
 
     def looked(self, images: np.ndarray, captions: Sequence[str]) -> list[Map]:
-        """Returns the attention of each caption's words, the mean of all layers and heads: see `attention`."""
+        """Returns the attention of each caption's words, as the mean of all layers and heads: see `attention`."""
         return [by_word(select(pieces)) for pieces in self.attention(images, captions)]
 
     @property
@@ -127,12 +127,12 @@ class ImageCaptioner(ImagePredictor, Searcher):
         return self.decode.batch_size + -self.decode.batch_size % ways
 
     def _padded(self, length: int) -> int:
-        """Returns the length of a batch of captions: few lengths, so that few programs are compiled."""
+        """Returns the padded length of a batch of captions, a multiple of 16, so that few programs are compiled."""
         longest = self.net.config.length_limit or length
         return max(length, min(length + -length % 16, longest))
 
     def _search(self, images: np.ndarray, first: int, num_samples: int) -> Any:
-        """Returns the hypotheses of images; the first image has this number."""
+        """Returns the hypotheses of images; `first` is the number of the first one."""
         decode, ways = self.decode, 1 if self.placement is None else self.placement.ways
         num_rows = min(self._batch_size, len(images) + -len(images) % ways)
         max_length = min(decode.max_length, self.net.config.length_limit or decode.max_length)

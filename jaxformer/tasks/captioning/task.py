@@ -40,7 +40,7 @@ DeviceBatch = CaptionBatch[jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class CaptionData(PlannedData[Tokenizer]):
-    """Decoded images and tokenized captions, with the plans of their batches."""
+    """Decoded images and tokenized captions, with their batch plans."""
 
     corpus: CaptionCorpus
     vocabulary: Tokenizer
@@ -63,7 +63,7 @@ class CaptionData(PlannedData[Tokenizer]):
 
 @dataclasses.dataclass(frozen=True)
 class CaptionNetwork(Network[DeviceBatch]):
-    """A captioner with the cross entropy of the next token, and what attention is asked for."""
+    """A captioner with the cross entropy of the next token, and terms for attention."""
 
     net: CaptionNet
     objective: LossConfig

@@ -1,6 +1,6 @@
 """Text classification: an encoder, perhaps pre-trained, with a linear layer on one vector of the text.
 
-The settings are light; the task and the classifier are imported when they are asked for.
+Importing this package imports only the settings; the task and the classifier are imported at first use.
 """
 
 from __future__ import annotations

@@ -15,37 +15,36 @@ from jaxformer.tasks.config import TaskConfig, words
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Files with a label and a text in each line, their tokens, and the batches."""
+    """Files with a label and a text on each line, their tokens and batches."""
 
     train: str = ""
     """The training file, UTF-8."""
     validation: str = ""
     """A file to validate on; by default, `held_out` of the training file is set aside."""
     test: str = ""
-    """A file to score at the end."""
+    """A file to score after training."""
     held_out: float = 0.1
     """The share of the training file set aside for validation if no file is named; equal texts stay together."""
     columns: tuple[int, int] = (0, 1)
     """The columns of the label and of the text, counted from 0."""
     separator: Literal["tab", "space"] = "tab"
-    """The mark between columns; with space the label ends at the first one and the text is the rest."""
+    """The mark between columns; with space, a line has two columns, which its first space separates."""
     label_end: str = ""
-    """The label ends before this text, such as ":" in "LOC:city"; empty for the whole column."""
+    """A mark that ends the label, such as ":" in "LOC:city"; empty if the label is the whole column."""
     classes: str = ""
     """The names of the classes, separated by commas; by default the labels of the training file."""
     tokenizer: Literal["characters", "unigram", "bpe"] = "unigram"
     """The tokens: single characters, or subwords by sentencepiece. With init_from, those of the other run."""
     vocab_size: int = 8000
-    """Subword pieces; characters are as many as the texts have."""
+    """The number of subword pieces; with characters, the texts determine it."""
     max_length: int = 128
-    """The most tokens of a text, with its class token and end; of a longer text the first tokens are kept."""
+    """The most tokens of a text, class token and end included; longer texts are truncated."""
     tokens_per_batch: int = 2048
-    """Padded tokens a batch."""
+    """Padded tokens per batch."""
     num_shapes: int = 4
-    """The number of lengths that batches have."""
+    """The number of different batch lengths; one program is compiled for each."""
     directory: str = dataclasses.field(default="", metadata=PLACE)
-    """Relative paths start here; default: the working directory, and for files that are not in it the environment's
-    JAXFORMER_DATA."""
+    """The folder of relative paths; by default the working directory, then that in the environment's JAXFORMER_DATA."""
     cache: str = dataclasses.field(default="", metadata=PLACE)
     """The folder of tokenized texts, by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
@@ -69,12 +68,12 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassificationConfig(TaskConfig):
-    """A complete experiment of text classification."""
+    """A complete text classification experiment."""
 
     task: ClassVar[str] = "classification"
 
     name: str = "classification"
-    """The run's name in logs and pictures."""
+    """The run's name in logs and plots."""
     model: ClassifierConfig = ClassifierConfig()
     """The encoder and its pooling; a vocabulary size of 0 is the tokenizer's."""
     data: DataConfig = DataConfig()

@@ -1,4 +1,4 @@
-"""A trained classifier of texts: classes with their probabilities, and the words that the class token looked at."""
+"""A trained text classifier: classes with their probabilities, and the words that the class token attends to."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from jaxformer.inspection import attention_maps
 from jaxformer.modules.pure import Params, Pure
 
 ROWS = 32
-"""Texts that are classified at once."""
+"""The number of texts that are classified at once."""
 LENGTH_STEP = 16
-"""Lengths of batches are multiples of this, so that few programs are compiled."""
+"""Batch lengths are multiples of this, so that few programs are compiled."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,12 +43,12 @@ class ClassVocabulary:
 
 @dataclasses.dataclass(frozen=True)
 class Classified:
-    """A text's class, the probability of each class, and what the class token looked at."""
+    """A text's class, the probability of each class, and the words that the class token attends to."""
 
     label: str
     probabilities: Mapping[str, float]
     words: tuple[tuple[str, float], ...]
-    """Each word of the text with its weight in the last layer, the mean of all heads; empty without attention."""
+    """Each word of the text with its attention weight, the mean of the last layer's heads; empty without attention."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,9 +80,9 @@ class TextClassifier:
         return result
 
     def classify(self, texts: Sequence[str]) -> list[Classified]:
-        """Returns the class of each text, with probabilities and the words that the class token looked at.
+        """Returns the class of each text, with probabilities and the words that the class token attends to.
 
-        Of a text of more than `max_length` tokens, the first ones are read.
+        Only the first `max_length` tokens of a text are read.
 
         Raises:
           TypeError: `texts` is one text and not a sequence of texts.
@@ -103,7 +103,7 @@ class TextClassifier:
     def _batches(
         self, texts: Sequence[str]
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None, list[np.ndarray]]]:
-        """Yields indices of texts of like length, their probabilities, the class token's weights, and their tokens."""
+        """Yields indices of texts of similar length, with probabilities, the class token's weights, and tokens."""
         if isinstance(texts, str):  # each of its characters would be a text
             raise TypeError("texts must be a sequence of texts, got one text; write [text]")
         special = self.vocabulary.tokenizer.special

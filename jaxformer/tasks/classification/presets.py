@@ -31,7 +31,7 @@ def tiny() -> ClassificationConfig:
 
 
 def average() -> ClassificationConfig:
-    """The baseline without attention: the average of token vectors, learned from nothing, with a linear layer."""
+    """The baseline without attention: the average of token vectors, trained from scratch, with a linear layer."""
     config = classification()
     return dataclasses.replace(
         config,

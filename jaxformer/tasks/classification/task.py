@@ -39,7 +39,7 @@ from jaxformer.training.progress import Count
 NOT_OF_THE_SHAPE = (
     "dropout attention_dropout activation_dropout remat compute_dtype initialization vocab_size num_classes pooling"
 ).split()
-"""The settings of a model in which a run may differ from the one that it starts from."""
+"""The model settings in which a run may differ from the run that it starts from."""
 
 
 DeviceBatch = LabeledBatch[jax.Array]
@@ -47,7 +47,7 @@ DeviceBatch = LabeledBatch[jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationData(Data[ClassVocabulary]):
-    """The tokenized texts with the plan of their batches."""
+    """The tokenized texts with their batch plans."""
 
     corpus: LabeledCorpus[Examples]
     vocabulary: ClassVocabulary
@@ -90,7 +90,7 @@ def _labeled_batch(tokens, labels, plan, special, rows, step: int) -> LabeledBat
 
 @dataclasses.dataclass(frozen=True)
 class ClassifierNetwork(Network[DeviceBatch]):
-    """A classifier with the cross entropy of the right class."""
+    """A classifier with the cross entropy of the correct class."""
 
     net: Pure[models.Classifier, models.ClassifierConfig]
     largest_batch: tuple[int, int]
@@ -126,7 +126,7 @@ class ClassifierNetwork(Network[DeviceBatch]):
 
 
 class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceBatch, ClassVocabulary, TextClassifier]):
-    """The class of a text."""
+    """Classification of texts."""
 
     name = "classification"
     commands = ("classify",)
@@ -180,7 +180,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
         tokenizer = tokenizers.make_run_tokenizer(run, text, cache, kind=data.tokenizer, vocab_size=data.vocab_size)
         classes.save(run, corpus.classes)
         tokens, validation = (tokenize_lines(x.texts, tokenizer, cache) for x in (corpus.train, corpus.validation))
-        # The plan counts an end but no class token.
+        # The plan adds an end token but no class token.
         lengths = lambda ragged: np.minimum(ragged.lengths + 2, data.max_length) - 1
         plan = make_batch_plan(
             lengths(tokens),
@@ -190,7 +190,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
             num_shapes=data.num_shapes,
             max_length=data.max_length,
         )
-        # A longer text than any in training is cut to the longest shape, too.
+        # A text that is longer than all training texts is also cut to the longest shape.
         shown = np.minimum(lengths(validation), plan.shapes[-1][1] - 1)
         ordered = replan(plan, shown, np.zeros(len(validation), np.int64))
         vocabulary = ClassVocabulary(tokenizer, corpus.classes)

@@ -1,6 +1,6 @@
 """Language modeling: from any text to a model that continues texts, with the decoder-only Transformer.
 
-The settings are light; the task and the generator are imported when they are asked for.
+Importing this package imports only the settings; the task and the generator are imported at first use.
 """
 
 from __future__ import annotations

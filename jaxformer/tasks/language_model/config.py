@@ -1,4 +1,4 @@
-"""The settings of a language model, and the built-in one. Importing them imports no JAX."""
+"""The settings of a language model. Importing them imports no JAX."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ from jaxformer.tasks.config import GenerationConfig, SearchConfig, TaskConfig
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """The text, its tokens, and the windows that are trained on."""
+    """The text, its tokens, and the training windows."""
 
     text: str = ""
     """The training text, UTF-8; several files are separated by commas and read as one text."""
     validation: str = ""
     """A text to validate on; by default, `held_out` of the training text is set aside."""
     held_out: float = 0.1
-    """The last part of the text, set aside for validation if no file is named."""
+    """The share of the text, at its end, set aside for validation if no file is named."""
     tokenizer: Literal["characters", "unigram", "bpe"] = "characters"
     """The tokens: single characters, or subwords by sentencepiece."""
     vocab_size: int = 1000
-    """Subword pieces; characters are as many as the text has."""
+    """The number of subword pieces; with characters, the text determines it."""
     length: int = 256
-    """Tokens of a window: the context that the model learns from."""
+    """Tokens per window: the context that the model learns from."""
     batch_size: int = 32
-    """Windows a batch."""
+    """Windows per batch."""
     directory: str = dataclasses.field(default="", metadata=PLACE)
-    """Relative paths start here; default: the working directory, and for files that are not in it the environment's
-    JAXFORMER_DATA."""
+    """The folder of relative paths; by default the working directory, then that in the environment's JAXFORMER_DATA."""
     cache: str = dataclasses.field(default="", metadata=PLACE)
     """The folder of tokenized texts, by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
@@ -45,16 +44,16 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodeConfig(GenerationConfig):
-    """Settings of the continuation of texts."""
+    """The settings of text continuation."""
 
     without_search: ClassVar[Mapping[str, tuple[str, ...]]] = {"score": ("average",), "evaluate": ()}
 
     max_tokens: int = 200
-    """Tokens to add to a prompt."""
+    """Tokens added to a prompt."""
     temperature: float = 0.8
     """Logits are divided by it before a token is drawn; 0 searches for the most probable continuation."""
     beam_size: int = 1
-    """Hypotheses kept by the search; 1 takes the most probable token each time."""
+    """Live hypotheses of the search; 1 is greedy search."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,7 +80,7 @@ class DecodeConfig(GenerationConfig):
 
     @property
     def search(self) -> SearchConfig:
-        """The search for a continuation, which has no end of its own."""
+        """These settings as a `SearchConfig`; no token ends a continuation."""
         shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(GenerationConfig)}
         shared |= {"beam_size": self.beam_size, "sample": self.draws, "temperature": self.temperature or 1.0}
         return SearchConfig(length_penalty=0.0, forced_end="never", **shared)
@@ -94,10 +93,10 @@ class LanguageModelingConfig(TaskConfig):
     task: ClassVar[str] = "language_model"
 
     name: str = "language model"
-    """The run's name in logs and pictures."""
+    """The run's name in logs and plots."""
     model: LanguageModelConfig = LanguageModelConfig()
     """The network; a vocabulary size of 0 is the tokenizer's."""
     data: DataConfig = DataConfig()
     """Text and windows."""
     decode: DecodeConfig = DecodeConfig()
-    """Generation."""
+    """Text generation."""

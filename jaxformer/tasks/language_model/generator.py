@@ -21,15 +21,15 @@ from jaxformer.tasks.searcher import Member, Searcher, limits_of
 
 
 class _Text(NamedTuple):
-    """A text that grows."""
+    """A text being extended."""
 
     prompt: int
     draw: int
     ids: list[int]
     log_probs: list[float]
-    """Those of the tokens that were added."""
+    """The log-probabilities of the added tokens."""
     end: int
-    """The number of tokens at which it is complete."""
+    """The number of tokens at which the text is complete."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,16 +41,16 @@ class TextGenerator(Searcher):
     tokenizer: Tokenizer
     decode: DecodeConfig
     window: int
-    """The number of tokens that the model was trained to see at once."""
+    """The context length of training, in tokens."""
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are."""
     others: tuple[Member, ...] = ()
     """The further models of an ensemble, with the same tokenizer."""
     programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
-    """The programs that were used, one for each number of texts and padded length."""
+    """The compiled programs in use, one for each number of texts and padded length."""
 
     def generate(self, prompts: Sequence[str], **options: Any) -> list[str]:
-        """Returns each prompt with its continuation, at most `decode.max_tokens` tokens long.
+        """Returns each prompt followed by a continuation of `decode.max_tokens` tokens.
 
         See `continuations` for the arguments and errors.
         """
@@ -60,7 +60,7 @@ class TextGenerator(Searcher):
         """Returns an ensemble of this model and others, with the shortest of their windows.
 
         Raises:
-          ConfigError: a tokenizer is another one.
+          ConfigError: see `Searcher`.
         """
         window = min([self.window, *(other.window for other in others)])
         return dataclasses.replace(super().together_with(others), window=window)
@@ -74,21 +74,21 @@ class TextGenerator(Searcher):
         cut: Callable[[str], None] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Candidate]]:
-        """Returns `n_best` continuations of each prompt, best first; their tokens are those that were added.
+        """Returns `n_best` continuations of each prompt, best first; `text` includes the prompt, `tokens` do not.
 
         Draws are ordered by their probability, or by minimum Bayes risk. A drawn or greedy text that fills the window
-        is continued from its last half; earlier tokens are forgotten. A beam stays within the window.
+        is continued from the last half window; earlier tokens are forgotten. A beam stays within the window.
 
         Args:
           first: the number of the first prompt; draws are a function of it.
-          cut: is told of the characters that the vocabulary does not have, which are then left out.
+          cut: called with a message about characters that are not in the vocabulary, which are then left out.
           progress: called with the number of new tokens after each window.
 
         Raises:
           TypeError: `prompts` is one text and not a sequence of texts.
           ConfigError: `n_best` is below 1, or above the number of continuations that are found; or a beam's text
             would be longer than the window.
-          DataError: a prompt holds characters that the vocabulary does not have, and there is no `cut`.
+          DataError: a prompt has characters that are not in the vocabulary, and there is no `cut`.
         """
         if isinstance(prompts, str):  # each of its characters would be a prompt
             raise TypeError("prompts must be a sequence of texts, got one text; write [text]")
@@ -117,7 +117,7 @@ class TextGenerator(Searcher):
         return self._ranked(groups, n_best)
 
     def _grown(self, texts: list[_Text], progress: Callable[[int], None]) -> list[_Text]:
-        """Returns the texts after window upon window of new tokens."""
+        """Returns the texts, extended window by window."""
         rounds = 0
         while growing := [text for text in texts if len(text.ids) < text.end]:
             contexts = [text.ids[-self._kept(len(text.ids)) :] for text in growing]
@@ -131,7 +131,7 @@ class TextGenerator(Searcher):
         return texts
 
     def _beam(self, texts: list[_Text], progress: Callable[[int], None]) -> list[_Text]:
-        """Returns the hypotheses of each text, all those of the first one first."""
+        """Returns the hypotheses of all texts, in order of the texts."""
         if (longest := max((text.end for text in texts), default=0)) > self.window + 1:
             raise ConfigError(
                 f"a prompt with its continuation by a beam may have {self.window + 1} tokens, the model's window, got "
@@ -144,17 +144,17 @@ class TextGenerator(Searcher):
         for row, text in enumerate(texts):
             for rank in range(self.decode.beam_size):
                 ids, own = found.tokens[row, rank, : text.end].copy(), found.token_log_probs[row, rank, : text.end]
-                if not found.lengths[row, rank]:  # there are fewer continuations than places
+                if not found.lengths[row, rank]:  # there are fewer continuations than beam slots
                     ids[: len(text.ids)], own = text.ids, np.full_like(own, -np.inf)
                 hypotheses.append(text._replace(ids=ids.tolist(), log_probs=own[len(text.ids) :].tolist()))
             progress(self.decode.max_tokens)
         return hypotheses
 
     def score(self, texts: Sequence[str], *, first: int = 1, cut: Callable[[str], None] | None = None) -> list[Scored]:
-        """Returns the log-probability of every token of each text but the first, which is only read.
+        """Returns the log-probability of every token of each text except its first, which is only read.
 
         A text that is longer than the window is scored in windows; each begins with the last token of the one before.
-        An ensemble takes the mean of its models, as `decode.average` says.
+        An ensemble averages its models as `decode.average` says.
 
         Args:
           first: the number of the first text in messages.
@@ -190,11 +190,11 @@ class TextGenerator(Searcher):
         return [token for token in ids if token != unk] or self.tokenizer.encode([" "])[0].tolist()
 
     def _kept(self, length: int) -> int:
-        """Returns the number of last tokens of a text that are read again: all if they fit, else half a window."""
+        """Returns the number of last tokens of a text to read as context: all if they fit, else half a window."""
         return length if length < self.window else max(self.window // 2, 1)
 
     def _search(self, texts: list[_Text], contexts: list[list[int]], rounds: int) -> decoding.Hypotheses:
-        """Returns the hypotheses of texts, which begin with these contexts and end with a window or with the text."""
+        """Returns the hypotheses of texts, from these contexts to the end of the window or of the text."""
         pad, num_rows = self.tokenizer.special.pad, 1 << (len(contexts) - 1).bit_length()
         width = min(self.window, 1 << (max(map(len, contexts)) - 1).bit_length())
         ones = np.ones(num_rows, np.int32)
@@ -210,7 +210,7 @@ class TextGenerator(Searcher):
 
     @functools.cached_property
     def _limits(self) -> VocabularyLimits:
-        """The limits of the settings; and special tokens, and those that pad the table, never occur."""
+        """The limits of the settings; special tokens and those that pad the table are forbidden, too."""
         unused = range(self.tokenizer.vocab_size, self.net.config.vocab_size)
         return limits_of(self.decode, self.tokenizer)._replace(forbidden=(*sorted(self.tokenizer.special.ids), *unused))
 
@@ -222,7 +222,7 @@ def _log_probs(
     params: tuple[Params, ...],
     tokens: jax.Array,
 ) -> jax.Array:
-    """Returns the log-probability of each token ``[T + 1]`` but the first, given those before it."""
+    """Returns the log-probability of each of ``[T + 1]`` tokens except the first, given those before it."""
     scores = jnp.stack([net.apply(own, tokens[None, :-1])[0] for net, own in zip(nets, params, strict=True)])
     log_probs = jax.nn.log_softmax(decoding.mean_log_probs(scores, average))
     return jnp.take_along_axis(log_probs, tokens[1:, None], 1)[:, 0]

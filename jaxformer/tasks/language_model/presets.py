@@ -10,27 +10,27 @@ from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 
 def language_model() -> LanguageModelingConfig:
-    """A language model of your own text, by characters, at the size `small`: give --data.text."""
+    """A character-level language model of your own text, at the size `small`: give --data.text."""
     return _sized("language model", d_model=128, num_heads=4, num_layers=4)
 
 
 def tiny() -> LanguageModelingConfig:
-    """The smallest model by characters, 0.1 M parameters: minutes on two CPU cores (2 layers, D = 64)."""
+    """The smallest character-level model, 0.1 M parameters: minutes on two CPU cores (2 layers, D = 64)."""
     return _sized("language-model-tiny", d_model=64, num_heads=2, num_layers=2, steps=1000)
 
 
 def small() -> LanguageModelingConfig:
-    """A model by characters for a text of some megabytes, on a laptop: 0.8 M parameters (4 layers, D = 128)."""
+    """A character-level model for a few megabytes of text, on a laptop: 0.8 M parameters (4 layers, D = 128)."""
     return dataclasses.replace(language_model(), name="language-model-small")
 
 
 def base() -> LanguageModelingConfig:
-    """A model by subwords for a gigabyte of text, on an accelerator: GPT-2's smallest shape (12 layers, D = 768)."""
+    """A subword model for a gigabyte of text, on an accelerator: GPT-2's smallest shape (12 layers, D = 768)."""
     return _subwords(_sized("language-model-base", d_model=768, num_heads=12, num_layers=12, steps=100_000))
 
 
 def big() -> LanguageModelingConfig:
-    """A model by subwords for gigabytes of text, on accelerators: GPT-2 medium's shape (24 layers, D = 1024)."""
+    """A subword model for gigabytes of text, on accelerators: GPT-2 medium's shape (24 layers, D = 1024)."""
     return _subwords(_sized("language-model-big", d_model=1024, num_heads=16, num_layers=24, steps=200_000))
 
 

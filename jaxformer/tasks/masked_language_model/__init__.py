@@ -1,6 +1,6 @@
 """Masked language modeling: from any text to an encoder that other tasks start from (BERT).
 
-The settings are light; the task and the predictor are imported when they are asked for.
+Importing this package imports only the settings; the task and the predictor are imported at first use.
 """
 
 from __future__ import annotations

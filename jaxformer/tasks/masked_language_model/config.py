@@ -13,18 +13,18 @@ from jaxformer.tasks.config import TaskConfig
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig(language_model.DataConfig):
-    """The text, whose lines are read one by one, and the tokens that are hidden."""
+    """The text, whose lines are packed into rows, and the share of masked tokens."""
 
     held_out: float = 0.05
-    """The share of the lines set aside for validation, if no file is named; equal lines stay together."""
+    """The share of the lines set aside for validation if no file is named; equal lines stay together."""
     tokenizer: Literal["characters", "unigram", "bpe"] = "unigram"
     """The tokens: single characters, or subwords by sentencepiece."""
     vocab_size: int = 8000
-    """Subword pieces; characters are as many as the text has."""
+    """The number of subword pieces; with characters, the text determines it."""
     length: int = 128
-    """Tokens of a row, into which lines are packed, each with a class token and an end; longer lines are cut."""
+    """Tokens per row, into which lines are packed, each with a class token and an end; longer lines are cut."""
     mask_rate: float = 0.15
-    """The share of the tokens of a row to predict."""
+    """The share of a row's tokens to predict."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,12 +36,12 @@ class DataConfig(language_model.DataConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedLanguageModelingConfig(TaskConfig):
-    """A complete experiment of masked language modeling."""
+    """A complete masked language modeling experiment."""
 
     task: ClassVar[str] = "masked_language_model"
 
     name: str = "masked language model"
-    """The run's name in logs and pictures."""
+    """The run's name in logs and plots."""
     model: EncoderConfig = EncoderConfig()
     """The encoder; a vocabulary size of 0 is the tokenizer's."""
     data: DataConfig = DataConfig()

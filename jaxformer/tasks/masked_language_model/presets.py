@@ -17,13 +17,13 @@ ENCODER: dict[str, Any] = {
     "attention_bias": True,
     "dropout": 0.1,
 }
-"""The settings of encoders that are alike in all sizes, in pre-training and afterward."""
+"""The encoder settings that all sizes share, in pre-training and fine-tuning."""
 SMALL: dict[str, Any] = {"d_model": 256, "num_heads": 4, "d_ff": 1024, "num_layers": 4} | ENCODER
 TINY: dict[str, Any] = {"d_model": 128, "num_heads": 2, "d_ff": 512, "num_layers": 2} | ENCODER
 
 
 def masked_language_model() -> MaskedLanguageModelingConfig:
-    """A masked language model of your own text, by subwords, 5 M parameters (4 layers, D = 256): give --data.text."""
+    """A subword masked language model of your own text, 5 M parameters (4 layers, D = 256): give --data.text."""
     return MaskedLanguageModelingConfig(
         model=EncoderConfig(**SMALL),
         data=DataConfig(batch_size=64),

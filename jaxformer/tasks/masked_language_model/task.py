@@ -61,12 +61,12 @@ class MaskedData(PlannedData[Tokenizer]):
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLanguageModelNetwork(Network[DeviceBatch]):
-    """An encoder with the cross entropy of hidden tokens."""
+    """An encoder with the cross entropy of masked tokens."""
 
     net: Pure[models.MaskedLanguageModel, models.EncoderConfig]
     largest_batch: tuple[int, int]
     num_tokens: int
-    """The tokens of the tokenizer; the next id is the mask token's."""
+    """The size of the tokenizer's vocabulary; this number is the mask token's id."""
     rate: float
 
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
@@ -75,9 +75,9 @@ class MaskedLanguageModelNetwork(Network[DeviceBatch]):
         return *self.net.bind(params).cross_entropy(seen, places, labels, **given, key=key), {}
 
     def hidden(self, batch: DeviceBatch, key: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """Returns the tokens to show, and the places ``[B, P]`` to predict with their labels and which are real.
+        """Returns masked tokens ``[B, T]``, and positions ``[B, P]`` to predict, their labels, and which are real.
 
-        Without a key, as in validation, a batch always hides the same tokens.
+        Without a key, as in validation, the same tokens of a batch are always masked.
         """
         mask_key = jax.random.key(0) if key is None else site(key, "mask")
         assert mask_key is not None
@@ -96,7 +96,7 @@ class MaskedLanguageModelNetwork(Network[DeviceBatch]):
         return seen, places, labels, where
 
     def scores(self, params: Params, batch: DeviceBatch) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Returns the sum of ``-log p`` of the hidden tokens, their number, and the number of right guesses."""
+        """Returns the sum of ``-log p`` of the masked tokens, their number, and the number of correct predictions."""
         seen, places, labels, where = self.hidden(batch, None)
         given = {"valid": batch.segments > 0, "positions": batch.positions, "segments": batch.segments}
         logits = self.net.apply(params, seen, places=places, **given)
@@ -136,7 +136,7 @@ class MaskedPredictor:
     """The training steps whose parameters these are."""
 
     def fill(self, text: str, *, count: int = 5) -> list[list[tuple[str, float]]]:
-        """Returns the `count` likeliest tokens, with their probabilities, at each ``[MASK]`` of a text.
+        """Returns the `count` most probable tokens, with their probabilities, at each ``[MASK]`` of a text.
 
         Raises:
           DataError: the text has no ``[MASK]``, or more tokens than the model has positions.
@@ -161,7 +161,7 @@ class MaskedPredictor:
         ]
 
     def scores(self, batches: Iterable[PackedBatch[np.ndarray]]) -> list[Score]:
-        """Returns nats per hidden token, perplexity and accuracy over all batches."""
+        """Returns nats per masked token, perplexity and accuracy over all batches."""
         sums = [jax.device_get(_scores(self.network, self.params, batch)) for batch in batches]
         total, count, correct = (float(sum(column)) for column in zip(*sums, strict=True))
         return [nats_per_token(total, count), perplexity(total, count), accuracy(correct, count)]
@@ -173,7 +173,7 @@ def _scores(network: MaskedLanguageModelNetwork, params: Params, batch: DeviceBa
 
 
 class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch, MaskedPredictor]):
-    """Prediction of hidden tokens from both sides."""
+    """Prediction of masked tokens from the context on both sides."""
 
     name = "masked_language_model"
     figures = {"perplexity": False, "accuracy": True}  # noqa: RUF012 - a ClassVar of the base

@@ -1,6 +1,6 @@
 """Translation: from pairs of sentences to a translator, with the encoder-decoder of "Attention Is All You Need".
 
-The settings are light; the task and the translator are imported when they are asked for.
+Importing this package imports only the settings; the task and the translator are imported at first use.
 """
 
 from __future__ import annotations

@@ -14,58 +14,57 @@ from jaxformer.tasks.config import SearchConfig, TaskConfig
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """The source of sentence pairs, their tokens and their batches."""
+    """The source of sentence pairs, their tokens and batches."""
 
     corpus: Literal["files", "grammar"] = "files"
     """Read files, or generate the built-in English-French corpus."""
     grammar_pairs: int = 72_000
     """The training pairs to generate; validation and test pairs are the same for every number."""
     source: str = ""
-    """Training sentences, one a line; or a table of tab-separated columns, if `target` is empty."""
+    """Training sentences, one per line; or, if `target` is empty, a table of tab-separated columns."""
     target: str = ""
-    """Their translations, line by line."""
+    """The translations of `source`, line by line."""
     columns: tuple[int, int] = (0, 1)
-    """Source and target column of a table."""
+    """The source and target columns of a table, counted from 0."""
     validation_source: str = ""
     """Validation sentences; without them, `held_out` training pairs are set aside."""
     validation_target: str = ""
-    """Their translations."""
+    """The translations of `validation_source`."""
     test_source: str = ""
     """Test sentences; without them, `held_out` training pairs are set aside."""
     test_target: str = ""
-    """Their translations."""
+    """The translations of `test_source`."""
     held_out: int = 1000
-    """Pairs set aside for validation, and as many for test, if no files are named; split by source sentence."""
+    """Pairs set aside for validation, and as many for test, if no files are named; by source and seed."""
     source_language: str = "en"
-    """Two-letter code; chooses Moses' rules for words, in scoring and for `pretokenize`."""
+    """Two-letter code; selects Moses' word rules, in scoring and for `pretokenize`."""
     target_language: str = "fr"
     """Two-letter code."""
     lowercase: bool = False
-    """Put all text in lower case, also what is translated later; references are then lower-cased for scores."""
+    """Lower-case all text, including later inputs; references are then lower-cased for scores."""
     pretokenize: Literal["none", "moses"] = "none"
-    """Split all text into words by the rules of Moses before it is split into subwords; translations are joined again.
-    The BLEU of Moses words is then that of the words which the model wrote."""
+    """Split all text into words by the rules of Moses before subwords; translations are detokenized. Moses BLEU is then
+    that of the words that the model wrote."""
     directory: str = dataclasses.field(default="", metadata=PLACE)
-    """Relative paths start here; default: the working directory, and for files that are not in it the environment's
-    JAXFORMER_DATA."""
+    """The folder of relative paths; by default the working directory, then that in the environment's JAXFORMER_DATA."""
     vocab_size: int = 8000
     """Subword pieces, joint over both languages."""
     tokenizer: Literal["unigram", "bpe"] = "unigram"
     """The algorithm by which sentencepiece segments words."""
     num_segmentations: int = 1
     """Segmentations sampled for each training sentence; an epoch uses one of them (subword regularization, Kudo 2018;
-    BPE-dropout, Provilkov et al. 2020); 1 is the best one only. 0 draws a new one in each epoch."""
+    BPE-dropout, Provilkov et al. 2020). 1 uses only the best one; 0 draws a new one in each epoch."""
     segmentation_alpha: float = 0.2
-    """Smoothing of the sampling distribution of unigrams, more diverse if smaller; of bpe, the probability of leaving a
-    merge out, 0.1 in the paper."""
+    """Smoothing of the sampling distribution of unigram, more diverse if smaller; for bpe, the probability of dropping
+    a merge, 0.1 in the paper."""
     max_length: int = 256
-    """Longer pairs, in tokens, are left out of training, counted and reported."""
+    """The most tokens of a side; longer pairs are left out of training, counted and reported."""
     tokens_per_batch: int = 4096
-    """Padded tokens a batch, the longer side counted."""
+    """Padded tokens per batch, those of the longer side counted."""
     num_shapes: int = 6
     """The number of batch shapes; one program is compiled for each."""
     length_multiple: int = 1
-    """Lengths of batches are a multiple of this; for a mesh that shards lengths, use the size of its `context` axis."""
+    """Batch lengths are multiples of this; for a mesh that shards lengths, use the size of its `context` axis."""
     cache: str = dataclasses.field(default="", metadata=PLACE)
     """The folder of tokenized corpora, by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
@@ -98,7 +97,7 @@ class LossConfig:
     """Weight of the squared log-partition function."""
     r_drop: float = 0.0
     """Weight of the divergence between two passes with different dropout (R-Drop, Liang et al. 2021: 5 for
-    translation); a step then computes twice as much. 0 for one pass."""
+    translation), which doubles the work of a step; 0 for one pass."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "label_smoothing", "z_loss", "r_drop")
@@ -111,18 +110,18 @@ class DecodeConfig(SearchConfig):
     """The search for translations."""
 
     max_ratio: float = 2.0
-    """A translation stops at max_ratio * source length + max_extra tokens, its end included; and at max_length."""
+    """A translation has at most max_ratio * source length + max_extra tokens, its end included; see also max_length."""
     max_extra: int = 10
     """See max_ratio."""
     min_ratio: float = 0.0
-    """A translation has at least min_ratio * source length tokens before its end."""
+    """A translation has at least min_ratio * source length tokens, its end not included."""
     validation_sentences: int = 0
     """Validation sentences to translate greedily for BLEU at each validation; 0 for none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(0, self, "max_ratio", "max_extra", "min_ratio", "validation_sentences")
-        for name, most in (("max_ratio", 100), ("max_extra", 10_000)):  # a model may never end a sentence
+        for name, most in (("max_ratio", 100), ("max_extra", 10_000)):  # a bound for models that never end a sentence
             if not getattr(self, name) <= most:
                 raise ValueError(f"{name} must be at most {most:,}, got {getattr(self, name):,}")
 
@@ -132,12 +131,12 @@ class DecodeConfig(SearchConfig):
 
     @property
     def has_minimum(self) -> bool:
-        """True if there is a least number of tokens."""
+        """True if there is a minimum number of tokens."""
         return bool(self.min_length or self.min_ratio)
 
     @property
     def static(self) -> Self:
-        """The same search without the settings that change no compiled program."""
+        """The same search without the settings that do not affect the compiled program."""
         return dataclasses.replace(super().static, validation_sentences=0)
 
 
@@ -148,7 +147,7 @@ class TranslationConfig(TaskConfig):
     task: ClassVar[str] = "translation"
 
     name: str = "translation"
-    """The run's name in logs and pictures."""
+    """The run's name in logs and plots."""
     model: EncoderDecoderConfig | Seq2SeqConfig = EncoderDecoderConfig()
     """The network; vocabulary sizes of 0 are the tokenizer's."""
     data: DataConfig = DataConfig()
@@ -156,4 +155,4 @@ class TranslationConfig(TaskConfig):
     loss: LossConfig = LossConfig()
     """The training objective."""
     decode: DecodeConfig = DecodeConfig()
-    """Search."""
+    """The search for translations."""

@@ -29,7 +29,7 @@ def load_corpora(config: DataConfig, *, seed: int) -> Corpora:
     """Reads or generates every corpus of an experiment.
 
     Raises:
-      DataError: files that are missing, malformed or not named.
+      DataError: a file is missing, malformed or not named.
     """
     if config.corpus == "grammar":
         return _grammar(config.grammar_pairs)

@@ -35,7 +35,7 @@ def translation() -> TranslationConfig:
 
 
 def tiny() -> TranslationConfig:
-    """The smallest model, 2 M parameters, for two CPU cores and to try things (2 + 2 layers, D = 128)."""
+    """The smallest model, 2 M parameters, for two CPU cores and first trials (2 + 2 layers, D = 128)."""
     sizes = {"d_model": 128, "num_heads": 4, "d_ff": 512, "num_layers": 2, "dropout": 0.1}
     return _sized("translation-tiny", **sizes, learning_rate=3e-3, steps=5000, tokens_per_batch=2048)
 

@@ -74,7 +74,7 @@ class TranslationData(Data[Tokenizer]):
         return batches(lambda step: make_batch(tokens, plan, step, rows=rows), stop=plan.steps_per_epoch)
 
     def validation_pairs(self, number: int) -> Parallel:
-        """Returns the first validation pairs that are no longer than those of training, which the model can encode."""
+        """Returns the first `number` validation pairs that fit the batch shapes of training."""
         pairs, plan = self.corpora.validation, self.validation[1]
         chosen = np.setdiff1d(np.arange(len(pairs)), plan.skipped)[:number]
         return Parallel(tuple(pairs.source[i] for i in chosen), tuple(pairs.target[i] for i in chosen))
@@ -82,7 +82,7 @@ class TranslationData(Data[Tokenizer]):
 
 @dataclasses.dataclass(frozen=True)
 class TranslationNetwork(Network[DeviceBatch]):
-    """An encoder-decoder with label-smoothed cross entropy of the next target token, by one pass or two (R-Drop)."""
+    """An encoder-decoder with label-smoothed cross entropy of the next target token, in one pass or two (R-Drop)."""
 
     net: Net
     objective: LossConfig
@@ -207,7 +207,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
     def _tokenizer(
         self, config: TranslationConfig, corpus: Corpora, run: pathlib.Path, cache: pathlib.Path | None
     ) -> Tokenizer:
-        """Returns the run's tokenizer: the saved one, else one trained on both sides of the training data."""
+        """Returns the run's tokenizer: the saved one, or else one learned from both sides of the training data."""
         data = config.data
         languages = (data.source_language, data.target_language) if data.pretokenize == "moses" else ("", "")
         normalizer = TextNormalizer(data.lowercase, data.pretokenize, *languages)

@@ -28,10 +28,10 @@ from jaxformer.tasks.searcher import Member, Searcher
 from jaxformer.tasks.translation.config import DecodeConfig
 
 LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-"""Padded source lengths: one program is compiled for each that occurs."""
+"""Padded lengths: one program is compiled for each that occurs."""
 
 LONGEST = 32 * LADDER[-1]
-"""Tokens of the longest source of a model that has positions without a limit; a longer one is no sentence."""
+"""The most source tokens for a model without a position limit; a longer text is not a sentence."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,10 +49,10 @@ class Translator(Searcher):
     others: tuple[Member, ...] = ()
     """The further models of an ensemble, with the same tokenizer."""
     programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
-    """The programs that were used, one for each number of sentences and padded length."""
+    """The compiled programs in use, one for each number of sentences and padded length."""
 
     def translate(self, sentences: Sequence[str], **options: Any) -> list[str]:
-        """Returns the best translation of each sentence, in order; an empty one for a sentence of spaces.
+        """Returns the best translation of each sentence, in order; that of a blank sentence is empty.
 
         See `candidates` for the arguments and errors.
         """
@@ -73,12 +73,12 @@ class Translator(Searcher):
         Args:
           first: the number of the first sentence in error messages and for draws.
           prefixes: the beginning of the translation of each sentence.
-          cut: is told of each sentence that is too long; only its beginning is then translated.
+          cut: called with a message for each sentence that is too long; only its beginning is then translated.
           progress: called with the number of sentences done after each batch.
 
         Raises:
           TypeError: `sentences` is one text and not a sequence of texts.
-          ConfigError: `n_best` is larger than the beam; a prefix is as long as the longest translation.
+          ConfigError: `n_best` is below 1, or above the number of translations that are found; a prefix is too long.
           DataError: a sentence is longer than the model's positions, and there is no `cut`.
         """
         if isinstance(sentences, str):  # each of its characters would be a sentence
@@ -113,11 +113,11 @@ class Translator(Searcher):
     ) -> list[Scored]:
         """Returns the log-probability of every token of each given translation, and of its end.
 
-        An ensemble takes the mean of its models, as `decode.average` says.
+        An ensemble averages its models as `decode.average` says.
 
         Args:
           first: the number of the first pair in messages.
-          cut: is told of each sentence that is too long; only its beginning is then read.
+          cut: called with a message for each sentence that is too long; only its beginning is then read.
 
         Raises:
           TypeError, DataError: see `candidates`.
@@ -140,11 +140,10 @@ class Translator(Searcher):
         return [results[i] for i in range(len(pairs))]
 
     def alignments(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[Link]]:
-        """Returns links between the words of each pair, by the head that aligns most: see `attention_maps`.
+        """Returns links between the words of each pair, by the head of `attention_maps.most_aligned`.
 
-        A word is what stands between spaces in these texts, also if the tokenizer splits it into several. A target word
-        without a link has its largest weight on the source's end. A pair with a side that is empty, or too long to be
-        translated as a whole, has no links.
+        Spaces separate words, even if the tokenizer splits one into several. A target word has no link if its largest
+        weight is on the source's end. A pair has no links if a side is empty or too long to be translated as a whole.
 
         Raises:
           ConfigError: the model has no attention.
@@ -167,9 +166,9 @@ class Translator(Searcher):
         return links
 
     def attention(self, source: str, target: str | None = None) -> PieceMap:
-        """Returns the cross-attention between a sentence and a translation of it, by default this model's own.
+        """Returns the cross-attention between a sentence and its translation, by default this model's own.
 
-        Row t holds the weights with which the model predicts target piece t.
+        Row t has the weights of the step that predicts target piece t.
 
         Raises:
           ConfigError: the model has no attention.
@@ -209,7 +208,7 @@ class Translator(Searcher):
     def _tokens(
         self, sentences: Sequence[str], side: Side, first: int, cut: Callable[[str], None] | None
     ) -> list[np.ndarray]:
-        """Returns the tokens of each sentence with its end; the first ones of a sentence that is too long, if cut."""
+        """Returns the tokens of each sentence with its end; with `cut`, only the first ones of a long sentence."""
         eos = self.tokenizer.special.eos
         tokens = [np.append(ids, eos) for ids in self.tokenizer.encode(list(sentences), side)]
         longest = self._max_positions if cut is None else min(self._max_positions, LADDER[-1])
@@ -224,7 +223,7 @@ class Translator(Searcher):
         return tokens
 
     def _limit(self, source: np.ndarray, prefix: np.ndarray, number: int) -> int:
-        """Returns the most tokens of a translation of these tokens, which begins with a prefix."""
+        """Returns the maximum number of tokens of a translation of `source` that begins with `prefix`."""
         decode = self.decode
         limit = min(math.ceil(len(source) * decode.max_ratio) + decode.max_extra, self._max_positions)
         limit = max(1, min(limit, decode.max_length or limit))
@@ -237,7 +236,7 @@ class Translator(Searcher):
 
     @property
     def _max_positions(self) -> int:
-        """The length of the longest sequence that is translated; most models have no limit of their own."""
+        """The most tokens that are translated as a whole; most models have no limit of their own."""
         return min(model.net.config.length_limit or LONGEST for model in self._models)
 
     @property
@@ -300,7 +299,7 @@ def _pair_log_probs(
     target: jax.Array,
     labels: jax.Array,
 ) -> jax.Array:
-    """Returns the log-probability ``[B, T]`` of each label after the target tokens up to its place."""
+    """Returns the log-probability ``[B, T]`` of each label, given the target tokens up to its position."""
     logits = [net.apply(own, source, target, source_valid=valid) for net, own in zip(nets, params, strict=True)]
     scores = jnp.stack([x.astype(jnp.float32) for x in logits])
     mean = jax.nn.log_softmax(decoding.mean_log_probs(scores, average))

@@ -1,6 +1,6 @@
 """Image classification: a vision Transformer, or a residual convolutional network that may attend to its grid.
 
-The settings are light; the task and the classifier are imported when they are asked for.
+Importing this package imports only the settings; the task and the classifier are imported at first use.
 """
 
 from __future__ import annotations

@@ -17,39 +17,38 @@ class DataConfig:
     """Folders, zip archives or IDX files of images, with their labels, and the batches."""
 
     train: str = ""
-    """The training images: a folder, a zip archive, a folder in one (my.zip/train), or an IDX file, perhaps gzipped."""
+    """The training images: a folder, a zip archive, a folder in one (my.zip/train), or an IDX file (or .gz of one)."""
     train_labels: str = ""
-    """Their labels: an IDX file, or a table with the name of an image and its label in each line. By default the folder
-    of each image is its label."""
+    """The labels of `train`: an IDX file, or a table with an image name and its label on each line. By default, the
+    folder of an image is its label."""
     validation: str = ""
     """Images to validate on; by default, `held_out` of the training images are set aside."""
     validation_labels: str = ""
-    """Their labels."""
+    """The labels of `validation`."""
     test: str = ""
-    """Images to score at the end."""
+    """Images to score after training."""
     test_labels: str = ""
-    """Their labels."""
+    """The labels of `test`."""
     held_out: float = 0.1
     """The share of the training images set aside for validation if none are named; equal images stay together."""
     max_images: int = 0
-    """The number of training images that are used, chosen by a hash after those of validation; 0 for all."""
+    """The number of training images to use, chosen by a hash once validation is set aside; 0 for all."""
     classes: str = ""
-    """The names of the classes, separated by commas; by default the labels of the training images. The numbers of an
-    IDX file count them from 0."""
+    """The names of the classes, separated by commas; by default the labels of the training images. The numbers in an
+    IDX file are their indices, from 0."""
     resize: Literal["refuse", "fit"] = "refuse"
-    """The treatment of images of another size than the model's: an error, or scaled and cut around their middle."""
+    """Images of another size than the model's are an error, or are scaled and center-cropped to fit."""
     batch_size: int = 128
-    """Images a batch."""
+    """Images per batch."""
     shift: int = 0
-    """The most pixels by which a training image moves in each direction, at random in each epoch."""
+    """The maximum random shift of training images in each direction, in pixels; drawn in each epoch."""
     flip: bool = False
-    """Mirrors half of the training images, left to right, at random in each epoch."""
+    """Mirror a random half of the training images, left to right, in each epoch."""
     crop: float = 1.0
-    """The smallest side of a random part of each training image, as a share of the whole, that is scaled up; 1 for
-    none."""
+    """The smallest side of a random crop of each training image, as a share of the image's; the crop is scaled up to
+    the image's size. 1 for none."""
     directory: str = dataclasses.field(default="", metadata=PLACE)
-    """Relative paths start here; default: the working directory, and for files that are not in it the environment's
-    JAXFORMER_DATA."""
+    """The folder of relative paths; by default the working directory, then that in the environment's JAXFORMER_DATA."""
     cache: str = dataclasses.field(default="", metadata=PLACE)
     """The folder of decoded images, by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
@@ -73,12 +72,12 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VisionConfig(TaskConfig):
-    """A complete experiment of image classification."""
+    """A complete image classification experiment."""
 
     task: ClassVar[str] = "vision"
 
     name: str = "vision"
-    """The run's name in logs and pictures."""
+    """The run's name in logs and plots."""
     model: VisionTransformerConfig | ResidualNetworkConfig = VisionTransformerConfig()
     """The network, which has the size of the images: a vision Transformer, or a convolutional one."""
     data: DataConfig = DataConfig()

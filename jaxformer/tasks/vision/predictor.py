@@ -1,4 +1,4 @@
-"""A trained classifier of images: classes with their probabilities, and the parts of the image that it looked at."""
+"""A trained image classifier: classes with their probabilities, and the parts of the image that it attends to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxformer.tasks.classes import Classes
 from jaxformer.tasks.images import ImagePredictor, normalized
 
 ROWS = 64
-"""Images that are classified at once."""
+"""The number of images that are classified at once."""
 
 VisionModel = models.VisionTransformer | models.ResidualNetwork
 VisionModelConfig = models.VisionTransformerConfig | models.ResidualNetworkConfig
@@ -26,17 +26,17 @@ VisionModelConfig = models.VisionTransformerConfig | models.ResidualNetworkConfi
 
 @dataclasses.dataclass(frozen=True)
 class ClassifiedImage:
-    """An image's class, the probability of each class, the image as the network saw it, and what it looked at."""
+    """An image's class, the probability of each class, the image as the network reads it, and maps of attention."""
 
     label: str
     probabilities: Mapping[str, float]
     image: np.ndarray
     """The pixels, uint8 ``[h, w, C]``."""
     looked: Mapping[str, np.ndarray]
-    """Weights of the positions of a grid, ``[rows, columns]``, by the kind of map; empty without attention.
+    """Attention weights of the positions of a grid, ``[rows, columns]``, by the kind of map; empty without attention.
 
-    Of a vision Transformer, "last layer" is the mean of the heads of the last layer and "rollout" the product of all
-    layers (Abnar and Zuidema 2020), from the class vector or the mean of the patches. Of a convolutional network,
+    For a vision Transformer, "last layer" is the mean of the heads of the last layer and "rollout" the product of all
+    layers (Abnar and Zuidema 2020), from the class vector or the mean of the patches. For a convolutional network,
     "grid" is the mean attention that each position gets.
     """
 
@@ -69,7 +69,7 @@ class ImageClassifier(ImagePredictor):
         return result
 
     def classify(self, paths: Sequence[str | os.PathLike[str]]) -> list[ClassifiedImage]:
-        """Returns the class of the image in each file, with probabilities and what the network looked at.
+        """Returns the class of the image in each file, with probabilities and maps of attention.
 
         Raises:
           DataError: a file is missing or holds no image.
@@ -121,7 +121,7 @@ class ImageClassifier(ImagePredictor):
 
 
 def _batches(images: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields the starts of batches and the batches, one program for all; the last is filled up with black images."""
+    """Yields the starts of batches and the batches, one program for all; the last is padded with black images."""
     rows = 1 if len(images) == 1 else ROWS
     for start in range(0, len(images), rows):
         batch = np.zeros((rows, *images.shape[1:]), np.uint8)

@@ -36,7 +36,7 @@ DeviceBatch = ImageBatch[jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class VisionData(PlannedData[Classes]):
-    """The decoded images with the plan of their batches."""
+    """The decoded images with their batch plans."""
 
     corpus: ImageCorpus
     vocabulary: Classes
@@ -55,7 +55,7 @@ class VisionData(PlannedData[Classes]):
 
 @dataclasses.dataclass(frozen=True)
 class VisionNetwork(Network[DeviceBatch]):
-    """A network of images with the cross entropy of the right class. The length of a batch is 1."""
+    """An image network with the cross entropy of the correct class. The length of a batch is 1."""
 
     net: Pure[VisionModel, VisionModelConfig]
     largest_batch: tuple[int, int]
@@ -104,7 +104,7 @@ class VisionNetwork(Network[DeviceBatch]):
 
 
 class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifier]):
-    """The class of an image."""
+    """Classification of images."""
 
     name = "vision"
     commands = ("classify",)
