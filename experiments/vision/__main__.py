@@ -157,7 +157,7 @@ def picture(config: VisionConfig, out: pathlib.Path, cell: Cell) -> None:
     chosen = np.linspace(0, len(images) - 1, DRAWN).astype(int)
     results = classifier.classify_pixels(images[chosen])
     names = [classifier.vocabulary.names[label] for label in labels[chosen]]
-    titles = [f"{name}: {x.label} {x.probabilities[x.label]:.0%}" for name, x in zip(names, results, strict=True)]
+    titles = [f"{name}:\n{x.label} {x.probabilities[x.label]:.0%}" for name, x in zip(names, results, strict=True)]
     path = out / f"attention-{cell.corpus}-{cell.model.replace(' ', '-')}.png"
     plots.image_maps([x.image for x in results], [x.looked for x in results], path, titles=titles)
 

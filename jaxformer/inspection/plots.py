@@ -103,6 +103,7 @@ def image_maps(
 
     Args:
       maps: by name, weights ``[rows, columns]`` of a grid over the picture; colors reach to each map's largest.
+      titles: a title for each picture; it may have several lines.
     """
     names = list(maps[0])
     size = 1.9 * (1 + len(names)) + 0.2, 2.1 * len(pictures) + 0.2
@@ -155,7 +156,7 @@ def _show(axes: Axes, picture: np.ndarray, title: str, weights: np.ndarray | Non
         axes.imshow(colors.mean(2), cmap="gray", vmin=0, vmax=255)
         over = {"extent": (-0.5, width - 0.5, height - 0.5, -0.5), "vmin": 0, "vmax": weights.max()}
         axes.imshow(weights, cmap="inferno", alpha=0.6, **over)
-    axes.set_title(_labels([title])[0], color=INK, size=9)
+    axes.set_title("\n".join(_labels(title.split("\n"))), color=INK, size=9)
     axes.set_axis_off()
 
 
