@@ -72,6 +72,7 @@ def draw(records: Mapping[Cell, Mapping[str, Any]], path: pathlib.Path) -> None:
                 _line(right, list(SHIFTS), values, model, color)
         left.set(title=corpus, xlabel="training images", ylabel="test accuracy, %")
         right.set(title=f"{corpus}, all images", xlabel="shift of the test images in pixels", ylabel="test accuracy, %")
+        right.set_xticks(SHIFTS)
         for axes in (left, right):
             axes.grid(alpha=0.3)
             axes.spines[["top", "right"]].set_visible(False)
