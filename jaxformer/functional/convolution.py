@@ -66,6 +66,9 @@ def convolution(
         x = jnp.where(valid[..., None], x, 0)
     reaches = [(size - 1) * dilation for size in kernel.shape[:-2]]
     befores = [reach if causal else reach // 2 for reach in reaches]
+    every = (slice(None), *[slice(None, None, stride)] * len(reaches))  # the positions of the outputs
+    if stride > 1 and not any(reaches):  # XLA's gradient of a strided kernel of one position multiplies by zeros
+        x, stride = x[every], 1
     y = jax.lax.conv_general_dilated(
         x,
         kernel.astype(x.dtype),
@@ -78,7 +81,7 @@ def convolution(
         y = y + jnp.broadcast_to(bias.astype(x.dtype), y.shape)
     if valid is None:
         return y
-    return jnp.where(valid[(slice(None), *[slice(None, None, stride)] * len(reaches), None)], y, 0)
+    return jnp.where(valid[every][..., None], y, 0)
 
 
 def receptive_field(kernel_size: int, dilations: Iterable[int]) -> int:
