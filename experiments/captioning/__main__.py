@@ -132,7 +132,7 @@ def measure(config: CaptioningConfig, model: str, out: pathlib.Path) -> dict[str
     assert corpus.test is not None
     images = decode_all(corpus.test, captioner.shape, None, resize="fit")
     said = [best[0].text for best in captioner.candidates(images)]
-    maps, grid = captioner.looked(images, said), config.model.image.grid_size
+    maps, grid = captioner.attention_maps(images, said), config.model.image.grid_size
     chosen = np.linspace(0, len(images) - 1, DRAWN).astype(int)
     titles = [corpus.test.store.names[corpus.test.indices[i]].rpartition(".")[0] for i in chosen]
     sheet = [images[i] for i in chosen], [maps[i] for i in chosen], out / f"sheet-{model}.png"

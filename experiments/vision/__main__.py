@@ -159,7 +159,7 @@ def picture(config: VisionConfig, out: pathlib.Path, cell: Cell) -> None:
     names = [classifier.vocabulary.names[label] for label in labels[chosen]]
     titles = [f"{name}:\n{x.label} {x.probabilities[x.label]:.0%}" for name, x in zip(names, results, strict=True)]
     path = out / f"attention-{cell.corpus}-{cell.model.replace(' ', '-')}.png"
-    plots.image_maps([x.image for x in results], [x.looked for x in results], path, titles=titles)
+    plots.image_maps([x.image for x in results], [x.attention_maps for x in results], path, titles=titles)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def _draw(
     from jaxformer.inspection import plots
 
     titles = [pathlib.Path(name).name for name in names]
-    maps = captioner.looked(images, captions)
+    maps = captioner.attention_maps(images, captions)
     plots.caption_sheet(list(images), maps, path, grid=captioner.net.config.image.grid_size, titles=titles)
 
 

@@ -95,7 +95,9 @@ def _images(predictor: Predictor, options: argparse.Namespace) -> Classify:
         if options.picture and results:
             shown = results[:MOST]
             titles = [f"{result.label} {result.probabilities[result.label]:.0%}" for result in shown]
-            plots.image_maps([x.image for x in shown], [x.looked for x in shown], options.picture, titles=titles)
+            plots.image_maps(
+                [x.image for x in shown], [x.attention_maps for x in shown], options.picture, titles=titles
+            )
         return [
             f"{result.label}\t{_by_weight(result.probabilities.items())}\t{name}"
             for name, result in zip(names, results, strict=True)

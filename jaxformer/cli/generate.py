@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
             number = generator.decode.mbr or options.n_best if generator.decode.draws else 1
             progress = Count(len(prompts) * number * generator.decode.max_tokens, "tokens", say)
             draws = {"n_best": options.n_best, "first": numbers[0] - 1}
-            continued = generator.continuations(prompts, **draws, cut=say, progress=progress)
+            continued = generator.continuations(prompts, **draws, warn=say, progress=progress)
             for number, prompt, best in zip(numbers, prompts, continued, strict=True):
                 if options.json:
                     shown = [as_data(one, generator.tokenizer) for one in best]

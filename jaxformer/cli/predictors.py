@@ -159,4 +159,4 @@ def load_ensemble(options: argparse.Namespace, config: TaskConfig, command: str)
         if other.task != config.task:
             raise ConfigError(f"{run} is a run of {other.task}, but {options.run} is one of {config.task}")
         others.append(load(given, other, command))
-    return first.together_with(others) if others else first
+    return first.ensemble_with(others) if others else first

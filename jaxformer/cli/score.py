@@ -72,7 +72,7 @@ def _lines(scorer, given: list[list[str]], pairs: bool, in_full: bool, say) -> I
         batches = [list(enumerate(zip(*given, strict=True), 1))] if given[0] else []
     for batch in batches:
         numbers, texts = zip(*batch, strict=True)
-        found = scorer.score(*map(list, zip(*texts, strict=True)), first=numbers[0], cut=say)
+        found = scorer.score(*map(list, zip(*texts, strict=True)), first=numbers[0], warn=say)
         for number, scored in zip(numbers, found, strict=True):
             if in_full:
                 data = {"number": number, "log_prob": scored.log_prob, "mean": scored.mean}

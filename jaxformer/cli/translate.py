@@ -89,7 +89,7 @@ def _translated(
         n_best=options.n_best,
         first=numbers[0] if len(numbers) else 1,
         prefixes=[options.prefix] * len(sentences) if options.prefix else None,
-        cut=say,
+        warn=say,
         progress=Count(len(sentences), "sentences", say),
     )
     links = [[""] * len(best) for best in candidates]

@@ -24,10 +24,10 @@ moving keys and values, but the cost grows with the square of the number of hypo
 
 
 class KeyValueCache(NamedTuple):
-    """Keys and values of the positions decoded so far, in S places of each row.
+    """Keys and values of the positions decoded so far, in S slots of each row.
 
-    If a row belongs to a sentence, position t in lane l is place ``t K + l``; if it belongs to one hypothesis, position
-    t is place t. Unwritten places are 0.
+    If a row belongs to a sentence, position t in lane l is slot ``t K + l``; if it belongs to one hypothesis, position
+    t is slot t. Unwritten slots are 0.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.functional.cache import empty_cache, write
@@ -41,9 +41,9 @@ class KeyValueCache(NamedTuple):
     value: jax.Array  # [B, N, S, J]
 
 
-def empty_cache(rows: int, places: int, *, heads: int, dim: int, dtype: DTypeLike) -> KeyValueCache:
+def empty_cache(rows: int, slots: int, *, heads: int, dim: int, dtype: DTypeLike) -> KeyValueCache:
     """Returns a cache of zeros."""
-    zeros = jnp.zeros((rows, heads, places, dim), dtype)
+    zeros = jnp.zeros((rows, heads, slots, dim), dtype)
     return KeyValueCache(zeros, zeros)
 
 
@@ -51,16 +51,16 @@ def write(
     cache: KeyValueCache,
     key: Float[Array, "B Q N H"],
     value: Float[Array, "B Q N J"],
-    places: Int[Array, "B Q"],
+    slots: Int[Array, "B Q"],
 ) -> KeyValueCache:
-    """Returns the cache with the keys and values at Q places of each row replaced; places past the end are ignored."""
+    """Returns the cache with the keys and values at Q slots of each row replaced; slots past the end are ignored."""
 
-    def set_row(cached: Array, new: Array, places: Array) -> Array:
-        return cached.at[:, places].set(new.swapaxes(0, 1).astype(cached.dtype), mode="drop")
+    def set_row(cached: Array, new: Array, slots: Array) -> Array:
+        return cached.at[:, slots].set(new.swapaxes(0, 1).astype(cached.dtype), mode="drop")
 
     # One scatter with batch dimensions, which stays in place and stays on its device where B is sharded.
     set_rows = jax.vmap(set_row)
-    return KeyValueCache(set_rows(cache.key, key, places), set_rows(cache.value, value, places))
+    return KeyValueCache(set_rows(cache.key, key, slots), set_rows(cache.value, value, slots))
 
 
 def first_lanes(batch: int, beam_size: int, length: int) -> Int[Array, "B K L"] | None:
@@ -100,14 +100,14 @@ def take_lanes(lanes: Int[Array, "B K L"], position: Int[Array, "B K"], count: i
     return jnp.where(here.any(2), jnp.where(here, chosen[..., None], 0).sum(2, dtype=lanes.dtype), lanes)
 
 
-def places_of(lanes: Int[Array, "B K L"], positions: Int[Array, "B K T"]) -> Int[Array, "B Q"]:
-    """Returns the places in the cache of these positions of each hypothesis (Q = K T)."""
+def slots_of(lanes: Int[Array, "B K L"], positions: Int[Array, "B K T"]) -> Int[Array, "B Q"]:
+    """Returns the slots in the cache of these positions of each hypothesis (Q = K T)."""
     lane = jnp.take_along_axis(lanes, positions, 2, mode="clip")
     return (positions * lanes.shape[1] + lane).reshape(lanes.shape[0], -1)
 
 
-def seen_places(lanes: Int[Array, "B K L"], positions: Int[Array, "B K T"]) -> Bool[Array, "B Q S"]:
-    """Returns True for the places that hold the past of a hypothesis, up to and including each position (S = L K)."""
+def seen_slots(lanes: Int[Array, "B K L"], positions: Int[Array, "B K T"]) -> Bool[Array, "B Q S"]:
+    """Returns True for the slots that hold the past of a hypothesis, up to and including each position (S = L K)."""
     batch, beam_size, length = lanes.shape
     own = lanes[..., None] == jnp.arange(beam_size)[None, None, None]  # [B, K, L, lane]
     past = jnp.arange(length)[None, None, None] <= positions[..., None]  # [B, K, T, L]

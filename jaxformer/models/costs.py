@@ -163,20 +163,20 @@ def masked_language_model_parameters(config: EncoderConfig) -> int:
     return num_parameters(pure(MaskedLanguageModel, config).shapes)
 
 
-def masked_language_model_flops(config: EncoderConfig, batch: int, length: int, places: int) -> float:
-    """Returns floating-point operations of a forward pass over a batch, with the logits of `places` positions a row."""
-    head = 2.0 * batch * places * config.d_model**2 + _logits_flops(config, batch * places, config.vocab_size)
+def masked_language_model_flops(config: EncoderConfig, batch: int, length: int, num_masked: int) -> float:
+    """Returns floating-point operations of a forward pass over a batch, with `num_masked` logits a row."""
+    head = 2.0 * batch * num_masked * config.d_model**2 + _logits_flops(config, batch * num_masked, config.vocab_size)
     return encoder_flops(config, batch, length) + head
 
 
-def masked_language_model_training_flops(config: EncoderConfig, batch: int, length: int, places: int) -> float:
+def masked_language_model_training_flops(config: EncoderConfig, batch: int, length: int, num_masked: int) -> float:
     """Returns the operations of a forward and a backward pass; recomputation by remat is not counted."""
-    return 3 * masked_language_model_flops(config, batch, length, places)
+    return 3 * masked_language_model_flops(config, batch, length, num_masked)
 
 
-def masked_language_model_computed_flops(config: EncoderConfig, batch: int, length: int, places: int) -> float:
+def masked_language_model_computed_flops(config: EncoderConfig, batch: int, length: int, num_masked: int) -> float:
     """Returns the operations with recomputation; see `encoder_decoder_computed_flops`."""
-    training = masked_language_model_training_flops(config, batch, length, places)
+    training = masked_language_model_training_flops(config, batch, length, num_masked)
     return training + encoder_recomputed_flops(config, batch, length)
 
 

@@ -226,9 +226,9 @@ class Decoder(nnx.Module):
             weights = StepWeights(self.stack.unstacked(), None if self.output is None else self.output.kernel[...])
         states = None if memory is None else memory.states
         lanes = first_lanes(batch_size, beam_size, length)
-        sizes = {"rows": batch_size * beam_size, "places": length}
+        sizes = {"rows": batch_size * beam_size, "slots": length}
         if lanes is not None:
-            sizes = {"rows": batch_size, "places": length * beam_size}
+            sizes = {"rows": batch_size, "slots": length * beam_size}
         blocks = map(self.stack.block, weights.layers)
         dtype = self.embeddings.dtype if cache_dtype is None else cache_dtype
         starts = [block.start(states, dtype=dtype, **sizes) for block in blocks]

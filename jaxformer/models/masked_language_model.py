@@ -45,7 +45,7 @@ class MaskedLanguageModel(nnx.Module):
         self,
         tokens: Int[Array, "B T"],
         *,
-        places: Int[Array, "B P"] | None = None,
+        masked_positions: Int[Array, "B P"] | None = None,
         valid: Bool[Array, "B T"] | None = None,
         positions: Int[Array, "B T"] | None = None,
         types: Int[Array, "B T"] | None = None,
@@ -55,18 +55,18 @@ class MaskedLanguageModel(nnx.Module):
         """Returns logits, float32.
 
         Args:
-          places: the positions whose tokens are scored; all by default, so that P is T.
+          masked_positions: the positions whose tokens are scored; all by default, so that P is T.
           valid, positions, types, segments, key: see `Encoder`.
         """
         given = {"valid": valid, "positions": positions, "types": types, "segments": segments}
-        x = self._states(tokens, places, key=key, **given)
+        x = self._states(tokens, masked_positions, key=key, **given)
         logits = self._embeddings.tokens.logits(x) + self.output_bias[...].reshape(1, 1, -1)
         return constrain(logits, "batch", "length", "vocab")
 
     def cross_entropy(
         self,
         tokens: Int[Array, "B T"],
-        places: Int[Array, "B P"],
+        masked_positions: Int[Array, "B P"],
         labels: Int[Array, "B P"],
         *,
         where: Bool[Array, "B P"],
@@ -75,21 +75,21 @@ class MaskedLanguageModel(nnx.Module):
         segments: Int[Array, "B T"] | None = None,
         key: jax.Array | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Returns the loss of the logits at `places`, (sum, count), without holding them.
+        """Returns the loss of the logits at `masked_positions`, (sum, count), without holding them.
 
         Args:
-          places: the positions of the tokens to predict.
+          masked_positions: the positions of the tokens to predict.
           labels: the tokens that were there.
-          where: True for the places to count; rows with fewer of them repeat some position.
+          where: True for the positions to count; rows with fewer of them repeat some position.
           valid, positions, segments, key: see `Encoder`.
         """
         embedding = self._embeddings
         copies = embedding.tokens.copies(*tokens.shape, dtype=embedding.dtype)
         given = {"valid": valid, "positions": positions, "segments": segments, "copies": copies}
-        x = self._states(tokens, places, key=key, **given)
+        x = self._states(tokens, masked_positions, key=key, **given)
         with jax.named_scope("loss"):
-            if copies.shape[1] > 1:  # the parts of a length that P places need not have
-                copies = embedding.tokens.copies(*places.shape, dtype=embedding.dtype)
+            if copies.shape[1] > 1:  # the parts of a length that P positions need not have
+                copies = embedding.tokens.copies(*masked_positions.shape, dtype=embedding.dtype)
             x, table = with_bias(x, copies, self.output_bias)
             return sharding.linear_cross_entropy(x, table, labels, where=where)
 
@@ -109,8 +109,8 @@ class MaskedLanguageModel(nnx.Module):
         assert isinstance(self.encoder.embeddings, Embeddings)
         return self.encoder.embeddings
 
-    def _states(self, tokens: Array, places: Array | None, **given: Array | None) -> Array:
+    def _states(self, tokens: Array, masked_positions: Array | None, **given: Array | None) -> Array:
         x = self.encoder(tokens, **given).states
-        if places is not None:
-            x = jnp.take_along_axis(x, places[..., None], 1)
+        if masked_positions is not None:
+            x = jnp.take_along_axis(x, masked_positions[..., None], 1)
         return self.norm(self.activation(self.transform(x)))

@@ -17,7 +17,7 @@ from jaxformer.axes import constrain
 from jaxformer.dims import resolve_head_dim as resolve_head_dim
 from jaxformer.functional.attention.base import Score, row_of_positions
 from jaxformer.functional.bias import Bias, Repeated
-from jaxformer.functional.cache import KeyValueCache, empty_cache, places_of, seen_places, write
+from jaxformer.functional.cache import KeyValueCache, empty_cache, seen_slots, slots_of, write
 from jaxformer.modules.attention_function import AttentionFunction, CapturedAttention, Intermediates, padded
 from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
 from jaxformer.modules.normalization import RMSNorm
@@ -215,10 +215,10 @@ class SelfAttention(MultiHeadAttention):
         query, own = self.positions.bias(query, self.scale)
         return query, own if bias is None else bias if own is None else bias + own
 
-    def empty_cache(self, rows: int, places: int, dtype: DTypeLike) -> KeyValueCache:
+    def empty_cache(self, rows: int, slots: int, dtype: DTypeLike) -> KeyValueCache:
         """Returns a cache of this layer's keys and values: see `functional.cache`."""
         _, num_kv_heads, _, dim = self.kernel.shape
-        return empty_cache(rows, places, heads=num_kv_heads, dim=dim, dtype=dtype)
+        return empty_cache(rows, slots, heads=num_kv_heads, dim=dim, dtype=dtype)
 
     def step(
         self,
@@ -237,18 +237,18 @@ class SelfAttention(MultiHeadAttention):
           lanes: the map of lanes of a cache that the hypotheses share, after `take_lanes` for these positions; None if
             each has its own cache.
         """
-        num_places = cache.key.shape[2]
+        num_slots = cache.key.shape[2]
         if lanes is None:
             rows, num_lanes = cache.key.shape[0], 1
-            places = positions.reshape(rows, -1)
-            seen = jnp.arange(num_places)[None, None] <= places[..., None]
+            slots = positions.reshape(rows, -1)
+            seen = jnp.arange(num_slots)[None, None] <= slots[..., None]
         else:
             rows, num_lanes = lanes.shape[:2]
-            places, seen = places_of(lanes, positions), seen_places(lanes, positions)
+            slots, seen = slots_of(lanes, positions), seen_slots(lanes, positions)
         row_positions = positions.reshape(rows, -1)
         query, keys, values = (y.reshape(*row_positions.shape, *y.shape[2:]) for y in self.project(x))
         query, keys = (self.positions.rotate(y, row_positions) for y in (query, keys))
-        cache = write(cache, keys, values, places)
+        cache = write(cache, keys, values, slots)
         query, bias = self._biased(query, bias)
         if bias is not None and num_lanes > 1:
             bias = Repeated(bias, num_lanes)
@@ -258,7 +258,7 @@ class SelfAttention(MultiHeadAttention):
             mask=masks.dense(seen, finite=True),
             bias=bias,
             query_positions=row_positions,
-            key_positions=row_of_positions(num_places) // num_lanes,
+            key_positions=row_of_positions(num_slots) // num_lanes,
         )
         return mixed.reshape(x.shape), cache
 

@@ -98,20 +98,20 @@ class Block(nnx.Module):
         memory: Float[Array, "B S E"] | None = None,
         *,
         rows: int,
-        places: int,
+        slots: int,
         dtype: DTypeLike,
     ) -> tuple[KeyValue | None, KeyValueCache]:
         """Returns the keys and values of the memory (None without cross-attention) and an empty cache, for `step`.
 
         Args:
-          rows, places: see `functional.cache.empty_cache`.
+          rows, slots: see `functional.cache.empty_cache`.
           dtype: the dtype of both.
 
         Raises:
           ValueError: an attention function does not take positions; see `position_free`.
         """
         check_takes_positions(self.attention.attention)
-        cache = self.attention.empty_cache(rows, places, dtype)
+        cache = self.attention.empty_cache(rows, slots, dtype)
         if self.cross is None:
             return None, cache
         check_takes_positions(self.cross.attention)

@@ -40,7 +40,7 @@ class Searcher:
     """The compiled programs in use, one for each batch shape."""
     placement: Placement | None = None
 
-    def together_with(self, others: Sequence[Self]) -> Self:
+    def ensemble_with(self, others: Sequence[Self]) -> Self:
         """Returns an ensemble of this model and others.
 
         Raises:

@@ -69,8 +69,8 @@ class Seen(ImageClassifier):
         """A classifier without a model."""
 
     def classify(self, paths):
-        image, looked = np.zeros((4, 4, 3), np.uint8), {"grid": np.eye(2)}
-        return [ClassifiedImage("cat", {"dog": 0.25, "cat": 0.75}, image, looked) for _ in paths]
+        image, maps = np.zeros((4, 4, 3), np.uint8), {"grid": np.eye(2)}
+        return [ClassifiedImage("cat", {"dog": 0.25, "cat": 0.75}, image, maps) for _ in paths]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ class Echo(TextGenerator):
         """A generator without a model."""
         object.__setattr__(self, "programs", set())
 
-    def continuations(self, prompts, *, n_best, first, cut, progress):
+    def continuations(self, prompts, *, n_best, first, warn, progress):
         progress(30)
         text = lambda prompt, k: Candidate(f"{prompt} and so on{k or ''}", -1.5 - k, (4,), -1.5 - k, (-math.inf,))
         return [[text(prompt, k) for k in range(n_best)] for prompt in prompts]

@@ -25,7 +25,7 @@ class Echo(Translator):
     decode = DecodeConfig(batch_size=2)
     programs = ()
 
-    def candidates(self, sentences, *, n_best, first, prefixes, cut, progress):
+    def candidates(self, sentences, *, n_best, first, prefixes, warn, progress):
         if "too long" in sentences:
             raise DataError(f"sentence {first + sentences.index('too long')} is too long")
         begun = prefixes or [""] * len(sentences)
@@ -34,7 +34,7 @@ class Echo(Translator):
             for prefix, text in zip(begun, sentences, strict=True)
         ]
 
-    def together_with(self, others):
+    def ensemble_with(self, others):
         return self
 
 

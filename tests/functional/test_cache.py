@@ -9,8 +9,8 @@ from jaxformer.functional.cache import (
     MOST_LANES,
     empty_cache,
     first_lanes,
-    places_of,
-    seen_places,
+    seen_slots,
+    slots_of,
     take_lanes,
     write,
 )
@@ -19,7 +19,7 @@ from tests.modules.small import int32
 B, K, L = 2, 3, 5
 
 
-def test_write_sets_places_of_each_row_and_drops_later_ones():
+def test_write_sets_slots_of_each_row_and_drops_later_ones():
     cache = empty_cache(2, 4, heads=1, dim=2, dtype=jnp.dtype("bfloat16"))
     assert cache.key.shape == cache.value.shape == (2, 1, 4, 2)
     key, value = jnp.ones((2, 3, 1, 2)), jnp.full((2, 3, 1, 2), 2.0)
@@ -64,13 +64,13 @@ def test_each_hypothesis_finds_the_past_that_it_wrote(ragged):
             count = draw.integers(1, 3)
             positions = position[..., None] + np.arange(count)
             lanes = jitted(lanes, int32(position), int(count))
-            places = np.asarray(places_of(lanes, int32(positions))).reshape(B, K, count)
-            for (b, k, t), place in np.ndenumerate(places):
+            slots = np.asarray(slots_of(lanes, int32(positions))).reshape(B, K, count)
+            for (b, k, t), place in np.ndenumerate(slots):
                 token = 100 * step + 10 * k + t
                 past[b][k] = [*past[b][k][: positions[b, k, t]], token]
                 if place < K * L:
                     held[b, place] = token
-            seen = np.asarray(seen_places(lanes, int32(positions))).reshape(B, K, count, K * L)
+            seen = np.asarray(seen_slots(lanes, int32(positions))).reshape(B, K, count, K * L)
             for b, k, t in np.ndindex(B, K, count):
                 found = held[b, seen[b, k, t]].tolist()
                 assert found == past[b][k][: min(positions[b, k, t] + 1, L)]

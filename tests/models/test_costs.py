@@ -174,7 +174,7 @@ def test_flops_of_a_compiled_masked_language_model(places):
     assert costs.masked_language_model_parameters(config) == count(config, models.MaskedLanguageModel)
     net = pure(models.MaskedLanguageModel, config)
     tokens, chosen = (jax.ShapeDtypeStruct((4, n), jnp.int32) for n in (32, places))
-    compiled = jax.jit(lambda p, x, y: net.apply(p, x, places=y)).lower(net.shapes, tokens, chosen).compile()
+    compiled = jax.jit(lambda p, x, y: net.apply(p, x, masked_positions=y)).lower(net.shapes, tokens, chosen).compile()
     model = costs.masked_language_model_flops(config, 4, 32, places)
     assert 1.0 <= compiled.cost_analysis()["flops"] / model < 1.08
 

@@ -19,7 +19,7 @@ TOKENS = jnp.asarray([[1, 5, 6, 2, 1, 7, 8, 9, 2], [1, 4, 12, 5, 2, 0, 0, 0, 0]]
 VALID = TOKENS > 0
 SEGMENTS = jnp.asarray([[1, 1, 1, 1, 2, 2, 2, 2, 2], [1, 1, 1, 1, 1, 0, 0, 0, 0]], jnp.int32)
 POSITIONS = jnp.asarray([[0, 1, 2, 3, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 0, 0, 0, 0]], jnp.int32)
-PLACES = jnp.asarray([[1, 6, 7], [2, 0, 0]], jnp.int32)
+MASKED = jnp.asarray([[1, 6, 7], [2, 0, 0]], jnp.int32)
 WHERE = jnp.asarray([[1, 1, 1], [1, 0, 0]], bool)
 SMALL = Small(CONFIG, models.MaskedLanguageModel)
 
@@ -48,7 +48,9 @@ def test_packed_sequences_are_like_alone():
 def test_chosen_places_are_rows_of_the_whole():
     whole = logits(valid=VALID)
     np.testing.assert_allclose(
-        logits(valid=VALID, places=PLACES), np.take_along_axis(whole, np.asarray(PLACES)[..., None], 1), atol=2e-6
+        logits(valid=VALID, masked_positions=MASKED),
+        np.take_along_axis(whole, np.asarray(MASKED)[..., None], 1),
+        atol=2e-6,
     )
 
 
@@ -59,11 +61,11 @@ def test_cross_entropy_is_that_of_the_logits():
     given = {"valid": VALID, "segments": SEGMENTS, "positions": POSITIONS, "key": key}
 
     def whole(params):
-        rows = small.net.apply(params, TOKENS, places=PLACES, **given)
+        rows = small.net.apply(params, TOKENS, masked_positions=MASKED, **given)
         return functional.cross_entropy(rows, labels, where=WHERE)
 
     def fused(params):
-        return small.net.bind(params).cross_entropy(TOKENS, PLACES, labels, where=WHERE, **given)
+        return small.net.bind(params).cross_entropy(TOKENS, MASKED, labels, where=WHERE, **given)
 
     results = [quick(jax.value_and_grad(loss, has_aux=True))(small.params) for loss in (whole, fused)]
     assert float(results[1][0][1]) == 4

@@ -54,7 +54,7 @@ class ImageCaptioner(ImagePredictor, Searcher):
         """
         return [best[0].text for best in self.candidates(self.read_all(paths))]
 
-    def together_with(self, others: Sequence[Self]) -> Self:
+    def ensemble_with(self, others: Sequence[Self]) -> Self:
         """Returns an ensemble of this model and others.
 
         Raises:
@@ -63,7 +63,7 @@ class ImageCaptioner(ImagePredictor, Searcher):
         for other in others:
             if other.shape != self.shape:
                 raise ConfigError(f"the models of an ensemble must see images {self.shape}, got {other.shape}")
-        return super().together_with(others)
+        return super().ensemble_with(others)
 
     def candidates(
         self, images: np.ndarray, *, n_best: int = 1, first: int = 1, progress: Callable[[int], None] | None = None
@@ -116,7 +116,7 @@ class ImageCaptioner(ImagePredictor, Searcher):
                 found.append(PieceMap(places, pieces, weights[:, row, :, : len(ids)]))
         return found
 
-    def looked(self, images: np.ndarray, captions: Sequence[str]) -> list[Map]:
+    def attention_maps(self, images: np.ndarray, captions: Sequence[str]) -> list[Map]:
         """Returns the attention of each caption's words, as the mean of all layers and heads: see `attention`."""
         return [by_word(select(pieces)) for pieces in self.attention(images, captions)]
 

@@ -56,14 +56,14 @@ class TextGenerator(Searcher):
         """
         return [best[0].text for best in self.continuations(prompts, **options)]
 
-    def together_with(self, others: Sequence[Self]) -> Self:
+    def ensemble_with(self, others: Sequence[Self]) -> Self:
         """Returns an ensemble of this model and others, with the shortest of their windows.
 
         Raises:
           ConfigError: see `Searcher`.
         """
         window = min([self.window, *(other.window for other in others)])
-        return dataclasses.replace(super().together_with(others), window=window)
+        return dataclasses.replace(super().ensemble_with(others), window=window)
 
     def continuations(
         self,
@@ -71,7 +71,7 @@ class TextGenerator(Searcher):
         *,
         n_best: int = 1,
         first: int = 0,
-        cut: Callable[[str], None] | None = None,
+        warn: Callable[[str], None] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Candidate]]:
         """Returns `n_best` continuations of each prompt, best first; `text` includes the prompt, `tokens` do not.
@@ -81,14 +81,14 @@ class TextGenerator(Searcher):
 
         Args:
           first: the number of the first prompt; draws are a function of it.
-          cut: called with a message about characters that are not in the vocabulary, which are then left out.
+          warn: called with a message about characters that are not in the vocabulary, which are then left out.
           progress: called with the number of new tokens after each window.
 
         Raises:
           TypeError: `prompts` is one text and not a sequence of texts.
           ConfigError: `n_best` is below 1, or above the number of continuations that are found; or a beam's text
             would be longer than the window.
-          DataError: a prompt has characters that are not in the vocabulary, and there is no `cut`.
+          DataError: a prompt has characters that are not in the vocabulary, and there is no `warn`.
         """
         if isinstance(prompts, str):  # each of its characters would be a prompt
             raise TypeError("prompts must be a sequence of texts, got one text; write [text]")
@@ -97,7 +97,7 @@ class TextGenerator(Searcher):
         number = decode.mbr or n_best if decode.draws else 1
         texts = [
             _Text(first + i, draw, list(own), [], len(own) + decode.max_tokens)
-            for i, own in enumerate(self._encode(*pair, cut) for pair in enumerate(prompts, first + 1))
+            for i, own in enumerate(self._encode(*pair, warn) for pair in enumerate(prompts, first + 1))
             for draw in range(number)
         ]
         extend = self._grown if decode.beam_size == 1 else self._beam
@@ -150,7 +150,7 @@ class TextGenerator(Searcher):
             progress(self.decode.max_tokens)
         return hypotheses
 
-    def score(self, texts: Sequence[str], *, first: int = 1, cut: Callable[[str], None] | None = None) -> list[Scored]:
+    def score(self, texts: Sequence[str], *, first: int = 1, warn: Callable[[str], None] | None = None) -> list[Scored]:
         """Returns the log-probability of every token of each text except its first, which is only read.
 
         A text that is longer than the window is scored in windows; each begins with the last token of the one before.
@@ -158,7 +158,7 @@ class TextGenerator(Searcher):
 
         Args:
           first: the number of the first text in messages.
-          cut: see `continuations`.
+          warn: see `continuations`.
 
         Raises:
           TypeError, DataError: see `continuations`.
@@ -168,7 +168,7 @@ class TextGenerator(Searcher):
         results = []
         nets, params = zip(*self._models, strict=True)
         for number, text in enumerate(texts, first):
-            ids, log_probs = self._encode(number, text, cut), []
+            ids, log_probs = self._encode(number, text, warn), []
             for start in range(0, len(ids) - 1, self.window):
                 part = ids[start : start + self.window + 1]
                 tokens = np.full(self.window + 1, self.tokenizer.special.pad, np.int32)
@@ -177,16 +177,16 @@ class TextGenerator(Searcher):
             results.append(Scored(tuple(self.tokenizer.pieces(ids[1:])), tuple(log_probs)))
         return results
 
-    def _encode(self, number: int, prompt: str, cut: Callable[[str], None] | None = None) -> list[int]:
+    def _encode(self, number: int, prompt: str, warn: Callable[[str], None] | None = None) -> list[int]:
         unk = self.tokenizer.special.unk
         ids = self.tokenizer.encode([prompt or "\n"])[0].tolist()
         if unk not in ids:
             return ids
         unknown = sorted({c for c in prompt if unk in self.tokenizer.encode([c])[0]})
         about = f"text {number}: the model's vocabulary has no {', '.join(map(repr, unknown[:10]))}"
-        if cut is None:
+        if warn is None:
             raise DataError(about)
-        cut(f"{about}; left out")
+        warn(f"{about}; left out")
         return [token for token in ids if token != unk] or self.tokenizer.encode([" "])[0].tolist()
 
     def _kept(self, length: int) -> int:

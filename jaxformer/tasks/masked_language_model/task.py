@@ -70,9 +70,9 @@ class MaskedLanguageModelNetwork(Network[DeviceBatch]):
     rate: float
 
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
-        seen, places, labels, where = self.hidden(batch, key)
+        seen, masked_positions, labels, where = self.hidden(batch, key)
         given = {"where": where, "valid": batch.segments > 0, "positions": batch.positions, "segments": batch.segments}
-        return *self.net.bind(params).cross_entropy(seen, places, labels, **given, key=key), {}
+        return *self.net.bind(params).cross_entropy(seen, masked_positions, labels, **given, key=key), {}
 
     def hidden(self, batch: DeviceBatch, key: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """Returns masked tokens ``[B, T]``, and positions ``[B, P]`` to predict, their labels, and which are real.
@@ -91,15 +91,15 @@ class MaskedLanguageModelNetwork(Network[DeviceBatch]):
             rate=self.rate,
         )
         most = functional.num_masked(batch.tokens.shape[1], self.rate)
-        places = jnp.argsort(~chosen, axis=1, stable=True)[:, :most].astype(jnp.int32)
-        labels, where = (jnp.take_along_axis(x, places, 1) for x in (batch.tokens, chosen))
-        return seen, places, labels, where
+        masked_positions = jnp.argsort(~chosen, axis=1, stable=True)[:, :most].astype(jnp.int32)
+        labels, where = (jnp.take_along_axis(x, masked_positions, 1) for x in (batch.tokens, chosen))
+        return seen, masked_positions, labels, where
 
     def scores(self, params: Params, batch: DeviceBatch) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Returns the sum of ``-log p`` of the masked tokens, their number, and the number of correct predictions."""
-        seen, places, labels, where = self.hidden(batch, None)
+        seen, masked_positions, labels, where = self.hidden(batch, None)
         given = {"valid": batch.segments > 0, "positions": batch.positions, "segments": batch.segments}
-        logits = self.net.apply(params, seen, places=places, **given)
+        logits = self.net.apply(params, seen, masked_positions=masked_positions, **given)
         total, count = functional.cross_entropy(logits, labels, where=where)
         return total, count, (where & (logits.argmax(-1) == labels)).sum()
 
@@ -109,13 +109,13 @@ class MaskedLanguageModelNetwork(Network[DeviceBatch]):
 
     def training_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, length = shape
-        return costs.masked_language_model_training_flops(self.net.config, num_rows, length, self._num_places(length))
+        return costs.masked_language_model_training_flops(self.net.config, num_rows, length, self._num_masked(length))
 
     def computed_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, length = shape
-        return costs.masked_language_model_computed_flops(self.net.config, num_rows, length, self._num_places(length))
+        return costs.masked_language_model_computed_flops(self.net.config, num_rows, length, self._num_masked(length))
 
-    def _num_places(self, length: int) -> int:
+    def _num_masked(self, length: int) -> int:
         return functional.num_masked(length, self.rate)
 
     def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
@@ -146,13 +146,13 @@ class MaskedPredictor:
         for part in parts:
             ids += [self.network.num_tokens, *part] if ids else [special.bos, *part]
         ids.append(special.eos)
-        places = [place for place, token in enumerate(ids) if token == self.network.num_tokens]
-        if not places:
+        found = [place for place, token in enumerate(ids) if token == self.network.num_tokens]
+        if not found:
             raise DataError(f"the text has no [MASK]: {text!r}")
         config = self.network.net.config
         if config.positions == "learned" and len(ids) > config.max_positions:
             raise DataError(f"the text has {len(ids)} tokens, but the model has {config.max_positions} positions")
-        logits = self.network.net.apply(self.params, jnp.asarray([ids]), places=jnp.asarray([places]))
+        logits = self.network.net.apply(self.params, jnp.asarray([ids]), masked_positions=jnp.asarray([found]))
         probabilities = np.array(jax.nn.softmax(logits[0, :, : self.network.num_tokens]))
         best = np.argsort(-probabilities)[:, :count]
         return [

@@ -65,7 +65,7 @@ class Translator(Searcher):
         n_best: int = 1,
         first: int = 1,
         prefixes: Sequence[str] | None = None,
-        cut: Callable[[str], None] | None = None,
+        warn: Callable[[str], None] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Candidate]]:
         """Returns the `n_best` translations of each sentence, best first.
@@ -73,18 +73,18 @@ class Translator(Searcher):
         Args:
           first: the number of the first sentence in error messages and for draws.
           prefixes: the beginning of the translation of each sentence.
-          cut: called with a message for each sentence that is too long; only its beginning is then translated.
+          warn: called with a message for each sentence that is too long; only its beginning is then translated.
           progress: called with the number of sentences done after each batch.
 
         Raises:
           TypeError: `sentences` is one text and not a sequence of texts.
           ConfigError: `n_best` is below 1, or above the number of translations that are found; a prefix is too long.
-          DataError: a sentence is longer than the model's positions, and there is no `cut`.
+          DataError: a sentence is longer than the model's positions, and there is no `warn`.
         """
         if isinstance(sentences, str):  # each of its characters would be a sentence
             raise TypeError("sentences must be a sequence of texts, got one text; write [text]")
         self._check_n_best(n_best)
-        tokens = self._tokens(sentences, "source", first, cut)
+        tokens = self._tokens(sentences, "source", first, warn)
         no_words = [np.zeros(0, np.int32)] * len(sentences)
         words = self.tokenizer.encode(list(prefixes), "target") if prefixes else no_words
         results: list[list[Candidate]] = [[Candidate("", 0.0, ())] * n_best for _ in sentences]
@@ -109,7 +109,7 @@ class Translator(Searcher):
         targets: Sequence[str],
         *,
         first: int = 1,
-        cut: Callable[[str], None] | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> list[Scored]:
         """Returns the log-probability of every token of each given translation, and of its end.
 
@@ -117,14 +117,14 @@ class Translator(Searcher):
 
         Args:
           first: the number of the first pair in messages.
-          cut: called with a message for each sentence that is too long; only its beginning is then read.
+          warn: called with a message for each sentence that is too long; only its beginning is then read.
 
         Raises:
           TypeError, DataError: see `candidates`.
         """
         if isinstance(sources, str) or isinstance(targets, str):
             raise TypeError("sources and targets must be sequences of texts, got one text; write [text]")
-        pairs = list(zip(*(self._tokens(*side, first, cut) for side in _sides(sources, targets)), strict=True))
+        pairs = list(zip(*(self._tokens(*side, first, warn) for side in _sides(sources, targets)), strict=True))
         order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]))
         results: dict[int, Scored] = {}
         nets, params = zip(*self._models, strict=True)
@@ -206,19 +206,19 @@ class Translator(Searcher):
         return tokens, valid
 
     def _tokens(
-        self, sentences: Sequence[str], side: Side, first: int, cut: Callable[[str], None] | None
+        self, sentences: Sequence[str], side: Side, first: int, warn: Callable[[str], None] | None
     ) -> list[np.ndarray]:
-        """Returns the tokens of each sentence with its end; with `cut`, only the first ones of a long sentence."""
+        """Returns the tokens of each sentence with its end; with `warn`, only the first ones of a long sentence."""
         eos = self.tokenizer.special.eos
         tokens = [np.append(ids, eos) for ids in self.tokenizer.encode(list(sentences), side)]
-        longest = self._max_positions if cut is None else min(self._max_positions, LADDER[-1])
+        longest = self._max_positions if warn is None else min(self._max_positions, LADDER[-1])
         for i, ids in enumerate(tokens):
             if len(ids) <= longest:
                 continue
             about = f"sentence {first + i} has {len(ids):,} tokens"
-            if cut is None:
+            if warn is None:
                 raise DataError(f"{about}, but the model takes at most {longest:,}; split it")
-            cut(f"{about}; only the first {longest:,} are read")
+            warn(f"{about}; only the first {longest:,} are read")
             tokens[i] = np.append(ids[: longest - 1], eos)
         return tokens
 

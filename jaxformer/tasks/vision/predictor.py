@@ -32,7 +32,7 @@ class ClassifiedImage:
     probabilities: Mapping[str, float]
     image: np.ndarray
     """The pixels, uint8 ``[h, w, C]``."""
-    looked: Mapping[str, np.ndarray]
+    attention_maps: Mapping[str, np.ndarray]
     """Attention weights of the positions of a grid, ``[rows, columns]``, by the kind of map; empty without attention.
 
     For a vision Transformer, "last layer" is the mean of the heads of the last layer and "rollout" the product of all
@@ -89,9 +89,9 @@ class ImageClassifier(ImagePredictor):
             probabilities, weights = jax.device_get(_captured(self.net, self.params, batch))
             for row in range(min(len(batch), len(images) - start)):
                 named = dict(zip(self.vocabulary.names, probabilities[row].tolist(), strict=True))
-                looked = {} if weights is None else self._maps(weights[:, row])
+                maps = {} if weights is None else self._maps(weights[:, row])
                 label = max(named, key=lambda name: named[name])
-                results.append(ClassifiedImage(label, named, images[start + row], looked))
+                results.append(ClassifiedImage(label, named, images[start + row], maps))
         return results
 
     def with_image_size(self, image_size: tuple[int, int]) -> ImageClassifier:

@@ -80,7 +80,7 @@ def test_maps_are_the_attention_of_the_steps(model):
     for row, pieces in enumerate(found):
         assert pieces.weights.shape[2:] == (len(pieces.target), 16)
         np.testing.assert_allclose(pieces.weights[-1, :, 0].mean(0), weights[row, 0], rtol=1e-4, atol=1e-6)
-    words = own.looked(IMAGES, texts)
+    words = own.attention_maps(IMAGES, texts)
     assert [one.target for one in words] == [("a", "dark", "</s>"), ("light", "</s>"), ("a", "</s>")]
     np.testing.assert_allclose(words[0].weights.sum(1), 1, rtol=1e-5)
 
@@ -109,22 +109,22 @@ def test_files(tmp_path):
 def test_ensembles(model):
     """Twins are one model, and another one changes the scores; sizes and tokenizers must be equal."""
     own = captioner(model)
-    twins = own.together_with([own])
+    twins = own.ensemble_with([own])
     found, both = own.candidates(IMAGES), twins.candidates(IMAGES)
     assert [best[0].tokens for best in both] == [best[0].tokens for best in found]
     np.testing.assert_allclose([best[0].score for best in both], [best[0].score for best in found], rtol=1e-4)
     other = dataclasses.replace(own, params=drawn(own.net.shapes, 0.3))
-    scores = [best[0].score for best in own.together_with([other]).candidates(IMAGES)]
+    scores = [best[0].score for best in own.ensemble_with([other]).candidates(IMAGES)]
     assert np.abs(np.subtract(scores, [best[0].score for best in found])).max() > 1e-3
     image = dataclasses.replace(model.image, image_size=(16, 16))
     net = TASK.network(CaptioningConfig(model=dataclasses.replace(model, image=image)), own.tokenizer.vocab_size).net
     with pytest.raises(ConfigError, match=r"must see images \(8, 8, 3\), got \(16, 16, 3\)"):
-        own.together_with([dataclasses.replace(own, net=net)])
+        own.ensemble_with([dataclasses.replace(own, net=net)])
     with pytest.raises(ConfigError, match="must have one tokenizer; that of model 2 differs"):
-        own.together_with([dataclasses.replace(own, tokenizer=CharacterTokenizer("abc"))])
+        own.ensemble_with([dataclasses.replace(own, tokenizer=CharacterTokenizer("abc"))])
     covered = dataclasses.replace(own, decode=dataclasses.replace(own.decode, coverage_penalty=0.1))
     with pytest.raises(ConfigError, match="coverage_penalty needs the attention of a single model"):
-        covered.together_with([own])
+        covered.ensemble_with([own])
 
 
 @pytest.mark.full

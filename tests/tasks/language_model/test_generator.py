@@ -77,7 +77,7 @@ def test_unknown_characters_are_named(generator):
     with pytest.raises(DataError, match="text 2: the model's vocabulary has no 'é', '雨'"):
         generator.generate(["The", "é雨The"])
     said = []
-    generator.score(["The", "é雨The"], first=65, cut=said.append)
+    generator.score(["The", "é雨The"], first=65, warn=said.append)
     assert said == ["text 66: the model's vocabulary has no 'é', '雨'; left out"]
     with pytest.raises(DataError, match="text 70:"):
         generator.generate(["é"], first=69)
@@ -187,13 +187,13 @@ def test_the_least_risk_is_among_the_draws(few):
 def test_ensembles(few, average):
     """Twins are one model; two models choose by their mean, which `score` gives, too, also with other shapes."""
     one = with_settings(few, temperature=0, max_tokens=4, average=average)
-    twins = one.together_with([one])
+    twins = one.ensemble_with([one])
     assert twins.generate(["ab", "c"]) == one.generate(["ab", "c"])
     other = dataclasses.replace(one, params=drawn(one.net.shapes, 0.7))
     deeper = pure(models.LanguageModel, dataclasses.replace(one.net.config, num_layers=2))
     deeper = dataclasses.replace(one, net=deeper, params=drawn(deeper.shapes, 0.7), window=9)
     for member, window in ((other, 12), (deeper, 9)):
-        both = one.together_with([member])
+        both = one.ensemble_with([member])
         assert both.window == window
         beam = dataclasses.replace(both, decode=dataclasses.replace(both.decode, beam_size=3))
         for best in beam.continuations(["ab", "c"], n_best=3):
@@ -211,7 +211,7 @@ def test_ensembles(few, average):
             assert np.abs(together - mean).max() > 1e-4
     strange = dataclasses.replace(one, tokenizer=CharacterTokenizer("abce"))
     with pytest.raises(ConfigError, match="must have one tokenizer; that of model 2 differs"):
-        one.together_with([strange])
+        one.ensemble_with([strange])
 
 
 @pytest.mark.full

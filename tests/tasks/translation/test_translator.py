@@ -128,15 +128,15 @@ def test_the_least_risk_is_that_of_sacrebleu(utility):
 def test_ensembles(average):
     """Twins are one model; models of equal or other shapes choose by their mean, which `score` gives, too."""
     one = with_settings(translator(), average=average)
-    twins = one.together_with([one])
+    twins = one.ensemble_with([one])
     for own, both in zip(one.candidates(SENTENCES), twins.candidates(SENTENCES), strict=True):
         assert own[0].tokens == both[0].tokens
         np.testing.assert_allclose(own[0].score, both[0].score, rtol=1e-4, atol=1e-6)
     other = dataclasses.replace(one, params=one.net.init(jax.random.key(9)))
-    stacked = one.together_with([other])
+    stacked = one.ensemble_with([other])
     config = dataclasses.replace(one.net.config, compute_dtype="float32", num_encoder_layers=2)
     deeper = pure(models.EncoderDecoder, config)
-    several = one.together_with([dataclasses.replace(one, net=deeper, params=deeper.init(jax.random.key(9)))])
+    several = one.ensemble_with([dataclasses.replace(one, net=deeper, params=deeper.init(jax.random.key(9)))])
     for ensemble in (stacked, several):
         (found,) = ensemble.candidates([SENTENCES[0]], prefixes=["The "])
         assert found[0].tokens != one.candidates([SENTENCES[0]], prefixes=["The "])[0][0].tokens
@@ -153,18 +153,18 @@ def test_an_ensemble_needs_one_tokenizer():
     texts = [p.english for p in demo.generate(300)]
     other = dataclasses.replace(one, tokenizer=SubwordTokenizer.train(texts, vocab_size=380))
     with pytest.raises(ConfigError, match="must have one tokenizer; that of model 2 differs"):
-        one.together_with([other])
+        one.ensemble_with([other])
     lower = SubwordTokenizer(with_normalizer(one.tokenizer._model, TextNormalizer(lowercase=True)))
     with pytest.raises(ConfigError, match="must have one tokenizer; that of model 2 differs"):
-        one.together_with([dataclasses.replace(one, tokenizer=lower)])
+        one.ensemble_with([dataclasses.replace(one, tokenizer=lower)])
     with pytest.raises(ConfigError, match="coverage_penalty needs the attention of a single model"):
-        with_settings(one, coverage_penalty=0.1).together_with([one])
+        with_settings(one, coverage_penalty=0.1).ensemble_with([one])
 
 
 def test_a_pair_that_is_cut_is_named_by_its_number():
     """Which goes on from batch to batch."""
     said = []
-    assert len(translator().score(["a", "b " * 600], ["x", "y"], first=65, cut=said.append)) == 2
+    assert len(translator().score(["a", "b " * 600], ["x", "y"], first=65, warn=said.append)) == 2
     assert [text.split(" has ")[0] for text in said] == ["sentence 66"]
 
 
@@ -233,7 +233,7 @@ def test_odd_sentences_are_lines_too():
     """One line for each, whatever it holds; of one that is too long, the beginning is translated, and said so."""
     one = translator()
     said = []
-    found = with_settings(one, max_length=6).translate(ODD, cut=said.append)
+    found = with_settings(one, max_length=6).translate(ODD, warn=said.append)
     assert len(found) == len(ODD)
     assert not any(c in text for text in found for c in "\0\n\r\t\u2028\x85")
     assert found[:2] == ["", ""]

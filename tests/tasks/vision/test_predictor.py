@@ -47,8 +47,8 @@ def test_classes_and_maps(name, paths):
         assert sum(row) == pytest.approx(1, abs=1e-6)
         assert result.probabilities[result.label] == max(row)
         np.testing.assert_array_equal(result.image, image)
-        assert set(result.looked) == ({"last layer", "rollout"} if name == "transformer" else {"grid"})
-        for grid in result.looked.values():
+        assert set(result.attention_maps) == ({"last layer", "rollout"} if name == "transformer" else {"grid"})
+        for grid in result.attention_maps.values():
             assert grid.shape == ((2, 2) if name == "transformer" else (4, 4))
             assert 0 < grid.sum() < 1.00001
     assert alone.probabilities == pytest.approx(results[1].probabilities, abs=1e-5)
@@ -60,8 +60,8 @@ def test_maps_are_of_the_class_vector(paths):
     result = model.classify(paths[:1])[0]
     logits, captured = model.net.bind(model.params).captured(normalized(jax.numpy.asarray(result.image[None])))
     weights = np.stack([captured["encoder.self"].layer(i).weights()[0] for i in range(2)])
-    np.testing.assert_allclose(result.looked["last layer"].ravel(), weights[1].mean(0)[0, 1:], atol=1e-6)
-    np.testing.assert_allclose(result.looked["rollout"].ravel(), rollout(weights)[0, 1:], atol=1e-6)
+    np.testing.assert_allclose(result.attention_maps["last layer"].ravel(), weights[1].mean(0)[0, 1:], atol=1e-6)
+    np.testing.assert_allclose(result.attention_maps["rollout"].ravel(), rollout(weights)[0, 1:], atol=1e-6)
     np.testing.assert_allclose(list(result.probabilities.values()), jax.nn.softmax(logits[0]), atol=1e-6)
 
 
@@ -74,12 +74,12 @@ def test_maps_of_a_mean_and_of_a_grid(paths):
     result = own.classify(paths[:1])[0]
     _, captured = own.net.bind(own.params).captured(normalized(jax.numpy.asarray(result.image[None])))
     weights = np.stack([captured["encoder.self"].layer(i).weights()[0] for i in range(2)])
-    np.testing.assert_allclose(result.looked["last layer"].ravel(), weights[1].mean((0, 1)), atol=1e-6)
-    np.testing.assert_allclose(result.looked["rollout"].ravel(), rollout(weights).mean(0), atol=1e-6)
+    np.testing.assert_allclose(result.attention_maps["last layer"].ravel(), weights[1].mean((0, 1)), atol=1e-6)
+    np.testing.assert_allclose(result.attention_maps["rollout"].ravel(), rollout(weights).mean(0), atol=1e-6)
     _, captured = grid.net.bind(grid.params).captured(normalized(jax.numpy.asarray(result.image[None])))
     received = np.asarray(captured["grid"].weights())[0].mean((0, 1))
     assert np.ptp(received) > 1e-3
-    np.testing.assert_allclose(grid.classify(paths[:1])[0].looked["grid"].ravel(), received, atol=1e-6)
+    np.testing.assert_allclose(grid.classify(paths[:1])[0].attention_maps["grid"].ravel(), received, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", MODELS)
