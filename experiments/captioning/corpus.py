@@ -62,7 +62,7 @@ def configuration(model: str, images: str, folder: pathlib.Path, changes: Mappin
     config = CaptioningConfig(
         name=f"captions-{model}",
         model=MODELS[model],
-        data=DataConfig(**files, images=images, resize="fit", shift=2, vocab_size=600, max_length=32),
+        data=DataConfig(**files, images=images, resize="fit", shift=2, vocab_size=400, max_length=32),
         loss=LossConfig(doubly_stochastic=0.01 if model == "soft" else 0.0),
         optimizer=OptimizerConfig(
             learning_rate=2e-3, schedule="cosine", warmup_steps=100, b2=0.99, weight_decay=0.01, clip_norm=1.0
