@@ -31,7 +31,10 @@ class Mask:
     """Lets ``array & mask`` call the mask's operator instead of a loop over the elements of a NumPy array."""
 
     finite: bool = False
-    """True if all queries, keys and values are known to be finite, so that masked ones need not be replaced by 0."""
+    """True if all queries, keys and values are known to be finite, so that masked ones need not be replaced by 0.
+
+    A combination knows it if one of its masks does.
+    """
 
     def tile(self, query_index: jax.Array, key_index: jax.Array) -> jax.Array:
         """Returns the mask at these absolute positions.
@@ -134,6 +137,10 @@ class And(Mask):
     left: Mask
     right: Mask
 
+    @property
+    def finite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.left.finite or self.right.finite
+
     def tile(self, query_index, key_index):
         return self.left.tile(query_index, key_index) & self.right.tile(query_index, key_index)
 
@@ -163,6 +170,10 @@ class Or(Mask):
     left: Mask
     right: Mask
 
+    @property
+    def finite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.left.finite or self.right.finite
+
     def tile(self, query_index, key_index):
         return self.left.tile(query_index, key_index) | self.right.tile(query_index, key_index)
 
@@ -190,6 +201,10 @@ class Not(Mask):
     """Allows the pairs that the mask forbids. It skips no blocks, because the complement of a range is not a range."""
 
     mask: Mask
+
+    @property
+    def finite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.mask.finite
 
     def tile(self, query_index, key_index):
         return ~self.mask.tile(query_index, key_index)
@@ -243,17 +258,30 @@ def dense(array: ArrayLike, *, finite: bool = False) -> Mask:
     return Dense(array.reshape(*shape, *array.shape[-2:]), finite)
 
 
-def from_torch(array: ArrayLike) -> Mask:
+def from_torch(array: ArrayLike, *, num_heads: int = 1) -> Mask:
     """Returns the mask of an `attn_mask` of ``torch.nn.MultiheadAttention``, where True means *masked out*.
 
-    Ranks are as for `dense`; for a `key_padding_mask`, use ``padding(~array)``.
+    For a `key_padding_mask`, use ``padding(~array)``.
+
+    Args:
+      array: ``Bool [T, S]`` or, as PyTorch stores one for each head, ``Bool [B * num_heads, T, S]``.
+      num_heads: the heads that an array of rank 3 has; with 1, all heads share its masks.
+
+    Raises:
+      ValueError: the array is not Boolean, or its first dimension is no multiple of `num_heads`.
 
     >>> from_torch([[False, True]]).dense(1, 2)[0, 0].astype(int).tolist()
     [[1, 0]]
+    >>> from_torch([[[False]], [[True]]], num_heads=2).dense(1, 1)[0, :, 0, 0].astype(int).tolist()
+    [1, 0]
     """
     array = jnp.asarray(array)
     if array.dtype != bool:
         raise ValueError(f"mask must be Boolean, got {array.dtype}; use dense(array == 0) for an additive mask")
+    if array.ndim == 3:
+        if array.shape[0] % num_heads:
+            raise ValueError(f"a mask of {num_heads} heads must have [B * {num_heads}, T, S], got {list(array.shape)}")
+        array = array.reshape(-1, num_heads, *array.shape[1:])
     return dense(~array)
 
 

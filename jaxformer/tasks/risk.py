@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from jaxformer import decoding
+from jaxformer.errors import DataError
 from jaxformer.evaluation.scores import words_13a
 from jaxformer.tasks.search import Candidate
 
@@ -36,11 +37,16 @@ def expected_utilities(texts: Sequence[Sequence[str]], utility: Literal["chrf", 
 
     Args:
       texts: K candidates of each of B sentences.
+
+    Raises:
+      DataError: a text has more than 524,288 characters (words, for BLEU).
     """
     split: Callable[[str], Sequence[str]] = words_13a if utility == "bleu" else lambda text: "".join(text.split())
     units = [[split(text) for text in candidates] for candidates in texts]
     longest = max((len(one) for candidates in units for one in candidates), default=1)
-    size = next(step for step in _SIZES if step >= longest)
+    size = next((size for size in _SIZES if size >= longest), None)
+    if size is None:
+        raise DataError(f"a candidate has {longest:,} characters or words, but at most {_SIZES[-1]:,} can be compared")
     ids = np.zeros((len(units), len(units[0]), size), np.int32)
     lengths = np.zeros(ids.shape[:2], np.int32)
     for b, candidates in enumerate(units):

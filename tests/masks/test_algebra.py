@@ -146,6 +146,23 @@ def test_from_torch_inverts_the_polarity():
     np.testing.assert_array_equal(masks.from_torch(blocked).dense(3, 3), masks.causal().dense(3, 3))
 
 
+def test_from_torch_reads_one_mask_for_each_head():
+    """PyTorch's rank 3 is [B N, T, S] with the heads of an example next to one another."""
+    blocked = np.random.default_rng(0).random((6, 2, 3)) < 0.5
+    found = masks.from_torch(blocked, num_heads=3).dense(2, 3)
+    assert found.shape == (2, 3, 2, 3)
+    np.testing.assert_array_equal(found[1, 2], ~blocked[5])
+    np.testing.assert_array_equal(masks.from_torch(blocked).dense(2, 3)[:, 0], ~blocked)
+    with pytest.raises(ValueError, match=r"of 4 heads must have \[B \* 4, T, S\], got \[6, 2, 3\]"):
+        masks.from_torch(blocked, num_heads=4)
+
+
+def test_combinations_know_that_all_values_are_finite():
+    known, unknown = masks.dense([[True]], finite=True), masks.dense([[True]])
+    assert all(mask.finite for mask in (known & unknown, unknown | known, ~known))
+    assert not any(mask.finite for mask in (unknown & unknown, unknown | unknown, ~unknown, masks.causal()))
+
+
 @pytest.mark.parametrize("lift", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
 def test_arrays_combine_from_either_side(lift):
     array = lift(np.eye(3, dtype=bool))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import sacrebleu
 
+from jaxformer.errors import DataError
 from jaxformer.tasks.risk import expected_utilities
 
 TEXTS = [
@@ -20,3 +21,8 @@ def test_expected_utilities_are_means_of_sacrebleu(utility):
     found = expected_utilities(TEXTS, utility)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
     assert found.std(1).min() > 0.1
+
+
+def test_texts_that_are_too_long_to_compare_are_refused():
+    with pytest.raises(DataError, match="has 524,289 characters or words, but at most 524,288 can be compared"):
+        expected_utilities([["a" * 524_289, "a"]], "chrf")

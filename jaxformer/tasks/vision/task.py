@@ -174,7 +174,7 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
         return VisionNetwork(pure(functools.partial(model, attention=attention), shape), (config.data.batch_size, 1))
 
     def smaller_batch(self, config: VisionConfig, num_rows: int) -> str:
-        return f"--data.batch-size {num_rows}"
+        return f"--data.batch_size {num_rows}"
 
     def predictor(
         self,
