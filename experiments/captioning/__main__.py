@@ -126,7 +126,7 @@ def record(config: CaptioningConfig, model: str, out: pathlib.Path, end: float) 
 
 def measure(config: CaptioningConfig, model: str, out: pathlib.Path) -> dict[str, Any]:
     """Returns the figures of a trained captioner on the test, and draws what its words looked at."""
-    captioner = jaxformer.load(out / model)
+    captioner = jaxformer.load(out / model, checkpoint="last")  # that of the least loss says the same of every picture
     assert isinstance(captioner, ImageCaptioner)
     corpus = TASK.read(config)
     assert corpus.test is not None
