@@ -1,4 +1,8 @@
-"""Configurations of captioning that come with the library."""
+"""Configurations of captioning that come with the library.
+
+They keep the checkpoint of the best validation BLEU: the loss is soon least, when captions say little about an image
+(Xu et al. 2015, 4.3).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,9 @@ def captioning() -> CaptioningConfig:
         optimizer=OptimizerConfig(
             learning_rate=1e-3, schedule="cosine", warmup_steps=200, weight_decay=0.01, clip_norm=1.0
         ),
-        train=TrainConfig(steps=10_000, validate_every=500, checkpoint_every=500, keep_last=2, patience=10),
+        train=TrainConfig(
+            steps=10_000, validate_every=500, checkpoint_every=500, keep_last=2, patience=10, metric="bleu"
+        ),
         decode=DecodeConfig(validation_images=200),
     )
 
@@ -35,7 +41,9 @@ def tiny() -> CaptioningConfig:
         captioning(),
         name="captioning-tiny",
         model=model,
-        train=TrainConfig(steps=3000, validate_every=250, checkpoint_every=250, keep_last=2, patience=10),
+        train=TrainConfig(
+            steps=3000, validate_every=250, checkpoint_every=250, keep_last=2, patience=10, metric="bleu"
+        ),
     )
 
 
