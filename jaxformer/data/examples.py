@@ -52,6 +52,12 @@ class Examples:
         rest, part = (Examples(x.source, x.target, self.file) for x in parts)
         return rest, part
 
+    def first(self, number: int) -> Examples:
+        """Returns `number` examples chosen by a hash, or all if there are fewer; larger choices contain smaller."""
+        keys = [short_digest([text]) for text in self.texts]
+        chosen = sorted(sorted(range(len(self)), key=keys.__getitem__)[:number])
+        return Examples(tuple(self.texts[i] for i in chosen), tuple(self.labels[i] for i in chosen), self.file)
+
 
 def read_examples(
     path: str | os.PathLike[str],

@@ -52,6 +52,16 @@ def test_mistakes(file, text, options, message):
         read_examples(file(text), **options)
 
 
+def test_the_first_examples_are_chosen_by_their_texts_in_order():
+    examples = Examples(tuple(f"text {i}" for i in range(60)), tuple("ab" * 30), "file")
+    five, fifteen = examples.first(5), examples.first(15)
+    assert set(zip(five.texts, five.labels, strict=True)) < set(zip(fifteen.texts, fifteen.labels, strict=True))
+    assert list(fifteen.texts) == sorted(fifteen.texts, key=examples.texts.index)
+    turned = Examples(examples.texts[::-1], examples.labels[::-1], "file")
+    assert set(turned.first(5).texts) == set(five.texts) != set(examples.texts[:5])
+    assert examples.first(100) == examples
+
+
 def test_a_split_keeps_equal_texts_together():
     texts = tuple(f"text {i // 2}" for i in range(100))
     train, validation = Examples(texts, tuple("ab" * 50)).split(0.2)

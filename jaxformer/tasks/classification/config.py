@@ -25,6 +25,8 @@ class DataConfig:
     """A file to score after training."""
     held_out: float = 0.1
     """The share of the training file set aside for validation if no file is named; equal texts stay together."""
+    max_examples: int = 0
+    """The number of training texts to use, chosen by a hash once validation is set aside; 0 for all."""
     columns: tuple[int, int] = (0, 1)
     """The columns of the label and of the text, counted from 0."""
     separator: Literal["tab", "space"] = "tab"
@@ -50,6 +52,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         local_path(self.cache)
+        at_least(0, self, "max_examples")
         at_least(1, self, "tokens_per_batch", "num_shapes")
         at_least(1 if self.tokenizer == "characters" else MIN_SUBWORDS, self, "vocab_size")
         at_least(3, self, "max_length")

@@ -170,7 +170,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
         names = classes.choose(train, data.class_names, train.file)
         test = read(data.test, names) if data.test else None
         train, validation = (train, read(data.validation, names)) if data.validation else train.split(data.held_out)
-        return LabeledCorpus(train, validation, test, names)
+        return LabeledCorpus(train.first(data.max_examples or len(train)), validation, test, names)
 
     def prepare(
         self, config: ClassificationConfig, corpus: LabeledCorpus[Examples], run: pathlib.Path

@@ -137,6 +137,14 @@ def pretrained(tmp_path_factory):
     return folder / "run"
 
 
+def test_fewer_examples_leave_validation_as_it_is(tmp_path):
+    corpus, few = (TASK.read(changed(tiny(tmp_path), {"data": {"max_examples": n}})) for n in (0, 10))
+    assert (len(corpus.train) > 100, len(few.train)) == (True, 10)
+    assert few.validation == corpus.validation
+    with pytest.raises(ConfigError, match="max_examples must be at least 0"):
+        DataConfig(max_examples=-1)
+
+
 @pytest.mark.full
 def test_it_starts_from_a_masked_language_model(pretrained, tmp_path):
     """T8: every parameter of the encoder is taken, and the tokenizer; the output is new, and the head unused."""
