@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxformer import demo, models
+from jaxformer.config import changed
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
 from jaxformer.tasks.masked_language_model import TASK, DataConfig, MaskedLanguageModelingConfig
@@ -95,6 +96,15 @@ class TestContract(TaskContract):
         vocabulary = TASK.vocabulary(run)
         net = TASK.network(config, vocabulary.vocab_size).net
         return config, vocabulary, net, net.init(jax.random.key(0)), None, (0,)
+
+
+def test_text_of_unknown_characters_is_refused_before_training(tmp_path):
+    """Nothing of it can be hidden, so there is no loss."""
+    config = tiny(tmp_path)
+    (tmp_path / "greek.txt").write_text("αβγ\nδε\n")
+    config = changed(config, {"data": {"validation": str(tmp_path / "greek.txt")}})
+    with pytest.raises(DataError, match="the validation text has no token that the tokenizer knows, only 5 unknown"):
+        TASK.prepare(config, TASK.read(config), tmp_path)
 
 
 @pytest.mark.full
