@@ -13,6 +13,7 @@ import jaxformer
 from jaxformer import demo, models, sharding
 from jaxformer.cli.main import main
 from jaxformer.config import changed
+from jaxformer.data.examples import LabeledBatch
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement
 from jaxformer.tasks import language_model, masked_language_model, runner, vision
@@ -233,7 +234,24 @@ def test_all_adapters_frozen(tmp_path):
     placement = Placement(sharding.mesh("data=8"))
     with pytest.raises(ConfigError, match=r"tune.frozen '\*/attention/\*' matches every adapter, too: .* lora/"):
         make_trainer(TASK, config, (60, 2), placement)
-    make_trainer(TASK, changed(config, {"tune": {"frozen": "encoder/*, lora/*/a"}}), (60, 2), placement)
+    half = changed(config, {"tune": {"frozen": "encoder/*, lora/*/a", "alpha": 3.0}})
+    assert make_trainer(TASK, half, (60, 2), placement).network.net.alpha == 3.0
+
+
+@pytest.mark.full
+def test_padding_changes_no_loss(tmp_path):
+    """Whatever its tokens are; rows that fill up a batch are not counted, and not correct either."""
+    network = TASK.network(tiny(tmp_path), (60, 2))
+    params = network.net.init(jax.random.key(0))
+    loss = jax.jit(lambda batch: jax.tree.leaves(network.loss(params, batch, None)))
+    tokens = np.random.default_rng(0).integers(4, 60, (3, 8)).astype(np.int32)
+    valid, labels = np.arange(8) < np.array([[8], [5], [0]]), np.array([1, 0, 0], np.int32)
+    expected = loss(LabeledBatch(tokens, valid, labels))
+    assert expected[1] == 2
+    other = LabeledBatch(np.where(valid, tokens, 7), valid, np.array([1, 0, 1], np.int32))
+    wider = LabeledBatch(*(np.pad(x[:2], ((0, 0), (0, 4))) for x in (tokens, valid)), labels[:2])
+    for batch in (other, wider):
+        np.testing.assert_allclose(loss(batch), expected, rtol=1e-5)
 
 
 def steps_of(config, run, number=3):

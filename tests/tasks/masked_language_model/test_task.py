@@ -113,8 +113,9 @@ def test_scores_are_those_of_all_logits(tmp_path):
     network = TASK.network(tiny(tmp_path), 30)
     params = network.net.init(jax.random.key(0))
     tokens = jnp.asarray(np.random.default_rng(0).integers(4, 30, (3, 16)), jnp.int32)
-    segments = jnp.asarray([[1] * 16, [1] * 7 + [2] * 9, [1] * 5 + [0] * 11], jnp.int32)
-    batch = masked_language_model.PackedBatch(tokens, segments, jnp.arange(16)[None] + 0 * tokens, SpecialTokens())
+    segments = jnp.asarray([[1] * 16, [1] * 3 + [2] * 13, [1] * 5 + [0] * 11], jnp.int32)
+    positions = jnp.asarray([range(16), [*range(3), *range(13)], range(16)], jnp.int32)
+    batch = masked_language_model.PackedBatch(tokens, segments, positions, SpecialTokens())
     total, count, correct = map(float, network.scores(params, batch))
     seen, places, labels, where = network.hidden(batch, None)
     given = {"valid": segments > 0, "positions": batch.positions, "segments": segments}
