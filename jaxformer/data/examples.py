@@ -51,7 +51,7 @@ class Examples:
         try:
             parts = split_by_source(pairs, held_out=[max(1, round(held_out * len(self)))], seed=0)
         except DataError as error:
-            raise DataError(f"{self.file}: {error}") from error
+            raise DataError(f"{self.file or 'examples'}: {error}") from error
         rest, part = (Examples(x.source, x.target, self.file) for x in parts)
         return rest, part
 
