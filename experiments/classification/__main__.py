@@ -26,7 +26,7 @@ from typing import Any
 import jaxformer
 from experiments import command
 from experiments.classification import smoke
-from experiments.classification.corpora import BAG, FILES, Cell, cells, configuration
+from experiments.classification.corpora import BAG, FILES, WAYS, Cell, cells, configuration
 from experiments.classification.report import report
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the corpora")
     parser.add_argument("--pretrained", type=pathlib.Path, help="a run of masked_language_model")
     parser.add_argument("--corpora", nargs="+", choices=FILES, default=list(FILES), help="by default all")
-    parser.add_argument("--ways", nargs="+", help="by default all: full, head, lora, scratch, ...")
+    parser.add_argument("--ways", nargs="+", choices=[*WAYS, BAG], help="by default all")
     parser.add_argument("--seeds", type=int, default=5, help="trainings of each way on each corpus (default 5)")
     parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
     return command.exit_code(run, parser.parse_args(arguments))

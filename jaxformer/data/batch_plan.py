@@ -108,7 +108,7 @@ def make_batch_plan(
     limits = _limits(longer[kept], num_shapes, length_multiple)
     if multiple_of * limits[-1] > tokens_per_batch:
         raise ConfigError(
-            f"a budget of {tokens_per_batch} tokens cannot hold {multiple_of} pairs of {limits[-1]} tokens; "
+            f"tokens_per_batch is {tokens_per_batch}, too few for {multiple_of} rows of {limits[-1]} tokens; "
             f"raise it to {multiple_of * limits[-1]} or lower max_length"
         )
     bucket_of = np.searchsorted(limits, longer[kept])

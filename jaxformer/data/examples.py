@@ -48,7 +48,10 @@ class Examples:
           DataError: a part would be empty.
         """
         pairs = Parallel(self.texts, self.labels)
-        parts = split_by_source(pairs, held_out=[max(1, round(held_out * len(self)))], seed=0)
+        try:
+            parts = split_by_source(pairs, held_out=[max(1, round(held_out * len(self)))], seed=0)
+        except DataError as error:
+            raise DataError(f"{self.file or 'examples'}: {error}") from error
         rest, part = (Examples(x.source, x.target, self.file) for x in parts)
         return rest, part
 
@@ -91,7 +94,7 @@ def read_examples(
             )
         label, text = cells[columns[0]].strip(), cells[columns[1]].strip()
         if label_end:
-            label = label.partition(label_end)[0]
+            label = label.partition(label_end)[0].rstrip()
         if not label or not text:
             raise DataError(f"{path}, line {number}: the {'label' if not label else 'text'} is empty")
         if classes and label not in classes:

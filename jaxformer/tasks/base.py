@@ -243,8 +243,6 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
     """The names that a saved vocabulary may have in a run directory."""
     figures: ClassVar[Mapping[str, bool]] = {}
     """The validation figures besides the loss; True if a higher value is better."""
-    least_vocab_size: ClassVar[Any] = 1
-    """The smallest possible vocabulary size, to check settings before the data determine it."""
     default_split: ClassVar[str] = "test"
     """The split that is scored by default."""
     config: type[ConfigT]
@@ -284,6 +282,11 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
     @abc.abstractmethod
     def vocabulary(self, run: pathlib.Path) -> VocabularyT:
         """Loads the vocabulary of a run."""
+
+    def least_vocab_size(self, config: ConfigT) -> Any:
+        """Returns the smallest possible vocabulary size, to check settings before the data determine it."""
+        del config
+        return 1
 
     @abc.abstractmethod
     def planned_vocab_size(self, config: ConfigT) -> Any:

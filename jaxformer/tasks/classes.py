@@ -41,9 +41,21 @@ class LabeledCorpus(Splits[LabeledT]):
         return np.array([numbers[label] for label in examples.labels], np.int32)
 
     def counts(self) -> str:
-        """Returns text with the number of training examples of each class."""
+        """Returns text with the number of training examples of each class, or the range of many classes' numbers."""
         counts = np.bincount(self.indices(self.train), minlength=len(self.classes))
+        if len(counts) > 20:
+            return f"{len(counts):,} classes of {counts.min():,} to {counts.max():,}"
         return ", ".join(f"{name} {count:,}" for name, count in zip(self.classes, counts, strict=True))
+
+    def warnings(self) -> list[str]:
+        """Returns a line for the training or validation data that lack a class."""
+        lines = []
+        for what, part in (("training", self.train), ("validation", self.validation)):
+            found = set(part.labels)
+            if missing := [name for name in self.classes if name not in found]:
+                names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+                lines.append(f"WARNING: {len(missing):,} of {len(self.classes):,} classes without {what} data: {names}")
+        return lines
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,12 @@ class TuneConfig:
 
     def __post_init__(self) -> None:
         at_least(0, self, "rank")
+        if not self.alpha > 0:
+            raise ConfigError(f"alpha must be more than 0, got {self.alpha}")
+        if self.frozen and not self.frozen_patterns:
+            raise ConfigError(f"frozen names no parameter, got {self.frozen!r}")
+        if self.rank and not self.target_patterns:
+            raise ConfigError(f"rank is {self.rank}, but targets names no matrix, got {self.targets!r}")
 
     @property
     def frozen_patterns(self) -> tuple[str, ...]:

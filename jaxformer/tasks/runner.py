@@ -194,7 +194,7 @@ def _check_memory(task: AnyTask, config: TaskConfig, placement: Placement) -> No
     try:
         vocab_size = task.planned_vocab_size(config)
     except ConfigError:  # only the data determine it
-        vocab_size = task.least_vocab_size
+        vocab_size = task.least_vocab_size(config)
     check_memory(make_trainer(task, config, vocab_size, placement).network, placement)
 
 
@@ -275,14 +275,15 @@ def _split_init(text: str) -> tuple[pathlib.Path, str]:
 
 
 def _check_init(task: AnyTask, config: TaskConfig) -> None:
-    """Checks that the run and checkpoint of `init_from` exist, and that the task can start from them."""
+    """Checks that the run, checkpoint and vocabulary of `init_from` exist, and that the task can start from them."""
     run, checkpoint = _split_init(config.init_from)
-    task.check_init(config, registry.read_config(run))
+    task.check_init(config, source := registry.read_config(run))
     if checkpoint != "average":
         with restore.open_checkpoints(run) as saved:
             restore.choose_step(saved, checkpoint)
     elif not (run / "average").is_dir():
         raise restore.no_average(run)
+    registry.task_of(source).vocabulary(run)  # its copy would be checked, too, but removed with the error
 
 
 def load(

@@ -16,6 +16,7 @@ import optax
 from jaxformer import functional, hardware, sharding, targets, training
 from jaxformer.errors import ConfigError
 from jaxformer.modules import AttentionFunction, lora, matching
+from jaxformer.modules.lora import ADAPTERS
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
 from jaxformer.tasks.base import BatchT, Network, Task, TaskConfig
@@ -43,7 +44,7 @@ class Trainer(Generic[BatchT]):
         """True for each parameter that keeps its value; None if all are trained.
 
         Raises:
-          ConfigError: a pattern matches no parameter, or all are frozen.
+          ConfigError: a pattern matches no parameter, or all are frozen, or all adapters are.
         """
         if not (patterns := self.config.tune.frozen_patterns):
             return None
@@ -53,6 +54,11 @@ class Trainer(Generic[BatchT]):
             raise ConfigError(f"tune.frozen: {error}") from error
         if all(jax.tree.leaves(frozen)):
             raise ConfigError(f"tune.frozen {self.config.tune.frozen!r} matches every parameter, so none is trained")
+        if self.config.tune.rank and all(jax.tree.leaves(frozen[ADAPTERS])):
+            raise ConfigError(
+                f"tune.frozen {self.config.tune.frozen!r} matches every adapter, too: their names begin with "
+                f"{ADAPTERS}/; begin the pattern with what only the others have, such as encoder/"
+            )
         return frozen
 
     @functools.cached_property

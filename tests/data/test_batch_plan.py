@@ -70,5 +70,5 @@ def test_validation_uses_the_shapes_of_training():
 def test_nothing_fits():
     with pytest.raises(ConfigError, match="at most 5 tokens"):
         make_batch_plan(np.array([10]), np.array([10]), max_length=5)
-    with pytest.raises(ConfigError, match="budget of 64 tokens"):
+    with pytest.raises(ConfigError, match="tokens_per_batch is 64, too few for 8 rows"):
         make_batch_plan(np.array([100]), np.array([100]), tokens_per_batch=64)

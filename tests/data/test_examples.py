@@ -29,6 +29,7 @@ def file(tmp_path):
         ("gj04\t1\t*\tOne more.\n", {"columns": (1, 3)}, [("1", "One more.")]),
         ("LOC:city Where ?\n", {"separator": " ", "label_end": ":"}, [("LOC", "Where ?")]),
         ("A text.\tSci/Tech\n", {"columns": (1, 0)}, [("Sci/Tech", "A text.")]),
+        ("LOC : city\tWhere ?\n", {"label_end": ":"}, [("LOC", "Where ?")]),
     ],
 )
 def test_formats(file, text, options, expected):
@@ -69,6 +70,8 @@ def test_a_split_keeps_equal_texts_together():
     assert (len(train) + len(validation), 18 <= len(validation) <= 22) == (100, True)
     assert Examples(texts, tuple("ab" * 50)).split(0.2)[1] == validation
     assert train.fingerprint != validation.fingerprint
+    with pytest.raises(DataError, match=r"my\.tsv: cannot set aside 1 of 3 examples: they have 1 distinct texts;"):
+        Examples(("x",) * 3, ("a", "b", "b"), "my.tsv").split(0.1)
 
 
 def test_batches_hold_every_example_and_its_label():

@@ -55,6 +55,13 @@ def test_folders_must_be_named(tmp_path, capsys):
     assert "--data-dir and --pretrained must name" in capsys.readouterr().err
 
 
+def test_a_way_that_there_is_not(tmp_path, capsys):
+    folders = ["--out", str(tmp_path), "--data-dir", str(tmp_path), "--pretrained", str(tmp_path)]
+    with pytest.raises(SystemExit, match="2"):
+        command.main([*folders, "--ways", "lorra"])
+    assert "invalid choice: 'lorra'" in capsys.readouterr().err
+
+
 def test_words_and_pairs():
     assert command._words_and_pairs("is n't bad") == ["is", "n't", "bad", "is n't", "n't bad"]
 

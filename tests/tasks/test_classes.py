@@ -1,5 +1,7 @@
 """Names of classes are kept with a run, and chosen from the settings or the data."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -44,6 +46,21 @@ def test_a_corpus_counts_its_classes():
     assert corpus.counts() == "b 2, a 1"
     assert classes.Classes(("b", "a")).fingerprint != classes.Classes(("a", "b")).fingerprint
     assert classes.Classes(("b", "a")).vocab_size == 2
+    many = tuple(map(str, range(30)))
+    assert classes.LabeledCorpus(Examples(many, many), EXAMPLES, None, many).counts() == "30 classes of 1 to 1"
+
+
+def test_a_split_without_a_class_is_said():
+    """A class that is never seen in training is never guessed; one that is not validated is not in its figures."""
+    whole = classes.LabeledCorpus(EXAMPLES, EXAMPLES, None, ("a", "b"))
+    assert whole.warnings() == []
+    some = Examples(("x",), ("b",))
+    assert dataclasses.replace(whole, train=some).warnings() == ["WARNING: 1 of 2 classes without training data: a"]
+    more = dataclasses.replace(whole, validation=some, classes=("a", "b", "c", "d", "e", "f", "g"))
+    assert more.warnings() == [
+        "WARNING: 5 of 7 classes without training data: c, d, e, f, g",
+        "WARNING: 6 of 7 classes without validation data: a, c, d, e, f, ...",
+    ]
 
 
 def test_scores():

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from jaxformer.tasks import registry
-from jaxformer.tasks.config import GenerationConfig, TaskConfig, words
+from jaxformer.tasks.config import GenerationConfig, TaskConfig, TuneConfig, words
 
 
 @pytest.mark.parametrize("name", registry.TASKS)
@@ -32,6 +32,20 @@ def test_what_forbids_nothing_is_refused(text):
     with pytest.raises(ValueError, match="forbid names no word or phrase"):
         GenerationConfig(forbid=text)
     assert GenerationConfig(forbid="").forbidden_phrases == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rank": -1}, "rank must be at least 0, got -1"),
+        ({"rank": 2, "targets": " ,"}, "rank is 2, but targets names no matrix"),
+        ({"rank": 2, "alpha": 0.0}, "alpha must be more than 0, got 0.0"),
+        ({"frozen": ","}, "frozen names no parameter, got ','"),
+    ],
+)
+def test_what_tunes_nothing_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        TuneConfig(**settings)
 
 
 OF_TEXT = [name for name in registry.TASKS if hasattr(registry.get(name).config().data, "tokenizer")]

@@ -101,6 +101,21 @@ def test_a_warm_start_that_cannot_be_is_refused_before_the_data_is_prepared(tmp_
     assert not (tmp_path / "run").exists()
 
 
+def test_a_damaged_vocabulary_of_a_warm_start_is_named_where_it_is(tmp_path, monkeypatch):
+    """Not in the copy of a run that is removed at once."""
+    config = small(cache=str(tmp_path / "cache"))
+    rundir.claim(tmp_path / "source", "translation", config, ())
+    monkeypatch.setattr(restore, "choose_step", lambda saved, checkpoint: 1)
+    (tmp_path / "source" / "checkpoints").mkdir()
+    again = dataclasses.replace(config, init_from=str(tmp_path / "source"))
+    with pytest.raises(DataError, match=r"source has no tokenizer"):
+        jaxformer.train(again, tmp_path / "run", console=quiet())
+    (tmp_path / "source" / "tokenizer.json").write_text("{")
+    with pytest.raises(DataError, match=r"source.tokenizer\.json is damaged"):
+        jaxformer.train(again, tmp_path / "run", console=quiet())
+    assert not (tmp_path / "run").exists()
+
+
 def test_an_average_of_no_checkpoints_is_refused(tmp_path):
     """The last 0 of a list are all of it."""
     with pytest.raises(ConfigError, match="last must be at least 1, got 0"):

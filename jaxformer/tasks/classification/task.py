@@ -15,7 +15,7 @@ import numpy as np
 from jaxformer import functional, models
 from jaxformer.caches import data_cache
 from jaxformer.data.batch import Rows
-from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, replan
+from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, num_rows, replan
 from jaxformer.data.examples import Examples, LabeledBatch, make_labeled_batch, read_examples
 from jaxformer.data.packing import tokenize_lines
 from jaxformer.data.pipeline import batches
@@ -65,6 +65,7 @@ class ClassificationData(Data[ClassVocabulary]):
             f"{cut:,} texts are cut to their first {self.max_length - 2} tokens",
             f"{self.vocabulary.tokenizer.vocab_size:,} kinds of token, {len(tokens.tokens):,} tokens; "
             f"{plan.steps_per_epoch:,} batches an epoch in shapes {shapes}",
+            *corpus.warnings(),
         )
 
     @property
@@ -131,7 +132,6 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
     name = "classification"
     commands = ("classify",)
     vocabulary_files = (*tokenizers.FILES, classes.FILE)
-    least_vocab_size = (1, 2)
     figures = {"accuracy": True, "matthews": True}  # noqa: RUF012 - a ClassVar of the base
     config = ClassificationConfig
 
@@ -145,7 +145,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
 
     def check_init(self, config: ClassificationConfig, source: TaskConfig) -> None:
         model, data = getattr(source, "model", None), getattr(source, "data", None)
-        if not isinstance(model, EncoderConfig) or data is None:
+        if not isinstance(model, EncoderConfig) or data is None or not hasattr(data, "tokenizer"):  # as with images
             raise ConfigError(
                 f"init_from {config.init_from} is a run of {type(source).task}; a classifier starts from one of "
                 "masked_language_model or classification"
@@ -190,14 +190,19 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
             num_shapes=data.num_shapes,
             max_length=data.max_length,
         )
-        # A text that is longer than all training texts is also cut to the longest shape.
-        shown = np.minimum(lengths(validation), plan.shapes[-1][1] - 1)
-        ordered = replan(plan, shown, np.zeros(len(validation), np.int64))
+        shapes, longest = plan.shapes, int(lengths(validation).max()) + 1
+        if longest > shapes[-1][1]:  # than all training texts
+            shapes += ((num_rows(data.tokens_per_batch, longest), longest, longest),)
+        known = dataclasses.replace(plan, shapes=shapes)
+        ordered = replan(known, lengths(validation), np.zeros(len(validation), np.int64))
         vocabulary = ClassVocabulary(tokenizer, corpus.classes)
         return ClassificationData(corpus, vocabulary, (tokens, plan), (validation, ordered), data.max_length)
 
     def vocabulary(self, run: pathlib.Path) -> ClassVocabulary:
         return ClassVocabulary(tokenizers.run_tokenizer(run), classes.load(run))
+
+    def least_vocab_size(self, config: ClassificationConfig) -> tuple[int, int]:
+        return config.model.vocab_size or 1, config.model.num_classes or 2
 
     def planned_vocab_size(self, config: ClassificationConfig) -> tuple[int, int]:
         num_classes = config.model.num_classes or len(config.data.class_names)

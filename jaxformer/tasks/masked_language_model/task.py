@@ -256,7 +256,14 @@ def _lines(text: Text) -> list[str]:
 def _packed(config: MaskedLanguageModelingConfig, text: Text, tokenizer: Tokenizer, *, shuffle: bool) -> PackedTexts:
     data = config.data
     texts = tokenize_lines(_lines(text), tokenizer, data_cache(data.cache))
-    return PackedTexts(texts, tokenizer.special, data.length, data.batch_size, config.seed, shuffle)
+    packed = PackedTexts(texts, tokenizer.special, data.length, data.batch_size, config.seed, shuffle)
+    special = sorted(tokenizer.special.ids)
+    if all(np.isin(texts[i], special).all() for i in range(len(texts))):  # none can be hidden, so there is no loss
+        part = "training" if shuffle else "validation"
+        raise DataError(
+            f"the {part} text has no token that the tokenizer knows, only {len(texts.tokens):,} unknown ones"
+        )
+    return packed
 
 
 TASK = MaskedLanguageModeling()

@@ -50,6 +50,7 @@ class VisionData(PlannedData[Classes]):
             f"{len(corpus.train):,} training images ({corpus.counts()}), {len(corpus.validation):,} for validation",
             f"{height} x {width} pixels of {channels} channel{'s' if channels > 1 else ''}, "
             f"{self.train.images.nbytes / 1e6:,.1f} MB; {self.train.steps_per_epoch:,} batches an epoch",
+            *corpus.warnings(),
         )
 
 
@@ -109,7 +110,6 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
     name = "vision"
     commands = ("classify",)
     vocabulary_files = (classes.FILE,)
-    least_vocab_size = 2
     figures = {"accuracy": True, "matthews": True}  # noqa: RUF012 - a ClassVar of the base
     config = VisionConfig
 
@@ -156,6 +156,9 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
 
     def vocabulary(self, run: pathlib.Path) -> Classes:
         return Classes(classes.load(run))
+
+    def least_vocab_size(self, config: VisionConfig) -> int:
+        return 2
 
     def planned_vocab_size(self, config: VisionConfig) -> int:
         num_classes = config.model.num_classes or len(config.data.class_names)

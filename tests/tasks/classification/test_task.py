@@ -13,9 +13,10 @@ import jaxformer
 from jaxformer import demo, models, sharding
 from jaxformer.cli.main import main
 from jaxformer.config import changed
+from jaxformer.data.examples import LabeledBatch
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement
-from jaxformer.tasks import language_model, masked_language_model
+from jaxformer.tasks import language_model, masked_language_model, runner, vision
 from jaxformer.tasks.classification import TASK, ClassificationConfig, DataConfig, TextClassifier
 from jaxformer.tasks.classification import task as classification
 from jaxformer.tasks.trainer import make_trainer
@@ -61,7 +62,7 @@ class TestContract(TaskContract):
         ({"data": {"classes": "one"}}, "data.classes must be two or more different names"),
         ({"data": {"max_length": 49}}, "data.max_length is 49, but model.max_positions is 48"),
         ({"model": {"num_classes": 3}}, "model.num_classes is 3, but the data have 2"),
-        ({"model": {"vocab_size": 7}}, "model.vocab_size is 7, but the data have"),
+        ({"model": {"vocab_size": 7}}, r"model.vocab_size is 7, but the data have \d\d"),
         ({"tune": {"frozen": "encodr/*"}}, r"tune.frozen: no parameter matches 'encodr/\*'; there are encoder/"),
         ({"tune": {"frozen": "*"}}, "matches every parameter, so none is trained"),
         ({"tune": {"rank": 2, "targets": "*/bias"}}, "tune.targets: .* match no matrix"),
@@ -118,6 +119,30 @@ class TestContract(TaskContract):
         assert max(data.lengths) == 20
         batch = next(iter(data.batches(0, np.arange)))
         assert (batch.tokens[batch.valid.all(1)][:, -1] == data.vocabulary.tokenizer.special.eos).all()
+
+
+def test_sizes_of_the_data_are_accepted_before_they_are_read(tmp_path):
+    """With characters only the data determine the other size, and the settings are checked before them."""
+    for sizes in ({"num_classes": 7}, {"vocab_size": 60}, {"num_classes": 7, "vocab_size": 60}):
+        config = changed(tiny(tmp_path), {"model": sizes})
+        runner._check_memory(TASK, config, Placement(sharding.mesh("data=1", jax.devices()[:1])))
+    config = changed(config, {"model": {"num_classes": 1, "vocab_size": 0}})
+    with pytest.raises(ConfigError, match="num_classes must be at least 2, got 1"):
+        runner._check_memory(TASK, config, Placement(sharding.mesh("data=1", jax.devices()[:1])))
+
+
+def test_validation_texts_that_are_longer_than_all_others_are_whole(tmp_path):
+    """The loss is of the same tokens as the accuracy."""
+    config = tiny(tmp_path)
+    path = write(tmp_path / "validation.tsv", ["statement"], ["He sees " + "an old man and " * 2 + "me."])
+    short = [(label, text) for label, text in zip(LABELS, TEXTS, strict=True) if len(text) < 36]
+    train = write(tmp_path / "short.tsv", *zip(*short, strict=True))
+    config = changed(config, {"data": {"train": train, "validation": path}})
+    data = TASK.prepare(config, TASK.read(config), tmp_path)
+    (batch,) = data.validation_batches(np.arange)
+    assert max(data.lengths) < 40
+    assert data.report[-1] == "WARNING: 1 of 2 classes without validation data: question"
+    assert batch.valid.sum(1).tolist() == [43] + [0] * (len(batch.valid) - 1)
 
 
 @pytest.fixture(scope="module")
@@ -204,9 +229,37 @@ def test_mistakes_are_one_line_and_leave_nothing(pretrained, tmp_path, capsys, t
 
 
 def test_another_task_is_refused(tmp_path):
+    """A classifier of images has an encoder, too, but no tokenizer."""
     config = tiny(tmp_path, init_from="run")
-    with pytest.raises(ConfigError, match="init_from run is a run of language_model; a classifier starts from one of"):
-        TASK.check_init(config, language_model.LanguageModelingConfig())
+    for source in (language_model.LanguageModelingConfig(), vision.VisionConfig()):
+        with pytest.raises(ConfigError, match=f"init_from run is a run of {source.task}; a classifier starts from"):
+            TASK.check_init(config, source)
+
+
+def test_all_adapters_frozen(tmp_path):
+    """Their names end like those of their matrices, so that a pattern may match both."""
+    config = changed(tiny(tmp_path), {"tune": {"rank": 2, "frozen": "*/attention/*"}})
+    placement = Placement(sharding.mesh("data=8"))
+    with pytest.raises(ConfigError, match=r"tune.frozen '\*/attention/\*' matches every adapter, too: .* lora/"):
+        make_trainer(TASK, config, (60, 2), placement)
+    half = changed(config, {"tune": {"frozen": "encoder/*, lora/*/a", "alpha": 3.0}})
+    assert make_trainer(TASK, half, (60, 2), placement).network.net.alpha == 3.0
+
+
+@pytest.mark.full
+def test_padding_changes_no_loss(tmp_path):
+    """Whatever its tokens are; rows that fill up a batch are not counted, and not correct either."""
+    network = TASK.network(tiny(tmp_path), (60, 2))
+    params = network.net.init(jax.random.key(0))
+    loss = jax.jit(lambda batch: jax.tree.leaves(network.loss(params, batch, None)))
+    tokens = np.random.default_rng(0).integers(4, 60, (3, 8)).astype(np.int32)
+    valid, labels = np.arange(8) < np.array([[8], [5], [0]]), np.array([1, 0, 0], np.int32)
+    expected = loss(LabeledBatch(tokens, valid, labels))
+    assert expected[1] == 2
+    other = LabeledBatch(np.where(valid, tokens, 7), valid, np.array([1, 0, 1], np.int32))
+    wider = LabeledBatch(*(np.pad(x[:2], ((0, 0), (0, 4))) for x in (tokens, valid)), labels[:2])
+    for batch in (other, wider):
+        np.testing.assert_allclose(loss(batch), expected, rtol=1e-5)
 
 
 def steps_of(config, run, number=3):

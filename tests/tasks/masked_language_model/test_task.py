@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxformer import demo, models
+from jaxformer.config import changed
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
 from jaxformer.tasks.masked_language_model import TASK, DataConfig, MaskedLanguageModelingConfig
@@ -97,14 +98,24 @@ class TestContract(TaskContract):
         return config, vocabulary, net, net.init(jax.random.key(0)), None, (0,)
 
 
+def test_text_of_unknown_characters_is_refused_before_training(tmp_path):
+    """Nothing of it can be hidden, so there is no loss."""
+    config = tiny(tmp_path)
+    (tmp_path / "greek.txt").write_text("αβγ\nδε\n")
+    config = changed(config, {"data": {"validation": str(tmp_path / "greek.txt")}})
+    with pytest.raises(DataError, match="the validation text has no token that the tokenizer knows, only 5 unknown"):
+        TASK.prepare(config, TASK.read(config), tmp_path)
+
+
 @pytest.mark.full
 def test_scores_are_those_of_all_logits(tmp_path):
     """The loss, the number and the right guesses of one batch, against all logits of what is shown."""
     network = TASK.network(tiny(tmp_path), 30)
     params = network.net.init(jax.random.key(0))
     tokens = jnp.asarray(np.random.default_rng(0).integers(4, 30, (3, 16)), jnp.int32)
-    segments = jnp.asarray([[1] * 16, [1] * 7 + [2] * 9, [1] * 5 + [0] * 11], jnp.int32)
-    batch = masked_language_model.PackedBatch(tokens, segments, jnp.arange(16)[None] + 0 * tokens, SpecialTokens())
+    segments = jnp.asarray([[1] * 16, [1] * 3 + [2] * 13, [1] * 5 + [0] * 11], jnp.int32)
+    positions = jnp.asarray([range(16), [*range(3), *range(13)], range(16)], jnp.int32)
+    batch = masked_language_model.PackedBatch(tokens, segments, positions, SpecialTokens())
     total, count, correct = map(float, network.scores(params, batch))
     seen, places, labels, where = network.hidden(batch, None)
     given = {"valid": segments > 0, "positions": batch.positions, "segments": segments}
