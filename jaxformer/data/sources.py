@@ -161,7 +161,7 @@ def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> l
     Raises:
       DataError: more than half of the corpus would be set aside, or no pair would be left.
     """
-    problem = f"cannot set aside {sum(held_out):,} of {len(pairs):,} pairs"
+    problem = f"cannot set aside {sum(held_out):,} of {len(pairs):,} examples"
     if 2 * sum(held_out) > len(pairs):
         raise DataError(f"{problem}; lower held_out or name files")
     order = sorted(set(pairs.source), key=lambda text: hashlib.sha256(f"{seed}\n{text}".encode()).digest())
@@ -177,7 +177,7 @@ def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> l
         parts.append(part)
     parts.insert(0, [i for text in remaining for i in indices_of[text]])
     if sum(held_out) and not parts[0]:
-        raise DataError(f"{problem}: they have {len(order):,} distinct sources; lower held_out or name files")
+        raise DataError(f"{problem}: only {len(order):,} of them differ; lower held_out or name files")
     chosen = [tuple(tuple(side[i] for i in sorted(part)) for side in (pairs.source, pairs.target)) for part in parts]
     (source, target), *others = chosen
     return [Parallel(source, target, pairs.empty, pairs.overlong), *(Parallel(part[0], part[1]) for part in others)]
