@@ -94,7 +94,7 @@ def _images(predictor: Predictor, options: argparse.Namespace) -> Classify:
         results = predictor.classify(names)
         if options.picture and results:
             shown = results[:MOST]
-            titles = [f"{result.label} {result.probabilities[result.label]:.0%}" for result in shown]
+            titles = [f"{result.label}\n{result.probabilities[result.label]:.0%}" for result in shown]
             plots.image_maps(
                 [x.image for x in shown], [x.attention_maps for x in shown], options.picture, titles=titles
             )
