@@ -287,7 +287,7 @@ def pixels(image: Image.Image, shape: tuple[int, int, int], *, resize: Resize, p
         if resize == "refuse":
             raise DataError(
                 f"{place} is {image.height} x {image.width} pixels, but images must be {height} x {width}; "
-                "with --data.resize fit they are scaled and cut"
+                "set the model's image_size, or scale and cut them with --data.resize fit"
             )
         image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
     return np.asarray(image.convert("L" if num_channels == 1 else "RGB")).reshape(shape)

@@ -96,6 +96,9 @@ def test_images_by_name(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"d.png\n")))
     assert classify.main(["run"]) == 0
     assert capsys.readouterr().out == line.format("d.png")
+    with pytest.raises(SystemExit, match="0"):
+        classify.main(["--help"])
+    assert f"first {classify.MOST} images" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.usefixtures("_images")

@@ -68,7 +68,9 @@ def test_modes(data, expected):
 def test_colors_and_sizes_that_are_asked_for():
     image = Image.fromarray(np.full((4, 8, 3), (255, 0, 0), np.uint8))
     assert (pixels(image, (4, 8, 1), resize="refuse", place="") == 76).all()  # 0.299 of 255
-    with pytest.raises(DataError, match=r"my\.png is 4 x 8 pixels, but images must be 2 x 2; with --data.resize fit"):
+    with pytest.raises(
+        DataError, match=r"my\.png is 4 x 8 pixels, but images must be 2 x 2; set the model's image_size, or"
+    ):
         pixels(image, (2, 2, 3), resize="refuse", place="my.png")
     left, right = (Image.fromarray(np.repeat(np.array([[0, 100, 200, 40]], np.uint8), n, 0)) for n in (4, 2))
     assert pixels(left, (4, 2, 1), resize="fit", place="")[:, :, 0].tolist() == [[100, 200]] * 4  # the middle
