@@ -365,7 +365,7 @@ def _numbers(
         place = f"{path}, label {i + 1}"
         if names and number >= len(names):
             raise DataError(f"{place}: {number} must be below {len(names)}, the number of classes")
-        yield _checked(names[number] if names else str(number), classes, place)
+        yield _checked(str(names[number] if names else number), classes, place)
 
 
 def _table(store: ImageStore, path: str | os.PathLike[str], classes: Sequence[str]) -> Mapping[int, str]:
