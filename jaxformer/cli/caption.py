@@ -55,7 +55,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("images", nargs="*", type=sentence, metavar="IMAGE", help="names of image files")
     parser.add_argument("--file", type=pathlib.Path, help="a file of names of images, one a line")
     parser.add_argument("--out", type=output_file, help="the file to write captions to, instead of printing them")
-    parser.add_argument("--picture", type=picture, help="a picture (.png, .svg or .pdf) of what each word looked at")
+    parser.add_argument(
+        "--picture",
+        type=picture,
+        help=f"a picture (.png, .svg or .pdf) of what each word looked at, for the first {MOST} images",
+    )
     add_ensemble_option(parser)
     add_search_options(parser, SHORT)
     rest, settings = split_settings(arguments, SHORT)

@@ -47,7 +47,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--file", type=pathlib.Path, help="a file of texts or of names of images, one a line")
     parser.add_argument("--out", type=output_file, help="the file to write to, instead of printing")
     parser.add_argument("--words", type=int, help="the number of words of a text to show (default 5)")
-    parser.add_argument("--picture", type=picture, help="a picture (.png, .svg or .pdf) of what a model of images saw")
+    parser.add_argument(
+        "--picture", type=picture, help=f"a picture (.png, .svg or .pdf) of what a model saw in the first {MOST} images"
+    )
     options = parser.parse_intermixed_args(arguments)
     if options.inputs and options.file:
         parser.error("give inputs or --file, not both")
@@ -94,7 +96,7 @@ def _images(predictor: Predictor, options: argparse.Namespace) -> Classify:
         results = predictor.classify(names)
         if options.picture and results:
             shown = results[:MOST]
-            titles = [f"{result.label} {result.probabilities[result.label]:.0%}" for result in shown]
+            titles = [f"{result.label}\n{result.probabilities[result.label]:.0%}" for result in shown]
             plots.image_maps(
                 [x.image for x in shown], [x.attention_maps for x in shown], options.picture, titles=titles
             )

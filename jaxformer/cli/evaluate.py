@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     config = configured(options, settings)
     from jaxformer.cli import runtime
     from jaxformer.config import to_data
-    from jaxformer.files import write_text
+    from jaxformer.files import write_bytes, write_text
     from jaxformer.multihost import cluster, processes
     from jaxformer.tasks import registry, runner
     from jaxformer.training.progress import print_line
@@ -65,7 +65,8 @@ def main(arguments: Sequence[str]) -> int:
     about["steps"] = list(predictor.steps)
     if examples:
         lines = "".join(json.dumps(example, ensure_ascii=False) + "\n" for example in examples)
-        save_besides(options.run / f"examples-{split}-{options.checkpoint}.jsonl", lambda path: write_text(path, lines))
+        data = lines.encode(errors="backslashreplace")  # JSON's own escapes, for the bytes of a name that is not UTF-8
+        save_besides(options.run / f"examples-{split}-{options.checkpoint}.jsonl", lambda path: write_bytes(path, data))
     text = json.dumps(about, indent=2) + "\n"
     save_besides(options.run / f"scores-{split}-{options.checkpoint}.json", lambda path: write_text(path, text))
     return 0

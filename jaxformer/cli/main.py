@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         previous = signal.signal(signal.SIGTERM, _terminate)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Image size .* decompression bomb")  # it is refused in one line
+            warnings.filterwarnings("ignore", module=r"PIL\.")  # an image is read, or refused in one line
             code = importlib.import_module(f"jaxformer.cli.{command}").main(arguments[1:])
         sys.stdout.flush()  # inside the try block, which handles a closed pipe
         return code
@@ -170,6 +170,8 @@ def _message(error: Exception) -> str:
     if _out_of_memory(error):
         about = (str(error).splitlines() or ["no memory left"])[0]
         return f"out of memory: {about}; choose a smaller batch or model"
+    if isinstance(error, JaxformerError):
+        return str(error).replace("\n", "\\n")  # of the name of a file
     if _missing_extra(error):
         return f"{error}; install it with: pip install 'jaxformer[train]'"
     return str(error) or f"JAX finds no device, JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"

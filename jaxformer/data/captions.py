@@ -38,7 +38,7 @@ def read_captions(
         has two entries with one name; a caption is empty or not text; or an image is missing. The message has the file
         and the line or entry.
     """
-    pairs = _from_json(path) if str(path).endswith(".json") else _from_table(path, columns)
+    pairs = _from_json(path) if str(path).lower().endswith(".json") else _from_table(path, columns)
     numbers, found = {name: i for i, name in enumerate(store.names)}, {}
     for place, name, caption in pairs:
         if not isinstance(name, str) or name not in numbers:
@@ -74,8 +74,9 @@ def _from_table(path: str | os.PathLike[str], columns: tuple[int, int]) -> Itera
 
 def _from_json(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any, Any]]:
     """Yields the place, the name of an image and a caption, which may be of any type."""
+    text = read_utf8(path)
     try:
-        data = json.loads(read_utf8(path), object_pairs_hook=_object)
+        data = json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise DataError(f"{path}{line}: no JSON: {error}") from error
@@ -90,6 +91,8 @@ def _from_json(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any, Any]]:
     try:
         for number, image in enumerate(data["images"], 1):
             entry = f"image {number}"
+            if image["id"] in names:
+                raise DataError(f"{path}, {entry}: an image before it has the id {image['id']!r} already")
             names[image["id"]] = image["file_name"]
         for number, annotation in enumerate(data["annotations"], 1):
             entry = f"annotation {number}"

@@ -17,11 +17,12 @@ from jaxformer.files import write_bytes
 
 LARGEST = 1 << 32
 """The largest array in bytes."""
+_TYPES = (b"\x08", b"\x09", b"\x0b", b"\x0c", b"\x0d", b"\x0e")
 _GZIP = b"\x1f\x8b"
 
 
 def is_idx(path: str | os.PathLike[str]) -> bool:
-    """Returns True if a file begins like an IDX file of bytes, or like a gzip file that does.
+    """Returns True if a file begins like an IDX file, of bytes or of wider numbers, or like a gzip file that does.
 
     A file that is not regular, such as a pipe, is not opened, because reading would consume its data.
 
@@ -32,7 +33,8 @@ def is_idx(path: str | os.PathLike[str]) -> bool:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return False
         with pathlib.Path(path).open("rb") as raw, _plain(raw) as stream:
-            return stream.read(3) == b"\0\0\x08"
+            head = stream.read(3)
+            return head[:2] == b"\0\0" and head[2:] in _TYPES
     except (gzip.BadGzipFile, zlib.error, EOFError):
         return False
     except OSError as error:

@@ -87,7 +87,7 @@ def _folder(path: pathlib.Path) -> ImageStore:
 def _archive(path: pathlib.Path, folder: str) -> ImageStore:
     """Opens the images of a zip archive below a folder in it."""
     with _zip(path) as archive:
-        entries = {entry.filename: entry for entry in archive.infolist()}
+        entries = {entry.filename.removeprefix("./"): entry for entry in archive.infolist()}
         if len(entries) < len(archive.infolist()):
             raise DataError(f"{path} has two files of one name")
     for name, entry in entries.items():
@@ -107,7 +107,7 @@ def _archive(path: pathlib.Path, folder: str) -> ImageStore:
             def read(i: int) -> Image.Image:
                 place = f"{path}/{start}{names[i]}"
                 try:
-                    data = archive.read(start + names[i])
+                    data = archive.read(inside[names[i]])
                 except (zipfile.BadZipFile, NotImplementedError, RuntimeError, *_BROKEN) as error:
                     raise DataError(f"{place} cannot be read: {error}") from error
                 return decode(data, place)
@@ -208,21 +208,26 @@ def read_images(path: str | os.PathLike[str]) -> ImageStore:
 
 
 def label_images(
-    store: ImageStore, labels: str | os.PathLike[str] = "", *, classes: Sequence[str] = ()
+    store: ImageStore,
+    labels: str | os.PathLike[str] = "",
+    *,
+    classes: Sequence[str] = (),
+    names: Sequence[str] = (),
 ) -> LabeledImages:
     """Returns the images of a store with their labels.
 
     Args:
       labels: an IDX file of numbers, one for each image; or a table, UTF-8, with the name of an image below the store
         and its label in each line, with a tab or a comma between them. By default each image's folder is its label.
-      classes: the allowed labels; any by default. A number in an IDX file is the index of a class, from 0.
+      classes: the allowed labels; any by default.
+      names: the labels that the numbers in an IDX file stand for, from 0; by default the numbers are the labels.
 
     Raises:
       DataError: a label is missing, empty, not UTF-8, has control characters or is not among the classes, or its image
         is missing. The message has the file, and the line or the number.
     """
     if labels and is_idx(labels):
-        found = dict(enumerate(_numbers(store, labels, classes)))
+        found = dict(enumerate(_numbers(store, labels, classes, names)))
     elif labels:
         found = _table(store, labels, classes)
     else:
@@ -282,7 +287,7 @@ def pixels(image: Image.Image, shape: tuple[int, int, int], *, resize: Resize, p
         if resize == "refuse":
             raise DataError(
                 f"{place} is {image.height} x {image.width} pixels, but images must be {height} x {width}; "
-                "with --data.resize fit they are scaled and cut"
+                "set the model's image_size, or scale and cut them with --data.resize fit"
             )
         image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
     return np.asarray(image.convert("L" if num_channels == 1 else "RGB")).reshape(shape)
@@ -325,7 +330,7 @@ def _walk(folder: pathlib.Path) -> Iterator[str]:
         raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
 
     for root, folders, files in os.walk(folder, followlinks=True, onerror=fail):
-        new = {name: (pathlib.Path(root) / name).resolve() for name in folders}
+        new = {name: (pathlib.Path(root) / name).resolve() for name in sorted(folders)}
         folders[:] = [name for name, place in new.items() if place not in seen]
         seen |= set(new.values())
         found += [(pathlib.Path(root) / name).relative_to(folder).as_posix() for name in files]
@@ -350,14 +355,17 @@ def _zip(path: str | os.PathLike[str]) -> zipfile.ZipFile:
         raise DataError(f"{path} is a broken zip archive: {error}") from error
 
 
-def _numbers(store: ImageStore, path: str | os.PathLike[str], classes: Sequence[str]) -> Iterator[str]:
+def _numbers(
+    store: ImageStore, path: str | os.PathLike[str], classes: Sequence[str], names: Sequence[str]
+) -> Iterator[str]:
     array = read_idx(path)
     if array.shape != (len(store.names),):
         raise DataError(f"{path} must hold {len(store.names):,} labels, one for each image, got {list(array.shape)}")
     for i, number in enumerate(array.tolist()):
-        if classes and number >= len(classes):
-            raise DataError(f"{path}, label {i + 1}: {number} must be below {len(classes)}, the number of classes")
-        yield str(classes[number] if classes else number)
+        place = f"{path}, label {i + 1}"
+        if names and number >= len(names):
+            raise DataError(f"{place}: {number} must be below {len(names)}, the number of classes")
+        yield _checked(str(names[number] if names else number), classes, place)
 
 
 def _table(store: ImageStore, path: str | os.PathLike[str], classes: Sequence[str]) -> Mapping[int, str]:

@@ -177,7 +177,7 @@ def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> l
         parts.append(part)
     parts.insert(0, [i for text in remaining for i in indices_of[text]])
     if sum(held_out) and not parts[0]:
-        raise DataError(f"{problem}: they have {len(order):,} distinct texts; lower held_out or name files")
+        raise DataError(f"{problem}: only {len(order):,} of them differ; lower held_out or name files")
     chosen = [tuple(tuple(side[i] for i in sorted(part)) for side in (pairs.source, pairs.target)) for part in parts]
     (source, target), *others = chosen
     return [Parallel(source, target, pairs.empty, pairs.overlong), *(Parallel(part[0], part[1]) for part in others)]

@@ -179,7 +179,7 @@ def loss_curves(log: Iterable[Mapping[str, object]], path: pathlib.Path, *, titl
     if len(validated):
         axes.plot(validated, validation, color=ACCENT, marker="o", markersize=3, label="validation loss")
     axes.set_xlabel("step", color=INK)
-    axes.set_ylabel("nats per token", color=INK)
+    axes.set_ylabel("loss in nats", color=INK)
     axes.set_ylim(0, None)
     axes.grid(axis="y", color=GRID, linewidth=0.5)
     if name := _other_figure(entries):

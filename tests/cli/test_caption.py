@@ -59,6 +59,9 @@ def test_lines(capsys, tmp_path):
     assert caption.main(["run", "--file", str(tmp_path / "names"), "--out", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out").read_text() == "cat 0\ncat 0\n"
     assert capsys.readouterr().err.endswith("used 0 compiled search programs\n")
+    with pytest.raises(SystemExit, match="0"):
+        caption.main(["--help"])
+    assert f"first {caption.MOST} images" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("arguments", [[], ["a.png", "--file", "x"]])

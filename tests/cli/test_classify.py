@@ -8,6 +8,7 @@ import pytest
 
 from jaxformer.cli import classify
 from jaxformer.errors import DataError
+from jaxformer.inspection import plots
 from jaxformer.tasks.classification import ClassificationConfig, Classified, TextClassifier
 from jaxformer.tasks.vision import ClassifiedImage, ImageClassifier, VisionConfig
 
@@ -81,10 +82,12 @@ def _images(monkeypatch):
 
 @pytest.mark.usefixtures("_images")
 def test_images_by_name(capsys, tmp_path, monkeypatch):
-    line = "cat\tcat 75.0%, dog 25.0%\t{}\n"
+    line, drawn, draw = "cat\tcat 75.0%, dog 25.0%\t{}\n", [], plots.image_maps
+    monkeypatch.setattr(plots, "image_maps", lambda *own, titles: (drawn.extend(titles), draw(*own, titles=titles)))
     assert classify.main(["run", "a.png", "b.png", "--picture", str(tmp_path / "maps.png")]) == 0
     assert capsys.readouterr().out == line.format("a.png") + line.format("b.png")
     assert (tmp_path / "maps.png").exists()
+    assert drawn == ["cat\n75%"] * 2  # of a long title, each line is cut by itself
     (tmp_path / "c.png").touch()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "names").write_text("c.png\n")
@@ -93,6 +96,9 @@ def test_images_by_name(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"d.png\n")))
     assert classify.main(["run"]) == 0
     assert capsys.readouterr().out == line.format("d.png")
+    with pytest.raises(SystemExit, match="0"):
+        classify.main(["--help"])
+    assert f"first {classify.MOST} images" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.usefixtures("_images")

@@ -1,6 +1,7 @@
 """``jaxformer evaluate``: which split is scored, and what is printed and saved."""
 
 import json
+import os
 import types
 
 import pytest
@@ -12,7 +13,7 @@ from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.translation import DecodeConfig, TranslationConfig
 from tests.permissions import read_only
 
-EXAMPLES = [{"hypothesis": "été", "bleu": 50.0}, {"hypothesis": "b", "bleu": 0.0}]
+EXAMPLES = [{"hypothesis": "été", "bleu": 50.0}, {"image": os.fsdecode(b"\xff.png"), "bleu": 0.0}]
 SCORE = Score("BLEU", 12.345, "tok:13a")
 
 

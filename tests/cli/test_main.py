@@ -19,7 +19,7 @@ from PIL import Image
 from jaxformer.cli import main
 from jaxformer.errors import ConfigError, DataError, JaxformerError
 from jaxformer.inspection.attention_maps import Map, as_text
-from tests.data.pictures import bomb
+from tests.data.pictures import bomb, encoded, picture
 
 
 def outcome(monkeypatch, capsys, command):
@@ -82,14 +82,30 @@ def test_an_error_carries_its_exit_code(monkeypatch, capsys):
         exit_code = 7
 
     assert outcome(monkeypatch, capsys, lambda: raise_it(Tired("enough"))) == (7, "jaxformer demo: enough\n")
+    named = lambda: raise_it(DataError("a\nb.png is broken"))  # the name of a file may have any character
+    assert outcome(monkeypatch, capsys, named) == (2, "jaxformer demo: a\\nb.png is broken\n")
 
 
-def test_pillow_says_nothing_of_a_large_image(monkeypatch, capsys):
-    """Its warning would come before the one line in which the image is refused."""
-    large = lambda: Image.open(io.BytesIO(bomb(10_000, 10_000))).width
-    assert outcome(monkeypatch, capsys, large) == (10_000, "")
-    with pytest.raises(Image.DecompressionBombWarning):  # here warnings are errors
-        large()
+@pytest.mark.parametrize(
+    ("data", "size", "warning"),
+    [
+        (bomb(10_000, 10_000), (10_000, 10_000), "Image size"),
+        (encoded(picture(), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\5"), (4, 6), "Corrupt EXIF data"),
+    ],
+    ids=["large", "exif"],
+)
+def test_pillow_says_nothing_of_an_image(monkeypatch, capsys, data, size, warning):
+    """Its warning would come before the one line in which the image is refused, or name no file."""
+
+    def read():
+        with Image.open(io.BytesIO(data)) as image:
+            if image.format == "JPEG":  # that of a PNG lies behind its pixels
+                image.getexif()
+            return image.size
+
+    assert outcome(monkeypatch, capsys, read) == (size, "")
+    with pytest.raises(Warning, match=warning):  # here warnings are errors
+        read()
 
 
 def a_bug_of_ours():

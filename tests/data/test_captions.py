@@ -20,7 +20,7 @@ COCO = {
 FILES = {
     "x.tsv": "".join(f"{name}\t{text}\n" for name, text in PAIRS),
     "x.json": json.dumps({"a.png": ["one dog", "a  dog runs"], "b/c.png": "two dogs"}),
-    "coco.json": json.dumps(COCO),
+    "COCO.JSON": json.dumps(COCO),
 }
 
 
@@ -68,11 +68,17 @@ def test_columns(tmp_path, store):
         ("x.json", "[" * 10**5, r"x\.json: no JSON: maximum recursion depth"),
         ("x.json", '{"a.png": "dog", "a.png": "cat"}', r"x\.json: no JSON: an object has two entries 'a\.png'"),
         ("x.json", r'{"a.png": "a \ud800 dog"}', r"x\.json, 'a\.png': the caption of a\.png has half a surrogate pair"),
+        (
+            "x.json",
+            '{"images": [{"id": 1, "file_name": "a.png"}, {"id": 1, "file_name": "b/c.png"}], "annotations": []}',
+            r"x\.json, image 2: an image before it has the id 1 already",
+        ),
+        ("x.json", '"\xff"', r"^[^:]*x\.json, line 1: not UTF-8"),
         ("x.json", '{"images": 3, "annotations": []}', r"x\.json, an object: there must be id and file_name"),
     ],
 )
 def test_mistakes(tmp_path, store, name, text, message):
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_text(text, encoding="latin-1")
     with pytest.raises(DataError, match=message):
         read_captions(tmp_path / name, store)
 

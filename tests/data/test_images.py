@@ -68,7 +68,9 @@ def test_modes(data, expected):
 def test_colors_and_sizes_that_are_asked_for():
     image = Image.fromarray(np.full((4, 8, 3), (255, 0, 0), np.uint8))
     assert (pixels(image, (4, 8, 1), resize="refuse", place="") == 76).all()  # 0.299 of 255
-    with pytest.raises(DataError, match=r"my\.png is 4 x 8 pixels, but images must be 2 x 2; with --data.resize fit"):
+    with pytest.raises(
+        DataError, match=r"my\.png is 4 x 8 pixels, but images must be 2 x 2; set the model's image_size, or"
+    ):
         pixels(image, (2, 2, 3), resize="refuse", place="my.png")
     left, right = (Image.fromarray(np.repeat(np.array([[0, 100, 200, 40]], np.uint8), n, 0)) for n in (4, 2))
     assert pixels(left, (4, 2, 1), resize="fit", place="")[:, :, 0].tolist() == [[100, 200]] * 4  # the middle
@@ -133,6 +135,10 @@ def test_a_folder_and_an_archive_hold_the_same(tmp_path):
         assert label_images(store).labels == ("cat", "cat", "dog", "cat")
     assert stores[0].checksums == stores[1].checksums
     assert len(read_images(tmp_path / "my.zip").names) == 5
+    write_zip(tmp_path / "dotted.zip", {f"./{name}": data for name, data in files.items()})
+    dotted = read_images(tmp_path / "dotted.zip" / "all")
+    assert (dotted.names, dotted.checksums) == (NAMES, stores[0].checksums)  # as written by tar
+    assert all(map(np.array_equal, arrays(dotted), expected))
     assert read_images(tmp_path / "my.zip" / "all" / "dog").place == f"{tmp_path}/my.zip/all/dog"
 
 
@@ -146,6 +152,23 @@ def test_a_linked_folder_is_a_folder(tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "cat").symlink_to(tmp_path / "elsewhere")
     assert label_images(read_images(tmp_path / "images")).labels == ("cat",)
+
+
+def test_of_two_links_to_a_folder_the_first_by_name_is_followed(tmp_path, monkeypatch):
+    """Whatever the order in which the disk lists them."""
+    write_folder(tmp_path / "elsewhere", ["a.png"])
+    for name in "ab":
+        (tmp_path / "images" / name).mkdir(parents=True)
+        (tmp_path / "images" / name / "cat").symlink_to(tmp_path / "elsewhere")
+    walk = os.walk
+
+    def turned(*arguments, **options):
+        for root, folders, files in walk(*arguments, **options):
+            folders.sort(reverse=True)
+            yield root, folders, files
+
+    monkeypatch.setattr(os, "walk", turned)
+    assert read_images(tmp_path / "images").names == ("a/cat/a.png",)
 
 
 def broken_archive(path):
@@ -240,9 +263,12 @@ def test_idx_files_of_images_and_labels(digits):
     assert labeled.labels == ("3", "0", "10", "0")
     assert labeled.classes == ("0", "3", "10")  # by value
     names = [f"digit {i}" for i in range(11)]
-    assert label_images(store, folder / "labels", classes=names).labels[2] == "digit 10"
+    assert label_images(store, folder / "labels", classes=names, names=names).labels[2] == "digit 10"
     with pytest.raises(DataError, match=r"labels, label 3: 10 must be below 10, the number of classes"):
-        label_images(store, folder / "labels", classes=names[:10])
+        label_images(store, folder / "labels", names=names[:10])
+    assert label_images(store, folder / "labels", classes=("10", "3", "0")).labels == ("3", "0", "10", "0")
+    with pytest.raises(DataError, match=r"labels, label 3: the label '10' is not one of the classes 0, 3"):
+        label_images(store, folder / "labels", classes=("0", "3"))
     write_idx(folder / "labels", np.zeros(3, np.uint8))
     with pytest.raises(DataError, match=r"labels must hold 4 labels, one for each image, got \[3\]"):
         label_images(store, folder / "labels")

@@ -111,7 +111,7 @@ def test_split_keeps_sentences_together():
 @pytest.mark.parametrize("distinct", [1, 2, 3])
 def test_few_distinct_sources_leave_nothing_to_train_on(distinct):
     pairs = Parallel(tuple(f"s{i % distinct}" for i in range(60)), tuple(map(str, range(60))))
-    with pytest.raises(DataError, match=f"15 of 60 examples: they have {distinct} distinct texts"):
+    with pytest.raises(DataError, match=f"15 of 60 examples: only {distinct} of them differ"):
         split_by_source(pairs, held_out=[5, 5, 5], seed=0)
 
 

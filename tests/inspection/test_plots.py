@@ -166,6 +166,7 @@ def test_a_grid_shows_every_head(tmp_path, figures):
 def test_curves_show_every_series(tmp_path, figures):
     plots.loss_curves(LOG, tmp_path / "curves.png", title="run")
     left, right = figures[0].axes
+    assert left.get_ylabel() == "loss in nats"  # per token, image or text
     raw, smooth, validation = left.lines[:3]
     assert len(raw.get_xdata()) == len(smooth.get_xdata()) == 39
     np.testing.assert_array_equal(validation.get_xydata(), [[20, 1.0], [39, 0.5]])

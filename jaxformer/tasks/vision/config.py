@@ -35,7 +35,7 @@ class DataConfig:
     """The number of training images to use, chosen by a hash once validation is set aside; 0 for all."""
     classes: str = ""
     """The names of the classes, separated by commas; by default the labels of the training images. The numbers in an
-    IDX file are their indices, from 0."""
+    IDX file are the indices of these names, from 0; without names, they are the labels."""
     resize: Literal["refuse", "fit"] = "refuse"
     """Images of another size than the model's are an error, or are scaled and center-cropped to fit."""
     batch_size: int = 128

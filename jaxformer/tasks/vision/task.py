@@ -133,7 +133,8 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
         def read(part: str, known: Sequence[str]) -> LabeledImages:
             path, labels = getattr(data, part), getattr(data, f"{part}_labels")
             store = read_images(locate(path, data.directory))
-            return label_images(store, locate(labels, data.directory) if labels else "", classes=known)
+            table = locate(labels, data.directory) if labels else ""
+            return label_images(store, table, classes=known, names=data.class_names)
 
         train = read("train", data.class_names)
         names = classes.choose(train, data.class_names, train.store.place)

@@ -10,6 +10,7 @@ import pytest
 import jaxformer
 from jaxformer.cli.main import main
 from jaxformer.config import changed
+from jaxformer.data.idx import write_idx
 from jaxformer.data.image_batches import Augmentation, ImageBatch
 from jaxformer.data.images import LabeledImages
 from jaxformer.errors import ConfigError, DataError
@@ -114,6 +115,23 @@ def test_splits(tmp_path):
         4,
         ("dark", "dark", "light", "light"),
     )
+
+
+def test_numbers_of_an_idx_file_are_the_same_classes_in_every_part(tmp_path):
+    """Also where the numbers of the training images do not begin at 0, and with names for them."""
+    write_idx(tmp_path / "images", np.random.default_rng(0).integers(0, 256, (10, 8, 8), np.uint8))
+    for part, labels in (("train", [1, 2] * 5), ("test", [1, 2, 2, 1, 1, 1, 1, 1, 1, 1])):
+        write_idx(tmp_path / part, np.array(labels, np.uint8))
+    parts = {part: str(tmp_path / "images") for part in ("train", "test")}
+    labels = {f"{part}_labels": str(tmp_path / part) for part in parts}
+    config = changed(tiny(tmp_path), {"data": parts | labels})
+    corpus = TASK.read(config)
+    assert (corpus.classes, corpus.test.labels[:3]) == (("1", "2"), ("1", "2", "2"))
+    with pytest.raises(DataError, match=r"no example of the class 'zero'"):
+        TASK.read(changed(config, {"data": {"classes": "zero,one,two"}}))
+    write_idx(tmp_path / "train", np.array([0, 1, 2, 0, 1] * 2, np.uint8))
+    corpus = TASK.read(changed(config, {"data": {"classes": "zero,one,two"}}))
+    assert (corpus.classes, corpus.test.labels[:3]) == (("zero", "one", "two"), ("one", "two", "two"))
 
 
 def test_training_images_are_changed_and_others_are_not(tmp_path):
