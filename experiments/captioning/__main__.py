@@ -14,7 +14,7 @@ import argparse
 import dataclasses
 import pathlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ import jaxformer
 from experiments import command
 from experiments.captioning import smoke
 from experiments.captioning.boxes import Box, boxes
-from experiments.captioning.corpus import FOLDER, MODELS, configuration, divide, pictures
+from experiments.captioning.corpus import FOLDER, MODELS, configuration, divide, pictures, spread
 from experiments.captioning.measures import best_constant, entropies, grounding, movement, nearest
 from experiments.captioning.report import report
 from jaxformer.data.captions import captions_of
@@ -60,20 +60,28 @@ def run(args: argparse.Namespace) -> None:
     folder = args.out / "data" if args.smoke else args.data_dir / FOLDER
     if args.smoke:
         smoke.prepare(folder)
-    divide(folder / "captions.tsv", args.out / "parts")
-    images = str((folder / "images.zip").resolve())
-    found: dict[str, Mapping[str, Any]] = {}
+    configs = prepare(args.models, folder, args.out / "parts", smoke.changes if args.smoke else lambda model: {})
+    found = baselines(configs[args.models[0]])
     try:
-        for model in args.models:
-            changes = smoke.changes(model) if args.smoke else {}
-            config = configuration(model, images, (args.out / "parts").resolve(), changes)
-            if not found:
-                found |= baselines(config)
+        for model, config in configs.items():
             found[model] = record(config, model, args.out, end)
     finally:
         text = report(found)
         write_text(args.out / "report.md", text)
         print(text)
+
+
+def prepare(
+    models: Sequence[str], folder: pathlib.Path, parts: pathlib.Path, changes: Callable[[str], Mapping[str, Any]]
+) -> dict[str, CaptioningConfig]:
+    """Writes the parts of the corpus, and returns the configuration of each captioner."""
+    divide(folder / "captions.tsv", parts)
+    images = str((folder / "images.zip").resolve())
+    configs = {model: configuration(model, images, parts.resolve(), changes(model)) for model in models}
+    written = TASK.read(configs[models[0]]).train
+    own = (parts / "train.tsv").read_text(encoding="utf-8")
+    write_text(parts / "train.tsv", own + "".join(f"{line}\n" for line in spread(written, objects(written))))
+    return configs
 
 
 def baselines(config: CaptioningConfig) -> dict[str, Mapping[str, Any]]:
@@ -83,7 +91,7 @@ def baselines(config: CaptioningConfig) -> dict[str, Mapping[str, Any]]:
     shape = (*config.model.image.image_size, config.model.image.num_channels)
     train, test = (decode_all(part, shape, None, resize="fit") for part in (corpus.train, corpus.test))
     own, known = (objects(part) for part in (corpus.test, corpus.train))
-    learned = [captions[0] for captions in captions_of(corpus.train)]
+    learned = [captions[0] for captions in captions_of(corpus.train)]  # the first one was written for it
     constant = best_constant(learned, known)
     said = {
         "people": [captions[0] for captions in captions_of(corpus.test)],

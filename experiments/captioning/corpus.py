@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from experiments.captioning.boxes import Box
+from experiments.captioning.measures import truths
 from jaxformer.config import changed
+from jaxformer.data.captions import captions_of
 from jaxformer.data.images import LabeledImages
 from jaxformer.data.sources import read_lines
 from jaxformer.errors import DataError
@@ -19,6 +22,8 @@ from jaxformer.tasks.captioning import CaptioningConfig, DataConfig, DecodeConfi
 from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 FOLDER = "nlvr_captions"
+SHARED = 100
+"""The most pictures that a sentence of training is given to."""
 SIZE = (100, 400)
 """Height and width of the pictures."""
 HELD_OUT = 0.08
@@ -56,6 +61,29 @@ def divide(table: pathlib.Path, out: pathlib.Path) -> None:
         write_text(out / f"{name}.tsv", "".join(f"{line}\n" for line in lines))
 
 
+def spread(images: LabeledImages, objects: Sequence[Sequence[Box]]) -> list[str]:
+    """Returns further lines of training: each sentence with `SHARED` pictures that it is true of, or all.
+
+    All pictures with one statement have the same few sentences, which a captioner learns by heart. Given to other
+    pictures, a sentence only tells what is true of them; and because each is given equally often, the sentences that
+    are true of few pictures are the most probable ones there.
+
+    Args:
+      images: the pictures with the sentences that people wrote.
+      objects: the objects of each.
+    """
+    names = [images.store.names[i] for i in images.indices]
+    written = captions_of(images)
+    lines = []
+    for sentence in sorted({sentence for own in written for sentence in own}):
+        true = sorted(
+            np.flatnonzero(truths(sentence, objects)),
+            key=lambda i: hashlib.sha256(f"{sentence}\n{names[i]}".encode()).digest(),
+        )
+        lines += [f"{names[i]}\t{sentence}" for i in true[:SHARED] if sentence not in written[i]]
+    return lines
+
+
 def configuration(model: str, images: str, folder: pathlib.Path, changes: Mapping[str, Any]) -> CaptioningConfig:
     """Returns the configuration of a captioner; `folder` has the result of `divide`."""
     files = {part: str(folder / f"{part}.tsv") for part in ("train", "validation", "test")}
@@ -67,7 +95,7 @@ def configuration(model: str, images: str, folder: pathlib.Path, changes: Mappin
         optimizer=OptimizerConfig(
             learning_rate=2e-3, schedule="cosine", warmup_steps=100, b2=0.99, weight_decay=0.01, clip_norm=1.0
         ),
-        train=TrainConfig(steps=1500, validate_every=100, checkpoint_every=100, keep_last=2),
+        train=TrainConfig(steps=1000, validate_every=100, checkpoint_every=100, keep_last=2),
         decode=DecodeConfig(beam_size=4, max_length=32, validation_images=100),
     )
     return changed(config, changes)

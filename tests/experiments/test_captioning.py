@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from experiments.captioning import __main__ as command
-from experiments.captioning import smoke
+from experiments.captioning import corpus, smoke
 from experiments.captioning.boxes import Thing, boxes, is_tower
-from experiments.captioning.corpus import MODELS, configuration, divide, pictures
+from experiments.captioning.corpus import MODELS, configuration, divide, pictures, spread
 from experiments.captioning.measures import (
     best_constant,
     entropies,
@@ -251,6 +251,31 @@ def test_parts_are_divided_by_statement(tmp_path):
     (tmp_path / "captions.tsv").write_text("split\timage\tsentence\ndev\ta.png\tx\n")
     with pytest.raises(DataError, match=r"captions\.tsv, line 2: there must be a split, train or test"):
         divide(tmp_path / "captions.tsv", tmp_path)
+
+
+def test_sentences_are_spread_over_pictures_that_they_are_true_of(tmp_path, monkeypatch):
+    smoke.prepare(tmp_path)
+    store = read_images(tmp_path / "images.zip")
+    lines = [f"{store.names[i]}\tThere are {3 if i < 4 else 6} yellow blocks" for i in range(30)]
+    (tmp_path / "some.tsv").write_text("\n".join([f"{store.names[29]}\tNobody can parse this", *lines[:-1]]))
+    images = read_captions(tmp_path / "some.tsv", store)
+    own = [boxes(picture) for picture in pictures(images)]
+    found = [line.split("\t") for line in spread(images, own)]
+    written = [
+        [store.names[i], caption]
+        for i, captions in zip(images.indices, captions_of(images), strict=True)
+        for caption in captions
+    ]
+    true = [
+        [store.names[i], sentence]
+        for sentence in ("There are 3 yellow blocks", "There are 6 yellow blocks")
+        for i, objects in zip(images.indices, own, strict=True)
+        if truth(sentence)(objects)
+    ]
+    assert sorted(found) == sorted(line for line in true if line not in written)
+    assert found
+    monkeypatch.setattr(corpus, "SHARED", 1)
+    assert len(spread(images, own)) <= 2  # one picture a sentence, which may be its own
 
 
 def test_configurations(tmp_path):
