@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from jaxformer.cli.output import put
+from jaxformer.cli.output import as_json, put
 from jaxformer.cli.paths import output_file, picture, sentence
 from jaxformer.cli.predictors import add_run_options, configured, load
 
 if TYPE_CHECKING:
     from jaxformer.tasks.base import Predictor
     from jaxformer.tasks.classification import Classified
+    from jaxformer.tasks.vision import ClassifiedImage
 
     Classify = Callable[[Sequence[str]], Iterable[str]]
 
@@ -22,6 +23,7 @@ EXAMPLES = """examples:
   jaxformer classify runs/sst2 --file reviews.txt --out classes.tsv
   echo "What is an atom ?" | jaxformer classify runs/trec            line by line, as they come
   jaxformer classify runs/animals cat.png dog.jpg --picture maps.png
+  jaxformer classify runs/animals --file names.txt --json | jq .probabilities.cat
 
 Each line of the result has three columns: the class, the probability of every class, and for a text the words that the
 class token looked at most in the last layer, the mean of all heads; for an image its name. An image of another size
@@ -46,6 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("inputs", nargs="*", type=sentence, metavar="INPUT", help="texts, or names of image files")
     parser.add_argument("--file", type=pathlib.Path, help="a file of texts or of names of images, one a line")
     parser.add_argument("--out", type=output_file, help="the file to write to, instead of printing")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line, with all probabilities")
     parser.add_argument("--words", type=int, help="the number of words of a text to show (default 5)")
     parser.add_argument(
         "--picture", type=picture, help=f"a picture (.png, .svg or .pdf) of what a model saw in the first {MOST} images"
@@ -82,7 +85,15 @@ def _texts(predictor: Predictor, options: argparse.Namespace) -> Classify:
 
     assert isinstance(predictor, TextClassifier)
     num_words = 5 if options.words is None else options.words
-    return lambda texts: (as_line(result, num_words) for result in predictor.classify(texts))
+
+    def classified(texts: Sequence[str]) -> Iterator[str]:
+        for text, result in zip(texts, predictor.classify(texts), strict=True):
+            if options.json:
+                yield as_json({"text": text, **_named(result), "words": list(map(list, result.words))})
+            else:
+                yield as_line(result, num_words)
+
+    return classified
 
 
 def _images(predictor: Predictor, options: argparse.Namespace) -> Classify:
@@ -101,11 +112,17 @@ def _images(predictor: Predictor, options: argparse.Namespace) -> Classify:
                 [x.image for x in shown], [x.attention_maps for x in shown], options.picture, titles=titles
             )
         return [
-            f"{result.label}\t{_by_weight(result.probabilities.items())}\t{name}"
+            as_json({"image": name, **_named(result)})
+            if options.json
+            else f"{result.label}\t{_by_weight(result.probabilities.items())}\t{name}"
             for name, result in zip(names, results, strict=True)
         ]
 
     return classified
+
+
+def _named(result: Classified | ClassifiedImage) -> dict[str, Any]:
+    return {"label": result.label, "probabilities": dict(result.probabilities)}
 
 
 def as_line(result: Classified, num_words: int) -> str:

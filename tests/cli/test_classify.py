@@ -1,6 +1,7 @@
 """``jaxformer classify``: texts or images as arguments, from a file and from standard input."""
 
 import io
+import json
 import sys
 
 import numpy as np
@@ -36,6 +37,19 @@ def test_texts_are_arguments(capsys):
     assert capsys.readouterr().out == LINE.format("fine")
     assert classify.main(["run", "fine", "--words", "1"]) == 0
     assert capsys.readouterr().out == "good\tgood 87.5%, bad 12.5%\tz 50.0%\n"
+
+
+def test_json_has_all_probabilities_and_words(capsys):
+    assert classify.main(["run", "é\u2028", "--json"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert len(out.splitlines()) == 1  # a separator of lines inside the text is escaped
+    assert json.loads(out) == {
+        "text": "é\u2028",
+        "label": "good",
+        "probabilities": {"bad": 0.125, "good": 0.875},
+        "words": [["a", 0.1], ["é\u2028", 0.25], ["z", 0.5]],
+    }
 
 
 def test_texts_are_lines_of_a_file(capsys, tmp_path):
@@ -88,6 +102,9 @@ def test_images_by_name(capsys, tmp_path, monkeypatch):
     assert capsys.readouterr().out == line.format("a.png") + line.format("b.png")
     assert (tmp_path / "maps.png").exists()
     assert drawn == ["cat\n75%"] * 2  # of a long title, each line is cut by itself
+    assert classify.main(["run", "a\n.png", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data == {"image": "a\n.png", "label": "cat", "probabilities": {"dog": 0.25, "cat": 0.75}}
     (tmp_path / "c.png").touch()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "names").write_text("c.png\n")
