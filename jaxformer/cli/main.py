@@ -30,6 +30,7 @@ COMMANDS = {
     "translate": "translate arguments, a file, or standard input",
     "generate": "continue a text with a language model",
     "score": "print the log-probabilities of given translations or texts",
+    "fill": "predict the [MASK] of texts with a masked language model",
     "classify": "classify texts or images, with probabilities and what the model looked at",
     "caption": "describe images, with what each word looked at",
     "average": "average the parameters of a run's last checkpoints",
@@ -42,7 +43,7 @@ COMMANDS = {
     "demo": "train the built-in translator, score it, and draw an attention map",
 }
 
-HEAVY = ("demo", "train", "evaluate", "translate", "generate", "score", "classify", "caption")
+HEAVY = ("demo", "train", "evaluate", "translate", "generate", "score", "fill", "classify", "caption")
 """The commands that run a model."""
 
 EXTRAS = "orbax grain PIL sentencepiece sacrebleu sacremoses tyro rich tensorboardX matplotlib".split()

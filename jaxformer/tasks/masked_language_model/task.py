@@ -32,6 +32,9 @@ from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingC
 from jaxformer.tasks.text import TextCorpus, TextTask
 from jaxformer.tasks.tokenizers import make_run_tokenizer, table_size
 
+LENGTH_STEP = 16
+"""Texts to fill are padded to multiples of this length, so that few programs are compiled."""
+
 DeviceBatch = PackedBatch[jax.Array]
 
 
@@ -149,11 +152,19 @@ class MaskedPredictor:
         found = [place for place, token in enumerate(ids) if token == self.network.num_tokens]
         if not found:
             raise DataError(f"the text has no [MASK]: {text!r}")
-        config = self.network.net.config
-        if config.positions == "learned" and len(ids) > config.max_positions:
-            raise DataError(f"the text has {len(ids)} tokens, but the model has {config.max_positions} positions")
-        logits = self.network.net.apply(self.params, jnp.asarray([ids]), masked_positions=jnp.asarray([found]))
-        probabilities = np.array(jax.nn.softmax(logits[0, :, : self.network.num_tokens]))
+        config, length = self.network.net.config, -(-len(ids) // LENGTH_STEP) * LENGTH_STEP
+        if config.positions == "learned":
+            if len(ids) > config.max_positions:
+                raise DataError(f"the text has {len(ids)} tokens, but the model has {config.max_positions} positions")
+            length = min(length, config.max_positions)
+        # Padded, so that texts of similar lengths share one compiled program.
+        tokens, masked = (
+            np.zeros((1, length), np.int32),
+            np.zeros((1, LENGTH_STEP * -(-len(found) // LENGTH_STEP)), int),
+        )
+        tokens[0, : len(ids)], masked[0, : len(found)] = ids, found
+        logits = _logits(self.network, self.params, tokens, np.arange(length)[None] < len(ids), masked)
+        probabilities = np.array(jax.nn.softmax(logits[0, : len(found), : self.network.num_tokens]))
         best = np.argsort(-probabilities)[:, :count]
         return [
             [(self.tokenizer.pieces([token])[0], float(row[token])) for token in tokens]
@@ -168,6 +179,13 @@ class MaskedPredictor:
 
 
 @functools.partial(jax.jit, static_argnums=0)
+def _logits(
+    network: MaskedLanguageModelNetwork, params: Params, tokens: jax.Array, valid: jax.Array, masked: jax.Array
+):
+    return network.net.apply(params, tokens, valid=valid, masked_positions=masked)
+
+
+@functools.partial(jax.jit, static_argnums=0)
 def _scores(network: MaskedLanguageModelNetwork, params: Params, batch: DeviceBatch):
     return network.scores(params, batch)
 
@@ -176,6 +194,7 @@ class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch,
     """Prediction of masked tokens from the context on both sides."""
 
     name = "masked_language_model"
+    commands = ("fill",)
     figures = {"perplexity": False, "accuracy": True}  # noqa: RUF012 - a ClassVar of the base
     config = MaskedLanguageModelingConfig
 

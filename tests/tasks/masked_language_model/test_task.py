@@ -87,6 +87,13 @@ class TestContract(TaskContract):
         (first, second), again = predictor.fill("The ol[MASK] m[MASK]n", count=3), predictor.fill("a[MASK]")
         assert [len(first), len(second), len(again[0])] == [3, 3, 5]
         assert all(a >= b for best in (first, second) for (_, a), (_, b) in itertools.pairwise(best))
+        network, mask = predictor.network, predictor.network.num_tokens
+        ids = [x.tolist() for x in predictor.tokenizer.encode(["The ol", " m", "n"])]
+        special = predictor.tokenizer.special
+        tokens = jnp.asarray([[special.bos, *ids[0], mask, *ids[1], mask, *ids[2], special.eos]])
+        logits = network.net.apply(predictor.params, tokens)[0, :, :mask]  # without padding
+        expected = jax.nn.softmax(logits[np.flatnonzero(tokens[0] == mask)])
+        np.testing.assert_allclose([first[0][1], second[0][1]], expected.max(1), rtol=1e-5)
         with pytest.raises(DataError, match=r"the text has no \[MASK\]: 'The'"):
             predictor.fill("The")
         with pytest.raises(DataError, match="71 tokens, but the model has 64 positions"):

@@ -1,0 +1,77 @@
+"""``jaxformer fill``."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from jaxformer.cli.output import as_json, put
+from jaxformer.cli.paths import output_file, sentence
+from jaxformer.cli.predictors import add_run_options, configured, load
+from jaxformer.errors import DataError
+
+if TYPE_CHECKING:
+    from jaxformer.tasks.masked_language_model.task import MaskedPredictor
+
+EXAMPLES = """examples:
+  jaxformer fill runs/bert "The old [MASK] sees the house."
+  jaxformer fill runs/bert "A [MASK] [MASK] is running." --count 3
+  jaxformer fill runs/bert --file texts.txt --json --out filled.jsonl
+  echo "What is an [MASK] ?" | jaxformer fill runs/bert             line by line, as they come
+
+Each line of the result has a column for each [MASK]: its most probable tokens with their probabilities. All [MASK] of a
+text are predicted at once, each without knowing the others. A piece that begins a word is shown with "▁".
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints the most probable tokens at each ``[MASK]`` of arguments, of the lines of a file, or of standard input."""
+    parser = argparse.ArgumentParser(
+        prog="jaxformer fill",
+        usage="jaxformer fill RUN [TEXT ...] [options]",
+        description="Predicts the tokens at each [MASK] of texts: arguments, the lines of a file, or standard input.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_run_options(parser)
+    parser.add_argument("texts", nargs="*", type=sentence, metavar="TEXT", help="texts with one [MASK] or more")
+    parser.add_argument("--file", type=pathlib.Path, help="a file of texts, one a line")
+    parser.add_argument("--out", type=output_file, help="the file to write to, instead of printing")
+    parser.add_argument("--count", type=int, default=5, help="the number of tokens for each [MASK] (default 5)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    options = parser.parse_intermixed_args(arguments)
+    if options.texts and options.file:
+        parser.error("give texts or --file, not both")
+    if options.count < 1:
+        parser.error(f"--count must be at least 1, got {options.count}")
+    config = configured(options, ())
+    from jaxformer.cli.lines import standard_input
+    from jaxformer.data.sources import read_lines
+    from jaxformer.tasks.masked_language_model.task import MaskedPredictor
+
+    predictor = load(options, config, "fill")
+    assert isinstance(predictor, MaskedPredictor)
+    if options.texts:
+        numbered, place = enumerate(options.texts, 1), "text"
+    elif options.file:
+        numbered, place = enumerate(read_lines(options.file), 1), f"{options.file}, line"
+    else:
+        numbered, place = (line for batch in standard_input() for line in batch), "standard input, line"
+    put(_lines(predictor, numbered, place, options), options.out)
+    return 0
+
+
+def _lines(
+    predictor: MaskedPredictor, numbered: Iterable[tuple[int, str]], place: str, options: argparse.Namespace
+) -> Iterator[str]:
+    for number, text in numbered:
+        try:
+            filled = predictor.fill(text, count=options.count)
+        except DataError as error:
+            raise DataError(f"{place} {number}: {error}") from error
+        if options.json:
+            yield as_json({"text": text, "masks": [dict(best) for best in filled]})
+        else:
+            yield "\t".join(", ".join(f"{piece} {share:.1%}" for piece, share in best) for best in filled)

@@ -1,0 +1,64 @@
+"""``jaxformer fill``: texts as arguments, from a file and from standard input."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from jaxformer.cli import fill
+from jaxformer.errors import DataError
+from jaxformer.tasks.masked_language_model import MaskedLanguageModelingConfig
+from jaxformer.tasks.masked_language_model.task import MaskedPredictor
+
+
+class Fixed(MaskedPredictor):
+    def __init__(self):
+        """A predictor without a model."""
+
+    def fill(self, text, *, count=5):
+        if not (masks := text.count("[MASK]")):
+            raise DataError("the text has no [MASK]")
+        return [[("▁cat", 0.75), ("▁dog", 0.125)][:count]] * masks
+
+
+LINE = "▁cat 75.0%, ▁dog 12.5%"
+
+
+@pytest.fixture(autouse=True)
+def _fixed(monkeypatch):
+    monkeypatch.setattr(fill, "configured", lambda options, settings: MaskedLanguageModelingConfig())
+    monkeypatch.setattr(fill, "load", lambda options, config, command: Fixed())
+
+
+def test_texts_are_arguments(capsys):
+    assert fill.main(["run", "a [MASK] [MASK]", "[MASK]"]) == 0
+    assert capsys.readouterr().out == f"{LINE}\t{LINE}\n{LINE}\n"
+    assert fill.main(["run", "a [MASK]", "--count", "1"]) == 0
+    assert capsys.readouterr().out == "▁cat 75.0%\n"
+
+
+def test_json(capsys):
+    assert fill.main(["run", "[MASK]\u2028", "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == {"text": "[MASK]\u2028", "masks": [{"▁cat": 0.75, "▁dog": 0.125}]}
+
+
+def test_a_file_and_standard_input_name_the_line(capsys, tmp_path, monkeypatch):
+    (tmp_path / "texts").write_text("[MASK]\nnone\n")
+    with pytest.raises(DataError, match=r"texts, line 2: the text has no \[MASK\]"):
+        fill.main(["run", "--file", str(tmp_path / "texts")])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"[MASK]\n[MASK]\nnone\n")))
+    with pytest.raises(DataError, match=r"standard input, line 3: the text has no \[MASK\]"):
+        fill.main(["run"])
+    assert capsys.readouterr().out == f"{LINE}\n" * 3  # the lines before it
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["[MASK]", "--file", "x"], "give texts or --file, not both"), (["--count", "0"], "--count must be at least 1")],
+)
+def test_arguments_that_contradict(arguments, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        fill.main(["run", *arguments])
+    assert message in capsys.readouterr().err
