@@ -18,7 +18,7 @@ from jaxformer.data.packing import PackedBatch, PackedTexts, tokenize_lines
 from jaxformer.data.sources import Parallel, split_by_source
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.text import Text
-from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.data.tokenizer import SubwordTokenizer, Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.classification import accuracy
 from jaxformer.evaluation.scores import Score, nats_per_token, perplexity
@@ -141,27 +141,27 @@ class MaskedPredictor:
     def fill(self, text: str, *, count: int = 5) -> list[list[tuple[str, float]]]:
         """Returns the `count` most probable tokens, with their probabilities, at each ``[MASK]`` of a text.
 
+        Of subwords, a ``[MASK]`` after a space stands for the first token of a word, which has the space.
+
         Raises:
           DataError: the text has no ``[MASK]``, or more tokens than the model has positions.
         """
-        parts = [ids.tolist() for ids in self.tokenizer.encode(text.split("[MASK]"))]
-        special, ids = self.tokenizer.special, []
-        for part in parts:
-            ids += [self.network.num_tokens, *part] if ids else [special.bos, *part]
+        parts = text.split("[MASK]")
+        if isinstance(self.tokenizer, SubwordTokenizer):  # the space before a word is part of its first token
+            parts[:-1] = [part.rstrip() for part in parts[:-1]]
+        special, ids = self.tokenizer.special, list[int]()
+        for part in self.tokenizer.encode(parts):
+            ids += [self.network.num_tokens if ids else special.bos, *part.tolist()]
         ids.append(special.eos)
         found = [place for place, token in enumerate(ids) if token == self.network.num_tokens]
         if not found:
             raise DataError(f"the text has no [MASK]: {text!r}")
-        config, length = self.network.net.config, -(-len(ids) // LENGTH_STEP) * LENGTH_STEP
+        config, length = self.network.net.config, _padded(len(ids))
         if config.positions == "learned":
             if len(ids) > config.max_positions:
                 raise DataError(f"the text has {len(ids)} tokens, but the model has {config.max_positions} positions")
             length = min(length, config.max_positions)
-        # Padded, so that texts of similar lengths share one compiled program.
-        tokens, masked = (
-            np.zeros((1, length), np.int32),
-            np.zeros((1, LENGTH_STEP * -(-len(found) // LENGTH_STEP)), int),
-        )
+        tokens, masked = np.zeros((1, length), np.int32), np.zeros((1, _padded(len(found))), np.int32)
         tokens[0, : len(ids)], masked[0, : len(found)] = ids, found
         logits = _logits(self.network, self.params, tokens, np.arange(length)[None] < len(ids), masked)
         probabilities = np.array(jax.nn.softmax(logits[0, : len(found), : self.network.num_tokens]))
@@ -176,6 +176,10 @@ class MaskedPredictor:
         sums = [jax.device_get(_scores(self.network, self.params, batch)) for batch in batches]
         total, count, correct = (float(sum(column)) for column in zip(*sums, strict=True))
         return [nats_per_token(total, count), perplexity(total, count), accuracy(correct, count)]
+
+
+def _padded(length: int) -> int:
+    return -(-length // LENGTH_STEP) * LENGTH_STEP
 
 
 @functools.partial(jax.jit, static_argnums=0)

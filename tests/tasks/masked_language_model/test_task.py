@@ -11,8 +11,9 @@ import pytest
 from jaxformer import demo, models
 from jaxformer.config import changed
 from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.tokenizer import SubwordTokenizer
 from jaxformer.errors import DataError
-from jaxformer.tasks.masked_language_model import TASK, DataConfig, MaskedLanguageModelingConfig
+from jaxformer.tasks.masked_language_model import TASK, DataConfig, MaskedLanguageModelingConfig, MaskedPredictor
 from jaxformer.tasks.masked_language_model import task as masked_language_model
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
@@ -139,3 +140,26 @@ def test_scores_are_those_of_all_logits(tmp_path):
     same = network.loss(params, batch, None)
     assert (float(same[0]), float(same[1])) == (pytest.approx(total, rel=1e-5), 5)
     assert dataclasses.replace(network, rate=1.0).scores(params, batch)[1] == 37
+
+
+def test_a_mask_after_a_space_is_the_first_token_of_a_word(tmp_path):
+    """The tokens are those of the text with a word in place of the mask: the space before it is no token of its own."""
+    lines = TEXT.split("\n")
+    tokenizer = SubwordTokenizer.train(lines, vocab_size=500)
+    network = TASK.network(tiny(tmp_path), tokenizer.vocab_size)
+    predictor = MaskedPredictor(network, network.net.init(jax.random.key(0)), tokenizer)
+    whole_words = lambda pieces: [
+        i for i, pair in enumerate(itertools.pairwise(pieces)) if all(len(x) > 2 and x[0] == "▁" for x in pair)
+    ]
+    whole = max((ids.tolist() for ids in tokenizer.encode(lines)), key=lambda x: len(whole_words(tokenizer.pieces(x))))
+    pieces = tokenizer.pieces(whole)
+    chosen = whole_words(pieces)[::2]
+    assert len(chosen) > 1
+    text = "".join(" [MASK]" if i in chosen else piece.replace("▁", " ") for i, piece in enumerate(pieces))
+    for i in chosen:
+        whole[i] = network.num_tokens
+    special = tokenizer.special
+    logits = network.net.apply(predictor.params, jnp.asarray([[special.bos, *whole, special.eos]]))
+    expected = jax.nn.softmax(logits[0, jnp.asarray(chosen) + 1, : network.num_tokens]).max(1)
+    found = predictor.fill(text, count=1)
+    np.testing.assert_allclose([best[0][1] for best in found], expected, rtol=1e-5)
