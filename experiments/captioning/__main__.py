@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> None:
     folder = args.out / "data" if args.smoke else args.data_dir / FOLDER
     if args.smoke:
         smoke.prepare(folder)
-    configs = prepare(args.models, folder, args.out / "parts", smoke.changes if args.smoke else lambda model: {})
-    found = baselines(configs[args.models[0]])
+    configs, known = prepare(args.models, folder, args.out / "parts", smoke.changes if args.smoke else lambda model: {})
+    found = baselines(configs[args.models[0]], known)
     try:
         for model, config in configs.items():
             found[model] = record(config, model, args.out, end)
@@ -73,24 +73,28 @@ def run(args: argparse.Namespace) -> None:
 
 def prepare(
     models: Sequence[str], folder: pathlib.Path, parts: pathlib.Path, changes: Callable[[str], Mapping[str, Any]]
-) -> dict[str, CaptioningConfig]:
-    """Writes the parts of the corpus, and returns the configuration of each captioner."""
+) -> tuple[dict[str, CaptioningConfig], list[Sequence[Box]]]:
+    """Writes the parts of the corpus; returns the configuration of each captioner, and the objects of training."""
     divide(folder / "captions.tsv", parts)
     images = str((folder / "images.zip").resolve())
     configs = {model: configuration(model, images, parts.resolve(), changes(model)) for model in models}
     written = TASK.read(configs[models[0]]).train
-    own = (parts / "train.tsv").read_text(encoding="utf-8")
-    write_text(parts / "train.tsv", own + "".join(f"{line}\n" for line in spread(written, objects(written))))
-    return configs
+    own, known = (parts / "train.tsv").read_text(encoding="utf-8"), objects(written)
+    write_text(parts / "train.tsv", own + "".join(f"{line}\n" for line in spread(written, known)))
+    return configs, known
 
 
-def baselines(config: CaptioningConfig) -> dict[str, Mapping[str, Any]]:
-    """Returns the figures of the sentences that people wrote, and of captions that need no training."""
+def baselines(config: CaptioningConfig, known: Sequence[Sequence[Box]]) -> dict[str, Mapping[str, Any]]:
+    """Returns the figures of the sentences that people wrote, and of captions that need no training.
+
+    Args:
+      known: the objects of the pictures of training.
+    """
     corpus = TASK.read(config)
     assert corpus.test is not None
     shape = (*config.model.image.image_size, config.model.image.num_channels)
     train, test = (decode_all(part, shape, None, resize="fit") for part in (corpus.train, corpus.test))
-    own, known = (objects(part) for part in (corpus.test, corpus.train))
+    own = objects(corpus.test)
     learned = [captions[0] for captions in captions_of(corpus.train)]  # the first one was written for it
     constant = best_constant(learned, known)
     said = {

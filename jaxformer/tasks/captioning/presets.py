@@ -41,9 +41,7 @@ def tiny() -> CaptioningConfig:
         captioning(),
         name="captioning-tiny",
         model=model,
-        train=TrainConfig(
-            steps=3000, validate_every=250, checkpoint_every=250, keep_last=2, patience=10, metric="bleu"
-        ),
+        train=dataclasses.replace(captioning().train, steps=3000, validate_every=250, checkpoint_every=250),
     )
 
 
