@@ -15,7 +15,6 @@ import dataclasses
 import importlib.util
 import itertools
 import json
-import math
 import pathlib
 import shutil
 import tempfile
@@ -35,11 +34,8 @@ from jaxformer.files import remove_folder, write_text
 from jaxformer.tasks.classification import TASK, ClassificationConfig
 from jaxformer.tasks.tokenizers import FILES as TOKENIZERS
 
-EPOCHS = {"scratch": 5, "average": 8, "head": 6}
+EPOCHS = {"average": 8}
 """Passes over the training data, where they are not 3."""
-
-LONG = "agnews"
-"""The corpus of more words than the others together: half as many passes are made over it."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -106,8 +102,7 @@ def do(
         elif not path.exists():
             write_text(path, json.dumps(bag_of_words(config)) + "\n")
         return
-    epochs = math.ceil(EPOCHS.get(cell.way, 3) / (2 if cell.corpus == LONG else 1))
-    steps = epochs * steps_per_epoch(config, pretrained) if not changes else config.train.steps
+    steps = EPOCHS.get(cell.way, 3) * steps_per_epoch(config, pretrained) if not changes else config.train.steps
     warmup = min(config.optimizer.warmup_steps, max(1, steps // 10))
     train = {"steps": steps, "validate_every": max(1, steps // 4), "checkpoint_every": max(1, steps // 4)}
     config = changed(config, {"train": train | {"tensorboard": False}, "optimizer": {"warmup_steps": warmup}})

@@ -25,9 +25,11 @@ FILES: dict[str, dict[str, Any]] = {
         "columns": (1, 3),
     },
     "trec": {"train": "trec/train.txt", "test": "trec/test.txt", "separator": "space", "label_end": ":"},
-    "agnews": {"train": "agnews/train_10k.tsv", "test": "agnews/test.tsv", "columns": (1, 0)},
+    "agnews": {"train": "agnews/train_10k.tsv", "test": "agnews/test.tsv", "columns": (1, 0), "max_examples": 2000},
 }
 """The settings of the data of each corpus. The test of CoLA is its out-of-domain part; its own test has no labels."""
+TOKENS = 1024
+"""Tokens of a batch: twice the steps of the default, which was 1.4 points better on SST-2 (one seed)."""
 METRIC = {"cola": "matthews"}
 """The figure of a corpus, if it is not the accuracy."""
 
@@ -76,7 +78,8 @@ def cells(corpora: list[str], seeds: int) -> list[Cell]:
 def configuration(cell: Cell, directory: str, pretrained: str, changes: Mapping[str, Any]) -> ClassificationConfig:
     """Returns the configuration of a cell, with `changes` of its base; only the number of steps is open."""
     config = changed(
-        changed(classification(), {"data": {**FILES[cell.corpus], "directory": directory}}), WAYS[cell.way]
+        changed(classification(), {"data": {**FILES[cell.corpus], "directory": directory, "tokens_per_batch": TOKENS}}),
+        WAYS[cell.way],
     )
     config = changed(changed(config, changes), {"model": WAYS[cell.way].get("model", {})})
     settings: dict[str, Any] = {

@@ -19,7 +19,7 @@ def classification() -> ClassificationConfig:
     return ClassificationConfig(
         model=ClassifierConfig(**SMALL),
         optimizer=OptimizerConfig(
-            learning_rate=2e-4, schedule="linear", warmup_steps=30, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0
+            learning_rate=1e-3, schedule="linear", warmup_steps=30, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0
         ),
         train=TrainConfig(steps=400, validate_every=100, checkpoint_every=100, keep_last=1, metric="accuracy"),
     )
