@@ -24,6 +24,8 @@ from experiments import command
 from experiments.captioning import smoke
 from experiments.captioning.boxes import Box, boxes
 from experiments.captioning.corpus import FOLDER, MODELS, configuration, divide, pictures, spread
+from experiments.captioning.cutouts import configuration as configuration_of_cutouts
+from experiments.captioning.cutouts import write_cutouts
 from experiments.captioning.measures import best_constant, entropies, grounding, movement, nearest
 from experiments.captioning.report import report
 from jaxformer.data.captions import captions_of
@@ -34,7 +36,10 @@ from jaxformer.evaluation.scores import bleu
 from jaxformer.files import write_text
 from jaxformer.inspection import plots
 from jaxformer.tasks.captioning import TASK, CaptioningConfig, ImageCaptioner
+from jaxformer.tasks.vision import VisionConfig
 
+CUTOUTS = "cutouts"
+"""The run of the convolutions."""
 DRAWN = 6
 """Test pictures whose attention is drawn."""
 
@@ -60,9 +65,11 @@ def run(args: argparse.Namespace) -> None:
     folder = args.out / "data" if args.smoke else args.data_dir / FOLDER
     if args.smoke:
         smoke.prepare(folder)
-    configs, known = prepare(args.models, folder, args.out / "parts", smoke.changes if args.smoke else lambda model: {})
+    configs, known = prepare(args.models, folder, args.out, smoke.changes if args.smoke else lambda model: {})
     found = baselines(configs[args.models[0]], known)
+    cutouts = configuration_of_cutouts(args.out / "parts", smoke.CUTOUTS if args.smoke else {})
     try:
+        convolutions(cutouts, args.out, end)
         for model, config in configs.items():
             found[model] = record(config, model, args.out, end)
     finally:
@@ -72,16 +79,44 @@ def run(args: argparse.Namespace) -> None:
 
 
 def prepare(
-    models: Sequence[str], folder: pathlib.Path, parts: pathlib.Path, changes: Callable[[str], Mapping[str, Any]]
+    models: Sequence[str], folder: pathlib.Path, out: pathlib.Path, changes: Callable[[str], Mapping[str, Any]]
 ) -> tuple[dict[str, CaptioningConfig], list[Sequence[Box]]]:
-    """Writes the parts of the corpus; returns the configuration of each captioner, and the objects of training."""
+    """Writes the parts of the corpus and the cutouts.
+
+    Returns:
+      The configuration of each captioner, and the objects of the pictures of training.
+    """
+    parts = out.resolve() / "parts"
     divide(folder / "captions.tsv", parts)
-    images = str((folder / "images.zip").resolve())
-    configs = {model: configuration(model, images, parts.resolve(), changes(model)) for model in models}
-    written = TASK.read(configs[models[0]]).train
-    own, known = (parts / "train.tsv").read_text(encoding="utf-8"), objects(written)
-    write_text(parts / "train.tsv", own + "".join(f"{line}\n" for line in spread(written, known)))
+    places = str((folder / "images.zip").resolve()), parts, out.resolve() / CUTOUTS
+    configs = {model: configuration(model, *places, changes(model)) for model in models}
+    written = TASK.read(configs[models[0]])
+    known, held_out = objects(written.train), objects(written.validation)
+    own = (parts / "train.tsv").read_text(encoding="utf-8")
+    write_text(parts / "train.tsv", own + "".join(f"{line}\n" for line in spread(written.train, known)))
+    write_cutouts(written.train, known, parts / "cutouts-train.zip")
+    write_cutouts(written.validation, held_out, parts / "cutouts-validation.zip")
     return configs, known
+
+
+def convolutions(config: VisionConfig, out: pathlib.Path, end: float) -> None:
+    """Trains the convolutions on cutouts if they have no record.
+
+    Raises:
+      ConfigError: the record is of other settings.
+      Stopped: the time was up.
+    """
+
+    def make() -> Mapping[str, Any]:
+        began = time.monotonic()
+        print(f"\n{CUTOUTS}", flush=True)
+        command.train(config, out / CUTOUTS, end)
+        seconds = time.monotonic() - began
+        scores = jaxformer.evaluate(out / CUTOUTS, split="validation")["validation"]
+        return {**{score.name: score.value for score in scores}, **command.facts(), "seconds": seconds}
+
+    found = command.record(out / "records" / f"{CUTOUTS}.json", config, make)
+    print(f"{found['accuracy']:.1f} % of held-out cutouts have their right class")
 
 
 def baselines(config: CaptioningConfig, known: Sequence[Sequence[Box]]) -> dict[str, Mapping[str, Any]]:

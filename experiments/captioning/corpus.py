@@ -19,6 +19,7 @@ from jaxformer.errors import DataError
 from jaxformer.files import write_text
 from jaxformer.models import GridConfig, RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.tasks.captioning import CaptioningConfig, DataConfig, DecodeConfig, LossConfig
+from jaxformer.tasks.config import TuneConfig
 from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 FOLDER = "nlvr_captions"
@@ -29,7 +30,7 @@ SIZE = (100, 400)
 HELD_OUT = 0.08
 """The share of the statements of training, by number, on which captioners are validated."""
 GRID = GridConfig(image_size=(50, 200), widths=(8, 24, 48, 64), num_blocks=1)
-SIZES: dict[str, Any] = {"image": GRID, "grid_positions": True, "d_model": 128, "dropout": 0.2}
+SIZES: dict[str, Any] = {"image": GRID, "grid_positions": True, "d_model": 128, "dropout": 0.1}
 MODELS = {
     "soft": RecurrentCaptionerConfig(**SIZES),
     "hard": RecurrentCaptionerConfig(**SIZES, attention="hard"),
@@ -84,18 +85,28 @@ def spread(images: LabeledImages, objects: Sequence[Sequence[Box]]) -> list[str]
     return lines
 
 
-def configuration(model: str, images: str, folder: pathlib.Path, changes: Mapping[str, Any]) -> CaptioningConfig:
-    """Returns the configuration of a captioner; `folder` has the result of `divide`."""
+def configuration(
+    model: str, images: str, folder: pathlib.Path, convolutions: pathlib.Path, changes: Mapping[str, Any]
+) -> CaptioningConfig:
+    """Returns the configuration of a captioner.
+
+    Args:
+      images: the archive of the pictures.
+      folder: the result of `divide`.
+      convolutions: the run of `cutouts.configuration`, whose parameters the captioner keeps as they are.
+    """
     files = {part: str(folder / f"{part}.tsv") for part in ("train", "validation", "test")}
     config = CaptioningConfig(
         name=f"captions-{model}",
+        init_from=str(convolutions),
+        tune=TuneConfig(frozen="grid/*"),
         model=MODELS[model],
-        data=DataConfig(**files, images=images, resize="fit", shift=2, vocab_size=400, max_length=32),
-        loss=LossConfig(doubly_stochastic=0.01 if model == "soft" else 0.0),
+        data=DataConfig(**files, images=images, resize="fit", shift=2, tokenizer="bpe", vocab_size=400, max_length=32),
+        loss=LossConfig(doubly_stochastic=0.001 if model == "soft" else 0.0),
         optimizer=OptimizerConfig(
-            learning_rate=2e-3, schedule="cosine", warmup_steps=100, b2=0.99, weight_decay=0.01, clip_norm=1.0
+            learning_rate=3e-3, schedule="cosine", warmup_steps=100, b2=0.99, weight_decay=0.01, clip_norm=1.0
         ),
-        train=TrainConfig(steps=1000, validate_every=100, checkpoint_every=100, keep_last=2),
+        train=TrainConfig(steps=3000, validate_every=500, checkpoint_every=100, keep_last=2),
         decode=DecodeConfig(beam_size=4, max_length=32, validation_images=100),
     )
     return changed(config, changes)

@@ -19,6 +19,13 @@ CHANGES: dict[str, Any] = {
     "decode": {"max_length": 48, "beam_size": 2, "validation_images": 2},
 }
 """The changes of every configuration."""
+CUTOUTS: dict[str, Any] = {
+    "model": {"image_size": (10, 10), "widths": GRID["widths"]},
+    "data": {"batch_size": 8},
+    "optimizer": {"warmup_steps": 1},
+    "train": {"steps": 4, "validate_every": 4, "checkpoint_every": 4},
+}
+"""The changes of the configuration of the cutouts."""
 MODELS: dict[str, dict[str, Any]] = {
     "soft": {"image": GRID, "d_model": 8},
     "hard": {"image": GRID, "d_model": 8},

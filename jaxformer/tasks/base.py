@@ -263,6 +263,11 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
         """
         del config, source
 
+    def renamed(self, params: Params, source: TaskConfig) -> Params:
+        """Returns the parameters of the run that `init_from` names, nested as in a run of this task."""
+        del source
+        return params
+
     @abc.abstractmethod
     def read(self, config: ConfigT) -> CorpusT:
         """Reads or generates the corpus.

@@ -255,7 +255,8 @@ def first_state(config: TaskConfig, trainer: Trainer, out: pathlib.Path, say: Sa
         return state
     source, checkpoint = _split_init(config.init_from)
     params, _ = restore.load_params(source, checkpoint, trainer.config.mesh)
-    params, about = warm_start.merge(state.params, params)
+    task = registry.task_of(config)
+    params, about = warm_start.merge(state.params, task.renamed(params, registry.read_config(source)))
     if not about.taken:
         raise ConfigError(f"init_from {config.init_from}: no parameter fits; {about.report()[1].strip()}")
     for line in (f"starting from {config.init_from}:", *about.report()):

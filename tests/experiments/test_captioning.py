@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.captioning import __main__ as command
-from experiments.captioning import corpus, smoke
-from experiments.captioning.boxes import Thing, boxes, is_tower
+from experiments.captioning import corpus, cutouts, smoke
+from experiments.captioning.boxes import COLORS, Thing, boxes, is_tower
 from experiments.captioning.corpus import MODELS, configuration, divide, pictures, spread
 from experiments.captioning.measures import (
     best_constant,
@@ -19,7 +19,7 @@ from experiments.captioning.measures import (
 )
 from experiments.captioning.statements import truth
 from jaxformer.data.captions import captions_of, read_captions
-from jaxformer.data.images import read_images
+from jaxformer.data.images import label_images, read_images
 from jaxformer.errors import DataError
 from jaxformer.inspection.attention_maps import Map
 from jaxformer.tasks.captioning import TASK
@@ -281,14 +281,44 @@ def test_sentences_are_spread_over_pictures_that_they_are_true_of(tmp_path, monk
 def test_configurations(tmp_path):
     smoke.prepare(tmp_path)
     for model in MODELS:
-        config = configuration(model, str(tmp_path / "images.zip"), tmp_path, {})
+        config = configuration(model, str(tmp_path / "images.zip"), tmp_path, tmp_path / "cutouts", {})
         TASK.check(config)
+        TASK.check_init(config, cutouts.configuration(tmp_path, {}))
         assert 4e5 < TASK.network(config, 600).num_parameters < 8e5
     store = read_images(tmp_path / "images.zip")
     (tmp_path / "one.tsv").write_text(f"{store.names[0]}\tThere are 3 yellow blocks\n")
     images = read_captions(tmp_path / "one.tsv", store)
     assert pictures(images)[0].shape == (100, 400, 3)
     assert captions_of(images) == [("There are 3 yellow blocks",)]
+
+
+def test_cutouts_have_their_object_in_the_middle(tmp_path):
+    """By the color in the middle; a place without an object has none in the middle."""
+    smoke.prepare(tmp_path)
+    store = read_images(tmp_path / "images.zip")
+    (tmp_path / "all.tsv").write_text("".join(f"{name}\tThere are blocks\n" for name in store.names))
+    images = read_captions(tmp_path / "all.tsv", store)
+    own = [boxes(picture) for picture in pictures(images)]
+    cutouts.write_cutouts(images, own, tmp_path / "one.zip")
+    cutouts.write_cutouts(images, own, tmp_path / "two.zip")
+    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
+    found = label_images(read_images(tmp_path / "one.zip"))
+    assert set(found.labels) == {"nothing", *(f"medium {color} square" for color in COLORS)}
+    with found.store.reading() as read:
+        for i, label in zip(found.indices, found.labels, strict=True):
+            pixels = np.asarray(read(i).convert("RGB"))
+            assert pixels.shape == (40, 40, 3)
+            middle = pixels[20, 20].tolist()
+            color = next((name for name, value in COLORS.items() if list(value) == middle), None)
+            assert label == (f"medium {color} square" if color else "nothing")
+    assert 4 * len(images) + 20 < len(found) <= 4.5 * len(images)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(8, "small"), (10, "small"), (18, "medium"), (20, "medium"), (28, "large")]
+)
+def test_the_label_of_an_object(size, expected):
+    assert cutouts.label(Thing("circle", "blue", 0, 0, size, size)) == f"{expected} blue circle"
 
 
 @pytest.mark.full
@@ -301,6 +331,9 @@ def test_the_smoke_version_resumes(tmp_path, capsys):
     rows = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in text.splitlines() if line[:2] == "| "}
     assert 0 < float(rows["people"][0]) == float(rows["people"][3])  # whatever the grammar reads is true
     assert {"nearest neighbor", *MODELS} <= set(rows)
+    started = json.loads((tmp_path / "soft" / "init.json").read_text())
+    assert started["unused"] == ["grid/output/bias", "grid/output/kernel"]
+    assert {name.partition("/")[0] for name in started["new"]} == {"decoder", "positions"}
     for model in MODELS:
         assert (tmp_path / f"sheet-{model}.png").exists()
         assert len((tmp_path / f"captions-{model}.tsv").read_text().splitlines()) == 10

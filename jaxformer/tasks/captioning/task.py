@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ from jaxformer.tasks.captioning.config import CaptioningConfig, LossConfig
 from jaxformer.tasks.captioning.predictor import CaptionNet, ImageCaptioner
 from jaxformer.tasks.images import check_images, decode_images, image_shape, normalized
 from jaxformer.tasks.tokenizers import make_run_tokenizer, planned_vocab_size, run_tokenizer
+from jaxformer.tasks.vision.config import VisionConfig
 from jaxformer.training.progress import Count
 
 CaptionCorpus = Splits[LabeledImages]
@@ -142,9 +143,22 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
             raise ConfigError(f"data.max_length is {data.max_length}, but model.max_positions is {model.length_limit}")
 
     def check_init(self, config: CaptioningConfig, source: TaskConfig) -> None:
+        if _is_grid(source):
+            names = [field.name for field in dataclasses.fields(models.GridConfig) if field.name != "image_size"]
+            pairs = [(name, getattr(source.model, name), getattr(config.model.image, name)) for name in names]
+            if different := [(name, there, here) for name, there, here in pairs if there != here]:
+                what = ", ".join(f"{name} is {there} there and {here} here" for name, there, here in different)
+                raise ConfigError(f"init_from {config.init_from} has another image network than model.image: {what}")
+            return
         if not isinstance(source, CaptioningConfig) or source.model.kind != config.model.kind:
             what = f"a {source.model.kind} captioner" if isinstance(source, CaptioningConfig) else f"a {source.task}"
-            raise ConfigError(f"init_from {config.init_from} is {what}; this is a {config.model.kind} captioner")
+            raise ConfigError(
+                f"init_from {config.init_from} is {what}; this is a {config.model.kind} captioner, which starts from "
+                "another one or from a convolution of vision"
+            )
+
+    def renamed(self, params: Params, source: TaskConfig) -> Params:
+        return {"grid": params} if _is_grid(source) else params
 
     def read(self, config: CaptioningConfig) -> CaptionCorpus:
         data = config.data
@@ -247,6 +261,11 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
             ],
         )
         return {split: [bleu([found.text for found in best], references)]}
+
+
+def _is_grid(source: TaskConfig) -> TypeGuard[VisionConfig]:
+    """Returns True if a run classifies images by convolutions, which are then the image network of a captioner."""
+    return isinstance(source, VisionConfig) and isinstance(source.model, models.ResidualNetworkConfig)
 
 
 TASK = Captioning()

@@ -17,15 +17,16 @@ from jaxformer.data.images import LabeledImages
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import bleu
 from jaxformer.sharding import Placement, mesh
-from jaxformer.tasks import language_model
+from jaxformer.tasks import language_model, vision
 from jaxformer.tasks.captioning import TASK, DecodeConfig, LossConfig
 from jaxformer.tasks.search import Candidate
 from jaxformer.tasks.trainer import make_trainer
-from tests.contracts.task import TaskContract
+from tests.contracts.task import TaskContract, quiet
 from tests.data.pictures import encoded, write_zip
 from tests.modules.small import drawn
-from tests.tasks.captioning.small import RECURRENT, TRANSFORMER, WORDS, tiny
+from tests.tasks.captioning.small import GRID, RECURRENT, TRANSFORMER, WORDS, tiny
 from tests.tasks.vision.small import picture
+from tests.tasks.vision.small import tiny as pictures
 
 
 @pytest.mark.full
@@ -101,6 +102,23 @@ def steps_of(config, run, text="data=1", number=3):
 
 
 HARD = dataclasses.replace(RECURRENT, attention="hard", grid_positions=True)
+
+
+@pytest.mark.full
+def test_starting_from_the_convolutions_of_a_classifier(tmp_path):
+    """Every parameter of the grid is taken, and kept if it is frozen; what classifies is left."""
+    sizes = {"widths": GRID.widths, "num_blocks": GRID.num_blocks}
+    classifier = pictures(tmp_path, model=models.ResidualNetworkConfig(image_size=(16, 16), **sizes))
+    classifier = changed(classifier, {"data": {"resize": "fit"}, "train": {"steps": 2}})
+    jaxformer.train(classifier, tmp_path / "eye", console=quiet())
+    config = changed(tiny(tmp_path), {"init_from": str(tmp_path / "eye"), "tune": {"frozen": "grid/*"}})
+    jaxformer.train(config, tmp_path / "run", console=quiet())
+    ours, source = (jaxformer.load(tmp_path / name, checkpoint="last").params for name in ("run", "eye"))
+    del source["output"]
+    jax.tree.map(np.testing.assert_array_equal, ours["grid"], source)
+    about = json.loads((tmp_path / "run" / "init.json").read_text())
+    assert about["unused"] == ["grid/output/bias", "grid/output/kernel"]
+    assert not any(name.startswith("grid/") for name in about["new"])
 
 
 @pytest.mark.full
@@ -262,6 +280,12 @@ def test_settings_that_contradict(tmp_path):
     with pytest.raises(ConfigError, match="init_from run is a recurrent captioner; this is a transformer captioner"):
         TASK.check_init(changed(config, {"init_from": "run"}), tiny(tmp_path))
     TASK.check_init(config, config)
+    network = models.ResidualNetworkConfig(widths=(8, 32), num_blocks=1)
+    with pytest.raises(ConfigError, match=r"network than model\.image: widths is \(8, 32\) there and \(8, 16\)"):
+        TASK.check_init(config, vision.VisionConfig(model=network))
+    TASK.check_init(config, vision.VisionConfig(model=dataclasses.replace(network, widths=(8, 16))))
+    with pytest.raises(ConfigError, match="is a vision; this is a transformer captioner, which starts from"):
+        TASK.check_init(config, vision.VisionConfig())
     with pytest.raises(ConfigError, match="the number of characters is not known without the captions"):
         TASK.planned_vocab_size(config)
     assert TASK.planned_vocab_size(changed(config, {"data": {"tokenizer": "bpe", "vocab_size": 500}})) == 500
