@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -25,10 +26,14 @@ def relu(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
 def gelu(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
     """Returns ``x Phi(x)`` with the exact normal distribution function Phi (Hendrycks and Gimpel 2016).
 
+    Phi is computed from the error function in float32, as PyTorch does, with an error of 1e-7, which below -5 is more
+    than its value. `jax.nn.gelu` uses the complementary error function, which is exact there and takes twice the time.
+
     >>> [round(y, 4) for y in gelu(jnp.array([-1.0, 1.0, 3.0])).tolist()]
     [-0.1587, 0.8413, 2.996]
     """
-    return jax.nn.gelu(x, approximate=False)
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return (wide * (0.5 + 0.5 * jax.lax.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
 
 
 def gelu_tanh(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:

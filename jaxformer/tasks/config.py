@@ -33,6 +33,8 @@ class TuneConfig:
             raise ConfigError(f"frozen names no parameter, got {self.frozen!r}")
         if self.rank and not self.target_patterns:
             raise ConfigError(f"rank is {self.rank}, but targets names no matrix, got {self.targets!r}")
+        if not self.rank and self.targets != type(self).targets:
+            raise ConfigError(f"targets is {self.targets!r}, but rank is 0, so there are no adapters; give a rank")
 
     @property
     def frozen_patterns(self) -> tuple[str, ...]:
