@@ -39,7 +39,7 @@ def test_what_forbids_nothing_is_refused(text):
     [
         ({"rank": -1}, "rank must be at least 0, got -1"),
         ({"rank": 2, "targets": " ,"}, "rank is 2, but targets names no matrix"),
-        ({"targets": "encoder/*"}, "targets is .encoder/\*., but rank is 0, so there are no adapters"),
+        ({"targets": "encoder/*"}, r"targets is .encoder/\*., but rank is 0, so there are no adapters"),
         ({"rank": 2, "alpha": 0.0}, "alpha must be more than 0, got 0.0"),
         ({"frozen": ","}, "frozen names no parameter, got ','"),
     ],
