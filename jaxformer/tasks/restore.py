@@ -80,6 +80,6 @@ def without_moments(state: training.TrainState) -> training.TrainState:
     return dataclasses.replace(state, optimizer=jax.tree.map(lambda _: ..., state.optimizer))
 
 
-def no_average(run: pathlib.Path) -> training.CheckpointError:
+def no_average(run: pathlib.Path) -> ConfigError:
     """Returns the error to raise for a run without averaged parameters."""
-    return training.CheckpointError(f"{run} has no averaged parameters; run `jaxformer average {run}` first")
+    return ConfigError(f"{run} has no averaged parameters; run `jaxformer average {run}` first")
