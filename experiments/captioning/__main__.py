@@ -3,7 +3,8 @@
     python -m experiments.captioning --data-dir data --out runs/captioning
     python -m experiments.captioning --smoke --out runs/smoke
 
---data-dir holds nlvr_captions/captions.tsv and images.zip. Captions are checked: the objects of a picture are recovered
+--data-dir holds nlvr_captions/captions.tsv and images.zip. The convolutions of all captioners are trained first, on single
+objects cut out of the pictures. Captions are checked: the objects of a picture are recovered
 from its pixels, and a small grammar reads the caption. A captioner that has a record is not trained again, and
 --minutes ends the call in time. The smoke version needs no data and its figures mean nothing.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +38,7 @@ from jaxformer.evaluation.scores import bleu
 from jaxformer.files import write_text
 from jaxformer.inspection import plots
 from jaxformer.tasks.captioning import TASK, CaptioningConfig, ImageCaptioner
-from jaxformer.tasks.vision import VisionConfig
+from jaxformer.tasks.config import TaskConfig
 
 CUTOUTS = "cutouts"
 """The run of the convolutions."""
@@ -69,9 +71,10 @@ def run(args: argparse.Namespace) -> None:
     found = baselines(configs[args.models[0]], known)
     cutouts = configuration_of_cutouts(args.out / "parts", smoke.CUTOUTS if args.smoke else {})
     try:
-        convolutions(cutouts, args.out, end)
+        seen = record(cutouts, CUTOUTS, args.out, end, functools.partial(accuracy, args.out / CUTOUTS))
+        print(f"{seen['accuracy']:.1f} % of held-out cutouts have their right class")
         for model, config in configs.items():
-            found[model] = record(config, model, args.out, end)
+            found[model] = record(config, model, args.out, end, functools.partial(measure, config, model, args.out))
     finally:
         text = report(found)
         write_text(args.out / "report.md", text)
@@ -97,26 +100,6 @@ def prepare(
     write_cutouts(written.train, known, parts / "cutouts-train.zip")
     write_cutouts(written.validation, held_out, parts / "cutouts-validation.zip")
     return configs, known
-
-
-def convolutions(config: VisionConfig, out: pathlib.Path, end: float) -> None:
-    """Trains the convolutions on cutouts if they have no record.
-
-    Raises:
-      ConfigError: the record is of other settings.
-      Stopped: the time was up.
-    """
-
-    def make() -> Mapping[str, Any]:
-        began = time.monotonic()
-        print(f"\n{CUTOUTS}", flush=True)
-        command.train(config, out / CUTOUTS, end)
-        seconds = time.monotonic() - began
-        scores = jaxformer.evaluate(out / CUTOUTS, split="validation")["validation"]
-        return {**{score.name: score.value for score in scores}, **command.facts(), "seconds": seconds}
-
-    found = command.record(out / "records" / f"{CUTOUTS}.json", config, make)
-    print(f"{found['accuracy']:.1f} % of held-out cutouts have their right class")
 
 
 def baselines(config: CaptioningConfig, known: Sequence[Sequence[Box]]) -> dict[str, Mapping[str, Any]]:
@@ -153,8 +136,10 @@ def scored(captions: Sequence[str], images: LabeledImages, own: Sequence[Sequenc
     return figures | {"bleu": bleu(captions, captions_of(images)).value, "different": len(set(captions))}
 
 
-def record(config: CaptioningConfig, model: str, out: pathlib.Path, end: float) -> Mapping[str, Any]:
-    """Returns the record of a captioner, which is trained and measured if it has none.
+def record(
+    config: TaskConfig, name: str, out: pathlib.Path, end: float, measured: Callable[[], Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """Returns the record of a run, which is trained and measured if it has none.
 
     Raises:
       ConfigError: the record is of other settings.
@@ -163,12 +148,17 @@ def record(config: CaptioningConfig, model: str, out: pathlib.Path, end: float) 
 
     def make() -> Mapping[str, Any]:
         began = time.monotonic()
-        print(f"\n{model}", flush=True)
-        command.train(config, out / model, end)
+        print(f"\n{name}", flush=True)
+        command.train(config, out / name, end)
         seconds = time.monotonic() - began
-        return {**measure(config, model, out), **command.facts(), "seconds": seconds}
+        return {**measured(), **command.facts(), "seconds": seconds}
 
-    return command.record(out / "records" / f"{model}.json", config, make)
+    return command.record(out / "records" / f"{name}.json", config, make)
+
+
+def accuracy(run: pathlib.Path) -> dict[str, float]:
+    """Returns the scores of a classifier of images on its validation data."""
+    return {score.name: score.value for score in jaxformer.evaluate(run, split="validation")["validation"]}
 
 
 def measure(config: CaptioningConfig, model: str, out: pathlib.Path) -> dict[str, Any]:
