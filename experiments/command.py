@@ -69,7 +69,13 @@ def exit_code(run: Callable[[argparse.Namespace], None], options: argparse.Names
 
 
 def end_of_call(minutes: float) -> float:
-    """Returns the time on the monotonic clock at which a call ends after these minutes; never for 0."""
+    """Returns the time on the monotonic clock at which a call ends after these minutes; never for 0.
+
+    Raises:
+      ConfigError: `minutes` is negative, or not a number.
+    """
+    if not minutes >= 0:
+        raise ConfigError(f"--minutes must be at least 0, got {minutes:g}")
     return time.monotonic() + 60 * minutes if minutes else float("inf")
 
 

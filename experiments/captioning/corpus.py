@@ -65,7 +65,7 @@ def divide(table: pathlib.Path, out: pathlib.Path) -> None:
 def spread(images: LabeledImages, objects: Sequence[Sequence[Box]]) -> list[str]:
     """Returns further lines of training: each sentence with `SHARED` pictures that it is true of, or all.
 
-    All pictures with one statement have the same few sentences, which a captioner learns by heart. Given to other
+    All pictures with one statement have the same few sentences, which a captioner memorizes. Given to other
     pictures, a sentence only tells what is true of them; and because each is given equally often, the sentences that
     are true of few pictures are the most probable ones there.
 

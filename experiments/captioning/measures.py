@@ -87,7 +87,7 @@ def entropies(maps: Sequence[Map]) -> dict[str, tuple[float, int]]:
 
 
 def movement(maps: Sequence[Map], grid: tuple[int, int]) -> float:
-    """Returns the mean way of the center of attention from one word to the next, as a share of the picture's width.
+    """Returns the mean distance between the centers of attention of two words, as a share of the picture's width.
 
     It is 0 where no caption has two words.
     """

@@ -20,7 +20,7 @@ def report(records: Mapping[str, Mapping[str, Any]]) -> str:
     trained = {name: found for name, found in records.items() if "entropies" in found}
     classes = sorted({word for found in trained.values() for word in found["entropies"]})
     if trained:
-        lines += ["", f"| entropy of attention | {' | '.join(classes)} | way between words |"]
+        lines += ["", f"| entropy of attention | {' | '.join(classes)} | distance between words |"]
         lines.append("|---" * (2 + len(classes)) + "|")
     for name, found in trained.items():
         shares = (f"{found['entropies'][word][0]:.3f}" if word in found["entropies"] else "" for word in classes)

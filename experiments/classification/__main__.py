@@ -1,4 +1,4 @@
-"""Compares ways to classify sentences, from a pre-trained encoder and from nothing; the same command resumes.
+"""Compares ways to classify sentences, from a pre-trained encoder and from scratch; the same command resumes.
 
     python -m experiments.classification --data-dir data --pretrained runs/pretraining/run --out runs/classification
     python -m experiments.classification --smoke --out runs/smoke

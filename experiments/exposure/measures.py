@@ -48,7 +48,7 @@ def forced(
 
     Args:
       labels: the tokens of each translation.
-      inputs: the tokens that the model is told instead of the labels, as long as these.
+      inputs: the tokens that the model is given instead of the labels, as long as these.
       say: called with the number of sentences done.
     """
     special = translator.tokenizer.special
@@ -94,7 +94,7 @@ def gold_tokens(translator: Translator, texts: Sequence[str]) -> list[np.ndarray
 
 
 def exposure(translator: Translator, pairs: Sequence[Pair], say: Say = lambda done: None) -> dict[str, Any]:
-    """Measures the accuracy of tokens by position, told the true beginning (teacher) or its own (free).
+    """Measures the accuracy of tokens by position, given the true beginning (teacher) or its own (free).
 
     Returns lists over positions 0, 1, ...: `count` sentences that are as long, the shares of right tokens `teacher` and
     `free`, and the share `whole` of sentences without an error so far. The accuracies `after` a first error of the free

@@ -27,7 +27,7 @@ def tables(results: Mapping[str, Any]) -> str:
     every, late, whole = exposure["all"], exposure["after"], exposure["without error"]
     parts = [
         table(
-            ("tokens", "told the truth", "told its own", "number"),
+            ("tokens", "teacher forcing", "free running", "number"),
             [
                 ("all", percent(every["teacher"]), percent(every["free"]), f"{every['tokens']:,}"),
                 ("after a first error", percent(late["teacher"]), percent(late["free"]), f"{late['tokens']:,}"),
@@ -98,8 +98,8 @@ def draw(results: Mapping[str, Any], folder: pathlib.Path) -> None:
     shown = int((np.array(exposure["count"]) >= DRAWN).sum())
     positions = np.arange(1, shown + 1)
     for name, label, color in (
-        ("teacher", "told the truth (teacher forcing)", "#0f766e"),
-        ("free", "told its own (free running)", "#c2410c"),
+        ("teacher", "teacher forcing", "#0f766e"),
+        ("free", "free running", "#c2410c"),
         ("whole", "no error so far", "#9aa5b1"),
     ):
         left.plot(positions, exposure[name][:shown], label=label, color=color)

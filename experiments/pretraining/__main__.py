@@ -70,7 +70,7 @@ def report(out: pathlib.Path) -> None:
     """Writes and prints the validation figures by steps, and draws the losses."""
     log = list(read_log(out / "run" / "log.jsonl"))
     plots.loss_curves(log, out / "curves.png", title="masked tokens of English sentences")
-    lines = ["| step | nats per hidden token | perplexity | accuracy |", "|---|---|---|---|"]
+    lines = ["| step | nats per masked token | perplexity | accuracy |", "|---|---|---|---|"]
     for entry in log:
         if "validation_loss" in entry:
             figures = (entry[f"validation_{name}"] for name in ("loss", "perplexity", "accuracy"))

@@ -149,10 +149,10 @@ def test_images(config: VisionConfig) -> tuple[np.ndarray, np.ndarray]:
 
 def picture(config: VisionConfig, out: pathlib.Path, cell: Cell) -> None:
     """Draws what the network of the first seed on all images looked at in some test images, if it attends."""
-    classifier = jaxformer.load(out / cell.name)
-    assert isinstance(classifier, ImageClassifier)
     if cell.number or cell.seed or cell.model == "CNN":
         return
+    classifier = jaxformer.load(out / cell.name)
+    assert isinstance(classifier, ImageClassifier)
     images, labels = test_images(config)
     chosen = np.linspace(0, len(images) - 1, DRAWN).astype(int)
     results = classifier.classify_pixels(images[chosen])

@@ -48,7 +48,7 @@ MODELS: dict[str, dict[str, Any]] = {
 NUMBERS = (500, 2000, 0)
 """The numbers of training images; 0 for all."""
 STEPS = {"cifar10": {500: 600, 2000: 1000, 0: 1600}, "mnist": {500: 200, 2000: 400, 0: 600}}
-"""The steps by number of images: the fewer images, the sooner they are learned by heart."""
+"""The steps by number of images: the fewer images, the sooner they are memorized."""
 RATES = (3e-4, 1e-3, 3e-3)
 """The learning rates that are tried for each network on each corpus, with all images and the first seed."""
 SHIFTS = (0, 1, 2, 3)

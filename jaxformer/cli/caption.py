@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     captioner = load_ensemble(options, config, "caption")
     assert isinstance(captioner, ImageCaptioner)
     names = options.images or image_names(options.file)
-    images = _read(captioner, names)
+    images = captioner.read_all(names)
     say = functools.partial(print_line, runtime.console())
     found = captioner.candidates(images, n_best=options.n_best, progress=Count(len(names), "images", say))
     if options.picture and names:
@@ -85,12 +85,6 @@ def main(arguments: Sequence[str]) -> int:
     if options.file:
         say_programs(captioner.programs)
     return 0
-
-
-def _read(captioner: ImageCaptioner, names: Sequence[str]) -> np.ndarray:
-    import numpy as np
-
-    return np.stack([captioner.read(name) for name in names]) if names else np.zeros((0, *captioner.shape), np.uint8)
 
 
 def _draw(

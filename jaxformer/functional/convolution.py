@@ -118,4 +118,4 @@ def _check(x: Array, kernel: Array, bias: Array | None, valid: Array | None) -> 
 
 def _check_sizes(kernel_size: int, dilation: int) -> None:
     if kernel_size < 1 or dilation < 1:
-        raise ValueError(f"a kernel and its dilation must be at least 1 long, got {kernel_size} and {dilation}")
+        raise ValueError(f"kernel size and dilation must be at least 1, got {kernel_size} and {dilation}")

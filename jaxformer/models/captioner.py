@@ -61,7 +61,7 @@ class Captioner(nnx.Module):
           ValueError: the images have another size.
         """
         if images.shape[1:] != self.shape:
-            raise ValueError(f"images must be [B, height, width, channels] = [B, {self.shape}], got {images.shape}")
+            raise ValueError(f"images must be [B, {', '.join(map(str, self.shape))}], got {list(images.shape)}")
         with jax.named_scope("image"):
             x = self.grid.features(images)
             x = x.reshape(x.shape[0], -1, x.shape[-1])

@@ -1,4 +1,4 @@
-"""The masked language model: an encoder that predicts hidden tokens from both sides (Devlin et al. 2019, BERT)."""
+"""The masked language model: an encoder that predicts masked tokens from both sides (Devlin et al. 2019, BERT)."""
 
 from __future__ import annotations
 

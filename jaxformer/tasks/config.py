@@ -221,7 +221,7 @@ class TaskConfig:
     seed: int = 0
     """The seed of parameters, dropout and the order of the data."""
     init_from: str = ""
-    """Start from the parameters of another run, RUN or RUN:CHECKPOINT, and use its tokenizer."""
+    """Start from the parameters of another run, RUN or RUN:CHECKPOINT, and use its tokenizer if it has one."""
     mesh: str = dataclasses.field(default="", metadata=PLACE)
     """Axes of the device mesh, such as "data=8,tensor=4"; by default all devices are `data`."""
     optimizer: OptimizerConfig = OptimizerConfig()

@@ -252,6 +252,7 @@ def first_state(config: TaskConfig, trainer: Trainer, out: pathlib.Path, say: Sa
     """Returns the state before the first step, with the parameters of another run if `init_from` names one."""
     state = trainer.new_state()
     if not config.init_from:
+        _report_never_learned(trainer, None, say)
         return state
     source, checkpoint = _split_init(config.init_from)
     params, _ = restore.load_params(source, checkpoint, trainer.config.mesh)
@@ -261,10 +262,20 @@ def first_state(config: TaskConfig, trainer: Trainer, out: pathlib.Path, say: Sa
         raise ConfigError(f"init_from {config.init_from}: no parameter fits; {about.report()[1].strip()}")
     for line in (f"starting from {config.init_from}:", *about.report()):
         say(line)
+    _report_never_learned(trainer, about, say)
     if processes.first():
         write_text(out / "init.json", json.dumps(dataclasses.asdict(about), indent=2) + "\n")
     ema = None if state.ema_params is None else jax.tree.map(jax.numpy.copy, params)
     return dataclasses.replace(state, params=params, ema_params=ema)
+
+
+def _report_never_learned(trainer: Trainer, about: warm_start.WarmStart | None, say: Say) -> None:
+    """Warns of frozen parameters that no training has changed."""
+    if trainer.frozen is not None and (names := warm_start.never_learned(trainer.frozen, about)):
+        say(
+            f"WARNING: {len(names)} parameters that tune.frozen names keep their initial values, because init_from "
+            f"gives no others: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
+        )
 
 
 def _split_init(text: str) -> tuple[pathlib.Path, str]:

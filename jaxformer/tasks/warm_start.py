@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import jax
 
+from jaxformer.modules.lora import ADAPTERS, parameter_name
 from jaxformer.modules.pure import Params
 
 
@@ -34,12 +35,12 @@ def merge(initial: Params, source: Params) -> tuple[Params, WarmStart]:
     >>> params["a"].tolist(), about.taken, dict(about.new)
     ([1.0, 1.0], ('a',), {'b': 'the other run has none'})
     """
-    source_leaves = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(source)}
+    source_leaves = {parameter_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(source)}
     taken: list[str] = []
     new: dict[str, str] = {}
 
     def choose(path: tuple, leaf: jax.Array) -> jax.Array:
-        name = _name(path)
+        name = parameter_name(path)
         other = source_leaves.get(name)
         if other is None:
             new[name] = "the other run has none"
@@ -51,9 +52,19 @@ def merge(initial: Params, source: Params) -> tuple[Params, WarmStart]:
         return leaf
 
     params = jax.tree_util.tree_map_with_path(choose, initial)
-    names = {_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(initial)}
+    names = {parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(initial)}
     return params, WarmStart(tuple(taken), new, tuple(sorted(source_leaves.keys() - names)))
 
 
-def _name(path: tuple) -> str:
-    return "/".join(str(getattr(key, "key", key)) for key in path)
+def never_learned(frozen: Params, about: WarmStart | None) -> list[str]:
+    """Returns the names of the parameters that are neither trained nor taken from another run, adapters apart.
+
+    Args:
+      frozen: True for each parameter that is not trained.
+      about: what was taken from another run, None for nothing.
+
+    >>> never_learned({"a": True, "b": True, "c": False}, WarmStart(("a",), {"b": "", "c": ""}, ()))
+    ['b']
+    """
+    names = [parameter_name(path) for path, is_frozen in jax.tree_util.tree_leaves_with_path(frozen) if is_frozen]
+    return [x for x in names if (about is None or x in about.new) and not x.startswith(f"{ADAPTERS}/")]

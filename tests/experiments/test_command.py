@@ -62,6 +62,13 @@ def test_a_training_gets_the_time_that_is_left(tmp_path, trained):
     assert calls[1][0] == changed(TaskConfig(), {"train": {"minutes": minutes}})
 
 
+@pytest.mark.parametrize("minutes", [-1.0, float("nan")])
+def test_a_call_of_negative_minutes_is_refused(minutes):
+    """Exit code 85 would ask for the same command again, forever; not a number was no limit."""
+    with pytest.raises(ConfigError, match="--minutes must be at least 0, got"):
+        command.end_of_call(minutes)
+
+
 def test_a_training_that_stops_early_ends_the_call(tmp_path, trained):
     calls, reasons = trained
     reasons += ["minutes"]

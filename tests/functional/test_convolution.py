@@ -107,8 +107,8 @@ def test_receptive_field(taps, dilations, expected):
 @pytest.mark.parametrize(
     ("kernel", "options", "message"),
     [
-        ((0, 2, 2), {}, "at least 1 long, got 0 and 1"),
-        ((2, 2, 2), {"dilation": 0}, "at least 1 long, got 2 and 0"),
+        ((0, 2, 2), {}, "kernel size and dilation must be at least 1, got 0 and 1"),
+        ((2, 2, 2), {"dilation": 0}, "kernel size and dilation must be at least 1, got 2 and 0"),
         ((2, 3, 2), {}, r"kernel must have shape \[K, 2, E\] for x \[1, 3, 2\], got \[2, 3, 2\]"),
         ((2, 2, 2, 2), {}, r"kernel must have shape \[K, 2, E\] for x \[1, 3, 2\], got \[2, 2, 2, 2\]"),
         ((2, 2, 2), {"stride": 0}, "stride must be at least 1, got 0"),
@@ -122,7 +122,7 @@ def test_refusals(kernel, options, message):
     unchecked = getattr(functional.convolution, "__wrapped__", functional.convolution)  # without the shapes of the test
     with pytest.raises(ValueError, match=message):
         unchecked(jnp.ones((1, 3, 2)), jnp.ones(kernel), **options)
-    with pytest.raises(ValueError, match="at least 1 long, got 3 and 0"):
+    with pytest.raises(ValueError, match="kernel size and dilation must be at least 1, got 3 and 0"):
         functional.receptive_field(3, [1, 0])
     with pytest.raises(ValueError, match="causal is for sequences"):
         functional.convolution(jnp.ones((1, 3, 3, 2)), jnp.ones((2, 2, 2, 2)), causal=True)

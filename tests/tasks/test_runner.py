@@ -105,6 +105,18 @@ def test_a_warm_start_that_cannot_be_is_refused_before_the_data_is_prepared(tmp_
     assert not (tmp_path / "run").exists()
 
 
+def test_frozen_parameters_without_a_warm_start_are_reported(tmp_path):
+    """In one line; without frozen ones there is none."""
+    lines, frozen = [], {"encoder": dict.fromkeys("abcd", True), "output": False}
+    for tree in (frozen, None):
+        trainer = SimpleNamespace(frozen=tree, new_state=lambda: "state")
+        assert runner.first_state(small(), trainer, tmp_path, lines.append) == "state"
+    assert lines == [
+        "WARNING: 4 parameters that tune.frozen names keep their initial values, because init_from gives no others: "
+        "encoder/a, encoder/b, encoder/c, ..."
+    ]
+
+
 def test_a_damaged_vocabulary_of_a_warm_start_is_named_where_it_is(tmp_path, monkeypatch):
     """Not in the copy of a run that is removed at once."""
     config = small(cache=str(tmp_path / "cache"))

@@ -26,6 +26,16 @@ def test_only_equal_shapes_of_equal_names_are_taken():
     ]
 
 
+def test_frozen_parameters_that_were_never_learned():
+    """They are as useless as they are unchangeable; an adapter of which one half is kept is not."""
+    frozen = {"a": {"b": True, "w": True}, "output": False, "lora": {"a": {"w": {"a": True, "b": False}}}}
+    assert warm_start.never_learned(frozen, None) == ["a/b", "a/w"]
+    about = warm_start.WarmStart(("a/w",), dict.fromkeys(("a/b", "output", "lora/a/w/a"), "the other run has none"), ())
+    assert warm_start.never_learned(frozen, about) == ["a/b"]
+    whole = warm_start.WarmStart(("a/b", "a/w"), {"output": "the other run has none"}, ())
+    assert warm_start.never_learned(frozen, whole) == []
+
+
 def test_parameters_stay_where_they_were_placed():
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))

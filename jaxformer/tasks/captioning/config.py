@@ -57,8 +57,8 @@ class DataConfig:
         at_least(2, self, "max_length")
         at_least(0, self, "shift")
         at_least(MIN_SUBWORDS, self, "vocab_size")
-        if min(self.columns) < 0:
-            raise ConfigError(f"columns must be at least 0, got {self.columns}")
+        if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
+            raise ConfigError(f"columns must be two different numbers from 0, got {self.columns}")
         if not 0 < self.held_out < 1:
             raise ConfigError(f"held_out must be more than 0 and less than 1, got {self.held_out}")
         for part in ("validation", "test"):
@@ -76,9 +76,9 @@ class LossConfig:
     """Weight of the squared difference between 1 and the total attention that a position gets over a caption; only for
     soft attention of a recurrent decoder. Xu et al. 2015 use 1."""
     entropy: float = 0.01
-    """Weight of the entropy of hard attention in each step, which training increases."""
+    """Weight of the entropy of hard attention in each step, which training increases; only for hard attention."""
     baseline_decay: float = 0.9
-    """Decay of the moving average of a token's log-probability, the baseline of hard attention."""
+    """Decay of the moving average of a token's log-probability, the baseline of hard attention; only for it."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "label_smoothing", "doubly_stochastic", "entropy", "baseline_decay")

@@ -97,9 +97,11 @@ class ImageCaptioner(ImagePredictor, Searcher):
         """Returns the attention of each caption's pieces, and of its end, to the grid of its image, row by row.
 
         Raises:
-          ValueError: the images have another size.
+          ValueError: the images have another size, or there is not one caption for each.
         """
         self._check(images)
+        if len(captions) != len(images):
+            raise ValueError(f"each image needs a caption, got {len(images)} images and {len(captions)} captions")
         rows, columns = self.net.config.image.grid_size
         places = tuple(f"{SPACE}{row},{column}" for row in range(rows) for column in range(columns))
         eos, bos, pad = self.tokenizer.special.eos, self.tokenizer.special.bos, self.tokenizer.special.pad

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -139,26 +139,34 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
                 f"loss.doubly_stochastic is {config.loss.doubly_stochastic}, but it needs a recurrent model with soft "
                 "attention; give 0"
             )
+        for name in ("entropy", "baseline_decay"):
+            if getattr(config.loss, name) != getattr(LossConfig, name) and getattr(model, "attention", "") != "hard":
+                raise ConfigError(f"loss.{name} has no effect: it needs a recurrent model with hard attention")
         if model.length_limit is not None and data.max_length > model.length_limit:
             raise ConfigError(f"data.max_length is {data.max_length}, but model.max_positions is {model.length_limit}")
 
     def check_init(self, config: CaptioningConfig, source: TaskConfig) -> None:
-        if _is_grid(source):
-            names = [field.name for field in dataclasses.fields(models.GridConfig) if field.name != "image_size"]
-            pairs = [(name, getattr(source.model, name), getattr(config.model.image, name)) for name in names]
-            if different := [(name, there, here) for name, there, here in pairs if there != here]:
-                what = ", ".join(f"{name} is {there} there and {here} here" for name, there, here in different)
-                raise ConfigError(f"init_from {config.init_from} has another image network than model.image: {what}")
+        if (network := _convolutions(source)) is not None:
+            there, here = _grid_shape(network), _grid_shape(config.model.image)
+            if different := [name for name in there if there[name] != here.get(name)]:
+                both = [name for name in different if name in here]
+                what = ", ".join(f"{name} is {there[name]} there and {here[name]} here" for name in both)
+                options = " ".join(f"--model.image.{name} {there[name]}" for name in different)
+                raise ConfigError(
+                    f"init_from {config.init_from} has another image network than model.image: {what}; add {options}"
+                )
             return
         if not isinstance(source, CaptioningConfig) or source.model.kind != config.model.kind:
-            what = f"a {source.model.kind} captioner" if isinstance(source, CaptioningConfig) else f"a {source.task}"
+            kind = getattr(getattr(source, "model", None), "kind", "")
+            of_vision = f"a {kind} of vision" if isinstance(source, VisionConfig) else f"a run of {type(source).task}"
+            what = f"a {kind} captioner" if isinstance(source, CaptioningConfig) else of_vision
             raise ConfigError(
                 f"init_from {config.init_from} is {what}; this is a {config.model.kind} captioner, which starts from "
                 "another one or from a convolution of vision"
             )
 
     def renamed(self, params: Params, source: TaskConfig) -> Params:
-        return {"grid": params} if _is_grid(source) else params
+        return params if _convolutions(source) is None else {"grid": params}
 
     def read(self, config: CaptioningConfig) -> CaptionCorpus:
         data = config.data
@@ -263,9 +271,20 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
         return {split: [bleu([found.text for found in best], references)]}
 
 
-def _is_grid(source: TaskConfig) -> TypeGuard[VisionConfig]:
-    """Returns True if a run classifies images by convolutions, which are then the image network of a captioner."""
-    return isinstance(source, VisionConfig) and isinstance(source.model, models.ResidualNetworkConfig)
+def _convolutions(source: TaskConfig) -> models.ResidualNetworkConfig | None:
+    """Returns the network of a run of image classification by convolutions, a captioner's image network; or None."""
+    model = source.model if isinstance(source, VisionConfig) else None
+    return model if isinstance(model, models.ResidualNetworkConfig) else None
+
+
+def _grid_shape(config: models.GridConfig) -> dict[str, str]:
+    """Returns the settings on which the parameters of a `FeatureGrid` depend, as they are given on the command line."""
+    shape = {field.name: getattr(config, field.name) for field in dataclasses.fields(models.GridConfig)}
+    for name in ("image_size", *(("attention_stage", "d_attention") if config.attention == "none" else ())):
+        del shape[name]
+    if "d_attention" in shape:
+        shape["d_attention"] = config.attention_dim  # which may be the same without being given
+    return {name: " ".join(map(str, x)) if isinstance(x, tuple) else str(x) for name, x in shape.items()}
 
 
 TASK = Captioning()

@@ -85,6 +85,14 @@ def test_maps_are_the_attention_of_the_steps(model):
     np.testing.assert_allclose(words[0].weights.sum(1), 1, rtol=1e-5)
 
 
+def test_each_image_needs_a_caption():
+    """A caption too many would be ignored."""
+    own = captioner(RECURRENT)
+    for captions in (["a"], ["a"] * 4):
+        with pytest.raises(ValueError, match=f"each image needs a caption, got 3 images and {len(captions)} captions"):
+            own.attention(IMAGES, captions)
+
+
 def test_files(tmp_path):
     """Of any size; and what is no image or no list is refused."""
     own = captioner(RECURRENT)

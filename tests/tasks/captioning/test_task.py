@@ -272,19 +272,35 @@ def test_settings_that_contradict(tmp_path):
         TASK.check(config)
     with pytest.raises(ConfigError, match=r"data\.shift must be below 8, the shorter side of the images, got 8"):
         TASK.check(changed(tiny(tmp_path), {"data": {"shift": 8}}))
+    for model, changes in itertools.product((RECURRENT, TRANSFORMER), ({"entropy": 0.5}, {"baseline_decay": 0.5})):
+        config = tiny(tmp_path, model=model, loss=LossConfig(**changes))
+        with pytest.raises(
+            ConfigError, match=rf"loss\.{min(changes)} has no effect: it needs a recurrent model with hard"
+        ):
+            TASK.check(config)
+        TASK.check(dataclasses.replace(config, model=HARD))
     config = changed(tiny(tmp_path, model=TRANSFORMER, loss=LossConfig()), {"model": {"positions": "learned"}})
     with pytest.raises(ConfigError, match=r"data\.max_length is 30, but model\.max_positions is 24"):
         TASK.check(changed(config, {"data": {"max_length": 30}}))
-    with pytest.raises(ConfigError, match="init_from run is a language_model; this is a transformer captioner"):
+    with pytest.raises(ConfigError, match="init_from run is a run of language_model; this is a transformer"):
         TASK.check_init(changed(config, {"init_from": "run"}), language_model.LanguageModelingConfig())
     with pytest.raises(ConfigError, match="init_from run is a recurrent captioner; this is a transformer captioner"):
         TASK.check_init(changed(config, {"init_from": "run"}), tiny(tmp_path))
     TASK.check_init(config, config)
     network = models.ResidualNetworkConfig(widths=(8, 32), num_blocks=1)
-    with pytest.raises(ConfigError, match=r"network than model\.image: widths is \(8, 32\) there and \(8, 16\)"):
+    message = r"than model\.image: widths is 8 32 there and 8 16 here; add --model\.image\.widths 8 32$"
+    with pytest.raises(ConfigError, match=message):
         TASK.check_init(config, vision.VisionConfig(model=network))
-    TASK.check_init(config, vision.VisionConfig(model=dataclasses.replace(network, widths=(8, 16))))
-    with pytest.raises(ConfigError, match="is a vision; this is a transformer captioner, which starts from"):
+    network = dataclasses.replace(network, widths=(8, 16))
+    TASK.check_init(config, vision.VisionConfig(model=network))
+    TASK.check_init(config, vision.VisionConfig(model=dataclasses.replace(network, attention_stage=1, d_attention=3)))
+    attending = vision.VisionConfig(model=dataclasses.replace(network, attention="gain"))
+    options = " ".join(f"--model.image.{text}" for text in ("attention gain", "attention_stage 2", "d_attention 2"))
+    with pytest.raises(ConfigError, match=f"attention is gain there and none here; add {options}$"):
+        TASK.check_init(config, attending)
+    given = {"attention": "gain", "attention_stage": 2, "d_attention": 2}
+    TASK.check_init(changed(config, {"model": {"image": given}}), attending)
+    with pytest.raises(ConfigError, match="is a transformer of vision; this is a transformer captioner, which starts"):
         TASK.check_init(config, vision.VisionConfig())
     with pytest.raises(ConfigError, match="the number of characters is not known without the captions"):
         TASK.planned_vocab_size(config)
