@@ -4,9 +4,9 @@
     python -m experiments.captioning --smoke --out runs/smoke
 
 --data-dir holds nlvr_captions/captions.tsv and images.zip. The convolutions of all captioners are trained first, on
-single objects cut out of the pictures. Captions are checked: the objects of a picture are recovered from its pixels, and
-a small grammar reads the caption. A captioner that has a record is not trained again, and --minutes ends the call in
-time. The smoke version needs no data and its figures mean nothing.
+single objects cut out of the pictures. Captions are checked: the objects of a picture are recovered from its pixels,
+and a small grammar reads the caption. A captioner that has a record is not trained again, and --minutes ends the call
+in time. The smoke version needs no data and its figures mean nothing.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 Activation = Callable[[jax.Array], jax.Array]
@@ -32,7 +33,7 @@ def gelu(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
     >>> [round(y, 4) for y in gelu(jnp.array([-1.0, 1.0, 3.0])).tolist()]
     [-0.1587, 0.8413, 2.996]
     """
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = x.astype(np.promote_types(x.dtype, np.float32))
     return (wide * (0.5 + 0.5 * jax.lax.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
 
 

@@ -52,6 +52,12 @@ def test_activations():
     assert float(jnp.abs(functional.gelu_tanh(single(x)[0]) - functional.gelu(single(x)[0])).max()) > 1e-4
 
 
+def test_gelu_of_bfloat16_is_rounded_once():
+    x = jnp.linspace(-4, 4, 41, dtype=jnp.bfloat16)
+    exact = [v * NORMAL(v) for v in np.asarray(x, np.float64)]
+    np.testing.assert_array_equal(functional.gelu(x), jnp.asarray(exact, jnp.float32).astype(jnp.bfloat16))
+
+
 def test_relu_has_slope_zero_at_zero():
     assert jax.vmap(jax.grad(functional.relu))(jnp.array([-1.0, 0.0, 2.0])).tolist() == [0, 0, 1]
 

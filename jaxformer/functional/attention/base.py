@@ -79,7 +79,7 @@ def make_request(
     if isinstance(scale, jax.core.Tracer):  # its value is unknown now, and implementations need a static scale
         if scale.ndim != 0:
             raise ValueError(f"scale must be one number, got shape {list(scale.shape)}")
-        compute_dtype = jnp.promote_types(query.dtype, jnp.float32)
+        compute_dtype = np.promote_types(query.dtype, np.float32)
         query, scale = _multiplied(query.astype(compute_dtype), scale.astype(compute_dtype)).astype(query.dtype), 1.0
     scale = head_dim**-0.5 if scale is None else float(scale)
     return Request(query, key, value, mask, bias, scale, score, dropout)

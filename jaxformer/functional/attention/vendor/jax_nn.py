@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxformer import targets
@@ -70,7 +71,7 @@ def attention_by(call: Callable[..., Array], request: Request) -> Float[Array, "
     if bias is not None:
         # The logits are float32, while bfloat16 has steps of 2 near 500. A bias may be an additive mask; a row of minus
         # infinity, also after a cast, is NaN.
-        dtype = bias.dtype if bias.dtype == query.dtype else jnp.promote_types(query.dtype, jnp.float32)
+        dtype = bias.dtype if bias.dtype == query.dtype else np.promote_types(query.dtype, np.float32)
         nonempty = bias > -jnp.inf
         low = 0.5 * max(float(jnp.finfo(x).min) for x in (bias.dtype, dtype))
         bias = jnp.maximum(bias, low).astype(dtype)
