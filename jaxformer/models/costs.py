@@ -1,8 +1,8 @@
 """The numbers of parameters and floating-point operations of a model, from its configuration alone.
 
 Multiply-adds of matrix products count as 2 operations; softmax, norms, activations and biases, a few percent, are left
-out, as is usual for *model* FLOPs; so is the channel of zeros that `functional.convolution` adds to RGB. A backward pass
-costs twice a forward pass.
+out, as is usual for *model* FLOPs; so is the channel of zeros that `functional.convolution` adds to RGB. A backward
+pass costs twice a forward pass.
 """
 
 from __future__ import annotations
