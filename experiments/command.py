@@ -21,6 +21,7 @@ from jaxformer.errors import ConfigError, JaxformerError
 from jaxformer.files import write_text
 from jaxformer.hardware import processor_name, use_large_pages
 from jaxformer.tasks.config import TaskConfig
+from jaxformer.training.account import read_starts
 
 SAVING = 20.0
 """Seconds before the end of a call at which a training stops."""
@@ -79,8 +80,8 @@ def end_of_call(minutes: float) -> float:
     return time.monotonic() + 60 * minutes if minutes else float("inf")
 
 
-def train(config: TaskConfig, run: pathlib.Path, end: float, *, hooks: Sequence[Any] = ()) -> None:
-    """Trains a run, or resumes it, until the call ends.
+def train(config: TaskConfig, run: pathlib.Path, end: float, *, hooks: Sequence[Any] = ()) -> float:
+    """Trains a run, or resumes it, until the call ends; returns the seconds that it took in all calls.
 
     Raises:
       Stopped: the training did not reach its end.
@@ -93,6 +94,7 @@ def train(config: TaskConfig, run: pathlib.Path, end: float, *, hooks: Sequence[
     if result.reason != "done":
         step = int(result.state.step)
         raise Stopped(f"{run.name} was stopped ({result.reason}) at step {step:,}; the same command goes on from there")
+    return sum(sum(start["seconds"].values()) for start in read_starts(run / "time.json"))
 
 
 def record(path: pathlib.Path, config: TaskConfig, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import argparse
 import dataclasses
 import functools
 import pathlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -147,10 +146,8 @@ def record(
     """
 
     def make() -> Mapping[str, Any]:
-        began = time.monotonic()
         print(f"\n{name}", flush=True)
-        command.train(config, out / name, end)
-        seconds = time.monotonic() - began
+        seconds = command.train(config, out / name, end)
         return {**measured(), **command.facts(), "seconds": seconds}
 
     return command.record(out / "records" / f"{name}.json", config, make)

@@ -18,7 +18,6 @@ import json
 import pathlib
 import shutil
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -108,11 +107,11 @@ def do(
     config = changed(config, {"train": train | {"tensorboard": False}, "optimizer": {"warmup_steps": warmup}})
 
     def make() -> Mapping[str, Any]:
-        began, rows = time.monotonic(), list[Mapping[str, Any]]()
-        command.train(config, run, end)
+        rows = list[Mapping[str, Any]]()
+        seconds = command.train(config, run, end)
         scores = jaxformer.evaluate(run, split="test", keep=lambda name, found: rows.extend(found))
         figures = {score.name: score.value for score in scores["test"]}
-        return {**figures, "rows": rows, "steps": steps, "seconds": time.monotonic() - began}
+        return {**figures, "rows": rows, "steps": steps, "seconds": seconds}
 
     command.record(path, config, make)
     remove_folder(run / "checkpoints")  # some hundred runs; the record has everything that is reported

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -103,12 +102,11 @@ class Study:
         config = configuration(cell, directory, smoke.changes(cell.model) if self.smoke else {})
 
         def make() -> Mapping[str, Any]:
-            began = time.monotonic()
             print(f"\n{cell.name}", flush=True)
-            command.train(config, self.out / cell.name, self.end)
+            seconds = command.train(config, self.out / cell.name, self.end)
             figures = measure(config, self.out / cell.name)
             picture(config, self.out, cell)
-            return {**figures, **command.facts(), "seconds": time.monotonic() - began}
+            return {**figures, **command.facts(), "seconds": seconds}
 
         self.found[cell] = command.record(self.out / "records" / f"{cell.name}.json", config, make)
         remove_folder(self.out / cell.name / "checkpoints")  # the record has everything that is reported

@@ -33,6 +33,7 @@ class RecurrentContext(NamedTuple):
     states: jax.Array | None  # [B, S, M], of the memory; None without attention
     keys: jax.Array | None  # [B, S, A]
     valid: jax.Array | None  # Bool [B, S]
+    mean: jax.Array | None = None  # Bool [B]: with hard attention, True where all steps see the mean
 
     def take(self, sentences: Int[Array, " B2"]) -> RecurrentContext:
         """Returns the context of these sentences only, in this order."""
@@ -137,6 +138,7 @@ class RecurrentDecoder(nnx.Module):
         key: jax.Array | None = None,
         copies: Float[Array, "G C V D"] | None = None,
         noise: Float[Array, "B T S"] | None = None,
+        mean: Bool[Array, " B"] | None = None,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T S"] | None]:
         """Returns the outputs of a teacher-forced target, and the weights of attention, if there is any.
 
@@ -145,10 +147,12 @@ class RecurrentDecoder(nnx.Module):
           key: the key of dropout; None means no dropout.
           copies: see `Embedding`.
           noise: with hard attention, see `functional.pick_position`; None for the most probable positions.
+          mean: with hard attention, True for rows that attend softly; default: none.
         """
         with jax.named_scope("embedding"):
             x = self.embeddings(tokens, valid=valid, key=site(key, "embedding"), copies=copies)
         context, state = self.start(memory, beam_size=1)
+        context = context._replace(mean=mean)
         layers_key = site(key, "layers")
         if self.feed == "output" or (self.feed == "context" and self.alignment is not None):
             # A step needs the result of the one before it.
@@ -299,7 +303,8 @@ class RecurrentDecoder(nnx.Module):
             seen, weights = self.alignment(query, context.keys, context.states, valid=context.valid)
             if self.hard:
                 chosen = functional.pick_position(weights, noise)[..., None]
-                seen = jnp.take_along_axis(context.states, chosen, 1)
+                one = jnp.take_along_axis(context.states, chosen, 1)
+                seen = one if context.mean is None else jnp.where(context.mean[:, None, None], seen, one)
             if self.gate is not None:
                 seen = jax.nn.sigmoid(self.gate(query)) * seen
             return seen, weights

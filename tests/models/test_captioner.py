@@ -1,5 +1,6 @@
 """Captioners: the memory of an image, the law of decoding, searches, losses, and the gradient of hard attention."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -296,6 +297,32 @@ def test_the_value_of_the_reinforced_loss_is_the_cross_entropy_and_the_entropy()
     near(slope["baseline"] / count, model.params["baseline"] + total / count)  # down, it is a moving average
     with pytest.raises(ValueError, match="needs a model with attention hard, got soft"):
         small("soft").net.bind(small("soft").params).reinforced_cross_entropy(IMAGES, TARGET, TARGET, IMAGES[:, :T, 0])
+
+
+@pytest.mark.full
+def test_rows_of_the_mean_are_trained_as_by_soft_attention():
+    """Loss and gradients are the sum of those of a soft captioner on these rows and of hard attention on the others."""
+    hard = enumerable()
+    soft = Small(dataclasses.replace(hard.config, attention="soft"), models.RecurrentCaptioner)
+    _, noise, *batch = (x[9:13] for x in enumerated())
+    mean = np.array([True, False, True, True])
+    only = lambda rows: tuple(x[np.flatnonzero(rows)] for x in batch)
+
+    def mixed(params):
+        return hard.net.bind(params).reinforced_cross_entropy(*batch, noise, mean=jnp.asarray(mean))[0]
+
+    def parts(params):
+        rest = {name: value for name, value in params.items() if name != "baseline"}
+        return (
+            soft.net.bind(rest).cross_entropy(*only(mean))[0]
+            + hard.net.bind(params).reinforced_cross_entropy(*only(~mean), noise[1:2])[0]
+        )
+
+    (got, gradient), (expected, wanted) = (quick(jax.value_and_grad(f))(hard.params) for f in (mixed, parts))
+    near(got, expected)
+    assert abs(float(gradient.pop("baseline") - wanted.pop("baseline"))) > 0.1  # all rows move the baseline
+    jax.tree.map(near, gradient, wanted)
+    assert all(np.abs(x).max() > 1e-4 for x in jax.tree.leaves(gradient["decoder"]["alignment"]))
 
 
 def test_grid_positions_tell_where_a_feature_is():

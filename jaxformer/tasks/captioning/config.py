@@ -75,13 +75,19 @@ class LossConfig:
     doubly_stochastic: float = 0.0
     """Weight of the squared difference between 1 and the total attention that a position gets over a caption; only for
     soft attention of a recurrent decoder. Xu et al. 2015 use 1."""
-    entropy: float = 0.01
-    """Weight of the entropy of hard attention in each step, which training increases; only for hard attention."""
+    entropy: float = 0.002
+    """Weight of the entropy of hard attention in each step, which training increases; only for hard attention. The code
+    of Xu et al. 2015 has the same."""
+    mean_share: float = 0.5
+    """Share of the captions, drawn anew in each step, that attend softly in training; only for hard attention. Xu et
+    al. 2015, 4.1, take one half. With 0 all gradients of attention are estimates, of a large variance."""
     baseline_decay: float = 0.9
     """Decay of the moving average of a token's log-probability, the baseline of hard attention; only for it."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "label_smoothing", "doubly_stochastic", "entropy", "baseline_decay")
+        if not 0 <= self.mean_share <= 1:
+            raise ConfigError(f"mean_share must be from 0 to 1, got {self.mean_share}")
         if self.label_smoothing >= 1:
             raise ConfigError(f"label_smoothing must be less than 1, got {self.label_smoothing}")
         if self.baseline_decay >= 1:

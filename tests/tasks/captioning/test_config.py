@@ -18,6 +18,7 @@ from jaxformer.tasks.captioning import DataConfig, DecodeConfig, LossConfig
         (DataConfig, {"test_images": "x"}, "test_images is x, but test names no captions"),
         (LossConfig, {"label_smoothing": 1.0}, "label_smoothing must be less than 1"),
         (LossConfig, {"doubly_stochastic": -1.0}, "doubly_stochastic must be at least 0"),
+        (LossConfig, {"mean_share": 1.1}, "mean_share must be from 0 to 1, got 1.1"),
         (LossConfig, {"baseline_decay": 1.0}, "baseline_decay must be less than 1"),
         (DecodeConfig, {"max_length": 0}, "max_length must be at least 1"),
         (DecodeConfig, {"top_k": 3}, "are for draws; add decode.sample True or decode.mbr$"),

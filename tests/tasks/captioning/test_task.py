@@ -127,7 +127,7 @@ def test_other_models_on_eight_devices(tmp_path, model):
     """Draws too do not depend on the mesh."""
     config = tiny(tmp_path, model=model, loss=LossConfig())
     (one, _), (eight, _) = (steps_of(config, tmp_path, text) for text in ("data=1", "data=2,fsdp=2,tensor=2"))
-    np.testing.assert_allclose(eight, one, rtol=1e-5)
+    np.testing.assert_allclose(eight, one, rtol=1e-4)
 
 
 @pytest.mark.full
@@ -173,7 +173,7 @@ def test_soft_attention_is_trained_by_the_settings_and_validated_without(tmp_pat
 def test_hard_attention_draws_for_each_word_in_each_step(tmp_path, monkeypatch):
     """Without a key nothing is drawn."""
     network = TASK.network(tiny(tmp_path, model=HARD, loss=LossConfig(label_smoothing=0.1, entropy=0.2)), 30)
-    asked, batch = Asked(monkeypatch, "cross_entropy", "reinforced_cross_entropy"), batch_of(3)
+    asked, batch = Asked(monkeypatch, "cross_entropy", "reinforced_cross_entropy"), batch_of(200)
     params = drawn(network.net.shapes)
     for key in (jax.random.key(0), jax.random.key(1), None):
         network.loss(params, batch, key)
@@ -182,8 +182,19 @@ def test_hard_attention_draws_for_each_word_in_each_step(tmp_path, monkeypatch):
     assert {"smoothing": 0.1, "entropy": 0.2}.items() <= drawn_twice[0].items()
     assert drawn_twice[0]["key"] is not None
     noise = np.stack([options["noise"] for options in drawn_twice])
-    assert noise.shape == (2, 3, 5, 16)
-    assert len(np.unique(noise)) == noise.size
+    assert noise.shape == (2, 200, 5, 16)
+    assert len(np.unique(noise)) > 0.98 * noise.size
+    mean = np.stack([options["mean"] for options in drawn_twice])
+    assert mean.shape == (2, 200)
+    assert ((mean.mean(1) > 0.4) & (mean.mean(1) < 0.6)).all()
+    assert (mean[0] != mean[1]).any()
+
+
+def test_with_a_mean_share_of_0_every_caption_draws(tmp_path, monkeypatch):
+    network = TASK.network(tiny(tmp_path, model=HARD, loss=LossConfig(mean_share=0.0)), 30)
+    asked = Asked(monkeypatch, "reinforced_cross_entropy")
+    network.loss(drawn(network.net.shapes), batch_of(2), jax.random.key(0))
+    assert "mean" not in asked.options[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,7 +283,9 @@ def test_settings_that_contradict(tmp_path):
         TASK.check(config)
     with pytest.raises(ConfigError, match=r"data\.shift must be below 8, the shorter side of the images, got 8"):
         TASK.check(changed(tiny(tmp_path), {"data": {"shift": 8}}))
-    for model, changes in itertools.product((RECURRENT, TRANSFORMER), ({"entropy": 0.5}, {"baseline_decay": 0.5})):
+    for model, changes in itertools.product(
+        (RECURRENT, TRANSFORMER), ({"entropy": 0.5}, {"mean_share": 0.2}, {"baseline_decay": 0.5})
+    ):
         config = tiny(tmp_path, model=model, loss=LossConfig(**changes))
         with pytest.raises(
             ConfigError, match=rf"loss\.{min(changes)} has no effect: it needs a recurrent model with hard"
