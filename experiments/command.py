@@ -50,6 +50,17 @@ def parser(name: str, description: str | None, *, out: str) -> argparse.Argument
     return made
 
 
+def count(text: str) -> int:
+    """Reads a number of at least 1, such as that of ``--seeds``.
+
+    Raises:
+      argparse.ArgumentTypeError: the text is anything else.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"it must be a whole number of at least 1, got {text}")
+    return int(text)
+
+
 def script(main: Callable[[], int]) -> NoReturn:
     """Runs the `main` of an experiment as a program, with large pages of memory, and exits."""
     use_large_pages()

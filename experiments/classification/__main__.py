@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import importlib.util
 import itertools
 import json
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pretrained", type=pathlib.Path, help="a run of masked_language_model")
     parser.add_argument("--corpora", nargs="+", choices=FILES, default=list(FILES), help="by default all")
     parser.add_argument("--ways", nargs="+", choices=[*WAYS, BAG], help="by default all")
-    parser.add_argument("--seeds", type=int, default=5, help="trainings of each way on each corpus (default 5)")
+    parser.add_argument("--seeds", type=command.count, default=5, help="trainings of each way and corpus (default 5)")
     parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
     return command.exit_code(run, parser.parse_args(arguments))
 
@@ -98,8 +99,8 @@ def do(
     if cell.way == BAG:
         if importlib.util.find_spec("sklearn") is None:
             print("scikit-learn is not installed, so there is no bag of words")
-        elif not path.exists():
-            write_text(path, json.dumps(bag_of_words(config)) + "\n")
+        else:
+            command.record(path, config, functools.partial(bag_of_words, config))
         return
     steps = EPOCHS.get(cell.way, 3) * steps_per_epoch(config, pretrained) if not changes else config.train.steps
     warmup = min(config.optimizer.warmup_steps, max(1, steps // 10))

@@ -92,7 +92,7 @@ def measure(family: Family, data: training.Corpus, scale: Scale, *, say: Any) ->
         record["bleu"] = measures.translation_score(translations, data)
         record["examples"] = [data.text(source[0][1:].tolist()), *measures.examples(translations, data, 1)]
     else:
-        if family.goal == "hidden word":
+        if family.goal == "masked word":
             record["between"] = measures.between(net, params, data)
         record["next"] = measures.following(net, family, params, data)
         written = measures.write(net, family, params, source, length, jax.random.key(1))

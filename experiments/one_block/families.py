@@ -20,7 +20,7 @@ class Family:
     """One use of the block."""
 
     name: str
-    goal: Literal["hidden word", "next word", "translation"]
+    goal: Literal["masked word", "next word", "translation"]
     """The words that it is trained to predict."""
     causal: bool
     """Each word sees only the words before it."""
@@ -31,7 +31,7 @@ class Family:
 
 
 FAMILIES = (
-    Family("encoder", "hidden word", False, loses="it cannot write: it knows words between words only"),
+    Family("encoder", "masked word", False, loses="it cannot write: it knows words between words only"),
     Family("decoder", "next word", True, loses="a word does not see those after it"),
     Family("decoder without its mask", "next word", False, loses="everything: it copies the answer"),
     Family("encoder-decoder", "translation", True, True, loses="a second stack, and a source to read"),

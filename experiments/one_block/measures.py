@@ -19,19 +19,19 @@ from jaxformer.evaluation.scores import bleu
 def logits_at(net: Any, family: Family, params: Any, words: Any, source: Any, place: Any) -> jax.Array:
     """Returns the logits of the word at `place` of each sentence, ``[B, V]``, from the words before it alone.
 
-    A family that is trained on hidden words gets `MASK` there, and nothing after it.
+    A family that is trained on masked words gets `MASK` there, and nothing after it.
     """
     before = jnp.arange(words.shape[1])[None] < place[:, None]
     words = jnp.where(before, words, PAD)
-    if family.goal == "hidden word":
+    if family.goal == "masked word":
         words = words.at[jnp.arange(len(words)), place].set(MASK)
     found = net.apply(params, words, source if family.cross else None)
-    place = place if family.goal == "hidden word" else place - 1
+    place = place if family.goal == "masked word" else place - 1
     return found[jnp.arange(len(words)), place].at[:, jnp.array([PAD, BOS, MASK])].set(-jnp.inf)
 
 
 def between(net: Any, params: Any, data: Corpus, *, seed: int = 0) -> float:
-    """Returns an encoder's accuracy at one hidden word of each held-out sentence, from the words on both sides."""
+    """Returns an encoder's accuracy at one masked word of each held-out sentence, from the words on both sides."""
     words = data.english[: data.num_held_out]
     rows, place = np.arange(len(words)), _places(words, seed)
     told = words.copy()

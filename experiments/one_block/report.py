@@ -8,7 +8,7 @@ from typing import Any
 
 def tables(results: Mapping[str, Any]) -> str:
     """Returns the table of the families, and examples of what each of them writes."""
-    head = ("family", "mask", "cross-attention", "trained on", "parameters", "loss", "hidden word", "next word")
+    head = ("family", "mask", "cross-attention", "trained on", "parameters", "loss", "masked word", "next word")
     head = (*head, "known trigrams", "BLEU", "loses")
     rows = [
         (

@@ -59,8 +59,8 @@ def _fits(pair: Pair, length: int) -> bool:
 
 
 def loss(net: Any, family: Family, params: Any, source: Any, words: Any, key: jax.Array) -> jax.Array:
-    """Returns the mean cross entropy of what a family is trained on: hidden words, or each next word."""
-    if family.goal == "hidden word":
+    """Returns the mean cross entropy of what a family is trained on: masked words, or each next word."""
+    if family.goal == "masked word":
         told, counted = hide(words, key)
         logits, labels = net.apply(params, told), words
     else:

@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("recurrent_translation", __doc__, out="folder of runs, records, pictures and results")
     parser.add_argument("--data-dir", type=pathlib.Path, help="folder with multi30k/ and tatoeba/")
     parser.add_argument("--minutes", type=float, default=0.0, help="the end of this call; 0 for no end")
-    parser.add_argument("--seeds", type=int, default=1, help="trainings of each model on each corpus")
+    parser.add_argument("--seeds", type=command.count, default=1, help="trainings of each model on each corpus")
     parser.add_argument("--rates", type=float, nargs="+", help="learning rates to train each model with")
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--small", action="store_true", help="the built-in grammar alone, a quarter of the parameters")

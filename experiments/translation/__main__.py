@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config", choices=CONFIGS, default="en_de", help="of experiments/translation/multi30k.py")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the run")
     parser.add_argument("--data-dir", type=pathlib.Path, default=pathlib.Path("data"), help="default: data")
-    parser.add_argument("--seeds", type=int, default=1, help="trainings (default 1)")
+    parser.add_argument("--seeds", type=command.count, default=1, help="trainings (default 1)")
     parser.add_argument("--average", type=int, default=10, help="the checkpoints that are averaged (default 10)")
     parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
     return command.exit_code(run, parser.parse_args(arguments))

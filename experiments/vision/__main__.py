@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the corpora")
     parser.add_argument("--corpora", nargs="+", choices=CORPORA, default=list(CORPORA), help="by default both")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="by default all")
-    parser.add_argument("--seeds", type=int, default=5, help="trainings of each network and number (default 5)")
+    parser.add_argument("--seeds", type=command.count, default=5, help="trainings of each cell (default 5)")
     parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
     return command.exit_code(run, parser.parse_args(arguments))
 

@@ -1,5 +1,7 @@
 """The experiment on classification: its cells, its report, and its smoke version, which resumes."""
 
+import json
+
 import pytest
 
 from experiments.classification import __main__ as command
@@ -77,3 +79,4 @@ def test_the_smoke_version_resumes(tmp_path, capsys):
     assert command.main(["--smoke", "--out", str(tmp_path), *ways]) == 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()} == stamps
     assert (tmp_path / "report.md").read_text() == text
+    assert all(json.loads(path.read_text())["settings"] for path in stamps)

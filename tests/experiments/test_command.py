@@ -1,5 +1,7 @@
 """Experiments train each cell once, keep its record, and end in time."""
 
+import argparse
+import json
 import os
 import pathlib
 import subprocess
@@ -60,6 +62,19 @@ def test_a_training_gets_the_time_that_is_left(tmp_path, trained):
     minutes = calls[1][0].train.minutes
     assert 4 < minutes < 5 - command.SAVING / 60
     assert calls[1][0] == changed(TaskConfig(), {"train": {"minutes": minutes}})
+
+
+def test_the_seconds_of_a_training_are_those_of_all_its_calls(tmp_path, trained):
+    starts = [{"seconds": {"stepping": 3.5, "saving": 0.5}}, {"seconds": {"stepping": 8.0}}]
+    (tmp_path / "time.json").write_text(json.dumps(starts))
+    assert command.train(TaskConfig(), tmp_path, command.end_of_call(0)) == 12.0
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "", "many"])
+def test_a_number_of_seeds_is_at_least_1(text):
+    assert command.count("12") == 12
+    with pytest.raises(argparse.ArgumentTypeError, match=r"it must be a whole number of at least 1, got"):
+        command.count(text)
 
 
 @pytest.mark.parametrize("minutes", [-1.0, float("nan")])
