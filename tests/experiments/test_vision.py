@@ -83,7 +83,7 @@ def test_folders_must_be_named(tmp_path, capsys):
 
 @pytest.mark.full
 def test_the_smoke_version_resumes(tmp_path, capsys):
-    options = ["--smoke", "--out", str(tmp_path), "--corpora", "mnist"]
+    options = ["--smoke", "--out", str(tmp_path)]
     assert command.main(options) == 0
     text = (tmp_path / "report.md").read_text()
     assert all(f"| mnist | {model} |" in text for model in MODELS)

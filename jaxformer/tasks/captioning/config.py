@@ -79,7 +79,7 @@ class LossConfig:
     """Weight of the entropy of hard attention in each step, which training increases; only for hard attention. The code
     of Xu et al. 2015 has the same."""
     mean_share: float = 0.5
-    """Share of the captions, drawn anew in each step, that attend softly in training; only for hard attention. Xu et
+    """Share of the captions, drawn again in each step, that attend softly in training; only for hard attention. Xu et
     al. 2015, 4.1, take one half. With 0 all gradients of attention are estimates, of a large variance."""
     baseline_decay: float = 0.9
     """Decay of the moving average of a token's log-probability, the baseline of hard attention; only for it."""
