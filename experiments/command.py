@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import jax
 
 import jaxformer
+from jaxformer.cli import runtime
 from jaxformer.config import changed, fingerprint
 from jaxformer.errors import ConfigError, JaxformerError
 from jaxformer.files import write_text
@@ -62,8 +63,9 @@ def count(text: str) -> int:
 
 
 def script(main: Callable[[], int]) -> NoReturn:
-    """Runs the `main` of an experiment as a program, with large pages of memory, and exits."""
+    """Runs the `main` of an experiment as a program: with large pages, and compiled programs are kept; then exits."""
     use_large_pages()
+    runtime.start()
     sys.exit(main())
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,12 @@ class Dropout(NamedTuple):
     key: jax.Array
 
 
+@overload
+def site(key: jax.Array, name: str) -> jax.Array: ...
+@overload
+def site(key: None, name: str) -> None: ...
+@overload
+def site(key: jax.Array | None, name: str) -> jax.Array | None: ...
 def site(key: jax.Array | None, name: str) -> jax.Array | None:
     """Returns the key of a named site: `key` with a stable hash of `name` folded in, or None if `key` is None."""
     return None if key is None else jax.random.fold_in(key, zlib.crc32(name.encode()))

@@ -94,6 +94,22 @@ def test_a_training_that_stops_early_ends_the_call(tmp_path, trained):
     assert len(calls) == 1
 
 
+def test_a_program_keeps_its_compiled_programs(tmp_path):
+    """In the user's cache, unless JAX was told another place."""
+    report = "lambda: print(jax.config.jax_compilation_cache_dir)"
+    program = f"import jax; from experiments import command; command.script({report})"
+    known = {name: text for name, text in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+    for given, found in (
+        ({}, tmp_path / "jaxformer" / "programs"),
+        ({"JAX_COMPILATION_CACHE_DIR": "/there"}, "/there"),
+    ):
+        env = known | {"XDG_CACHE_HOME": str(tmp_path)} | given
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=env, cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
+        assert done.stdout == f"{found}\n", done.stderr
+
+
 def test_a_program_has_large_pages_and_its_exit_code():
     """The process is replaced once, by the same command; a setting of the user stays."""
     program = "import os; from experiments import command; command.script(lambda: print(os.environ[%r]) or 85)"

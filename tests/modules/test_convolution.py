@@ -55,8 +55,14 @@ def test_a_stack_sees_its_receptive_field_and_no_more(growth, reach, causal):
     [
         (lambda rngs: modules.ConvolutionStack(D, 0, rngs=rngs), "must be at least 1, got 0 and 1"),
         (lambda rngs: modules.ConvolutionStack(D, 2, growth=0, rngs=rngs), "must be at least 1, got 2 and 0"),
-        (lambda rngs: modules.Convolution(D, D, kernel_size=0, rngs=rngs), "kernel size and dilation must be at least 1, got 0 and 1"),
-        (lambda rngs: modules.Convolution(D, D, dilation=0, rngs=rngs), "kernel size and dilation must be at least 1, got 3 and 0"),
+        (
+            lambda rngs: modules.Convolution(D, D, kernel_size=0, rngs=rngs),
+            "kernel size and dilation must be at least 1, got 0 and 1",
+        ),
+        (
+            lambda rngs: modules.Convolution(D, D, dilation=0, rngs=rngs),
+            "kernel size and dilation must be at least 1, got 3 and 0",
+        ),
     ],
 )
 def test_refusals(make, message):

@@ -86,10 +86,10 @@ class CaptionNetwork(Network[DeviceBatch]):
         model, objective = self.net.bind(params), self.objective
         given = normalized(batch.images), batch.tokens, batch.labels
         options: dict[str, Any] = {"valid": batch.valid, "smoothing": objective.label_smoothing, "key": key}
-        if self._is_hard and (positions := site(key, "positions")) is not None:
+        if self._is_hard and key is not None:
             assert isinstance(model, models.RecurrentCaptioner)
             height, width = self.net.config.image.grid_size
-            noise = jax.random.gumbel(positions, (*batch.tokens.shape, height * width))
+            noise = jax.random.gumbel(site(key, "positions"), (*batch.tokens.shape, height * width))
             if objective.mean_share:
                 options["mean"] = jax.random.bernoulli(site(key, "mean"), objective.mean_share, noise.shape[:1])
             return *model.reinforced_cross_entropy(*given, noise, entropy=objective.entropy, **options), {}
