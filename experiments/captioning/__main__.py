@@ -4,9 +4,9 @@
     python -m experiments.captioning --smoke --out runs/smoke
 
 --data-dir holds nlvr_captions/captions.tsv and images.zip. The convolutions of all captioners are trained first, on
-single objects cut out of the pictures. Captions are checked: the objects of a picture are recovered from its pixels,
-and a small grammar reads the caption. A captioner that has a record is not trained again, and --minutes ends the call
-in time. The smoke version needs no data and its figures mean nothing.
+single objects cut out of the pictures, and hard attention starts from soft attention. Captions are checked: the objects
+of a picture are recovered from its pixels, and a small grammar reads the caption. A captioner that has a record is not
+trained again, and --minutes ends the call in time. The smoke version needs no data and its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import jaxformer
 from experiments import command
 from experiments.captioning import smoke
 from experiments.captioning.boxes import Box, boxes
-from experiments.captioning.corpus import FOLDER, MODELS, configuration, divide, pictures, spread
+from experiments.captioning.corpus import CUTOUTS, FOLDER, MODELS, configuration, divide, pictures, spread
 from experiments.captioning.cutouts import configuration as configuration_of_cutouts
 from experiments.captioning.cutouts import write_cutouts
 from experiments.captioning.measures import best_constant, entropies, grounding, movement, nearest
@@ -39,8 +39,6 @@ from jaxformer.inspection import plots
 from jaxformer.tasks.captioning import TASK, CaptioningConfig, ImageCaptioner
 from jaxformer.tasks.config import TaskConfig
 
-CUTOUTS = "cutouts"
-"""The run of the convolutions."""
 DRAWN = 6
 """Test pictures whose attention is drawn."""
 
@@ -63,11 +61,13 @@ def run(args: argparse.Namespace) -> None:
     end = command.end_of_call(args.minutes)
     if args.data_dir is None and not args.smoke:
         raise ConfigError(f"--data-dir must name the folder of {FOLDER}")
+    if "hard" in args.models and "soft" not in args.models:
+        raise ConfigError("hard attention starts from the parameters of soft: --models must name soft, too")
     folder = args.out / "data" if args.smoke else args.data_dir / FOLDER
     if args.smoke:
         smoke.prepare(folder)
     configs, known = prepare(args.models, folder, args.out, smoke.changes if args.smoke else lambda model: {})
-    found = baselines(configs[args.models[0]], known)
+    found = baselines(next(iter(configs.values())), known)
     cutouts = configuration_of_cutouts(args.out / "parts", smoke.CUTOUTS if args.smoke else {})
     try:
         seen = record(cutouts, CUTOUTS, args.out, end, functools.partial(accuracy, args.out / CUTOUTS))
@@ -90,9 +90,9 @@ def prepare(
     """
     parts = out.resolve() / "parts"
     divide(folder / "captions.tsv", parts)
-    places = str((folder / "images.zip").resolve()), parts, out.resolve() / CUTOUTS
-    configs = {model: configuration(model, *places, changes(model)) for model in models}
-    written = TASK.read(configs[models[0]])
+    places = str((folder / "images.zip").resolve()), parts, out.resolve()
+    configs = {model: configuration(model, *places, changes(model)) for model in MODELS if model in models}
+    written = TASK.read(next(iter(configs.values())))
     known, held_out = objects(written.train), objects(written.validation)
     own = (parts / "train.tsv").read_text(encoding="utf-8")
     write_text(parts / "train.tsv", own + "".join(f"{line}\n" for line in spread(written.train, known)))

@@ -23,6 +23,8 @@ from jaxformer.tasks.config import TuneConfig
 from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 FOLDER = "nlvr_captions"
+CUTOUTS = "cutouts"
+"""The run of the convolutions."""
 SHARED = 100
 """The most pictures that a sentence of training is given to."""
 SIZE = (100, 400)
@@ -86,27 +88,36 @@ def spread(images: LabeledImages, objects: Sequence[Sequence[Box]]) -> list[str]
 
 
 def configuration(
-    model: str, images: str, folder: pathlib.Path, convolutions: pathlib.Path, changes: Mapping[str, Any]
+    model: str, images: str, folder: pathlib.Path, out: pathlib.Path, changes: Mapping[str, Any]
 ) -> CaptioningConfig:
     """Returns the configuration of a captioner.
+
+    Hard attention starts from soft attention: from the convolutions alone, its estimated gradients leave it even.
 
     Args:
       images: the archive of the pictures.
       folder: the result of `divide`.
-      convolutions: the run of `cutouts.configuration`, whose parameters the captioner keeps as they are.
+      out: the folder of the run of `cutouts.configuration`, whose convolutions every captioner keeps as they are, and
+        of the run "soft".
     """
+    is_hard = model == "hard"
     files = {part: str(folder / f"{part}.tsv") for part in ("train", "validation", "test")}
     config = CaptioningConfig(
         name=f"captions-{model}",
-        init_from=str(convolutions),
+        init_from=f"{out / 'soft'}:last" if is_hard else str(out / CUTOUTS),
         tune=TuneConfig(frozen="grid/*"),
         model=MODELS[model],
         data=DataConfig(**files, images=images, resize="fit", shift=2, tokenizer="bpe", vocab_size=400, max_length=32),
         loss=LossConfig(doubly_stochastic=0.001 if model == "soft" else 0.0),
         optimizer=OptimizerConfig(
-            learning_rate=3e-3, schedule="cosine", warmup_steps=100, b2=0.99, weight_decay=0.01, clip_norm=1.0
+            learning_rate=1e-3 if is_hard else 3e-3,
+            schedule="cosine",
+            warmup_steps=100,
+            b2=0.99,
+            weight_decay=0.01,
+            clip_norm=1.0,
         ),
-        train=TrainConfig(steps=3000, validate_every=500, checkpoint_every=100, keep_last=2),
+        train=TrainConfig(steps=1000 if is_hard else 3000, validate_every=500, checkpoint_every=100, keep_last=2),
         decode=DecodeConfig(beam_size=4, max_length=32, validation_images=100),
     )
     return changed(config, changes)

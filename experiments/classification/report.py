@@ -48,7 +48,7 @@ def by_negation(rows: Sequence[Mapping[str, str]]) -> dict[bool, float]:
     return {name: 100 * float(np.mean(right)) if right else float("nan") for name, right in found.items()}
 
 
-def interval(values: Sequence[float]) -> str:
+def interval(values: Sequence[float], *, digits: int = 1) -> str:
     """Returns the mean with the half width of its 95 % interval, by Student's t.
 
     >>> interval([80.0, 82.0, 84.0]), interval([80.0])
@@ -56,5 +56,5 @@ def interval(values: Sequence[float]) -> str:
     """
     mean, n = float(np.mean(values)), len(values)
     if n < 2:
-        return f"{mean:.1f}"
-    return f"{mean:.1f} ± {float(stats.t.ppf(0.975, n - 1) * np.std(values, ddof=1) / n**0.5):.1f}"
+        return f"{mean:.{digits}f}"
+    return f"{mean:.{digits}f} ± {float(stats.t.ppf(0.975, n - 1) * np.std(values, ddof=1) / n**0.5):.{digits}f}"

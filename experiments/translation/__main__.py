@@ -23,8 +23,7 @@ from typing import Any
 import jaxformer
 from experiments import command
 from experiments.classification.report import interval
-from experiments.translation import multi30k
-from jaxformer import demo
+from experiments.translation import multi30k, smoke
 from jaxformer.cli.arguments import override
 from jaxformer.config import changed
 from jaxformer.data import fetch
@@ -33,14 +32,6 @@ from jaxformer.files import write_text
 from jaxformer.tasks.translation import TranslationConfig
 
 CONFIGS = {name: getattr(multi30k, name) for name in ("en_de", "de_en", "en_fr", "published")}
-SMOKE: dict[str, Any] = {
-    "model": {"d_model": 32, "num_heads": 2, "d_ff": 64, "num_encoder_layers": 1, "num_decoder_layers": 1},
-    "data": {"vocab_size": 400, "tokens_per_batch": 1024, "num_shapes": 2},
-    "optimizer": {"warmup_steps": 2},
-    "train": {"steps": 6, "validate_every": 3, "checkpoint_every": 2, "tensorboard": False},
-    "decode": {"validation_sentences": 4, "beam_size": 2, "max_length": 8},
-}
-"""The changes of the smoke version."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -65,8 +56,8 @@ def run(args: argparse.Namespace) -> None:
     end = command.end_of_call(args.minutes)
     config = override(CONFIGS[args.config](), [f"--{setting}" for setting in args.set])
     if args.smoke:
-        config, args.data_dir = changed(config, SMOKE), args.out / "data"
-        _write_grammar(args.data_dir / "multi30k")
+        config, args.data_dir = changed(config, smoke.CHANGES), args.out / "data"
+        smoke.prepare(args.data_dir)
     elif not (args.data_dir / "multi30k").is_dir():
         fetch.fetch("multi30k", args.data_dir, say=print)
     config = changed(config, {"data": {"directory": str(args.data_dir.resolve())}})
@@ -144,15 +135,6 @@ def report(name: str, records: Sequence[Mapping[str, Any]]) -> str:
     lines += ["", f"{facts['date']}, {facts['processor']}, jax {facts['jax']}, commit {facts['commit'] or 'unknown'}"]
     lines += sorted({f"- {score['name']}: {score['signature']}" for score in records[0]["scores"]["test"]})
     return "\n".join(lines) + "\n"
-
-
-def _write_grammar(folder: pathlib.Path) -> None:
-    """Writes pairs of the built-in grammar under the names of Multi30k's files."""
-    pairs = demo.generate(260)
-    for name, part in (("train", pairs[:200]), ("val", pairs[200:230]), ("test_2016", pairs[230:])):
-        for language, side in (("en", "english"), ("de", "french"), ("fr", "french")):
-            text = "".join(f"{getattr(pair, side)}\n" for pair in part)
-            write_text(folder / f"{name}.{language}", text)
 
 
 if __name__ == "__main__":

@@ -131,8 +131,8 @@ class TransformerConfig:
     """Adds a bias to the logits of tokens, as in Marian and BART."""
     output_scale: float = 1.0
     """The factor of the states before the output projection; d_model ** -0.5 in the first T5."""
-    initialization: Literal["scaled", "xavier"] = "scaled"
-    """The scale of initial kernels: `modules.initializers.scaled_gains`, or Xavier for each matrix."""
+    initialization: Literal["scaled", "fairseq", "xavier"] = "scaled"
+    """The scale of initial kernels: `modules.initializers.scaled_gains`, `FAIRSEQ_GAINS`, or Xavier for each matrix."""
     remat: bool = False
     """Recomputes each block in the backward pass: less memory, a third more arithmetic."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"

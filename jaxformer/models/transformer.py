@@ -42,7 +42,7 @@ from jaxformer.modules import (
     T5Bias,
     positions,
 )
-from jaxformer.modules.initializers import scaled_gains
+from jaxformer.modules.initializers import FAIRSEQ_GAINS, UNIT_GAINS, scaled_gains
 
 ACTIVATIONS = {
     "relu": functional.relu,
@@ -172,9 +172,9 @@ def _arrangement(config: TransformerConfig, deep: DeepNormGains) -> Arrangement:
 def _initial_gains(config: TransformerConfig, num_layers: int, deep: DeepNormGains) -> Gains:
     if config.norm_position == "deep":  # the paper's; its queries and keys have a gain of 1
         return Gains(value=deep.beta, output=deep.beta, up=deep.beta, down=deep.beta)
-    if config.initialization == "xavier":
-        return Gains()
-    return scaled_gains(num_layers, after_residual=config.norm_position == "post")
+    if config.initialization == "scaled":
+        return scaled_gains(num_layers, after_residual=config.norm_position == "post")
+    return {"fairseq": FAIRSEQ_GAINS, "xavier": UNIT_GAINS}[config.initialization]
 
 
 def _logits(config: TransformerConfig) -> Logits:

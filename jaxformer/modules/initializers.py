@@ -50,12 +50,14 @@ class Gains(NamedTuple):
 
 UNIT_GAINS = Gains()
 
+FAIRSEQ_GAINS = Gains(query_key=0.5**0.5, value=0.5**0.5)
+"""Those of fairseq's attention: the bound of one ``[D, 3D]`` matrix for queries, keys and values (Ott et al. 2019)."""
+
 
 def scaled_gains(num_layers: int, *, after_residual: bool) -> Gains:
     """Returns the default gains: queries, keys and values at a half and, under post-norm, outputs by depth.
 
-    Xavier's bound for each ``[D, D]`` matrix starts attention twice as large as the published toolkits do, which draw
-    queries, keys and values as one ``[D, 3D]`` matrix with a gain of ``1 / sqrt(2)``. Under post-norm
+    Xavier's bound for each ``[D, D]`` matrix starts attention too large; `FAIRSEQ_GAINS` are 0.71. Under post-norm
     (`after_residual`), the outputs of sublayers are also divided by ``sqrt(2 num_layers)`` (Radford et al. 2019),
     because every norm divides the skip path by the deviation of the sum, so large sublayer outputs drown it out.
 

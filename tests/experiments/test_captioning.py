@@ -280,16 +280,23 @@ def test_sentences_are_spread_over_pictures_that_they_are_true_of(tmp_path, monk
 
 def test_configurations(tmp_path):
     smoke.prepare(tmp_path)
-    for model in MODELS:
-        config = configuration(model, str(tmp_path / "images.zip"), tmp_path, tmp_path / "cutouts", {})
+    found = {model: configuration(model, str(tmp_path / "images.zip"), tmp_path, tmp_path, {}) for model in MODELS}
+    for model, config in found.items():
         TASK.check(config)
-        TASK.check_init(config, cutouts.configuration(tmp_path, {}))
+        TASK.check_init(config, found["soft"] if model == "hard" else cutouts.configuration(tmp_path, {}))
+        assert config.init_from == str(tmp_path / ("soft:last" if model == "hard" else "cutouts"))
         assert 4e5 < TASK.network(config, 600).num_parameters < 8e5
     store = read_images(tmp_path / "images.zip")
     (tmp_path / "one.tsv").write_text(f"{store.names[0]}\tThere are 3 yellow blocks\n")
     images = read_captions(tmp_path / "one.tsv", store)
     assert pictures(images)[0].shape == (100, 400, 3)
     assert captions_of(images) == [("There are 3 yellow blocks",)]
+
+
+def test_hard_attention_needs_soft(tmp_path, capsys):
+    """It starts from its parameters."""
+    assert command.main(["--smoke", "--out", str(tmp_path), "--models", "hard"]) == 2
+    assert "--models must name soft, too" in capsys.readouterr().err
 
 
 def test_cutouts_have_their_object_in_the_middle(tmp_path):

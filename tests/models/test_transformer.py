@@ -146,9 +146,11 @@ def kernels(norm_position, **options):
 
 
 def test_initial_kernels():
-    """Half of Xavier's for queries, keys and values; outputs by depth under post-norm; those of DeepNet."""
+    """Half of Xavier's for queries, keys and values; outputs by depth under post-norm; fairseq's; those of DeepNet."""
     xavier = np.array(kernels("pre", initialization="xavier"))
     np.testing.assert_allclose(kernels("pre") / xavier, [0.5, 0.5, 1, 1], rtol=1e-5)
     np.testing.assert_allclose(kernels("post") / xavier, [0.5, 0.5, 0.5, 0.5], rtol=1e-5)  # (2 * 2) ** -0.5
+    fairseq = kernels("post", initialization="fairseq")
+    np.testing.assert_allclose(fairseq / xavier, [0.5**0.5, 0.5**0.5, 1, 1], rtol=1e-5)
     beta = functional.deep_norm_gains(2, 2)[0].beta
     np.testing.assert_allclose(kernels("deep") / xavier, [1, beta, beta, beta], rtol=1e-5)

@@ -1,0 +1,166 @@
+"""Compares the scales of initial kernels on Multi30k, and PyTorch on the same batches; the same command resumes.
+
+    python -m experiments.initialization --data-dir data --out runs/initialization
+    python -m experiments.initialization --smoke --out runs/smoke
+
+--data-dir holds multi30k/. The trainings of a seed read the same batches. With --torch PyTorch trains on them, too; its
+training begins again if it was stopped, the others resume. A training that has a record is not repeated, and --minutes
+ends the call in time. The smoke version needs no data and its figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+
+from experiments import command
+from experiments.classification.report import interval
+from experiments.translation import multi30k, smoke
+from jaxformer.config import changed
+from jaxformer.errors import ConfigError
+from jaxformer.files import remove_folder, replacing, write_text
+from jaxformer.tasks.translation import TranslationConfig
+from jaxformer.training.logging import read_log
+
+TORCH = "post, pytorch"
+CASES = [f"{norm}, {scale}" for norm in ("post", "pre") for scale in ("xavier", "fairseq", "scaled")]
+"""The position of the norm and `model.initialization`."""
+EVERY = 250
+"""Steps between two validations."""
+COLORS = {"xavier": "#9aa5b1", "fairseq": "#c2410c", "scaled": "#0f766e", "pytorch": "#1f2933"}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = command.parser("initialization", __doc__, out="the folder of runs, records, the picture and the report")
+    parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of multi30k")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, metavar="CASE", help=f"of {CASES}")
+    parser.add_argument("--torch", action="store_true", help="also train post-norm by PyTorch, which must be installed")
+    parser.add_argument("--steps", type=command.count, default=2000, help="updates of each training (default 2000)")
+    parser.add_argument("--seeds", type=command.count, default=3, help="trainings of each case (default 3)")
+    parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Trains the cases that have no record, then reports.
+
+    Raises:
+      ConfigError: the data are not named, `--out` has records of other settings, or torch is missing.
+      Stopped: the time was up.
+    """
+    end = command.end_of_call(args.minutes)
+    if args.data_dir is None and not args.smoke:
+        raise ConfigError("--data-dir must name the folder of multi30k")
+    directory = args.out / "data" if args.smoke else args.data_dir
+    if args.smoke:
+        smoke.prepare(directory)
+    found: dict[str, list[Mapping[str, Any]]] = {case: [] for case in [*args.cases, *[TORCH] * args.torch]}
+    try:
+        for seed in range(1 if args.smoke else args.seeds):
+            for case in found:
+                config = configuration(case, seed, directory.resolve(), args.steps)
+                config = changed(config, smoke.CHANGES) if args.smoke else config
+                found[case].append(record(case, config, args.out, end))
+    finally:
+        found = {case: records for case, records in found.items() if records}
+        text = report(found)
+        write_text(args.out / "report.md", text)
+        if found:
+            draw(found, args.out / "loss.png")
+        print(text)
+
+
+def configuration(case: str, seed: int, directory: pathlib.Path, steps: int) -> TranslationConfig:
+    """Returns Multi30k's configuration with the published schedule, without cooldown, of a case and a seed."""
+    norm, scale = case.split(", ")
+    scale = "fairseq" if case == TORCH else scale
+    model = {"norm_position": norm, "initialization": scale, "attention_bias": True}
+    train = {"steps": steps, "validate_every": EVERY, "checkpoint_every": EVERY, "keep_last": 1, "patience": 0}
+    optimizer = {"learning_rate": 5e-3, "warmup_steps": 2000, "cooldown": 0.0}
+    changes = {"name": f"initialization: {case}", "seed": seed, "model": model, "train": train, "optimizer": optimizer}
+    changes |= {"data": {"directory": str(directory)}, "decode": {"validation_sentences": 0}}
+    return changed(multi30k.en_de(), changes)
+
+
+def record(case: str, config: TranslationConfig, out: pathlib.Path, end: float) -> dict[str, Any]:
+    """Returns the validation losses of a training by steps, which is run if it has no record.
+
+    Raises:
+      ConfigError: the record is of other settings, or torch is missing.
+      Stopped: the time was up.
+    """
+    name = f"{case.replace(', ', '-')}-{config.seed}"
+
+    def make() -> Mapping[str, Any]:
+        print(f"\n{name}", flush=True)
+        if case == TORCH:
+            from experiments.initialization import pytorch
+
+            losses, seconds = pytorch.train(config, out / name, end)
+        else:
+            seconds = command.train(config, out / name, end)
+            log = read_log(out / name / "log.jsonl")
+            losses = {str(entry["step"]): entry["validation_loss"] for entry in log if "validation_loss" in entry}
+        return {"losses": losses, **command.facts(), "seconds": seconds}
+
+    found = command.record(out / "records" / f"{name}.json", config, make)
+    remove_folder(out / name / "checkpoints")  # the record has everything that is reported
+    return found
+
+
+def report(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Returns the validation losses as Markdown: means over seeds with intervals.
+
+    >>> record = {"losses": {"250": 4.5}, "date": "2026-01-01", "processor": "X", "jax": "1", "commit": "a"}
+    >>> print(report({"post, xavier": [record, record | {"losses": {"250": 4.7}}]}))
+    | validation loss after | 250 | seeds |
+    |---|---|---|
+    | post, xavier | 4.600 ± 1.271 | 2 |
+    <BLANKLINE>
+    2026-01-01, X, jax 1, commit a
+    <BLANKLINE>
+    """
+    steps = sorted({int(step) for records in found.values() for record in records for step in record["losses"]})
+    lines = [f"| validation loss after | {' | '.join(f'{step:,}' for step in steps)} | seeds |"]
+    lines.append("|---" * (len(steps) + 2) + "|")
+    for case, records in found.items():
+        values = [[record["losses"][str(step)] for record in records] for step in steps]
+        cells = [interval(column, digits=3) for column in values]
+        lines.append(f"| {case} | {' | '.join(cells)} | {len(records)} |")
+    facts = {record["date"]: record for records in found.values() for record in records}
+    for date, last in sorted(facts.items())[-1:]:
+        lines += ["", f"{date}, {last['processor']}, jax {last['jax']}, commit {last['commit'] or 'unknown'}"]
+    return "\n".join(lines) + "\n"
+
+
+def draw(found: Mapping[str, Sequence[Mapping[str, Any]]], path: pathlib.Path) -> None:
+    """Draws the validation losses over steps, a line for each seed, post-norm and pre-norm side by side."""
+    figure, both = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout="constrained")
+    for axes, norm in zip(both, ("post", "pre"), strict=True):
+        for case, records in found.items():
+            place, scale = case.split(", ")
+            for number, one in enumerate(records if place == norm else ()):
+                steps, losses = zip(*((int(step), loss) for step, loss in one["losses"].items()), strict=True)
+                label = None if number else scale
+                axes.plot(steps, losses, color=COLORS[scale], linewidth=1, marker="o", markersize=2, label=label)
+        axes.set_title(f"{norm}-norm", size=11)
+        axes.set_xlabel("step")
+        axes.grid(axis="y", color="#d9dee4", linewidth=0.5)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.legend(frameon=False) if axes.lines else None
+    both[0].set_ylabel("validation loss, nats a token")
+    with replacing(path) as part:
+        figure.savefig(part, format="png", dpi=150)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    command.script(main)

@@ -1,0 +1,27 @@
+"""The smoke version: a tiny model on pairs of the built-in grammar under the names of Multi30k's files."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+from jaxformer import demo
+from jaxformer.files import write_text
+
+CHANGES: dict[str, Any] = {
+    "model": {"d_model": 32, "num_heads": 2, "d_ff": 64, "num_encoder_layers": 1, "num_decoder_layers": 1},
+    "data": {"vocab_size": 400, "tokens_per_batch": 1024, "num_shapes": 2},
+    "optimizer": {"warmup_steps": 2},
+    "train": {"steps": 6, "validate_every": 3, "checkpoint_every": 2, "tensorboard": False},
+    "decode": {"validation_sentences": 4, "beam_size": 2, "max_length": 8},
+}
+"""The changes of a configuration."""
+
+
+def prepare(directory: pathlib.Path) -> None:
+    """Writes the corpus into the folder of data."""
+    pairs = demo.generate(260)
+    for name, part in (("train", pairs[:200]), ("val", pairs[200:230]), ("test_2016", pairs[230:])):
+        for language, side in (("en", "english"), ("de", "french"), ("fr", "french")):
+            text = "".join(f"{getattr(pair, side)}\n" for pair in part)
+            write_text(directory / "multi30k" / f"{name}.{language}", text)

@@ -1,0 +1,37 @@
+"""The experiment on initialization: its cases, its report and its smoke version."""
+
+import json
+
+import pytest
+
+from experiments.initialization import __main__ as command
+
+
+def test_cases_differ_in_the_norm_and_the_initial_kernels(tmp_path):
+    found = {case: command.configuration(case, 3, tmp_path, 100) for case in [*command.CASES, command.TORCH]}
+    models = {case: (x.model.norm_position, x.model.initialization) for case, x in found.items()}
+    assert models["post, xavier"] == ("post", "xavier")
+    assert models["pre, scaled"] == ("pre", "scaled")
+    assert models[command.TORCH] == ("post", "fairseq")
+    assert {(x.seed, x.train.steps, x.optimizer.cooldown) for x in found.values()} == {(3, 100, 0.0)}
+
+
+def test_the_data_must_be_named(tmp_path, capsys):
+    assert command.main(["--out", str(tmp_path)]) == 2
+    assert "--data-dir must name the folder of multi30k" in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_the_smoke_version_resumes(tmp_path, capsys):
+    arguments = ["--smoke", "--out", str(tmp_path), "--cases", "post, xavier", "pre, scaled"]
+    assert command.main([*arguments, "--minutes", "0.00001"]) == 85
+    assert command.main(arguments) == 0
+    lines = (tmp_path / "report.md").read_text().splitlines()
+    assert lines[0] == "| validation loss after | 3 | 6 | seeds |"
+    assert [line.split("|")[1].strip() for line in lines[2:4]] == ["post, xavier", "pre, scaled"]
+    assert json.loads((tmp_path / "records" / "pre-scaled-0.json").read_text())["losses"].keys() == {"3", "6"}
+    assert (tmp_path / "loss.png").stat().st_size > 5000
+    assert not (tmp_path / "pre-scaled-0" / "checkpoints").exists()
+    capsys.readouterr()
+    assert command.main(arguments) == 0
+    assert "step 6" not in capsys.readouterr().out
