@@ -10,7 +10,7 @@ from jaxformer import models
 from jaxformer.data.batch import Batch
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.modules.pure import pure
-from tests.parity.tensors import close
+from tests.parity.tensors import close, fill, fill_block
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 pytestmark = pytest.mark.parity
@@ -19,7 +19,6 @@ pytestmark = pytest.mark.parity
 def test_the_same_parameters_have_the_same_loss():
     """The value and the gradient of the table, without dropout, with padding and an empty row."""
     from experiments.initialization.pytorch import Translator, cross_entropy
-    from tests.parity.test_torch import fill, fill_block
 
     sizes = {"d_model": 16, "num_heads": 4, "d_ff": 24, "num_encoder_layers": 2, "num_decoder_layers": 2}
     config = models.EncoderDecoderConfig(50, 50, **sizes, attention_bias=True, norm_position="post")

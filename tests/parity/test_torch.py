@@ -7,52 +7,13 @@ import pytest
 
 from jaxformer import functional, masks, modules
 from tests.modules.small import built, drawn
-from tests.parity.tensors import array, close, leaf
+from tests.parity.tensors import array, close, fill_attention, fill_block, leaf
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 pytestmark = pytest.mark.parity
 
 D, N, F, B, T, S = 16, 4, 24, 2, 5, 7
 VALID = np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0, 0]], bool)
-
-
-def fill(parameter, value):
-    """Sets a PyTorch parameter."""
-    with torch.no_grad():
-        parameter.copy_(torch.tensor(np.array(value)))
-
-
-def fill_attention(theirs, params):
-    """Copies self-attention into MultiheadAttention: three stacked [D, D] matrices that multiply from the left."""
-    kernel, bias = params["kernel"], params["bias"]  # [D, N, 3, H], [N, 3, H]
-    fill(theirs.in_proj_weight, kernel.transpose(2, 1, 3, 0).reshape(3 * D, D))
-    fill(theirs.in_proj_bias, bias.transpose(1, 0, 2).reshape(3 * D))
-    fill(theirs.out_proj.weight, params["output"]["kernel"].reshape(D, D).T)
-    fill(theirs.out_proj.bias, params["output"]["bias"])
-
-
-def fill_cross(theirs, params):
-    query, both = params["query"].reshape(D, D), params["key_value"]
-    weights = [query.T, both[:, :, 0].reshape(D, D).T, both[:, :, 1].reshape(D, D).T]
-    fill(theirs.in_proj_weight, np.concatenate(weights))
-    biases = [params["query_bias"], params["key_value_bias"][:, 0], params["key_value_bias"][:, 1]]
-    fill(theirs.in_proj_bias, np.concatenate([np.asarray(b).reshape(D) for b in biases]))
-    fill(theirs.out_proj.weight, params["output"]["kernel"].reshape(D, D).T)
-    fill(theirs.out_proj.bias, params["output"]["bias"])
-
-
-def fill_block(theirs, params, cross=False):
-    fill_attention(theirs.self_attn, params["attention"])
-    norms = [("norm1", "attention_norm"), ("norm2", "feed_forward_norm")]
-    if cross:
-        fill_cross(theirs.multihead_attn, params["cross"])
-        norms = [("norm1", "attention_norm"), ("norm2", "cross_norm"), ("norm3", "feed_forward_norm")]
-    for name, ours in (("linear1", "up"), ("linear2", "down")):
-        fill(getattr(theirs, name).weight, params["feed_forward"][ours]["kernel"].T)
-        fill(getattr(theirs, name).bias, params["feed_forward"][ours]["bias"])
-    for name, ours in norms:
-        fill(getattr(theirs, name).weight, params[ours]["scale"])
-        fill(getattr(theirs, name).bias, params[ours]["bias"])
 
 
 def block(arrange, activation, cross=False):
