@@ -32,13 +32,13 @@ class RecurrentCaptionerConfig:
     d_model: int = 256
     """D, the dimension of token vectors and of the decoder's output."""
     d_hidden: int | None = None
-    """H, the dimension of the decoder's state; null for `d_model`."""
+    """H, the dimension of the decoder's state; None for `d_model`."""
     d_attention: int | None = None
-    """A, the dimension inside additive attention; null for that of the state."""
+    """A, the dimension inside additive attention; None for that of the state."""
     num_layers: int = 1
     """The number of decoder layers."""
     tie_embeddings: bool = True
-    """Makes the table of the token embeddings the output projection too."""
+    """Uses the table of the token embeddings as the output projection."""
     dropout: float = 0.1
     """Probability of dropping embeddings, the states between two layers, and outputs."""
     state_dropout: float = 0.0

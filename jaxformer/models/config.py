@@ -51,7 +51,7 @@ class ExpertsConfig:
     count: int = 2
     """The number of networks that each token is sent to."""
     capacity_factor: float | None = None
-    """The tokens that an expert takes in training, relative to an even share; null for no limit."""
+    """The tokens that an expert takes in training, relative to an even share; None for no limit."""
     gated: bool = False
     """Makes the experts gated networks."""
     balance: float = 0.01
@@ -67,9 +67,9 @@ class TransformerConfig:
     num_heads: int = 8
     """N, the number of attention heads."""
     num_kv_heads: int | None = None
-    """K, the number of key heads, which must divide `num_heads`; null for as many as `num_heads`."""
+    """K, the number of key heads, which must divide `num_heads`; None for as many as `num_heads`."""
     head_dim: int | None = None
-    """H, the dimension of a head; null for `d_model / num_heads`."""
+    """H, the dimension of a head; None for `d_model / num_heads`."""
     d_ff: int = 2048
     """F, the dimension inside the feed-forward network."""
     feed_forward: Literal["plain", "gated", "experts"] = "plain"
@@ -93,7 +93,7 @@ class TransformerConfig:
     norm_epsilon: float = 1e-5
     """The epsilon of the norms; see `norm`."""
     final_norm: bool | None = None
-    """A norm after the last block; null for one if the last block does not end in a norm."""
+    """A norm after the last block; None for one if the last block does not end in a norm."""
     positions: Positions = "sinusoidal"
     """The position scheme: vectors added to token vectors (sines and cosines alternating or in halves, learned, the
     number t, the number t / (N - 1)), or inside self-attention."""
@@ -106,9 +106,9 @@ class TransformerConfig:
     num_buckets: int = 32
     """Buckets of distances of t5 positions."""
     max_distance: int = 128
-    """The distance from which all are treated alike: in t5 positions, and (usually smaller) in relative keys."""
+    """The distance from which all distances count as equal, in t5 positions and (usually smaller) in relative keys."""
     embedding_scale: float | None = None
-    """The factor of token vectors; null for sqrt(d_model)."""
+    """The factor of token vectors; None for sqrt(d_model)."""
     embedding_norm: bool = False
     """Normalizes the sum of token and position vectors, as in BERT and BART."""
     num_token_types: int = 0
@@ -116,11 +116,11 @@ class TransformerConfig:
     attention_bias: bool = False
     """Adds biases to the projections of queries, keys and values."""
     attention_output_bias: bool | None = None
-    """Adds biases to the output projections of attention; null for the value of `attention_bias`."""
+    """Adds biases to the output projections of attention; None for the value of `attention_bias`."""
     feed_forward_bias: bool = True
     """Adds biases to the feed-forward network; experts have none."""
     attention_scale: float | None = None
-    """The factor of the logits of attention; null for head_dim ** -0.5, 1 in T5."""
+    """The factor of the logits of attention; None for head_dim ** -0.5, 1 in T5."""
     attention_soft_cap: float | None = None
     """Keeps the logits of attention between minus and plus this value, by tanh (Gemma 2)."""
     qk_norm: bool = False
@@ -191,14 +191,14 @@ def check_decoder_positions(config: TransformerConfig) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderConfig(TransformerConfig):
-    """The shape of an encoder that stands alone: of tokens or, with an image size, of patches of images."""
+    """The shape of a stand-alone encoder: of tokens or, with an image size, of patches of images."""
 
     vocab_size: int = dataclasses.field(default=0, kw_only=False)
     """The number of token ids."""
     num_layers: int = 6
     """The number of blocks; 0 for embeddings alone."""
     image_size: tuple[int, int] | None = None
-    """Height and width of the images; null for tokens."""
+    """Height and width of the images; None for tokens."""
     patch_size: int = 16
     """The side of a patch in pixels."""
     num_channels: int = 3
@@ -273,13 +273,13 @@ class Seq2SeqConfig:
     """The decoder's view of the source: one fixed vector (none), or a mean by attention. Bahdanau's (additive) has
     the last state as its query, and its result enters the next state; Luong's have the new state as their query."""
     input_feeding: bool = False
-    """The output of Luong's attention enters the next state too."""
+    """Feeds the output of Luong's attention into the next state (input feeding)."""
     d_model: int = 512
     """D, the dimension of token vectors and of the decoder's output."""
     d_hidden: int | None = None
-    """H, the dimension of the decoder's state, half of it in each direction of the encoder; null for `d_model`."""
+    """H, the dimension of the decoder's state, half of it in each direction of the encoder; None for `d_model`."""
     d_attention: int | None = None
-    """A, the dimension inside additive and concat attention; null for that of the state."""
+    """A, the dimension inside additive and concat attention; None for that of the state."""
     num_encoder_layers: int = 1
     """The number of bidirectional encoder layers."""
     num_decoder_layers: int = 1
@@ -334,7 +334,7 @@ class LanguageModelConfig(TransformerConfig):
     positions: Positions = "learned"
     """The position scheme: see `TransformerConfig`."""
     tie_embeddings: bool = True
-    """Makes the table of the token embeddings the output projection too."""
+    """Uses the table of the token embeddings as the output projection."""
     causal: bool = True
     """Lets a token see only itself and the tokens before it. Without this mask, training learns to copy the next token,
     which does not exist yet when text is generated: the loss falls to 0 and the text is nonsense."""
@@ -347,7 +347,7 @@ class LanguageModelConfig(TransformerConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecoderConfig(LanguageModelConfig):
-    """The shape of a decoder that stands alone, and may read a memory of any width: states of an encoder, or images."""
+    """The shape of a stand-alone decoder, which may read a memory of any width: states of an encoder, or images."""
 
     memory_dim: int | None = None
-    """The dimension of the memory; null for a decoder without cross-attention."""
+    """The dimension of the memory; None for a decoder without cross-attention."""

@@ -78,7 +78,7 @@ def encoder_decoder_computed_flops(
 
 
 def encoder_parameters(config: EncoderConfig) -> int:
-    """Returns the number of parameters of an encoder that stands alone; nothing is allocated."""
+    """Returns the number of parameters of a stand-alone encoder; nothing is allocated."""
     return num_parameters(pure(make_encoder, config).shapes)
 
 

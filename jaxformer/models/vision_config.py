@@ -59,7 +59,7 @@ class GridConfig:
     attention_stage: int = 2
     """The stage, from 1, after which there is attention."""
     d_attention: int | None = None
-    """C', the dimension of queries, keys and values; null for an eighth of the stage's features."""
+    """C', the dimension of queries, keys and values; None for an eighth of the stage's features."""
 
     def __post_init__(self) -> None:
         check_fields(self)
