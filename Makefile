@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@touch $@
 
-demo: $(STAMP) ## train the built-in translator, score it, draw what it looked at
+demo: $(STAMP) ## train the built-in translator, score it, draw its attention
 	@$(BIN)/jaxformer demo --out runs/demo
 
 reproduce: $(STAMP) ## Multi30k from the corpus to the figure, about an hour on 2 cores; resumes
@@ -33,7 +33,7 @@ reproduce: $(STAMP) ## Multi30k from the corpus to the figure, about an hour on 
 test: $(STAMP) ## the tests: under 8 minutes on 2 cores, no network
 	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 --dist loadfile -q
 
-test-full: $(STAMP) ## whole products of parameters, and real corpora where JAXFORMER_DATA names them
+test-full: $(STAMP) ## all combinations of test parameters, and real corpora where JAXFORMER_DATA names them
 	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 -q -m full
 
 test-parity: $(STAMP) ## against jax.nn and flax, and PyTorch, transformers, wandb and mlflow where they are installed

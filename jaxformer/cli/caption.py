@@ -33,13 +33,13 @@ EXAMPLES = """examples:
   jaxformer caption runs/boxes one.png --picture sheet.png
   jaxformer caption runs/boxes --file names.txt --out captions.txt
 
-An image of another size than the model's is scaled until it covers the size, and cut around its middle. --picture draws
-each image once for each word of its best caption, with what that word looked at laid over it. Attention shows where a
-model looked, not why.
+An image of another size than the model's is scaled until it covers that size, and center-cropped. --picture draws each
+image once for each word of its best caption, overlaid with the attention of that word. Attention shows where a model
+looked, not why.
 """
 
 MOST = 16
-"""The most images of one picture."""
+"""The maximum number of images in one picture."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,12 +53,12 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_run_options(parser)
     parser.add_argument("images", nargs="*", type=sentence, metavar="IMAGE", help="names of image files")
-    parser.add_argument("--file", type=pathlib.Path, help="a file of names of images, one a line")
+    parser.add_argument("--file", type=pathlib.Path, help="a file of image names, one per line")
     parser.add_argument("--out", type=output_file, help="the file to write captions to, instead of printing them")
     parser.add_argument(
         "--picture",
         type=picture,
-        help=f"a picture (.png, .svg or .pdf) of what each word looked at, for the first {MOST} images",
+        help=f"a picture (.png, .svg or .pdf) of the attention of each word, for the first {MOST} images",
     )
     add_ensemble_option(parser)
     add_search_options(parser, SHORT)

@@ -25,14 +25,14 @@ EXAMPLES = """examples:
   jaxformer classify runs/animals cat.png dog.jpg --picture maps.png
   jaxformer classify runs/animals --file names.txt --json | jq .probabilities.cat
 
-Each line of the result has three columns: the class, the probability of every class, and for a text the words that the
-class token looked at most in the last layer, the mean of all heads; for an image its name. An image of another size
-than the model's is scaled until it covers the size, and cut around its middle. --picture lays over each image what the
-last layer looked at, and the rollout of all layers. Attention shows where a model looked, not why.
+Each line of the result has three columns: the class, the probability of every class, and the name of the image or, for
+a text, the words to which the class token attends most (the mean of all heads of the last layer). An image of another
+size than the model's is scaled until it covers that size, and center-cropped. --picture overlays each image with the
+attention of the last layer and the rollout of all layers. Attention shows where a model looked, not why.
 """
 
 MOST = 32
-"""The most images of one picture."""
+"""The maximum number of images in one picture."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -46,12 +46,12 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_run_options(parser)
     parser.add_argument("inputs", nargs="*", type=sentence, metavar="INPUT", help="texts, or names of image files")
-    parser.add_argument("--file", type=pathlib.Path, help="a file of texts or of names of images, one a line")
+    parser.add_argument("--file", type=pathlib.Path, help="a file of texts or of image names, one per line")
     parser.add_argument("--out", type=output_file, help="the file to write to, instead of printing")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line, with all probabilities")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line, with all probabilities")
     parser.add_argument("--words", type=int, help="the number of words of a text to show (default 5)")
     parser.add_argument(
-        "--picture", type=picture, help=f"a picture (.png, .svg or .pdf) of what a model saw in the first {MOST} images"
+        "--picture", type=picture, help=f"a picture (.png, .svg or .pdf) of the attention over the first {MOST} images"
     )
     options = parser.parse_intermixed_args(arguments)
     if options.inputs and options.file:

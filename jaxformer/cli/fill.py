@@ -37,10 +37,10 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_run_options(parser)
     parser.add_argument("texts", nargs="*", type=sentence, metavar="TEXT", help="texts with one [MASK] or more")
-    parser.add_argument("--file", type=pathlib.Path, help="a file of texts, one a line")
+    parser.add_argument("--file", type=pathlib.Path, help="a file of texts, one per line")
     parser.add_argument("--out", type=output_file, help="the file to write to, instead of printing")
     parser.add_argument("--count", type=int, default=5, help="the number of tokens for each [MASK] (default 5)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     options = parser.parse_intermixed_args(arguments)
     if options.texts and options.file:
         parser.error("give texts or --file, not both")

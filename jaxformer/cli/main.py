@@ -1,8 +1,7 @@
 """``jaxformer COMMAND``: runs a command, and turns errors into one line and an exit code.
 
-Exit codes: 0 done; 2 the configuration or the data is wrong, so that trying again cannot help; 85 stopped by SIGTERM
-after saving or before the first step, so that the same command goes on; 130 the same by Ctrl-C; 70 stuck; 1 anything
-else.
+Exit codes: 0 done; 2 the configuration or the data is wrong, and trying again cannot help; 85 stopped by SIGTERM after
+saving or before the first step, and the same command resumes; 130 the same by Ctrl-C; 70 stuck; 1 any other error.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from jaxformer.hardware import use_large_pages
 
 COMMANDS = {
     "train": "train a model, or resume its training",
-    "plan": "compile a training step for a machine that is not here: does it fit, what does it send",
+    "plan": "compile a training step for target hardware: memory, collectives, estimated time",
     "sizes": "count the parameters, FLOPs and bytes of published models",
     "evaluate": "score a run on its test data",
     "translate": "translate arguments, a file, or standard input",
     "generate": "continue a text with a language model",
     "score": "print the log-probabilities of given translations or texts",
-    "fill": "predict the [MASK] of texts with a masked language model",
-    "classify": "classify texts or images, with probabilities and what the model looked at",
-    "caption": "describe images, with what each word looked at",
+    "fill": "predict the [MASK] tokens of texts with a masked language model",
+    "classify": "classify texts or images, with probabilities and attention",
+    "caption": "caption images, with the attention of each word",
     "average": "average the parameters of a run's last checkpoints",
-    "runs": "list runs with their state and scores",
+    "runs": "list runs with their states and scores",
     "diff": "show how two runs differ",
-    "replay": "train the first steps of a run again: is each loss the same?",
-    "inspect": "draw what cross-attention looked at",
-    "configs": "list the configurations at hand",
+    "replay": "train the first steps of a run again, and compare each loss bit for bit",
+    "inspect": "draw the cross-attention of a translation",
+    "configs": "list the available configurations",
     "data": "download a known corpus, or write the built-in one to files",
     "demo": "train the built-in translator, score it, and draw an attention map",
 }

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="jaxformer plan",
         usage="jaxformer plan CONFIG --topology TOPOLOGY [--mesh MESH] [--batch ROWSxLENGTH] [--field value ...]",
-        description="Compiles the training step for target hardware: does it fit, and what does it send?",
+        description="Compiles the training step for target hardware: memory, collectives, estimated time.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -18,9 +18,9 @@ SETTINGS = "  --decode.NAME VALUE    a setting of the search; `jaxformer train R
 SHARED = {
     "translate": "default: all devices share the sentences",
     "caption": "default: all devices share the images",
-    "evaluate": "default: all devices share what is translated or captioned; else each computes all",
+    "evaluate": "default: all devices share translation and captioning; each computes all of any other task",
 }
-"""The work of the devices of a mesh for a command, in the help; for other commands each computes all."""
+"""The work of the devices of a mesh for a command, in the help; for other commands each computes everything."""
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -34,18 +34,18 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 SHORT = {
-    "--sample": "draw instead of searching for the most probable",
-    "--temperature": "logits are divided by X before a draw",
-    "--top-k": "draw from the N most probable tokens",
-    "--top-p": "draw from the most probable tokens that hold X of the probability (nucleus)",
-    "--min-p": "draw from the tokens at least X times as probable as the most probable one",
-    "--seed": "the seed of the draws",
-    "--beam-size": "the hypotheses that the search keeps",
-    "--min-length": "the fewest tokens before the end",
-    "--no-repeat": "no N tokens in a row occur twice",
-    "--forbid": "words or phrases that do not occur, separated by commas",
-    "--shortlist": "a file of words, of whose pieces alone a text is made",
-    "--mbr": "choose among N draws the one that is most like the others (minimum Bayes risk)",
+    "--sample": "sample instead of searching for the most probable",
+    "--temperature": "divide logits by X before sampling",
+    "--top-k": "sample from the N most probable tokens",
+    "--top-p": "sample from the fewest most probable tokens with total probability X (nucleus)",
+    "--min-p": "sample from the tokens at least X times as probable as the most probable one",
+    "--seed": "the seed of sampling",
+    "--beam-size": "the number of hypotheses that the search keeps",
+    "--min-length": "the minimum number of tokens before the end",
+    "--no-repeat": "no n-gram of N tokens occurs twice",
+    "--forbid": "words or phrases that are never generated, separated by commas",
+    "--shortlist": "a file of words; only their pieces are generated",
+    "--mbr": "the best of N samples by minimum Bayes risk: the one most similar to the others",
 }
 """Options that are settings of the search under shorter names, ``--top-p .9`` for ``--decode.top_p .9``."""
 
@@ -58,7 +58,7 @@ def add_search_options(parser: argparse.ArgumentParser, names: Iterable[str]) ->
     """Adds some of the `SHORT` options to the help, and those for what is printed."""
     parser.add_argument("--n-best", type=int, default=1, metavar="N", help="print the N best: number, score, text")
     parser.add_argument("--scores", action="store_true", help="print the score before each text")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line, with scores of each token")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line, with scores of each token")
     group = parser.add_argument_group("search")
     for name in names:
         kind: dict[str, Any] = {"nargs": 0} if name == "--sample" else {"metavar": _VALUES.get(name, "N")}
@@ -68,7 +68,12 @@ def add_search_options(parser: argparse.ArgumentParser, names: Iterable[str]) ->
 def add_ensemble_option(parser: argparse.ArgumentParser) -> None:
     """Adds the option that `load_ensemble` reads."""
     parser.add_argument(
-        "--ensemble", nargs="+", type=local_path, default=[], metavar="RUN", help="further runs that choose together"
+        "--ensemble",
+        nargs="+",
+        type=local_path,
+        default=[],
+        metavar="RUN",
+        help="further runs, whose models choose tokens together",
     )
 
 
@@ -76,7 +81,7 @@ class _Split(argparse.Action):
     """Refuses an option that `split_settings` should have taken, such as an abbreviated one."""
 
     def __call__(self, parser: argparse.ArgumentParser, *rest: object, **options: object) -> None:
-        parser.error("options of the search must be written in full")
+        parser.error("search options must be written in full")
 
 
 def split_settings(arguments: Sequence[str], short: Collection[str] = ()) -> tuple[list[str], list[str]]:

@@ -20,7 +20,7 @@ from jaxformer.config import to_data
 from jaxformer.multihost import cluster, processes
 
 EXIT_CODES = {"terminated": 85, "time": 85, "interrupted": 130}
-"""The exit codes of a training that was stopped and saved, by the reason; the same command resumes it."""
+"""The exit codes of a training run that was stopped and saved, by reason; the same command resumes it."""
 
 
 def start(*, compile_cache: bool = True) -> None:

@@ -40,10 +40,12 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_options(parser)
-    parser.add_argument("--source", type=pathlib.Path, help="a file of sentences, one a line; default: standard input")
+    parser.add_argument(
+        "--source", type=pathlib.Path, help="a file of sentences, one per line; default: standard input"
+    )
     parser.add_argument("--target", type=pathlib.Path, help="their translations, line by line")
     parser.add_argument("--out", type=output_file, help="the file to write to, instead of printing")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line, with each token")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line, with each token")
     add_ensemble_option(parser)
     rest, settings = split_settings(arguments)
     options = parser.parse_args(rest)

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 NOTES = """\
 GFLOP per token: forward and backward pass, attention over whole sequences included. Training: parameters, gradients
 and Adam's two moments in float32, without activations. Decoding: parameters, and keys and values of one sequence of
-the given length (in an encoder-decoder of its source, too), in bfloat16. Data and machines as published. The products
+the given length (in an encoder-decoder also of its source), in bfloat16. Data and machines as published. The products
 of Transformer-XL's positions, in XLNet and Gopher, are not counted."""
 
 
@@ -94,7 +94,7 @@ def parameters_table(found: Mapping[str, Sizes]) -> str:
 
 
 def costs_table(found: Mapping[str, Sizes]) -> str:
-    """Returns the costs of training and decoding, and the published trainings."""
+    """Returns the costs of training and decoding, and the published training runs."""
     rows = []
     for name, size in found.items():
         preset, decoding = PRESETS[name], size.decoding.get("bfloat16")

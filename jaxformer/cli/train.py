@@ -36,7 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--out", metavar="RUN", type=local_path, help="the run directory")
     parser.add_argument(
-        "--data-dir", metavar="DIR", help="the folder of the corpora; default: here, else JAXFORMER_DATA"
+        "--data-dir",
+        metavar="DIR",
+        help="the folder of the corpora; default: the working directory, then JAXFORMER_DATA",
     )
     parser.add_argument("--devices", type=int, metavar="N", help="stop unless all hosts together have N devices")
     parser.add_argument("--settings", action="store_true", help="print every setting of CONFIG and stop")

@@ -60,15 +60,15 @@ class GenerationConfig:
     """The commands that generate no text, each with the settings that it reads."""
 
     temperature: float = 1.0
-    """Logits are divided by it before a token is drawn."""
+    """Logits are divided by this number before sampling."""
     top_k: int = 0
-    """Draw from this many most probable tokens; 0 for all."""
+    """Sample from this many most probable tokens; 0 for all."""
     top_p: float = 1.0
-    """Draw from the fewest most probable tokens with at least this total probability (nucleus sampling)."""
+    """Sample from the fewest most probable tokens with at least this total probability (nucleus sampling)."""
     min_p: float = 0.0
-    """Draw from the tokens that are at least this many times as probable as the most probable one."""
+    """Sample from the tokens that are at least this many times as probable as the most probable one."""
     seed: int = 0
-    """Draws are a function of the seed, the number of the text and the token's position."""
+    """The seed of sampling: samples are a function of it, the number of the text and the token's position."""
     no_repeat: int = 0
     """No n-gram of this many tokens occurs twice; 0 for no limit."""
     forbid: str = ""
@@ -76,7 +76,7 @@ class GenerationConfig:
     shortlist: str = ""
     """A file of words; only their pieces are generated."""
     mbr: int = 0
-    """Choose among this many candidates the one that is most like the others (minimum Bayes risk); 0 for none."""
+    """Choose among this many candidates the one most similar to the others (minimum Bayes risk); 0 for none."""
     utility: Literal["chrf", "bleu"] = "chrf"
     """The similarity of candidates for minimum Bayes risk."""
     average: Literal["probability", "log"] = "probability"
@@ -126,7 +126,7 @@ class GenerationConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchConfig(GenerationConfig):
-    """The search for output sentences given an input: by a beam, or by sampling."""
+    """The search for output sentences given an input: beam search or sampling."""
 
     beam_size: int = 4
     """Live hypotheses per sentence; 1 is greedy search."""
@@ -143,7 +143,7 @@ class SearchConfig(GenerationConfig):
     forced_end: Literal["scored", "free", "never"] = "scored"
     """The log-probability of an end token that the limit forces: its own, or 0; or none is forced."""
     sample: bool = False
-    """Draw sentences instead of searching for the most probable ones."""
+    """Sample sentences instead of searching for the most probable ones."""
     candidates: Literal["samples", "beam"] = "samples"
     """The candidates for minimum Bayes risk: samples, or the best of the beam."""
     batch_size: int = 64

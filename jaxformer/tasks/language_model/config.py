@@ -51,7 +51,7 @@ class DecodeConfig(GenerationConfig):
     max_tokens: int = 200
     """Tokens added to a prompt."""
     temperature: float = 0.8
-    """Logits are divided by it before a token is drawn; 0 searches for the most probable continuation."""
+    """Logits are divided by this number before sampling; 0 searches for the most probable continuation."""
     beam_size: int = 1
     """Live hypotheses of the search; 1 is greedy search."""
 
