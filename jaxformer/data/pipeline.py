@@ -199,8 +199,8 @@ def make_batch(tokens: Tokens, plan: BatchPlan, step: int, *, rows: Rows | None 
     if tokens.num_segmentations == 1:
         variants = np.zeros((2, len(pairs)), np.int64)
     else:
-        random = np.random.default_rng((plan.seed, epoch, step, 2))
-        variants = random.integers(tokens.num_segmentations, size=(2, len(pairs)))
+        generator = np.random.default_rng((plan.seed, epoch, step, 2))
+        variants = generator.integers(tokens.num_segmentations, size=(2, len(pairs)))
     variants, pairs = variants[:, filled], pairs[filled]
     sources = [tokens.source[v][i] for v, i in zip(variants[0], pairs, strict=True)]
     targets = [tokens.target[v][i] for v, i in zip(variants[1], pairs, strict=True)]

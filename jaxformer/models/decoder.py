@@ -105,7 +105,7 @@ class Decoder(nnx.Module):
         expert_balance: float = 0.0,
         causal: bool = True,
     ):
-        """Takes the parts.
+        """Composes a decoder from its parts.
 
         Args:
           output: the output projection; None uses the table of the token embeddings.
@@ -194,7 +194,7 @@ class Decoder(nnx.Module):
     def step_weights(self) -> StepWeights:
         """Returns a copy of the parameters that steps read: the layers unstacked, and the output table transposed.
 
-        A program that runs many short searches computes it once, as the result of a compiled function, and gives it to
+        A program that runs many short searches computes it once, as the result of a compiled function, and passes it to
         `start`. This saves copying the layers in every search, and small products read a transposed table faster.
         """
         table = self.embeddings.tokens.table[...].T if self.output is None else self.output.kernel[...]
@@ -293,7 +293,7 @@ class Decoder(nnx.Module):
         positions = state.position[..., None] + jnp.arange(tokens.shape[2])[None, None]
         x = self.embeddings.step(tokens, positions)
         mask = None if context.valid is None else masks.padding(context.valid)
-        given = {
+        shared = {
             "positions": positions,
             "lanes": lanes,
             "memory_mask": mask,
@@ -303,7 +303,7 @@ class Decoder(nnx.Module):
         layers = context.weights.layers
         for i, (params, cache, memory) in enumerate(zip(layers, state.caches, context.memory, strict=True), 1):
             kept = captured if i == len(layers) else None
-            x, cache = self.stack.block(params).step(x, cache, memory, **given, intermediates=kept)
+            x, cache = self.stack.block(params).step(x, cache, memory, **shared, intermediates=kept)
             caches.append(cache)
         x, position = x.reshape(*tokens.shape, -1), state.position + tokens.shape[2]
         if lengths is not None:
@@ -325,15 +325,23 @@ class Decoder(nnx.Module):
         capture: Collection[str] = (),
     ) -> tuple[Array, Intermediates]:
         """Returns the final states and the intermediates of the layers that `capture` names."""
-        given = {"valid": valid, "positions": positions}
         with jax.named_scope("embedding"):
-            x = self.embeddings(tokens, **given, key=site(key, "embedding"), copies=copies)
+            x = self.embeddings(tokens, valid=valid, positions=positions, key=site(key, "embedding"), copies=copies)
         mask = masks.causal() if self.causal else None
         if valid is not None:
             mask = masks.padding(valid) if mask is None else mask & masks.padding(valid)
         states, memory_mask = (None, None) if memory is None else (memory.states, memory.mask)
-        given |= {"mask": mask, "memory_mask": memory_mask, "bias": None if self.bias is None else self.bias()}
-        x, intermediates = self.stack(x, states, **given, key=site(key, "layers"), capture=capture)
+        x, intermediates = self.stack(
+            x,
+            states,
+            valid=valid,
+            positions=positions,
+            mask=mask,
+            memory_mask=memory_mask,
+            bias=None if self.bias is None else self.bias(),
+            key=site(key, "layers"),
+            capture=capture,
+        )
         return self._final(x), intermediates
 
     def _final(self, x: Array) -> Array:

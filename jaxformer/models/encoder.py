@@ -79,8 +79,8 @@ class Encoder(nnx.Module):
           key: the key of dropout; None means no dropout.
           copies: see `Embedding`.
         """
-        given: dict[str, Any] = {"types": types, "copies": copies}
-        return self.run(tokens, valid=valid, positions=positions, segments=segments, key=key, **given)[0]
+        embedding_inputs: dict[str, Any] = {"types": types, "copies": copies}
+        return self.run(tokens, valid=valid, positions=positions, segments=segments, key=key, **embedding_inputs)[0]
 
     def captured(
         self,
@@ -102,12 +102,16 @@ class Encoder(nnx.Module):
         segments: Array | None = None,
         key: jax.Array | None = None,
         capture: Collection[str] = (),
-        **given: Array | None,
+        **embedding_inputs: Array | None,
     ) -> tuple[Memory, Intermediates]:
-        """Returns the memory and the intermediates of the layers that `capture` names; see `Stack`."""
-        given = {name: x for name, x in given.items() if x is not None}
+        """Returns the memory and the intermediates of the layers that `capture` names; see `Stack`.
+
+        Args:
+          embedding_inputs: further arguments of the embeddings, such as `types`; None for those to leave out.
+        """
+        further = {name: x for name, x in embedding_inputs.items() if x is not None}
         with jax.named_scope("embedding"):
-            x = self.embeddings(tokens, valid=valid, positions=positions, key=site(key, "embedding"), **given)
+            x = self.embeddings(tokens, valid=valid, positions=positions, key=site(key, "embedding"), **further)
         mask = None if valid is None else masks.padding(valid)
         if segments is not None:
             mask = masks.segments(segments) if mask is None else mask & masks.segments(segments)

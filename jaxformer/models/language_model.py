@@ -94,8 +94,9 @@ class LanguageModel(nnx.Module):
         Args:
           weights, cache_dtype: see `Decoder.start`.
         """
-        given = {"weights": weights, "cache_dtype": cache_dtype}
-        return self.decoder.start(batch_size=batch_size, beam_size=beam_size, length=length, **given)
+        return self.decoder.start(
+            batch_size=batch_size, beam_size=beam_size, length=length, weights=weights, cache_dtype=cache_dtype
+        )
 
     def step(
         self, tokens: Int[Array, "B K"], state: DecoderState, context: Context

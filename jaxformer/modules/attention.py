@@ -103,16 +103,17 @@ class MultiHeadAttention(nnx.Module):
             keys, values, mask, bias = functional.with_sinks(keys, values, self.sinks[...], mask=mask, bias=bias)
             if key_positions is not None:
                 key_positions = padded(key_positions, keys.shape[1])
-        given = {
+        optional = {
             "bias": bias,
             "scale": self.scale,
             "score": self.score,
             "query_positions": query_positions,
             "key_positions": key_positions,
         }
+        # An attention function of the user need not take the arguments that it is not given.
+        optional = {name: x for name, x in optional.items() if x is not None}
         dropout = None if key is None else functional.Dropout(self.dropout, key)
-        given = {name: x for name, x in given.items() if x is not None}
-        return self.output(self.attention(query, keys, values, mask=mask, dropout=dropout, **given))
+        return self.output(self.attention(query, keys, values, mask=mask, dropout=dropout, **optional))
 
     def captured(
         self, query: Array, keys: Array, bias: Bias | None = None, positions: Array | None = None
@@ -151,7 +152,7 @@ class SelfAttention(MultiHeadAttention):
         gains: Gains = UNIT_GAINS,
         rngs: nnx.Rngs,
     ):
-        """Draws the parameters.
+        """Initializes the parameters.
 
         Args:
           num_kv_heads: the number of key heads, as many as query heads by default.
@@ -208,12 +209,16 @@ class SelfAttention(MultiHeadAttention):
         query, bias = self._biased(query, bias)
         if intermediates is not None:
             intermediates["self"] = self.captured(query, keys, bias, positions)
-        given = {"query_positions": positions, "key_positions": positions}
-        return self.mix(query, keys, values, mask=mask, bias=bias, key=key, **given)
+        return self.mix(
+            query, keys, values, mask=mask, bias=bias, key=key, query_positions=positions, key_positions=positions
+        )
 
     def _biased(self, query: Array, bias: Bias | None) -> tuple[Array, Bias | None]:
-        query, own = self.positions.bias(query, self.scale)
-        return query, own if bias is None else bias if own is None else bias + own
+        """Returns the queries, and the sum of `bias` and the bias of the position scheme (None if there is neither)."""
+        query, scheme_bias = self.positions.bias(query, self.scale)
+        if bias is None:
+            return query, scheme_bias
+        return query, bias if scheme_bias is None else bias + scheme_bias
 
     def empty_cache(self, rows: int, slots: int, dtype: DTypeLike) -> KeyValueCache:
         """Returns a cache of this layer's keys and values: see `functional.cache`."""
@@ -285,7 +290,7 @@ class CrossAttention(MultiHeadAttention):
         gains: Gains = UNIT_GAINS,
         rngs: nnx.Rngs,
     ):
-        """Draws the parameters.
+        """Initializes the parameters.
 
         Args:
           memory_dim: the dimension of the memory, by default `d_model`. See `SelfAttention` for the others.

@@ -28,8 +28,8 @@ class Block(nnx.Module):
     """Self-attention, cross-attention if `cross` is given, feed-forward; each in ``arrangement(x, sublayer, norm)``.
 
     `norm` constructs the norm that `arrangement` takes; `functional.sandwich_norm` takes a `NormPair`.
-    Without a mask it is an encoder block; with `masks.causal` a decoder-only block; with `cross` too, the decoder
-    block of an encoder-decoder.
+    Without a mask it is an encoder block; with `masks.causal` a decoder-only block; with both `masks.causal` and
+    `cross`, the decoder block of an encoder-decoder.
     """
 
     def __init__(
@@ -70,8 +70,9 @@ class Block(nnx.Module):
         """
 
         def self_attention(y: Array) -> Array:
-            given = {"mask": mask, "bias": bias, "positions": positions}
-            y = self.attention(y, **given, key=site(key, "weights"), intermediates=intermediates)
+            y = self.attention(
+                y, mask=mask, bias=bias, positions=positions, key=site(key, "weights"), intermediates=intermediates
+            )
             return self._drop(y, key, "attention")
 
         def feed_forward(y: Array) -> Array:
@@ -83,8 +84,14 @@ class Block(nnx.Module):
         if (cross := self.cross) is not None:
 
             def cross_attention(y: Array) -> Array:
-                given = {"mask": memory_mask, "positions": positions, "key": site(key, "cross weights")}
-                y = cross(y, cross.project(_required(memory)), **given, intermediates=intermediates)
+                y = cross(
+                    y,
+                    cross.project(_required(memory)),
+                    mask=memory_mask,
+                    positions=positions,
+                    key=site(key, "cross weights"),
+                    intermediates=intermediates,
+                )
                 return self._drop(y, key, "cross")
 
             with jax.named_scope("cross_attention"):
@@ -132,7 +139,7 @@ class Block(nnx.Module):
         """Computes T positions of K hypotheses (Q = K T); the rows equal those of the full forward pass.
 
         The map of `lanes` is that of `SelfAttention.step`.
-        With `intermediates`, the arguments of cross-attention are kept there, under "cross".
+        If `intermediates` is a dict, it gets the arguments of cross-attention under "cross".
         """
         caches = [cache]
 
@@ -143,8 +150,11 @@ class Block(nnx.Module):
         x = self.arrangement(x, self_attention, self.attention_norm)
         if (cross := self.cross) is not None:
             # The hypotheses of a sentence take the place of the queries of a sequence, so they share one memory.
-            given = {"mask": memory_mask, "positions": positions.reshape(x.shape[:2]), "intermediates": intermediates}
-            x = self.arrangement(x, lambda y: cross(y, _required(memory), **given), self.cross_norm)
+            row_positions = positions.reshape(x.shape[:2])
+            cross_attention = lambda y: cross(
+                y, _required(memory), mask=memory_mask, positions=row_positions, intermediates=intermediates
+            )
+            x = self.arrangement(x, cross_attention, self.cross_norm)
         x = self.arrangement(x, self.feed_forward, self.feed_forward_norm)
         return x, caches[0]
 

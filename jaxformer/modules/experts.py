@@ -35,7 +35,7 @@ class MixtureOfExperts(nnx.Module):
         gains: Gains = UNIT_GAINS,
         rngs: nnx.Rngs,
     ):
-        """Draws the parameters.
+        """Initializes the parameters.
 
         Args:
           capacity_factor: the capacity of an expert in training (when there is a key), relative to an even share of the

@@ -34,7 +34,7 @@ class GridAttention(nnx.Module):
         attention: AttentionFunction = functional.attention,
         rngs: nnx.Rngs,
     ):
-        """Draws the parameters.
+        """Initializes the parameters.
 
         Raises:
           ValueError: `num_heads` does not divide `d_attention`, C'.

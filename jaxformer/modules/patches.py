@@ -33,7 +33,7 @@ class PatchEmbeddings(nnx.Module):
         dtype: str = "float32",
         rngs: nnx.Rngs,
     ):
-        """Draws the parameters.
+        """Initializes the parameters.
 
         Raises:
           ValueError: the patches do not cover an image of this height and width.
