@@ -267,7 +267,9 @@ def _call(module: types.ModuleType, function: str, reference: str) -> TaskConfig
     }
     if not function:
         if len(public) != 1:
-            raise ConfigError(f"{reference} holds {', '.join(public) or 'no function'}; say which: {reference}:NAME")
+            raise ConfigError(
+                f"{reference} holds {', '.join(public) or 'no function'}; choose one with {reference}:NAME"
+            )
         function = next(iter(public))
     value = getattr(module, function, None)
     if isinstance(value, types.FunctionType) and (needed := _required(value)):

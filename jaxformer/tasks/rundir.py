@@ -39,7 +39,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.files import TEMPORARY, write_text
 
 LOCK = ".lock"
-"""The name of the file that a training locks; see `run_lock`."""
+"""The name of the file that training locks; see `run_lock`."""
 
 PACKAGES = "jaxformer jax jaxlib flax optax orbax-checkpoint numpy sentencepiece sacrebleu sacremoses".split()
 

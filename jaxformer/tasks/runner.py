@@ -295,7 +295,7 @@ def _check_init(task: AnyTask, config: TaskConfig) -> None:
             restore.choose_step(saved, checkpoint)
     elif not (run / "average").is_dir():
         raise restore.no_average(run)
-    registry.task_of(source).vocabulary(run)  # its copy would be checked, too, but removed with the error
+    registry.task_of(source).vocabulary(run)  # checked here, because an error would remove its copy
 
 
 def load(

@@ -56,8 +56,8 @@ class Trainer(Generic[BatchT]):
             raise ConfigError(f"tune.frozen {self.config.tune.frozen!r} matches every parameter, so none is trained")
         if self.config.tune.rank and all(jax.tree.leaves(frozen[ADAPTERS])):
             raise ConfigError(
-                f"tune.frozen {self.config.tune.frozen!r} matches every adapter, too: their names begin with "
-                f"{ADAPTERS}/; begin the pattern with what only the others have, such as encoder/"
+                f"tune.frozen {self.config.tune.frozen!r} also matches every adapter, whose names begin with "
+                f"{ADAPTERS}/; use a pattern that matches other parameters only, such as encoder/*"
             )
         return frozen
 
@@ -77,7 +77,8 @@ class Trainer(Generic[BatchT]):
         for axis, size in mesh.shape.items():
             if size > 1 and axis not in used:
                 raise ConfigError(
-                    f"mesh axis {axis} = {size} cuts nothing of this model; give its devices to another, such as data"
+                    f"mesh axis {axis} = {size} shards nothing of this model; "
+                    "give its devices to another axis, such as data"
                 )
         return shardings
 
@@ -163,7 +164,7 @@ def make_trainer(
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
     trainer = Trainer(config, network, placement)
-    trainer.frozen  # noqa: B018 - to raise its errors here, too
+    trainer.frozen  # noqa: B018 - evaluated so that its errors are raised here
     return trainer
 
 

@@ -302,7 +302,9 @@ def _check_kind(saved: Any, target: Any) -> None:
     for path in sorted(got.keys() | want.keys()):
         saved_kind, target_kind = _kind(got.get(path)), _kind(want.get(path))
         if saved_kind != target_kind and not (want.get(path) is ... and path in got):
-            raise CheckpointError(f"that of another model: {path} is {saved_kind} there, {target_kind} here")
+            raise CheckpointError(
+                f"it belongs to another model: {path} is {saved_kind} in the checkpoint and {target_kind} in this model"
+            )
 
 
 def _kind(leaf: Any) -> Any:

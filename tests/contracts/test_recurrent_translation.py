@@ -100,7 +100,7 @@ def test_a_mesh_axis_of_lengths_is_refused_in_one_line(config, run, tmp_path, mo
     words = ["--mesh", "data=4,context=2", "--data.max_length", "15", "--out", str(tmp_path / "new")]
     assert main(["train", str(run / "config.json"), *words]) == 2
     *report, error = capsys.readouterr().err.splitlines()
-    expected = "mesh axis context = 2 cuts nothing of this model; give its devices to another, such as data"
+    expected = "mesh axis context = 2 shards nothing of this model; give its devices to another axis, such as data"
     assert error == f"jaxformer train: {expected}"
     assert not any("sharded" in line or "context" in line for line in report)
     assert not (tmp_path / "new").exists()

@@ -86,7 +86,7 @@ def test_a_function_that_needs_arguments_is_no_configuration(folder):
     [
         ("dmeo", "did you mean 'demo'"),
         ("mine:smal", "did you mean 'small'"),
-        ("mine", "holds small, large; say which"),
+        ("mine", "holds small, large; choose one"),
         ("nowhere.py:f", "no configuration file nowhere.py"),
         ("mine:_hidden", "no function '_hidden'"),
         ("../one:small", "no configuration"),

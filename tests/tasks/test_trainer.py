@@ -150,7 +150,7 @@ def test_what_a_mesh_cannot_do(shared, tmp_path):
     assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match=r"params.*\(heads\) cannot be cut along tensor = 8"):
         prepared(shared, "tensor=8").trainer.step()
-    with pytest.raises(ValueError, match="mesh axis expert = 4 cuts nothing of this model"):
+    with pytest.raises(ValueError, match="mesh axis expert = 4 shards nothing of this model"):
         prepared(shared, "data=2,expert=4").trainer.step()
     late = dataclasses.replace(config(shared), optimizer=OptimizerConfig(schedule="cosine", warmup_steps=6))
     with pytest.raises(ValueError, match="warmup_steps=6, steps=6"):

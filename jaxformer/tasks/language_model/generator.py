@@ -210,7 +210,7 @@ class TextGenerator(Searcher):
 
     @functools.cached_property
     def _limits(self) -> VocabularyLimits:
-        """The limits of the settings; special tokens and those that pad the table are forbidden, too."""
+        """The limits of the settings; special tokens and those that pad the table are also forbidden."""
         unused = range(self.tokenizer.vocab_size, self.net.config.vocab_size)
         return limits_of(self.decode, self.tokenizer)._replace(forbidden=(*sorted(self.tokenizer.special.ids), *unused))
 

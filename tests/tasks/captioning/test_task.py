@@ -47,7 +47,7 @@ class TestContract(TaskContract):
             {"train": {"metric": "bleu"}, "decode": {"validation_images": 0}},
             "train.metric is bleu, but decode.validation_images is 0",
         ),
-        ({"mesh": "data=4,context=2"}, "mesh axis context = 2 cuts nothing of this model"),
+        ({"mesh": "data=4,context=2"}, "mesh axis context = 2 shards nothing of this model"),
     )
 
     @pytest.fixture(scope="class")

@@ -240,7 +240,7 @@ def test_all_adapters_frozen(tmp_path):
     """Their names end like those of their matrices, so that a pattern may match both."""
     config = changed(tiny(tmp_path), {"tune": {"rank": 2, "frozen": "*/attention/*"}})
     placement = Placement(sharding.mesh("data=8"))
-    with pytest.raises(ConfigError, match=r"tune.frozen '\*/attention/\*' matches every adapter, too: .* lora/"):
+    with pytest.raises(ConfigError, match=r"tune.frozen '\*/attention/\*' also matches every adapter, .* lora/"):
         make_trainer(TASK, config, (60, 2), placement)
     half = changed(config, {"tune": {"frozen": "encoder/*, lora/*/a", "alpha": 3.0}})
     assert make_trainer(TASK, half, (60, 2), placement).network.net.alpha == 3.0

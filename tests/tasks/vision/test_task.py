@@ -42,7 +42,7 @@ class TestContract(TaskContract):
         ({"data": {"shift": 8}}, "data.shift must be below 8, the shorter side of the images, got 8"),
         ({"model": {"num_channels": 2}}, r"num_channels must be 1 \(gray\) or 3 \(RGB\), got 2"),
         ({"model": {"image_size": [16, 16]}}, r"my.zip/dark/.*png is 8 x 8 pixels, but images must be 16 x 16"),
-        ({"mesh": "data=4,context=2"}, "mesh axis context = 2 cuts nothing of this model"),
+        ({"mesh": "data=4,context=2"}, "mesh axis context = 2 shards nothing of this model"),
     )
 
     @pytest.fixture(scope="class")
