@@ -29,7 +29,7 @@ SAVING = 20.0
 
 
 class Stopped(JaxformerError):
-    """The time was up; the same command goes on from there."""
+    """The time was up; the same command resumes there."""
 
     exit_code = 85
 
@@ -77,7 +77,7 @@ def exit_code(run: Callable[[argparse.Namespace], None], options: argparse.Names
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
+        print("stopped; the same command resumes here", file=sys.stderr)
         return 130
     return 0
 
@@ -101,12 +101,12 @@ def train(config: TaskConfig, run: pathlib.Path, end: float, *, hooks: Sequence[
     """
     left = end - time.monotonic() - SAVING
     if left < SAVING:
-        raise Stopped(f"the time is up before {run.name}; the same command goes on from there")
+        raise Stopped(f"the time is up before {run.name}; the same command resumes there")
     minutes = left / 60 if left < float("inf") else 0.0
     result = jaxformer.train(changed(config, {"train": {"minutes": minutes}}), run, hooks=hooks)
     if result.reason != "done":
         step = int(result.state.step)
-        raise Stopped(f"{run.name} was stopped ({result.reason}) at step {step:,}; the same command goes on from there")
+        raise Stopped(f"{run.name} was stopped ({result.reason}) at step {step:,}; the same command resumes there")
     return sum(sum(start["seconds"].values()) for start in read_starts(run / "time.json"))
 
 

@@ -1,4 +1,4 @@
-"""Checks of dimensions, for settings and modules alike. Importing them imports no JAX."""
+"""Checks of dimensions, shared by settings and modules. Importing them imports no JAX."""
 
 from __future__ import annotations
 

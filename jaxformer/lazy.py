@@ -12,7 +12,7 @@ def members(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Returns the ``__getattr__`` of a package.
 
     Args:
-      modules: the public names that each submodule holds, separated by spaces; a submodule is an attribute, too.
+      modules: the public names that each submodule holds, separated by spaces; submodules are also attributes.
     """
     homes = {name: module for module, names in modules.items() for name in names.split()}
 

@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Runs the parts; the same command goes on where it was stopped."""
+    """Runs the parts; the same command resumes where it was stopped."""
     console = Console(soft_wrap=True)
     check_writable(args.out / "costs.json")
     if args.part in ("costs", "all"):

@@ -136,7 +136,7 @@ def replan(plan: BatchPlan, source_lengths: np.ndarray, target_lengths: np.ndarr
 def _limits(longer: np.ndarray, num_shapes: int, multiple: int) -> np.ndarray:
     """Returns at most `num_shapes` upper lengths that leave the least padding, by dynamic programming.
 
-    Only multiples of a step are tried, so the table stays small for long sentences too.
+    Only multiples of a step are tried, so the table stays small even for long sentences.
     """
     top = -(-int(longer.max()) // multiple) * multiple
     step = multiple * max(1, -(-top // (128 * multiple)))

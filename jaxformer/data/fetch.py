@@ -36,7 +36,7 @@ class File:
       path: its path below the data directory.
       url: its address.
       sha256: the checksum of the file after unpacking.
-      member: the name inside a zip archive, if it is one; a url that ends in .gz is unpacked too.
+      member: the name inside a zip archive, if `url` is one; a file whose `url` ends in .gz is decompressed.
     """
 
     path: str

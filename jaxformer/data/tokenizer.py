@@ -326,7 +326,7 @@ class CharacterTokenizer:
         return short_digest([json.dumps(self._content())])
 
     def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
-        """Returns the token ids of each line, int32, without `bos` and `eos`; both sides are alike."""
+        """Returns the token ids of each line, int32, without `bos` and `eos`; `side` makes no difference."""
         del side
         id_of, unk = self._id_of, self._special.unk
         return [np.fromiter((id_of.get(character, unk) for character in line), np.int32, len(line)) for line in lines]

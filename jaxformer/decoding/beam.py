@@ -68,7 +68,7 @@ class Continuation:
 
 @dataclasses.dataclass
 class BeamTrace:
-    """A record of a beam search, for teaching and debugging: give it to `beam_search` as `trace`."""
+    """A record of a beam search, for teaching and debugging: pass it to `beam_search` as `trace`."""
 
     num_candidates: int = 0
     """The number of continuations to record per step and sentence, best first; at least the 2K of the search."""

@@ -5,7 +5,7 @@ Gold alignments follow one convention, by which every word has a link:
 - A word is linked to what it translates; a word of several words (``look for``, ``parce que``) with each of them.
 - What one language says in one word and the other in two is linked twice: ``du`` to ``of the``, ``saw`` to ``a vu``,
   ``not`` to ``ne ... pas``, ``more`` and ``smaller`` to ``plus``.
-- The auxiliary of an English verb is linked to the finite French verb, and ``do`` in a question to ``est-ce que`` as well.
+- The auxiliary of an English verb is linked to the finite French verb, and ``do`` in a question also to ``est-ce que``.
 - A word that the other language does not say is linked to the word that asks for it: an article to its noun
   (``chess``, ``les échecs``), a preposition to its verb (``misses``, ``manque à``).
 """

@@ -66,7 +66,7 @@ def generate(num_pairs: int, *, seed: int = 0) -> list[Pair]:
 
 
 def text(num_sentences: int = 20_000, *, seed: int = 0) -> str:
-    """Returns English sentences, one a line and no two alike, as a text for a language model; by default 0.8 MB."""
+    """Returns distinct English sentences, one per line, as a text for a language model; 0.8 MB by default."""
     return "".join(f"{pair.english}\n" for pair in generate(num_sentences, seed=seed))
 
 

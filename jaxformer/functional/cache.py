@@ -80,7 +80,7 @@ def take_lanes(lanes: Int[Array, "B K L"], position: Int[Array, "B K"], count: i
       position: the next position of each hypothesis.
 
     >>> import jax.numpy as jnp
-    >>> lanes = jnp.array([[[0, 0], [0, 1]]])  # both continue what stands in lane 0; the second has got further
+    >>> lanes = jnp.array([[[0, 0], [0, 1]]])  # the second has tokens in lanes 0 and 1
     >>> take_lanes(lanes, jnp.array([[0, 2]]), 1).tolist()
     [[[1, 0], [0, 1]]]
     """

@@ -123,7 +123,7 @@ def caption_sheet(
     grid: tuple[int, int],
     titles: Sequence[str],
 ) -> pathlib.Path:
-    """Draws each picture, uint8 ``[h, w, C]``, and beside it in gray once a word what that word looked at.
+    """Draws each picture, uint8 ``[h, w, C]``, and beside it a gray copy for each word with the word's attention.
 
     Args:
       captions: the weights of each word over the positions of a grid, row by row.

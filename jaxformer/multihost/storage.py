@@ -1,4 +1,4 @@
-"""Files that all processes of a run must see alike, as on storage that they share.
+"""Files that must look the same to all processes of a run, as on storage that they share.
 
 A network file system may show a host an old state for a moment, because it caches attributes. A folder that is not
 shared never looks the same.

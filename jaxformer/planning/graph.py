@@ -18,7 +18,7 @@ class Products(NamedTuple):
     """The matrix products of a function, convolutions included."""
 
     flops: int
-    """Two operations for each multiply-add; a convolution counts its padding as well."""
+    """Two operations for each multiply-add; those of a convolution include its padding."""
     in_a_row: int
     """The length of the longest chain of products that depend on each other: the number of sequential steps."""
 

@@ -26,7 +26,7 @@ class Sizes:
     """The slices of TPUs, or clusters of GPUs, of one chip."""
 
     shapes: tuple[str, ...]
-    """The usual slices or clusters; others of the same form are accepted, too."""
+    """The usual slices or clusters; others of the same form are also accepted."""
     largest: int
     """The number of chips of the largest slice or cluster."""
 

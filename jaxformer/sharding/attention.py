@@ -129,7 +129,7 @@ def ring_attention(
     with global arrays, under ``jit`` or not.
 
     Args:
-      batch, heads: mesh axes that shard the batch and the heads as well.
+      batch, heads: mesh axes that also shard the batch and the heads; None for none.
       zigzag: True if positions are in the order of `functional.zigzag`, which is load-balanced under a causal mask.
 
     Raises:

@@ -28,7 +28,7 @@ Batches = Callable[[int], Iterator[Any]]
 
 @dataclasses.dataclass
 class Progress:
-    """The part of a run's progress that is not in its state; saved with each checkpoint, for resuming."""
+    """The part of a run's progress that is not in its state; saved with each checkpoint so that a run can resume."""
 
     best_score: float = math.inf  # lower is better: the negative of a metric to maximize
     best_step: int = 0
@@ -47,7 +47,7 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The end of a training.
+    """The result of training.
 
     `programs` is the number of compiled training steps, one for each batch shape; `skipped` is the number of updates
     that this process skipped because they were not finite.
@@ -142,7 +142,7 @@ def fit(
 
 
 class _Watch(Watchdog):
-    """The watchdog of a training and the account of its time."""
+    """The watchdog of a training run, and the account of its time."""
 
     def __init__(self, config: TrainConfig, recorder: Recorder):
         super().__init__(config.stall_minutes * 60)
@@ -215,7 +215,7 @@ def _reason_to_stop(
 
 
 class _Clock:
-    """The time limits of a training."""
+    """The time limits of a training run."""
 
     def __init__(self, config: TrainConfig):
         self._config, self._began = config, time.monotonic()

@@ -1,4 +1,4 @@
-"""A hook that records a training in MLflow (``pip install 'jaxformer[mlflow]'``)."""
+"""A hook that records a training run in MLflow (``pip install 'jaxformer[mlflow]'``)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ SCHEDULES = "inverse_sqrt", "cosine", "linear", "constant"
 
 
 def make_schedule(config: OptimizerConfig, *, steps: int) -> schedules.Schedule:
-    """Returns the learning rate schedule of a training of `steps` updates.
+    """Returns the learning rate schedule for `steps` updates.
 
     Raises:
       ConfigError: the schedule is unknown, its warm-up is not shorter than its decay, or `cooldown` is not in [0, 1].

@@ -1,4 +1,4 @@
-"""Traces of some steps of a training, for XProf and Perfetto."""
+"""Traces of some training steps, for XProf and Perfetto."""
 
 from __future__ import annotations
 

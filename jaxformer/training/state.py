@@ -1,4 +1,4 @@
-"""The state of a training, carried from step to step."""
+"""The training state, carried from step to step."""
 
 from __future__ import annotations
 

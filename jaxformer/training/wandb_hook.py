@@ -1,4 +1,4 @@
-"""A hook that records a training in Weights & Biases (``pip install 'jaxformer[wandb]'``)."""
+"""A hook that records a training run in Weights & Biases (``pip install 'jaxformer[wandb]'``)."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def attention(
     num_queries, num_keys = request.query.shape[1], request.key.shape[1]
     if 0 in (request.query.shape[0], num_queries, num_keys):
         return jnp.zeros((*request.query.shape[:3], request.value.shape[3]), request.query.dtype)
-    # The fewest blocks, of equal size: 384 positions make two blocks of 192, not one of 256 and one half empty.
+    # The fewest blocks, all of one size: 384 positions make two blocks of 192, not one of 256 and one half empty.
     query_block = -(-num_queries // -(-num_queries // query_block))
     key_block = -(-num_keys // -(-num_keys // key_block))
     query_padding, key_padding = -num_queries % query_block, -num_keys % key_block
