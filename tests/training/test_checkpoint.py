@@ -47,9 +47,9 @@ def test_another_model_is_refused(tmp_path):
     saved(tmp_path, steps=(1,))
     target = abstract(new_state())
     for change, message in (
-        ({"kernel": jax.ShapeDtypeStruct((5, 3), jnp.float32)}, r"kernel is \(\(4, 3\), 'float32'\) there"),
+        ({"kernel": jax.ShapeDtypeStruct((5, 3), jnp.float32)}, r"kernel is \(\(4, 3\), 'float32'\) in the checkpoint"),
         ({"kernel": jax.ShapeDtypeStruct((4, 3), jnp.bfloat16)}, "'bfloat16'"),
-        ({"extra": jax.ShapeDtypeStruct((4,), jnp.float32)}, "extra is missing there"),
+        ({"extra": jax.ShapeDtypeStruct((4,), jnp.float32)}, "extra is missing in the checkpoint"),
     ):
         with training.Checkpoints(tmp_path) as checkpoints:
             wrong = dataclasses.replace(target, params={**target.params, **change})
