@@ -4,8 +4,9 @@
     python -m experiments.vision --smoke --out runs/smoke
 
 --data-dir holds cifar10_subset/cifar10_subset.zip and mnist/. Each network first tries three learning rates on each
-corpus, then is trained with the best of them on three numbers of images and `--seeds` seeds. A cell that has a record
-is not repeated, and --minutes ends the call in time. The smoke version needs no data and its figures mean nothing.
+corpus, then is trained with the best of them on three numbers of images and `--seeds` seeds, and on digits of 28 x 28
+pixels, which are tested at 28, 32 and 56. A cell that has a record is not repeated, and --minutes ends the call in
+time. The smoke version needs no data and its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import numpy as np
 import jaxformer
 from experiments import command
 from experiments.vision import cells, smoke
-from experiments.vision.cells import CORPORA, MODELS, SHIFTS, Cell, configuration, divide_digits, shifted
+from experiments.vision.cells import CORPORA, MODELS, SHIFTS, SIDE, SIZES, Cell, configuration, divide_digits, shifted
 from experiments.vision.report import draw, report
+from jaxformer.config import changed
 from jaxformer.data.image_batches import decode_all
 from jaxformer.errors import ConfigError
 from jaxformer.files import remove_folder, write_text
@@ -88,6 +90,8 @@ class Study:
         found = cells.measured(corpus, model, rate, self.seeds)
         if self.smoke:
             found = [Cell(corpus, model, rate, number) for number in smoke.NUMBERS]
+        if not self.smoke or model == "ViT":  # the others have no positions to interpolate
+            found += cells.whole(corpus, model, rate, self.seeds)
         self.chosen |= set(found)
         return found
 
@@ -105,6 +109,8 @@ class Study:
             print(f"\n{cell.name}", flush=True)
             seconds = command.train(config, self.out / cell.name, self.end)
             figures = measure(config, self.out / cell.name)
+            if cell.side != SIDE:
+                figures["by_size"] = measure_sizes(config, self.out / cell.name)
             picture(config, self.out, cell)
             return {**figures, **command.facts(), "seconds": seconds}
 
@@ -137,6 +143,17 @@ def measure(config: VisionConfig, run: pathlib.Path) -> dict[str, Any]:
     return {"accuracy": by_shift["0"], "by_shift": by_shift, "validation": validation, "parameters": parameters}
 
 
+def measure_sizes(config: VisionConfig, run: pathlib.Path) -> dict[str, float]:
+    """Returns the accuracy in percent by the size of the test images; learned positions are interpolated to each."""
+    classifier, found = jaxformer.load(run), {}
+    assert isinstance(classifier, ImageClassifier)
+    for side in SIZES:
+        images, labels = test_images(changed(config, {"model": {"image_size": (side, side)}}))
+        probabilities = classifier.with_image_size((side, side)).probabilities(images)
+        found[str(side)] = scores(labels, probabilities)[0].value
+    return found
+
+
 def test_images(config: VisionConfig) -> tuple[np.ndarray, np.ndarray]:
     """Returns the images of the test, uint8 ``[N, h, w, C]``, and the numbers of their classes."""
     corpus = TASK.read(config)
@@ -156,7 +173,7 @@ def picture(config: VisionConfig, out: pathlib.Path, cell: Cell) -> None:
     results = classifier.classify_pixels(images[chosen])
     names = [classifier.vocabulary.names[label] for label in labels[chosen]]
     titles = [f"{name}:\n{x.label} {x.probabilities[x.label]:.0%}" for name, x in zip(names, results, strict=True)]
-    path = out / f"attention-{cell.corpus}-{cell.model.replace(' ', '-')}.png"
+    path = out / f"attention-{cell.data}-{cell.model.replace(' ', '-')}.png"
     plots.image_maps([x.image for x in results], [x.attention_maps for x in results], path, titles=titles)
 
 

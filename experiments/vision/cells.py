@@ -37,7 +37,7 @@ CORPORA: dict[str, dict[str, Any]] = {
 }
 """The settings of each corpus: 10,000 and 2,000 images of CIFAR-10; 8,000 and 2,000 digits."""
 SIDE = 16
-"""The height and width to which all images are scaled down: a quarter of the arithmetic and more."""
+"""The height and width to which images are scaled down: a quarter to a third of the arithmetic."""
 CONVOLUTION = {"kind": "convolution", "widths": (20, 36, 74), "num_blocks": 1, "dropout": 0.1}
 MODELS: dict[str, dict[str, Any]] = {
     "CNN": CONVOLUTION,
@@ -53,6 +53,10 @@ RATES = (3e-4, 1e-3, 3e-3)
 """The learning rates that are tried for each network on each corpus, with all images and the first seed."""
 SHIFTS = (0, 1, 2, 3)
 """Pixels by which test images are moved up, down, left and right."""
+WHOLE = 28
+"""The height and width of the digits as they are, at which each network is trained once more."""
+SIZES = (28, 32, 56)
+"""The heights and widths to which test images are scaled for networks that were trained on whole digits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,11 +68,17 @@ class Cell:
     rate: float
     number: int = 0
     seed: int = 0
+    side: int = SIDE
+
+    @property
+    def data(self) -> str:
+        """The name of its corpus, with the size of the images if it is not the usual one."""
+        return self.corpus if self.side == SIDE else f"{self.corpus}-{self.side}"
 
     @property
     def name(self) -> str:
         """The name of its record and its run."""
-        return f"{self.corpus}-{self.model.replace(' ', '-')}-{self.rate:g}-{self.number or 'all'}-{self.seed}"
+        return f"{self.data}-{self.model.replace(' ', '-')}-{self.rate:g}-{self.number or 'all'}-{self.seed}"
 
 
 def trials(corpus: str, model: str) -> list[Cell]:
@@ -81,13 +91,18 @@ def measured(corpus: str, model: str, rate: float, seeds: int) -> list[Cell]:
     return [Cell(corpus, model, rate, number, seed) for number, seed in itertools.product(NUMBERS, range(seeds))]
 
 
+def whole(corpus: str, model: str, rate: float, seeds: int) -> list[Cell]:
+    """Returns the trainings on images of 28 x 28 pixels, which are tested at other sizes; only digits have as many."""
+    return [Cell(corpus, model, rate, seed=seed, side=WHOLE) for seed in range(seeds) if corpus == "mnist"]
+
+
 def configuration(cell: Cell, directory: str, changes: Mapping[str, Any]) -> VisionConfig:
     """Returns the configuration of a cell, with `changes` of its base."""
     steps = STEPS[cell.corpus]
     settings: dict[str, Any] = {
         "name": cell.name,
         "seed": cell.seed,
-        "model": MODELS[cell.model] | {"image_size": (SIDE, SIDE)},
+        "model": MODELS[cell.model] | {"image_size": (cell.side, cell.side)},
         "data": {"shift": 0, "max_images": cell.number, "batch_size": 64, "resize": "fit", "directory": directory},
         "optimizer": {"learning_rate": cell.rate, "warmup_steps": 100},
         "train": {"validate_every": 200, "checkpoint_every": 200, "keep_last": 1, "tensorboard": False}

@@ -10,20 +10,25 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from experiments.classification.report import interval
-from experiments.vision.cells import MODELS, SHIFTS, Cell
+from experiments.classification.report import half_width, interval
+from experiments.vision.cells import MODELS, SHIFTS, SIDE, SIZES, Cell
 from jaxformer.files import replacing
 
 COLORS = ("#0f766e", "#1f2933", "#c2410c")
+TITLES = {"cifar10": "CIFAR-10", "mnist": "MNIST"}
+"""The names of the corpora in the picture."""
 
 
 def groups(records: Mapping[Cell, Mapping[str, Any]]) -> dict[tuple[str, str, int], list[Mapping[str, Any]]]:
-    """Returns the records of each corpus, network and number of images, in order; all images come last."""
+    """Returns the records of each corpus, network and number of images, in order; all images come last.
+
+    A corpus of whole digits is one of its own.
+    """
     found: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}
     for cell, record in sorted(
-        records.items(), key=lambda pair: (pair[0].corpus, pair[0].model, pair[0].number or 1 << 40)
+        records.items(), key=lambda pair: (pair[0].data, pair[0].model, pair[0].number or 1 << 40)
     ):
-        found.setdefault((cell.corpus, cell.model, cell.number), []).append(record)
+        found.setdefault((cell.data, cell.model, cell.number), []).append(record)
     return found
 
 
@@ -43,20 +48,20 @@ def report(records: Mapping[Cell, Mapping[str, Any]]) -> str:
             f"{seconds:.0f}",
         )
         lines.append(f"| {' | '.join(map(str, cells))} |")
-    lines += [
-        "",
-        f"| corpus | network | {' | '.join(f'shift {n}' for n in SHIFTS)} |",
-        "|---" * (2 + len(SHIFTS)) + "|",
-    ]
-    for (corpus, model, number), found in groups(records).items():
-        if number == 0:
-            cells = [interval([record["by_shift"][str(n)] for record in found]) for n in SHIFTS]
+    for key, columns, word in (("by_shift", SHIFTS, "shift"), ("by_size", SIZES, "size")):
+        rows = {row: found for row, found in groups(records).items() if row[2] == 0 and key in found[0]}
+        if rows:
+            lines += ["", f"| corpus | network | {' | '.join(f'{word} {n}' for n in columns)} |"]
+            lines.append("|---" * (2 + len(columns)) + "|")
+        for (corpus, model, _), found in rows.items():
+            cells = [interval([record[key][str(n)] for record in found]) for n in columns]
             lines.append(f"| {corpus} | {model} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def draw(records: Mapping[Cell, Mapping[str, Any]], path: pathlib.Path) -> None:
-    """Draws accuracy by the number of training images, and by shift, with the least and the largest of the seeds."""
+    """Draws accuracy by the number of training images, and by shift, as means with 95 % intervals."""
+    records = {cell: record for cell, record in records.items() if cell.side == SIDE}
     corpora = sorted({cell.corpus for cell in records})
     figure, grid = plt.subplots(len(corpora), 2, figsize=(10, 4 * len(corpora)), squeeze=False, layout="constrained")
     for (left, right), corpus in zip(grid, corpora, strict=True):
@@ -70,8 +75,9 @@ def draw(records: Mapping[Cell, Mapping[str, Any]], path: pathlib.Path) -> None:
             if 0 in numbers:
                 values = [[x["by_shift"][str(n)] for x in numbers[0]] for n in SHIFTS]
                 _line(right, list(SHIFTS), values, model, color)
-        left.set(title=corpus, xlabel="training images", ylabel="test accuracy, %")
-        right.set(title=f"{corpus}, all images", xlabel="shift of the test images in pixels", ylabel="test accuracy, %")
+        left.set(title=TITLES[corpus], xlabel="training images", ylabel="test accuracy, %")
+        title, shift = f"{TITLES[corpus]}, all images", "shift of the test images in pixels"
+        right.set(title=title, xlabel=shift, ylabel="test accuracy, %")
         right.set_xticks(SHIFTS)
         for axes in (left, right):
             axes.grid(alpha=0.3)
@@ -83,6 +89,6 @@ def draw(records: Mapping[Cell, Mapping[str, Any]], path: pathlib.Path) -> None:
 
 
 def _line(axes: Axes, x: Sequence[Any], values: Sequence[Sequence[float]], label: str, color: str) -> None:
-    middle = np.array([np.mean(row) for row in values])
-    reach = np.abs(np.array([[min(row), max(row)] for row in values]).T - middle)
-    axes.errorbar(x, middle, yerr=reach, label=label, color=color, marker="o", markersize=4, capsize=3)
+    means, reach = [float(np.mean(row)) for row in values], np.array([half_width(row) for row in values])
+    bars = None if np.isnan(reach).all() else reach
+    axes.errorbar(x, means, yerr=bars, label=label, color=color, marker="o", markersize=4, capsize=3)

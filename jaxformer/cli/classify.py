@@ -107,7 +107,8 @@ def _images(predictor: Predictor, options: argparse.Namespace) -> Classify:
         results = predictor.classify(names)
         if options.picture and results:
             shown = results[:MOST]
-            titles = [f"{result.label}\n{result.probabilities[result.label]:.0%}" for result in shown]
+            files = [pathlib.Path(name).name for name in names[:MOST]]
+            titles = [f"{name}\n{x.label} {x.probabilities[x.label]:.0%}" for name, x in zip(files, shown, strict=True)]
             plots.image_maps(
                 [x.image for x in shown], [x.attention_maps for x in shown], options.picture, titles=titles
             )

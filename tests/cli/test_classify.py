@@ -98,10 +98,10 @@ def _images(monkeypatch):
 def test_images_by_name(capsys, tmp_path, monkeypatch):
     line, drawn, draw = "cat\tcat 75.0%, dog 25.0%\t{}\n", [], plots.image_maps
     monkeypatch.setattr(plots, "image_maps", lambda *own, titles: (drawn.extend(titles), draw(*own, titles=titles)))
-    assert classify.main(["run", "a.png", "b.png", "--picture", str(tmp_path / "maps.png")]) == 0
-    assert capsys.readouterr().out == line.format("a.png") + line.format("b.png")
+    assert classify.main(["run", "a.png", "in/b.png", "--picture", str(tmp_path / "maps.png")]) == 0
+    assert capsys.readouterr().out == line.format("a.png") + line.format("in/b.png")
     assert (tmp_path / "maps.png").exists()
-    assert drawn == ["cat\n75%"] * 2  # of a long title, each line is cut by itself
+    assert drawn == ["a.png\ncat 75%", "b.png\ncat 75%"]  # of a long title, each line is cut by itself
     assert classify.main(["run", "a\n.png", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data == {"image": "a\n.png", "label": "cat", "probabilities": {"dog": 0.25, "cat": 0.75}}

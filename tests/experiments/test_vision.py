@@ -2,9 +2,11 @@
 
 import json
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+from experiments.classification.report import half_width
 from experiments.vision import __main__ as command
 from experiments.vision.cells import (
     CORPORA,
@@ -12,14 +14,16 @@ from experiments.vision.cells import (
     NUMBERS,
     RATES,
     SHIFTS,
+    SIDE,
     Cell,
     configuration,
     divide_digits,
     measured,
     shifted,
     trials,
+    whole,
 )
-from experiments.vision.report import report
+from experiments.vision.report import draw, report
 from jaxformer.data.idx import read_idx, write_idx
 from jaxformer.tasks.vision import TASK
 
@@ -40,11 +44,13 @@ def test_cells():
         cell
         for corpus in CORPORA
         for model in MODELS
-        for cell in {*trials(corpus, model), *measured(corpus, model, 1e-3, 5)}
+        for cell in {*trials(corpus, model), *measured(corpus, model, 1e-3, 5), *whole(corpus, model, 1e-3, 5)}
     ]
-    assert len({cell.name for cell in every}) == len(every) == 2 * 3 * (len(RATES) - 1 + 5 * len(NUMBERS))
+    number = 2 * 3 * (len(RATES) - 1 + 5 * len(NUMBERS)) + 3 * 5  # only digits are also trained as they are
+    assert len({cell.name for cell in every}) == len(every) == number
     config = configuration(Cell("mnist", "ViT", 3e-3, 500, 4), "data", {})
     assert (config.optimizer.learning_rate, config.data.max_images, config.seed) == (3e-3, 500, 4)
+    assert [configuration(cell, "data", {}).model.image_size for cell in whole("mnist", "CNN", 1e-3, 1)] == [(28, 28)]
 
 
 def test_shifts():
@@ -74,6 +80,33 @@ def test_the_report_has_means_and_intervals():
         "| mnist | ViT | 310,000 | 500 | 60.0 | 1 | 10 |\n| mnist | ViT | 310,000 | all | 80.5 ± 6.4 | 2 | 10 |" in text
     )
     assert "| mnist | ViT | 50.0 ± 0.0 |" in text
+    assert "size" not in text
+    own = Cell("mnist", "ViT", 1e-3, side=28)
+    text = report(records | {own: record | {"accuracy": 90.0, "by_size": {"28": 90.0, "32": 80.0, "56": 70.0}}})
+    assert "| corpus | network | size 28 | size 32 | size 56 |\n|---|---|---|---|---|\n" in text
+    assert "| mnist-28 | ViT | 90.0 | 80.0 | 70.0 |\n" in text
+
+
+def test_the_picture_has_intervals_of_the_usual_size(tmp_path, monkeypatch):
+    """The bars are those of the report; one seed has none."""
+    drawn = []
+    monkeypatch.setattr(plt, "close", drawn.append)
+    shifts = {str(n): 50.0 - n for n in SHIFTS}
+    records = {
+        Cell("mnist", "ViT", 1e-3, number, seed, side): {"accuracy": 80.0 + seed, "by_shift": shifts}
+        for number, side, seeds in ((0, SIDE, 3), (500, SIDE, 1), (0, 28, 1))
+        for seed in range(seeds)
+    }
+    draw(records, tmp_path / "accuracy.png")
+    monkeypatch.undo()
+    left, right = drawn[0].axes
+    assert (left.get_title(), right.get_title()) == ("MNIST", "MNIST, all images")
+    (points, _, (bars,)), *_ = left.containers
+    assert points.get_ydata().tolist() == [80.0, 81.0]
+    lengths = [float(np.ptp(segment[:, 1])) / 2 if len(segment) else None for segment in bars.get_segments()]
+    assert lengths[-1] == pytest.approx(half_width([80.0, 81.0, 82.0]))
+    assert len(lengths) == 1 or not lengths[0] or np.isnan(lengths[0])
+    plt.close("all")
 
 
 def test_folders_must_be_named(tmp_path, capsys):
@@ -87,13 +120,15 @@ def test_the_smoke_version_resumes(tmp_path, capsys):
     assert command.main(options) == 0
     text = (tmp_path / "report.md").read_text()
     assert all(f"| mnist | {model} |" in text for model in MODELS)
+    assert "size 28 | size 32 | size 56 |" in text
     assert sorted(path.name for path in tmp_path.glob("*.png")) == [
         "accuracy.png",
+        "attention-mnist-28-ViT.png",
         "attention-mnist-CNN-with-attention.png",
         "attention-mnist-ViT.png",
     ]
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()}
-    assert len(stamps) == 3 * 3
+    assert len(stamps) == 3 * 3 + 1
     assert command.main(options) == 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()} == stamps
     path = next(iter(stamps))

@@ -79,7 +79,7 @@ def test_maps_lie_over_their_images(tmp_path, figures):
 
 
 def test_a_sheet_shows_a_picture_once_a_word(tmp_path, figures):
-    """Five words a row beside their picture; the weights of each lie over the whole picture, row by row."""
+    """I7: five words a row beside their picture; the weights of each lie over the whole picture, row by row."""
     pictures = [np.full((8, 12, 3), 40 * i, np.uint8) for i in (1, 2)]
     words = [("a", "red", "ball", "and", "a", "box"), ("a", "dog")]
     captions = [Map(tuple("abcdef"), own, rows(i, len(own), 6)) for i, own in enumerate(words)]

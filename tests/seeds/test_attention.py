@@ -277,3 +277,26 @@ def test_a22_labeled_map():
     cells = [[line[5 + 3 * j] for j in range(3)] for line in lines[:3]]
     shade = lambda cell: " .:-=+*#%@".index(cell)
     assert [[shade(cell) for cell in row] for row in cells] == [[0, 7, 2], [7, 0, 2], [3, 3, 3]]
+
+
+@pytest.mark.parametrize(
+    ("queries", "memory", "lengths"),
+    [
+        ((2, 5), (2, 9, 7), (9, 9)),  # a question, and the regions of an image
+        ((4, 6), (2, 12, 3), (12, 8)),  # letters to be written, and frames of sound
+        ((3, 8), (2, 6, 4), (6, 2)),  # views on the way, and the words of an instruction
+    ],
+)
+def test_i8_one_layer_for_other_tasks(queries, memory, lengths):
+    """The layer of captions takes any memory: a query gets a weighted mean of what is real, by the additive score."""
+    num, dim = queries
+    net, params = built(lambda rngs: modules.Alignment(dim, memory[-1], 5, rngs=rngs))
+    query, states = draw(2, num, dim), draw(*memory, seed=1)
+    valid, layer = np.arange(memory[1]) < np.array(lengths)[:, None], net.net.bind(params)
+    context, weights = layer(query, layer.keys(states), states, valid=jnp.asarray(valid))
+    query, states, own = (jax.tree.map(lambda x: np.asarray(x, np.float64), x) for x in (query, states, params))
+    inside = (query @ own["w_query"]["kernel"])[:, :, None] + (states @ own["w_key"]["kernel"])[:, None]
+    exps = np.exp(np.tanh(inside) @ own["v"]) * valid[:, None]
+    expected = exps / exps.sum(-1, keepdims=True)
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+    np.testing.assert_allclose(context, expected @ states, atol=1e-5)
