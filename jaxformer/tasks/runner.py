@@ -148,7 +148,8 @@ def _train(
         )
         outputs.checkpoints, done = checkpoints, int(state.step)
         if processes.first():
-            outputs.peak_flops = peak
+            # A share of the peak counts the products of a whole step, which frozen parameters save in part.
+            outputs.peak_flops = None if config.tune.frozen else peak
             outputs.reporter = reporter(console, start=done, steps=config.train.steps, unit=trainer.network.unit)
             _open(outputs, config.train, out, done, profile)
         try:
