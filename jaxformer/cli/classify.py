@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from jaxformer.tasks.classification import Classified
     from jaxformer.tasks.vision import ClassifiedImage
 
-    Classify = Callable[[Sequence[str]], Iterable[str]]
+    Classify = Callable[[Sequence[str], int], Iterable[str]]
+    """From inputs, and the number of the first of them, to the lines of the result."""
 
 EXAMPLES = """examples:
   jaxformer classify runs/sst2 "a gorgeous , witty , seductive movie ."
@@ -26,9 +28,10 @@ EXAMPLES = """examples:
   jaxformer classify runs/animals --file names.txt --json | jq .probabilities.cat
 
 Each line of the result has three columns: the class, the probability of every class, and the name of the image or, for
-a text, the words to which the class token attends most (the mean of all heads of the last layer). An image of another
-size than the model's is scaled until it covers that size, and center-cropped. --picture overlays each image with the
-attention of the last layer and the rollout of all layers. Attention shows where a model looked, not why.
+a text, the words to which the class token attends most (the mean of all heads of the last layer). Of a text that is too
+long for the run, the first tokens are read, and a line on standard error says so. An image of another size than the
+model's is scaled until it covers that size, and center-cropped. --picture overlays each image with the attention of the
+last layer and the rollout of all layers. Attention shows where a model looked, not why.
 """
 
 MOST = 32
@@ -72,22 +75,25 @@ def main(arguments: Sequence[str]) -> int:
     read = image_names if config.task == "vision" else read_lines
     inputs = options.inputs or (read(options.file) if options.file else None)
     if inputs is None:
-        lines = (line for batch in standard_input() for line in classified([text for _, text in batch]))
+        lines = (line for batch in standard_input() for line in classified([text for _, text in batch], batch[0][0]))
     else:
-        lines = classified(inputs)
+        lines = classified(inputs, 1)
     put(lines, options.out)
     return 0
 
 
 def _texts(predictor: Predictor, options: argparse.Namespace) -> Classify:
     """Returns a function from texts to the lines of the result."""
+    from jaxformer.cli import runtime
     from jaxformer.tasks.classification import TextClassifier
+    from jaxformer.training.progress import print_line
 
     assert isinstance(predictor, TextClassifier)
     num_words = 5 if options.words is None else options.words
+    warn = functools.partial(print_line, runtime.console())
 
-    def classified(texts: Sequence[str]) -> Iterator[str]:
-        for text, result in zip(texts, predictor.classify(texts), strict=True):
+    def classified(texts: Sequence[str], first: int) -> Iterator[str]:
+        for text, result in zip(texts, predictor.classify(texts, first=first, warn=warn), strict=True):
             if options.json:
                 yield as_json({"text": text, **_named(result), "words": list(map(list, result.words))})
             else:
@@ -103,7 +109,7 @@ def _images(predictor: Predictor, options: argparse.Namespace) -> Classify:
 
     assert isinstance(predictor, ImageClassifier)
 
-    def classified(names: Sequence[str]) -> list[str]:
+    def classified(names: Sequence[str], _: int) -> list[str]:
         results = predictor.classify(names)
         if options.picture and results:
             shown = results[:MOST]

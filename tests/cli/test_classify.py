@@ -18,7 +18,10 @@ class Fixed(TextClassifier):
     def __init__(self):
         """A classifier without a model."""
 
-    def classify(self, texts):
+    def classify(self, texts, *, first=1, warn=lambda message: None):
+        for number, text in enumerate(texts, first):
+            if text == "long":
+                warn(f"text {number} is cut")
         words = (("a", 0.1), *((text, 0.25) for text in texts), ("z", 0.5))
         return [Classified("good", {"bad": 0.125, "good": 0.875}, words) for _ in texts]
 
@@ -63,6 +66,17 @@ def test_texts_are_lines_of_standard_input(capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("été\nb\n".encode())))
     assert classify.main(["run"]) == 0
     assert capsys.readouterr().out == LINE.format("été") + LINE.format("b")
+
+
+def test_texts_that_are_cut_are_said_with_their_numbers(capsys, monkeypatch, tmp_path):
+    """On standard error, so that the result has a line for each text; the number is that of the line."""
+    (tmp_path / "texts").write_text("fine\nlong\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"fine\nlong\n")))
+    for arguments in (["--file", str(tmp_path / "texts")], []):
+        assert classify.main(["run", *arguments]) == 0
+        said = capsys.readouterr()
+        assert said.out.count("\n") == 2
+        assert said.err == "text 2 is cut\n"
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,24 @@ def test_without_layers_it_is_the_average_of_token_vectors():
     np.testing.assert_allclose(model.apply(model.params, TOKENS[1:, ::-1]), logits[1:], atol=1e-5)
 
 
+def test_l14_a_negation_turns_what_follows():
+    """An average cannot: whatever its parameters, "not" adds the same to the logits of every word that follows.
+
+    So it cannot make "not good" bad and "not bad" good at once. With attention, what it adds depends on the word.
+    """
+    none, good, bad = 5, 6, 7
+
+    def added(model, word):
+        with_negation, without = (
+            np.asarray(model.apply(model.params, jnp.asarray([text]))) for text in ([none, word], [word])
+        )
+        return 2 * with_negation - without
+
+    average, attention = Small(PLAIN, models.Classifier), small("class_token")
+    np.testing.assert_allclose(added(average, good), added(average, bad), atol=1e-5)
+    assert np.abs(added(attention, good) - added(attention, bad)).max() > 0.1
+
+
 def test_the_encoder_is_that_of_the_masked_language_model():
     config = models.EncoderConfig(13, **SIZES)
     masked = pure(models.MaskedLanguageModel, config).shapes["encoder"]

@@ -8,6 +8,11 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks, modules
+from jaxformer.data.batch import Batch
+from jaxformer.data.examples import pad_texts
+from jaxformer.data.packing import PackedTexts
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.token_cache import Ragged
 from tests.modules.small import built, normal
 from tests.seeds.example import K, Q, V
 
@@ -58,6 +63,23 @@ def test_z9_scores_and_weights():
     _, weights = functional.attention_head(Q, K, V, score=lambda logits: seen.append(logits) or logits)
     np.testing.assert_allclose(seen[0] * math.sqrt(2), Q @ K.T, atol=1e-5)
     np.testing.assert_allclose(weights, jax.nn.softmax(seen[0], -1), atol=1e-6)
+
+
+@pytest.mark.parametrize("special", [SpecialTokens(), SpecialTokens(pad=9, bos=7, eos=8, unk=3)])
+def test_z12_one_first_and_one_last_token(special):
+    """START and STOP of a target, BOS and EOS, [CLS] and [SEP] of an encoder: the tokenizer's bos and eos in all.
+
+    No id is a constant: other tokens, in other places of the vocabulary, serve as well.
+    """
+    pad, bos, eos = special.pad, special.bos, special.eos
+    text = np.array([4, 5], np.int32)
+    target = Batch.from_tokens([text], [text], (1, 4, 4), special)
+    assert target.source[0].tolist() == [4, 5, eos, pad]
+    assert (target.target[0].tolist(), target.labels[0].tolist()) == ([bos, 4, 5, pad], [4, 5, eos, pad])
+    assert pad_texts([text], (1, 5), special)[0].tolist() == [[bos, 4, 5, eos, pad]]
+    packed = PackedTexts(Ragged(np.array([4, 5, 4, 5]), np.array([0, 2, 4])), special, 9, 1, seed=0).batch(0)
+    assert packed.tokens[0].tolist() == [bos, 4, 5, eos, bos, 4, 5, eos, pad]
+    assert packed.segments[0].tolist() == [1, 1, 1, 1, 2, 2, 2, 2, 0]
 
 
 def test_x9_modules_are_silent(capsys):

@@ -63,32 +63,41 @@ class TextClassifier:
     """The training steps whose parameters these are."""
 
     def probabilities(
-        self, texts: Sequence[str], *, progress: Callable[[int], None] = lambda number: None
+        self,
+        texts: Sequence[str],
+        *,
+        warn: Callable[[str], None] = lambda message: None,
+        progress: Callable[[int], None] = lambda number: None,
     ) -> np.ndarray:
         """Returns the probability of each class, ``[texts, classes]``.
 
         Args:
+          warn: see `classify`.
           progress: called with the number of texts since the last call.
 
         Raises:
           TypeError: `texts` is one text and not a sequence of texts.
         """
         result = np.zeros((len(texts), len(self.vocabulary.classes)))
-        for indices, probabilities, _, _ in self._batches(texts):
+        for indices, probabilities, _, _ in self._batches(texts, 1, warn):
             result[indices] = probabilities
             progress(len(indices))
         return result
 
-    def classify(self, texts: Sequence[str]) -> list[Classified]:
+    def classify(
+        self, texts: Sequence[str], *, first: int = 1, warn: Callable[[str], None] = lambda message: None
+    ) -> list[Classified]:
         """Returns the class of each text, with probabilities and the words that the class token attends to.
 
-        Only the first `max_length` tokens of a text are read.
+        Args:
+          first: the number of the first text in messages.
+          warn: called with a message for each text of more than `max_length` tokens; only its first ones are read.
 
         Raises:
           TypeError: `texts` is one text and not a sequence of texts.
         """
         results: dict[int, Classified] = {}
-        for indices, probabilities, weights, tokens in self._batches(texts):
+        for indices, probabilities, weights, tokens in self._batches(texts, first, warn):
             for row, index in enumerate(indices):
                 named = dict(zip(self.vocabulary.classes, probabilities[row].tolist(), strict=True))
                 pieces = [] if weights is None else self._pieces(tokens[row])
@@ -101,13 +110,16 @@ class TextClassifier:
         return self.vocabulary.tokenizer.pieces(tokens.tolist())
 
     def _batches(
-        self, texts: Sequence[str]
+        self, texts: Sequence[str], first: int, warn: Callable[[str], None]
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None, list[np.ndarray]]]:
         """Yields indices of texts of similar length, with probabilities, the class token's weights, and tokens."""
         if isinstance(texts, str):  # each of its characters would be a text
             raise TypeError("texts must be a sequence of texts, got one text; write [text]")
         special = self.vocabulary.tokenizer.special
         encoded = self.vocabulary.tokenizer.encode(texts)
+        for number, ids in enumerate(encoded, first):
+            if len(ids) > self.max_length - 2:
+                warn(f"text {number} has {len(ids):,} tokens; only the first {self.max_length - 2:,} are read")
         lengths = np.minimum([len(ids) + 2 for ids in encoded], self.max_length)
         order = np.argsort(lengths, kind="stable")
         for start in range(0, len(order), ROWS):

@@ -262,7 +262,11 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
     ) -> dict[str, list[Score]]:
         examples = corpus.part(split)
         labels = corpus.indices(examples)
-        probabilities = predictor.probabilities(examples.texts, progress=Count(len(examples), "texts", say))
+        cut = list[str]()
+        progress = Count(len(examples), "texts", say)
+        probabilities = predictor.probabilities(examples.texts, warn=cut.append, progress=progress)
+        if cut:
+            say(f"{len(cut):,} of {len(examples):,} texts are cut to their first {predictor.max_length - 2} tokens")
         guesses = probabilities.argmax(1)
         keep(
             split,

@@ -17,7 +17,7 @@ from jaxformer.data.examples import LabeledBatch
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement
 from jaxformer.tasks import language_model, masked_language_model, runner, vision
-from jaxformer.tasks.classification import TASK, ClassificationConfig, DataConfig, TextClassifier
+from jaxformer.tasks.classification import TASK, ClassificationConfig, DataConfig, TextClassifier, predictor
 from jaxformer.tasks.classification import task as classification
 from jaxformer.tasks.trainer import make_trainer
 from jaxformer.training.config import TrainConfig
@@ -119,6 +119,28 @@ class TestContract(TaskContract):
         assert max(data.lengths) == 20
         batch = next(iter(data.batches(0, np.arange)))
         assert (batch.tokens[batch.valid.all(1)][:, -1] == data.vocabulary.tokenizer.special.eos).all()
+
+
+def test_texts_that_are_cut_in_scoring_and_use_are_counted(tmp_path, monkeypatch):
+    """Each text by its number in use, their number in an evaluation; the tokens that are read are the first."""
+    config, read = changed(tiny(tmp_path), {"data": {"max_length": 20}}), list[np.ndarray]()
+    corpus = TASK.read(config)
+    vocabulary = TASK.prepare(config, corpus, tmp_path).vocabulary
+    network = TASK.network(config, vocabulary.vocab_size)
+
+    def guess(net, params, tokens, valid):
+        read.append(tokens[valid])
+        return np.full((len(tokens), 2), 0.5), None
+
+    monkeypatch.setattr(predictor, "_classify", guess)
+    classifier = TextClassifier(network.net, {}, vocabulary, 20)
+    messages = list[str]()
+    classifier.classify(["She sees the old house.", "a" * 18, "a" * 19], first=4, warn=messages.append)
+    assert messages == [f"text {n} has {size} tokens; only the first 18 are read" for n, size in ((4, 23), (6, 19))]
+    assert vocabulary.tokenizer.encode(["She sees the old h"])[0].tolist() in read[0].reshape(3, 20)[:, 1:-1].tolist()
+    said, long = list[str](), sum(len(text) > 18 for text in corpus.validation.texts)
+    TASK.evaluate(config, corpus, classifier, split="validation", say=said.append, keep=lambda *_: None)
+    assert f"{long} of {len(corpus.validation)} texts are cut to their first 18 tokens" in said
 
 
 def test_sizes_of_the_data_are_accepted_before_they_are_read(tmp_path):
