@@ -24,5 +24,5 @@ def check_positions(length: int, table_length: int) -> None:
     if length > table_length:
         raise ValueError(
             f"a sequence of length {length} has no learned position beyond {table_length}; "
-            "shorten it, train with a larger max_length, or use sinusoidal positions"
+            "shorten it, train with a larger max_positions, or use sinusoidal positions"
         )
