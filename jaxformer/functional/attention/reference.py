@@ -55,7 +55,10 @@ def attention_head(
         seen = mask.any(0)[:, None]
         key, value = jnp.where(seen, key, 0), jnp.where(seen, value, 0)
     factor = query.shape[-1] ** -0.5 if scale is None else scale
-    logits = jnp.einsum("th,sh->ts", query, key, preferred_element_type=jnp.float32) * factor
+    wide = query.dtype == jnp.float32  # narrower queries would be rounded again
+    logits = jnp.einsum("th,sh->ts", query * factor if wide else query, key, preferred_element_type=jnp.float32)
+    if not wide:
+        logits = logits * factor
     if score is not None:
         # The slope of a score may be infinite at 0, the logit of a masked pair, and 0 times infinity is NaN.
         logits = score(logits if mask is None else jnp.where(mask, logits, 1.0))
@@ -85,13 +88,16 @@ def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "
     extras = {name: x for name, x in (("mask", mask), ("bias", bias), ("kept", kept)) if x is not None}
 
     def example(query, key, value, extras):  # query [T, N, H], key [S, K, H]; extras [N | 1, T, S]
-        grouped = query.reshape(num_queries, num_kv_heads, request.group, head_dim)
         per_head = {n: x.shape[0] != 1 or num_heads == 1 for n, x in extras.items()}
+        axes = {n: 0 if per_head[n] else None for n in extras}
+        call = lambda q, k, v, e: head(q, k, v, **e)
+        if request.group == 1:  # without a dimension of groups, XLA copies less
+            single = {n: x if per_head[n] else x[0] for n, x in extras.items()}
+            return jax.vmap(call, (1, 1, 1, axes), (1, 0))(query, key, value, single)
+        grouped = query.reshape(num_queries, num_kv_heads, request.group, head_dim)
         split = {
             n: x.reshape(num_kv_heads, request.group, *x.shape[1:]) if per_head[n] else x[0] for n, x in extras.items()
         }
-        axes = {n: 0 if per_head[n] else None for n in extras}
-        call = lambda q, k, v, e: head(q, k, v, **e)
         over_group = jax.vmap(call, (1, None, None, axes), (1, 0))
         over_heads = jax.vmap(over_group, (1, 1, 1, axes), (1, 0))
         output, weights = over_heads(grouped, key, value, split)
