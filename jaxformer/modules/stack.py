@@ -10,16 +10,23 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
+from jaxformer.axes import placed
 from jaxformer.modules.attention_function import Intermediates
 from jaxformer.modules.pure import ModelT, Params
+
+FEW_LAYERS = 4
+"""The largest number of layers whose loop is unrolled, on one device and without `remat`.
+
+XLA then keeps what the backward pass would recompute, and stacks no results. Measured on a CPU, a training step of 4 or
+4 + 4 layers takes 9 to 14 % less time, 1.6 to 1.9 times the memory, and 40 to 50 % more time to compile.
+"""
 
 
 class Stack(nnx.Module, Generic[ModelT]):
     """`num_layers` blocks made by ``make_block(rngs)``.
 
-    One traced block serves them all: compile time does not grow with `num_layers`, and the loop measured faster than
-    unrolled layers on CPU. The backward pass recomputes the operations between matrix products or, with
-    `remat`, each block from its input.
+    One traced block serves them all, so compile time does not grow with `num_layers` beyond `FEW_LAYERS`. The backward
+    pass recomputes the operations between matrix products or, with `remat`, each block from its input.
     """
 
     def __init__(
@@ -62,10 +69,12 @@ class Stack(nnx.Module, Generic[ModelT]):
 
         keys = None if key is None else jax.random.split(key, self.num_layers)
         # Only matrix products are kept for the backward pass: recomputing the operations between them is faster than
-        # reading their results (by 10 % on CPU). XLA cannot merge scan iterations, so prevent_cse is not needed.
+        # reading their results (by 10 % on CPU). XLA cannot merge scan iterations, so prevent_cse is not needed; in an
+        # unrolled loop it may keep what it would recompute, which is faster still.
         policy = None if self.remat else jax.checkpoint_policies.dots_with_no_batch_dims_saveable
         body = jax.checkpoint(body, prevent_cse=False, policy=policy)
-        return jax.lax.scan(body, x, (nnx.to_pure_dict(stacked), keys))
+        unroll = self.num_layers <= FEW_LAYERS and not self.remat and not placed()
+        return jax.lax.scan(body, x, (nnx.to_pure_dict(stacked), keys), unroll=unroll)
 
     def unstacked(self) -> tuple[Params, ...]:
         """Returns the parameters of each block, for loops that need them before they start (see `block`)."""
