@@ -60,6 +60,11 @@ def constrain(x: jax.Array, *names: AxisName | None) -> jax.Array:
     return x if place is None else place(x, names)
 
 
+def placed() -> bool:
+    """Returns True if a rule table is active, so that activations may be split over devices in any dimension."""
+    return _active.get() is not None
+
+
 @contextlib.contextmanager
 def placing(place: Place) -> Iterator[None]:
     """Lets `place` decide the placement of activations named by `constrain`, in functions traced inside the context."""

@@ -50,3 +50,10 @@ def test_placing_acts_while_a_function_is_traced():
             return axes.constrain(x, "batch")
 
     assert float(doubled(jnp.ones(1))[0]) == 2
+
+
+def test_placed_says_whether_a_table_is_active():
+    assert not axes.placed()
+    with axes.placing(lambda x, names: x):
+        assert axes.placed()
+    assert not axes.placed()

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxformer.axes import placed
+
 Activation = Callable[[jax.Array], jax.Array]
 """An elementwise nonlinearity."""
 
@@ -99,5 +101,11 @@ def linear(
     >>> linear(jnp.array([[1.0, 2.0]]), jnp.array([[3.0], [4.0]]), jnp.array([5.0])).tolist()
     [[16.0]]
     """
-    y = jnp.matmul(x, kernel.astype(x.dtype))
-    return y if bias is None else y + bias.astype(x.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
+    kernel = kernel.astype(x.dtype)
+    # With batch and length as one dimension, the gradient of the kernel needs no transposed copies, which were a tenth
+    # of a training step on a CPU. On a mesh they stay two, because length may be split over devices.
+    rows = x if x.ndim < 3 or placed() else jax.lax.collapse(x, 0, x.ndim - 1)
+    y = jnp.matmul(rows, kernel)
+    if bias is not None:
+        y = y + bias.astype(x.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
+    return y.reshape(*x.shape[:-1], kernel.shape[1])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import functional
+from jaxformer import axes, functional
 
 DRAW = np.random.default_rng(1)
 X, W_IN, B_IN, W_OUT, B_OUT = (DRAW.standard_normal(shape) for shape in ((2, 3, 4), (4, 6), (6,), (6, 5), (5,)))
@@ -66,3 +66,25 @@ def test_linear_takes_the_dtype_of_its_input():
     y = functional.linear(jnp.ones((2, 3), jnp.bfloat16), jnp.ones((3, 4)), jnp.ones(4))
     assert y.dtype == jnp.bfloat16
     np.testing.assert_array_equal(np.asarray(y, np.float32), 4.0)
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4), (2, 1, 3, 4), (0, 3, 4)])
+def test_linear_keeps_all_dimensions_but_the_last(shape):
+    x = DRAW.standard_normal(shape)
+    got = functional.linear(*single(x, W_IN, B_IN))
+    np.testing.assert_allclose(got, x @ W_IN + B_IN, atol=1e-5)
+
+
+def products(x):
+    """Returns the ranks of the operands of all matrix products in a gradient of `linear`."""
+    loss = lambda x, kernel, bias: functional.linear(x, kernel, bias).sum()
+    program = jax.make_jaxpr(jax.grad(loss, (0, 1)))(*single(x, W_IN, B_IN))
+    return [[v.aval.ndim for v in e.invars] for e in program.eqns if e.primitive.name == "dot_general"]
+
+
+def test_products_of_linear_are_of_matrices():
+    """Batch and length are one dimension, so that no gradient needs a transposed copy; on a mesh they stay apart."""
+    assert products(X) == [[2, 2]] * 3
+    with axes.placing(lambda x, names: x):
+        assert [3, 2] in products(X)
+        np.testing.assert_allclose(functional.linear(*single(X, W_IN, B_IN)), X @ W_IN + B_IN, atol=1e-5)

@@ -1,12 +1,15 @@
 """A scan over stacked blocks is the loop over them."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from jaxformer import functional, masks, modules
+from jaxformer import axes, functional, masks, modules, targets
+from jaxformer.modules.stack import FEW_LAYERS
 from tests.modules.small import built, normal, quick
 
 D, N, DEPTH = 8, 2, 3
@@ -83,6 +86,23 @@ def test_one_trace_whatever_the_depth():
     net, params = built(lambda rngs: modules.Stack(make, 20, rngs=rngs))
     jax.eval_shape(net.net.apply, params, normal(1, 2, D))
     assert len(traced) == 1
+
+
+def unrolled(depth, **options):
+    """Returns the number of layers that an iteration of the compiled loop has."""
+    net, params = built(lambda rngs: modules.Stack(make_block, depth, rngs=rngs, **options))
+    (loop,) = (e for e in jax.make_jaxpr(net.net.apply)(params, normal(1, 2, D)).eqns if e.primitive.name == "scan")
+    return loop.params["unroll"]
+
+
+def test_a_few_layers_are_unrolled():
+    """On a CPU: with `remat` XLA would keep what is to be recomputed; meshes and accelerators have no memory to spare."""
+    assert unrolled(FEW_LAYERS) == FEW_LAYERS
+    assert unrolled(FEW_LAYERS + 1) == unrolled(2, remat=True) == 1
+    with axes.placing(lambda x, names: x):
+        assert unrolled(2) == 1
+    with targets.compiling_for([SimpleNamespace(platform="gpu", device_kind="H100")]):
+        assert unrolled(2) == 1
 
 
 def test_a_stack_has_layers():

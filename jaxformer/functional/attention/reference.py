@@ -85,13 +85,16 @@ def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "
     extras = {name: x for name, x in (("mask", mask), ("bias", bias), ("kept", kept)) if x is not None}
 
     def example(query, key, value, extras):  # query [T, N, H], key [S, K, H]; extras [N | 1, T, S]
-        grouped = query.reshape(num_queries, num_kv_heads, request.group, head_dim)
         per_head = {n: x.shape[0] != 1 or num_heads == 1 for n, x in extras.items()}
+        axes = {n: 0 if per_head[n] else None for n in extras}
+        call = lambda q, k, v, e: head(q, k, v, **e)
+        if request.group == 1:  # without a dimension of groups, XLA copies less
+            single = {n: x if per_head[n] else x[0] for n, x in extras.items()}
+            return jax.vmap(call, (1, 1, 1, axes), (1, 0))(query, key, value, single)
+        grouped = query.reshape(num_queries, num_kv_heads, request.group, head_dim)
         split = {
             n: x.reshape(num_kv_heads, request.group, *x.shape[1:]) if per_head[n] else x[0] for n, x in extras.items()
         }
-        axes = {n: 0 if per_head[n] else None for n in extras}
-        call = lambda q, k, v, e: head(q, k, v, **e)
         over_group = jax.vmap(call, (1, None, None, axes), (1, 0))
         over_heads = jax.vmap(over_group, (1, 1, 1, axes), (1, 0))
         output, weights = over_heads(grouped, key, value, split)

@@ -53,6 +53,14 @@ def test_grouped_heads_share_consecutively():
     np.testing.assert_allclose(functional.attention(query, key, value), repeated, atol=1e-6)
 
 
+def test_bfloat16_queries_are_not_rounded_again():
+    """The scale, here no power of two, multiplies the float32 logits of narrow queries and keys."""
+    query, key = (jax.random.normal(k, (9, 6), jnp.bfloat16) for k in jax.random.split(jax.random.key(0)))
+    _, weights = functional.attention_head(query, key, key)
+    wide = [x.astype(jnp.float32) for x in (query, key)]
+    np.testing.assert_allclose(weights, jax.nn.softmax(wide[0] @ wide[1].T * 6**-0.5), atol=1e-6)
+
+
 def test_agrees_with_jax_nn():
     """Both define the result for a Boolean mask without empty rows, a bias, grouped heads, and equal value dims."""
     (query, key, value, _), _, _ = AttentionContract.request("mask [B, N, T, S]")
