@@ -96,7 +96,7 @@ def unrolled(depth, **options):
 
 
 def test_a_few_layers_are_unrolled():
-    """On a CPU: with `remat` XLA would keep what is to be recomputed; meshes and accelerators have no memory to spare."""
+    """On a CPU alone, whose memory is large; with `remat` XLA would keep what is to be recomputed."""
     assert unrolled(FEW_LAYERS) == FEW_LAYERS
     assert unrolled(FEW_LAYERS + 1) == unrolled(2, remat=True) == 1
     with axes.placing(lambda x, names: x):
