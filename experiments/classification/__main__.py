@@ -26,13 +26,14 @@ import jaxformer
 from experiments import command
 from experiments.classification import smoke
 from experiments.classification.corpora import BAG, FILES, WAYS, Cell, cells, configuration
-from experiments.classification.report import report
+from experiments.classification.report import draw, report, summary
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.evaluation.classification import accuracy, matthews
 from jaxformer.files import remove_folder, write_text
 from jaxformer.tasks.classification import TASK, ClassificationConfig
 from jaxformer.tasks.tokenizers import FILES as TOKENIZERS
+from jaxformer.training.logging import read_log
 
 EPOCHS = {"average": 8}
 """Passes over the training data, where they are not 3."""
@@ -69,7 +70,14 @@ def run(args: argparse.Namespace) -> None:
             do(cell, args.out, args.data_dir, args.pretrained, changes, end)
     finally:
         paths = [(cell, record_of(cell, args.out)) for cell in todo]
-        text = report([(cell, json.loads(path.read_text(encoding="utf-8"))) for cell, path in paths if path.exists()])
+        records = [(cell, json.loads(path.read_text(encoding="utf-8"))) for cell, path in paths if path.exists()]
+        write_text(
+            args.out / "results.json", json.dumps({"facts": command.facts(), **summary(records)}, indent=1) + "\n"
+        )
+        paths = [(cell, args.out / cell.name / "log.jsonl") for cell, _ in records]
+        if logs := [(cell, list(read_log(path))) for cell, path in paths if path.exists()]:
+            draw(logs, args.out / "curves.png")
+        text = report(records)
         write_text(args.out / "report.md", text)
         print(text)
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
 import numpy as np
 from scipy import stats
 
-from experiments.classification.corpora import METRIC, Cell
+from experiments.classification.corpora import METRIC, WAYS, Cell
+from jaxformer.files import replacing
 
 NEGATION = re.compile(r"(?:^|\s)(?:not|n't|never|no|nothing|neither|nor|without|hardly|\w+n't)(?=\s|$)", re.IGNORECASE)
 NAMES = {"accuracy": "accuracy", "matthews": "Matthews correlation"}
 """The names of figures in a record."""
+TITLES = {"sst2": "SST-2", "trec": "TREC", "cola": "CoLA", "agnews": "AG News"}
+COLORS = ("#0f766e", "#5eaaa3", "#9aa5b1", "#c2410c", "#1f2933", "#d9a441")
+"""The color of each of `WAYS` in the picture."""
 
 
 def report(records: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
@@ -34,6 +44,47 @@ def report(records: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
             cells = [interval([part[name] for part in both]) for name in (True, False)]
             lines.append(f"| {corpus} | {way} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def summary(records: Sequence[tuple[Cell, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Returns the records by the names of their cells, with the accuracies by negation in place of the texts."""
+    found = {}
+    for cell, record in records:
+        parts = by_negation(record["rows"]) if cell.corpus == "sst2" else {}
+        names = {True: "accuracy with negation", False: "accuracy without"}
+        figures = {name: value for name, value in record.items() if name not in ("rows", "settings")}
+        found[cell.name] = figures | {names[part]: value for part, value in parts.items()}
+    return found
+
+
+def draw(logs: Sequence[tuple[Cell, Sequence[Mapping[str, Any]]]], path: pathlib.Path) -> None:
+    """Draws the validation figures of training runs by steps, a panel for each corpus, as means over seeds.
+
+    Args:
+      logs: each cell with the entries of its log.
+    """
+    curves: dict[tuple[str, str], list[dict[int, float]]] = {}
+    for cell, log in logs:
+        key = f"validation_{METRIC.get(cell.corpus, 'accuracy')}"
+        curve = {entry["step"]: entry[key] for entry in log if key in entry}
+        curves.setdefault((cell.corpus, cell.way), []).append(curve)
+    corpora = [corpus for corpus in TITLES if any(corpus == key[0] for key in curves)]
+    figure, grid = plt.subplots(1, len(corpora), figsize=(3.4 * len(corpora), 3.6), squeeze=False, layout="constrained")
+    for axes, corpus in zip(grid[0], corpora, strict=True):
+        for way, color in zip(WAYS, COLORS, strict=True):
+            seeds = curves.get((corpus, way), [])
+            steps = sorted(set.intersection(*map(set, seeds))) if seeds else []
+            if steps:
+                means = [float(np.mean([curve[step] for curve in seeds])) for step in steps]
+                axes.plot(steps, means, label=way, color=color, marker="o", markersize=3, linewidth=1.2)
+        axes.set(title=TITLES[corpus], xlabel="step", ylabel=f"validation {NAMES[METRIC.get(corpus, 'accuracy')]}, %")
+        axes.grid(axis="y", alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    handles = {name: line for axes in grid[0] for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(WAYS), frameon=False)
+    with replacing(path) as part:
+        figure.savefig(part, format="png", dpi=150)
+    plt.close(figure)
 
 
 def by_negation(rows: Sequence[Mapping[str, str]]) -> dict[bool, float]:

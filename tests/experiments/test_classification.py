@@ -6,7 +6,7 @@ import pytest
 
 from experiments.classification import __main__ as command
 from experiments.classification.corpora import BAG, FILES, Cell, cells, configuration
-from experiments.classification.report import by_negation, interval, report
+from experiments.classification.report import by_negation, draw, interval, report, summary
 from jaxformer.tasks.classification import TASK
 
 
@@ -50,6 +50,30 @@ def test_the_report_has_means_and_intervals():
     assert "| cola | bag of words | Matthews correlation | 12.5 | 1 | 0 |" in text
     assert "| sst2 | full | accuracy | 80.5 ± 6.4 | 2 | 10 |" in text
     assert "| sst2 | full | 100.0 ± 0.0 | 0.0 ± 0.0 |" in text
+
+
+def test_results_have_no_texts():
+    """Texts belong to their corpora; what they are kept for is in the results."""
+    rows = [{"text": "not good", "label": "0", "guess": "0"}, {"text": "good", "label": "1", "guess": "0"}]
+    record = {"settings": "a", "accuracy": 50.0, "rows": rows}
+    found = summary([(Cell("sst2", "full", 3), record), (Cell("trec", BAG, 0), record)])
+    negation = {"accuracy with negation": 100.0, "accuracy without": 0.0}
+    assert found == {"sst2-full-3": {"accuracy": 50.0, **negation}, "trec-bag-of-words-0": {"accuracy": 50.0}}
+
+
+def test_curves_are_means_over_seeds_at_steps_that_all_have(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("matplotlib.axes.Axes.plot", lambda axes, *points, **style: drawn.append(points))
+    curves = ({2: 50.0, 4: 60.0}, {2: 60.0, 4: 80.0, 6: 90.0})
+    logs = [[{"step": step, "validation_accuracy": x} for step, x in curve.items()] for curve in curves]
+    draw(
+        [(Cell("sst2", "full", seed), [{"step": 1, "loss": 0.0}, *log]) for seed, log in enumerate(logs)],
+        tmp_path / "x",
+    )
+    assert drawn == [([2, 4], [55.0, 70.0])]
+    assert (tmp_path / "x").stat().st_size > 1000
+    draw([(Cell("cola", BAG, 0), [])], tmp_path / "empty")
+    assert len(drawn) == 1
 
 
 def test_folders_must_be_named(tmp_path, capsys):
