@@ -87,7 +87,7 @@ def test_a_call_of_negative_minutes_is_refused(minutes):
 def test_a_training_that_stops_early_ends_the_call(tmp_path, trained):
     calls, reasons = trained
     reasons += ["minutes"]
-    with pytest.raises(command.Stopped, match=r"^cell was stopped \(minutes\) at step 1,007; the same command resumes there"):
+    with pytest.raises(command.Stopped, match=r"^cell was stopped \(minutes\) at step 1,007; the same command resumes"):
         command.train(TaskConfig(), tmp_path / "cell", float("inf"))
     with pytest.raises(command.Stopped, match=r"^the time is up before cell; the same command resumes there"):
         command.train(TaskConfig(), tmp_path / "cell", time.monotonic() + 1.9 * command.SAVING)
