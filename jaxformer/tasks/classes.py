@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import pathlib
@@ -48,14 +49,25 @@ class LabeledCorpus(Splits[LabeledT]):
         return ", ".join(f"{name} {count:,}" for name, count in zip(self.classes, counts, strict=True))
 
     def warnings(self) -> list[str]:
-        """Returns a line for the training or validation data that lack a class."""
+        """Returns a line for classes that the training or validation data lack, and for those of a single example."""
         lines = []
+        parts = [part for part in (self.train, self.validation, self.test) if part is not None]
+        number = collections.Counter(label for part in parts for label in part.labels)
+        if (lone := [name for name in self.classes if number[name] == 1]) and max(number.values()) > 1:
+            lines.append(
+                f"WARNING: {len(lone):,} of {len(self.classes):,} classes with a single example: {_some(lone)}; if a "
+                "label is misspelled, data.classes can list the right ones"
+            )
         for what, part in (("training", self.train), ("validation", self.validation)):
             found = set(part.labels)
             if missing := [name for name in self.classes if name not in found]:
-                names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-                lines.append(f"WARNING: {len(missing):,} of {len(self.classes):,} classes without {what} data: {names}")
+                listed = f"{len(missing):,} of {len(self.classes):,} classes without {what} data: {_some(missing)}"
+                lines.append(f"WARNING: {listed}")
         return lines
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 @dataclasses.dataclass(frozen=True)

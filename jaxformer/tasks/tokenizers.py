@@ -57,7 +57,11 @@ def make_run_tokenizer(
     normalizer = normalizer or TextNormalizer()
     path = saved_tokenizer(run) or run / FILES[kind == "characters"]
     if processes.first() and not path.exists():
-        prepare_tokenizer(text, cache, kind=kind, vocab_size=vocab_size, normalizer=normalizer).save(path)
+        try:
+            tokenizer = prepare_tokenizer(text, cache, kind=kind, vocab_size=vocab_size, normalizer=normalizer)
+        except ConfigError as error:
+            raise ConfigError(f"data.{error}") from error  # it names its argument, which has the name of the setting
+        tokenizer.save(path)
     storage.shared(path)
     tokenizer = load_tokenizer(path)
     if tokenizer.normalizer != normalizer:

@@ -5,10 +5,12 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxformer import functional, masks, models
 from jaxformer.data.batch import Batch
 from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.tokenizer import SubwordTokenizer
 from jaxformer.inspection.attention_maps import PieceMap, as_table, select
 from tests.models.small import model
 from tests.modules.small import normal
@@ -60,6 +62,45 @@ def test_t3_the_toy_pair_is_overfitted():
     assert lines[0] == [*words[:3], "|", "sum", "entropy"]
     assert [line[0] for line in lines[1:]] == ["I", "am", "a", "student", "</s>"]
     assert all(line[5] == "1.000" and float(line[6]) <= 1.099 for line in lines[1:])
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("the cat sat", "le chat s'assit"),
+        ("we are eating bread", "estamos comiendo pan"),
+        ("le chat est assis", "the cat sat"),
+    ],
+    ids=["English to French", "English to Spanish", "French to English"],
+)
+def test_t4_directions(source, target):
+    """A pair of any two languages is learned by the same network; an answer may be shorter than its source."""
+    words = [*source.split(), *target.split()]
+    ids = np.arange(4, 4 + len(words), dtype=np.int32)
+    num_source = len(source.split())
+    pair = copying.batch([ids[:num_source]], [ids[num_source:]])
+    params = copying.train(lambda start: itertools.repeat(pair), 60)
+    said = np.asarray(copying.translate(params, pair))[0].tolist()
+    end = said.index(SPECIAL.eos)
+    assert " ".join(words[token - 4] for token in said[:end]) == target
+
+
+def test_t5_from_text_to_a_padded_batch():
+    """CHECKLIST T5: text becomes ids, batches are padded, and BOS, EOS and PAD have ids that no text is given."""
+    lines = ["The cat sat", "The cat sat on the mat"]
+    tokenizer = SubwordTokenizer.train(lines * 20, vocab_size=272)
+    special = tokenizer.special
+    assert len(special.ids) == 4
+    short, long = tokenizer.encode(lines)
+    batch = Batch.from_tokens([short, long], [long, short], (3, len(long) + 1, len(long) + 1), special)
+    assert batch.source[0].tolist() == [*short, special.eos, *[special.pad] * (len(long) - len(short))]
+    np.testing.assert_array_equal(batch.source_valid, batch.source != special.pad)
+    assert batch.target[0].tolist() == [special.bos, *long]
+    assert batch.labels[0].tolist() == [*long, special.eos]
+    assert (batch.target_valid.sum(1) == [len(long) + 1, len(short) + 1, 0]).all()
+    assert [
+        tokenizer.decode(row[valid][:-1]) for row, valid in zip(batch.labels[:2], batch.target_valid[:2], strict=True)
+    ] == lines[::-1]
 
 
 def test_t2_parallel_likelihood_is_sequential():

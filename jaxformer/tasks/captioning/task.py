@@ -152,7 +152,8 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
             there, here = _grid_shape(network), _grid_shape(config.model.image)
             if different := [name for name in there if there[name] != here.get(name)]:
                 both = [name for name in different if name in here]
-                what = ", ".join(f"{name} is {there[name]} there and {here[name]} here" for name in both)
+                says = "{} is {} in that run and {} in these settings"
+                what = ", ".join(says.format(name, there[name], here[name]) for name in both)
                 options = " ".join(f"--model.image.{name} {there[name]}" for name in different)
                 raise ConfigError(
                     f"init_from {config.init_from} has another image network than model.image: {what}; add {options}"

@@ -155,7 +155,9 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
         names = ["tokenizer"] if data.tokenizer == "characters" else ["tokenizer", "vocab_size"]
         pairs += [(f"data.{name}", getattr(data, name), getattr(config.data, name)) for name in names]
         if different := [(name, there, here) for name, there, here in pairs if there != here]:
-            what = ", ".join(f"{name} is {there} there and {here} here" for name, there, here in different)
+            what = ", ".join(
+                f"{name} is {there} in that run and {here} in these settings" for name, there, here in different
+            )
             options = " ".join(f"--{name} {there}" for name, there, _ in different)
             raise ConfigError(f"init_from {config.init_from} has another encoder or vocabulary: {what}; add {options}")
 

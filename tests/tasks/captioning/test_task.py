@@ -301,7 +301,9 @@ def test_settings_that_contradict(tmp_path):
         TASK.check_init(changed(config, {"init_from": "run"}), tiny(tmp_path))
     TASK.check_init(config, config)
     network = models.ResidualNetworkConfig(widths=(8, 32), num_blocks=1)
-    message = r"than model\.image: widths is 8 32 there and 8 16 here; add --model\.image\.widths 8 32$"
+    message = (
+        r"than model\.image: widths is 8 32 in that run and 8 16 in these settings; add --model\.image\.widths 8 32$"
+    )
     with pytest.raises(ConfigError, match=message):
         TASK.check_init(config, vision.VisionConfig(model=network))
     network = dataclasses.replace(network, widths=(8, 16))
@@ -309,7 +311,7 @@ def test_settings_that_contradict(tmp_path):
     TASK.check_init(config, vision.VisionConfig(model=dataclasses.replace(network, attention_stage=1, d_attention=3)))
     attending = vision.VisionConfig(model=dataclasses.replace(network, attention="gain"))
     options = " ".join(f"--model.image.{text}" for text in ("attention gain", "attention_stage 2", "d_attention 2"))
-    with pytest.raises(ConfigError, match=f"attention is gain there and none here; add {options}$"):
+    with pytest.raises(ConfigError, match=f"attention is gain in that run and none in these settings; add {options}$"):
         TASK.check_init(config, attending)
     given = {"attention": "gain", "attention_stage": 2, "d_attention": 2}
     TASK.check_init(changed(config, {"model": {"image": given}}), attending)

@@ -209,12 +209,12 @@ def test_it_starts_from_a_masked_language_model(pretrained, tmp_path):
     [
         (
             {"model": {"d_model": 24, "num_layers": 2}},
-            "has another encoder or vocabulary: model.d_model is 16 there and 24 here, model.num_layers is 1 there and "
-            "2 here; add --model.d_model 16 --model.num_layers 1",
+            "has another encoder or vocabulary: model.d_model is 16 in that run and 24 in these settings, "
+            "model.num_layers is 1 in that run and 2 in these settings; add --model.d_model 16 --model.num_layers 1",
         ),
         (
             {"data": {"tokenizer": "bpe"}},
-            "data.tokenizer is characters there and bpe here; add --data.tokenizer characters",
+            "data.tokenizer is characters in that run and bpe in these settings; add --data.tokenizer characters",
         ),
         ({"init_from": "nowhere"}, "nowhere is not a run"),
     ],
@@ -234,7 +234,7 @@ def test_another_shape_or_vocabulary_is_refused(pretrained, tmp_path, changes, m
         ("1\ta\n2\tb\n", ["--data.classes", "0,1"], "line 2: the label '2' is not one of the classes 0, 1"),
         ("1\ta\n0\tb\n", ["--data.classes", "0,1,2"], "has no example of the class '2'"),
         ("1\ta\n\tb\n", [], "line 2: the label is empty"),
-        ("1\ta\n0\tb\n", ["--init-from", "{run}", "--model.d_model", "24"], "model.d_model is 16 there and 24 here"),
+        ("1\ta\n0\tb\n", ["--init-from", "{run}", "--model.d_model", "24"], "d_model is 16 in that run and 24 in"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(pretrained, tmp_path, capsys, text, options, message):
