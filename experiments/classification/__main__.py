@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
     end, changes = command.end_of_call(args.minutes), {}
     if args.smoke:
         args.data_dir, args.pretrained, args.corpora, args.seeds = *smoke.prepare(args.out), ["sst2"], 1
-        changes = smoke.CHANGES
+        args.ways, changes = args.ways or smoke.WAYS, smoke.CHANGES
     if args.data_dir is None or args.pretrained is None:
         raise ConfigError("--data-dir and --pretrained must name the corpora and a run of masked_language_model")
     todo = [cell for cell in cells(args.corpora, args.seeds) if not args.ways or cell.way in args.ways]

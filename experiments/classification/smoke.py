@@ -15,6 +15,8 @@ CHANGES: dict[str, Any] = {
     "train": {"steps": 4},
 }
 """The changes of every configuration."""
+WAYS = ["full", "lora", "average", "bag of words"]
+"""The ways that differ in their code; the others differ from these in settings."""
 
 
 def prepare(out: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:

@@ -139,10 +139,10 @@ def test_the_page_has_the_results():
 @pytest.mark.full
 def test_smoke(tmp_path):
     """The command, as a user gives it: a process of its own."""
-    command = [sys.executable, "-m", "experiments.one_block", "--smoke", "--out", str(tmp_path)]
+    words = [sys.executable, "-m", "experiments.one_block", "--smoke", "--out", str(tmp_path)]
     for _ in range(2):  # the second time, nothing is trained
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.count("\n| ") == len(FAMILIES) + 1
+        assert done.stdout.count("\n| ") == len(command.SMOKE_FAMILIES) + 1
     results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     assert [record["parameters"] for record in results["families"]][:2] == [results["families"][0]["parameters"]] * 2
