@@ -10,7 +10,7 @@ import tokenize
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-FOLDERS = ("jaxformer", "launch", "benchmarks", "experiments", "docs")
+FOLDERS = ("jaxformer", "launch", "benchmarks", "experiments", "examples", "docs")
 SUFFIXES = {".py", ".md", ".sh", ".yaml", ".txt", ".sbatch", ""}
 FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"] + [
     path

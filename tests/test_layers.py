@@ -10,7 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = sorted((ROOT / "jaxformer").rglob("*.py"))
-FOLDERS = ("experiments", "benchmarks", "launch", "tests")
+FOLDERS = ("experiments", "examples", "benchmarks", "launch", "tests")
 EVERYTHING = PACKAGE + [p for f in FOLDERS for p in sorted((ROOT / f).rglob("*.py"))]
 
 HOME = {

@@ -112,7 +112,7 @@ class MultiHeadAttention(nnx.Module):
         }
         # An attention function of the user need not take the arguments that it is not given.
         optional = {name: x for name, x in optional.items() if x is not None}
-        dropout = None if key is None else functional.Dropout(self.dropout, key)
+        dropout = None if key is None or not self.dropout else functional.Dropout(self.dropout, key)
         return self.output(self.attention(query, keys, values, mask=mask, dropout=dropout, **optional))
 
     def captured(

@@ -23,8 +23,10 @@ Intermediates = dict[str, Any]
 AttentionFunction = Callable[..., Array]
 """A function with the signature of `functional.attention`: ``query, key, value, *, mask, dropout``.
 
-A layer with a bias, a scale, a score or given positions passes these too, under the names of `functional.attention`.
-Cached steps pass `query_positions` and `key_positions`; whole sequences have positions 0, 1, 2, ... and pass none.
+`mask` is a `Mask`, a Boolean array or None (``masks.as_mask(mask).dense(T, S)`` is the array), and `dropout` is None if
+nothing is dropped. A layer with a bias, a scale, a score or given positions passes these too, under the names of
+`functional.attention`. Cached steps pass `query_positions` and `key_positions`; whole sequences have positions 0, 1, 2,
+... and pass none.
 """
 
 
@@ -52,7 +54,10 @@ class CapturedAttention:
         rows: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
     ) -> Float[Array, "B heads rows S"]:
-        """Returns the weights of one layer, as `functional.attention_weights`; with sinks, rows sum to less than 1."""
+        """Returns the weights of one layer, as `functional.attention_weights`; with sinks, rows sum to less than 1.
+
+        They are softmax weights, also where the layer has an attention function with weights of another kind.
+        """
         key, bias, positions = self.key, self.bias, self.positions
         if self.sinks is not None:
             key, _, mask, bias = functional.with_sinks(key, key, self.sinks, mask=mask, bias=bias)

@@ -141,3 +141,16 @@ def test_attention_function_is_the_callers():
     x = normal(2, 5, D)
     np.testing.assert_array_equal(net.apply(params, x), plain.apply(params, x))
     assert seen == [((2, 5, N, D // N), ["dropout", "mask"])]
+
+
+def test_an_attention_function_sees_dropout_only_where_there_is_some():
+    seen = []
+
+    def spy(query, key, value, *, mask, dropout):
+        seen.append(None if dropout is None else dropout.rate)
+        return functional.attention(query, key, value, mask=mask, dropout=dropout)
+
+    for rate, key in ((0.0, jax.random.key(0)), (0.5, None), (0.5, jax.random.key(0))):
+        net, params = self_attention(attention=spy, dropout=rate)
+        net.apply(params, normal(2, 5, D), key=key)
+    assert seen == [None, None, 0.5]

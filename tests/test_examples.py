@@ -1,0 +1,96 @@
+"""The files of `examples/`, in a short form: they learn, and what their docstrings promise holds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from examples import minimal, own_attention, sharded
+from jaxformer import functional, masks, sharding
+
+
+@pytest.fixture(scope="module")
+def trained():
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes float32 with its integer step count
+        return minimal.train(40, batch_size=16)
+
+
+def test_the_minimal_transformer_learns(trained):
+    _, losses = trained
+    assert np.mean(losses[-5:]) < 0.6 * losses[0]
+
+
+def test_its_greedy_search_agrees_with_the_teacher_forced_pass(trained):
+    params, _ = trained
+    sources, _ = minimal.encode_tokens(np.array([7, 42, 1300, 999_999]))
+
+    @jax.jit
+    def best(source, target):
+        tokens = jnp.concatenate([jnp.array([minimal.BOS]), target[:-1]])
+        return minimal.decode(params, tokens, source, minimal.encode(params, source)).argmax(-1)
+
+    written = minimal.greedy(params, sources)
+    real = written != minimal.PAD
+    assert real.sum() > len(sources)  # not only <eos>
+    assert (jnp.where(real, jax.vmap(best)(sources, written), minimal.PAD) == written).all()
+
+
+def test_its_heads_are_those_of_the_library(trained):
+    p = trained[0]["decoder"][0]["cross"]
+    x, memory = jax.random.normal(jax.random.key(0), (2, 6, minimal.D))
+    mask = masks.padding([[True, True, True, True, False, False]])
+
+    @jax.jit
+    def both(x, memory):
+        project = lambda x, name: jnp.einsum("td,dnh->tnh", x, p[name])[None]
+        query, key, value = project(x, "query"), project(memory, "key"), project(memory, "value")
+        mixed = functional.attention(query, key, value, mask=mask)[0]
+        return minimal.attend(p, x, memory, mask), jnp.einsum("tnh,nhd->td", mixed, p["output"])
+
+    np.testing.assert_allclose(*both(x, memory), atol=1e-5)
+
+
+def test_its_numbers():
+    assert " ".join(minimal.words(417_203)) == "four hundred seventeen thousand two hundred three"
+    assert " ".join(minimal.words(90_011)) == "ninety thousand eleven"
+    shown, unseen = (minimal.draw(np.random.default_rng(0), 500, held_out=held_out) for held_out in (False, True))
+    assert len(shown) == len(unseen) == 500
+    assert not set(shown.tolist()) & set(range(105, 1_000_000, 7))
+    assert set(unseen.tolist()) <= set(range(105, 1_000_000, 7))
+
+
+def test_sigmoid_attention_is_its_formula():
+    query, key, value = np.asarray(jax.random.normal(jax.random.key(0), (3, 2, 5, 2, 4)))
+    output = jax.jit(own_attention.sigmoid_attention)(query, key, value, mask=masks.causal())
+    example, row, head = 1, 3, 1
+    logits = key[example, : row + 1, head] @ query[example, row, head] / 2  # 2 = sqrt(4)
+    weights = 1 / (1 + np.exp(-(logits - np.log(row + 1))))
+    np.testing.assert_allclose(output[example, row, head], weights @ value[example, : row + 1, head], rtol=1e-5)
+    with pytest.raises(ValueError, match="dropout"):
+        own_attention.sigmoid_attention(query, key, value, dropout=functional.Dropout(0.1, jax.random.key(0)))
+
+
+def test_a_model_learns_with_an_attention_of_its_own_and_decodes_with_it():
+    losses = own_attention.train(own_attention.sigmoid_attention, 30, batch_size=16)
+    assert np.mean(losses[-5:]) < losses[0] - 1
+    net = own_attention.network(own_attention.sigmoid_attention)
+
+    @jax.jit
+    def both(params, tokens):
+        model = net.bind(params)
+        context, state = model.start(batch_size=1, beam_size=1, length=3)
+        logits, state = model.step(tokens[:, :1], state, context)
+        logits, state = model.step(tokens[:, 1:], state, context)
+        return logits[:, 0], model(tokens)[:, 1]
+
+    np.testing.assert_allclose(*both(jax.jit(net.init)(jax.random.key(0)), jnp.array([[3, 1]])), atol=1e-4)
+
+
+def test_a_mesh_gives_the_losses_of_one_device(capsys):
+    mesh = sharding.mesh("data=2,fsdp=2,tensor=2")
+    on_mesh = sharded.losses(mesh, 4, show=True)
+    np.testing.assert_allclose(on_mesh, sharded.losses(sharding.mesh("data=1", jax.devices()[:1]), 4), rtol=1e-4)
+    assert on_mesh[-1] < on_mesh[0]
+    printed = capsys.readouterr().out
+    assert "device 3 has 0:2, 32:64, 128:256" in printed  # half of the rows and of the columns of each kernel
+    assert "device 7 has 12:16, 0:32" in printed  # a quarter of the rows of a batch
