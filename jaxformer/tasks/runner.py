@@ -67,7 +67,7 @@ def train(
     out, console = local_path(out), console or Console(stderr=True, quiet=not processes.first())
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
     # All settings are checked before `out` is claimed, so that a mistake leaves no files.
-    _check_schedule(config)
+    training.make_schedule(config.optimizer, steps=config.train.steps)
     _check_metric(task, config.train.metric)
     check_tracker(config.train.log_to)
     if profile:
@@ -227,15 +227,6 @@ def _prepare(task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Pat
     return data
 
 
-def _check_schedule(config: TaskConfig) -> None:
-    try:
-        training.make_schedule(config.optimizer, steps=config.train.steps)
-    except ConfigError as error:
-        raise ConfigError(
-            f"{error}; the settings are --train.steps and --optimizer.warmup_steps, decay_steps"
-        ) from error
-
-
 def _report_uneven(data: Data[Any], placement: Placement, say: Say) -> None:
     """Reports the batch lengths that the mesh does not divide."""
     ways = placement.length_ways
@@ -262,10 +253,7 @@ def first_state(config: TaskConfig, trainer: Trainer, out: pathlib.Path, say: Sa
     """Returns the state before the first step, with the parameters of another run if `init_from` names one."""
     state = trainer.new_state()
     if config.tune.rank and not config.tune.frozen:
-        say(
-            "WARNING: the adapters of tune.rank are trained beside all other parameters; to train only them, freeze "
-            'the others, for example --tune.frozen "encoder/*"'
-        )
+        say("WARNING: tune.rank trains adapters beside all other parameters; --tune.frozen 'encoder/*' freezes those")
     if not config.init_from:
         _report_never_learned(trainer, None, say)
         return state

@@ -48,7 +48,8 @@ def cosine(peak: float, warmup_steps: int, steps: int, *, end: float = 0.0) -> S
     """
     if steps <= warmup_steps:
         raise ConfigError(
-            f"steps of cosine must be more than warmup_steps, got warmup_steps={warmup_steps}, steps={steps}"
+            f"cosine: steps (train.steps, or optimizer.decay_steps) must be more than optimizer.warmup_steps, got "
+            f"steps={steps}, warmup_steps={warmup_steps}"
         )
 
     def rate(step: ArrayLike) -> jax.Array:
@@ -71,7 +72,8 @@ def linear(peak: float, warmup_steps: int, steps: int, *, end: float = 0.0) -> S
     """
     if steps <= warmup_steps:
         raise ConfigError(
-            f"steps of linear must be more than warmup_steps, got warmup_steps={warmup_steps}, steps={steps}"
+            f"linear: steps (train.steps, or optimizer.decay_steps) must be more than optimizer.warmup_steps, got "
+            f"steps={steps}, warmup_steps={warmup_steps}"
         )
 
     def rate(step: ArrayLike) -> jax.Array:
