@@ -26,5 +26,5 @@ def test_other_schedules():
         [cosine(4), cosine(9), cosine(59), cosine(109), cosine(500)], [0.5, 1.0, 0.55, 0.1, 0.1], atol=1e-6
     )
     np.testing.assert_allclose([schedules.constant(2.0, 4)(0), schedules.constant(2.0, 4)(9)], [0.5, 2.0])
-    with pytest.raises(ValueError, match="warmup_steps=5, steps=5"):
+    with pytest.raises(ValueError, match="steps=5, warmup_steps=5"):
         schedules.cosine(1.0, 5, 5)
