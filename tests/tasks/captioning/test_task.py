@@ -20,7 +20,7 @@ from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks import language_model, vision
 from jaxformer.tasks.captioning import TASK, DecodeConfig, LossConfig
 from jaxformer.tasks.search import Candidate
-from jaxformer.tasks.trainer import make_trainer
+from jaxformer.tasks.training_setup import make_training_setup
 from tests.contracts.task import TaskContract, quiet
 from tests.data.pictures import encoded, write_zip
 from tests.modules.small import drawn
@@ -85,17 +85,17 @@ class TestContract(TaskContract):
         assert "is a run of captioning, which `classify` cannot use" in capsys.readouterr().err
 
 
-def trainer_of(config, run, text="data=1"):
+def setup_of(config, run, text="data=1"):
     data = TASK.prepare(config, TASK.read(config), run)
     devices = jax.devices()[: 8 if "," in text else 1]
-    return data, make_trainer(TASK, config, data.vocabulary.vocab_size, Placement(mesh(text, devices)))
+    return data, make_training_setup(TASK, config, data.vocabulary.vocab_size, Placement(mesh(text, devices)))
 
 
 def steps_of(config, run, text="data=1", number=3):
     """The losses of some steps on a mesh, from the same parameters and batches; and the last state."""
-    data, trainer = trainer_of(config, run, text)
-    state, step, losses = trainer.new_state(), trainer.step(), []
-    for batch in itertools.islice(trainer.on_devices(data.batches(0, trainer.rows)), number):
+    data, setup = setup_of(config, run, text)
+    state, step, losses = setup.new_state(), setup.step(), []
+    for batch in itertools.islice(setup.on_devices(data.batches(0, setup.rows)), number):
         state, metrics = step(state, batch)
         losses.append(float(metrics["loss_sum"] / metrics["count"]))
     return losses, state

@@ -1,4 +1,4 @@
-"""A network on a mesh: the training state and step of every task."""
+"""The setup of training: a network on a mesh, with the training state and step of every task."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from jaxformer.tasks.config import TuneConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class Trainer(Generic[BatchT]):
-    """A network, its optimizer and their placement; making one allocates nothing."""
+class TrainingSetup(Generic[BatchT]):
+    """A network, its optimizer and their placement on a mesh; making one allocates nothing."""
 
     config: TaskConfig
     network: Network[BatchT]
@@ -146,10 +146,10 @@ class Trainer(Generic[BatchT]):
         return training.create(self.network.net.init, self.optimizer, key, ema=ema, **options)
 
 
-def make_trainer(
+def make_training_setup(
     task: Task[Any, Any, BatchT, Any, Any], config: TaskConfig, vocab_size: Any, placement: Placement
-) -> Trainer[BatchT]:
-    """Builds the trainer of a configuration for a vocabulary size.
+) -> TrainingSetup[BatchT]:
+    """Builds the training setup of a configuration for a vocabulary size.
 
     Raises:
       ConfigError: the settings do not make a valid model, or a pattern of `tune` matches nothing.
@@ -163,9 +163,9 @@ def make_trainer(
         raise
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
-    trainer = Trainer(config, network, placement)
-    trainer.frozen  # noqa: B018 - evaluated so that its errors are raised here
-    return trainer
+    setup = TrainingSetup(config, network, placement)
+    setup.frozen  # noqa: B018 - evaluated so that its errors are raised here
+    return setup
 
 
 def _with_adapters(network: Network[BatchT], tune: TuneConfig) -> Network[BatchT]:
