@@ -47,7 +47,7 @@ def parser(name: str, description: str | None, *, out: str) -> argparse.Argument
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("--out", type=pathlib.Path, required=True, help=out)
-    made.add_argument("--smoke", action="store_true", help="tiny sizes, in seconds; the figures mean nothing")
+    made.add_argument("--smoke", action="store_true", help="tiny sizes, in seconds; the results mean nothing")
     return made
 
 

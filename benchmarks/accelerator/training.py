@@ -185,7 +185,7 @@ def _plan(size: str, tokens: int, settings: Settings) -> Mapping[str, Any]:
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Returns the figures of each model and batch, and the operations of the largest step measured."""
+    """Returns the results of each model and batch, and the operations of the largest step measured."""
     heading = ("model, tokens", "ms", "target tokens/s", "utilization", "compile s", "peak GB", "program GB")
     rows: list[tuple[object, ...]] = [(*heading, "plan GB", "plan ms")]
     for name, result in results.items():

@@ -1,7 +1,7 @@
 """Trains one block under three masks, and without them: what each family can do, and what it loses.
 
     python -m experiments.one_block --out results
-    python -m experiments.one_block --smoke --out smoke     # some steps; its figures mean nothing
+    python -m experiments.one_block --smoke --out smoke     # some steps; its results mean nothing
 
 The same command resumes: a family whose record is in OUT/records is not trained again.
 """

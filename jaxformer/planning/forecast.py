@@ -79,7 +79,7 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """The compiler's figures of one training step, and an estimate of its time."""
+    """The compiler's analysis of one training step, and an estimate of its time."""
 
     topology: str
     mesh: dict[str, int]

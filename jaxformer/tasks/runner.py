@@ -159,7 +159,7 @@ def _train(
                 lambda start: setup.on_devices(data.batches(start, setup.rows)),
                 config=config.train,
                 validate=Validation(task, config, corpus, data, setup),
-                maximize=task.figures.get(config.train.metric, False),
+                maximize=task.metrics.get(config.train.metric, False),
                 flops=lambda batch: setup.network.training_flops(setup.network.shape(batch)),
                 outputs=outputs,
                 progress=progress,
@@ -185,7 +185,7 @@ def _open(outputs: training.Outputs, config: training.TrainConfig, out: pathlib.
 
 
 def _check_metric(task: AnyTask, metric: str) -> None:
-    names = ("loss", *task.figures)
+    names = ("loss", *task.metrics)
     if metric not in names:
         raise ConfigError(f"unknown train.metric {metric!r}{did_you_mean(metric, names)}")
 

@@ -1,4 +1,4 @@
-"""Validation: the loss of a state on held-out data, and further figures of its task."""
+"""Validation: the loss of a state on held-out data, and further metrics of its task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxformer.tasks.training_setup import TrainingSetup
 
 
 class Validation:
-    """The validation loss of a state, and the further figures of its task."""
+    """The validation loss of a state, and the further metrics of its task."""
 
     def __init__(self, task: AnyTask, config: TaskConfig, corpus: Corpus, data: Data[Any], setup: TrainingSetup):
         self._task, self._config, self._corpus, self._data, self._setup = task, config, corpus, data, setup
@@ -30,5 +30,5 @@ class Validation:
         predictor = self._task.predictor(
             self._config, self._data.vocabulary, setup.network.net, params, setup.placement, (int(state.step),)
         )
-        figures = self._task.validation_figures(self._config, self._corpus, self._data, predictor)
-        return {"loss": total / count, **figures}
+        metrics = self._task.validation_metrics(self._config, self._corpus, self._data, predictor)
+        return {"loss": total / count, **metrics}

@@ -26,7 +26,7 @@ class TrainConfig:
     validate_every: int = 1000
     """Steps between validations, with one more at the last step; 0 never validates."""
     metric: str = "loss"
-    """The validation figure that ranks checkpoints."""
+    """The validation metric that ranks checkpoints."""
     patience: int = 0
     """Validations without improvement after which training stops; 0 never stops early."""
     minutes: float = dataclasses.field(default=0.0, metadata=PLACE)
@@ -49,7 +49,7 @@ class TrainConfig:
     tensorboard: bool = True
     """Write TensorBoard events."""
     log_to: Literal["", "wandb", "mlflow"] = dataclasses.field(default="", metadata=PLACE)
-    """An experiment tracker that also receives the figures: Weights & Biases or MLflow, configured by their own
+    """An experiment tracker that also receives the metrics: Weights & Biases or MLflow, configured by their own
     environment variables, such as WANDB_PROJECT, WANDB_MODE and MLFLOW_TRACKING_URI."""
 
     def __post_init__(self) -> None:

@@ -79,7 +79,7 @@ def fit(
 
     Args:
       batches: a function from a step to an iterator over the batches from that step on.
-      validate: a function from a state to figures, `config.metric` among them.
+      validate: a function from a state to metrics, `config.metric` among them.
       maximize: True if a higher `config.metric` is better, as with BLEU.
       flops: a function from a batch to the model's floating-point operations in a step, for utilization.
       progress: the progress of a run that is resumed.
@@ -88,7 +88,7 @@ def fit(
       NonFiniteError: a loss or gradient was not finite, the step does not skip it, and no rollbacks are left.
       CheckpointError: a checkpoint could not be written.
       OutOfMemoryError: a step needs more memory than there is.
-      ConfigError: `config.metric` is not among the figures of the validation.
+      ConfigError: `config.metric` is not among the metrics of the validation.
       ValueError: the batches end before the last step.
     """
     outputs, progress = outputs or Outputs(), progress or Progress()
@@ -111,10 +111,10 @@ def fit(
                 score, better = None, False
                 if validate and _due(number, config.validate_every, last=number == config.steps):
                     watch.settled(f"validating after step {number}", "validating")
-                    figures = dict(validate(state))
-                    score = _score(figures, config.metric, maximize)
+                    validation = dict(validate(state))
+                    score = _score(validation, config.metric, maximize)
                     better = progress.add(number, score)
-                    recorder.validated(number, figures, better)
+                    recorder.validated(number, validation, better)
 
                 reason = _reason_to_stop(number, config, progress, first_request(number, requests), clock)
 
@@ -194,11 +194,11 @@ def _due(number: int, every: int, *, last: bool = False) -> bool:
     return every > 0 and (number % every == 0 or last)
 
 
-def _score(figures: Mapping[str, float], metric: str, maximize: bool) -> float:
-    """Returns the figure of this name as a score: lower is better."""
-    if metric not in figures:
-        raise ConfigError(f"the metric must be one of the validation's figures {sorted(figures)}, got {metric!r}")
-    return -figures[metric] if maximize else figures[metric]
+def _score(metrics: Mapping[str, float], metric: str, maximize: bool) -> float:
+    """Returns the metric of this name as a score: lower is better."""
+    if metric not in metrics:
+        raise ConfigError(f"the metric must be one of the validation's metrics {sorted(metrics)}, got {metric!r}")
+    return -metrics[metric] if maximize else metrics[metric]
 
 
 def _complete(number: int, config: TrainConfig, progress: Progress) -> Reason | None:

@@ -21,7 +21,7 @@ from jaxformer.training.progress import Reporter
 from jaxformer.training.step import Metrics
 
 MEASURED = ("seconds", "tokens_per_second", "data_wait", "device_memory")
-"""The logged figures of a step that differ from run to run: its time, its speed, the wait for its batch, and the most
+"""The logged metrics of a step that differ from run to run: its time, its speed, the wait for its batch, and the most
 bytes that a device of this process has held so far."""
 
 
@@ -121,18 +121,18 @@ class Recorder:
             self.settle()
             profile.before(number)
 
-    def validated(self, number: int, figures: Mapping[str, float], better: bool) -> None:
+    def validated(self, number: int, metrics: Mapping[str, float], better: bool) -> None:
         """Records a validation."""
         out = self._outputs
         if out.log:
-            out.log.write(number, **{f"validation_{name}": value for name, value in figures.items()})
+            out.log.write(number, **{f"validation_{name}": value for name, value in metrics.items()})
             out.log.flush()
         if out.board:
-            out.board.write(number, **{f"validation/{name}": value for name, value in figures.items()})
-        text = ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
+            out.board.write(number, **{f"validation/{name}": value for name, value in metrics.items()})
+        text = ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())
         out.say(f"step {number:,}: validation {text}{' (best so far)' if better else ''}")
         for hook in out.hooks:
-            hook.validated(number, figures, better)
+            hook.validated(number, metrics, better)
         out.account.save(step=number)
 
     def saved(self, number: int) -> None:
@@ -186,14 +186,14 @@ class Recorder:
             self._report(number, metrics | measured)
         self._tell_time(number)
 
-    def _report(self, number: int, figures: Mapping[str, float]) -> None:
+    def _report(self, number: int, metrics: Mapping[str, float]) -> None:
         """Reports means over the steps since the last report: losses of short and long sentences differ a lot."""
         out = self._outputs
         seconds = max(out.account.stepping() - self._since, 1e-9)
         loss, rate, speed = self._loss / max(self._tokens, 1.0), self._tokens / seconds, self._flops / seconds
         self._new_window()
         if out.board:
-            out.board.write(number, **{**figures, "train/loss": loss, "train/tokens_per_second": rate})
+            out.board.write(number, **{**metrics, "train/loss": loss, "train/tokens_per_second": rate})
         if out.reporter:
             utilization = speed / out.peak_flops if out.peak_flops else None
             out.reporter.update(number, loss=loss, tokens_per_second=rate, utilization=utilization)

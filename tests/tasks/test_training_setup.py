@@ -102,8 +102,8 @@ def test_training_validation_and_search(text, shared):
     np.testing.assert_allclose(losses[0], expected[0], rtol=1e-6)
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     placed = dataclasses.replace(state, params=jax.device_put(last.params, run.setup.params_shardings))
-    figures, wanted = (validation(r)(s) for r, s in ((run, placed), (one, last)))
-    np.testing.assert_allclose(figures["loss"], wanted["loss"], rtol=1e-6)
+    metrics, wanted = (validation(r)(s) for r, s in ((run, placed), (one, last)))
+    np.testing.assert_allclose(metrics["loss"], wanted["loss"], rtol=1e-6)
     sentences = one.corpora.validation.source[:12]
     there, here = (
         Translator(r.setup.network.net, s.params, r.data.vocabulary, r.setup.config.decode, r.setup.placement)

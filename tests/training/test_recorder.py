@@ -41,7 +41,7 @@ def test_skipped_steps_are_counted_and_said(tmp_path):
     said = []
 
     class Reporter:
-        def update(self, step, **figures): ...
+        def update(self, step, **metrics): ...
         def tick(self, step, left): ...
         def say(self, text):
             said.append(text)
@@ -136,7 +136,7 @@ def test_the_time_left_is_told_from_the_first_step_on():
     ticks, said = [], []
 
     class Reporter:
-        def update(self, step, **figures): ...
+        def update(self, step, **metrics): ...
         def tick(self, step, left):
             ticks.append((step, left > 0))
 

@@ -128,7 +128,7 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
 
     name = "captioning"
     commands = ("caption",)
-    figures: ClassVar[Mapping[str, bool]] = {"bleu": True}
+    metrics: ClassVar[Mapping[str, bool]] = {"bleu": True}
     config = CaptioningConfig
 
     def check(self, config: CaptioningConfig) -> None:
@@ -239,7 +239,7 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
     ) -> ImageCaptioner:
         return ImageCaptioner(net, params, vocabulary, config.decode, placement, steps)
 
-    def validation_figures(
+    def validation_metrics(
         self, config: CaptioningConfig, corpus: CaptionCorpus, data: CaptionData, predictor: ImageCaptioner
     ) -> Mapping[str, float]:
         number = min(config.decode.validation_images, len(corpus.validation))

@@ -132,7 +132,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
     name = "classification"
     commands = ("classify",)
     vocabulary_files = (*tokenizers.FILES, classes.FILE)
-    figures = {"accuracy": True, "matthews": True}  # noqa: RUF012 - a ClassVar of the base
+    metrics = {"accuracy": True, "matthews": True}  # noqa: RUF012 - a ClassVar of the base
     config = ClassificationConfig
 
     def check(self, config: ClassificationConfig) -> None:
@@ -239,7 +239,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
     ) -> TextClassifier:
         return TextClassifier(net, params, vocabulary, config.data.max_length, steps)
 
-    def validation_figures(
+    def validation_metrics(
         self,
         config: ClassificationConfig,
         corpus: LabeledCorpus[Examples],

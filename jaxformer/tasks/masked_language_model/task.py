@@ -199,7 +199,7 @@ class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch,
 
     name = "masked_language_model"
     commands = ("fill",)
-    figures = {"perplexity": False, "accuracy": True}  # noqa: RUF012 - a ClassVar of the base
+    metrics = {"perplexity": False, "accuracy": True}  # noqa: RUF012 - a ClassVar of the base
     config = MaskedLanguageModelingConfig
 
     def split(self, config: MaskedLanguageModelingConfig, text: Text) -> TextCorpus:
@@ -244,15 +244,15 @@ class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch,
         network = dataclasses.replace(self.network(config, vocabulary.vocab_size), net=net)
         return MaskedPredictor(network, params, vocabulary, steps)
 
-    def validation_figures(
+    def validation_metrics(
         self,
         config: MaskedLanguageModelingConfig,
         corpus: TextCorpus,
         data: MaskedData,
         predictor: MaskedPredictor,
     ) -> Mapping[str, float]:
-        _, *figures = predictor.scores(data.validation_batches(np.arange))
-        return {figure.name: figure.value for figure in figures}
+        _, *metrics = predictor.scores(data.validation_batches(np.arange))
+        return {metric.name: metric.value for metric in metrics}
 
     def evaluate(
         self,

@@ -158,7 +158,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
     name = "translation"
     commands = ("translate", "inspect", "score")
     config = TranslationConfig
-    figures: ClassVar[Mapping[str, bool]] = {"bleu": True}
+    metrics: ClassVar[Mapping[str, bool]] = {"bleu": True}
 
     def check(self, config: TranslationConfig) -> None:
         if config.train.metric == "bleu" and not config.decode.validation_sentences:
@@ -249,7 +249,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
     ) -> Translator:
         return Translator(net, params, vocabulary, config.decode, placement, steps)
 
-    def validation_figures(
+    def validation_metrics(
         self, config: TranslationConfig, corpus: Corpora, data: TranslationData, predictor: Translator
     ) -> Mapping[str, float]:
         if not config.decode.validation_sentences:

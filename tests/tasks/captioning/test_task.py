@@ -216,7 +216,7 @@ def test_validation_describes_the_first_images(tmp_path):
     data = TASK.prepare(config, corpus, tmp_path)
     captions = captions_of(corpus.validation)  # the last one, as BLEU needs four words
     texts = {image.tobytes(): own[-1] for image, own in zip(data.validation.images, captions, strict=True)}
-    found = TASK.validation_figures(config, corpus, data, Knowing(texts, config.decode))
+    found = TASK.validation_metrics(config, corpus, data, Knowing(texts, config.decode))
     assert found == {"bleu": pytest.approx(100)}
 
 

@@ -206,14 +206,14 @@ def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
         )
 
 
-def test_validation_figures_have_their_names(tmp_path):
+def test_validation_metrics_have_their_names(tmp_path):
     """A classifier that always says the same: right for its share, and no correlation."""
     config = tiny(tmp_path)
     corpus = TASK.read(config)
     data = TASK.prepare(config, corpus, tmp_path)
     same = types.SimpleNamespace(probabilities=lambda images: np.tile([0.9, 0.1], (len(images), 1)))
     share = 100 * (data.validation.labels == 0).mean()
-    assert TASK.validation_figures(config, corpus, data, same) == {"accuracy": pytest.approx(share), "matthews": 0}
+    assert TASK.validation_metrics(config, corpus, data, same) == {"accuracy": pytest.approx(share), "matthews": 0}
 
 
 def test_runs_that_it_cannot_start_from(tmp_path):
