@@ -76,6 +76,7 @@ RETIRED_NAMES = [
         "tokeniser",
         "optimiser",
     ),
+    *("make_trainer", "validation_figures", "expert_balance", r"train\.accumulate", r"accumulate=(?!=)"),
 ]
 
 

@@ -58,7 +58,7 @@ def remedies(config: TaskConfig, result: Forecast, *, shape: Shape | None = None
     return remedies_of(
         result,
         num_rows=num_rows,
-        accumulate=config.train.accumulate,
+        gradient_accumulation_steps=config.train.gradient_accumulation_steps,
         remat=getattr(network.net.config, "remat", True),
         smaller_batch=smaller_batch,
     )

@@ -40,14 +40,14 @@ def abstract_state(config, placement):
     return jax.tree.map(place, jax.eval_shape(maker(net)), shardings)
 
 
-def lowered(config, mesh, shape, *, accumulate=1):
+def lowered(config, mesh, shape, *, parts=1):
     """The training step for batches of these rows, source and target lengths."""
     num_rows, source, target = shape
     placement = sharding.Placement(mesh)
     state = abstract_state(config, placement)
     shardings = jax.tree.map(lambda x: x.sharding, state)
     within = placement.under(functools.partial(loss, network(placement, config)))
-    step = training.make_step(within, OPTIMIZER, accumulate=accumulate, shardings=shardings)
+    step = training.make_step(within, OPTIMIZER, gradient_accumulation_steps=parts, shardings=shardings)
     place = lambda length, dtype: jax.ShapeDtypeStruct((num_rows, length), dtype, sharding=placement.rows)
     batch = {"source": place(source, jnp.int32), "source_valid": place(source, jnp.bool_)}
     batch |= {name: place(target, jnp.int32) for name in ("target", "labels")}
@@ -56,10 +56,10 @@ def lowered(config, mesh, shape, *, accumulate=1):
         return step.lower(state, batch)
 
 
-def workload(config: models.EncoderDecoderConfig, mesh, shape, *, accumulate=1):
+def workload(config: models.EncoderDecoderConfig, mesh, shape, *, parts=1):
     """What a task gives to a forecast."""
     return Workload(
-        lowered(config, mesh, shape, accumulate=accumulate),
+        lowered(config, mesh, shape, parts=parts),
         abstract_state(config, sharding.Placement(mesh)),
         Costs(
             batch=shape,
