@@ -14,8 +14,7 @@ from flax import nnx
 from jaxformer import functional
 from jaxformer.dims import resolve_head_dim
 from jaxformer.functional.positions.rotary import Scaling
-from jaxformer.functional.residual import Arrangement
-from jaxformer.functional.residual import Gains as DeepNormGains
+from jaxformer.functional.residual import Arrangement, DeepNormGains
 from jaxformer.models.config import RotaryConfig, TransformerConfig
 from jaxformer.modules import (
     AttentionFunction,

@@ -55,7 +55,7 @@ class Workload:
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
+class DeviceMemory:
     """Bytes of one device."""
 
     parameters: int
@@ -91,7 +91,7 @@ class Forecast:
     """Operations of the model in a step, all devices together, without recomputation."""
     computed: float
     """The same with recomputation."""
-    memory: Memory
+    memory: DeviceMemory
     collectives: tuple[Collective, ...]
     """The collectives of one device; empty if they are unknown: the program does not fit, or `unread` says why."""
     estimate: Roofline | None
@@ -138,12 +138,12 @@ def forecast(workload: Workload, name: str, mesh: Mesh) -> Forecast:
             sent = collectives(program.as_text() or "", sizes)
         except ValueError as error:
             unread = str(error)  # the memory is known all the same
-    result = conclude(workload.costs, name, sizes, Memory(*state_bytes, peak, available), sent)
+    result = conclude(workload.costs, name, sizes, DeviceMemory(*state_bytes, peak, available), sent)
     return dataclasses.replace(result, unread=unread)
 
 
 def conclude(
-    costs: Costs, name: str, mesh: dict[str, int], memory: Memory, sent: Sequence[Collective] | None
+    costs: Costs, name: str, mesh: dict[str, int], memory: DeviceMemory, sent: Sequence[Collective] | None
 ) -> Forecast:
     """Returns the forecast that follows from a program's memory and collectives.
 

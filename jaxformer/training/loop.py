@@ -17,12 +17,12 @@ from jaxformer.training.account import Part
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.programs import Programs
 from jaxformer.training.recorder import NonFiniteError, Outputs, Recorder
-from jaxformer.training.signals import Request, first_request, stop_requests
+from jaxformer.training.signals import StopRequest, first_request, stop_requests
 from jaxformer.training.state import TrainState
-from jaxformer.training.step import Step
+from jaxformer.training.step import TrainStep
 from jaxformer.training.watchdog import Watchdog
 
-Reason = Literal["done", "patience", "time"] | Request
+Reason = Literal["done", "patience", "time"] | StopRequest
 Batches = Callable[[int], Iterator[Any]]
 
 
@@ -61,7 +61,7 @@ class Result:
 
 
 def fit(
-    step: Step,
+    step: TrainStep,
     state: TrainState,
     batches: Batches,
     *,
@@ -208,7 +208,7 @@ def _complete(number: int, config: TrainConfig, progress: Progress) -> Reason | 
 
 
 def _reason_to_stop(
-    number: int, config: TrainConfig, progress: Progress, request: Request | None, clock: _Clock
+    number: int, config: TrainConfig, progress: Progress, request: StopRequest | None, clock: _Clock
 ) -> Reason | None:
     """Returns the reason to stop after this step, or None; a complete run is "done" even if there was a signal."""
     return _complete(number, config, progress) or request or ("time" if clock.is_up(number) else None)

@@ -20,7 +20,7 @@ Loss = Callable[[Any, Any, jax.Array], tuple[jax.Array, jax.Array, Metrics]]
 
 All must be float32, so that devices exchange them together with the gradient; integers would be sent separately.
 """
-Step = Callable[[TrainState, Any], tuple[TrainState, Metrics]]
+TrainStep = Callable[[TrainState, Any], tuple[TrainState, Metrics]]
 
 
 def make_step(

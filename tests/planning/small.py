@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxformer import models, sharding, targets, training
 from jaxformer.models import costs
-from jaxformer.planning.forecast import Costs, Forecast, Memory, Workload
+from jaxformer.planning.forecast import Costs, DeviceMemory, Forecast, Workload
 from jaxformer.planning.hlo import Collective
 from jaxformer.planning.roofline import Roofline
 from tests.sharding.small import network
@@ -75,7 +75,7 @@ def workload(config: models.EncoderDecoderConfig, mesh, shape, *, parts=1):
 
 def tight(parameters, optimizer, peak, rows=96):
     """A forecast for three parts on 4 x 2 devices of 16 GiB, with so many GiB of each; a made-up one."""
-    memory = Memory(parameters << 30, optimizer << 30, peak << 30, 16 << 30)
+    memory = DeviceMemory(parameters << 30, optimizer << 30, peak << 30, 16 << 30)
     one = Collective("all-gather", 2**20, 2**20, 4, ("fsdp",), 8, "")
     batch, mesh = (rows, 48, 48), {"fsdp": 4, "tensor": 2}
     return Forecast(
