@@ -77,6 +77,7 @@ RETIRED_NAMES = [
         "optimiser",
     ),
     *("make_trainer", "validation_figures", "expert_balance", r"train\.accumulate", r"accumulate=(?!=)"),
+    *(r"no[_-]repeat(?![_-]ngram)", "mean_share", "save_seconds", "least_vocab_size"),
 ]
 
 

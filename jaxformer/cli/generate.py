@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
         numbered = list(enumerate(options.prompts, 1))
         for batch in [[one] for one in numbered] or standard_input(16):
             numbers, prompts = zip(*batch, strict=True)
-            number = generator.decode.mbr or options.n_best if generator.decode.draws else 1
+            number = generator.decode.mbr or options.n_best if generator.decode.uses_sampling else 1
             progress = Count(len(prompts) * number * generator.decode.max_tokens, "tokens", say)
             draws = {"n_best": options.n_best, "first": numbers[0] - 1}
             continued = generator.continuations(prompts, **draws, warn=say, progress=progress)

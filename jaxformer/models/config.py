@@ -33,7 +33,7 @@ class RotaryConfig:
     base: float = 10_000.0
     """The base of the frequencies."""
     pairs: Literal["halves", "neighbors"] = "halves"
-    """The features that rotate together: k and k + H / 2 (Llama), or neighbors (the paper)."""
+    """The features that rotate together: k and k + H / 2 (Llama), or neighbors (the paper; interleaved)."""
     scaling: Literal["none", "linear", "ntk", "yarn", "llama3"] = "none"
     """The change of frequencies for contexts longer than the trained one."""
     factor: float = 1.0

@@ -288,7 +288,7 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
     def vocabulary(self, run: pathlib.Path) -> VocabularyT:
         """Loads the vocabulary of a run."""
 
-    def least_vocab_size(self, config: ConfigT) -> Any:
+    def min_vocab_size(self, config: ConfigT) -> Any:
         """Returns the smallest possible vocabulary size, to check settings before the data determine it."""
         del config
         return 1

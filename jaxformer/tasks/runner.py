@@ -27,8 +27,8 @@ from jaxformer.tasks.base import Corpus, Data, Keep, Predictor, Say, TaskConfig
 from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.training_setup import TrainingSetup, check_memory, make_training_setup
 from jaxformer.tasks.validation import Validation as Validation
-from jaxformer.training.account import ENDS
 from jaxformer.training.logging import JsonLog, TensorBoard
+from jaxformer.training.phase_timer import ENDS
 from jaxformer.training.profile import profiled_steps
 from jaxformer.training.progress import peak_flops, print_line, reporter
 from jaxformer.training.tracking import check_tracker, tracker
@@ -78,8 +78,8 @@ def train(
     rundir.holds_run(out)  # refuses a folder of other files before anything is written there
     with run_lock.held(out):
         storage.shared_run(out, _files(task))  # otherwise one process would resume the run that another begins
-        account = training.Account(out / "time.json" if processes.first() else None, began=began or time.time())
-        outputs = training.Outputs(hooks=hooks if processes.first() else (), account=account)
+        timer = training.PhaseTimer(out / "time.json" if processes.first() else None, began=began or time.time())
+        outputs = training.Outputs(hooks=hooks if processes.first() else (), timer=timer)
         return _train_alone(task, config, out, placement, console, outputs, profile)
 
 
@@ -132,7 +132,7 @@ def _train(
     if processes.first():
         _write_provenance(out, config, corpus, data, placement)
     setup = make_training_setup(task, config, data.vocabulary.vocab_size, placement)
-    timeout = training.save_seconds(abstract := setup.abstract_state())  # refuses a mesh that does not fit
+    timeout = training.save_timeout(abstract := setup.abstract_state())  # refuses a mesh that does not fit
     _report_uneven(data, placement, say)
     with training.Checkpoints(out / "checkpoints", keep_last=config.train.keep_last, timeout=timeout) as checkpoints:
         restored = checkpoints.restore_latest(abstract) if resumed else None
@@ -170,7 +170,7 @@ def _train(
                     output.close()
     end = ENDS.get(result.reason, result.reason)
     say(f"{end} at step {int(result.state.step):,}; {result.programs} compiled training programs")
-    say(outputs.account.report())
+    say(outputs.timer.report())
     return result
 
 
@@ -195,7 +195,7 @@ def _check_memory(task: AnyTask, config: TaskConfig, placement: Placement) -> No
     try:
         vocab_size = task.planned_vocab_size(config)
     except ConfigError:  # only the data determine it
-        vocab_size = task.least_vocab_size(config)
+        vocab_size = task.min_vocab_size(config)
     check_memory(make_training_setup(task, config, vocab_size, placement).network, placement)
 
 
@@ -351,7 +351,7 @@ def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     with restore.open_checkpoints(run) as saved:
         steps = saved.steps()[-min(last, config.train.keep_last) :]
         params = saved.average(restore.without_moments(setup.abstract_state()), steps)
-    timeout = training.save_seconds(params)
+    timeout = training.save_timeout(params)
     with run_lock.held(run / "average"), training.Checkpoints(run / "average", keep_last=1, timeout=timeout) as target:
         number = max([steps[-1], *(old + 1 for old in target.steps())])  # names the folder; the metadata has the steps
         target.save(number, params, {"averaged": steps})  # then removes the old one

@@ -13,8 +13,8 @@ import jax
 
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
-from jaxformer.training.account import Part
 from jaxformer.training.config import TrainConfig
+from jaxformer.training.phase_timer import Part
 from jaxformer.training.programs import Programs
 from jaxformer.training.recorder import NonFiniteError, Outputs, Recorder
 from jaxformer.training.signals import StopRequest, first_request, stop_requests
@@ -93,7 +93,7 @@ def fit(
     """
     outputs, progress = outputs or Outputs(), progress or Progress()
     recorder = Recorder(outputs, start=int(state.step), config=config)
-    run: Any = Programs(step, outputs.account) if isinstance(step, jax.stages.Wrapped) else step
+    run: Any = Programs(step, outputs.timer) if isinstance(step, jax.stages.Wrapped) else step
     number, rollbacks, clock, target = int(state.step), 0, _Clock(config), _abstract(state)
     stream = _numbered(batches, number, progress.left_out)
     with recorder, stop_requests(outputs.say) as requests, _Watch(config, recorder) as watch:
@@ -142,7 +142,7 @@ def fit(
 
 
 class _Watch(Watchdog):
-    """The watchdog of a training run, and the account of its time."""
+    """The watchdog of a training run, and its timer."""
 
     def __init__(self, config: TrainConfig, recorder: Recorder):
         super().__init__(config.stall_minutes * 60)
@@ -153,7 +153,7 @@ class _Watch(Watchdog):
         """Records progress and the next action, `where`, whose time counts for `part`; see `Watchdog.at`."""
         self.at(where, together=together)
         self._recorder.look()
-        self._recorder.account.at(part)
+        self._recorder.timer.at(part)
 
     def settled(self, where: str, part: Part) -> None:
         """Reads the metrics of all steps, and begins something other than a step."""

@@ -201,7 +201,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
     def vocabulary(self, run: pathlib.Path) -> ClassVocabulary:
         return ClassVocabulary(tokenizers.run_tokenizer(run), classes.load(run))
 
-    def least_vocab_size(self, config: ClassificationConfig) -> tuple[int, int]:
+    def min_vocab_size(self, config: ClassificationConfig) -> tuple[int, int]:
         return config.model.vocab_size or 1, config.model.num_classes or 2
 
     def planned_vocab_size(self, config: ClassificationConfig) -> tuple[int, int]:

@@ -138,8 +138,8 @@ class MaskedPredictor:
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are."""
 
-    def fill(self, text: str, *, count: int = 5) -> list[list[tuple[str, float]]]:
-        """Returns the `count` most probable tokens, with their probabilities, at each ``[MASK]`` of a text.
+    def fill(self, text: str, *, top_k: int = 5) -> list[list[tuple[str, float]]]:
+        """Returns the `top_k` most probable tokens, with their probabilities, at each ``[MASK]`` of a text.
 
         Of subwords, a ``[MASK]`` after a space stands for the first token of a word, which has the space.
 
@@ -165,7 +165,7 @@ class MaskedPredictor:
         tokens[0, : len(ids)], masked[0, : len(found)] = ids, found
         logits = _logits(self.network, self.params, tokens, np.arange(length)[None] < len(ids), masked)
         probabilities = np.array(jax.nn.softmax(logits[0, : len(found), : self.network.num_tokens]))
-        best = np.argsort(-probabilities)[:, :count]
+        best = np.argsort(-probabilities)[:, :top_k]
         return [
             [(self.tokenizer.pieces([token])[0], float(row[token])) for token in tokens]
             for row, tokens in zip(probabilities, best, strict=True)

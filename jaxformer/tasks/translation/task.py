@@ -101,7 +101,7 @@ class TranslationNetwork(Network[DeviceBatch]):
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
         options: dict[str, Any] = {"smoothing": self.objective.label_smoothing, "z_loss": self.objective.z_loss}
         if self.passes == 2 and key is not None:
-            batch = jax.tree.map(functional.twice, batch)
+            batch = jax.tree.map(functional.duplicate_rows, batch)
             options["linear_loss"] = functools.partial(sharding.linear_r_drop, weight=self.objective.r_drop)
         return *self._cross_entropy(params, batch, key, **options), {}
 

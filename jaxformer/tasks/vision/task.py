@@ -158,7 +158,7 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
     def vocabulary(self, run: pathlib.Path) -> Classes:
         return Classes(classes.load(run))
 
-    def least_vocab_size(self, config: VisionConfig) -> int:
+    def min_vocab_size(self, config: VisionConfig) -> int:
         return 2
 
     def planned_vocab_size(self, config: VisionConfig) -> int:

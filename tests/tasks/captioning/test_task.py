@@ -190,8 +190,8 @@ def test_hard_attention_draws_for_each_word_in_each_step(tmp_path, monkeypatch):
     assert (mean[0] != mean[1]).any()
 
 
-def test_with_a_mean_share_of_0_every_caption_draws(tmp_path, monkeypatch):
-    network = TASK.network(tiny(tmp_path, model=HARD, loss=LossConfig(mean_share=0.0)), 30)
+def test_with_a_soft_attention_rate_of_0_every_caption_draws(tmp_path, monkeypatch):
+    network = TASK.network(tiny(tmp_path, model=HARD, loss=LossConfig(soft_attention_rate=0.0)), 30)
     asked = Asked(monkeypatch, "reinforced_cross_entropy")
     network.loss(drawn(network.net.shapes), batch_of(2), jax.random.key(0))
     assert "mean" not in asked.options[0]
@@ -284,7 +284,7 @@ def test_settings_that_contradict(tmp_path):
     with pytest.raises(ConfigError, match=r"data\.shift must be below 8, the shorter side of the images, got 8"):
         TASK.check(changed(tiny(tmp_path), {"data": {"shift": 8}}))
     for model, changes in itertools.product(
-        (RECURRENT, TRANSFORMER), ({"entropy": 0.5}, {"mean_share": 0.2}, {"baseline_decay": 0.5})
+        (RECURRENT, TRANSFORMER), ({"entropy": 0.5}, {"soft_attention_rate": 0.2}, {"baseline_decay": 0.5})
     ):
         config = tiny(tmp_path, model=model, loss=LossConfig(**changes))
         with pytest.raises(
