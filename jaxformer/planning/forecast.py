@@ -215,7 +215,7 @@ def remedies(
     forecast: Forecast,
     *,
     num_rows: int,
-    gradient_accumulation_steps: int,
+    num_microbatches: int,
     remat: bool,
     smaller_batch: Callable[[int], str],
 ) -> list[str]:
@@ -223,7 +223,7 @@ def remedies(
 
     Args:
       num_rows: the rows of the batch before padding for the mesh.
-      gradient_accumulation_steps: the current number of parts of the batch.
+      num_microbatches: the current number of parts of the batch.
       remat: True if the backward pass recomputes blocks already, or cannot.
       smaller_batch: function from a number of rows to the task's option for a batch of them, such as
         ``"--data.tokens_per_batch 1152"``; an empty text if training would refuse it.
@@ -235,15 +235,15 @@ def remedies(
             "--model.remat True: blocks are computed again in the backward pass; up to a third more arithmetic"
         )
     ways = math.prod(forecast.mesh.get(axis, 1) for axis in sharding.RULES["batch"])
-    device_rows = forecast.batch[0] // (ways * gradient_accumulation_steps)  # of one part
+    device_rows = forecast.batch[0] // (ways * num_microbatches)  # of one part
     needed = lambda rows: state + memory.temporaries * rows / device_rows
     fewer = next((rows for rows in range(device_rows - 1, 0, -1) if needed(rows) <= memory.available), 0)
     if fewer:
         parts = -(-num_rows // (ways * fewer))
         fewer = -(-num_rows // (ways * parts))  # parts of equal size
         result = f"about {needed(fewer) / GIB:.1f} GiB if everything else shrinks in proportion"
-        hints.append(f"--train.gradient_accumulation_steps {parts}: the batch in {parts} parts, {result}")
-        if option := smaller_batch(ways * gradient_accumulation_steps * fewer):
+        hints.append(f"--train.num_microbatches {parts}: the batch in {parts} parts, {result}")
+        if option := smaller_batch(ways * num_microbatches * fewer):
             hints.append(f"{option}: a smaller batch, {result}")
     if not fewer or state > memory.available / 4:
         fsdp = forecast.mesh.get("fsdp", 1)

@@ -58,7 +58,7 @@ def remedies(config: TaskConfig, result: Forecast, *, shape: RowsAndLength | Non
     return remedies_of(
         result,
         num_rows=num_rows,
-        gradient_accumulation_steps=config.train.gradient_accumulation_steps,
+        num_microbatches=config.train.num_microbatches,
         remat=getattr(network.net.config, "remat", True),
         smaller_batch=smaller_batch,
     )

@@ -102,7 +102,7 @@ class TrainingSetup(Generic[BatchT]):
         return training.make_step(
             self.placement.under(self._loss),
             self.optimizer,
-            gradient_accumulation_steps=train.gradient_accumulation_steps,
+            num_microbatches=train.num_microbatches,
             nonfinite="skip" if train.nonfinite == "skip" else "abort",
             ema_decay=train.ema_decay,
             shardings=self.shardings,
@@ -121,7 +121,7 @@ class TrainingSetup(Generic[BatchT]):
 
         Also returns the shape of its batch, with the rows padded as in training.
         """
-        num_rows += -num_rows % (self.placement.ways * self.config.train.gradient_accumulation_steps)
+        num_rows += -num_rows % (self.placement.ways * self.config.train.num_microbatches)
         shape = self.network.planned_shape(num_rows, length)
         batch = self.network.abstract_batch(shape, self.placement.rows)
         with targets.compiling_for(self.placement.mesh.devices.flatten().tolist()):
@@ -129,7 +129,7 @@ class TrainingSetup(Generic[BatchT]):
 
     def rows(self, num_rows: int) -> np.ndarray:
         """Returns the indices of a batch's rows that this process reads."""
-        return self.placement.rows_here(num_rows, parts=self.config.train.gradient_accumulation_steps)
+        return self.placement.rows_here(num_rows, parts=self.config.train.num_microbatches)
 
     def on_devices(self, stream: Iterator[object]) -> Iterator[BatchT]:
         """Yields batches on the devices, each placed while the one before is in use."""

@@ -19,7 +19,7 @@ class TrainConfig:
 
     steps: int = 100_000
     """Parameter updates."""
-    gradient_accumulation_steps: int = 1
+    num_microbatches: int = 1
     """Parts (microbatches) into which each batch is split, to run one after another; the size of the batch stays."""
     ema_decay: float = 0.0
     """Decay of an exponential moving average of the parameters; 0 keeps none."""
@@ -53,7 +53,7 @@ class TrainConfig:
     environment variables, such as WANDB_PROJECT, WANDB_MODE and MLFLOW_TRACKING_URI."""
 
     def __post_init__(self) -> None:
-        at_least(1, self, "steps", "gradient_accumulation_steps", "keep_last")
+        at_least(1, self, "steps", "num_microbatches", "keep_last")
         at_least(0, self, "ema_decay", "validate_every", "patience", "minutes", "checkpoint_every")
         at_least(0, self, "checkpoint_minutes", "log_every", "stall_minutes")
         if self.steps >= 2**31:  # the counter of the training state has 32 bits

@@ -27,7 +27,7 @@ def make_step(
     loss: Loss,
     optimizer: optax.GradientTransformation,
     *,
-    gradient_accumulation_steps: int = 1,
+    num_microbatches: int = 1,
     nonfinite: Literal["abort", "skip"] = "abort",
     ema_decay: float = 0.0,
     shardings: TrainState | None = None,
@@ -39,7 +39,7 @@ def make_step(
     (1 or 0), those of the loss, skipped (1 or 0) with "skip", and learning_rate if its schedule is given.
 
     Args:
-      gradient_accumulation_steps: number of parts into which the batch is split along its first dimension; they run one
+      num_microbatches: number of parts into which the batch is split along its first dimension; they run one
         after another. Except for random draws such as dropout, the update is the same as with 1, in less memory.
       nonfinite: with "skip", a loss or gradient that is not finite changes only the step count, so that the next batch
         follows; with "abort", the caller sees ``finite == 0`` and stops.
@@ -48,7 +48,7 @@ def make_step(
       learning_rate: the optimizer's schedule, whose rate is then among the metrics.
 
     Raises:
-      ConfigError: when called, a batch whose first dimension is not a multiple of `gradient_accumulation_steps`.
+      ConfigError: when called, a batch whose first dimension is not a multiple of `num_microbatches`.
     """
 
     @functools.partial(
@@ -56,7 +56,7 @@ def make_step(
     )
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
-        total, count, metrics, gradient = _summed_gradient(loss, state.params, batch, key, gradient_accumulation_steps)
+        total, count, metrics, gradient = _summed_gradient(loss, state.params, batch, key, num_microbatches)
         gradient = mean_gradient(gradient, count)
         norm = optax.tree.norm(gradient)
         finite = jnp.isfinite(norm) & jnp.isfinite(total)
@@ -110,9 +110,7 @@ def _summed_gradient(loss: Loss, params: Any, batch: Any, key: jax.Array, num_pa
         return total, count, metrics, grads
     sizes = {x.shape[0] for x in jax.tree.leaves(batch)}
     if any(size % num_parts for size in sizes):
-        raise ConfigError(
-            f"gradient_accumulation_steps={num_parts} does not divide the batch's first dimension {sorted(sizes)}"
-        )
+        raise ConfigError(f"num_microbatches={num_parts} does not divide the batch's first dimension {sorted(sizes)}")
     # Part i takes every num_parts-th row from row i on, so that no row moves to another device of a mesh.
     parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, num_parts, *x.shape[1:]), 1, 0), batch)
     keys = jax.random.split(key, num_parts)

@@ -32,7 +32,7 @@ def test_command(here, tmp_path, capsys, options):
         "v5e:2x4",
         "--batch",
         "24x16",
-        "--train.gradient_accumulation_steps",
+        "--train.num_microbatches",
         "1",
         *options,
     ]
@@ -57,7 +57,7 @@ def test_remedies():
     text = plan.report("tight", found, planner.remedies(budget(96 * 48), found))
     assert "40.000  peak, of the 16 that JAX takes: IT DOES NOT FIT" in text
     assert "--model.remat True" in text
-    assert "--train.gradient_accumulation_steps 12: the batch in 12 parts, about 14.5 GiB" in text
+    assert "--train.num_microbatches 12: the batch in 12 parts, about 14.5 GiB" in text
     assert f"--data.tokens_per_batch {24 * 48}: a smaller batch, about 14.5 GiB" in text
     assert "fsdp=8 instead of 4" in text
     assert "8        6.00  all-gather along fsdp" in text

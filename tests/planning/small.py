@@ -47,7 +47,7 @@ def lowered(config, mesh, shape, *, parts=1):
     state = abstract_state(config, placement)
     shardings = jax.tree.map(lambda x: x.sharding, state)
     within = placement.under(functools.partial(loss, network(placement, config)))
-    step = training.make_step(within, OPTIMIZER, gradient_accumulation_steps=parts, shardings=shardings)
+    step = training.make_step(within, OPTIMIZER, num_microbatches=parts, shardings=shardings)
     place = lambda length, dtype: jax.ShapeDtypeStruct((num_rows, length), dtype, sharding=placement.rows)
     batch = {"source": place(source, jnp.int32), "source_valid": place(source, jnp.bool_)}
     batch |= {name: place(target, jnp.int32) for name in ("target", "labels")}

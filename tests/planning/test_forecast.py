@@ -119,14 +119,13 @@ def test_remedies():
     found = tight(2, 4, 40)
     asked = []
     option = lambda num_rows: asked.append(num_rows) or f"--batch {num_rows}"
-    hints = remedies(found, num_rows=96, gradient_accumulation_steps=3, remat=False, smaller_batch=option)
+    hints = remedies(found, num_rows=96, num_microbatches=3, remat=False, smaller_batch=option)
     assert hints == [
         "--model.remat True: blocks are computed again in the backward pass; up to a third more arithmetic",
-        "--train.gradient_accumulation_steps 12: the batch in 12 parts, about 14.5 GiB if everything else shrinks in "
-        "proportion",
+        "--train.num_microbatches 12: the batch in 12 parts, about 14.5 GiB if everything else shrinks in proportion",
         "--batch 24: a smaller batch, about 14.5 GiB if everything else shrinks in proportion",
         "fsdp=8 instead of 4 in the mesh: half of the state's 6.0 GiB a device",
     ]
     assert asked == [24]
-    refused = remedies(found, num_rows=96, gradient_accumulation_steps=3, remat=True, smaller_batch=lambda num_rows: "")
+    refused = remedies(found, num_rows=96, num_microbatches=3, remat=True, smaller_batch=lambda num_rows: "")
     assert refused == [hints[1], hints[3]]

@@ -116,11 +116,11 @@ def test_training_validation_and_search(text, shared):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("gradient_accumulation_steps", [2, 3])
-def test_any_number_of_rows(gradient_accumulation_steps, shared):
+@pytest.mark.parametrize("num_microbatches", [2, 3])
+def test_any_number_of_rows(num_microbatches, shared):
     """Filled up to what devices and parts divide; what is filled up weighs nothing."""
-    _, expected, _ = alone(shared, gradient_accumulation_steps=gradient_accumulation_steps)
-    run = prepared(shared, "data=4,fsdp=2", gradient_accumulation_steps=gradient_accumulation_steps)
+    _, expected, _ = alone(shared, num_microbatches=num_microbatches)
+    run = prepared(shared, "data=4,fsdp=2", num_microbatches=num_microbatches)
     np.testing.assert_array_equal(run.setup.rows(40), np.arange(48))
     np.testing.assert_allclose(trained(run)[0], expected, rtol=1e-5)
 
