@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--memory", type=float, default=16, help="GB that the sides with T x S arrays may use together")
     parser.add_argument("--large-pages", action="store_true", help="use large memory pages, as `jaxformer train` does")
     parser.add_argument("--torch-python", default=sys.executable, help="an interpreter that has PyTorch and NumPy")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the figures")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
     args = parser.parse_args()
     names = args.sides or ["blockwise", "reference", "jax.nn", "flax.nnx", "torch SDPA"]
     if args.torch_python == sys.executable and importlib.util.find_spec("torch") is None and "torch SDPA" in names:
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def measure(shape: tuple[int, ...], names: list[str], args: argparse.Namespace) -> dict:
-    """Measures every side at one shape in turn and prints the figures."""
+    """Measures every side at one shape in turn and prints the results."""
     batch, length, heads, dim = shape
     pairs = batch * length * (length + 1) / 2 if args.mask == "causal" else length * valid(shape).sum()
     work = 2 * 2 * pairs * heads * dim * (4 if args.backward else 1)

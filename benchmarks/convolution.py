@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--backward", action="store_true", help="measure forward and gradient")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--torch-python", default=sys.executable, help="an interpreter that has PyTorch and NumPy")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the figures")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
     args = parser.parse_args()
     names = list(SIDES)
     if args.torch_python == sys.executable and importlib.util.find_spec("torch") is None:
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def measure(shape: tuple[int, ...], names: list[str], args: argparse.Namespace) -> dict:
-    """Measures every side at one shape in turn and prints the figures."""
+    """Measures every side at one shape in turn and prints the results."""
     batch, length, dim, taps, _ = shape
     work = 2 * batch * length * taps * dim**2 * (3 if args.backward else 1)
     print(f"\n{'x'.join(map(str, shape))}, {work / 1e9:,.1f} GFLOP", flush=True)

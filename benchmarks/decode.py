@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="CPU threads of each side")
     parser.add_argument("--python", nargs="+", default=[], metavar="SIDE=PATH", help="interpreters that have a side")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the figures, written after every case")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results, written after every case")
     args = parser.parse_args()
     header = {
         "date": datetime.date.today().isoformat(),

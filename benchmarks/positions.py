@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(SCHEMES))
     parser.add_argument("--width", type=int, default=256, help="the dimension of the model")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the figures")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
     args = parser.parse_args()
     names = ["sinusoidal", *args.schemes]
     calls = {name: programs(name, args.width) for name in names}

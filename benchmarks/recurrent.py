@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=10, help="calls in a round")
     parser.add_argument("--torch-python", default=sys.executable, help="an interpreter that has PyTorch and NumPy")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the figures")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
     args = parser.parse_args()
     results = []
     print(f"{processor_name()}, {len(os.sched_getaffinity(0))} cores")
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def measure(spec: dict, args: argparse.Namespace) -> dict:
-    """Measures both sides in turn; returns their figures, the quartiles of ratios, and the largest difference."""
+    """Measures both sides in turn; returns their results, the quartiles of ratios, and the largest difference."""
     with tempfile.TemporaryDirectory() as folder:
         files = {name: str(pathlib.Path(folder) / f"{name}.npz") for name in SIDES}
         pythons = {"ours": sys.executable, "torch": args.torch_python}
@@ -72,11 +72,11 @@ def measure(spec: dict, args: argparse.Namespace) -> dict:
                 sides[name].round(args.steps)
             ours, theirs = (statistics.median(side.seconds[-args.steps :]) for side in sides.values())
             ratios.append(ours / theirs)
-        figures = {name: side.close() for name, side in sides.items()}
+        results = {name: side.close() for name, side in sides.items()}
         mine, theirs = (np.load(files[name]) for name in SIDES)
         scale = lambda x: max(1.0, float(np.abs(x).max()))
         difference = max(float(np.abs(mine[name] - theirs[name]).max()) / scale(theirs[name]) for name in theirs.files)
-    return figures | {"ratio": [float(x) for x in np.quantile(ratios, (0.25, 0.5, 0.75))], "difference": difference}
+    return results | {"ratio": [float(x) for x in np.quantile(ratios, (0.25, 0.5, 0.75))], "difference": difference}
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def planned(model: str, topology: str, mesh: str, batch_size: int, length: int) 
 
 def restored(plan: dict[str, Any]) -> Forecast:
     """Returns the forecast of a plan in the file, with one collective for all of a kind and mesh axes."""
-    from jaxformer.planning.forecast import Memory, conclude
+    from jaxformer.planning.forecast import DeviceMemory, conclude
     from jaxformer.tasks.registry import resolve
     from jaxformer.tasks.translation import TASK
 
@@ -101,7 +101,7 @@ def restored(plan: dict[str, Any]) -> Forecast:
     network = TASK.network(config, config.data.vocab_size)
     costs = network.costs(tuple(plan["batch"]))
     sent = [_collective(*name.split(" along "), wire, mesh) for name, wire in plan["collectives"].items()]
-    return conclude(costs, plan["topology"], mesh, Memory(**plan["memory"]), sent or None)
+    return conclude(costs, plan["topology"], mesh, DeviceMemory(**plan["memory"]), sent or None)
 
 
 def _collective(kind: str, along: str, sent: float, mesh: dict[str, int]) -> Collective:

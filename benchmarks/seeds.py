@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the figures")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
     args = parser.parse_args()
     results = {}
     print(f"{processor_name()}, jax {jax.__version__}: {args.seeds} seeds relative to separate steps, and to compile")

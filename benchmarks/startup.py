@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--config", default="translation")
     parser.add_argument("--data-dir", default="")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the figures")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
     args = parser.parse_args()
     settings = SIZE.split() if args.config == "translation" else ["--data-dir", args.data_dir]
     seconds: dict[str, list[float]] = {"cold": [], "warm": [], "resumed": []}

@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3, help="steps per round")
     parser.add_argument("--torch-python", default=sys.executable, help="an interpreter that has PyTorch and NumPy")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the figures")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
     args = parser.parse_args()
     sides = [name for name in args.sides if _installed(name, args.torch_python)]
     results = {}
@@ -72,7 +72,7 @@ def _installed(name: str, torch_python: str) -> bool:
 
 
 def measure(size: str, spec: dict, names: list[str], args: argparse.Namespace) -> dict:
-    """Measures every side at one size in turn and prints the figures."""
+    """Measures every side at one size in turn and prints the results."""
     tokens = target_tokens(spec)
     work = encoder_decoder_training_flops(shape(spec), spec["batch_size"], spec["source"], spec["target"])
     print(f"\n{size}: {spec}, {tokens:,} real target tokens, {work / 1e9:,.0f} GFLOP a step")

@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="sentences searched together (default 64)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="CPU threads of each side")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the figures")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
     args = parser.parse_args()
     number = len(args.source.read_text(encoding="utf-8").splitlines())
     header = {

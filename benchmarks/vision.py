@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=SHAPES, help="of convolutions: BxHEIGHTxINxOUTxKxSTRIDE each")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--torch-python", default=sys.executable, help="an interpreter that has PyTorch and NumPy")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the figures")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
     args = parser.parse_args()
     print(f"{processor_name()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
     results: dict[str, Any] = {}
@@ -115,7 +115,7 @@ def convolution(text: str, what: str, args: argparse.Namespace) -> dict[str, Any
 def measure(
     spec: dict[str, Any], peers: dict[str, dict[str, Any]], calls: int, args: argparse.Namespace, *, same: bool
 ) -> dict[str, Any]:
-    """Measures all sides in turn; returns their figures, our time by the faster peer's, and the largest difference."""
+    """Measures all sides in turn; returns their results, our time by the faster peer's, and the largest difference."""
     with tempfile.TemporaryDirectory() as folder:
         files = {name: str(pathlib.Path(folder) / f"{name}.npz") for name in ("ours", *peers)}
         running = {"ours": Side("ours", OURS, spec | {"save": files["ours"]})}

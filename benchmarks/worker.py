@@ -51,7 +51,7 @@ class Side:
         self.peaks.append(answer["peak"])
 
     def close(self) -> dict[str, Any]:
-        """Ends the process and returns its figures."""
+        """Ends the process and returns its results."""
         memory = self._ask("stop")["memory"]
         self._process.wait()
         median = statistics.median(self.seconds)

@@ -22,7 +22,7 @@ from jaxformer.errors import ConfigError, JaxformerError
 from jaxformer.files import write_text
 from jaxformer.hardware import processor_name, use_large_pages
 from jaxformer.tasks.config import TaskConfig
-from jaxformer.training.account import read_starts
+from jaxformer.training.phase_timer import read_starts
 
 SAVING = 20.0
 """Seconds before the end of a call at which a training stops."""
@@ -47,7 +47,7 @@ def parser(name: str, description: str | None, *, out: str) -> argparse.Argument
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("--out", type=pathlib.Path, required=True, help=out)
-    made.add_argument("--smoke", action="store_true", help="tiny sizes, in seconds; the figures mean nothing")
+    made.add_argument("--smoke", action="store_true", help="tiny sizes, in seconds; the results mean nothing")
     return made
 
 

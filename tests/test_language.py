@@ -76,6 +76,8 @@ RETIRED_NAMES = [
         "tokeniser",
         "optimiser",
     ),
+    *("make_trainer", "validation_figures", "expert_balance", r"train\.accumulate", r"accumulate=(?!=)"),
+    *(r"no[_-]repeat(?![_-]ngram)", "mean_share", "save_seconds", "least_vocab_size"),
 ]
 
 

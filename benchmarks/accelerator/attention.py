@@ -1,4 +1,4 @@
-"""Part 2: attention forward and with the gradient, and the thresholds of `choose` that would fit the figures.
+"""Part 2: attention forward and with the gradient, and the thresholds of `choose` that would fit the results.
 
 All sides compute the same: B T = 16,384 tokens in bfloat16, 16 heads of 64. Samples of the outputs are compared.
 """

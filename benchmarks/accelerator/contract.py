@@ -96,8 +96,8 @@ def _contract(name: str, dtype: str, sizes: Sizes, settings: Settings) -> Mappin
         broken += [f"{label}: {law}" for law in _laws(program, (query, key, value, upstream), mask, got, allowed)]
     if len(refused) == len(chosen):
         raise Refused(next(iter(refused.values())))
-    figures = {kind: {"error": error, "mask": label} for kind, (error, label) in worst.items()}
-    return {**figures, "broken": broken, "refused": refused}
+    results = {kind: {"error": error, "mask": label} for kind, (error, label) in worst.items()}
+    return {**results, "broken": broken, "refused": refused}
 
 
 def arrays(sizes: Sizes, dtype: str) -> list[jax.Array]:

@@ -118,15 +118,15 @@ def _score(settings: Settings) -> Mapping[str, Any]:
     if not (run / "checkpoints").is_dir():
         raise Unfinished("the training comes first")
     steps = jaxformer.average(run, last=10)
-    figures: dict[str, Any] = {"averaged": steps}
+    results: dict[str, Any] = {"averaged": steps}
     for checkpoint in ("average", "best"):
         predictor = jaxformer.load(run, checkpoint=checkpoint)
         began = time.perf_counter()
         scores = jaxformer.evaluate(run, predictor, split="test", data_dir=config.data.directory)  # type: ignore[attr-defined]
-        figures[f"{checkpoint} seconds"] = time.perf_counter() - began
+        results[f"{checkpoint} seconds"] = time.perf_counter() - began
         (found,) = scores.values()
-        figures[checkpoint] = {score.name: score.value for score in found}
-    return {**figures, "device": jax.devices()[0].device_kind}
+        results[checkpoint] = {score.name: score.value for score in found}
+    return {**results, "device": jax.devices()[0].device_kind}
 
 
 def table(results: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ MOST_INTERRUPTIONS = 2
 """The number of interruptions after which a case counts as failed."""
 
 Result = Mapping[str, Any]
-"""The figures of a case, as plain data."""
+"""The results of a case, as plain data."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +166,7 @@ def aligned(rows: Iterable[Iterable[object]]) -> str:
 
 
 def number(value: Any, form: str, *, factor: float = 1.0) -> str:
-    """Formats a figure; text and missing figures, such as "nan" and None, are shown as they are.
+    """Formats a number; text and missing numbers, such as "nan" and None, are shown as they are.
 
     >>> number(0.5, ".0%"), number(None, ".1f"), number(2e9, ".1f", factor=1e-9)
     ('50%', '-', '2.0')

@@ -36,10 +36,10 @@ def cases(settings: Settings) -> list[Case]:
 
 def _train(tiny: bool, settings: Settings) -> Mapping[str, Any]:
     config = configuration("base", tiny=tiny)
-    trainer = planner.planned_trainer(config, one_device())
-    lowered, shape = trainer.lower(*shape_of(TINY_TOKENS if tiny else TOKENS, tiny=tiny))
-    program, state = lowered.compile(), trainer.new_state()
-    batches = random_batches(trainer, shape, config.data.vocab_size)  # type: ignore[attr-defined]
+    setup = planner.planned_setup(config, one_device())
+    lowered, shape = setup.lower(*shape_of(TINY_TOKENS if tiny else TOKENS, tiny=tiny))
+    program, state = lowered.compile(), setup.new_state()
+    batches = random_batches(setup, shape, config.data.vocab_size)  # type: ignore[attr-defined]
     losses, began = [], 0.0
     for i in range(5 if tiny else 50):
         if i == 2:

@@ -176,7 +176,7 @@ def say(text: str) -> None:
 
 def report(part: types.ModuleType, record: Record, settings: Settings) -> str:
     """Returns the header, the table of a part, the cases that failed and those that are left."""
-    lines = [part.TITLE + (" (tiny mode: the figures mean nothing)" if record.tiny else "")]
+    lines = [part.TITLE + (" (tiny mode: the results mean nothing)" if record.tiny else "")]
     for session in record.sessions:
         versions = ", ".join(f"{name} {version}" for name, version in session["versions"].items())
         lines.append(

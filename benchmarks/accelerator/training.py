@@ -26,7 +26,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.planning.forecast import Workload, forecast
 from jaxformer.tasks import planner
 from jaxformer.tasks.config import TaskConfig
-from jaxformer.tasks.trainer import Trainer
+from jaxformer.tasks.training_setup import TrainingSetup
 
 TITLE = "Part 3: training in bfloat16"
 CONFIGS = {"base": wmt14.base_en_de, "big": wmt14.big_en_de}
@@ -75,7 +75,7 @@ class Compiled:
         return self.program
 
 
-def random_batches(trainer: Trainer, shape: tuple[int, ...], vocab_size: int) -> Iterator[Any]:
+def random_batches(setup: TrainingSetup, shape: tuple[int, ...], vocab_size: int) -> Iterator[Any]:
     """Yields full batches of random tokens, the same ones every time."""
     for seed in range(1 << 20):
         draw = np.random.default_rng(seed)
@@ -84,7 +84,7 @@ def random_batches(trainer: Trainer, shape: tuple[int, ...], vocab_size: int) ->
             values = np.ones(leaf.shape, bool) if leaf.dtype == bool else draw.integers(4, vocab_size, leaf.shape)
             return jax.device_put(values.astype(leaf.dtype), leaf.sharding)
 
-        yield jax.tree.map(fill, trainer.network.abstract_batch(shape, trainer.placement.rows))
+        yield jax.tree.map(fill, setup.network.abstract_batch(shape, setup.placement.rows))
 
 
 def one_device() -> jax.sharding.Mesh:
@@ -94,16 +94,16 @@ def one_device() -> jax.sharding.Mesh:
 
 def _measure(size: str, tokens: int, settings: Settings) -> Mapping[str, Any]:
     config = configuration(size, tiny=settings.tiny)
-    trainer = planner.planned_trainer(config, one_device())
+    setup = planner.planned_setup(config, one_device())
     began = time.perf_counter()
-    lowered, shape = trainer.lower(*shape_of(tokens, tiny=settings.tiny))
+    lowered, shape = setup.lower(*shape_of(tokens, tiny=settings.tiny))
     traced = time.perf_counter() - began
     compiled = Compiled(lowered)
-    costs = trainer.network.costs(shape)
+    costs = setup.network.costs(shape)
     chip = chip_name()
-    expected = forecast(Workload(compiled, trainer.abstract_state(), costs), f"{chip or 'h100'}:1x1", one_device())  # type: ignore[arg-type]
-    state = trainer.new_state()
-    batch = next(random_batches(trainer, shape, config.data.vocab_size))  # type: ignore[attr-defined]
+    expected = forecast(Workload(compiled, setup.abstract_state(), costs), f"{chip or 'h100'}:1x1", one_device())  # type: ignore[arg-type]
+    state = setup.new_state()
+    batch = next(random_batches(setup, shape, config.data.vocab_size))  # type: ignore[attr-defined]
 
     def step() -> Any:
         nonlocal state
@@ -185,7 +185,7 @@ def _plan(size: str, tokens: int, settings: Settings) -> Mapping[str, Any]:
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Returns the figures of each model and batch, and the operations of the largest step measured."""
+    """Returns the results of each model and batch, and the operations of the largest step measured."""
     heading = ("model, tokens", "ms", "target tokens/s", "utilization", "compile s", "peak GB", "program GB")
     rows: list[tuple[object, ...]] = [(*heading, "plan GB", "plan ms")]
     for name, result in results.items():

@@ -6,7 +6,7 @@
 --data-dir holds nlvr_captions/captions.tsv and images.zip. The convolutions of all captioners are trained first, on
 single objects cut out of the pictures, and hard attention starts from soft attention. Captions are checked: the objects
 of a picture are recovered from its pixels, and a small grammar reads the caption. A captioner that has a record is not
-trained again, and --minutes ends the call in time. The smoke version needs no data and its figures mean nothing.
+trained again, and --minutes ends the call in time. The smoke version needs no data and its results mean nothing.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def prepare(
 
 
 def baselines(config: CaptioningConfig, known: Sequence[Sequence[Box]]) -> dict[str, Mapping[str, Any]]:
-    """Returns the figures of the sentences that people wrote, and of captions that need no training.
+    """Returns the metrics of the sentences that people wrote, and of captions that need no training.
 
     Args:
       known: the objects of the pictures of training.
@@ -131,8 +131,8 @@ def scored(captions: Sequence[str], images: LabeledImages, own: Sequence[Sequenc
     """Returns the shares of true captions, in percent, and BLEU."""
     found = grounding(captions, own)
     shares = dataclasses.asdict(found) | {"difference": found.difference}
-    figures = {name: 100 * share for name, share in shares.items()}
-    return figures | {"bleu": bleu(captions, captions_of(images)).value, "different": len(set(captions))}
+    metrics = {name: 100 * share for name, share in shares.items()}
+    return metrics | {"bleu": bleu(captions, captions_of(images)).value, "different": len(set(captions))}
 
 
 def record(
@@ -159,7 +159,7 @@ def accuracy(run: pathlib.Path) -> dict[str, float]:
 
 
 def measure(config: CaptioningConfig, model: str, out: pathlib.Path) -> dict[str, Any]:
-    """Returns the figures of a trained captioner on the test, and draws what its words looked at."""
+    """Returns the metrics of a trained captioner on the test, and draws what its words looked at."""
     captioner = jaxformer.load(out / model, checkpoint="last")  # that of the least loss says the same of every picture
     assert isinstance(captioner, ImageCaptioner)
     corpus = TASK.read(config)

@@ -13,9 +13,9 @@ def report(records: Mapping[str, Mapping[str, Any]]) -> str:
         "|---" * 8 + "|",
     ]
     for name, found in records.items():
-        figures = (found[key] for key in ("own", "shuffled", "difference", "parsed", "bleu"))
+        metrics = (found[key] for key in ("own", "shuffled", "difference", "parsed", "bleu"))
         minutes = f"{found['seconds'] / 60:.0f}" if "seconds" in found else ""
-        cells = (name, *(f"{figure:.1f}" for figure in figures), found["different"], minutes)
+        cells = (name, *(f"{metric:.1f}" for metric in metrics), found["different"], minutes)
         lines.append(f"| {' | '.join(map(str, cells))} |")
     trained = {name: found for name, found in records.items() if "entropies" in found}
     classes = sorted({word for found in trained.values() for word in found["entropies"]})

@@ -5,7 +5,7 @@
 
 --data-dir holds sst2/, cola/, trec/ and agnews/. A cell that has a record is not repeated, and --minutes ends the call
 in time. The bag of words needs scikit-learn (pip install -e ".[experiments]"). The smoke version needs no data and its
-figures mean nothing.
+results mean nothing.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def do(
         rows = list[Mapping[str, Any]]()
         seconds = command.train(config, run, end)
         scores = jaxformer.evaluate(run, split="test", keep=lambda name, found: rows.extend(found))
-        figures = {score.name: score.value for score in scores["test"]}
-        return {**figures, "rows": rows, "steps": steps, "seconds": seconds}
+        metrics = {score.name: score.value for score in scores["test"]}
+        return {**metrics, "rows": rows, "steps": steps, "seconds": seconds}
 
     command.record(path, config, make)
     remove_folder(run / "checkpoints")  # some hundred runs; the record has everything that is reported

@@ -31,7 +31,7 @@ FILES: dict[str, dict[str, Any]] = {
 TOKENS = 1024
 """Tokens of a batch: twice the steps of the default, which was 1.4 points better on SST-2 (one seed)."""
 METRIC = {"cola": "matthews"}
-"""The figure of a corpus, if it is not the accuracy."""
+"""The metric of a corpus, if it is not the accuracy."""
 
 WAYS: dict[str, dict[str, Any]] = {
     "full": {},

@@ -20,7 +20,7 @@ from jaxformer.files import replacing
 
 NEGATION = re.compile(r"(?:^|\s)(?:not|n't|never|no|nothing|neither|nor|without|hardly|\w+n't)(?=\s|$)", re.IGNORECASE)
 NAMES = {"accuracy": "accuracy", "matthews": "Matthews correlation"}
-"""The names of figures in a record."""
+"""The names of metrics in a record."""
 TITLES = {"sst2": "SST-2", "trec": "TREC", "cola": "CoLA", "agnews": "AG News"}
 COLORS = ("#0f766e", "#5eaaa3", "#9aa5b1", "#c2410c", "#1f2933", "#d9a441")
 """The color of each of `WAYS` in the picture."""
@@ -28,15 +28,15 @@ COLORS = ("#0f766e", "#5eaaa3", "#9aa5b1", "#c2410c", "#1f2933", "#d9a441")
 
 def report(records: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
     """Returns the results as Markdown."""
-    lines = ["| corpus | way | figure | test | seeds | seconds each |", "|---|---|---|---|---|---|"]
+    lines = ["| corpus | way | metric | test | seeds | seconds each |", "|---|---|---|---|---|---|"]
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for cell, record in records:
         groups.setdefault((cell.corpus, cell.way), []).append(record)
     for (corpus, way), found in sorted(groups.items()):
-        figure = NAMES[METRIC.get(corpus, "accuracy")]
+        metric = NAMES[METRIC.get(corpus, "accuracy")]
         seconds = np.mean([record.get("seconds", 0.0) for record in found])
-        values = [record[figure] for record in found]
-        lines.append(f"| {corpus} | {way} | {figure} | {interval(values)} | {len(found)} | {seconds:.0f} |")
+        values = [record[metric] for record in found]
+        lines.append(f"| {corpus} | {way} | {metric} | {interval(values)} | {len(found)} | {seconds:.0f} |")
     lines += ["", "| corpus | way | with negation | without |", "|---|---|---|---|"]
     for (corpus, way), found in sorted(groups.items()):
         if corpus == "sst2":
@@ -52,13 +52,13 @@ def summary(records: Sequence[tuple[Cell, Mapping[str, Any]]]) -> dict[str, dict
     for cell, record in records:
         parts = by_negation(record["rows"]) if cell.corpus == "sst2" else {}
         names = {True: "accuracy with negation", False: "accuracy without"}
-        figures = {name: value for name, value in record.items() if name not in ("rows", "settings")}
-        found[cell.name] = figures | {names[part]: value for part, value in parts.items()}
+        metrics = {name: value for name, value in record.items() if name not in ("rows", "settings")}
+        found[cell.name] = metrics | {names[part]: value for part, value in parts.items()}
     return found
 
 
 def draw(logs: Sequence[tuple[Cell, Sequence[Mapping[str, Any]]]], path: pathlib.Path) -> None:
-    """Draws the validation figures of training runs by steps, a panel for each corpus, as means over seeds.
+    """Draws the validation metrics of training runs by steps, a panel for each corpus, as means over seeds.
 
     Args:
       logs: each cell with the entries of its log.

@@ -4,7 +4,7 @@
     python -m experiments.data_ranking --smoke --out runs/smoke       # half a minute, on the built-in corpus
 
 A small translator trains for a few minutes. Then each training pair gets its loss and its gradient, and the pairs are
-ranked by four figures. The same command resumes either part.
+ranked by four scores. The same command resumes either part.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from jaxformer.tasks import registry
 from jaxformer.tasks.translation import TranslationConfig
 from jaxformer.training.config import OptimizerConfig
 
-FIGURES = {
+SCORES = {
     "loss": "nats per target token",
     "loss of the sentence": "nats",
     "self-influence": "squared norm of the gradient of the mean loss: how much a step on the pair lowers its loss",
     "influence": "minus its product with the gradient of the validation loss: how much a step on the pair raises that",
 }
 MULTI30K_PLACEHOLDERS = (16510, 16664)
-"""The lines of the training part, counted from 1, whose German is a placeholder. No figure knows them."""
+"""The lines of the training part, counted from 1, whose German is a placeholder. No score knows them."""
 ROWS_OF_A_PART = 1500
 """The pairs that are ranked between two saves."""
 
@@ -88,8 +88,8 @@ def smoke_config(folder: pathlib.Path) -> tuple[TranslationConfig, tuple[int, ..
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def figures_of(loss: Any, params: Any, good: Any, batch: Batch) -> jax.Array:
-    """Returns ``[B, 4]``, the `FIGURES` of each pair; `good` is the mean gradient of pairs that are trusted."""
+def scores_of(loss: Any, params: Any, good: Any, batch: Batch) -> jax.Array:
+    """Returns ``[B, 4]``, the `SCORES` of each pair; `good` is the mean gradient of pairs that are trusted."""
     gradients, (sums, counts) = functional.per_example_gradients(loss, params, batch)
     length = jnp.where(counts > 0, counts, 1.0)
     rows = jax.tree.map(lambda leaf: leaf.reshape(len(sums), -1), gradients)
@@ -99,7 +99,7 @@ def figures_of(loss: Any, params: Any, good: Any, batch: Batch) -> jax.Array:
 
 
 class Ranking:
-    """A trained translator, and the figures of the pairs that it was trained on."""
+    """A trained translator, and the scores of the pairs that it was trained on."""
 
     def __init__(self, config: TranslationConfig, run: pathlib.Path):
         translator: Any = jaxformer.load(run)
@@ -126,9 +126,9 @@ class Ranking:
             total, count, gradient = total + part, count + number, jax.tree.map(jnp.add, gradient, own)
         return float(total / count), jax.tree.map(lambda leaf: leaf / count, gradient)
 
-    def figures(self, folder: pathlib.Path, good: Any) -> np.ndarray:
+    def scores(self, folder: pathlib.Path, good: Any) -> np.ndarray:
         """Returns ``[pairs, 4]``; NaN for pairs that are too long. Each part is saved in `folder`."""
-        result = np.full((len(self.tokens), len(FIGURES)), np.nan)
+        result = np.full((len(self.tokens), len(SCORES)), np.nan)
         rows = max(rows for rows, _, _ in self.plan.shapes)
         starts = range(0, self.plan.steps_per_epoch, size := max(1, ROWS_OF_A_PART // rows))
         folder.mkdir(parents=True, exist_ok=True)
@@ -137,20 +137,20 @@ class Ranking:
             if not path.exists():
                 steps = range(start, min(start + size, self.plan.steps_per_epoch))
                 with replacing(path) as temporary, temporary.open("wb") as file:
-                    np.save(file, np.concatenate([self._figures(step, good) for step in steps]))
+                    np.save(file, np.concatenate([self._scores(step, good) for step in steps]))
             part = np.load(path)
             result[part[:, 0].astype(int)] = part[:, 1:]
         return result
 
-    def _figures(self, step: int, good: Any) -> np.ndarray:
-        """Returns the index and the figures of each pair of a batch."""
+    def _scores(self, step: int, good: Any) -> np.ndarray:
+        """Returns the index and the scores of each pair of a batch."""
         (_, pairs, _), batch = self.plan.batch(step), make_batch(self.tokens, self.plan, step)
-        return np.column_stack([pairs, figures_of(self.loss, self.params, good, batch)[: len(pairs)]])
+        return np.column_stack([pairs, scores_of(self.loss, self.params, good, batch)[: len(pairs)]])
 
 
-def ranked(figures: np.ndarray) -> np.ndarray:
-    """Returns the lines, counted from 1, with the largest figure first; equal ones in their order, NaN last."""
-    return np.argsort(-figures, kind="stable") + 1
+def ranked(scores: np.ndarray) -> np.ndarray:
+    """Returns the lines, counted from 1, with the largest score first; equal ones in their order, NaN last."""
+    return np.argsort(-scores, kind="stable") + 1
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -176,34 +176,34 @@ def run(options: argparse.Namespace) -> None:
     after_training = time.perf_counter()
     ranking = Ranking(config, options.out / "run")
     loss, good = ranking.validation()
-    figures = ranking.figures(options.out / "parts", good)
-    orders = {name: ranked(figures[:, i]) for i, name in enumerate(FIGURES)}
+    scores = ranking.scores(options.out / "parts", good)
+    orders = {name: ranked(scores[:, i]) for i, name in enumerate(SCORES)}
     rank = lambda order, line: int(np.flatnonzero(order == line)[0]) + 1
     ranks = {name: {str(line): rank(order, line) for line in lines} for name, order in orders.items()}
     results = {
         "facts": command.facts(),
         "model": {"parameters": ranking.num_parameters, "steps": list(ranking.steps), "validation loss": loss},
         "seconds": {"training": after_training - began, "ranking": time.perf_counter() - after_training},
-        "pairs": len(figures),
-        "left out": int(np.isnan(figures[:, 0]).sum()),
+        "pairs": len(scores),
+        "left out": int(np.isnan(scores[:, 0]).sum()),
         "ranks of the placeholders": ranks,
         "first lines": {name: order[: options.first].tolist() for name, order in orders.items()},
     }
     write_text(options.out / "results.json", json.dumps(results, indent=1) + "\n")
-    write_text(options.out / "first.tsv", _shown(ranking.corpus.train, orders, figures, options.first))
-    print(f"{len(figures):,} pairs, validation loss {loss:.3f}; lines of placeholders and their ranks:")
-    for name in FIGURES:
+    write_text(options.out / "first.tsv", _shown(ranking.corpus.train, orders, scores, options.first))
+    print(f"{len(scores):,} pairs, validation loss {loss:.3f}; lines of placeholders and their ranks:")
+    for name in SCORES:
         print(f"  {name:22}" + ", ".join(f"{line}: {rank:,}" for line, rank in ranks[name].items()))
     print(f"the first {options.first} of each: {options.out / 'first.tsv'}")
 
 
-def _shown(pairs: Any, orders: Mapping[str, np.ndarray], figures: np.ndarray, number: int) -> str:
+def _shown(pairs: Any, orders: Mapping[str, np.ndarray], scores: np.ndarray, number: int) -> str:
     """Returns a table of the first pairs of each ranking, to be read by a person."""
     rows = ["ranking\trank\tline\tfigure\tsource\ttarget"]
     for i, (name, order) in enumerate(orders.items()):
         for rank, line in enumerate(order[:number], 1):
             text = f"{pairs.source[line - 1]}\t{pairs.target[line - 1]}"
-            rows.append(f"{name}\t{rank}\t{line}\t{figures[line - 1, i]:.4f}\t{text}")
+            rows.append(f"{name}\t{rank}\t{line}\t{scores[line - 1, i]:.4f}\t{text}")
     return "".join(f"{row}\n" for row in rows)
 
 

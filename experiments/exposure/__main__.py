@@ -2,7 +2,7 @@
 
 python -m experiments.exposure --run runs/demo --out results      # a run of `jaxformer demo`
 python -m experiments.exposure --out results                      # trains one first, in OUT/run; resumes
-python -m experiments.exposure --smoke --out results              # a tiny model; its figures mean nothing
+python -m experiments.exposure --smoke --out results              # a tiny model; its results mean nothing
 """
 
 from __future__ import annotations

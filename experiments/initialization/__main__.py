@@ -5,7 +5,7 @@
 
 --data-dir holds multi30k/. The trainings of a seed read the same batches. With --torch PyTorch trains on them, too; its
 training begins again if it was stopped, the others resume. A training that has a record is not repeated, and --minutes
-ends the call in time. The smoke version needs no data and its figures mean nothing.
+ends the call in time. The smoke version needs no data and its results mean nothing.
 """
 
 from __future__ import annotations

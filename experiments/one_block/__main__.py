@@ -1,7 +1,7 @@
 """Trains one block under three masks, and without them: what each family can do, and what it loses.
 
     python -m experiments.one_block --out results
-    python -m experiments.one_block --smoke --out smoke     # some steps; its figures mean nothing
+    python -m experiments.one_block --smoke --out smoke     # some steps; its results mean nothing
 
 The same command resumes: a family whose record is in OUT/records is not trained again.
 """
@@ -21,7 +21,7 @@ from rich.progress import Progress
 
 from experiments import command
 from experiments.one_block import measures, training
-from experiments.one_block.families import FAMILIES, Family, Shape
+from experiments.one_block.families import FAMILIES, Family, ModelSizes
 from experiments.one_block.report import tables
 from jaxformer.files import write_text
 from jaxformer.models import costs
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> None:
 def measure(family: Family, data: training.Corpus, scale: Scale, *, say: Any) -> dict[str, Any]:
     """Trains a family and returns everything that is measured of it."""
     began = time.time()
-    shape = Shape(len(data.words), scale.d_model)
+    shape = ModelSizes(len(data.words), scale.d_model)
     net, params, value = training.train(family, shape, data, steps=scale.steps, say=say)
     source, length = data.english[: data.num_held_out], data.english.shape[1]
     record: dict[str, Any] = dataclasses.asdict(family) | {

@@ -41,7 +41,7 @@ FAMILIES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
+class ModelSizes:
     """The sizes that all families share."""
 
     vocab_size: int
@@ -52,7 +52,7 @@ class Shape:
 class Network(nnx.Module):
     """A stack of blocks over words, and with cross-attention an encoder of the same blocks for the source."""
 
-    def __init__(self, given: tuple[Family, Shape], *, rngs: nnx.Rngs):
+    def __init__(self, given: tuple[Family, ModelSizes], *, rngs: nnx.Rngs):
         family, shape = given
         sizes = {"d_model": shape.d_model, "num_layers": shape.num_layers, "num_heads": 4, "d_ff": 4 * shape.d_model}
         settings = {"positions": "rotary", "norm_position": "pre", "activation": "gelu", "dropout": 0.0}

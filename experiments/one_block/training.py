@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.one_block.families import BOS, EOS, MASK, PAD, Family, Network, Shape, hide
+from experiments.one_block.families import BOS, EOS, MASK, PAD, Family, ModelSizes, Network, hide
 from jaxformer import demo, pure
 from jaxformer.demo import Pair
 
@@ -72,7 +72,7 @@ def loss(net: Any, family: Family, params: Any, source: Any, words: Any, key: ja
 
 def train(
     family: Family,
-    shape: Shape,
+    shape: ModelSizes,
     data: Corpus,
     *,
     steps: int,

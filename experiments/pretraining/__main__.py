@@ -4,7 +4,7 @@
     python -m experiments.pretraining --smoke --out runs/smoke
 
 --data-dir holds multi30k/, tatoeba/, tinyshakespeare/, agnews/, cola/, sst2/ and trec/. The run is in OUT/run, from
-which `jaxformer train classification --init-from OUT/run` starts. The smoke version needs no data and its figures mean
+which `jaxformer train classification --init-from OUT/run` starts. The smoke version needs no data and its results mean
 nothing.
 """
 
@@ -67,14 +67,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def report(out: pathlib.Path) -> None:
-    """Writes and prints the validation figures by steps, and draws the losses."""
+    """Writes and prints the validation metrics by steps, and draws the losses."""
     log = list(read_log(out / "run" / "log.jsonl"))
     plots.loss_curves(log, out / "curves.png", title="masked tokens of English sentences")
     lines = ["| step | nats per masked token | perplexity | accuracy |", "|---|---|---|---|"]
     for entry in log:
         if "validation_loss" in entry:
-            figures = (entry[f"validation_{name}"] for name in ("loss", "perplexity", "accuracy"))
-            lines.append(f"| {entry['step']:,} | " + " | ".join(f"{figure:.2f}" for figure in figures) + " |")
+            metrics = (entry[f"validation_{name}"] for name in ("loss", "perplexity", "accuracy"))
+            lines.append(f"| {entry['step']:,} | " + " | ".join(f"{metric:.2f}" for metric in metrics) + " |")
     write_text(out / "report.md", "\n".join(lines) + "\n")
     print("\n".join(lines))
 

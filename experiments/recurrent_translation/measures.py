@@ -1,4 +1,4 @@
-"""Figures that the library has no name for: BLEU by length, time to equal quality, gradients by distance."""
+"""Metrics that the library has no name for: BLEU by length, time to equal quality, gradients by distance."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ class StepClock(training.Hook):
         self.seconds: list[float] = json.loads(path.read_text()) if path.exists() else []
         self._since: float | None = None
 
-    def step(self, step: int, figures: Mapping[str, float]) -> None:
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
         now = time.process_time()
         if self._since is not None:
             self.seconds.append(now - self._since)
         self._since = now
 
-    def validated(self, step: int, figures: Mapping[str, float], better: bool) -> None:
+    def validated(self, step: int, metrics: Mapping[str, float], better: bool) -> None:
         self._since = None
 
     def saved(self, step: int, directory: os.PathLike[str]) -> None:

@@ -1,4 +1,4 @@
-"""One cell: a training by the library's own task, and the figures of its model."""
+"""One cell: a training by the library's own task, and the results of its model."""
 
 from __future__ import annotations
 
@@ -54,22 +54,22 @@ def run_cell(cell: Cell, config: TranslationConfig, out: pathlib.Path, scale: Sc
         "commit": sorted({start["commit"] for start in provenance["starts"]}),
         "dirty": any(start["dirty"] for start in provenance["starts"]),
         "versions": {"python": provenance["python"], **provenance["versions"]},
-        **_figures(cell, run, translator, out, scale),
+        **_results(cell, run, translator, out, scale),
     }
 
 
-def _figures(cell: Cell, run: pathlib.Path, translator: Translator, out: pathlib.Path, scale: Scale) -> dict[str, Any]:
+def _results(cell: Cell, run: pathlib.Path, translator: Translator, out: pathlib.Path, scale: Scale) -> dict[str, Any]:
     """Returns scores, translations of the documents' sentences, alignment errors and gradients; draws maps."""
     rows: dict[str, Sequence[Mapping[str, Any]]] = {}
     scores = jaxformer.evaluate(run, translator, split="test", keep=rows.__setitem__, say=lambda text: None)
     write_text(out / "hypotheses" / f"{cell.name}.json", json.dumps(rows, ensure_ascii=False))
-    figures: dict[str, Any] = {"scores": {name: {s.name: s.value for s in some} for name, some in scores.items()}}
+    results: dict[str, Any] = {"scores": {name: {s.name: s.value for s in some} for name, some in scores.items()}}
     pictures = out / "pictures"
     attends = cell.kind != "fixed"
     if cell.corpus == "grammar":
         pairs = [(pair.english, pair.french) for pair in demo.EXAMPLES]
         if attends:
-            figures |= _alignment(cell, translator, pictures / f"attention-{cell.name}.png", scale.test_pairs)
+            results |= _alignment(cell, translator, pictures / f"attention-{cell.name}.png", scale.test_pairs)
     else:
         pairs = [(text, "") for text in DOCUMENTS[cell.corpus]]
         if attends:
@@ -78,14 +78,14 @@ def _figures(cell: Cell, run: pathlib.Path, translator: Translator, out: pathlib
             words = attention_maps.by_word(attention_maps.select(pieces, layer=layer, head=head))
             plots.attention_map(words, pictures / f"attention-{cell.name}.png", title=_title(cell))
     said = translator.translate([source for source, _ in pairs])
-    figures["translations"] = [
+    results["translations"] = [
         {"source": source, "reference": target, "said": text}
         for (source, target), text in zip(pairs, said, strict=True)
     ]
     if cell.kind != "transformer":
         sentences = [row["source"] for some in rows.values() for row in some]
-        figures["gradients"] = trained_gradient_norms(translator, sentences, scale.distances)
-    return figures
+        results["gradients"] = trained_gradient_norms(translator, sentences, scale.distances)
+    return results
 
 
 def _alignment(cell: Cell, translator: Translator, picture: pathlib.Path, number: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@
 Each seed is trained, its last checkpoints are averaged, and the average is scored: on the validation set, by which you
 may tune, and once on test_2016. The corpus is fetched into --data-dir if it is not there. The clock runs while the
 program does, from its start to the averaged parameters; how much of it was compiling is said beside it. The smoke
-version needs no data and its figures mean nothing.
+version needs no data and its results mean nothing.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def published() -> TranslationConfig:
         model=dataclasses.replace(config.model, norm_position="post", attention_bias=True),
         data=dataclasses.replace(config.data, **words, tokens_per_batch=8192),
         optimizer=OptimizerConfig(learning_rate=5e-3, warmup_steps=2000),
-        train=TrainConfig(steps=8000, accumulate=2, validate_every=300, checkpoint_every=66, keep_last=10),
+        train=TrainConfig(steps=8000, num_microbatches=2, validate_every=300, checkpoint_every=66, keep_last=10),
     )
 
 

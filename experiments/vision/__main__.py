@@ -6,7 +6,7 @@
 --data-dir holds cifar10_subset/cifar10_subset.zip and mnist/. Each network first tries three learning rates on each
 corpus, then is trained with the best of them on three numbers of images and `--seeds` seeds, and on digits of 28 x 28
 pixels, which are tested at 28, 32 and 56. A cell that has a record is not repeated, and --minutes ends the call in
-time. The smoke version needs no data and its figures mean nothing.
+time. The smoke version needs no data and its results mean nothing.
 """
 
 from __future__ import annotations
@@ -108,11 +108,11 @@ class Study:
         def make() -> Mapping[str, Any]:
             print(f"\n{cell.name}", flush=True)
             seconds = command.train(config, self.out / cell.name, self.end)
-            figures = measure(config, self.out / cell.name)
+            metrics = measure(config, self.out / cell.name)
             if cell.side != SIDE:
-                figures["by_size"] = measure_sizes(config, self.out / cell.name)
+                metrics["by_size"] = measure_sizes(config, self.out / cell.name)
             picture(config, self.out, cell)
-            return {**figures, **command.facts(), "seconds": seconds}
+            return {**metrics, **command.facts(), "seconds": seconds}
 
         self.found[cell] = command.record(self.out / "records" / f"{cell.name}.json", config, make)
         remove_folder(self.out / cell.name / "checkpoints")  # the record has everything that is reported
@@ -129,7 +129,7 @@ class Study:
 
 
 def measure(config: VisionConfig, run: pathlib.Path) -> dict[str, Any]:
-    """Returns the figures of a run: accuracy on validation, and on test images by shift, in percent."""
+    """Returns the metrics of a run: accuracy on validation, and on test images by shift, in percent."""
     classifier = jaxformer.load(run)
     assert isinstance(classifier, ImageClassifier)
     images, labels = test_images(config)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """examples:
   jaxformer fill runs/bert "The old [MASK] sees the house."
-  jaxformer fill runs/bert "A [MASK] [MASK] is running." --count 3
+  jaxformer fill runs/bert "A [MASK] [MASK] is running." --top-k 3
   jaxformer fill runs/bert --file texts.txt --json --out filled.jsonl
   echo "What is an [MASK] ?" | jaxformer fill runs/bert             line by line, as they come
 
@@ -39,13 +39,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("texts", nargs="*", type=sentence, metavar="TEXT", help="texts with one [MASK] or more")
     parser.add_argument("--file", type=pathlib.Path, help="a file of texts, one per line")
     parser.add_argument("--out", type=output_file, help="the file to write to, instead of printing")
-    parser.add_argument("--count", type=int, default=5, help="the number of tokens for each [MASK] (default 5)")
+    parser.add_argument(
+        "--top-k", type=int, default=5, help="the number of most probable tokens for each [MASK] (default 5)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     options = parser.parse_intermixed_args(arguments)
     if options.texts and options.file:
         parser.error("give texts or --file, not both")
-    if options.count < 1:
-        parser.error(f"--count must be at least 1, got {options.count}")
+    if options.top_k < 1:
+        parser.error(f"--top-k must be at least 1, got {options.top_k}")
     config = configured(options, ())
     from jaxformer.cli.lines import standard_input
     from jaxformer.data.sources import read_lines
@@ -68,7 +70,7 @@ def _lines(
 ) -> Iterator[str]:
     for number, text in numbered:
         try:
-            filled = predictor.fill(text, count=options.count)
+            filled = predictor.fill(text, top_k=options.top_k)
         except DataError as error:
             raise DataError(f"{place} {number}: {error}") from error
         if options.json:

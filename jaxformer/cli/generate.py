@@ -31,7 +31,7 @@ EXAMPLES = """examples:
 """
 
 OPTIONS = tuple(name for name in SHORT if name not in ("--sample", "--min-length"))
-"""The short options that a text without an end has; draws are the default."""
+"""The short options that a text without an end has; sampling is the default."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -64,10 +64,10 @@ def main(arguments: Sequence[str]) -> int:
         numbered = list(enumerate(options.prompts, 1))
         for batch in [[one] for one in numbered] or standard_input(16):
             numbers, prompts = zip(*batch, strict=True)
-            number = generator.decode.mbr or options.n_best if generator.decode.draws else 1
+            number = generator.decode.mbr or options.n_best if generator.decode.uses_sampling else 1
             progress = Count(len(prompts) * number * generator.decode.max_tokens, "tokens", say)
-            draws = {"n_best": options.n_best, "first": numbers[0] - 1}
-            continued = generator.continuations(prompts, **draws, warn=say, progress=progress)
+            sampling = {"n_best": options.n_best, "first": numbers[0] - 1}
+            continued = generator.continuations(prompts, **sampling, warn=say, progress=progress)
             for number, prompt, best in zip(numbers, prompts, continued, strict=True):
                 if options.json:
                     shown = [as_data(one, generator.tokenizer) for one in best]

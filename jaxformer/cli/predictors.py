@@ -42,7 +42,7 @@ SHORT = {
     "--seed": "the seed of sampling",
     "--beam-size": "the number of hypotheses that the search keeps",
     "--min-length": "the minimum number of tokens before the end",
-    "--no-repeat": "no n-gram of N tokens occurs twice",
+    "--no-repeat-ngram-size": "no n-gram of N tokens occurs twice",
     "--forbid": "words or phrases that are never generated, separated by commas",
     "--shortlist": "a file of words; only their pieces are generated",
     "--mbr": "the best of N samples by minimum Bayes risk: the one most similar to the others",

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxformer.data.special_tokens import SpecialTokens
 
-Shape = tuple[int, int, int]
+BatchShape = tuple[int, int, int]
 """Rows, source length, target length."""
 
 Rows = Callable[[int], np.ndarray]
@@ -34,7 +34,7 @@ class Batch(Generic[ArrayT]):
 
     @staticmethod
     def from_tokens(
-        sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], shape: Shape, special: SpecialTokens
+        sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], shape: BatchShape, special: SpecialTokens
     ) -> Batch[np.ndarray]:
         """Pads pairs of token ids, without `bos` and `eos`, to ``(rows, S, T)``; the remaining rows stay empty.
 

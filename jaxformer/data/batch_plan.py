@@ -12,7 +12,7 @@ import functools
 
 import numpy as np
 
-from jaxformer.data.batch import Shape
+from jaxformer.data.batch import BatchShape
 from jaxformer.errors import ConfigError
 
 
@@ -27,7 +27,7 @@ class BatchPlan:
       shuffle: True if each epoch has an order of its own; otherwise every epoch is the same, shortest first.
     """
 
-    shapes: tuple[Shape, ...]
+    shapes: tuple[BatchShape, ...]
     buckets: tuple[np.ndarray, ...]
     skipped: np.ndarray
     seed: int
@@ -38,7 +38,7 @@ class BatchPlan:
         """The number of batches in one pass over all pairs."""
         return sum(-(-len(bucket) // shape[0]) for bucket, shape in zip(self.buckets, self.shapes, strict=True))
 
-    def batch(self, step: int) -> tuple[Shape, np.ndarray, int]:
+    def batch(self, step: int) -> tuple[BatchShape, np.ndarray, int]:
         """Returns the shape, the pairs and the epoch of batch `step`, for any ``step >= 0``."""
         epoch, position = divmod(step, self.steps_per_epoch)
         bucket, start = self._order(epoch if self.shuffle else 0)[position]

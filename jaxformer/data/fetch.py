@@ -46,7 +46,7 @@ class File:
 
 
 @dataclasses.dataclass(frozen=True)
-class Corpus:
+class PublicCorpus:
     """A corpus: its description and its files."""
 
     about: str
@@ -55,8 +55,8 @@ class Corpus:
 
 _MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw"
 
-CATALOG: dict[str, Corpus] = {
-    "multi30k": Corpus(
+CATALOG: dict[str, PublicCorpus] = {
+    "multi30k": PublicCorpus(
         "29,000 image descriptions in English, German and French (Elliott et al. 2016, 2017); non-commercial research",
         tuple(
             File(f"multi30k/{ours}.{language}", f"{_MULTI30K}/{theirs}.{language}.gz", sha256)
@@ -88,7 +88,7 @@ CATALOG: dict[str, Corpus] = {
             )
         ),
     ),
-    "tatoeba": Corpus(
+    "tatoeba": PublicCorpus(
         "short everyday sentences, English-French and English-German; CC BY 2.0, manythings.org and tatoeba.org",
         (
             File(
@@ -113,7 +113,7 @@ def fetch(
     name: str,
     directory: str | os.PathLike[str],
     *,
-    catalog: Mapping[str, Corpus] = CATALOG,
+    catalog: Mapping[str, PublicCorpus] = CATALOG,
     say: Callable[[str], None] = lambda text: None,
     timeout: float = 60.0,
 ) -> list[pathlib.Path]:

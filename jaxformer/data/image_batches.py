@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxformer.config import at_least
-from jaxformer.data.batch import ArrayT, Rows, Shape
+from jaxformer.data.batch import ArrayT, BatchShape, Rows
 from jaxformer.data.batch_plan import BatchPlan
 from jaxformer.data.images import LabeledImages, Resize, pixels
 from jaxformer.data.pipeline import batches
@@ -107,7 +107,7 @@ class PlannedExamples:
         """The number of batches in one pass over all examples."""
         return self.plan.steps_per_epoch
 
-    def chosen(self, step: int, rows: Rows | None, owners: np.ndarray) -> tuple[Shape, np.ndarray, np.ndarray]:
+    def chosen(self, step: int, rows: Rows | None, owners: np.ndarray) -> tuple[BatchShape, np.ndarray, np.ndarray]:
         """Returns a batch's shape, its examples and their images, ``owners[example]``; black images fill it up."""
         shape, members, epoch = self.plan.batch(step)
         wanted = rows(shape[0]) if rows else np.arange(shape[0])

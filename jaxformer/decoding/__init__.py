@@ -8,7 +8,7 @@ from jaxformer.decoding.beam import BeamTrace as BeamTrace
 from jaxformer.decoding.beam import Continuation as Continuation
 from jaxformer.decoding.beam import beam_search as beam_search
 from jaxformer.decoding.constraints import forbid_sequences as forbid_sequences
-from jaxformer.decoding.constraints import no_repeat as no_repeat
+from jaxformer.decoding.constraints import no_repeat_ngram as no_repeat_ngram
 from jaxformer.decoding.constraints import shortlist as shortlist
 from jaxformer.decoding.ensembles import Average as Average
 from jaxformer.decoding.ensembles import EnsembleState as EnsembleState

@@ -33,7 +33,7 @@ class _NoRepeat:
         return _banned(scores, history.tokens[..., past:], repeats)
 
 
-def no_repeat(size: int, *, normalized: bool = True) -> Transform:
+def no_repeat_ngram(size: int, *, normalized: bool = True) -> Transform:
     """Forbids every token that would repeat an n-gram of `size` tokens of the sequence (Paulus et al. 2018).
 
     The tokens of a prefix count; `bos` does not.
@@ -46,11 +46,11 @@ def no_repeat(size: int, *, normalized: bool = True) -> Transform:
 
     >>> import jax.numpy as jnp
     >>> history = History(jnp.array([[[3, 1, 2, 3, 0]]]), jnp.array([[4]]), jnp.arange(1))
-    >>> no_repeat(2)(jnp.zeros((1, 1, 4)), history).tolist()
+    >>> no_repeat_ngram(2)(jnp.zeros((1, 1, 4)), history).tolist()
     [[[0.0, -inf, 0.0, 0.0]]]
     """
     if size < 1:
-        raise ConfigError(f"no_repeat must be at least 1, got {size}")
+        raise ConfigError(f"no_repeat_ngram must be at least 1, got {size}")
     return _NoRepeat(size, normalized)
 
 

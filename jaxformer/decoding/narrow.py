@@ -21,7 +21,7 @@ class Narrow(Protocol[S]):
     def __call__(self, sentences: jax.Array, /) -> Step[S]: ...
 
 
-class Rows(Protocol):
+class SearchProgress(Protocol):
     """The progress of a search, one row for each sentence."""
 
     def active(self) -> Bool[Array, " B"]:
@@ -37,7 +37,7 @@ class Rows(Protocol):
         ...
 
 
-R = TypeVar("R", bound=Rows)
+R = TypeVar("R", bound=SearchProgress)
 
 Advance: TypeAlias = Callable[[R, Int[Array, " B"]], R]
 """One step of a search; its second argument is the indices, in the full batch, of the sentences that are left."""

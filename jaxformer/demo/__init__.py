@@ -2,7 +2,7 @@
 
 from jaxformer.demo.alignment import words as words
 from jaxformer.demo.corpus import EXAMPLES as EXAMPLES
-from jaxformer.demo.corpus import Splits as Splits
+from jaxformer.demo.corpus import GrammarSplits as GrammarSplits
 from jaxformer.demo.corpus import generate as generate
 from jaxformer.demo.corpus import splits as splits
 from jaxformer.demo.corpus import text as text

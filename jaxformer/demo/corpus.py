@@ -39,7 +39,7 @@ EXAMPLES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Splits:
+class GrammarSplits:
     """The corpus in four parts that share no sentence.
 
     `seen` are sentences of the constructions and combinations of the training part; `unseen` are made of
@@ -71,7 +71,7 @@ def text(num_sentences: int = 20_000, *, seed: int = 0) -> str:
 
 
 @functools.cache  # it takes some seconds, and the result is immutable
-def splits(*, seed: int = 0, num_train: int = 72_000, num_test: int = 500) -> Splits:
+def splits(*, seed: int = 0, num_train: int = 72_000, num_test: int = 500) -> GrammarSplits:
     """Returns the parts that the demonstration trains on and is tested on."""
     pool = generate(num_train * 5 // 4 + 12 * num_test, seed=seed)
     unseen = [pair for pair in pool if _held_out(pair)]
@@ -83,7 +83,7 @@ def splits(*, seed: int = 0, num_train: int = 72_000, num_test: int = 500) -> Sp
     train = [pair for pair in train if pair.french not in french and pair.english not in english][:num_train]
     if len(train) < num_train or len(unseen) < num_test:
         raise ValueError(f"the grammar gave {len(train)} training and {len(unseen)} unseen pairs; draw more")
-    return Splits(tuple(train), tuple(test[num_test:]), tuple(test[:num_test]), tuple(unseen[:num_test]))
+    return GrammarSplits(tuple(train), tuple(test[num_test:]), tuple(test[:num_test]), tuple(unseen[:num_test]))
 
 
 def _held_out(pair: Pair) -> bool:

@@ -73,10 +73,10 @@ from jaxformer.functional.positions import t5_bias as t5_bias
 from jaxformer.functional.positions import t5_bucket as t5_bucket
 from jaxformer.functional.positions import transformer_xl as transformer_xl
 from jaxformer.functional.positions import yarn_scaling as yarn_scaling
+from jaxformer.functional.r_drop import duplicate_rows as duplicate_rows
 from jaxformer.functional.r_drop import linear_r_drop as linear_r_drop
 from jaxformer.functional.r_drop import r_drop as r_drop
 from jaxformer.functional.r_drop import symmetric_divergence as symmetric_divergence
-from jaxformer.functional.r_drop import twice as twice
 from jaxformer.functional.recurrent import RecurrentState as RecurrentState
 from jaxformer.functional.recurrent import RecurrentWeights as RecurrentWeights
 from jaxformer.functional.recurrent import gru_cell as gru_cell

@@ -44,12 +44,12 @@ class Experts(NamedTuple):
 
 def route(
     logits: Float[Array, "*tokens E"],
-    count: int,
+    num_experts_per_token: int,
     *,
     normalize: bool = True,
     valid: Bool[Array, "*tokens"] | None = None,
 ) -> Routing:
-    """Chooses the `count` most probable experts of each token by a softmax over all of them.
+    """Chooses the most probable experts of each token by a softmax over all of them (top-k routing).
 
     Args:
       normalize: True for weights that sum to 1 (Shazeer et al. 2017; Mixtral). Otherwise each weight is the expert's
@@ -58,18 +58,20 @@ def route(
         inert.
 
     Raises:
-      ValueError: `count` is not between 1 and the number of experts.
+      ValueError: `num_experts_per_token` is not between 1 and the number of experts.
 
     >>> routing = route(jnp.log(jnp.array([[0.1, 0.6, 0.3]])), 2)
     >>> routing.experts.tolist(), [round(w, 3) for w in routing.weights[0].tolist()]
     ([[1, 2]], [0.667, 0.333])
     """
-    if not 1 <= count <= logits.shape[-1]:
-        raise ValueError(f"count must be between 1 and {logits.shape[-1]} experts, got {count}")
+    if not 1 <= num_experts_per_token <= logits.shape[-1]:
+        raise ValueError(
+            f"num_experts_per_token must be between 1 and {logits.shape[-1]} experts, got {num_experts_per_token}"
+        )
     if valid is not None:  # before the softmax, because its gradient at NaN is NaN
         logits = jnp.where(valid[..., None], logits, 0)
     probabilities = jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
-    weights, experts = jax.lax.top_k(probabilities, count)
+    weights, experts = jax.lax.top_k(probabilities, num_experts_per_token)
     if normalize:
         weights = weights / weights.sum(-1, keepdims=True)
     if valid is not None:
@@ -149,13 +151,13 @@ def mixture_of_experts(
     return _limited(x, routing, experts, activation, capacity, place)
 
 
-def expert_capacity(num_tokens: int, num_experts: int, count: int, factor: float) -> int:
-    """Returns `factor` times the number of tokens per expert of an even distribution, at least 1.
+def expert_capacity(num_tokens: int, num_experts: int, num_experts_per_token: int, capacity_factor: float) -> int:
+    """Returns `capacity_factor` times the number of tokens per expert of an even distribution, at least 1.
 
     >>> expert_capacity(64, 8, 2, 1.25)
     20
     """
-    return max(1, math.ceil(factor * num_tokens * count / num_experts))
+    return max(1, math.ceil(capacity_factor * num_tokens * num_experts_per_token / num_experts))
 
 
 def _dropless(x, routing, experts, activation):

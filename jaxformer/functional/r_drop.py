@@ -11,10 +11,10 @@ from jaxtyping import Array, Bool, Float, Integer
 from jaxformer.functional.losses import chunks_of, cross_entropy, linear_loss, logits_per_chunk
 
 
-def twice(x: Array) -> Array:
+def duplicate_rows(x: Array) -> Array:
     """Repeats each row of ``[B, ...]``, next to itself, so that devices that shard the rows need not communicate.
 
-    >>> twice(jnp.array([3, 5])).tolist()
+    >>> duplicate_rows(jnp.array([3, 5])).tolist()
     [3, 3, 5, 5]
     """
     return jnp.broadcast_to(x[:, None], (x.shape[0], 2, *x.shape[1:])).reshape(-1, *x.shape[1:])
@@ -91,8 +91,8 @@ def linear_r_drop(
     """Returns the `r_drop` of the logits ``x table^T`` without holding all of them, as `linear_cross_entropy` does.
 
     Args:
-      x: the states of two passes over each sentence, in neighboring rows, as a model computes them from `twice` of a
-        batch; `labels` and `where` are the same for both.
+      x: the states of two passes over each sentence, in neighboring rows, as a model computes them from
+        `duplicate_rows` of a batch; `labels` and `where` are the same for both.
       table: see `linear_cross_entropy`.
       weight, where, smoothing, z_loss: see `r_drop`.
       chunk: the number of positions at a time, over the full batch.
@@ -100,7 +100,8 @@ def linear_r_drop(
     Raises:
       ValueError: `smoothing` is not in [0, 1), or shapes do not fit.
 
-    >>> total, count = linear_r_drop(jnp.ones((2, 3, 2)), jnp.zeros((4, 2)), twice(jnp.array([[0, 1, 2]])), weight=5.0)
+    >>> labels = duplicate_rows(jnp.array([[0, 1, 2]]))
+    >>> total, count = linear_r_drop(jnp.ones((2, 3, 2)), jnp.zeros((4, 2)), labels, weight=5.0)
     >>> round(float(total / count), 4), int(count)       # log 4
     (1.3863, 3)
     """

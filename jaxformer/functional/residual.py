@@ -77,7 +77,7 @@ def _deep_norm(x: jax.Array, sublayer: Sublayer, norm: Sublayer, *, alpha: float
     return norm(alpha * x + sublayer(x))
 
 
-class Gains(NamedTuple):
+class DeepNormGains(NamedTuple):
     """The constants of `deep_norm`: the factor of the skip path, and the gain of initial kernels.
 
     The gain `beta` applies to the value, output and feed-forward kernels.
@@ -87,7 +87,7 @@ class Gains(NamedTuple):
     beta: float
 
 
-def deep_norm_gains(num_encoder_layers: int, num_decoder_layers: int) -> tuple[Gains, Gains]:
+def deep_norm_gains(num_encoder_layers: int, num_decoder_layers: int) -> tuple[DeepNormGains, DeepNormGains]:
     """Returns the gains of the encoder and of the decoder (Wang et al. 2022, table 2).
 
     A depth of 0 for one of them means a model with only the other.
@@ -103,7 +103,7 @@ def deep_norm_gains(num_encoder_layers: int, num_decoder_layers: int) -> tuple[G
     if n < 0 or m < 0 or n + m == 0:
         raise ValueError(f"the numbers of layers must be at least 0 and not both 0, got {n} and {m}")
     if n and m:
-        encoder = Gains(0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16))
-        return encoder, Gains((3 * m) ** (1 / 4), (12 * m) ** (-1 / 4))
-    single = Gains((2 * (n or m)) ** (1 / 4), (8 * (n or m)) ** (-1 / 4))
+        encoder = DeepNormGains(0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16))
+        return encoder, DeepNormGains((3 * m) ** (1 / 4), (12 * m) ** (-1 / 4))
+    single = DeepNormGains((2 * (n or m)) ** (1 / 4), (8 * (n or m)) ** (-1 / 4))
     return single, single

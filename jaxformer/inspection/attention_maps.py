@@ -150,7 +150,7 @@ def as_table(attention: Map, *, decimals: int = 3) -> str:
     chat  0.250  0.750 |  1.000    0.562
     """
     weights = np.asarray(attention.weights, np.float64)
-    names, figures = ("sum", "entropy"), np.stack([weights.sum(-1), entropy(weights)], -1)
+    names, summaries = ("sum", "entropy"), np.stack([weights.sum(-1), entropy(weights)], -1)
     widths = [max(len(word), decimals + 2) for word in (*attention.source, *names)]
     longest, columns = max(len(word) for word in attention.target), len(attention.source)
 
@@ -158,7 +158,7 @@ def as_table(attention: Map, *, decimals: int = 3) -> str:
         padded = [f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
         return f"{label:>{longest}}" + "".join([*padded[:columns], " |", *padded[columns:]])
 
-    rows = np.concatenate([weights, figures], -1)
+    rows = np.concatenate([weights, summaries], -1)
     lines = [line(word, [f"{x:.{decimals}f}" for x in row]) for word, row in zip(attention.target, rows, strict=True)]
     return "\n".join([line("", [*attention.source, *names]), *lines])
 

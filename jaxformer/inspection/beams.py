@@ -35,6 +35,6 @@ def as_text(trace: BeamTrace, word: Callable[[int], str], *, sentence: int = 0) 
         if step:
             lines.append(f"step {number}")
         for one in step:
-            figures = f"{math.exp(one.log_prob):8.4f}  {one.log_prob:8.4f}  {one.score:8.4f}  {one.fate:<8}"
-            lines.append(f"{figures}  {' '.join(map(word, one.tokens))}")
+            numbers = f"{math.exp(one.log_prob):8.4f}  {one.log_prob:8.4f}  {one.score:8.4f}  {one.fate:<8}"
+            lines.append(f"{numbers}  {' '.join(map(word, one.tokens))}")
     return "\n".join(lines)

@@ -33,7 +33,7 @@ class RotaryConfig:
     base: float = 10_000.0
     """The base of the frequencies."""
     pairs: Literal["halves", "neighbors"] = "halves"
-    """The features that rotate together: k and k + H / 2 (Llama), or neighbors (the paper)."""
+    """The features that rotate together: k and k + H / 2 (Llama), or neighbors (the paper; interleaved)."""
     scaling: Literal["none", "linear", "ntk", "yarn", "llama3"] = "none"
     """The change of frequencies for contexts longer than the trained one."""
     factor: float = 1.0
@@ -48,13 +48,13 @@ class ExpertsConfig:
 
     num_experts: int = 8
     """The number of networks."""
-    count: int = 2
-    """The number of networks that each token is sent to."""
+    num_experts_per_token: int = 2
+    """The number of networks that each token is sent to (top-k routing)."""
     capacity_factor: float | None = None
     """The tokens that an expert takes in training, relative to an even share; None for no limit."""
     gated: bool = False
     """Makes the experts gated networks."""
-    balance: float = 0.01
+    load_balancing_weight: float = 0.01
     """The weight of the load-balancing loss in training."""
 
 

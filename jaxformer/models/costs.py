@@ -303,7 +303,7 @@ def _attention_dims(config: TransformerConfig) -> tuple[int, int]:
 def _feed_forward_matrices(config: TransformerConfig) -> int:
     """Returns the number of D x F products of a token in the feed-forward network."""
     gated = config.experts.gated if config.feed_forward == "experts" else config.feed_forward == "gated"
-    return (3 if gated else 2) * (config.experts.count if config.feed_forward == "experts" else 1)
+    return (3 if gated else 2) * (config.experts.num_experts_per_token if config.feed_forward == "experts" else 1)
 
 
 def _stack_flops(
@@ -350,5 +350,5 @@ def _recomputed_flops(config: TransformerConfig, *, pairs: int, tokens: int, sta
     """
     if not config.remat:
         return 4.0 * _attention_dims(config)[0] * pairs
-    last = config.experts.count if config.feed_forward == "experts" else 1
+    last = config.experts.num_experts_per_token if config.feed_forward == "experts" else 1
     return stacks - (2 * config.d_model * config.d_ff * last * tokens if config.norm_position == "pre" else 0)

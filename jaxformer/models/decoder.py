@@ -102,7 +102,7 @@ class Decoder(nnx.Module):
         bias: T5Bias | None = None,
         output_bias: bool = False,
         output_scale: float = 1.0,
-        expert_balance: float = 0.0,
+        load_balancing_weight: float = 0.0,
         causal: bool = True,
     ):
         """Composes a decoder from its parts.
@@ -112,7 +112,7 @@ class Decoder(nnx.Module):
           bias: a bias of self-attention that all layers share.
           output_bias: adds a learned bias to the logits.
           output_scale: the factor of the states before the output projection.
-          expert_balance: the weight of the load-balancing loss of the experts in `cross_entropy`.
+          load_balancing_weight: the weight of the load-balancing loss of the experts in `cross_entropy`.
 
         Raises:
           ValueError: the position vectors depend on the length of the sequence, which is not known while it grows.
@@ -123,7 +123,7 @@ class Decoder(nnx.Module):
         self.embeddings, self.stack, self.norm, self.output, self.bias = embeddings, stack, norm, output, bias
         vocab_size = (embeddings.tokens.table if output is None else output.kernel.T).shape[0]
         self.output_bias = nnx.Param(jnp.zeros(vocab_size), axes=("vocab",)) if output_bias else None
-        self.output_scale, self.expert_balance = output_scale, expert_balance
+        self.output_scale, self.load_balancing_weight = output_scale, load_balancing_weight
         self.causal = causal
 
     def __call__(
@@ -170,14 +170,14 @@ class Decoder(nnx.Module):
         """
         if copies is None:
             copies = self.embeddings.tokens.copies(*tokens.shape, dtype=self.embeddings.dtype)
-        capture = ("experts",) if self.expert_balance and key is not None else ()
+        capture = ("experts",) if self.load_balancing_weight and key is not None else ()
         x, intermediates = self._run(tokens, memory, valid=valid, key=key, copies=copies, capture=capture)
         table = copies if self.output is None else self.output.kernel[...].T
         with jax.named_scope("loss"):
             x, table = with_bias(x * jnp.asarray(self.output_scale, x.dtype), table, self.output_bias)
             total, count = linear_loss(x, table, labels, where=valid, smoothing=smoothing, z_loss=z_loss)
         if capture:
-            total += self.expert_balance * count * balance_loss(intermediates["experts"], valid)
+            total += self.load_balancing_weight * count * balance_loss(intermediates["experts"], valid)
         return total, count
 
     def captured(

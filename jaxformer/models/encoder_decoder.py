@@ -129,7 +129,7 @@ class EncoderDecoder(nnx.Module):
         embeddings = self.decoder.embeddings
         length = math.gcd(source.shape[1], target.shape[1])
         copies = embeddings.tokens.copies(target.shape[0], length, dtype=embeddings.dtype)
-        balance = self.decoder.expert_balance if key is not None else 0.0
+        balance = self.decoder.load_balancing_weight if key is not None else 0.0
         memory, intermediates = self.encoder.run(
             source,
             valid=source_valid,

@@ -13,7 +13,7 @@ from typing import Any
 from jaxformer.models import families
 from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, RotaryConfig
 
-Shape = EncoderConfig | EncoderDecoderConfig | LanguageModelConfig
+ModelConfig = EncoderConfig | EncoderDecoderConfig | LanguageModelConfig
 """The configurations that a preset may have: for `make_encoder`, `EncoderDecoder` or `LanguageModel`."""
 
 
@@ -40,7 +40,7 @@ class TrainingRun:
 class Preset:
     """A published model."""
 
-    config: Shape
+    config: ModelConfig
     """Its shape, without the heads of its pre-training."""
     length: int
     """Tokens of a sequence in its training; of the source and of the target in an encoder-decoder."""

@@ -14,8 +14,7 @@ from flax import nnx
 from jaxformer import functional
 from jaxformer.dims import resolve_head_dim
 from jaxformer.functional.positions.rotary import Scaling
-from jaxformer.functional.residual import Arrangement
-from jaxformer.functional.residual import Gains as DeepNormGains
+from jaxformer.functional.residual import Arrangement, DeepNormGains
 from jaxformer.models.config import RotaryConfig, TransformerConfig
 from jaxformer.modules import (
     AttentionFunction,
@@ -111,8 +110,8 @@ def make_output(config: TransformerConfig, vocab_size: int, *, rngs: nnx.Rngs) -
 
 def decoder_options(config: TransformerConfig) -> dict[str, Any]:
     """Returns the arguments of a decoder for its output and its loss."""
-    balance = config.experts.balance if config.feed_forward == "experts" else 0.0
-    return {"output_bias": config.output_bias, "output_scale": config.output_scale, "expert_balance": balance}
+    weight = config.experts.load_balancing_weight if config.feed_forward == "experts" else 0.0
+    return {"output_bias": config.output_bias, "output_scale": config.output_scale, "load_balancing_weight": weight}
 
 
 def make_stack(
@@ -219,7 +218,8 @@ def _feed_forward(
     options = {"activation": ACTIVATIONS[config.activation], "gains": gains, "rngs": rngs}
     if config.feed_forward == "experts":
         experts = config.experts
-        sizes = {"count": experts.count, "capacity_factor": experts.capacity_factor, "gated": experts.gated}
+        names = ("num_experts_per_token", "capacity_factor", "gated")
+        sizes = {name: getattr(experts, name) for name in names}
         return MixtureOfExperts(config.d_model, experts.num_experts, config.d_ff, **sizes, **options)
     kind = GatedFeedForward if config.feed_forward == "gated" else FeedForward
     return kind(

@@ -14,7 +14,7 @@ from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
 
 
 class MixtureOfExperts(nnx.Module):
-    """A feed-forward layer that sends each token to `count` of `num_experts` networks; F = 4D by default.
+    """A feed-forward layer that sends each token to a few of `num_experts` networks; F = 4D by default.
 
     It replaces `FeedForward`. With a capacity, each sentence of a batch is a group with a capacity of its own, and the
     kernels and the tokens gathered for each expert have the logical axis "experts", so that a mesh can shard them.
@@ -28,7 +28,7 @@ class MixtureOfExperts(nnx.Module):
         num_experts: int,
         d_ff: int | None = None,
         *,
-        count: int = 2,
+        num_experts_per_token: int = 2,
         capacity_factor: float | None = None,
         activation: Activation = functional.relu,
         gated: bool = False,
@@ -41,8 +41,10 @@ class MixtureOfExperts(nnx.Module):
           capacity_factor: the capacity of an expert in training (when there is a key), relative to an even share of the
             tokens; None for no limit.
         """
-        if not 1 <= count <= num_experts:
-            raise ValueError(f"count must be between 1 and {num_experts} experts, got {count}")
+        if not 1 <= num_experts_per_token <= num_experts:
+            raise ValueError(
+                f"num_experts_per_token must be between 1 and {num_experts} experts, got {num_experts_per_token}"
+            )
         d_ff = 4 * d_model if d_ff is None else d_ff
         shapes = {"up": (num_experts, d_model, d_ff), "down": (num_experts, d_ff, d_model)}
         kernels = {name: xavier_uniform(rngs.params(), s, fan_in=s[1], fan_out=s[2]) for name, s in shapes.items()}
@@ -54,7 +56,8 @@ class MixtureOfExperts(nnx.Module):
         self.down = nnx.Param(kernels["down"] * gains.down, axes=("experts", "hidden", "model"))
         gate = xavier_uniform(rngs.params(), shapes["up"], fan_in=d_model, fan_out=d_ff) if gated else None
         self.gate = None if gate is None else nnx.Param(gate * gains.up, axes=("experts", "model", "hidden"))
-        self.count, self.capacity_factor, self.activation = count, capacity_factor, activation
+        self.num_experts_per_token, self.capacity_factor = num_experts_per_token, capacity_factor
+        self.activation = activation
 
     def __call__(
         self,
@@ -66,14 +69,15 @@ class MixtureOfExperts(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Returns the mixture of the experts' outputs. Without `valid`, padding takes capacity like any other token."""
         logits = functional.linear(x.astype("float32"), self.router[...], None)
-        routing = functional.route(logits, self.count, normalize=self.count > 1, valid=valid)
+        chosen = self.num_experts_per_token
+        routing = functional.route(logits, chosen, normalize=chosen > 1, valid=valid)
         if intermediates is not None:
             intermediates["experts"] = routing
         experts = functional.Experts(self.up[...], self.down[...], None if self.gate is None else self.gate[...])
         capacity = None
         if self.capacity_factor is not None and key is not None:
             num_experts = self.up[...].shape[0]
-            capacity = functional.expert_capacity(x.shape[1], num_experts, self.count, self.capacity_factor)
+            capacity = functional.expert_capacity(x.shape[1], num_experts, chosen, self.capacity_factor)
         if capacity is None:
             flat = functional.Routing(*(r.reshape(-1, r.shape[-1]) for r in routing))
             mixed = functional.mixture_of_experts(x.reshape(-1, x.shape[-1]), flat, experts, activation=self.activation)

@@ -55,7 +55,7 @@ class Workload:
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
+class DeviceMemory:
     """Bytes of one device."""
 
     parameters: int
@@ -79,7 +79,7 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """The compiler's figures of one training step, and an estimate of its time."""
+    """The compiler's analysis of one training step, and an estimate of its time."""
 
     topology: str
     mesh: dict[str, int]
@@ -91,7 +91,7 @@ class Forecast:
     """Operations of the model in a step, all devices together, without recomputation."""
     computed: float
     """The same with recomputation."""
-    memory: Memory
+    memory: DeviceMemory
     collectives: tuple[Collective, ...]
     """The collectives of one device; empty if they are unknown: the program does not fit, or `unread` says why."""
     estimate: Roofline | None
@@ -138,12 +138,12 @@ def forecast(workload: Workload, name: str, mesh: Mesh) -> Forecast:
             sent = collectives(program.as_text() or "", sizes)
         except ValueError as error:
             unread = str(error)  # the memory is known all the same
-    result = conclude(workload.costs, name, sizes, Memory(*state_bytes, peak, available), sent)
+    result = conclude(workload.costs, name, sizes, DeviceMemory(*state_bytes, peak, available), sent)
     return dataclasses.replace(result, unread=unread)
 
 
 def conclude(
-    costs: Costs, name: str, mesh: dict[str, int], memory: Memory, sent: Sequence[Collective] | None
+    costs: Costs, name: str, mesh: dict[str, int], memory: DeviceMemory, sent: Sequence[Collective] | None
 ) -> Forecast:
     """Returns the forecast that follows from a program's memory and collectives.
 
@@ -212,13 +212,18 @@ def _device_bytes(tree: object) -> int:
 
 
 def remedies(
-    forecast: Forecast, *, num_rows: int, accumulate: int, remat: bool, smaller_batch: Callable[[int], str]
+    forecast: Forecast,
+    *,
+    num_rows: int,
+    num_microbatches: int,
+    remat: bool,
+    smaller_batch: Callable[[int], str],
 ) -> list[str]:
     """Returns changes that would make a step fit, with their arithmetic: `fsdp` shrinks the state, fewer rows the rest.
 
     Args:
       num_rows: the rows of the batch before padding for the mesh.
-      accumulate: the current number of parts of the batch.
+      num_microbatches: the current number of parts of the batch.
       remat: True if the backward pass recomputes blocks already, or cannot.
       smaller_batch: function from a number of rows to the task's option for a batch of them, such as
         ``"--data.tokens_per_batch 1152"``; an empty text if training would refuse it.
@@ -230,15 +235,15 @@ def remedies(
             "--model.remat True: blocks are computed again in the backward pass; up to a third more arithmetic"
         )
     ways = math.prod(forecast.mesh.get(axis, 1) for axis in sharding.RULES["batch"])
-    device_rows = forecast.batch[0] // (ways * accumulate)  # of one part
+    device_rows = forecast.batch[0] // (ways * num_microbatches)  # of one part
     needed = lambda rows: state + memory.temporaries * rows / device_rows
     fewer = next((rows for rows in range(device_rows - 1, 0, -1) if needed(rows) <= memory.available), 0)
     if fewer:
         parts = -(-num_rows // (ways * fewer))
         fewer = -(-num_rows // (ways * parts))  # parts of equal size
         result = f"about {needed(fewer) / GIB:.1f} GiB if everything else shrinks in proportion"
-        hints.append(f"--train.accumulate {parts}: the batch in {parts} parts, {result}")
-        if option := smaller_batch(ways * accumulate * fewer):
+        hints.append(f"--train.num_microbatches {parts}: the batch in {parts} parts, {result}")
+        if option := smaller_batch(ways * num_microbatches * fewer):
             hints.append(f"{option}: a smaller batch, {result}")
     if not fewer or state > memory.available / 4:
         fsdp = forecast.mesh.get("fsdp", 1)

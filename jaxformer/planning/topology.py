@@ -22,7 +22,7 @@ from jaxformer.sharding.mesh import num_slices
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes:
+class SliceSizes:
     """The slices of TPUs, or clusters of GPUs, of one chip."""
 
     shapes: tuple[str, ...]
@@ -35,15 +35,15 @@ _PLANE = "1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"
 _CUBE = "2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16"
 _HOSTS = "1x1", "1x8", "2x8", "4x8", "8x8", "16x8", "32x8", "64x8"
 SIZES = {
-    "v4": Sizes(_CUBE, 4096),
-    "v5e": Sizes(_PLANE, 256),
-    "v5p": Sizes(_CUBE, 6144),
-    "v6e": Sizes(_PLANE, 256),
-    "tpu7x": Sizes(_CUBE, 9216),
-    "a100": Sizes(_HOSTS, 8192),
-    "h100": Sizes(_HOSTS, 8192),
-    "h200": Sizes(_HOSTS, 8192),
-    "b200": Sizes(_HOSTS, 8192),
+    "v4": SliceSizes(_CUBE, 4096),
+    "v5e": SliceSizes(_PLANE, 256),
+    "v5p": SliceSizes(_CUBE, 6144),
+    "v6e": SliceSizes(_PLANE, 256),
+    "tpu7x": SliceSizes(_CUBE, 9216),
+    "a100": SliceSizes(_HOSTS, 8192),
+    "h100": SliceSizes(_HOSTS, 8192),
+    "h200": SliceSizes(_HOSTS, 8192),
+    "b200": SliceSizes(_HOSTS, 8192),
 }
 """The chips for which programs can be compiled ahead of time."""
 _GPUS_OF_A_HOST = 8

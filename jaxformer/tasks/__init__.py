@@ -5,4 +5,6 @@
 
 from jaxformer import lazy
 
-__getattr__ = lazy.members(__name__, dict.fromkeys("base config planner registry rundir runner trainer".split(), ""))
+_MODULES = "base config planner registry rundir runner training_setup"
+
+__getattr__ = lazy.members(__name__, dict.fromkeys(_MODULES.split(), ""))

@@ -241,8 +241,8 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
     """The subcommands that use its predictor, besides those that every task has."""
     vocabulary_files: ClassVar[tuple[str, ...]] = ("tokenizer.model", "tokenizer.json")
     """The names that a saved vocabulary may have in a run directory."""
-    figures: ClassVar[Mapping[str, bool]] = {}
-    """The validation figures besides the loss; True if a higher value is better."""
+    metrics: ClassVar[Mapping[str, bool]] = {}
+    """The validation metrics besides the loss; True if a higher value is better."""
     default_split: ClassVar[str] = "test"
     """The split that is scored by default."""
     config: type[ConfigT]
@@ -288,7 +288,7 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
     def vocabulary(self, run: pathlib.Path) -> VocabularyT:
         """Loads the vocabulary of a run."""
 
-    def least_vocab_size(self, config: ConfigT) -> Any:
+    def min_vocab_size(self, config: ConfigT) -> Any:
         """Returns the smallest possible vocabulary size, to check settings before the data determine it."""
         del config
         return 1
@@ -324,10 +324,10 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
     ) -> PredictorT:
         """Makes a predictor from trained parameters; `placement` is the mesh whose devices share the work."""
 
-    def validation_figures(
+    def validation_metrics(
         self, config: ConfigT, corpus: CorpusT, data: Any, predictor: PredictorT
     ) -> Mapping[str, float]:
-        """Returns the figures of a validation besides the loss; none by default."""
+        """Returns the metrics of a validation besides the loss; none by default."""
         del config, corpus, data, predictor
         return {}
 

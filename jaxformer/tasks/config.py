@@ -69,7 +69,7 @@ class GenerationConfig:
     """Sample from the tokens that are at least this many times as probable as the most probable one."""
     seed: int = 0
     """The seed of sampling: samples are a function of it, the number of the text and the token's position."""
-    no_repeat: int = 0
+    no_repeat_ngram_size: int = 0
     """No n-gram of this many tokens occurs twice; 0 for no limit."""
     forbid: str = ""
     """Words or phrases that are never generated, separated by commas; case-sensitive."""
@@ -85,7 +85,7 @@ class GenerationConfig:
     """The dtype of the key-value cache: the one that the model computes in, or bfloat16, half the size of float32."""
 
     def __post_init__(self) -> None:
-        at_least(0, self, "temperature", "top_k", "min_p", "no_repeat", "seed", "mbr")
+        at_least(0, self, "temperature", "top_k", "min_p", "no_repeat_ngram_size", "seed", "mbr")
         if not math.isfinite(self.temperature):
             raise ValueError(f"temperature must be finite, got {self.temperature}")
         if not 0 < self.top_p <= 1:
@@ -164,10 +164,13 @@ class SearchConfig(GenerationConfig):
             (not self.max_length or self.min_length < self.max_length, "min_length must be below max_length"),
             (self.patience == 1 or self.stopping == "patience", "patience needs decode.stopping patience"),
             (
-                self.draws or (self.temperature, self.top_k, self.top_p, self.min_p) == (1.0, 0, 1.0, 0.0),
-                "temperature, top_k, top_p and min_p are for draws; add decode.sample True or decode.mbr",
+                self.uses_sampling or (self.temperature, self.top_k, self.top_p, self.min_p) == (1.0, 0, 1.0, 0.0),
+                "temperature, top_k, top_p and min_p are for sampling; add decode.sample True or decode.mbr",
             ),
-            (not (self.draws and self.coverage_penalty), "coverage_penalty has no meaning for draws; take 0"),
+            (
+                not (self.uses_sampling and self.coverage_penalty),
+                "coverage_penalty is not for sampling; take 0",
+            ),
             (self.candidates == "samples" or self.mbr, "candidates beam needs decode.mbr"),
             (not (self.sample and self.candidates == "beam"), "candidates beam and sample True contradict"),
             (
@@ -179,17 +182,17 @@ class SearchConfig(GenerationConfig):
                 raise ValueError(said)
 
     @property
-    def draws(self) -> bool:
-        """True if sentences are drawn."""
+    def uses_sampling(self) -> bool:
+        """True if sentences are sampled."""
         return self.sample or (self.mbr > 0 and self.candidates == "samples")
 
     @property
     def _unread(self) -> dict[str, str]:
         of_beams = ("beam_size", "length_penalty", "normalization", "stopping", "patience")
-        if self.draws:
+        if self.uses_sampling:
             name = "sample" if self.sample else "mbr"
-            return super()._unread | dict.fromkeys(of_beams, f"it is for a beam, but decode.{name} draws")
-        unread = super()._unread | {"seed": "it is for draws, and this search makes none"}
+            return super()._unread | dict.fromkeys(of_beams, f"it is for a beam, not for sampling by decode.{name}")
+        unread = super()._unread | {"seed": "it is for sampling, but this search is greedy or a beam"}
         return unread if self.length_penalty else unread | {"normalization": "decode.length_penalty is 0"}
 
     @property

@@ -11,8 +11,8 @@ from typing import Any
 
 from jaxformer.errors import ConfigError
 from jaxformer.tasks.rundir import LOCK, read_json
-from jaxformer.training.account import ENDS, read_starts
 from jaxformer.training.logging import read_log
+from jaxformer.training.phase_timer import ENDS, read_starts
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,13 +10,13 @@ from jaxformer.planning.forecast import remedies as remedies_of
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry
 from jaxformer.tasks.base import TaskConfig
-from jaxformer.tasks.trainer import Trainer, make_trainer
+from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
 
-Shape = tuple[int, int]
+RowsAndLength = tuple[int, int]
 """Rows and length of a batch."""
 
 
-def plan(config: TaskConfig, name: str, *, shape: Shape | None = None) -> tuple[Forecast, list[str]]:
+def plan(config: TaskConfig, name: str, *, shape: RowsAndLength | None = None) -> tuple[Forecast, list[str]]:
     """Compiles the training step of a configuration, on its mesh, for a topology.
 
     Returns the forecast, and changes that would make the step fit if it does not.
@@ -33,20 +33,20 @@ def plan(config: TaskConfig, name: str, *, shape: Shape | None = None) -> tuple[
     return result, [] if result.memory.fits else remedies(config, result, shape=shape)
 
 
-def planned_trainer(config: TaskConfig, mesh: Mesh) -> Trainer:
-    """Returns the trainer of a configuration without its data: the settings give the vocabulary size."""
+def planned_setup(config: TaskConfig, mesh: Mesh) -> TrainingSetup:
+    """Returns the training setup of a configuration without its data: the settings give the vocabulary size."""
     task = registry.task_of(config)
-    return make_trainer(task, config, task.planned_vocab_size(config), Placement(mesh))
+    return make_training_setup(task, config, task.planned_vocab_size(config), Placement(mesh))
 
 
-def workload(config: TaskConfig, mesh: Mesh, *, shape: Shape | None = None) -> Workload:
+def workload(config: TaskConfig, mesh: Mesh, *, shape: RowsAndLength | None = None) -> Workload:
     """Lowers the training step of a configuration for the devices of a mesh, which need not be on this machine."""
-    trainer = planned_trainer(config, mesh)
-    lowered, batch_shape = trainer.lower(*(shape or trainer.network.largest_batch))
-    return Workload(lowered, trainer.abstract_state(), trainer.network.costs(batch_shape))
+    setup = planned_setup(config, mesh)
+    lowered, batch_shape = setup.lower(*(shape or setup.network.largest_batch))
+    return Workload(lowered, setup.abstract_state(), setup.network.costs(batch_shape))
 
 
-def remedies(config: TaskConfig, result: Forecast, *, shape: Shape | None = None) -> list[str]:
+def remedies(config: TaskConfig, result: Forecast, *, shape: RowsAndLength | None = None) -> list[str]:
     """Returns changes that would make the step fit, as options of the command line with their arithmetic."""
     task = registry.task_of(config)
     network = task.network(config, task.planned_vocab_size(config))
@@ -58,7 +58,7 @@ def remedies(config: TaskConfig, result: Forecast, *, shape: Shape | None = None
     return remedies_of(
         result,
         num_rows=num_rows,
-        accumulate=config.train.accumulate,
+        num_microbatches=config.train.num_microbatches,
         remat=getattr(network.net.config, "remat", True),
         smaller_batch=smaller_batch,
     )

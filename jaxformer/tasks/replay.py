@@ -14,7 +14,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, rundir
 from jaxformer.tasks.runner import first_state
-from jaxformer.tasks.trainer import make_trainer
+from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.training.logging import read_log
 
 
@@ -52,9 +52,9 @@ def replay(run: pathlib.Path, *, steps: int) -> Iterator[Replayed]:
             if (run / name).exists():
                 shutil.copyfile(run / name, out / name)
         data = task.prepare(config, corpus, out)
-        trainer = make_trainer(task, config, data.vocabulary.vocab_size, placement)
-        state, step = first_state(config, trainer, out, lambda text: None), trainer.step()
-        batches = trainer.on_devices(data.batches(0, trainer.rows))
+        setup = make_training_setup(task, config, data.vocabulary.vocab_size, placement)
+        state, step = first_state(config, setup, out, lambda text: None), setup.step()
+        batches = setup.on_devices(data.batches(0, setup.rows))
         for number, batch in enumerate(itertools.islice(batches, steps), 1):
             state, metrics = step(state, batch)
             total, count = float(metrics["loss_sum"]), float(metrics["count"])

@@ -13,7 +13,7 @@ from jaxformer.modules import LoRA
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry
-from jaxformer.tasks.trainer import Trainer, make_trainer
+from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
 
 
 def load_params(run: pathlib.Path, checkpoint: str, mesh: str) -> tuple[Params, tuple[int, ...]]:
@@ -21,15 +21,15 @@ def load_params(run: pathlib.Path, checkpoint: str, mesh: str) -> tuple[Params, 
     config = registry.read_config(run)
     task = registry.task_of(config)
     size = task.vocabulary(run).vocab_size
-    trainer = make_trainer(task, config, size, Placement(sharding.mesh(mesh)))
-    params, steps = restore_params(run, trainer, checkpoint)
-    net = trainer.network.net
+    setup = make_training_setup(task, config, size, Placement(sharding.mesh(mesh)))
+    params, steps = restore_params(run, setup, checkpoint)
+    net = setup.network.net
     return net.merged(params) if isinstance(net, LoRA) else params, steps
 
 
-def restore_params(run: pathlib.Path, trainer: Trainer, checkpoint: str) -> tuple[Params, tuple[int, ...]]:
+def restore_params(run: pathlib.Path, setup: TrainingSetup, checkpoint: str) -> tuple[Params, tuple[int, ...]]:
     """Returns the parameters of a checkpoint of a run, and their steps; see `runner.load`."""
-    abstract = trainer.abstract_state()
+    abstract = setup.abstract_state()
     if checkpoint == "average":
         if not (run / "average").is_dir():  # opening it would create it
             raise no_average(run)

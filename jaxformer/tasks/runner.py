@@ -25,10 +25,10 @@ from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, restore, run_lock, rundir, warm_start
 from jaxformer.tasks.base import Corpus, Data, Keep, Predictor, Say, TaskConfig
 from jaxformer.tasks.registry import AnyTask
-from jaxformer.tasks.trainer import Trainer, check_memory, make_trainer
+from jaxformer.tasks.training_setup import TrainingSetup, check_memory, make_training_setup
 from jaxformer.tasks.validation import Validation as Validation
-from jaxformer.training.account import ENDS
 from jaxformer.training.logging import JsonLog, TensorBoard
+from jaxformer.training.phase_timer import ENDS
 from jaxformer.training.profile import profiled_steps
 from jaxformer.training.progress import peak_flops, print_line, reporter
 from jaxformer.training.tracking import check_tracker, tracker
@@ -78,8 +78,8 @@ def train(
     rundir.holds_run(out)  # refuses a folder of other files before anything is written there
     with run_lock.held(out):
         storage.shared_run(out, _files(task))  # otherwise one process would resume the run that another begins
-        account = training.Account(out / "time.json" if processes.first() else None, began=began or time.time())
-        outputs = training.Outputs(hooks=hooks if processes.first() else (), account=account)
+        timer = training.PhaseTimer(out / "time.json" if processes.first() else None, began=began or time.time())
+        outputs = training.Outputs(hooks=hooks if processes.first() else (), timer=timer)
         return _train_alone(task, config, out, placement, console, outputs, profile)
 
 
@@ -131,36 +131,36 @@ def _train(
         rundir.check_vocabulary(out, data.vocabulary.fingerprint)
     if processes.first():
         _write_provenance(out, config, corpus, data, placement)
-    trainer = make_trainer(task, config, data.vocabulary.vocab_size, placement)
-    timeout = training.save_seconds(abstract := trainer.abstract_state())  # refuses a mesh that does not fit
+    setup = make_training_setup(task, config, data.vocabulary.vocab_size, placement)
+    timeout = training.save_timeout(abstract := setup.abstract_state())  # refuses a mesh that does not fit
     _report_uneven(data, placement, say)
     with training.Checkpoints(out / "checkpoints", keep_last=config.train.keep_last, timeout=timeout) as checkpoints:
         restored = checkpoints.restore_latest(abstract) if resumed else None
         if restored is None:
-            state, progress = first_state(config, trainer, out, say), training.Progress()
+            state, progress = first_state(config, setup, out, say), training.Progress()
         else:
             state, progress = restored[0], training.Progress(**restored[1]["progress"])
             say(f"resumed from step {int(state.step):,}")
         peak, source = peak_flops()
         say(
-            f"{trainer.network.num_parameters:,} parameters on {_described(placement)}; "
+            f"{setup.network.num_parameters:,} parameters on {_described(placement)}; "
             f"peak {peak / 1e12:.2f} TFLOP/s ({source})"
         )
         outputs.checkpoints, done = checkpoints, int(state.step)
         if processes.first():
             # A share of the peak counts the products of a whole step, which frozen parameters save in part.
             outputs.peak_flops = None if config.tune.frozen else peak
-            outputs.reporter = reporter(console, start=done, steps=config.train.steps, unit=trainer.network.unit)
+            outputs.reporter = reporter(console, start=done, steps=config.train.steps, unit=setup.network.unit)
             _open(outputs, config.train, out, done, profile)
         try:
             result = training.fit(
-                trainer.step(),
+                setup.step(),
                 state,
-                lambda start: trainer.on_devices(data.batches(start, trainer.rows)),
+                lambda start: setup.on_devices(data.batches(start, setup.rows)),
                 config=config.train,
-                validate=Validation(task, config, corpus, data, trainer),
-                maximize=task.figures.get(config.train.metric, False),
-                flops=lambda batch: trainer.network.training_flops(trainer.network.shape(batch)),
+                validate=Validation(task, config, corpus, data, setup),
+                maximize=task.metrics.get(config.train.metric, False),
+                flops=lambda batch: setup.network.training_flops(setup.network.shape(batch)),
                 outputs=outputs,
                 progress=progress,
             )
@@ -170,7 +170,7 @@ def _train(
                     output.close()
     end = ENDS.get(result.reason, result.reason)
     say(f"{end} at step {int(result.state.step):,}; {result.programs} compiled training programs")
-    say(outputs.account.report())
+    say(outputs.timer.report())
     return result
 
 
@@ -185,7 +185,7 @@ def _open(outputs: training.Outputs, config: training.TrainConfig, out: pathlib.
 
 
 def _check_metric(task: AnyTask, metric: str) -> None:
-    names = ("loss", *task.figures)
+    names = ("loss", *task.metrics)
     if metric not in names:
         raise ConfigError(f"unknown train.metric {metric!r}{did_you_mean(metric, names)}")
 
@@ -195,8 +195,8 @@ def _check_memory(task: AnyTask, config: TaskConfig, placement: Placement) -> No
     try:
         vocab_size = task.planned_vocab_size(config)
     except ConfigError:  # only the data determine it
-        vocab_size = task.least_vocab_size(config)
-    check_memory(make_trainer(task, config, vocab_size, placement).network, placement)
+        vocab_size = task.min_vocab_size(config)
+    check_memory(make_training_setup(task, config, vocab_size, placement).network, placement)
 
 
 def _files(task: AnyTask) -> tuple[str, ...]:
@@ -249,32 +249,32 @@ def _write_provenance(
     )
 
 
-def first_state(config: TaskConfig, trainer: Trainer, out: pathlib.Path, say: Say) -> training.TrainState:
+def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say: Say) -> training.TrainState:
     """Returns the state before the first step, with the parameters of another run if `init_from` names one."""
-    state = trainer.new_state()
+    state = setup.new_state()
     if config.tune.rank and not config.tune.frozen:
         say("WARNING: tune.rank trains adapters beside all other parameters; --tune.frozen 'encoder/*' freezes those")
     if not config.init_from:
-        _report_never_learned(trainer, None, say)
+        _report_never_learned(setup, None, say)
         return state
     source, checkpoint = _split_init(config.init_from)
-    params, _ = restore.load_params(source, checkpoint, trainer.config.mesh)
+    params, _ = restore.load_params(source, checkpoint, setup.config.mesh)
     task = registry.task_of(config)
     params, about = warm_start.merge(state.params, task.renamed(params, registry.read_config(source)))
     if not about.taken:
         raise ConfigError(f"init_from {config.init_from}: no parameter fits; {about.report()[1].strip()}")
     for line in (f"starting from {config.init_from}:", *about.report()):
         say(line)
-    _report_never_learned(trainer, about, say)
+    _report_never_learned(setup, about, say)
     if processes.first():
         write_text(out / "init.json", json.dumps(dataclasses.asdict(about), indent=2) + "\n")
     ema = None if state.ema_params is None else jax.tree.map(jax.numpy.copy, params)
     return dataclasses.replace(state, params=params, ema_params=ema)
 
 
-def _report_never_learned(trainer: Trainer, about: warm_start.WarmStart | None, say: Say) -> None:
+def _report_never_learned(setup: TrainingSetup, about: warm_start.WarmStart | None, say: Say) -> None:
     """Warns of frozen parameters that no training has changed."""
-    if trainer.frozen is not None and (names := warm_start.never_learned(trainer.frozen, about)):
+    if setup.frozen is not None and (names := warm_start.never_learned(setup.frozen, about)):
         say(
             f"WARNING: {len(names)} parameters that tune.frozen names keep their initial values, because init_from "
             f"gives no others: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
@@ -329,9 +329,9 @@ def predictor(run: pathlib.Path, config: TaskConfig, *, checkpoint: str = "best"
     task = registry.task_of(config)
     vocabulary = task.vocabulary(run)
     rundir.check_vocabulary(run, vocabulary.fingerprint)
-    trainer = make_trainer(task, config, vocabulary.vocab_size, Placement(sharding.mesh(mesh)))
-    params, steps = restore.restore_params(run, trainer, checkpoint)
-    return task.predictor(config, vocabulary, trainer.network.net, params, trainer.placement, steps)
+    setup = make_training_setup(task, config, vocabulary.vocab_size, Placement(sharding.mesh(mesh)))
+    params, steps = restore.restore_params(run, setup, checkpoint)
+    return task.predictor(config, vocabulary, setup.network.net, params, setup.placement, steps)
 
 
 def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
@@ -349,11 +349,11 @@ def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     run = local_path(run)
     config = registry.read_config(run)
     task = registry.task_of(config)
-    trainer = make_trainer(task, config, task.vocabulary(run).vocab_size, Placement(sharding.mesh(mesh)))
+    setup = make_training_setup(task, config, task.vocabulary(run).vocab_size, Placement(sharding.mesh(mesh)))
     with restore.open_checkpoints(run) as saved:
         steps = saved.steps()[-min(last, config.train.keep_last) :]
-        params = saved.average(restore.without_moments(trainer.abstract_state()), steps)
-    timeout = training.save_seconds(params)
+        params = saved.average(restore.without_moments(setup.abstract_state()), steps)
+    timeout = training.save_timeout(params)
     with run_lock.held(run / "average"), training.Checkpoints(run / "average", keep_last=1, timeout=timeout) as target:
         number = max([steps[-1], *(old + 1 for old in target.steps())])  # names the folder; the metadata has the steps
         target.save(number, params, {"averaged": steps})  # then removes the old one

@@ -150,7 +150,7 @@ def _search(
     run = _start(options, weights, sources)
     transforms = [decoding.min_length(sources.min_lengths, eos=special.eos)] if decode.has_minimum else []
     transforms += options.limits.transforms
-    transforms += [decoding.no_repeat(decode.no_repeat)] if decode.no_repeat else []
+    transforms += [decoding.no_repeat_ngram(decode.no_repeat_ngram_size)] if decode.no_repeat_ngram_size else []
     prefix = decoding.Prefix(sources.prefix, sources.prefix_lengths, run.read) if sources.prefix.shape[1] else None
     given: dict[str, Any] = {
         "max_length": options.max_length,
@@ -160,10 +160,10 @@ def _search(
         "max_lengths": sources.max_lengths,
         "prefix": prefix,
         # A forced end is not drawn, and a filter may have removed it.
-        "forced_end": "free" if decode.draws and decode.forced_end == "scored" else decode.forced_end,
+        "forced_end": "free" if decode.uses_sampling and decode.forced_end == "scored" else decode.forced_end,
         "narrow": run.narrow if alone else None,
     }
-    if decode.draws:
+    if decode.uses_sampling:
         keys = jax.vmap(lambda numbers: functools.reduce(jax.random.fold_in, numbers, key))(sources.numbers)
         transforms += sampling_transforms(decode)
         found = decoding.sample(run.step, run.state, key=keys, transforms=transforms, **given)

@@ -75,7 +75,7 @@ class Searcher:
           ConfigError: it returns fewer, or `n_best` is below 1.
         """
         decode = self.decode
-        most = decode.mbr or (None if decode.draws else decode.beam_size)
+        most = decode.mbr or (None if decode.uses_sampling else decode.beam_size)
         if n_best < 1 or (most is not None and n_best > most):
             name = "decode.mbr" if decode.mbr else "beam_size"
             limit = f" and at most {name} = {most}" if most else ""
@@ -95,7 +95,7 @@ class Searcher:
         if self.placement is not None:
             here = self.placement.rows_here(len(batch.numbers))
             batch = self.placement.assemble(jax.tree.map(lambda x: x[here], batch))
-        number = num_draws if decode.draws else decode.beam_size
+        number = num_draws if decode.uses_sampling else decode.beam_size
         nets = tuple(model.net for model in self._models)
         options = Options(nets, decode.static, self.tokenizer.special, number, max_length, self._limits, is_open)
         self.programs.add((options, *(x.shape for x in jax.tree.leaves(batch))))

@@ -1,4 +1,4 @@
-"""Validation: the loss of a state on held-out data, and further figures of its task."""
+"""Validation: the loss of a state on held-out data, and further metrics of its task."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import jax
 from jaxformer import training
 from jaxformer.tasks.base import Corpus, Data, TaskConfig
 from jaxformer.tasks.registry import AnyTask
-from jaxformer.tasks.trainer import Trainer
+from jaxformer.tasks.training_setup import TrainingSetup
 
 
 class Validation:
-    """The validation loss of a state, and the further figures of its task."""
+    """The validation loss of a state, and the further metrics of its task."""
 
-    def __init__(self, task: AnyTask, config: TaskConfig, corpus: Corpus, data: Data[Any], trainer: Trainer):
-        self._task, self._config, self._corpus, self._data, self._trainer = task, config, corpus, data, trainer
-        placement = trainer.placement
-        self._loss = jax.jit(placement.under(trainer.network.validation_loss), out_shardings=placement.replicated)
+    def __init__(self, task: AnyTask, config: TaskConfig, corpus: Corpus, data: Data[Any], setup: TrainingSetup):
+        self._task, self._config, self._corpus, self._data, self._setup = task, config, corpus, data, setup
+        placement = setup.placement
+        self._loss = jax.jit(placement.under(setup.network.validation_loss), out_shardings=placement.replicated)
 
     def __call__(self, state: training.TrainState) -> Mapping[str, float]:
-        params, trainer = training.best_params(state), self._trainer
+        params, setup = training.best_params(state), self._setup
         total = count = 0.0
-        for batch in trainer.on_devices(self._data.validation_batches(trainer.rows)):
+        for batch in setup.on_devices(self._data.validation_batches(setup.rows)):
             batch_total, batch_count = jax.device_get(self._loss(params, batch))
             total, count = total + float(batch_total), count + float(batch_count)
         predictor = self._task.predictor(
-            self._config, self._data.vocabulary, trainer.network.net, params, trainer.placement, (int(state.step),)
+            self._config, self._data.vocabulary, setup.network.net, params, setup.placement, (int(state.step),)
         )
-        figures = self._task.validation_figures(self._config, self._corpus, self._data, predictor)
-        return {"loss": total / count, **figures}
+        metrics = self._task.validation_metrics(self._config, self._corpus, self._data, predictor)
+        return {"loss": total / count, **metrics}

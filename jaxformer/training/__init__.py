@@ -9,10 +9,9 @@ from jaxformer.training.config import OptimizerConfig as OptimizerConfig
 from jaxformer.training.config import TrainConfig as TrainConfig
 
 if TYPE_CHECKING:
-    from jaxformer.training.account import Account as Account
     from jaxformer.training.checkpoint import CheckpointError as CheckpointError
     from jaxformer.training.checkpoint import Checkpoints as Checkpoints
-    from jaxformer.training.checkpoint import save_seconds as save_seconds
+    from jaxformer.training.checkpoint import save_timeout as save_timeout
     from jaxformer.training.hooks import Hook as Hook
     from jaxformer.training.loop import Progress as Progress
     from jaxformer.training.loop import Result as Result
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from jaxformer.training.optimizers import freeze as freeze
     from jaxformer.training.optimizers import make_optimizer as make_optimizer
     from jaxformer.training.optimizers import make_schedule as make_schedule
+    from jaxformer.training.phase_timer import PhaseTimer as PhaseTimer
     from jaxformer.training.profile import Profile as Profile
     from jaxformer.training.programs import OutOfMemoryError as OutOfMemoryError
     from jaxformer.training.recorder import NonFiniteError as NonFiniteError
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 __getattr__ = lazy.members(
     __name__,
     {
-        "account": "Account",
-        "checkpoint": "CheckpointError Checkpoints save_seconds",
+        "phase_timer": "PhaseTimer",
+        "checkpoint": "CheckpointError Checkpoints save_timeout",
         "hooks": "Hook",
         "loop": "Progress Result fit",
         "optimizers": "averaging freeze make_optimizer make_schedule",

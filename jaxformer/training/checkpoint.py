@@ -47,7 +47,7 @@ class Checkpoints:
       directory: created if it does not exist.
       keep_last: the number of last steps to keep, besides the best one.
       timeout: seconds after which a save is an error, because a disk that fills up during a save would hang the run;
-        see `save_seconds`.
+        see `save_timeout`.
 
     Raises:
       CheckpointError: the directory cannot be made or read.
@@ -251,10 +251,10 @@ class Checkpoints:
         return jax.tree.map(lambda x: x / len(steps), total)
 
 
-def save_seconds(state: Any) -> int:
+def save_timeout(state: Any) -> int:
     """Returns the seconds that a save of `state`, or of its shapes, may take: a minute, plus its bytes at 20 MB/s.
 
-    >>> save_seconds({"w": jax.ShapeDtypeStruct((500, 1_000_000), jnp.float32)})
+    >>> save_timeout({"w": jax.ShapeDtypeStruct((500, 1_000_000), jnp.float32)})
     160
     """
     return 60 + _bytes(state) // 20_000_000

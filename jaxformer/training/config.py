@@ -19,14 +19,14 @@ class TrainConfig:
 
     steps: int = 100_000
     """Parameter updates."""
-    accumulate: int = 1
-    """Microbatches per update: a batch is split into this many parts, which run one after another."""
+    num_microbatches: int = 1
+    """Parts (microbatches) into which each batch is split, to run one after another; the size of the batch stays."""
     ema_decay: float = 0.0
     """Decay of an exponential moving average of the parameters; 0 keeps none."""
     validate_every: int = 1000
     """Steps between validations, with one more at the last step; 0 never validates."""
     metric: str = "loss"
-    """The validation figure that ranks checkpoints."""
+    """The validation metric that ranks checkpoints."""
     patience: int = 0
     """Validations without improvement after which training stops; 0 never stops early."""
     minutes: float = dataclasses.field(default=0.0, metadata=PLACE)
@@ -49,11 +49,11 @@ class TrainConfig:
     tensorboard: bool = True
     """Write TensorBoard events."""
     log_to: Literal["", "wandb", "mlflow"] = dataclasses.field(default="", metadata=PLACE)
-    """An experiment tracker that also receives the figures: Weights & Biases or MLflow, configured by their own
+    """An experiment tracker that also receives the metrics: Weights & Biases or MLflow, configured by their own
     environment variables, such as WANDB_PROJECT, WANDB_MODE and MLFLOW_TRACKING_URI."""
 
     def __post_init__(self) -> None:
-        at_least(1, self, "steps", "accumulate", "keep_last")
+        at_least(1, self, "steps", "num_microbatches", "keep_last")
         at_least(0, self, "ema_decay", "validate_every", "patience", "minutes", "checkpoint_every")
         at_least(0, self, "checkpoint_minutes", "log_every", "stall_minutes")
         if self.steps >= 2**31:  # the counter of the training state has 32 bits

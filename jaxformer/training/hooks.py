@@ -12,11 +12,11 @@ class Hook:
     In a run of several processes, only the first one calls its hooks. An exception in a hook ends the training.
     """
 
-    def step(self, step: int, figures: Mapping[str, float]) -> None:
-        """Receives the figures of a step, as in log.jsonl, after the next step has been dispatched."""
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Receives the metrics of a step, as in log.jsonl, after the next step has been dispatched."""
 
-    def validated(self, step: int, figures: Mapping[str, float], better: bool) -> None:
-        """Receives the figures of a validation; `better` is True for the best so far."""
+    def validated(self, step: int, metrics: Mapping[str, float], better: bool) -> None:
+        """Receives the metrics of a validation; `better` is True for the best so far."""
 
     def saved(self, step: int, directory: pathlib.Path) -> None:
         """Receives the folder of a checkpoint once it is completely written."""

@@ -13,16 +13,16 @@ import jax
 
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
-from jaxformer.training.account import Part
 from jaxformer.training.config import TrainConfig
+from jaxformer.training.phase_timer import Part
 from jaxformer.training.programs import Programs
 from jaxformer.training.recorder import NonFiniteError, Outputs, Recorder
-from jaxformer.training.signals import Request, first_request, stop_requests
+from jaxformer.training.signals import StopRequest, first_request, stop_requests
 from jaxformer.training.state import TrainState
-from jaxformer.training.step import Step
+from jaxformer.training.step import TrainStep
 from jaxformer.training.watchdog import Watchdog
 
-Reason = Literal["done", "patience", "time"] | Request
+Reason = Literal["done", "patience", "time"] | StopRequest
 Batches = Callable[[int], Iterator[Any]]
 
 
@@ -61,7 +61,7 @@ class Result:
 
 
 def fit(
-    step: Step,
+    step: TrainStep,
     state: TrainState,
     batches: Batches,
     *,
@@ -79,7 +79,7 @@ def fit(
 
     Args:
       batches: a function from a step to an iterator over the batches from that step on.
-      validate: a function from a state to figures, `config.metric` among them.
+      validate: a function from a state to metrics, `config.metric` among them.
       maximize: True if a higher `config.metric` is better, as with BLEU.
       flops: a function from a batch to the model's floating-point operations in a step, for utilization.
       progress: the progress of a run that is resumed.
@@ -88,12 +88,12 @@ def fit(
       NonFiniteError: a loss or gradient was not finite, the step does not skip it, and no rollbacks are left.
       CheckpointError: a checkpoint could not be written.
       OutOfMemoryError: a step needs more memory than there is.
-      ConfigError: `config.metric` is not among the figures of the validation.
+      ConfigError: `config.metric` is not among the metrics of the validation.
       ValueError: the batches end before the last step.
     """
     outputs, progress = outputs or Outputs(), progress or Progress()
     recorder = Recorder(outputs, start=int(state.step), config=config)
-    run: Any = Programs(step, outputs.account) if isinstance(step, jax.stages.Wrapped) else step
+    run: Any = Programs(step, outputs.timer) if isinstance(step, jax.stages.Wrapped) else step
     number, rollbacks, clock, target = int(state.step), 0, _Clock(config), _abstract(state)
     stream = _numbered(batches, number, progress.left_out)
     with recorder, stop_requests(outputs.say) as requests, _Watch(config, recorder) as watch:
@@ -111,10 +111,10 @@ def fit(
                 score, better = None, False
                 if validate and _due(number, config.validate_every, last=number == config.steps):
                     watch.settled(f"validating after step {number}", "validating")
-                    figures = dict(validate(state))
-                    score = _score(figures, config.metric, maximize)
+                    validation = dict(validate(state))
+                    score = _score(validation, config.metric, maximize)
                     better = progress.add(number, score)
-                    recorder.validated(number, figures, better)
+                    recorder.validated(number, validation, better)
 
                 reason = _reason_to_stop(number, config, progress, first_request(number, requests), clock)
 
@@ -142,7 +142,7 @@ def fit(
 
 
 class _Watch(Watchdog):
-    """The watchdog of a training run, and the account of its time."""
+    """The watchdog of a training run, and its timer."""
 
     def __init__(self, config: TrainConfig, recorder: Recorder):
         super().__init__(config.stall_minutes * 60)
@@ -153,7 +153,7 @@ class _Watch(Watchdog):
         """Records progress and the next action, `where`, whose time counts for `part`; see `Watchdog.at`."""
         self.at(where, together=together)
         self._recorder.look()
-        self._recorder.account.at(part)
+        self._recorder.timer.at(part)
 
     def settled(self, where: str, part: Part) -> None:
         """Reads the metrics of all steps, and begins something other than a step."""
@@ -194,11 +194,11 @@ def _due(number: int, every: int, *, last: bool = False) -> bool:
     return every > 0 and (number % every == 0 or last)
 
 
-def _score(figures: Mapping[str, float], metric: str, maximize: bool) -> float:
-    """Returns the figure of this name as a score: lower is better."""
-    if metric not in figures:
-        raise ConfigError(f"the metric must be one of the validation's figures {sorted(figures)}, got {metric!r}")
-    return -figures[metric] if maximize else figures[metric]
+def _score(metrics: Mapping[str, float], metric: str, maximize: bool) -> float:
+    """Returns the metric of this name as a score: lower is better."""
+    if metric not in metrics:
+        raise ConfigError(f"the metric must be one of the validation's metrics {sorted(metrics)}, got {metric!r}")
+    return -metrics[metric] if maximize else metrics[metric]
 
 
 def _complete(number: int, config: TrainConfig, progress: Progress) -> Reason | None:
@@ -208,7 +208,7 @@ def _complete(number: int, config: TrainConfig, progress: Progress) -> Reason | 
 
 
 def _reason_to_stop(
-    number: int, config: TrainConfig, progress: Progress, request: Request | None, clock: _Clock
+    number: int, config: TrainConfig, progress: Progress, request: StopRequest | None, clock: _Clock
 ) -> Reason | None:
     """Returns the reason to stop after this step, or None; a complete run is "done" even if there was a signal."""
     return _complete(number, config, progress) or request or ("time" if clock.is_up(number) else None)

@@ -9,7 +9,7 @@ from jaxformer.training.hooks import Hook
 
 
 class MlflowHook(Hook):
-    """Records the figures of steps and validations in a run of MLflow.
+    """Records the metrics of steps and validations in a run of MLflow.
 
     A resumed training continues the same run if `options` has its ``run_id``.
 
@@ -32,14 +32,14 @@ class MlflowHook(Hook):
         """The identifier by which MLflow knows the run."""
         return str(self._run.info.run_id)
 
-    def step(self, step: int, figures: Mapping[str, float]) -> None:
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Records every `every`-th step."""
         if step % self._every == 0:
-            self._log(step, {f"train/{name}": value for name, value in figures.items()})
+            self._log(step, {f"train/{name}": value for name, value in metrics.items()})
 
-    def validated(self, step: int, figures: Mapping[str, float], better: bool) -> None:
+    def validated(self, step: int, metrics: Mapping[str, float], better: bool) -> None:
         """Records a validation."""
-        self._log(step, {f"validation/{name}": value for name, value in figures.items()})
+        self._log(step, {f"validation/{name}": value for name, value in metrics.items()})
 
     def ended(self, step: int, reason: str) -> None:
         """Records the reason, and ends the run."""

@@ -10,7 +10,7 @@ import jax
 
 from jaxformer import hardware
 from jaxformer.errors import JaxformerError
-from jaxformer.training.account import Account
+from jaxformer.training.phase_timer import PhaseTimer
 from jaxformer.training.state import TrainState
 from jaxformer.training.step import Metrics
 
@@ -24,15 +24,15 @@ class Programs:
 
     Args:
       step: the jitted step.
-      account: the account of the run; the time of compilation counts as "compiling".
+      timer: the timer of the run; the time of compilation counts as "compiling".
       memory: the bytes of main memory, which CPU devices share; accelerators check their own memory.
 
     Raises:
       OutOfMemoryError: when called, a program needs more than `memory`.
     """
 
-    def __init__(self, step: jax.stages.Wrapped, account: Account, *, memory: float | None = None):
-        self._step, self._account = step, account
+    def __init__(self, step: jax.stages.Wrapped, timer: PhaseTimer, *, memory: float | None = None):
+        self._step, self._timer = step, timer
         self._memory = hardware.host_memory() if memory is None else memory
         self._programs: dict[Any, Callable[..., tuple[TrainState, Metrics]]] = {}
 
@@ -40,7 +40,7 @@ class Programs:
         """Returns the next state and the metrics of the step."""
         shapes = tuple((x.shape, x.dtype) for x in jax.tree.leaves(batch))
         if shapes not in self._programs:
-            with self._account.during("compiling"):
+            with self._timer.during("compiling"):
                 self._programs[shapes] = self._compiled(state, batch)
         return self._programs[shapes](state, batch)
 

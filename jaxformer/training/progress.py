@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from jaxformer import hardware
-from jaxformer.training.account import duration
+from jaxformer.training.phase_timer import duration
 
 
 class Reporter(Protocol):

@@ -11,17 +11,17 @@ from typing import Any
 import jax
 
 from jaxformer.errors import JaxformerError
-from jaxformer.training.account import Account, duration
 from jaxformer.training.checkpoint import Checkpoints
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.hooks import Hook
 from jaxformer.training.logging import JsonLog, TensorBoard
+from jaxformer.training.phase_timer import PhaseTimer, duration
 from jaxformer.training.profile import Profile
 from jaxformer.training.progress import Reporter
 from jaxformer.training.step import Metrics
 
 MEASURED = ("seconds", "tokens_per_second", "data_wait", "device_memory")
-"""The logged figures of a step that differ from run to run: its time, its speed, the wait for its batch, and the most
+"""The logged metrics of a step that differ from run to run: its time, its speed, the wait for its batch, and the most
 bytes that a device of this process has held so far."""
 
 
@@ -44,7 +44,7 @@ class Outputs:
     peak_flops: float | None = None
     hooks: Sequence[Hook] = ()
     profile: Profile | None = None
-    account: Account = dataclasses.field(default_factory=Account)
+    timer: PhaseTimer = dataclasses.field(default_factory=PhaseTimer)
 
     def say(self, text: str) -> None:
         """Shows a line, if there is a reporter."""
@@ -57,18 +57,18 @@ class Recorder:
 
     def __init__(self, outputs: Outputs, *, start: int, config: TrainConfig):
         self._outputs, self._start, self._last = outputs, start, start
-        self.account, self.reason = outputs.account, ""
+        self.timer, self.reason = outputs.timer, ""
         self._steps, self._every = config.steps, config.log_every
         self.skipped = 0
         self._waiting: tuple[int, int, Metrics, float, float] | None = None
         self._ended: float | None = None
         self._unsaved: int | None = None
         self._foretold = False
-        self._mark = outputs.account.stepping()
+        self._mark = outputs.timer.stepping()
         self._new_window()
 
     def _new_window(self) -> None:
-        self._since, self._loss, self._tokens, self._flops = self._outputs.account.stepping(), 0.0, 0.0, 0.0
+        self._since, self._loss, self._tokens, self._flops = self._outputs.timer.stepping(), 0.0, 0.0, 0.0
 
     def dispatched(self, number: int, batch: int, metrics: Metrics, flops: float, data_wait: float) -> None:
         """Receives the metrics of a step on batch `batch` of the plan, and records those of the step before."""
@@ -79,7 +79,7 @@ class Recorder:
     def look(self) -> None:
         """Notes the time if the last step has ended; its metrics are read after the next step is dispatched."""
         if self._ended is None and self._waiting and _ready(self._waiting[2]):
-            self._ended = self.account.stepping()
+            self._ended = self.timer.stepping()
 
     def catch_up(self, following: Metrics | None = None) -> None:
         """Records the waiting metrics, and flushes the log, so that they are not lost if the process is killed.
@@ -91,7 +91,7 @@ class Recorder:
         number, batch, metrics, flops, data_wait = self._waiting
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
         if self._ended is None:
-            self._ended = now = self.account.stepping()
+            self._ended = now = self.timer.stepping()
             if following and _ready(following):
                 self._ended = (self._mark + now) / 2
         self._waiting = None
@@ -121,19 +121,19 @@ class Recorder:
             self.settle()
             profile.before(number)
 
-    def validated(self, number: int, figures: Mapping[str, float], better: bool) -> None:
+    def validated(self, number: int, metrics: Mapping[str, float], better: bool) -> None:
         """Records a validation."""
         out = self._outputs
         if out.log:
-            out.log.write(number, **{f"validation_{name}": value for name, value in figures.items()})
+            out.log.write(number, **{f"validation_{name}": value for name, value in metrics.items()})
             out.log.flush()
         if out.board:
-            out.board.write(number, **{f"validation/{name}": value for name, value in figures.items()})
-        text = ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
+            out.board.write(number, **{f"validation/{name}": value for name, value in metrics.items()})
+        text = ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())
         out.say(f"step {number:,}: validation {text}{' (best so far)' if better else ''}")
         for hook in out.hooks:
-            hook.validated(number, figures, better)
-        out.account.save(step=number)
+            hook.validated(number, metrics, better)
+        out.timer.save(step=number)
 
     def saved(self, number: int) -> None:
         """Records that step `number` is being saved, and that the save before it is completely written."""
@@ -142,7 +142,7 @@ class Recorder:
             for hook in out.hooks:
                 hook.saved(self._unsaved, out.checkpoints.directory / str(self._unsaved))
         self._unsaved = number
-        out.account.save(step=number)
+        out.timer.save(step=number)
 
     def __enter__(self) -> Recorder:
         return self
@@ -156,7 +156,7 @@ class Recorder:
             self.saved(self._unsaved)
         if error is not None:
             self.reason = f"{type(error).__name__}: {error}".strip(": ")
-        out.account.save(step=self._last, ended=self.reason)
+        out.timer.save(step=self._last, ended=self.reason)
         for hook in out.hooks:
             hook.ended(self._last, self.reason)
 
@@ -186,14 +186,14 @@ class Recorder:
             self._report(number, metrics | measured)
         self._tell_time(number)
 
-    def _report(self, number: int, figures: Mapping[str, float]) -> None:
+    def _report(self, number: int, metrics: Mapping[str, float]) -> None:
         """Reports means over the steps since the last report: losses of short and long sentences differ a lot."""
         out = self._outputs
-        seconds = max(out.account.stepping() - self._since, 1e-9)
+        seconds = max(out.timer.stepping() - self._since, 1e-9)
         loss, rate, speed = self._loss / max(self._tokens, 1.0), self._tokens / seconds, self._flops / seconds
         self._new_window()
         if out.board:
-            out.board.write(number, **{**figures, "train/loss": loss, "train/tokens_per_second": rate})
+            out.board.write(number, **{**metrics, "train/loss": loss, "train/tokens_per_second": rate})
         if out.reporter:
             utilization = speed / out.peak_flops if out.peak_flops else None
             out.reporter.update(number, loss=loss, tokens_per_second=rate, utilization=utilization)
@@ -203,7 +203,7 @@ class Recorder:
         out, done = self._outputs, number - self._start
         if not out.reporter or done < 1:
             return
-        worked = out.account.working()
+        worked = out.timer.working()
         left = worked / done * (self._steps - number)
         if not self._foretold and (done >= 3 or worked > 10):
             self._foretold = True

@@ -9,10 +9,10 @@ import jax
 import optax
 
 from jaxformer.training.state import TrainState
-from jaxformer.training.step import Loss, Metrics, Step, mean_gradient
+from jaxformer.training.step import Loss, Metrics, TrainStep, mean_gradient
 
 
-def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) -> Step:
+def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) -> TrainStep:
     """Returns a ``step(state, batch) -> (state, metrics)`` over all local devices; `make_step` makes one for a mesh.
 
     Along a new first dimension, the state is replicated and the batch is split:

@@ -14,7 +14,7 @@ import jax
 
 from jaxformer.multihost import processes
 
-Request = Literal["terminated", "interrupted"]
+StopRequest = Literal["terminated", "interrupted"]
 
 
 ANSWERS = {
@@ -26,7 +26,7 @@ AGAIN = "Ctrl-C again: stopping without saving"
 
 
 @contextlib.contextmanager
-def stop_requests(say: Callable[[str], None] = lambda text: None) -> Iterator[list[Request]]:
+def stop_requests(say: Callable[[str], None] = lambda text: None) -> Iterator[list[StopRequest]]:
     """Collects requests to stop; a second Ctrl-C interrupts at once. Outside the main thread, it collects none.
 
     `say` answers each request at once, from its own thread, because the main thread may be waiting for a device.
@@ -34,7 +34,7 @@ def stop_requests(say: Callable[[str], None] = lambda text: None) -> Iterator[li
     With several processes, JAX has its own handler for SIGTERM, which informs all processes. Ctrl-C is
     turned into SIGTERM, so that all processes stop at the same step.
     """
-    requests: list[Request] = []
+    requests: list[StopRequest] = []
 
     def collect(number: int, _: FrameType | None) -> None:
         if number == signal.SIGINT and requests:
@@ -88,7 +88,7 @@ def _answering(say: Callable[[str], None]) -> Iterator[None]:
         thread.join()
 
 
-def first_request(step: int, requests: Sequence[Request]) -> Request | None:
+def first_request(step: int, requests: Sequence[StopRequest]) -> StopRequest | None:
     """Returns the first request to stop, or None.
 
     If one of several processes was asked to stop, all of them see the request at the same step.

@@ -20,14 +20,14 @@ Loss = Callable[[Any, Any, jax.Array], tuple[jax.Array, jax.Array, Metrics]]
 
 All must be float32, so that devices exchange them together with the gradient; integers would be sent separately.
 """
-Step = Callable[[TrainState, Any], tuple[TrainState, Metrics]]
+TrainStep = Callable[[TrainState, Any], tuple[TrainState, Metrics]]
 
 
 def make_step(
     loss: Loss,
     optimizer: optax.GradientTransformation,
     *,
-    accumulate: int = 1,
+    num_microbatches: int = 1,
     nonfinite: Literal["abort", "skip"] = "abort",
     ema_decay: float = 0.0,
     shardings: TrainState | None = None,
@@ -39,8 +39,8 @@ def make_step(
     (1 or 0), those of the loss, skipped (1 or 0) with "skip", and learning_rate if its schedule is given.
 
     Args:
-      accumulate: number of parts into which the batch is split along its first dimension; they run one after another.
-        Except for random draws such as dropout, the update is the same as with 1, in less memory.
+      num_microbatches: number of parts into which the batch is split along its first dimension; they run one
+        after another. Except for random draws such as dropout, the update is the same as with 1, in less memory.
       nonfinite: with "skip", a loss or gradient that is not finite changes only the step count, so that the next batch
         follows; with "abort", the caller sees ``finite == 0`` and stops.
       ema_decay: decay of the moving average, if the state has one.
@@ -48,7 +48,7 @@ def make_step(
       learning_rate: the optimizer's schedule, whose rate is then among the metrics.
 
     Raises:
-      ConfigError: when called, a batch whose first dimension is not a multiple of `accumulate`.
+      ConfigError: when called, a batch whose first dimension is not a multiple of `num_microbatches`.
     """
 
     @functools.partial(
@@ -56,7 +56,7 @@ def make_step(
     )
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
-        total, count, metrics, gradient = _summed_gradient(loss, state.params, batch, key, accumulate)
+        total, count, metrics, gradient = _summed_gradient(loss, state.params, batch, key, num_microbatches)
         gradient = mean_gradient(gradient, count)
         norm = optax.tree.norm(gradient)
         finite = jnp.isfinite(norm) & jnp.isfinite(total)
@@ -97,7 +97,7 @@ def mean_gradient(gradient: Any, count: jax.Array) -> Any:
     return jax.tree.map(lambda g: g / jnp.where(count > 0, count, 1.0), gradient)
 
 
-def _summed_gradient(loss: Loss, params: Any, batch: Any, key: jax.Array, accumulate: int):
+def _summed_gradient(loss: Loss, params: Any, batch: Any, key: jax.Array, num_parts: int):
     """Returns the sum, the count, the metrics and the gradient of the sum over the whole batch."""
 
     def value(params, part, key):
@@ -105,15 +105,15 @@ def _summed_gradient(loss: Loss, params: Any, batch: Any, key: jax.Array, accumu
         return total, (count, metrics)
 
     gradient = jax.value_and_grad(value, has_aux=True)
-    if accumulate == 1:
+    if num_parts == 1:
         (total, (count, metrics)), grads = gradient(params, batch, key)
         return total, count, metrics, grads
     sizes = {x.shape[0] for x in jax.tree.leaves(batch)}
-    if any(size % accumulate for size in sizes):
-        raise ConfigError(f"accumulate={accumulate} does not divide the batch's first dimension {sorted(sizes)}")
-    # Part i takes every accumulate-th row from row i on, so that no row moves to another device of a mesh.
-    parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, accumulate, *x.shape[1:]), 1, 0), batch)
-    keys = jax.random.split(key, accumulate)
+    if any(size % num_parts for size in sizes):
+        raise ConfigError(f"num_microbatches={num_parts} does not divide the batch's first dimension {sorted(sizes)}")
+    # Part i takes every num_parts-th row from row i on, so that no row moves to another device of a mesh.
+    parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, num_parts, *x.shape[1:]), 1, 0), batch)
+    keys = jax.random.split(key, num_parts)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, *_first(parts, keys)))
 
     def add(sums, part):

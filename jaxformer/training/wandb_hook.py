@@ -9,7 +9,7 @@ from jaxformer.training.hooks import Hook
 
 
 class WandbHook(Hook):
-    """Records the figures of steps and validations in a run of Weights & Biases.
+    """Records the metrics of steps and validations in a run of Weights & Biases.
 
     A resumed training continues the same run if `options` has its ``id`` and ``resume="allow"``.
 
@@ -28,17 +28,17 @@ class WandbHook(Hook):
         """The identifier by which Weights & Biases knows the run."""
         return str(self._run.id)
 
-    def step(self, step: int, figures: Mapping[str, float]) -> None:
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Records every `every`-th step."""
         if step % self._every == 0:
-            self._run.log({f"train/{name}": value for name, value in figures.items()}, step=step)
+            self._run.log({f"train/{name}": value for name, value in metrics.items()}, step=step)
 
-    def validated(self, step: int, figures: Mapping[str, float], better: bool) -> None:
+    def validated(self, step: int, metrics: Mapping[str, float], better: bool) -> None:
         """Records a validation; the summary has the best one."""
-        values = {f"validation/{name}": value for name, value in figures.items()}
+        values = {f"validation/{name}": value for name, value in metrics.items()}
         self._run.log(values, step=step)
         if better:
-            self._run.summary.update({f"best/{name}": value for name, value in figures.items()} | {"best/step": step})
+            self._run.summary.update({f"best/{name}": value for name, value in metrics.items()} | {"best/step": step})
 
     def ended(self, step: int, reason: str) -> None:
         """Records the reason, and ends the run."""

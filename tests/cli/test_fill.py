@@ -16,10 +16,10 @@ class Fixed(MaskedPredictor):
     def __init__(self):
         """A predictor without a model."""
 
-    def fill(self, text, *, count=5):
+    def fill(self, text, *, top_k=5):
         if not (masks := text.count("[MASK]")):
             raise DataError("the text has no [MASK]")
-        return [[("▁cat", 0.75), ("▁dog", 0.125)][:count]] * masks
+        return [[("▁cat", 0.75), ("▁dog", 0.125)][:top_k]] * masks
 
 
 LINE = "▁cat 75.0%, ▁dog 12.5%"
@@ -34,7 +34,7 @@ def _fixed(monkeypatch):
 def test_texts_are_arguments(capsys):
     assert fill.main(["run", "a [MASK] [MASK]", "[MASK]"]) == 0
     assert capsys.readouterr().out == f"{LINE}\t{LINE}\n{LINE}\n"
-    assert fill.main(["run", "a [MASK]", "--count", "1"]) == 0
+    assert fill.main(["run", "a [MASK]", "--top-k", "1"]) == 0
     assert capsys.readouterr().out == "▁cat 75.0%\n"
 
 
@@ -56,7 +56,7 @@ def test_a_file_and_standard_input_name_the_line(capsys, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["[MASK]", "--file", "x"], "give texts or --file, not both"), (["--count", "0"], "--count must be at least 1")],
+    [(["[MASK]", "--file", "x"], "give texts or --file, not both"), (["--top-k", "0"], "--top-k must be at least 1")],
 )
 def test_arguments_that_contradict(arguments, message, capsys):
     with pytest.raises(SystemExit, match="2"):

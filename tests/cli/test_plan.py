@@ -25,7 +25,17 @@ def here(monkeypatch):
 def test_command(here, tmp_path, capsys, options):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"task": "translation", "config": to_data(CONFIG)}))
-    arguments = ["plan", str(path), "--topology", "v5e:2x4", "--batch", "24x16", "--train.accumulate", "1", *options]
+    arguments = [
+        "plan",
+        str(path),
+        "--topology",
+        "v5e:2x4",
+        "--batch",
+        "24x16",
+        "--train.num_microbatches",
+        "1",
+        *options,
+    ]
     assert cli.main(arguments) == 0
     said = capsys.readouterr().out
     if options:
@@ -47,7 +57,7 @@ def test_remedies():
     text = plan.report("tight", found, planner.remedies(budget(96 * 48), found))
     assert "40.000  peak, of the 16 that JAX takes: IT DOES NOT FIT" in text
     assert "--model.remat True" in text
-    assert "--train.accumulate 12: the batch in 12 parts, about 14.5 GiB" in text
+    assert "--train.num_microbatches 12: the batch in 12 parts, about 14.5 GiB" in text
     assert f"--data.tokens_per_batch {24 * 48}: a smaller batch, about 14.5 GiB" in text
     assert "fsdp=8 instead of 4" in text
     assert "8        6.00  all-gather along fsdp" in text

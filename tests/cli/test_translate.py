@@ -122,20 +122,20 @@ def test_short_options_are_settings(monkeypatch):
     given = []
     monkeypatch.setattr(translate, "configured", lambda options, settings: given.append(list(settings)))
     monkeypatch.setattr(translate, "load_ensemble", lambda options, config, command: Echo())
-    assert translate.main(["run", "--sample", "--top-p=.9", "a", "--seed", "1", "--no-repeat", "3"]) == 0
-    words = ["--decode.sample", "True", "--decode.top_p=.9", "--decode.seed", "1", "--decode.no_repeat", "3"]
+    assert translate.main(["run", "--sample", "--top-p=.9", "a", "--seed", "1", "--no-repeat-ngram-size", "3"]) == 0
+    words = ["--decode.sample", "True", "--decode.top_p=.9", "--decode.seed", "1", "--decode.no_repeat_ngram_size", "3"]
     assert given == [words]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--top-p .9", "top_p and min_p are for draws; add decode.sample True"),
+        ("--top-p .9", "top_p and min_p are for sampling; add decode.sample True"),
         ("--sample --top-p 0", "top_p must be in (0, 1], got 0.0"),
         ("--sample --temperature 0", "decode.beam_size 1 is greedy search"),
         ("--mbr 1", "mbr must be 0 or at least 2, got 1"),
         ("--mbr 9 --decode.candidates beam", "mbr must be at most beam_size, 4, with candidates beam, got 9"),
-        ("--sample --decode.coverage_penalty .2", "coverage_penalty has no meaning for draws"),
+        ("--sample --decode.coverage_penalty .2", "coverage_penalty is not for sampling"),
         ("--decode.length_penalty nan", "length_penalty must be at least 0, got nan"),
         ("--decode.length_penalty inf", "length_penalty must be finite in float32, got inf"),
         ("--decode.patience 2", "patience needs decode.stopping patience"),

@@ -19,7 +19,7 @@ from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks import registry, runner
-from jaxformer.tasks.trainer import make_trainer
+from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.training.recorder import MEASURED
 
 
@@ -63,11 +63,11 @@ class TaskContract:
         assert (result.reason, int(result.state.step)) == ("done", 6)
         return out
 
-    def trainer(self, config, run, text="data=1"):
+    def setup_on(self, config, run, text="data=1"):
         task = registry.get(self.task)
         number = math.prod(int(part.partition("=")[2]) for part in text.split(","))
         placement = Placement(mesh(text, jax.devices()[:number]))
-        return make_trainer(task, config, task.vocabulary(run).vocab_size, placement)
+        return make_training_setup(task, config, task.vocabulary(run).vocab_size, placement)
 
     def test_the_run_says_what_it_is(self, config, run):
         assert registry.task_of(config).name == self.task
@@ -99,7 +99,7 @@ class TaskContract:
                 jaxformer.train(config, out, console=quiet())
         jaxformer.train(config, out, console=quiet())
         assert log_of(out) == log_of(run)
-        abstract = self.trainer(config, run).abstract_state()
+        abstract = self.setup_on(config, run).abstract_state()
         with (
             runner.training.Checkpoints(run / "checkpoints") as a,
             runner.training.Checkpoints(out / "checkpoints") as b,
@@ -112,11 +112,11 @@ class TaskContract:
         """The first loss to 1e-6, three steps to 1e-5, from the same parameters and batches."""
         losses = []
         for axes in ("data=1", text):
-            trainer = self.trainer(config, run, axes)
+            setup = self.setup_on(config, run, axes)
             task = registry.get(self.task)
             data = task.prepare(config, task.read(config), run)
-            state, step, history = trainer.new_state(), trainer.step(), []
-            for batch in itertools.islice(trainer.on_devices(data.batches(0, trainer.rows)), 3):
+            state, step, history = setup.new_state(), setup.step(), []
+            for batch in itertools.islice(setup.on_devices(data.batches(0, setup.rows)), 3):
                 state, metrics = step(state, batch)
                 history.append(float(metrics["loss_sum"] / metrics["count"]))
             losses.append(history)
@@ -125,13 +125,13 @@ class TaskContract:
 
     def test_the_step_can_be_planned(self, config, run):
         """The step compiles from shapes alone, and its costs are counted."""
-        trainer = self.trainer(config, run, "fsdp=2,tensor=2")
-        lowered, shape = trainer.lower(*trainer.network.largest_batch)
-        assert shape[0] % trainer.placement.ways == 0
+        setup = self.setup_on(config, run, "fsdp=2,tensor=2")
+        lowered, shape = setup.lower(*setup.network.largest_batch)
+        assert shape[0] % setup.placement.ways == 0
         assert lowered.compile().memory_analysis() is not None
-        assert trainer.network.computed_flops(shape) >= trainer.network.training_flops(shape) > 0
-        counted = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(trainer.network.net.shapes))
-        assert trainer.network.num_parameters == counted
+        assert setup.network.computed_flops(shape) >= setup.network.training_flops(shape) > 0
+        counted = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(setup.network.net.shapes))
+        assert setup.network.num_parameters == counted
 
     def test_what_is_refused(self, config, tmp_path):
         """A mistake is one error of ours, and leaves no run behind."""
@@ -171,11 +171,11 @@ class TaskContract:
         short = changed(config, {"init_from": f"{run}:4", "train": {"steps": 1}, "seed": config.seed + 7})
         jaxformer.train(short, out, console=Console(file=text, width=500))
         about = json.loads((out / "init.json").read_text())
-        trainer = self.trainer(config, run)
-        assert len(about["taken"]) == len(jax.tree.leaves(trainer.network.net.shapes))
+        setup = self.setup_on(config, run)
+        assert len(about["taken"]) == len(jax.tree.leaves(setup.network.net.shapes))
         assert (about["new"], about["unused"]) == ({}, [])
         assert f"{len(about['taken'])} parameters taken, 0 new, 0" in text.getvalue()
-        assert f" {trainer.network.unit}/s" in text.getvalue()
+        assert f" {setup.network.unit}/s" in text.getvalue()
         first = next(entry["loss"] for entry in log_of(out))
         fifth = next(entry["loss"] for entry in log_of(run) if entry["step"] == 5)
         assert first < 1.1 * fifth < 1.1 * log_of(run)[0]["loss"]

@@ -17,7 +17,7 @@ from jaxformer.models import costs
 from jaxformer.planning import hlo
 from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks import registry
-from jaxformer.tasks.trainer import make_trainer
+from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation import TASK
 from tests.contracts.task import quiet
 from tests.tasks.small import tiny
@@ -39,19 +39,19 @@ def run(config, tmp_path_factory):
     return out
 
 
-def trainer_on(config, run, text):
+def setup_on(config, run, text):
     number = int(np.prod([int(part.partition("=")[2]) for part in text.split(",")]))
     size = TASK.vocabulary(run).vocab_size
-    return make_trainer(TASK, config, size, Placement(mesh(text, jax.devices()[:number])))
+    return make_training_setup(TASK, config, size, Placement(mesh(text, jax.devices()[:number])))
 
 
 @pytest.mark.full
 def test_each_step_of_training_sends_gradients_once(config, run):
     """Not once in each step of the decoder, which waits for the one before it."""
-    trainer = trainer_on(config, run, "data=2")
+    setup = setup_on(config, run, "data=2")
     data = TASK.prepare(config, TASK.read(config), run)
-    batch = next(iter(trainer.on_devices(data.batches(0, trainer.rows))))
-    program = trainer.step().lower(trainer.new_state(), batch).compile().as_text()
+    batch = next(iter(setup.on_devices(data.batches(0, setup.rows))))
+    program = setup.step().lower(setup.new_state(), batch).compile().as_text()
     assert {one.count for one in hlo.collectives(program, {"data": 2})} == {1}
 
 
@@ -59,10 +59,10 @@ def test_each_step_of_training_sends_gradients_once(config, run):
 def test_a_mesh_trains_like_one_device(config, run):
     losses = []
     for text in ("data=1", "data=2,fsdp=2,tensor=2"):
-        trainer = trainer_on(config, run, text)
+        setup = setup_on(config, run, text)
         data = TASK.prepare(config, TASK.read(config), run)
-        state, step, history = trainer.new_state(), trainer.step(), []
-        for batch in itertools.islice(trainer.on_devices(data.batches(0, trainer.rows)), 3):
+        state, step, history = setup.new_state(), setup.step(), []
+        for batch in itertools.islice(setup.on_devices(data.batches(0, setup.rows)), 3):
             state, metrics = step(state, batch)
             history.append(float(metrics["loss_sum"] / metrics["count"]))
         losses.append(history)
@@ -127,7 +127,7 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(settings, message, tmp
 
 
 def test_costs_are_those_of_the_model(config, run):
-    network = trainer_on(config, run, "data=1").network
+    network = setup_on(config, run, "data=1").network
     shape = (4, 8, 6)
     expected = costs.seq2seq_training_flops(network.net.config, *shape)
     assert network.training_flops(shape) == network.computed_flops(shape) == expected > 0

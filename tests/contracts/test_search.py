@@ -39,8 +39,8 @@ def repeats(size):
 RULES = {
     "no rules": ((), lambda tokens: set()),
     "minimum": ((decoding.min_length(3, eos=END),), lambda tokens: {END} if len(tokens) < 2 else set()),
-    "no repeats": ((decoding.no_repeat(1),), repeats(1)),
-    "no pairs twice": ((decoding.no_repeat(2, normalized=False),), repeats(2)),
+    "no repeats": ((decoding.no_repeat_ngram(1),), repeats(1)),
+    "no pairs twice": ((decoding.no_repeat_ngram(2, normalized=False),), repeats(2)),
     "words": (
         (decoding.forbid_sequences([[3, 4], [5, 3, END], [4, 4]], normalized=False),),
         lambda tokens: ({4} if tokens[-1:] in ((3,), (4,)) else set()) | ({END} if tokens[-2:] == (5, 3) else set()),
@@ -183,7 +183,7 @@ def test_a_sentence_is_the_same_beside_others_and_on_eight_devices(method):
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(1), jnp.arange(batch))
     limits, lengths = jnp.arange(batch) % 5 + 2, jnp.arange(batch) % 3
     words = jax.random.randint(jax.random.key(2), (batch, 2), 3, VOCAB)
-    rules = (decoding.no_repeat(2), decoding.min_length(2, eos=END))
+    rules = (decoding.no_repeat_ngram(2), decoding.min_length(2, eos=END))
 
     @jax.jit
     def run(state, keys, limits, words, lengths):

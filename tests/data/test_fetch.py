@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from jaxformer.data.fetch import CATALOG, Corpus, FetchError, File, fetch
+from jaxformer.data.fetch import CATALOG, FetchError, File, PublicCorpus, fetch
 
 TEXT = b"one\ntwo\n"
 SUM = hashlib.sha256(TEXT).hexdigest()
@@ -70,7 +70,7 @@ def url():
 
 def get(tmp_path, url, name, **options):
     file = File("c/file.txt", f"{url}/{name}", options.pop("sha256", SUM), **options)
-    return fetch("c", tmp_path, catalog={"c": Corpus("about", (file,))}, timeout=5)
+    return fetch("c", tmp_path, catalog={"c": PublicCorpus("about", (file,))}, timeout=5)
 
 
 @pytest.mark.parametrize(("name", "member"), [("good.txt", ""), ("good.gz", ""), ("a.zip", "inside.txt")])
@@ -111,7 +111,7 @@ def test_refusals(tmp_path):
         ("in", "ftp://x.invalid/a", "not an https"),
     ):
         with pytest.raises(FetchError, match=message):
-            fetch("c", tmp_path, catalog={"c": Corpus("", (File(path, address, SUM),))})
+            fetch("c", tmp_path, catalog={"c": PublicCorpus("", (File(path, address, SUM),))})
     with pytest.raises(FetchError, match=r"127\.0\.0\.1:9"):
         get(tmp_path, "http://127.0.0.1:9", "x")
 

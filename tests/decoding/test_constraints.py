@@ -30,14 +30,14 @@ def pasts():
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, T, T + 1])
-def test_no_repeat(size):
+def test_no_repeat_ngram(size):
     """A token is banned if it completes an n-gram that has occurred; what stands behind the length is no past."""
 
     def expected(past):
         grams = {past[i : i + size] for i in range(len(past) - size + 1)}
         return {t for t in range(V) if len(past) >= size - 1 and (*past, t)[len(past) + 1 - size :] in grams}
 
-    found = banned(decoding.no_repeat(size))
+    found = banned(decoding.no_repeat_ngram(size))
     assert found == [[expected(past) for past in row] for row in pasts()]
     assert any(any(row) for row in found) == (size <= 3)
 
@@ -67,8 +67,8 @@ def test_shortlists_of_each_sentence(order):
 
 def test_the_sides_of_normalization():
     """Hugging Face bans after log-softmax, CTranslate2 before; a shortlist shares all probability."""
-    assert decoding.no_repeat(2).normalized
-    assert not decoding.no_repeat(2, normalized=False).normalized
+    assert decoding.no_repeat_ngram(2).normalized
+    assert not decoding.no_repeat_ngram(2, normalized=False).normalized
     assert decoding.forbid_sequences([[1]]).normalized
     assert not decoding.shortlist(jnp.array([1])).normalized
     rule = decoding.chain(decoding.shortlist(jnp.array([1, 3])))
@@ -78,7 +78,7 @@ def test_the_sides_of_normalization():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: decoding.no_repeat(0), "no_repeat must be at least 1, got 0"),
+        (lambda: decoding.no_repeat_ngram(0), "no_repeat_ngram must be at least 1, got 0"),
         (lambda: decoding.forbid_sequences([]), "at least one token each, and there must be one; got none"),
         (lambda: decoding.forbid_sequences([[1], []]), "at least one token each"),
         (lambda: decoding.forbid_sequences([[1, -2]]), r"must not be negative, got \[\[1, -2\]\]"),

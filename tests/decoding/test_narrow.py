@@ -36,7 +36,7 @@ def test_complete_sentences_leave_the_batch(method):
 
     def run(narrow):
         given = {"max_lengths": limits, "bos": BEGIN, "eos": END, "narrow": step_of if narrow else None}
-        given |= {"prefix": decoding.Prefix(words, jnp.arange(BATCH) % 3), "transforms": (decoding.no_repeat(2),)}
+        given |= {"prefix": decoding.Prefix(words, jnp.arange(BATCH) % 3), "transforms": (decoding.no_repeat_ngram(2),)}
         given["transforms"] += (decoding.min_length(jnp.arange(BATCH) % 5 + 5, eos=END),)
         state = decoding.TreeState(jnp.zeros((BATCH, 2), jnp.int32))
         return SEARCHES[method](step_of(jnp.arange(BATCH)), state, max_length=LENGTH, **given)

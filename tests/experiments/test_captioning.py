@@ -1,4 +1,4 @@
-"""The experiment on captions: objects from pixels, the grammar and its truth, the figures, and its smoke version."""
+"""The experiment on captions: objects from pixels, the grammar and its truth, the metrics, and its smoke version."""
 
 import json
 
@@ -217,7 +217,7 @@ def test_grounding_counts_what_is_true_here_and_elsewhere():
         grounding(said[:1], scenes[:1])
 
 
-def test_figures_of_attention():
+def test_metrics_of_attention():
     """I5 and I7: entropy by class of words, and the way of the center from word to word."""
     weights = np.array([[1 / 6] * 6, [0, 0, 0, 0, 0, 1.0], [1, 0, 0, 0, 0, 0]])
     maps = [Map(tuple("abcdef"), ("a", "blue", "</s>"), weights)]

@@ -1,4 +1,4 @@
-"""The ranking of training data: its figures by their definitions, and the whole experiment on a small corpus."""
+"""The ranking of training data: its scores by their definitions, and the whole experiment on a small corpus."""
 
 import json
 
@@ -31,7 +31,7 @@ def test_figures_are_what_they_say():
     rows, good = (
         (*(jnp.asarray(x, jnp.float32) for x in arrays(n)), v) for n, v in ((3, valid), (5, jnp.ones((5, 4), bool)))
     )
-    got = ranking.figures_of(loss, weights, jax.grad(mean)(weights, good), rows)
+    got = ranking.scores_of(loss, weights, jax.grad(mean)(weights, good), rows)
     for i, own in enumerate(got.tolist()):
         row = jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], rows)
         moved = weights - step * jax.grad(mean)(weights, row)
@@ -46,8 +46,8 @@ def test_the_largest_comes_first_and_nan_last():
 
 @pytest.mark.full
 def test_placeholders_are_surfaced_and_the_command_resumes(tmp_path, monkeypatch):
-    calls, figures_of = [], ranking.figures_of
-    monkeypatch.setattr(ranking, "figures_of", lambda *given: calls.append(0) or figures_of(*given))
+    calls, scores_of = [], ranking.scores_of
+    monkeypatch.setattr(ranking, "scores_of", lambda *given: calls.append(0) or scores_of(*given))
     monkeypatch.setattr(ranking, "ROWS_OF_A_PART", 200)
     words = ["--smoke", "--out", str(tmp_path)]
     assert ranking.main(words) == 0

@@ -11,12 +11,12 @@ import pytest
 
 from experiments.one_block import __main__ as command
 from experiments.one_block import measures, report, training
-from experiments.one_block.families import BOS, EOS, FAMILIES, MASK, PAD, Network, Shape, hide
+from experiments.one_block.families import BOS, EOS, FAMILIES, MASK, PAD, ModelSizes, Network, hide
 from jaxformer import pure
 
 PAGE = pathlib.Path(__file__).parents[2] / "experiments" / "one_block"
 BY_NAME = {family.name: family for family in FAMILIES}
-SHAPE = Shape(12, d_model=8, num_layers=1)
+SHAPE = ModelSizes(12, d_model=8, num_layers=1)
 
 
 def shapes(name):

@@ -159,13 +159,13 @@ def test_a_table_is_markdown():
     ]
 
 
-def record(kind, curve, **figures):
+def record(kind, curve, **results):
     return {
         **{"corpus": "grammar", "kind": kind, "cell": "-" if kind == "transformer" else "lstm", "seed": 0},
         **{"rate": 3e-3, "steps": 20, "parameters": 1000, "curve": curve, "loss": curve[-1][1]},
         **{"cpu seconds of a step": 0.5, "minutes": 1.0, "scores": {"test": {"BLEU": 1.0}}},
         "translations": [{"source": "Je suis étudiant.", "reference": "", "said": f"said by {kind}"}],
-        **figures,
+        **results,
     }
 
 

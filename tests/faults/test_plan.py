@@ -115,7 +115,7 @@ def test_a_step_that_does_not_fit(capsys):
     assert main([f"{EXPERIMENTS}:large_en_de", *given, *small]) == 2
     out = capsys.readouterr().out
     assert "IT DOES NOT FIT" in out
-    assert "what would make it fit\n  --train.accumulate " in out
+    assert "what would make it fit\n  --train.num_microbatches " in out
     assert "collectives" not in out
 
 

@@ -9,7 +9,7 @@ import pytest
 from jaxformer import sharding
 from jaxformer.planning import topology
 from jaxformer.planning.forecast import forecast
-from jaxformer.tasks.planner import planned_trainer, workload
+from jaxformer.tasks.planner import planned_setup, workload
 from jaxformer.tasks.registry import resolve
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
@@ -46,7 +46,7 @@ def test_big_on_32(monkeypatch, constrained):
 def test_attention_is_cudnns():
     """Forward and backward, of the training step that is compiled for H100, padding included."""
     config = shallow("data=4,fsdp=8")
-    lowered, _ = planned_trainer(config, topology.mesh("h100:4x8", config.mesh)).lower(512, 256)
+    lowered, _ = planned_setup(config, topology.mesh("h100:4x8", config.mesh)).lower(512, 256)
     text = lowered.compile().as_text()
     assert text.count('custom_call_target="__cudnn$fmhaScaleBiasSoftmax"') == 3
     assert text.count('custom_call_target="__cudnn$fmhaScaleBiasSoftmaxBackward"') == 3

@@ -131,9 +131,9 @@ FUNCTIONS = {
     ),
     "`F.linear_r_drop`": (
         lambda x: functional.linear_r_drop(
-            functional.twice(x[None]) * jnp.array([[[1.0]], [[2.0]]]),
+            functional.duplicate_rows(x[None]) * jnp.array([[[1.0]], [[2.0]]]),
             x * x,
-            functional.twice(LABELS),
+            functional.duplicate_rows(LABELS),
             weight=2.0,
             chunk=2,
         ),

@@ -66,7 +66,7 @@ def test_without_a_gradient(expected):
 
 
 def test_equal_passes_have_the_cross_entropy():
-    x = functional.twice(X[:2])
+    x = functional.duplicate_rows(X[:2])
     given = {"where": jnp.asarray(WHERE[::2]), "smoothing": SMOOTHING}
     plain, count = functional.linear_cross_entropy(x[::2], TABLE, jnp.asarray(LABELS[::2]), **given)
     total, same = in_chunks(x, TABLE)
@@ -98,7 +98,7 @@ def test_the_divergence_is_symmetric_and_zero_for_equal_distributions():
 
 
 def test_rows_come_twice():
-    np.testing.assert_array_equal(functional.twice(X), np.repeat(X, 2, axis=0))
+    np.testing.assert_array_equal(functional.duplicate_rows(X), np.repeat(X, 2, axis=0))
 
 
 def test_refusals():

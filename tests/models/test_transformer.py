@@ -91,7 +91,9 @@ def test_the_loss_is_that_of_logits_with_bias_and_scale(options):
 @pytest.mark.full
 def test_experts_are_balanced_in_training(kind):
     """The loss in training includes the balancing losses of all layers; padding takes no place in an expert."""
-    experts = models.ExpertsConfig(num_experts=3, count=2, balance=0.5, capacity_factor=0.6)
+    experts = models.ExpertsConfig(
+        num_experts=3, num_experts_per_token=2, load_balancing_weight=0.5, capacity_factor=0.6
+    )
     options = {"feed_forward": "experts", "experts": experts, "dropout": 0.0}
     if kind is models.LanguageModel:
         small, given = language_model(**options), {"valid": TARGET_VALID}

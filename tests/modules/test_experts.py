@@ -127,4 +127,4 @@ def test_axes_name_the_experts():
 
 def test_refuses_more_experts_than_there_are():
     with pytest.raises(ValueError, match="between 1 and 4 experts, got 5"):
-        layer(count=5)
+        layer(num_experts_per_token=5)

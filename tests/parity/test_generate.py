@@ -23,7 +23,7 @@ RULES = {
     "plain": ({}, lambda eos: ()),
     "no repeats and a minimum": (
         {"no_repeat_ngram_size": 2, "min_new_tokens": 4},
-        lambda eos: (decoding.no_repeat(2), decoding.min_length(5, eos=eos)),
+        lambda eos: (decoding.no_repeat_ngram(2), decoding.min_length(5, eos=eos)),
     ),
     "words": (
         {"bad_words_ids": [[7], [9, 11], [5, 6, 8]]},

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxformer import models, sharding, targets, training
 from jaxformer.models import costs
-from jaxformer.planning.forecast import Costs, Forecast, Memory, Workload
+from jaxformer.planning.forecast import Costs, DeviceMemory, Forecast, Workload
 from jaxformer.planning.hlo import Collective
 from jaxformer.planning.roofline import Roofline
 from tests.sharding.small import network
@@ -40,14 +40,14 @@ def abstract_state(config, placement):
     return jax.tree.map(place, jax.eval_shape(maker(net)), shardings)
 
 
-def lowered(config, mesh, shape, *, accumulate=1):
+def lowered(config, mesh, shape, *, parts=1):
     """The training step for batches of these rows, source and target lengths."""
     num_rows, source, target = shape
     placement = sharding.Placement(mesh)
     state = abstract_state(config, placement)
     shardings = jax.tree.map(lambda x: x.sharding, state)
     within = placement.under(functools.partial(loss, network(placement, config)))
-    step = training.make_step(within, OPTIMIZER, accumulate=accumulate, shardings=shardings)
+    step = training.make_step(within, OPTIMIZER, num_microbatches=parts, shardings=shardings)
     place = lambda length, dtype: jax.ShapeDtypeStruct((num_rows, length), dtype, sharding=placement.rows)
     batch = {"source": place(source, jnp.int32), "source_valid": place(source, jnp.bool_)}
     batch |= {name: place(target, jnp.int32) for name in ("target", "labels")}
@@ -56,10 +56,10 @@ def lowered(config, mesh, shape, *, accumulate=1):
         return step.lower(state, batch)
 
 
-def workload(config: models.EncoderDecoderConfig, mesh, shape, *, accumulate=1):
+def workload(config: models.EncoderDecoderConfig, mesh, shape, *, parts=1):
     """What a task gives to a forecast."""
     return Workload(
-        lowered(config, mesh, shape, accumulate=accumulate),
+        lowered(config, mesh, shape, parts=parts),
         abstract_state(config, sharding.Placement(mesh)),
         Costs(
             batch=shape,
@@ -75,7 +75,7 @@ def workload(config: models.EncoderDecoderConfig, mesh, shape, *, accumulate=1):
 
 def tight(parameters, optimizer, peak, rows=96):
     """A forecast for three parts on 4 x 2 devices of 16 GiB, with so many GiB of each; a made-up one."""
-    memory = Memory(parameters << 30, optimizer << 30, peak << 30, 16 << 30)
+    memory = DeviceMemory(parameters << 30, optimizer << 30, peak << 30, 16 << 30)
     one = Collective("all-gather", 2**20, 2**20, 4, ("fsdp",), 8, "")
     batch, mesh = (rows, 48, 48), {"fsdp": 4, "tensor": 2}
     return Forecast(

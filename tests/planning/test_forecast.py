@@ -32,7 +32,7 @@ def here(monkeypatch):
 
 def test_forecast(here):
     mesh = topology.mesh("v5e:2x4", "fsdp=4,tensor=2")
-    found = forecast(workload(MODEL, mesh, SHAPE, accumulate=3), "v5e:2x4", mesh)
+    found = forecast(workload(MODEL, mesh, SHAPE, parts=3), "v5e:2x4", mesh)
     assert (found.batch, found.description, found.tokens) == (SHAPE, "24 pairs", 24 * 48)
     assert found.parameters == encoder_decoder_parameters(MODEL)
     assert found.flops == encoder_decoder_training_flops(MODEL, *SHAPE)
@@ -119,13 +119,13 @@ def test_remedies():
     found = tight(2, 4, 40)
     asked = []
     option = lambda num_rows: asked.append(num_rows) or f"--batch {num_rows}"
-    hints = remedies(found, num_rows=96, accumulate=3, remat=False, smaller_batch=option)
+    hints = remedies(found, num_rows=96, num_microbatches=3, remat=False, smaller_batch=option)
     assert hints == [
         "--model.remat True: blocks are computed again in the backward pass; up to a third more arithmetic",
-        "--train.accumulate 12: the batch in 12 parts, about 14.5 GiB if everything else shrinks in proportion",
+        "--train.num_microbatches 12: the batch in 12 parts, about 14.5 GiB if everything else shrinks in proportion",
         "--batch 24: a smaller batch, about 14.5 GiB if everything else shrinks in proportion",
         "fsdp=8 instead of 4 in the mesh: half of the state's 6.0 GiB a device",
     ]
     assert asked == [24]
-    refused = remedies(found, num_rows=96, accumulate=3, remat=True, smaller_batch=lambda num_rows: "")
+    refused = remedies(found, num_rows=96, num_microbatches=3, remat=True, smaller_batch=lambda num_rows: "")
     assert refused == [hints[1], hints[3]]

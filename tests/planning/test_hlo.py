@@ -293,16 +293,16 @@ MORE += ["context=8", "fsdp=2,context=4"]
 
 
 @pytest.mark.parametrize("text", [*MESHES, *(pytest.param(text, marks=pytest.mark.full) for text in MORE)])
-@pytest.mark.parametrize("accumulate", [1, pytest.param(2, marks=pytest.mark.full)])
-def test_the_step_sends_no_whole_batch(text, accumulate):
+@pytest.mark.parametrize("parts", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_the_step_sends_no_whole_batch(text, parts):
     """Nothing that is sent has all tokens of a batch, or is larger than a parameter or a device's activations.
 
     And the table that source, target and output share is gathered once, and its gradient summed once.
     """
     config = models.EncoderDecoderConfig(VOCAB, VOCAB, norm_position="pre", compute_dtype="bfloat16", **SHAPE)
     placement = sharding.Placement(sharding.mesh(text))
-    shape = ROWS * accumulate, LENGTH, LENGTH
-    program = lowered(config, placement.mesh, shape, accumulate=accumulate).compile().as_text()
+    shape = ROWS * parts, LENGTH, LENGTH
+    program = lowered(config, placement.mesh, shape, parts=parts).compile().as_text()
     assert [dims for dims in arrays_sent(program) if ROWS * LENGTH in products(dims)] == []
     sizes = placement.mesh.shape
     found = hlo.collectives(program, sizes)
@@ -321,10 +321,10 @@ def test_the_step_sends_no_whole_batch(text, accumulate):
     for one in found:
         ring = one.kind == "collective-permute"
         if one.largest >= table and "tensor" not in one.axes and not ring:
-            sent[one.kind, one.axes] += one.bytes * one.count / accumulate
+            sent[one.kind, one.axes] += one.bytes * one.count / parts
     gathered = {axes: sent.pop((kind, axes)) for kind, axes in list(sent) if kind == "all-gather"}
     assert list(gathered) == ([("fsdp",)] if "fsdp" in text else [])
-    assert all(size in (table, table / accumulate) for size in gathered.values())  # for each part, or for all of them
+    assert all(size in (table, table / parts) for size in gathered.values())  # for each part, or for all of them
     # Of one sum over two axes XLA may make two, one after the other; with them go a few sums of the loss.
     along = [axis for _, axes in sent for axis in axes]
     assert sorted(along) == sorted(set(sizes) - {"tensor"})

@@ -35,7 +35,7 @@ def test_ten_steps_are_those_of_one_device(text):
 @pytest.mark.full
 @pytest.mark.parametrize("text", MESHES)
 def test_accumulation(text):
-    assert_ten_steps(ten(*placed(text, accumulate=2)), *expected(accumulate=2))
+    assert_ten_steps(ten(*placed(text, num_microbatches=2)), *expected(num_microbatches=2))
 
 
 @pytest.mark.full

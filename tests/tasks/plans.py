@@ -11,7 +11,7 @@ CONFIG = TranslationConfig(
     mesh="fsdp=4,tensor=2",
     model=MODEL,
     data=DataConfig(vocab_size=400, tokens_per_batch=1000, max_length=48),
-    train=TrainConfig(accumulate=3),
+    train=TrainConfig(num_microbatches=3),
 )
 
 

@@ -61,7 +61,7 @@ def test_costs_count_what_the_loss_counts(name, shape, counted):
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_what_a_task_says_of_itself_is_known_to_the_rest(config):
-    """Its commands exist; its figures have names that a run may choose models by."""
+    """Its commands exist; its metrics have names that a run may choose models by."""
     task = registry.task_of(config)
     task.check(config)
     assert isinstance(config, task.config)

@@ -51,7 +51,7 @@ def test_a_corpus_counts_its_classes():
 
 
 def test_a_split_without_a_class_is_said():
-    """A class that is never seen in training is never guessed; one that is not validated is not in its figures."""
+    """A class that is never seen in training is never guessed; one that is not validated is not in its metrics."""
     whole = classes.LabeledCorpus(EXAMPLES, EXAMPLES, None, ("a", "b"))
     assert whole.warnings() == []
     some = Examples(("x",), ("b",))

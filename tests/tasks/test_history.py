@@ -8,8 +8,8 @@ import pytest
 from jaxformer.cli.main import main
 from jaxformer.tasks import rundir
 from jaxformer.tasks.history import find_runs, read_run
-from jaxformer.training.account import Account
 from jaxformer.training.loop import Reason
+from jaxformer.training.phase_timer import PhaseTimer
 from tests.tasks.small import small
 
 
@@ -39,7 +39,7 @@ def test_a_damaged_run_does_not_hide_the_others(tmp_path, capsys, name, content,
 def test_the_state_says_what_ended_a_run(tmp_path, reason):
     rundir.claim(tmp_path, "translation", small(), ())
     (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
-    Account(tmp_path / "time.json").save(step=1, ended=reason)
+    PhaseTimer(tmp_path / "time.json").save(step=1, ended=reason)
     said = {"patience": "--train.patience", "time": "--train.minutes", "terminated": "SIGTERM", "interrupted": "Ctrl-C"}
     assert read_run(tmp_path).state == ("done" if reason == "done" else f"stopped by {said[reason]}")
 

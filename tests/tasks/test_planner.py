@@ -41,9 +41,9 @@ def test_remedies_can_be_followed(here, shape):
             given = plan._shape(value)
         else:
             followed = override(config, [option, value])
-        assert (option == "--batch") == (shape is not None) or option == "--train.accumulate"
+        assert (option == "--batch") == (shape is not None) or option == "--train.num_microbatches"
         rows = workload(followed, mesh, shape=given).costs.batch[0]
-        assert rows == 4 * 2 * followed.train.accumulate
+        assert rows == 4 * 2 * followed.train.num_microbatches
         assert "about 14.5 GiB" in said
 
 
@@ -56,7 +56,7 @@ def test_remedies_that_change_nothing_are_not_named():
     assert only.startswith("fsdp=8 instead of 4")
     one = dataclasses.replace(budget(8 * 48, remat=True), train=TrainConfig())
     (only,) = planner.remedies(one, tight(2, 1, 20, rows=8))  # training would refuse 4 rows on 4 devices
-    assert only.startswith("--train.accumulate 2: the batch in 2 parts, about 11.5 GiB")
+    assert only.startswith("--train.num_microbatches 2: the batch in 2 parts, about 11.5 GiB")
     batch = planner.remedies(one, tight(2, 1, 20, rows=8), shape=(8, 48))
     assert batch[1].startswith("--batch 4x48: a smaller batch, about 11.5 GiB")
 

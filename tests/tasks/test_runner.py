@@ -109,8 +109,8 @@ def test_frozen_parameters_without_a_warm_start_are_reported(tmp_path):
     """In one line; without frozen ones there is none."""
     lines, frozen = [], {"encoder": dict.fromkeys("abcd", True), "output": False}
     for tree in (frozen, None):
-        trainer = SimpleNamespace(frozen=tree, new_state=lambda: "state")
-        assert runner.first_state(small(), trainer, tmp_path, lines.append) == "state"
+        setup = SimpleNamespace(frozen=tree, new_state=lambda: "state")
+        assert runner.first_state(small(), setup, tmp_path, lines.append) == "state"
     assert lines == [
         "WARNING: 4 parameters that tune.frozen names keep their initial values, because init_from gives no others: "
         "encoder/a, encoder/b, encoder/c, ..."

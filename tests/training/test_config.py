@@ -15,7 +15,7 @@ from jaxformer.training import TrainConfig
     [
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"steps": 2**31}, "steps must be less than 2**31, got 2147483648"),
-        ({"accumulate": 0}, "accumulate must be at least 1, got 0"),
+        ({"num_microbatches": 0}, "num_microbatches must be at least 1, got 0"),
         ({"keep_last": 0}, "keep_last must be at least 1, got 0"),
         ({"ema_decay": 1.0}, "ema_decay must be less than 1, got 1.0"),
         ({"ema_decay": -0.1}, "ema_decay must be at least 0, got -0.1"),

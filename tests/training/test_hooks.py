@@ -10,12 +10,12 @@ class Told(training.Hook):
     def __init__(self):
         self.events = []
 
-    def step(self, step, figures):
-        assert {"loss", "tokens", "gradient_norm", "seconds", "tokens_per_second", "device_memory"} <= set(figures)
+    def step(self, step, metrics):
+        assert {"loss", "tokens", "gradient_norm", "seconds", "tokens_per_second", "device_memory"} <= set(metrics)
         self.events.append(("step", step))
 
-    def validated(self, step, figures, better):
-        self.events.append(("validated", step, figures, better))
+    def validated(self, step, metrics, better):
+        self.events.append(("validated", step, metrics, better))
 
     def saved(self, step, directory):
         assert (directory / "state").is_dir()

@@ -87,14 +87,14 @@ def test_a_run_out_of_patience_stays_so():
 
 
 def test_a_metric_that_grows(tmp_path):
-    figures = iter([{"bleu": 10.0, "loss": 1.0}, {"bleu": 30.0, "loss": 2.0}, {"bleu": 20.0, "loss": 0.5}])
+    metrics = iter([{"bleu": 10.0, "loss": 1.0}, {"bleu": 30.0, "loss": 2.0}, {"bleu": 20.0, "loss": 0.5}])
     config = {"validate_every": 2, "checkpoint_every": 2, "metric": "bleu"}
     with training.Checkpoints(tmp_path, keep_last=1) as checkpoints:
         out = training.Outputs(checkpoints)
-        result = fit(new_state(), 6, validate=lambda state: next(figures), maximize=True, outputs=out, config=config)
+        result = fit(new_state(), 6, validate=lambda state: next(metrics), maximize=True, outputs=out, config=config)
         assert (result.progress.best_score, result.progress.best_step) == (-30.0, 4)
         assert (checkpoints.best_step(), checkpoints.steps()) == (4, [4, 6])
-    with pytest.raises(ConfigError, match=r"one of the validation's figures \['accuracy', 'loss'\], got 'bleu'"):
+    with pytest.raises(ConfigError, match=r"one of the validation's metrics \['accuracy', 'loss'\], got 'bleu'"):
         fit(new_state(), 4, validate=lambda state: {"loss": 1.0, "accuracy": 0.5}, config=config)
 
 

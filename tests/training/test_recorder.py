@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxformer import training
-from jaxformer.training import account
+from jaxformer.training import phase_timer
 from jaxformer.training.logging import JsonLog, read_log
 from tests.training.small import OPTIMIZER, STEP, batch, fit, init, loss, new_state, settings, stream
 
@@ -41,7 +41,7 @@ def test_skipped_steps_are_counted_and_said(tmp_path):
     said = []
 
     class Reporter:
-        def update(self, step, **figures): ...
+        def update(self, step, **metrics): ...
         def tick(self, step, left): ...
         def say(self, text):
             said.append(text)
@@ -100,7 +100,7 @@ def test_the_log_says_how_a_step_went(tmp_path):
 def test_the_time_of_a_step_is_its_own(tmp_path, monkeypatch):
     """Metrics are read one step late, but a step that is done when its call returns ends there."""
     clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now, strftime=time.strftime, gmtime=time.gmtime)
-    monkeypatch.setattr(account, "time", clock)
+    monkeypatch.setattr(phase_timer, "time", clock)
 
     def timed(state, one):
         clock.now += one["number"]
@@ -115,7 +115,7 @@ def test_the_time_of_a_step_is_its_own(tmp_path, monkeypatch):
 def test_steps_that_end_unseen_share_the_time(tmp_path, monkeypatch):
     """The process was away, in the call of the second step, while the device finished both."""
     clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now, strftime=time.strftime, gmtime=time.gmtime)
-    monkeypatch.setattr(account, "time", clock)
+    monkeypatch.setattr(phase_timer, "time", clock)
 
     class Later(np.ndarray):
         def is_ready(self):
@@ -136,7 +136,7 @@ def test_the_time_left_is_told_from_the_first_step_on():
     ticks, said = [], []
 
     class Reporter:
-        def update(self, step, **figures): ...
+        def update(self, step, **metrics): ...
         def tick(self, step, left):
             ticks.append((step, left > 0))
 

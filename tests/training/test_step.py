@@ -22,12 +22,12 @@ def test_gradient_is_that_of_the_mean():
 
 def test_accumulation_is_the_same_update():
     noiseless = lambda p, b, key: loss(p, b, None)
-    whole, parts = (training.make_step(noiseless, OPTIMIZER, accumulate=n)(new_state(), batch(1)) for n in (1, 4))
+    whole, parts = (training.make_step(noiseless, OPTIMIZER, num_microbatches=n)(new_state(), batch(1)) for n in (1, 4))
     for a, b in zip(jax.tree.leaves(whole[0].params), jax.tree.leaves(parts[0].params), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     assert float(whole[1]["seen"]) == float(parts[1]["seen"]) == 8
-    with pytest.raises(ValueError, match="accumulate=3 does not divide"):
-        training.make_step(noiseless, OPTIMIZER, accumulate=3)(new_state(), batch(1))
+    with pytest.raises(ValueError, match="num_microbatches=3 does not divide"):
+        training.make_step(noiseless, OPTIMIZER, num_microbatches=3)(new_state(), batch(1))
 
 
 def test_each_step_draws_its_own_noise():

@@ -78,7 +78,7 @@ class LossConfig:
     entropy: float = 0.002
     """Weight of the entropy of hard attention in each step, which training increases; only for hard attention. The code
     of Xu et al. 2015 has the same."""
-    mean_share: float = 0.5
+    soft_attention_rate: float = 0.5
     """Share of the captions, drawn again in each step, that attend softly in training; only for hard attention. Xu et
     al. 2015, 4.1, take one half. With 0 all gradients of attention are estimates, of a large variance."""
     baseline_decay: float = 0.9
@@ -86,8 +86,8 @@ class LossConfig:
 
     def __post_init__(self) -> None:
         at_least(0, self, "label_smoothing", "doubly_stochastic", "entropy", "baseline_decay")
-        if not 0 <= self.mean_share <= 1:
-            raise ConfigError(f"mean_share must be from 0 to 1, got {self.mean_share}")
+        if not 0 <= self.soft_attention_rate <= 1:
+            raise ConfigError(f"soft_attention_rate must be from 0 to 1, got {self.soft_attention_rate}")
         if self.label_smoothing >= 1:
             raise ConfigError(f"label_smoothing must be less than 1, got {self.label_smoothing}")
         if self.baseline_decay >= 1:

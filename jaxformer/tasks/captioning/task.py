@@ -90,8 +90,10 @@ class CaptionNetwork(Network[DeviceBatch]):
             assert isinstance(model, models.RecurrentCaptioner)
             height, width = self.net.config.image.grid_size
             noise = jax.random.gumbel(site(key, "positions"), (*batch.tokens.shape, height * width))
-            if objective.mean_share:
-                options["mean"] = jax.random.bernoulli(site(key, "mean"), objective.mean_share, noise.shape[:1])
+            if objective.soft_attention_rate:
+                options["mean"] = jax.random.bernoulli(
+                    site(key, "mean"), objective.soft_attention_rate, noise.shape[:1]
+                )
             return *model.reinforced_cross_entropy(*given, noise, entropy=objective.entropy, **options), {}
         if objective.doubly_stochastic:
             options["doubly_stochastic"] = objective.doubly_stochastic
@@ -128,7 +130,7 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
 
     name = "captioning"
     commands = ("caption",)
-    figures: ClassVar[Mapping[str, bool]] = {"bleu": True}
+    metrics: ClassVar[Mapping[str, bool]] = {"bleu": True}
     config = CaptioningConfig
 
     def check(self, config: CaptioningConfig) -> None:
@@ -141,7 +143,7 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
                 f"loss.doubly_stochastic is {config.loss.doubly_stochastic}, but it needs a recurrent model with soft "
                 "attention; give 0"
             )
-        for name in ("entropy", "mean_share", "baseline_decay"):
+        for name in ("entropy", "soft_attention_rate", "baseline_decay"):
             if getattr(config.loss, name) != getattr(LossConfig, name) and getattr(model, "attention", "") != "hard":
                 raise ConfigError(f"loss.{name} has no effect: it needs a recurrent model with hard attention")
         if model.length_limit is not None and data.max_length > model.length_limit:
@@ -240,7 +242,7 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
     ) -> ImageCaptioner:
         return ImageCaptioner(net, params, vocabulary, config.decode, placement, steps)
 
-    def validation_figures(
+    def validation_metrics(
         self, config: CaptioningConfig, corpus: CaptionCorpus, data: CaptionData, predictor: ImageCaptioner
     ) -> Mapping[str, float]:
         number = min(config.decode.validation_images, len(corpus.validation))

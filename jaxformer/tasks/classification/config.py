@@ -44,7 +44,7 @@ class DataConfig:
     tokens_per_batch: int = 2048
     """Padded tokens per batch."""
     num_shapes: int = 4
-    """The number of different batch lengths; one program is compiled for each."""
+    """The number of different batch lengths (buckets); one program is compiled for each."""
     directory: str = dataclasses.field(default="", metadata=PLACE)
     """The folder of relative paths; by default the working directory, then that in the environment's JAXFORMER_DATA."""
     cache: str = dataclasses.field(default="", metadata=PLACE)

@@ -132,7 +132,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
     name = "classification"
     commands = ("classify",)
     vocabulary_files = (*tokenizers.FILES, classes.FILE)
-    figures = {"accuracy": True, "matthews": True}  # noqa: RUF012 - a ClassVar of the base
+    metrics = {"accuracy": True, "matthews": True}  # noqa: RUF012 - a ClassVar of the base
     config = ClassificationConfig
 
     def check(self, config: ClassificationConfig) -> None:
@@ -203,7 +203,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
     def vocabulary(self, run: pathlib.Path) -> ClassVocabulary:
         return ClassVocabulary(tokenizers.run_tokenizer(run), classes.load(run))
 
-    def least_vocab_size(self, config: ClassificationConfig) -> tuple[int, int]:
+    def min_vocab_size(self, config: ClassificationConfig) -> tuple[int, int]:
         return config.model.vocab_size or 1, config.model.num_classes or 2
 
     def planned_vocab_size(self, config: ClassificationConfig) -> tuple[int, int]:
@@ -241,7 +241,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
     ) -> TextClassifier:
         return TextClassifier(net, params, vocabulary, config.data.max_length, steps)
 
-    def validation_figures(
+    def validation_metrics(
         self,
         config: ClassificationConfig,
         corpus: LabeledCorpus[Examples],

@@ -59,11 +59,11 @@ class DecodeConfig(GenerationConfig):
         super().__post_init__()
         at_least(1, self, "max_tokens", "beam_size")
         for needed, said in (
-            (self.beam_size == 1 or not self.draws, f"beam_size {self.beam_size} needs temperature 0"),
-            (not self.mbr or self.draws, "mbr needs draws, but temperature is 0"),
+            (self.beam_size == 1 or not self.uses_sampling, f"beam_size {self.beam_size} needs temperature 0"),
+            (not self.mbr or self.uses_sampling, "mbr needs sampling, but temperature is 0"),
             (
-                self.draws or (self.top_k, self.top_p, self.min_p) == (0, 1.0, 0.0),
-                "top_k, top_p and min_p are for draws, but temperature is 0",
+                self.uses_sampling or (self.top_k, self.top_p, self.min_p) == (0, 1.0, 0.0),
+                "top_k, top_p and min_p are for sampling, but temperature is 0",
             ),
         ):
             if not needed:
@@ -71,18 +71,20 @@ class DecodeConfig(GenerationConfig):
 
     @property
     def _unread(self) -> dict[str, str]:
-        return super()._unread | ({} if self.draws else {"seed": "it is for draws, but decode.temperature is 0"})
+        return super()._unread | (
+            {} if self.uses_sampling else {"seed": "it is for sampling, but decode.temperature is 0"}
+        )
 
     @property
-    def draws(self) -> bool:
-        """True if continuations are drawn."""
+    def uses_sampling(self) -> bool:
+        """True if continuations are sampled."""
         return self.temperature > 0
 
     @property
     def search(self) -> SearchConfig:
         """These settings as a `SearchConfig`; no token ends a continuation."""
         shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(GenerationConfig)}
-        shared |= {"beam_size": self.beam_size, "sample": self.draws, "temperature": self.temperature or 1.0}
+        shared |= {"beam_size": self.beam_size, "sample": self.uses_sampling, "temperature": self.temperature or 1.0}
         return SearchConfig(length_penalty=0.0, forced_end="never", **shared)
 
 

@@ -94,7 +94,7 @@ class TextGenerator(Searcher):
             raise TypeError("prompts must be a sequence of texts, got one text; write [text]")
         decode = self.decode
         self._check_n_best(n_best)
-        number = decode.mbr or n_best if decode.draws else 1
+        number = decode.mbr or n_best if decode.uses_sampling else 1
         texts = [
             _Text(first + i, draw, list(own), [], len(own) + decode.max_tokens)
             for i, own in enumerate(self._encode(*pair, warn) for pair in enumerate(prompts, first + 1))

@@ -138,8 +138,8 @@ class MaskedPredictor:
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are."""
 
-    def fill(self, text: str, *, count: int = 5) -> list[list[tuple[str, float]]]:
-        """Returns the `count` most probable tokens, with their probabilities, at each ``[MASK]`` of a text.
+    def fill(self, text: str, *, top_k: int = 5) -> list[list[tuple[str, float]]]:
+        """Returns the `top_k` most probable tokens, with their probabilities, at each ``[MASK]`` of a text.
 
         Of subwords, a ``[MASK]`` after a space stands for the first token of a word, which has the space.
 
@@ -165,7 +165,7 @@ class MaskedPredictor:
         tokens[0, : len(ids)], masked[0, : len(found)] = ids, found
         logits = _logits(self.network, self.params, tokens, np.arange(length)[None] < len(ids), masked)
         probabilities = np.array(jax.nn.softmax(logits[0, : len(found), : self.network.num_tokens]))
-        best = np.argsort(-probabilities)[:, :count]
+        best = np.argsort(-probabilities)[:, :top_k]
         return [
             [(self.tokenizer.pieces([token])[0], float(row[token])) for token in tokens]
             for row, tokens in zip(probabilities, best, strict=True)
@@ -199,7 +199,7 @@ class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch,
 
     name = "masked_language_model"
     commands = ("fill",)
-    figures = {"perplexity": False, "accuracy": True}  # noqa: RUF012 - a ClassVar of the base
+    metrics = {"perplexity": False, "accuracy": True}  # noqa: RUF012 - a ClassVar of the base
     config = MaskedLanguageModelingConfig
 
     def split(self, config: MaskedLanguageModelingConfig, text: Text) -> TextCorpus:
@@ -244,15 +244,15 @@ class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch,
         network = dataclasses.replace(self.network(config, vocabulary.vocab_size), net=net)
         return MaskedPredictor(network, params, vocabulary, steps)
 
-    def validation_figures(
+    def validation_metrics(
         self,
         config: MaskedLanguageModelingConfig,
         corpus: TextCorpus,
         data: MaskedData,
         predictor: MaskedPredictor,
     ) -> Mapping[str, float]:
-        _, *figures = predictor.scores(data.validation_batches(np.arange))
-        return {figure.name: figure.value for figure in figures}
+        _, *metrics = predictor.scores(data.validation_batches(np.arange))
+        return {metric.name: metric.value for metric in metrics}
 
     def evaluate(
         self,

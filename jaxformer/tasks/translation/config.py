@@ -62,7 +62,7 @@ class DataConfig:
     tokens_per_batch: int = 4096
     """Padded tokens per batch, those of the longer side counted."""
     num_shapes: int = 6
-    """The number of batch shapes; one program is compiled for each."""
+    """The number of batch shapes (buckets); one program is compiled for each."""
     length_multiple: int = 1
     """Batch lengths are multiples of this; for a mesh that shards lengths, use the size of its `context` axis."""
     cache: str = dataclasses.field(default="", metadata=PLACE)

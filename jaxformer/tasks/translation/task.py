@@ -101,7 +101,7 @@ class TranslationNetwork(Network[DeviceBatch]):
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
         options: dict[str, Any] = {"smoothing": self.objective.label_smoothing, "z_loss": self.objective.z_loss}
         if self.passes == 2 and key is not None:
-            batch = jax.tree.map(functional.twice, batch)
+            batch = jax.tree.map(functional.duplicate_rows, batch)
             options["linear_loss"] = functools.partial(sharding.linear_r_drop, weight=self.objective.r_drop)
         return *self._cross_entropy(params, batch, key, **options), {}
 
@@ -158,7 +158,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
     name = "translation"
     commands = ("translate", "inspect", "score")
     config = TranslationConfig
-    figures: ClassVar[Mapping[str, bool]] = {"bleu": True}
+    metrics: ClassVar[Mapping[str, bool]] = {"bleu": True}
 
     def check(self, config: TranslationConfig) -> None:
         if config.train.metric == "bleu" and not config.decode.validation_sentences:
@@ -249,7 +249,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
     ) -> Translator:
         return Translator(net, params, vocabulary, config.decode, placement, steps)
 
-    def validation_figures(
+    def validation_metrics(
         self, config: TranslationConfig, corpus: Corpora, data: TranslationData, predictor: Translator
     ) -> Mapping[str, float]:
         if not config.decode.validation_sentences:

@@ -110,7 +110,7 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
     name = "vision"
     commands = ("classify",)
     vocabulary_files = (classes.FILE,)
-    figures = {"accuracy": True, "matthews": True}  # noqa: RUF012 - a ClassVar of the base
+    metrics = {"accuracy": True, "matthews": True}  # noqa: RUF012 - a ClassVar of the base
     config = VisionConfig
 
     def check(self, config: VisionConfig) -> None:
@@ -158,7 +158,7 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
     def vocabulary(self, run: pathlib.Path) -> Classes:
         return Classes(classes.load(run))
 
-    def least_vocab_size(self, config: VisionConfig) -> int:
+    def min_vocab_size(self, config: VisionConfig) -> int:
         return 2
 
     def planned_vocab_size(self, config: VisionConfig) -> int:
@@ -191,7 +191,7 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
     ) -> ImageClassifier:
         return ImageClassifier(net, params, vocabulary, steps)
 
-    def validation_figures(
+    def validation_metrics(
         self, config: VisionConfig, corpus: ImageCorpus, data: VisionData, predictor: ImageClassifier
     ) -> Mapping[str, float]:
         found = classes.scores(data.validation.labels, predictor.probabilities(data.validation.images))

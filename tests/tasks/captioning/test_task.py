@@ -20,7 +20,7 @@ from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks import language_model, vision
 from jaxformer.tasks.captioning import TASK, DecodeConfig, LossConfig
 from jaxformer.tasks.search import Candidate
-from jaxformer.tasks.trainer import make_trainer
+from jaxformer.tasks.training_setup import make_training_setup
 from tests.contracts.task import TaskContract, quiet
 from tests.data.pictures import encoded, write_zip
 from tests.modules.small import drawn
@@ -85,17 +85,17 @@ class TestContract(TaskContract):
         assert "is a run of captioning, which `classify` cannot use" in capsys.readouterr().err
 
 
-def trainer_of(config, run, text="data=1"):
+def setup_of(config, run, text="data=1"):
     data = TASK.prepare(config, TASK.read(config), run)
     devices = jax.devices()[: 8 if "," in text else 1]
-    return data, make_trainer(TASK, config, data.vocabulary.vocab_size, Placement(mesh(text, devices)))
+    return data, make_training_setup(TASK, config, data.vocabulary.vocab_size, Placement(mesh(text, devices)))
 
 
 def steps_of(config, run, text="data=1", number=3):
     """The losses of some steps on a mesh, from the same parameters and batches; and the last state."""
-    data, trainer = trainer_of(config, run, text)
-    state, step, losses = trainer.new_state(), trainer.step(), []
-    for batch in itertools.islice(trainer.on_devices(data.batches(0, trainer.rows)), number):
+    data, setup = setup_of(config, run, text)
+    state, step, losses = setup.new_state(), setup.step(), []
+    for batch in itertools.islice(setup.on_devices(data.batches(0, setup.rows)), number):
         state, metrics = step(state, batch)
         losses.append(float(metrics["loss_sum"] / metrics["count"]))
     return losses, state
@@ -190,8 +190,8 @@ def test_hard_attention_draws_for_each_word_in_each_step(tmp_path, monkeypatch):
     assert (mean[0] != mean[1]).any()
 
 
-def test_with_a_mean_share_of_0_every_caption_draws(tmp_path, monkeypatch):
-    network = TASK.network(tiny(tmp_path, model=HARD, loss=LossConfig(mean_share=0.0)), 30)
+def test_with_a_soft_attention_rate_of_0_every_caption_draws(tmp_path, monkeypatch):
+    network = TASK.network(tiny(tmp_path, model=HARD, loss=LossConfig(soft_attention_rate=0.0)), 30)
     asked = Asked(monkeypatch, "reinforced_cross_entropy")
     network.loss(drawn(network.net.shapes), batch_of(2), jax.random.key(0))
     assert "mean" not in asked.options[0]
@@ -216,7 +216,7 @@ def test_validation_describes_the_first_images(tmp_path):
     data = TASK.prepare(config, corpus, tmp_path)
     captions = captions_of(corpus.validation)  # the last one, as BLEU needs four words
     texts = {image.tobytes(): own[-1] for image, own in zip(data.validation.images, captions, strict=True)}
-    found = TASK.validation_figures(config, corpus, data, Knowing(texts, config.decode))
+    found = TASK.validation_metrics(config, corpus, data, Knowing(texts, config.decode))
     assert found == {"bleu": pytest.approx(100)}
 
 
@@ -284,7 +284,7 @@ def test_settings_that_contradict(tmp_path):
     with pytest.raises(ConfigError, match=r"data\.shift must be below 8, the shorter side of the images, got 8"):
         TASK.check(changed(tiny(tmp_path), {"data": {"shift": 8}}))
     for model, changes in itertools.product(
-        (RECURRENT, TRANSFORMER), ({"entropy": 0.5}, {"mean_share": 0.2}, {"baseline_decay": 0.5})
+        (RECURRENT, TRANSFORMER), ({"entropy": 0.5}, {"soft_attention_rate": 0.2}, {"baseline_decay": 0.5})
     ):
         config = tiny(tmp_path, model=model, loss=LossConfig(**changes))
         with pytest.raises(

@@ -19,7 +19,7 @@ from jaxformer.sharding import Placement
 from jaxformer.tasks import language_model, masked_language_model, runner, vision
 from jaxformer.tasks.classification import TASK, ClassificationConfig, DataConfig, TextClassifier, predictor
 from jaxformer.tasks.classification import task as classification
-from jaxformer.tasks.trainer import make_trainer
+from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
 from tests.contracts.task import TaskContract
@@ -263,9 +263,9 @@ def test_all_adapters_frozen(tmp_path):
     config = changed(tiny(tmp_path), {"tune": {"rank": 2, "frozen": "*/attention/*"}})
     placement = Placement(sharding.mesh("data=8"))
     with pytest.raises(ConfigError, match=r"tune.frozen '\*/attention/\*' also matches every adapter, .* lora/"):
-        make_trainer(TASK, config, (60, 2), placement)
+        make_training_setup(TASK, config, (60, 2), placement)
     half = changed(config, {"tune": {"frozen": "encoder/*, lora/*/a", "alpha": 3.0}})
-    assert make_trainer(TASK, half, (60, 2), placement).network.net.alpha == 3.0
+    assert make_training_setup(TASK, half, (60, 2), placement).network.net.alpha == 3.0
 
 
 @pytest.mark.full
@@ -285,16 +285,16 @@ def test_padding_changes_no_loss(tmp_path):
 
 
 def steps_of(config, run, number=3):
-    """The trainer of a configuration on one device, its first state, and the state after some steps."""
+    """The setup of a configuration on one device, its first state, and the state after some steps."""
     data = TASK.prepare(config, TASK.read(config), run)
-    trainer = make_trainer(
+    setup = make_training_setup(
         TASK, config, data.vocabulary.vocab_size, Placement(sharding.mesh("data=1", jax.devices()[:1]))
     )
-    state, step = trainer.new_state(), trainer.step()
+    state, step = setup.new_state(), setup.step()
     first = jax.tree.map(np.array, state.params)
-    for batch in itertools.islice(trainer.on_devices(data.batches(0, trainer.rows)), number):
+    for batch in itertools.islice(setup.on_devices(data.batches(0, setup.rows)), number):
         state, _ = step(state, batch)
-    return trainer, first, state
+    return setup, first, state
 
 
 @pytest.mark.full
@@ -302,13 +302,13 @@ def test_head_only(tmp_path):
     """Frozen parameters keep every bit in spite of weight decay, have no moments, and cost no backward pass."""
     whole = changed(tiny(tmp_path), {"optimizer": {"weight_decay": 0.1}})
     head = changed(whole, {"tune": {"frozen": "encoder/*"}})
-    trainer, first, state = steps_of(head, tmp_path)
+    setup, first, state = steps_of(head, tmp_path)
     jax.tree.map(np.testing.assert_array_equal, first["encoder"], state.params["encoder"])
     assert (first["output"]["kernel"] != state.params["output"]["kernel"]).all()
     count = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
     assert count(state.optimizer) < 2 * count(first["output"]) + 10
-    full = make_trainer(TASK, whole, TASK.vocabulary(tmp_path).vocab_size, trainer.placement)
-    flops = [t.lower(8, 48)[0].compile().cost_analysis()["flops"] for t in (trainer, full)]
+    full = make_training_setup(TASK, whole, TASK.vocabulary(tmp_path).vocab_size, setup.placement)
+    flops = [t.lower(8, 48)[0].compile().cost_analysis()["flops"] for t in (setup, full)]
     assert flops[0] < 0.55 * flops[1]
 
 

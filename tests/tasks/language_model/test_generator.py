@@ -147,7 +147,7 @@ def test_a_wide_beam_finds_the_most_probable_continuations(few):
 
 def test_a_beam_that_finds_too_few_continuations(few):
     """Their places hold the prompt alone, with a probability of 0, after all that were found."""
-    beam = with_settings(few, temperature=0, beam_size=3, max_tokens=2, forbid="c,d", no_repeat=1)
+    beam = with_settings(few, temperature=0, beam_size=3, max_tokens=2, forbid="c,d", no_repeat_ngram_size=1)
     (found,) = beam.continuations(["cd"], n_best=3)
     assert {one.text for one in found[:2]} == {"cdab", "cdba"}
     assert (found[2].text, found[2].score) == ("cd", -np.inf)

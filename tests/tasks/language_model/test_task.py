@@ -103,8 +103,8 @@ def test_decode_settings_without_a_meaning(settings):
     ("settings", "said"),
     [
         ({"beam_size": 4}, "beam_size 4 needs temperature 0"),
-        ({"temperature": 0, "mbr": 4}, "mbr needs draws, but temperature is 0"),
-        ({"temperature": 0, "top_p": 0.9}, "are for draws, but temperature is 0"),
+        ({"temperature": 0, "mbr": 4}, "mbr needs sampling, but temperature is 0"),
+        ({"temperature": 0, "top_p": 0.9}, "are for sampling, but temperature is 0"),
     ],
 )
 def test_decode_settings_that_contradict(settings, said):

@@ -85,7 +85,7 @@ class TestContract(TaskContract):
 
     def test_likeliest_tokens(self, config, run):
         predictor = TASK.predictor(*self.loaded(config, run))
-        (first, second), again = predictor.fill("The ol[MASK] m[MASK]n", count=3), predictor.fill("a[MASK]")
+        (first, second), again = predictor.fill("The ol[MASK] m[MASK]n", top_k=3), predictor.fill("a[MASK]")
         assert [len(first), len(second), len(again[0])] == [3, 3, 5]
         assert all(a >= b for best in (first, second) for (_, a), (_, b) in itertools.pairwise(best))
         network, mask = predictor.network, predictor.network.num_tokens
@@ -161,5 +161,5 @@ def test_a_mask_after_a_space_is_the_first_token_of_a_word(tmp_path):
     special = tokenizer.special
     logits = network.net.apply(predictor.params, jnp.asarray([[special.bos, *whole, special.eos]]))
     expected = jax.nn.softmax(logits[0, jnp.asarray(chosen) + 1, : network.num_tokens]).max(1)
-    found = predictor.fill(text, count=1)
+    found = predictor.fill(text, top_k=1)
     np.testing.assert_allclose([best[0][1] for best in found], expected, rtol=1e-5)

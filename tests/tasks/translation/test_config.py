@@ -10,7 +10,7 @@ from jaxformer.training.config import TrainConfig
     ("kind", "settings", "message"),
     [
         (TrainConfig, {"keep_last": 0}, "keep_last must be at least 1, got 0"),
-        (TrainConfig, {"accumulate": 0}, "accumulate must be at least 1"),
+        (TrainConfig, {"num_microbatches": 0}, "num_microbatches must be at least 1"),
         (TrainConfig, {"minutes": float("nan")}, "minutes must be at least 0, got nan"),
         (TrainConfig, {"ema_decay": 1.0}, "ema_decay must be less than 1"),
         (DataConfig, {"vocab_size": 259}, "vocab_size must be at least 260, got 259"),

@@ -16,7 +16,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement
 from jaxformer.tasks import runner
 from jaxformer.tasks.search import Candidate
-from jaxformer.tasks.trainer import make_trainer
+from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation import TASK, DataConfig, DecodeConfig, TranslationConfig, task
 from jaxformer.training.config import TrainConfig
 from tests.contracts.task import TaskContract, quiet
@@ -105,7 +105,7 @@ def test_a_run_in_lower_case_of_moses_words(tmp_path):
         assert kept[name][0]["hypothesis"] == kept[name][0]["reference"].lower()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task.dataclasses, "replace", lambda predictor, **_: predictor)
-        assert TASK.validation_figures(config, corpora, prepared, perfect)["bleu"] == pytest.approx(100)
+        assert TASK.validation_metrics(config, corpora, prepared, perfect)["bleu"] == pytest.approx(100)
 
 
 def test_lengths_that_a_mesh_cannot_cut(tmp_path):
@@ -142,9 +142,9 @@ def test_validation_leaves_out_what_the_model_cannot_number(tmp_path):
     corpora = TASK.read(config)
     prepared = TASK.prepare(config, corpora, tmp_path)
     assert prepared.validation[1].skipped.tolist() == [0]
-    trainer = make_trainer(TASK, config, prepared.vocabulary.vocab_size, ALL)
-    validation = runner.Validation(TASK, config, corpora, prepared, trainer)
-    assert 0 <= validation(trainer.new_state())["bleu"] < 100
+    setup = make_training_setup(TASK, config, prepared.vocabulary.vocab_size, ALL)
+    validation = runner.Validation(TASK, config, corpora, prepared, setup)
+    assert 0 <= validation(setup.new_state())["bleu"] < 100
 
 
 def some_batch(network, placement, seed=0):
@@ -198,9 +198,9 @@ def test_r_drop_sends_no_more_between_devices(tmp_path):
         config = changed(tiny(tmp_path), {"loss": {"r_drop": 4.0}, "model": {"dropout": 0.3}})
         number = int(text[5:])
         placement = Placement(sharding.mesh(text, jax.devices()[:number]))
-        trainer = make_trainer(TASK, config, 400, placement)
-        state, batch = trainer.new_state(), some_batch(trainer.network, placement)
-        step = trainer.step().lower(state, batch).compile()
+        setup = make_training_setup(TASK, config, 400, placement)
+        state, batch = setup.new_state(), some_batch(setup.network, placement)
+        step = setup.step().lower(state, batch).compile()
         sent = [line for line in step.as_text().splitlines() if SENDING.search(line)]
         assert len(sent) == (number > 1), sent
         for _ in range(2):
@@ -225,7 +225,7 @@ def test_vocabulary_must_be_the_tokenizers(tmp_path):
         config, model=dataclasses.replace(config.model, source_vocab_size=300, target_vocab_size=300)
     )
     with pytest.raises(ValueError, match="source_vocab_size is 300, but the tokenizer has 400"):
-        make_trainer(TASK, config, 400, ALL)
+        make_training_setup(TASK, config, 400, ALL)
 
 
 def test_no_test_data(tmp_path):

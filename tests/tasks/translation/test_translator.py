@@ -83,7 +83,7 @@ def with_settings(one, **settings):
 @pytest.mark.full
 def test_draws_with_a_prefix_and_lengths():
     """A draw is a function of the seed and the sentence's number; prefix, lengths and repeats are as asked for."""
-    settings = {"sample": True, "top_p": 0.9, "min_length": 4, "max_length": 12, "no_repeat": 1, "seed": 3}
+    settings = {"sample": True, "top_p": 0.9, "min_length": 4, "max_length": 12, "no_repeat_ngram_size": 1, "seed": 3}
     one, prefix = with_settings(translator(), **settings), "The "
     together = one.candidates(SENTENCES, n_best=2, prefixes=[prefix] * 5)
     alone = one.candidates([SENTENCES[3]], n_best=2, first=4, prefixes=[prefix])

@@ -17,7 +17,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks import language_model
 from jaxformer.tasks.images import normalized
-from jaxformer.tasks.trainer import make_trainer
+from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.vision import TASK
 from tests.contracts.task import TaskContract
 from tests.data.pictures import encoded, write_zip
@@ -76,9 +76,9 @@ def steps_of(config, run, text, number=3):
     """The losses of some steps on a mesh, from the same parameters and batches."""
     data = TASK.prepare(config, TASK.read(config), run)
     devices = jax.devices()[: 8 if "," in text else 1]
-    trainer = make_trainer(TASK, config, data.vocabulary.vocab_size, Placement(mesh(text, devices)))
-    state, step, losses = trainer.new_state(), trainer.step(), []
-    for batch in itertools.islice(trainer.on_devices(data.batches(0, trainer.rows)), number):
+    setup = make_training_setup(TASK, config, data.vocabulary.vocab_size, Placement(mesh(text, devices)))
+    state, step, losses = setup.new_state(), setup.step(), []
+    for batch in itertools.islice(setup.on_devices(data.batches(0, setup.rows)), number):
         state, metrics = step(state, batch)
         losses.append(float(metrics["loss_sum"] / metrics["count"]))
     return losses
@@ -206,14 +206,14 @@ def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
         )
 
 
-def test_validation_figures_have_their_names(tmp_path):
+def test_validation_metrics_have_their_names(tmp_path):
     """A classifier that always says the same: right for its share, and no correlation."""
     config = tiny(tmp_path)
     corpus = TASK.read(config)
     data = TASK.prepare(config, corpus, tmp_path)
     same = types.SimpleNamespace(probabilities=lambda images: np.tile([0.9, 0.1], (len(images), 1)))
     share = 100 * (data.validation.labels == 0).mean()
-    assert TASK.validation_figures(config, corpus, data, same) == {"accuracy": pytest.approx(share), "matthews": 0}
+    assert TASK.validation_metrics(config, corpus, data, same) == {"accuracy": pytest.approx(share), "matthews": 0}
 
 
 def test_runs_that_it_cannot_start_from(tmp_path):

@@ -13,7 +13,7 @@ from rich.console import Console
 from jaxformer import models, sharding
 from jaxformer.sharding import Placement
 from jaxformer.tasks import runner
-from jaxformer.tasks.trainer import Trainer, make_trainer
+from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
 from jaxformer.tasks.translation import TASK, DataConfig, DecodeConfig, TranslationConfig, Translator
 from jaxformer.tasks.translation.corpora import Corpora
 from jaxformer.tasks.translation.task import TranslationData
@@ -60,11 +60,11 @@ class Prepared:
 
     corpora: Corpora
     data: TranslationData
-    trainer: Trainer
+    setup: TrainingSetup
 
 
 def validation(run):
-    return runner.Validation(TASK, run.trainer.config, run.corpora, run.data, run.trainer)
+    return runner.Validation(TASK, run.setup.config, run.corpora, run.data, run.setup)
 
 
 def prepared(shared, text, **train):
@@ -73,14 +73,14 @@ def prepared(shared, text, **train):
     placement = Placement(sharding.mesh(text, devices))
     corpora = TASK.read(chosen)
     data = TASK.prepare(chosen, corpora, shared)
-    return Prepared(corpora, data, make_trainer(TASK, chosen, data.vocabulary.vocab_size, placement))
+    return Prepared(corpora, data, make_training_setup(TASK, chosen, data.vocabulary.vocab_size, placement))
 
 
 def trained(run, steps=6):
     """Losses of some steps, and the state after them."""
-    trainer = run.trainer
-    state, step, losses = trainer.new_state(), trainer.step(), []
-    for batch in itertools.islice(trainer.on_devices(run.data.batches(0, trainer.rows)), steps):
+    setup = run.setup
+    state, step, losses = setup.new_state(), setup.step(), []
+    for batch in itertools.islice(setup.on_devices(run.data.batches(0, setup.rows)), steps):
         state, metrics = step(state, batch)
         losses.append(float(metrics["loss_sum"] / metrics["count"]))
     return losses, state
@@ -101,12 +101,12 @@ def test_training_validation_and_search(text, shared):
     losses, state = trained(run)
     np.testing.assert_allclose(losses[0], expected[0], rtol=1e-6)
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
-    placed = dataclasses.replace(state, params=jax.device_put(last.params, run.trainer.params_shardings))
-    figures, wanted = (validation(r)(s) for r, s in ((run, placed), (one, last)))
-    np.testing.assert_allclose(figures["loss"], wanted["loss"], rtol=1e-6)
+    placed = dataclasses.replace(state, params=jax.device_put(last.params, run.setup.params_shardings))
+    metrics, wanted = (validation(r)(s) for r, s in ((run, placed), (one, last)))
+    np.testing.assert_allclose(metrics["loss"], wanted["loss"], rtol=1e-6)
     sentences = one.corpora.validation.source[:12]
     there, here = (
-        Translator(r.trainer.network.net, s.params, r.data.vocabulary, r.trainer.config.decode, r.trainer.placement)
+        Translator(r.setup.network.net, s.params, r.data.vocabulary, r.setup.config.decode, r.setup.placement)
         for r, s in ((run, placed), (one, last))
     )
     for got, want in zip(*(t.candidates(sentences, n_best=2) for t in (there, here)), strict=True):
@@ -116,12 +116,12 @@ def test_training_validation_and_search(text, shared):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("accumulate", [2, 3])
-def test_any_number_of_rows(accumulate, shared):
+@pytest.mark.parametrize("num_microbatches", [2, 3])
+def test_any_number_of_rows(num_microbatches, shared):
     """Filled up to what devices and parts divide; what is filled up weighs nothing."""
-    _, expected, _ = alone(shared, accumulate=accumulate)
-    run = prepared(shared, "data=4,fsdp=2", accumulate=accumulate)
-    np.testing.assert_array_equal(run.trainer.rows(40), np.arange(48))
+    _, expected, _ = alone(shared, num_microbatches=num_microbatches)
+    run = prepared(shared, "data=4,fsdp=2", num_microbatches=num_microbatches)
+    np.testing.assert_array_equal(run.setup.rows(40), np.arange(48))
     np.testing.assert_allclose(trained(run)[0], expected, rtol=1e-5)
 
 
@@ -149,9 +149,9 @@ def test_what_a_mesh_cannot_do(shared, tmp_path):
         runner.train(dataclasses.replace(config(shared), mesh="data=3"), tmp_path / "run", console=QUIET)
     assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match=r"params.*\(heads\) cannot be cut along tensor = 8"):
-        prepared(shared, "tensor=8").trainer.step()
+        prepared(shared, "tensor=8").setup.step()
     with pytest.raises(ValueError, match="mesh axis expert = 4 shards nothing of this model"):
-        prepared(shared, "data=2,expert=4").trainer.step()
+        prepared(shared, "data=2,expert=4").setup.step()
     late = dataclasses.replace(config(shared), optimizer=OptimizerConfig(schedule="cosine", warmup_steps=6))
     with pytest.raises(ValueError, match="steps=6, warmup_steps=6"):
         runner.train(late, tmp_path / "run", console=QUIET)

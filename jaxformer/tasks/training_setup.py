@@ -1,4 +1,4 @@
-"""A network on a mesh: the training state and step of every task."""
+"""The setup of training: a network on a mesh, with the training state and step of every task."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from jaxformer.tasks.config import TuneConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class Trainer(Generic[BatchT]):
-    """A network, its optimizer and their placement; making one allocates nothing."""
+class TrainingSetup(Generic[BatchT]):
+    """A network, its optimizer and their placement on a mesh; making one allocates nothing."""
 
     config: TaskConfig
     network: Network[BatchT]
@@ -102,7 +102,7 @@ class Trainer(Generic[BatchT]):
         return training.make_step(
             self.placement.under(self._loss),
             self.optimizer,
-            accumulate=train.accumulate,
+            num_microbatches=train.num_microbatches,
             nonfinite="skip" if train.nonfinite == "skip" else "abort",
             ema_decay=train.ema_decay,
             shardings=self.shardings,
@@ -121,7 +121,7 @@ class Trainer(Generic[BatchT]):
 
         Also returns the shape of its batch, with the rows padded as in training.
         """
-        num_rows += -num_rows % (self.placement.ways * self.config.train.accumulate)
+        num_rows += -num_rows % (self.placement.ways * self.config.train.num_microbatches)
         shape = self.network.planned_shape(num_rows, length)
         batch = self.network.abstract_batch(shape, self.placement.rows)
         with targets.compiling_for(self.placement.mesh.devices.flatten().tolist()):
@@ -129,7 +129,7 @@ class Trainer(Generic[BatchT]):
 
     def rows(self, num_rows: int) -> np.ndarray:
         """Returns the indices of a batch's rows that this process reads."""
-        return self.placement.rows_here(num_rows, parts=self.config.train.accumulate)
+        return self.placement.rows_here(num_rows, parts=self.config.train.num_microbatches)
 
     def on_devices(self, stream: Iterator[object]) -> Iterator[BatchT]:
         """Yields batches on the devices, each placed while the one before is in use."""
@@ -146,10 +146,10 @@ class Trainer(Generic[BatchT]):
         return training.create(self.network.net.init, self.optimizer, key, ema=ema, **options)
 
 
-def make_trainer(
+def make_training_setup(
     task: Task[Any, Any, BatchT, Any, Any], config: TaskConfig, vocab_size: Any, placement: Placement
-) -> Trainer[BatchT]:
-    """Builds the trainer of a configuration for a vocabulary size.
+) -> TrainingSetup[BatchT]:
+    """Builds the training setup of a configuration for a vocabulary size.
 
     Raises:
       ConfigError: the settings do not make a valid model, or a pattern of `tune` matches nothing.
@@ -163,9 +163,9 @@ def make_trainer(
         raise
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
-    trainer = Trainer(config, network, placement)
-    trainer.frozen  # noqa: B018 - evaluated so that its errors are raised here
-    return trainer
+    setup = TrainingSetup(config, network, placement)
+    setup.frozen  # noqa: B018 - evaluated so that its errors are raised here
+    return setup
 
 
 def _with_adapters(network: Network[BatchT], tune: TuneConfig) -> Network[BatchT]:

@@ -1,4 +1,4 @@
-"""An account of the time that a run spends on each part of its work, over all restarts."""
+"""The time that a run spends on each part of its work, over all restarts."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ ENDS = {
 """Descriptions of ends before the last step, by `Result.reason`."""
 
 
-class Account:
+class PhaseTimer:
     """A clock that always runs for one part of the work.
 
     Args:
-      path: the file with the accounts of all starts of a run; this start is added to it by `save`. None keeps no file.
+      path: the file with the times of all starts of a run; this start is added to it by `save`. None keeps no file.
       began: the time of day, in seconds, at which the work began; by default now.
 
-    >>> account = Account()
-    >>> account.at("stepping")
-    >>> sorted(account.seconds()) == sorted(PARTS)
+    >>> timer = PhaseTimer()
+    >>> timer.at("stepping")
+    >>> sorted(timer.seconds()) == sorted(PARTS)
     True
     """
 
@@ -75,7 +75,7 @@ class Account:
         return sum(seconds.values()) - seconds["starting"] - seconds["compiling"]
 
     def save(self, **facts: Any) -> None:
-        """Writes the account of this start, with `facts`, after those of earlier starts."""
+        """Writes the times of this start, with `facts`, after those of earlier starts."""
         self._about |= facts
         if self._path:
             start = {**self._about, "seconds": {part: round(value, 3) for part, value in self.seconds().items()}}
@@ -94,15 +94,15 @@ class Account:
 
 
 def read_starts(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the accounts of all starts of a run; an empty list if the file is missing or damaged."""
+    """Returns the times of all starts of a run; an empty list if the file is missing or damaged."""
     try:
         starts = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []
-    return [start for start in starts if _is_account(start)] if isinstance(starts, list) else []
+    return [start for start in starts if _has_times(start)] if isinstance(starts, list) else []
 
 
-def _is_account(start: Any) -> bool:
+def _has_times(start: Any) -> bool:
     seconds = start.get("seconds") if isinstance(start, dict) else None
     return isinstance(seconds, dict) and all(isinstance(value, int | float) for value in seconds.values())
 

@@ -5,22 +5,22 @@ import time
 import pytest
 
 from jaxformer import training
-from jaxformer.training import account
-from jaxformer.training.account import Account, read_starts
+from jaxformer.training import phase_timer
+from jaxformer.training.phase_timer import PhaseTimer, read_starts
 from tests.training.small import fit, new_state
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(account.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(account.time, "time", lambda: 5000.0 + now[0])
+    monkeypatch.setattr(phase_timer.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(phase_timer.time, "time", lambda: 5000.0 + now[0])
     return now
 
 
 def test_parts_are_summed_over_starts(clock, tmp_path):
     path = tmp_path / "time.json"
-    first = Account(path, began=5090.0)
+    first = PhaseTimer(path, began=5090.0)
     first.at("stepping")
     clock[0] += 20
     with first.during("compiling"):
@@ -30,7 +30,7 @@ def test_parts_are_summed_over_starts(clock, tmp_path):
     clock[0] += 2
     assert (first.stepping(), first.working()) == (21, 23)
     first.save(step=7, ended="terminated")
-    second = Account(path)
+    second = PhaseTimer(path)
     clock[0] += 60
     assert second.report() == (
         "time 1:38 in 2 starts: starting 1:10, compiling 5.0 s, waiting for data 0.0 s, stepping 21.0 s, "
@@ -50,13 +50,13 @@ def test_a_damaged_account_costs_its_sums_only(tmp_path, text):
 
 def test_every_second_of_a_training_belongs_to_a_part(tmp_path):
     began = time.monotonic()
-    clock = Account(tmp_path / "time.json")
+    clock = PhaseTimer(tmp_path / "time.json")
     with training.Checkpoints(tmp_path / "c") as checkpoints:
         fit(
             new_state(),
             4,
             validate=lambda state: time.sleep(0.02) or {"loss": 1.0},
-            outputs=training.Outputs(checkpoints, account=clock),
+            outputs=training.Outputs(checkpoints, timer=clock),
             config={"validate_every": 4},
         )
     parts, whole = clock.seconds(), time.monotonic() - began
