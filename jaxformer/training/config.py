@@ -20,7 +20,7 @@ class TrainConfig:
     steps: int = 100_000
     """Parameter updates."""
     num_microbatches: int = 1
-    """Parts (microbatches) into which each batch is split, to run one after another; the size of the batch stays."""
+    """Parts of each batch that run one after another, adding their gradients; the size of the batch stays the same."""
     ema_decay: float = 0.0
     """Decay of an exponential moving average of the parameters; 0 keeps none."""
     validate_every: int = 1000
