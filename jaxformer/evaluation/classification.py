@@ -26,8 +26,7 @@ def accuracy(correct: float, count: float) -> Score:
 def matthews(labels: Sequence[int] | np.ndarray, guesses: Sequence[int] | np.ndarray) -> Score:
     """Returns 100 times the Matthews correlation of labels and predictions, for any number of classes (Gorodkin 2004).
 
-    With n examples, c correct predictions, and t and p the counts of each class among labels and predictions:
-    ``(c n - t p) / sqrt((n^2 - p p) (n^2 - t t))``; 0 if all labels, or all predictions, are of one class.
+    See `matthews_of_counts`.
 
     >>> str(matthews([1, 1, 0, 0], [1, 0, 0, 0]))
     'Matthews correlation 57.74  [times 100, 4 guesses]'
@@ -39,8 +38,17 @@ def matthews(labels: Sequence[int] | np.ndarray, guesses: Sequence[int] | np.nda
     if labels.shape != guesses.shape or len(labels) == 0:
         raise ValueError(f"each label needs a guess, got {list(labels.shape)} labels and {list(guesses.shape)} guesses")
     classes = np.union1d(labels, guesses)[:, None]
-    true, guessed = (labels == classes).sum(1).astype(float), (guesses == classes).sum(1).astype(float)
-    n = float(len(labels))
-    covariance = float((labels == guesses).sum()) * n - float(true @ guessed)
+    return matthews_of_counts(int((labels == guesses).sum()), (labels == classes).sum(1), (guesses == classes).sum(1))
+
+
+def matthews_of_counts(correct: float, labels: np.ndarray, guesses: np.ndarray) -> Score:
+    """Returns 100 times the Matthews correlation from the number of correct predictions and those of each class.
+
+    With n examples, c correct predictions, and t and p the counts of each class among labels and predictions:
+    ``(c n - t p) / sqrt((n^2 - p p) (n^2 - t t))``; 0 if all labels, or all predictions, are of one class.
+    """
+    true, guessed = np.asarray(labels, float), np.asarray(guesses, float)
+    n = float(true.sum())
+    covariance = correct * n - float(true @ guessed)
     scale = float(((n**2 - guessed @ guessed) * (n**2 - true @ true)) ** 0.5)
     return Score("Matthews correlation", 100 * covariance / scale if scale else 0.0, f"times 100, {n:,.0f} guesses")

@@ -186,10 +186,12 @@ class Network(abc.ABC, Generic[BatchT]):
     ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
         """Returns the training loss summed over a batch, the number of its terms, and further sums for the log."""
 
-    def validation_loss(self, params: Params, batch: BatchT) -> tuple[jax.Array, jax.Array]:
-        """Returns the loss by which models are compared, as (sum, count); by default `loss` without dropout."""
-        total, count, _ = self.loss(params, batch, None)
-        return total, count
+    def validation_loss(self, params: Params, batch: BatchT) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+        """Returns the loss by which models are compared, as sum and number of terms, and sums for `validation_metrics`.
+
+        By default it is `loss` without dropout.
+        """
+        return self.loss(params, batch, None)
 
     @abc.abstractmethod
     def shape(self, batch: BatchT) -> tuple[int, ...]:
@@ -325,10 +327,14 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
         """Makes a predictor from trained parameters; `placement` is the mesh whose devices share the work."""
 
     def validation_metrics(
-        self, config: ConfigT, corpus: CorpusT, data: Any, predictor: PredictorT
+        self, config: ConfigT, corpus: CorpusT, data: Any, predictor: PredictorT, sums: Mapping[str, Any]
     ) -> Mapping[str, float]:
-        """Returns the metrics of a validation besides the loss; none by default."""
-        del config, corpus, data, predictor
+        """Returns the metrics of a validation besides the loss; none by default.
+
+        Args:
+          sums: those of `Network.validation_loss` over the validation data; "loss" and "count" are its first two.
+        """
+        del config, corpus, data, predictor, sums
         return {}
 
     @abc.abstractmethod

@@ -6,14 +6,18 @@ import collections
 import dataclasses
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
+from jaxformer import functional
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError
-from jaxformer.evaluation.classification import accuracy, matthews
+from jaxformer.evaluation.classification import accuracy, matthews, matthews_of_counts
 from jaxformer.evaluation.scores import Score
 from jaxformer.files import write_text
 from jaxformer.multihost import processes, storage
@@ -126,6 +130,28 @@ def load(run: pathlib.Path) -> tuple[str, ...]:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is damaged: it holds no names of classes") from error
+
+
+def losses(
+    logits: Float[Array, "B C"], labels: Int[Array, " B"], where: Bool[Array, " B"]
+) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+    """Returns the cross entropy of the correct classes as (sum, count), and sums for `metrics`.
+
+    Args:
+      where: True for examples to count; other rows only fill up a batch.
+    """
+    total, count = functional.cross_entropy(logits[:, None], labels[:, None], where=where[:, None])
+    guesses, num_classes = logits.argmax(-1), logits.shape[-1]
+    number = lambda chosen: (jax.nn.one_hot(chosen, num_classes) * where[:, None]).sum(0)
+    correct = (where & (guesses == labels)).astype(jnp.float32).sum()
+    return total, count, {"correct": correct, "labels": number(labels), "guesses": number(guesses)}
+
+
+def metrics(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Returns accuracy and Matthews correlation from the sums of `losses`."""
+    correct, count = float(sums["correct"]), float(sums["labels"].sum())
+    correlation = matthews_of_counts(correct, sums["labels"], sums["guesses"])
+    return {"accuracy": accuracy(correct, count).value, "matthews": correlation.value}
 
 
 def scores(labels: np.ndarray, probabilities: np.ndarray) -> list[Score]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxformer import training
 from jaxformer.tasks.base import Corpus, Data, TaskConfig
@@ -23,12 +24,13 @@ class Validation:
 
     def __call__(self, state: training.TrainState) -> Mapping[str, float]:
         params, setup = training.best_params(state), self._setup
-        total = count = 0.0
+        sums: dict[str, Any] = {}
         for batch in setup.on_devices(self._data.validation_batches(setup.rows)):
-            batch_total, batch_count = jax.device_get(self._loss(params, batch))
-            total, count = total + float(batch_total), count + float(batch_count)
+            total, count, others = jax.device_get(self._loss(params, batch))
+            for name, value in {"loss": total, "count": count, **others}.items():
+                sums[name] = sums.get(name, 0) + np.asarray(value, np.float64)
         predictor = self._task.predictor(
             self._config, self._data.vocabulary, setup.network.net, params, setup.placement, (int(state.step),)
         )
-        metrics = self._task.validation_metrics(self._config, self._corpus, self._data, predictor)
-        return {"loss": total / count, **metrics}
+        metrics = self._task.validation_metrics(self._config, self._corpus, self._data, predictor, sums)
+        return {"loss": float(sums["loss"] / sums["count"]), **metrics}

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -73,6 +75,20 @@ def test_a_class_of_one_example_may_be_a_misspelled_label():
     )
     each = Examples(("x", "y"), ("a", "b"))
     assert not any("single" in line for line in classes.LabeledCorpus(each, each.first(0), None, ("a", "b")).warnings())
+
+
+def test_metrics_of_batches_are_those_of_all_examples():
+    """Rows that fill up a batch count nowhere, whatever is in them."""
+    rng = np.random.default_rng(0)
+    logits, labels = rng.standard_normal((3, 8, 3)).astype(np.float32), rng.integers(0, 3, (3, 8)).astype(np.int32)
+    where = np.arange(8) < np.array([[8], [8], [5]])
+    batches = [classes.losses(*map(jnp.asarray, batch)) for batch in zip(logits, labels, where, strict=True)]
+    sums = {name: sum(np.asarray(batch[2][name]) for batch in batches) for name in batches[0][2]}
+    right, correlation = classes.scores(labels[where], logits[where])
+    assert classes.metrics(sums) == pytest.approx({"accuracy": right.value, "matthews": correlation.value})
+    log_p = np.asarray(jax.nn.log_softmax(logits))[where]
+    assert sum(float(batch[0]) for batch in batches) == pytest.approx(-log_p[range(21), labels[where]].sum(), rel=1e-5)
+    assert sum(float(batch[1]) for batch in batches) == 21
 
 
 def test_scores():

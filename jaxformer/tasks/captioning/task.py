@@ -101,7 +101,7 @@ class CaptionNetwork(Network[DeviceBatch]):
 
     def validation_loss(self, params: Params, batch: DeviceBatch):
         model = self.net.bind(params)
-        return model.cross_entropy(normalized(batch.images), batch.tokens, batch.labels, valid=batch.valid)
+        return *model.cross_entropy(normalized(batch.images), batch.tokens, batch.labels, valid=batch.valid), {}
 
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> CaptionBatch[jax.ShapeDtypeStruct]:
         make = functools.partial(jax.ShapeDtypeStruct, sharding=rows)
@@ -243,7 +243,7 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
         return ImageCaptioner(net, params, vocabulary, config.decode, placement, steps)
 
     def validation_metrics(
-        self, config: CaptioningConfig, corpus: CaptionCorpus, data: CaptionData, predictor: ImageCaptioner
+        self, config: CaptioningConfig, corpus: CaptionCorpus, data: CaptionData, predictor: ImageCaptioner, sums: Any
     ) -> Mapping[str, float]:
         number = min(config.decode.validation_images, len(corpus.validation))
         if not number:

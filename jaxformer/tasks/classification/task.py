@@ -99,10 +99,11 @@ class ClassifierNetwork(Network[DeviceBatch]):
 
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
         logits = self.net.apply(params, batch.tokens, valid=batch.valid, key=key)
-        real = batch.valid[:, :1]
-        correct = real[:, 0] & (logits.argmax(-1) == batch.labels)
-        total, count = functional.cross_entropy(logits[:, None], batch.labels[:, None], where=real)
-        return total, count, {"correct": correct.astype(jnp.float32).sum()}
+        total, count, sums = classes.losses(logits, batch.labels, batch.valid[:, 0])
+        return total, count, {"correct": sums["correct"]}
+
+    def validation_loss(self, params: Params, batch: DeviceBatch):
+        return classes.losses(self.net.apply(params, batch.tokens, valid=batch.valid), batch.labels, batch.valid[:, 0])
 
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> LabeledBatch[jax.ShapeDtypeStruct]:
         make = functools.partial(jax.ShapeDtypeStruct, sharding=rows)
@@ -247,10 +248,9 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
         corpus: LabeledCorpus[Examples],
         data: ClassificationData,
         predictor: TextClassifier,
+        sums: Mapping[str, Any],
     ) -> Mapping[str, float]:
-        labels = corpus.indices(corpus.validation)
-        right, correlation = classes.scores(labels, predictor.probabilities(corpus.validation.texts))
-        return {"accuracy": right.value, "matthews": correlation.value}
+        return classes.metrics(sums)
 
     def evaluate(
         self,

@@ -98,13 +98,12 @@ class MaskedLanguageModelNetwork(Network[DeviceBatch]):
         labels, where = (jnp.take_along_axis(x, masked_positions, 1) for x in (batch.tokens, chosen))
         return seen, masked_positions, labels, where
 
-    def scores(self, params: Params, batch: DeviceBatch) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Returns the sum of ``-log p`` of the masked tokens, their number, and the number of correct predictions."""
+    def validation_loss(self, params: Params, batch: DeviceBatch):
         seen, masked_positions, labels, where = self.hidden(batch, None)
         given = {"valid": batch.segments > 0, "positions": batch.positions, "segments": batch.segments}
         logits = self.net.apply(params, seen, masked_positions=masked_positions, **given)
         total, count = functional.cross_entropy(logits, labels, where=where)
-        return total, count, (where & (logits.argmax(-1) == labels)).sum()
+        return total, count, {"correct": (where & (logits.argmax(-1) == labels)).astype(jnp.float32).sum()}
 
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> PackedBatch[jax.ShapeDtypeStruct]:
         integers = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
@@ -173,8 +172,9 @@ class MaskedPredictor:
 
     def scores(self, batches: Iterable[PackedBatch[np.ndarray]]) -> list[Score]:
         """Returns nats per masked token, perplexity and accuracy over all batches."""
-        sums = [jax.device_get(_scores(self.network, self.params, batch)) for batch in batches]
-        total, count, correct = (float(sum(column)) for column in zip(*sums, strict=True))
+        sums = [jax.device_get(_validation_loss(self.network, self.params, batch)) for batch in batches]
+        total, count = (float(sum(column)) for column in list(zip(*sums, strict=True))[:2])
+        correct = float(sum(others["correct"] for _, _, others in sums))
         return [nats_per_token(total, count), perplexity(total, count), accuracy(correct, count)]
 
 
@@ -190,8 +190,8 @@ def _logits(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _scores(network: MaskedLanguageModelNetwork, params: Params, batch: DeviceBatch):
-    return network.scores(params, batch)
+def _validation_loss(network: MaskedLanguageModelNetwork, params: Params, batch: DeviceBatch):
+    return network.validation_loss(params, batch)
 
 
 class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch, MaskedPredictor]):
@@ -250,9 +250,10 @@ class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch,
         corpus: TextCorpus,
         data: MaskedData,
         predictor: MaskedPredictor,
+        sums: Mapping[str, Any],
     ) -> Mapping[str, float]:
-        _, *metrics = predictor.scores(data.validation_batches(np.arange))
-        return {metric.name: metric.value for metric in metrics}
+        total, count, correct = (float(sums[name]) for name in ("loss", "count", "correct"))
+        return {"perplexity": perplexity(total, count).value, "accuracy": accuracy(correct, count).value}
 
     def evaluate(
         self,

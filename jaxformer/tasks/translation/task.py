@@ -106,7 +106,7 @@ class TranslationNetwork(Network[DeviceBatch]):
         return *self._cross_entropy(params, batch, key, **options), {}
 
     def validation_loss(self, params: Params, batch: DeviceBatch):
-        return self._cross_entropy(params, batch, None)
+        return *self._cross_entropy(params, batch, None), {}
 
     def _cross_entropy(self, params: Params, batch: DeviceBatch, key: jax.Array | None, **options: Any):
         return self.net.bind(params).cross_entropy(
@@ -250,7 +250,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         return Translator(net, params, vocabulary, config.decode, placement, steps)
 
     def validation_metrics(
-        self, config: TranslationConfig, corpus: Corpora, data: TranslationData, predictor: Translator
+        self, config: TranslationConfig, corpus: Corpora, data: TranslationData, predictor: Translator, sums: Any
     ) -> Mapping[str, float]:
         if not config.decode.validation_sentences:
             return {}

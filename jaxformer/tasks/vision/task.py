@@ -70,9 +70,11 @@ class VisionNetwork(Network[DeviceBatch]):
 
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
         logits = self.net.apply(params, normalized(batch.images), key=key)
-        correct = batch.valid & (logits.argmax(-1) == batch.labels)
-        total, count = functional.cross_entropy(logits[:, None], batch.labels[:, None], where=batch.valid[:, None])
-        return total, count, {"correct": correct.astype(jnp.float32).sum()}
+        total, count, sums = classes.losses(logits, batch.labels, batch.valid)
+        return total, count, {"correct": sums["correct"]}
+
+    def validation_loss(self, params: Params, batch: DeviceBatch):
+        return classes.losses(self.net.apply(params, normalized(batch.images)), batch.labels, batch.valid)
 
     def planned_shape(self, num_rows: int, length: int) -> tuple[int, ...]:
         if length != 1:
@@ -192,10 +194,14 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
         return ImageClassifier(net, params, vocabulary, steps)
 
     def validation_metrics(
-        self, config: VisionConfig, corpus: ImageCorpus, data: VisionData, predictor: ImageClassifier
+        self,
+        config: VisionConfig,
+        corpus: ImageCorpus,
+        data: VisionData,
+        predictor: ImageClassifier,
+        sums: Mapping[str, Any],
     ) -> Mapping[str, float]:
-        found = classes.scores(data.validation.labels, predictor.probabilities(data.validation.images))
-        return {"accuracy": found[0].value, "matthews": found[1].value}
+        return classes.metrics(sums)
 
     def evaluate(
         self,

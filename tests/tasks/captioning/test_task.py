@@ -164,7 +164,7 @@ def test_soft_attention_is_trained_by_the_settings_and_validated_without(tmp_pat
     network = TASK.network(tiny(tmp_path, loss=LossConfig(label_smoothing=0.1, doubly_stochastic=0.3)), 30)
     asked, batch, key = Asked(monkeypatch, "cross_entropy"), batch_of(3), jax.random.key(0)
     params = drawn(network.net.shapes)
-    assert network.loss(params, batch, key)[:2] == network.validation_loss(params, batch) == (1, 2)
+    assert network.loss(params, batch, key)[:2] == network.validation_loss(params, batch)[:2] == (1, 2)
     training, validation = asked.options
     assert training == {"valid": batch.valid, "smoothing": 0.1, "key": key, "doubly_stochastic": 0.3, "noise": None}
     assert validation == {"valid": batch.valid, "noise": None}
@@ -216,7 +216,7 @@ def test_validation_describes_the_first_images(tmp_path):
     data = TASK.prepare(config, corpus, tmp_path)
     captions = captions_of(corpus.validation)  # the last one, as BLEU needs four words
     texts = {image.tobytes(): own[-1] for image, own in zip(data.validation.images, captions, strict=True)}
-    found = TASK.validation_metrics(config, corpus, data, Knowing(texts, config.decode))
+    found = TASK.validation_metrics(config, corpus, data, Knowing(texts, config.decode), {})
     assert found == {"bleu": pytest.approx(100)}
 
 

@@ -124,7 +124,8 @@ def test_scores_are_those_of_all_logits(tmp_path):
     segments = jnp.asarray([[1] * 16, [1] * 3 + [2] * 13, [1] * 5 + [0] * 11], jnp.int32)
     positions = jnp.asarray([range(16), [*range(3), *range(13)], range(16)], jnp.int32)
     batch = masked_language_model.PackedBatch(tokens, segments, positions, SpecialTokens())
-    total, count, correct = map(float, network.scores(params, batch))
+    total, count, sums = network.validation_loss(params, batch)
+    total, count, correct = float(total), float(count), float(sums["correct"])
     seen, places, labels, where = network.hidden(batch, None)
     given = {"valid": segments > 0, "positions": batch.positions, "segments": segments}
     logits = jax.nn.log_softmax(network.net.apply(params, seen, **given))
@@ -139,7 +140,7 @@ def test_scores_are_those_of_all_logits(tmp_path):
     assert 0 <= correct <= 5
     same = network.loss(params, batch, None)
     assert (float(same[0]), float(same[1])) == (pytest.approx(total, rel=1e-5), 5)
-    assert dataclasses.replace(network, rate=1.0).scores(params, batch)[1] == 37
+    assert dataclasses.replace(network, rate=1.0).validation_loss(params, batch)[1] == 37
 
 
 def test_a_mask_after_a_space_is_the_first_token_of_a_word(tmp_path):

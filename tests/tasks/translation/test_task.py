@@ -105,7 +105,7 @@ def test_a_run_in_lower_case_of_moses_words(tmp_path):
         assert kept[name][0]["hypothesis"] == kept[name][0]["reference"].lower()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task.dataclasses, "replace", lambda predictor, **_: predictor)
-        assert TASK.validation_metrics(config, corpora, prepared, perfect)["bleu"] == pytest.approx(100)
+        assert TASK.validation_metrics(config, corpora, prepared, perfect, {})["bleu"] == pytest.approx(100)
 
 
 def test_lengths_that_a_mesh_cannot_cut(tmp_path):

@@ -1,7 +1,6 @@
 """Image classification as a task: the contract of all tasks, its splits, and one line for each mistake."""
 
 import itertools
-import types
 
 import jax
 import numpy as np
@@ -15,7 +14,7 @@ from jaxformer.data.image_batches import Augmentation, ImageBatch
 from jaxformer.data.images import LabeledImages
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement, mesh
-from jaxformer.tasks import language_model
+from jaxformer.tasks import classes, language_model, validation
 from jaxformer.tasks.images import normalized
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.vision import TASK
@@ -206,14 +205,18 @@ def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
         )
 
 
-def test_validation_metrics_have_their_names(tmp_path):
-    """A classifier that always says the same: right for its share, and no correlation."""
+def test_validation_metrics_are_those_of_the_predictor(tmp_path):
+    """Summed over batches in one pass: those of all probabilities at once."""
     config = tiny(tmp_path)
     corpus = TASK.read(config)
     data = TASK.prepare(config, corpus, tmp_path)
-    same = types.SimpleNamespace(probabilities=lambda images: np.tile([0.9, 0.1], (len(images), 1)))
-    share = 100 * (data.validation.labels == 0).mean()
-    assert TASK.validation_metrics(config, corpus, data, same) == {"accuracy": pytest.approx(share), "matthews": 0}
+    setup = make_training_setup(TASK, config, 2, Placement(mesh("data=4", jax.devices()[:4])))
+    state = setup.new_state()
+    placement, net = setup.placement, setup.network.net
+    predictor = TASK.predictor(config, data.vocabulary, net, state.params, placement, (0,))
+    found = validation.Validation(TASK, config, corpus, data, setup)(state)
+    right, correlation = classes.scores(data.validation.labels, predictor.probabilities(data.validation.images))
+    assert (found["accuracy"], found["matthews"]) == pytest.approx((right.value, correlation.value))
 
 
 def test_runs_that_it_cannot_start_from(tmp_path):
