@@ -142,7 +142,7 @@ def losses(
     """
     total, count = functional.cross_entropy(logits[:, None], labels[:, None], where=where[:, None])
     guesses, num_classes = logits.argmax(-1), logits.shape[-1]
-    number = lambda chosen: (jax.nn.one_hot(chosen, num_classes) * where[:, None]).sum(0)
+    number = lambda chosen: jnp.where(where[:, None], jax.nn.one_hot(chosen, num_classes), 0.0).sum(0)
     correct = (where & (guesses == labels)).astype(jnp.float32).sum()
     return total, count, {"correct": correct, "labels": number(labels), "guesses": number(guesses)}
 
