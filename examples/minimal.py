@@ -4,9 +4,9 @@
 
 The encoder reads digits, the decoder writes words: 417203 is "four hundred seventeen thousand two hundred three". It is
 the network of "Attention Is All You Need" (Vaswani et al. 2017), with norms before the sublayers and without biases.
-Parameters are a dict, the model is a function of one sentence, and `jax.vmap` makes batches of it. After 600 steps, a
-minute of CPU time, it writes 99 % or more of the numbers right that training never shows. To try an idea of your own
-about attention, edit `attend`.
+Parameters are a dict, the model is a function of one sentence, and `jax.vmap` makes batches of it. After 800 steps,
+40 seconds of CPU time, it writes 99 % or more of the numbers right that training never shows. To try an idea of your
+own about attention, edit `attend`.
 """
 
 import argparse
@@ -99,7 +99,7 @@ def embed(params: dict, tokens: jax.Array) -> jax.Array:
 
 def encode(params: dict, source: jax.Array) -> jax.Array:
     """The memory ``[S, D]`` of a source ``[S]``: every token sees every real one."""
-    x, mask = embed(params, source), masks.padding((source != PAD)[None])
+    x, mask = embed(params, source), masks.padding(source != PAD)
     for p in params["encoder"]:
         x = sublayer(p["self"], x, lambda p, y: attend(p, y, y, mask))
         x = sublayer(p["network"], x, feed_forward)
@@ -109,8 +109,8 @@ def encode(params: dict, source: jax.Array) -> jax.Array:
 def decode(params: dict, tokens: jax.Array, source: jax.Array, memory: jax.Array) -> jax.Array:
     """Logits ``[T, V]``: row t scores the token after ``tokens[:t + 1]``."""
     x = embed(params, tokens)
-    self_mask = masks.causal() & masks.padding((tokens != PAD)[None])
-    cross_mask = masks.padding((source != PAD)[None])
+    self_mask = masks.causal() & masks.padding(tokens != PAD)
+    cross_mask = masks.padding(source != PAD)
     for p in params["decoder"]:
         x = sublayer(p["self"], x, lambda p, y: attend(p, y, y, self_mask))
         x = sublayer(p["cross"], x, lambda p, y: attend(p, y, memory, cross_mask))
@@ -147,7 +147,7 @@ def greedy(params: dict, sources: jax.Array) -> jax.Array:
     return jax.vmap(write)(sources)
 
 
-def train(steps: int, *, batch_size: int = 128, seed: int = 0) -> tuple[dict, list[jax.Array]]:
+def train(steps: int, *, batch_size: int = 64, seed: int = 0) -> tuple[dict, list[jax.Array]]:
     """Returns trained parameters and the loss of each step."""
     params = jax.jit(init)(jax.random.key(seed))
     rate = optax.warmup_cosine_decay_schedule(0.0, 3e-3, min(100, steps // 2), steps)
@@ -178,7 +178,7 @@ def evaluate(params: dict, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=800)
     params, _ = train(parser.parse_args().steps)
     unseen = draw(np.random.default_rng(1), 1000, held_out=True)
     written, right = evaluate(params, unseen)

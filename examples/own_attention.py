@@ -10,7 +10,6 @@ letters: in 400 steps, half a minute of CPU time, both learn it, sigmoid first. 
 """
 
 import argparse
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +25,17 @@ CONFIG = models.LanguageModelConfig(
 )
 
 
+def sigmoid_weights(query, key, *, mask=None):
+    """Returns the weights ``[B, N, T, S]`` of queries ``[B, T, N, H]`` and keys ``[B, S, N, H]``."""
+    lengths = query.shape[1], key.shape[1]
+    allowed = jnp.ones((1, 1, *lengths), bool) if mask is None else masks.as_mask(mask).dense(*lengths)
+    visible = allowed.sum(-1, keepdims=True).astype(jnp.float32)
+    logits = jnp.einsum("btnh,bsnh->bnts", query, key) * query.shape[-1] ** -0.5
+    return jnp.where(allowed, jax.nn.sigmoid(logits - jnp.log(jnp.maximum(visible, 1))), 0.0)
+
+
 @modules.position_free  # it depends on positions only through the mask, so that cached steps of decoding may use it
+@F.with_weights(sigmoid_weights)  # so that maps of its attention can be drawn: see `weights_of`
 def sigmoid_attention(query, key, value, *, mask=None, dropout=None):
     """Returns the sigmoid attention ``[B, T, N, H]`` of queries, keys and values ``[B, T, N, H]``.
 
@@ -34,17 +43,18 @@ def sigmoid_attention(query, key, value, *, mask=None, dropout=None):
     """
     if dropout is not None:
         raise ValueError("sigmoid_attention has no dropout: set attention_dropout=0")
-    lengths = query.shape[1], key.shape[1]
-    allowed = jnp.ones((1, 1, *lengths), bool) if mask is None else masks.as_mask(mask).dense(*lengths)
-    visible = allowed.sum(-1, keepdims=True).astype(jnp.float32)
-    logits = jnp.einsum("btnh,bsnh->bnts", query, key) * query.shape[-1] ** -0.5
-    weights = jnp.where(allowed, jax.nn.sigmoid(logits - jnp.log(jnp.maximum(visible, 1))), 0.0)
-    return jnp.einsum("bnts,bsnh->btnh", weights, value)
+    return jnp.einsum("bnts,bsnh->btnh", sigmoid_weights(query, key, mask=mask), value)
 
 
 def network(attention):
     """Returns the model with this attention, as pure functions."""
-    return pure(functools.partial(models.LanguageModel, attention=attention), CONFIG)
+    return pure(models.LanguageModel, CONFIG, attention=attention)
+
+
+def weights_of(net, params, tokens, layer: int) -> jax.Array:
+    """Returns the attention weights ``[B, N, T, T]`` of a layer."""
+    captured = net.bind(params).captured(tokens, ["decoder.self"])["decoder.self"]
+    return captured.layer(layer).weights(mask=masks.causal())
 
 
 def draw(random: np.random.Generator, batch_size: int) -> tuple[np.ndarray, ...]:

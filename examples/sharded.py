@@ -4,14 +4,14 @@
     python examples/sharded.py --mesh fsdp=4,context=2              # other axes: sharding.AXES has all
 
 The rows of a batch are cut along `data` and `fsdp`; each kernel, and its moments, along `fsdp` and, by heads, hidden
-features or words, along `tensor`. The model knows none of this: it names the dimensions of its arrays, `sharding.RULES`
-maps the names to the axes of the mesh, and the compiler adds the communication. It prints which device holds which part
-of a kernel and of a batch, then both losses, equal up to rounding. `--devices 0` takes the devices that JAX finds. With
-several processes, `assemble` takes the rows of each: `Placement.rows_here`.
+features or words, along `tensor`. The model knows none of this: it names the dimensions of its arrays,
+`sharding.RULES` maps the names to the axes of the mesh, and the compiler adds the communication. It prints how each
+parameter is cut, which device holds which part of a kernel and of a batch, then both losses, equal up to rounding.
+`--devices 0` takes the devices that JAX finds. With several processes, `assemble` takes the rows of each:
+`Placement.rows_here`.
 """
 
 import argparse
-import functools
 
 import jax
 import numpy as np
@@ -32,25 +32,23 @@ def batch(step: int) -> dict[str, np.ndarray]:
 
 
 def start(mesh: jax.sharding.Mesh):
-    """Returns the placement on a mesh, the state, created where it belongs, and the training step."""
+    """Returns the model, the placement on a mesh, the state, created where it belongs, and the training step."""
     placement = sharding.Placement(mesh)
     attention = sharding.sharded_attention(mesh)  # each device computes its own rows and heads
-    net = pure(functools.partial(models.LanguageModel, attention=attention), CONFIG)
+    net = pure(models.LanguageModel, CONFIG, attention=attention)
 
     def loss(params, batch, key):
         return *net.bind(params).cross_entropy(**batch), {}  # sum, count, other metrics
 
-    key = jax.random.key(0)
-    make = lambda: training.create(net.init, OPTIMIZER, key)
-    shardings = placement.state(make, placement.params(net.shapes, net.axes), OPTIMIZER)
-    state = training.create(net.init, OPTIMIZER, key, shardings=shardings)
-    return placement, state, training.make_step(placement.under(loss), OPTIMIZER, shardings=shardings)
+    state, shardings = training.create_sharded(net, OPTIMIZER, jax.random.key(0), placement=placement)
+    return net, placement, state, training.make_step(placement.under(loss), OPTIMIZER, shardings=shardings)
 
 
 def losses(mesh: jax.sharding.Mesh, steps: int, *, show: bool = False) -> list[float]:
     """Returns the loss of each step on a mesh; with `show`, prints where things are."""
-    placement, state, step = start(mesh)
+    net, placement, state, step = start(mesh)
     if show:
+        print(placement.describe(state.params, net.axes), end="\n\n")
         kernel = state.params["decoder"]["stack"]["layers"]["feed_forward"]["up"]["kernel"]
         describe("a feed-forward kernel of every layer [layers, model, hidden]", kernel)
         describe("the tokens of a batch [batch, length]", placement.assemble(batch(0))["tokens"])

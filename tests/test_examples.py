@@ -83,7 +83,11 @@ def test_a_model_learns_with_an_attention_of_its_own_and_decodes_with_it():
         logits, state = model.step(tokens[:, 1:], state, context)
         return logits[:, 0], model(tokens)[:, 1]
 
-    np.testing.assert_allclose(*both(jax.jit(net.init)(jax.random.key(0)), jnp.array([[3, 1]])), atol=1e-4)
+    params = jax.jit(net.init)(jax.random.key(0))
+    np.testing.assert_allclose(*both(params, jnp.array([[3, 1]])), atol=1e-4)
+    weights = own_attention.weights_of(net, params, jnp.array([[3, 1, 2]]), layer=1)
+    assert weights.shape == (1, 4, 3, 3)
+    assert np.abs(weights.sum(-1) - 1).max() > 0.01  # no softmax
 
 
 def test_a_mesh_gives_the_losses_of_one_device(capsys):
@@ -93,4 +97,6 @@ def test_a_mesh_gives_the_losses_of_one_device(capsys):
     assert on_mesh[-1] < on_mesh[0]
     printed = capsys.readouterr().out
     assert "device 3 has 0:2, 32:64, 128:256" in printed  # half of the rows and of the columns of each kernel
+    table = dict(line.rsplit(maxsplit=1) for line in printed.splitlines() if line.startswith("decoder/"))
+    assert next(v for k, v in table.items() if "up/kernel" in k) == f"{2 * 64 * 256 * 4 // 4:,}"
     assert "device 7 has 12:16, 0:32" in printed  # a quarter of the rows of a batch

@@ -253,3 +253,33 @@ def test_the_light_core_needs_no_extra():
     # flax itself brings etils and orbax; our own files must import no extra.
     loaded = loaded_after("from jaxformer import functional, masks, modules, models, pure")
     assert loaded & (set(HOME) - {"orbax"}) == set()
+
+
+CORE_ALONE = """
+import sys
+sys.modules.update(dict.fromkeys(EXTRAS))  # importing any of them is an ImportError
+import jax, jax.numpy as jnp, optax
+from jaxformer import decoding, functional, models, pure, sharding, training
+
+net = pure(models.LanguageModel, models.LanguageModelConfig(8, d_model=8, num_heads=2, d_ff=8, num_layers=1))
+batch = {"tokens": jnp.ones((2, 3), int), "labels": jnp.ones((2, 3), int)}
+optimizer = training.make_optimizer(training.OptimizerConfig(), steps=2)
+placement = sharding.Placement(sharding.mesh("data=1", jax.devices()[:1]))
+state, shardings = training.create_sharded(net, optimizer, jax.random.key(0), placement=placement)
+loss = lambda params, batch, key: (*net.bind(params).cross_entropy(**batch), {})
+step = training.make_step(placement.under(loss), optimizer, shardings=shardings)
+state, metrics = step(state, placement.assemble(batch))
+model = net.bind(state.params)
+context, start = model.start(batch_size=1, beam_size=2, length=3)
+advance = lambda tokens, state: model.step(tokens, state, context)
+decoding.beam_search(advance, start, beam_size=2, max_length=3, bos=1, eos=2)
+print(int(state.step), bool(jnp.isfinite(metrics["loss_sum"])))
+"""
+
+
+def test_the_core_installation_trains_and_searches():
+    """As README says: without any extra, a model is created, trained by a step and searched."""
+    extras = sorted(set(HOME) - {"orbax"})  # flax itself brings orbax
+    program = f"EXTRAS = {extras}{CORE_ALONE}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
+    assert done.stdout.split() == ["1", "True"], done.stderr

@@ -22,6 +22,7 @@ from jaxformer.functional.attention import soft_cap as soft_cap
 from jaxformer.functional.attention import top_alignments as top_alignments
 from jaxformer.functional.attention import unzigzag as unzigzag
 from jaxformer.functional.attention import with_sinks as with_sinks
+from jaxformer.functional.attention import with_weights as with_weights
 from jaxformer.functional.attention import zigzag as zigzag
 from jaxformer.functional.bias import Bias as Bias
 from jaxformer.functional.cache import KeyValueCache as KeyValueCache

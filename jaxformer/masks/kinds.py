@@ -213,13 +213,17 @@ def lengths(length: ArrayLike) -> Mask:
 def padding(valid: ArrayLike) -> Mask:
     """Allows the keys that are True in ``Bool [B, S]``; only keys are masked, so padded queries still have rows.
 
+    ``Bool [S]`` is of one example, as for `attention_head`: the mask is the same for all examples of a batch.
+
     >>> padding([[True, True, False]]).dense(2, 3)[0, 0].astype(int).tolist()
     [[1, 1, 0], [1, 1, 0]]
+    >>> padding([True, True, False]).dense(2, 3).shape
+    (1, 1, 2, 3)
     """
     valid = jnp.asarray(valid)
-    if valid.ndim != 2 or valid.dtype != bool:
-        raise ValueError(f"valid must be Bool [B, S], True = real token, got {valid.dtype} {list(valid.shape)}")
-    return Padding(valid)
+    if valid.ndim not in (1, 2) or valid.dtype != bool:
+        raise ValueError(f"valid must be Bool [B, S] or [S], True = real token, got {valid.dtype} {list(valid.shape)}")
+    return Padding(valid if valid.ndim == 2 else valid[None])
 
 
 def segments(query: ArrayLike, key: ArrayLike | None = None) -> Mask:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -116,11 +116,20 @@ class MultiHeadAttention(nnx.Module):
         return self.output(self.attention(query, keys, values, mask=mask, dropout=dropout, **optional))
 
     def captured(
-        self, query: Array, keys: Array, bias: Bias | None = None, positions: Array | None = None
+        self,
+        query: Array,
+        keys: Array,
+        bias: Bias | None = None,
+        *,
+        query_positions: ArrayLike | None = None,
+        key_positions: ArrayLike | None = None,
     ) -> CapturedAttention:
         """Returns the arguments that determine the weights."""
         sinks = None if self.sinks is None else self.sinks[...]
-        return CapturedAttention(query, keys, bias, sinks, positions, self.scale, self.score)
+        given = {"query_positions": query_positions, "key_positions": key_positions}
+        positions = {name: None if x is None else jnp.asarray(x) for name, x in given.items()}
+        options: dict[str, Any] = {"scale": self.scale, "score": self.score, "attention": self.attention}
+        return CapturedAttention(query, keys, bias, sinks, **positions, **options)
 
     def _norm_query(self, x: Array) -> Array:
         return x if self.query_norm is None else self.query_norm(x)
@@ -208,7 +217,7 @@ class SelfAttention(MultiHeadAttention):
         query, keys = (self.positions.rotate(y, positions) for y in (query, keys))
         query, bias = self._biased(query, bias)
         if intermediates is not None:
-            intermediates["self"] = self.captured(query, keys, bias, positions)
+            intermediates["self"] = self.captured(query, keys, bias, query_positions=positions, key_positions=positions)
         return self.mix(
             query, keys, values, mask=mask, bias=bias, key=key, query_positions=positions, key_positions=positions
         )
@@ -336,9 +345,11 @@ class CrossAttention(MultiHeadAttention):
         """
         query = self._norm_query(_project(x, self.query, self.query_bias))
         query = constrain(query, "batch", "length", "heads", "head_dim")
-        if intermediates is not None:
-            intermediates["cross"] = self.captured(query, memory.key)
         key_positions = None if positions is None else row_of_positions(memory.key.shape[1])
+        if intermediates is not None:
+            intermediates["cross"] = self.captured(
+                query, memory.key, query_positions=positions, key_positions=key_positions
+            )
         return self.mix(
             query,
             *(x.astype(query.dtype) for x in memory),

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from jaxformer import functional, masks
 from jaxformer.functional.attention.base import Score, at_positions
+from jaxformer.functional.attention.own_weights import has_weights, weights_function
 from jaxformer.functional.bias import Bias
 
 Intermediates = dict[str, Any]
@@ -26,7 +27,7 @@ AttentionFunction = Callable[..., Array]
 `mask` is a `Mask`, a Boolean array or None (``masks.as_mask(mask).dense(T, S)`` is the array), and `dropout` is None if
 nothing is dropped. A layer with a bias, a scale, a score or given positions passes these too, under the names of
 `functional.attention`. Cached steps pass `query_positions` and `key_positions`; whole sequences have positions 0, 1, 2,
-... and pass none.
+... and pass none. Its weights can be inspected if it is decorated with `functional.with_weights`.
 """
 
 
@@ -39,9 +40,11 @@ class CapturedAttention:
     key: jax.Array  # [B, S, K, H]
     bias: Bias | None = None
     sinks: jax.Array | None = None  # [N]
-    positions: jax.Array | None = None  # int [B, T], of queries and keys
+    query_positions: jax.Array | None = None  # int [B, T]
+    key_positions: jax.Array | None = None  # int [B, S] or [1, S]
     scale: float | None = dataclasses.field(default=None, metadata={"static": True})
     score: Score | None = dataclasses.field(default=None, metadata={"static": True})
+    attention: AttentionFunction = dataclasses.field(default=functional.attention, metadata={"static": True})
 
     def layer(self, index: int) -> CapturedAttention:
         """Returns one layer of a stack."""
@@ -56,15 +59,23 @@ class CapturedAttention:
     ) -> Float[Array, "B heads rows S"]:
         """Returns the weights of one layer, as `functional.attention_weights`; with sinks, rows sum to less than 1.
 
-        They are softmax weights, also where the layer has an attention function with weights of another kind.
+        An attention function of your own brings its own weights: see `functional.with_weights`.
+
+        Raises:
+          ValueError: the attention function brings no weights, or they take no positions and the layer has some.
         """
-        key, bias, positions = self.key, self.bias, self.positions
+        function = weights_function(self.attention)
+        key, bias, key_positions = self.key, self.bias, self.key_positions
         if self.sinks is not None:
             key, _, mask, bias = functional.with_sinks(key, key, self.sinks, mask=mask, bias=bias)
-        options: dict[str, Any] = {"scale": self.scale, "score": self.score, "rows": rows, "heads": heads}
-        if positions is not None:
-            options |= {"query_positions": positions, "key_positions": padded(positions, key.shape[1])}
-        weights = functional.attention_weights(self.query, key, mask=mask, bias=bias, **options)
+        optional: dict[str, Any] = {"bias": bias, "scale": self.scale, "score": self.score}
+        if self.query_positions is not None or key_positions is not None:
+            check_takes_positions(function)
+            optional["query_positions"] = self.query_positions
+            optional["key_positions"] = None if key_positions is None else padded(key_positions, key.shape[1])
+        optional |= {"rows": rows, "heads": heads}
+        # As in a layer, the function need not take the arguments that it is not given.
+        weights = function(self.query, key, mask=mask, **{name: x for name, x in optional.items() if x is not None})
         return weights[..., : self.key.shape[1]]
 
 
@@ -74,33 +85,36 @@ def position_free(attention: AttentionFunction) -> AttentionFunction:
     A cached step computes one late row. A function that depends on positions, such as one with its own bias of
     distances, must take `query_positions` and `key_positions`; one that does not take them is rejected unless it is
     wrapped in this function. The mask and the bias that the model passes are still computed at their positions.
+    Weights that the function brings (`functional.with_weights`) are independent of positions too.
     """
 
     @functools.wraps(attention)
-    def without_positions(query, key, value, *, query_positions=None, key_positions=None, **options):
+    def without_positions(query, key, *value, query_positions=None, key_positions=None, **options):
         if query_positions is not None or key_positions is not None:
             mask, bias, scale = (options.pop(name, None) for name in ("mask", "bias", "scale"))
             mask, bias = at_positions(query, key, mask, bias, scale, (query_positions, key_positions))
             given = {"mask": mask, "bias": bias, "scale": scale}
             options |= {name: x for name, x in given.items() if x is not None or name == "mask"}
-        return attention(query, key, value, **options)
+        return attention(query, key, *value, **options)
 
     without_positions.__signature__ = inspect.signature(without_positions, follow_wrapped=False)  # type: ignore[attr-defined]
+    if has_weights(attention):
+        return functional.with_weights(position_free(weights_function(attention)))(without_positions)
     return without_positions
 
 
 def check_takes_positions(attention: AttentionFunction) -> None:
-    """Checks that an attention function takes `query_positions` and `key_positions`, or any keyword.
+    """Checks that a function of attention, or of its weights, takes `query_positions` and `key_positions`.
 
     Raises:
-      ValueError: it does not, so a cached step could be silently wrong.
+      ValueError: it takes neither them nor any keyword, so a cached step could be silently wrong.
     """
     parameters = inspect.signature(attention).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
     if missing := [name for name in ("query_positions", "key_positions") if name not in parameters]:
         raise ValueError(
-            f"a cached step needs an attention function that takes {' and '.join(missing)}, got "
+            f"a cached step or given positions need a function that takes {' and '.join(missing)}, got "
             f"{getattr(attention, '__name__', attention)}; add them, or wrap it in modules.position_free if positions "
             "do not matter to it"
         )

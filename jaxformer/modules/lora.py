@@ -53,7 +53,7 @@ class LoRA(Pure[ModelT, ConfigT]):
     @property
     def base(self) -> Pure[ModelT, ConfigT]:
         """The network without adapters."""
-        return Pure(self.model, self.config)
+        return Pure(self.model, self.config, parts=self.parts)
 
     def init(self, key: jax.Array) -> Params:
         """Returns new parameters, with adapters under "lora"; B is 0, so the function is that of the base network."""
@@ -134,7 +134,7 @@ def lora(
     """
     if rank < 1:
         raise ValueError(f"rank must be at least 1, got {rank}")
-    return LoRA(net.model, net.config, rank, tuple(targets), alpha)
+    return LoRA(net.model, net.config, rank, tuple(targets), alpha, parts=net.parts)
 
 
 def _as_matrix(shape: tuple[int, ...], names: tuple[Any, ...]) -> tuple[int, int]:

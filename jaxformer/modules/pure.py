@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable
+import inspect
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -27,6 +28,8 @@ class Pure(Generic[ModelT, ConfigT]):
 
     model: Callable[..., ModelT]
     config: ConfigT
+    parts: tuple[tuple[str, Hashable], ...] = dataclasses.field(default=(), kw_only=True)
+    """The other keyword arguments of the model, in the order of their names."""
 
     def init(self, key: jax.Array) -> Params:
         """Returns new parameters. Under ``jax.jit`` with ``out_shardings`` they are created sharded."""
@@ -62,7 +65,7 @@ class Pure(Generic[ModelT, ConfigT]):
         return self._abstract[2]
 
     def _split(self, key: jax.Array) -> tuple[nnx.GraphDef[ModelT], nnx.State]:
-        return nnx.split(self.model(self.config, rngs=nnx.Rngs(params=key)), nnx.Param)
+        return nnx.split(self.model(self.config, **dict(self.parts), rngs=nnx.Rngs(params=key)), nnx.Param)
 
     @functools.cached_property
     def _abstract(self) -> tuple[nnx.GraphDef[ModelT], Params, Params]:
@@ -79,10 +82,17 @@ class Pure(Generic[ModelT, ConfigT]):
         return graphs[0], shapes, names[0]
 
 
-def pure(model: Callable[..., ModelT], config: ConfigT) -> Pure[ModelT, ConfigT]:
+def pure(model: Callable[..., ModelT], config: ConfigT, /, **parts: Any) -> Pure[ModelT, ConfigT]:
     """Returns a module class ``model(config, *, rngs)`` as functions over a plain nested dict of arrays.
 
-    >>> from jaxformer import models
+    Args:
+      parts: other keyword arguments of the model, such as ``attention=`` for an attention function of your own. Equal
+        models, configurations and parts make equal results.
+
+    Raises:
+      TypeError: the model takes no such keyword argument, or a part is not hashable.
+
+    >>> from jaxformer import functional, models
     >>> config = models.EncoderDecoderConfig(100, 100, d_model=16, num_heads=2, d_ff=32)
     >>> net = pure(models.EncoderDecoder, config)
     >>> params = net.init(jax.random.key(0))
@@ -91,8 +101,31 @@ def pure(model: Callable[..., ModelT], config: ConfigT) -> Pure[ModelT, ConfigT]
     (1, 3, 100)
     >>> net.bind(params).encode(source).states.shape
     (1, 5, 16)
+    >>> sharper = functools.partial(functional.attention, scale=1.0)
+    >>> pure(models.EncoderDecoder, config, attention=sharper).apply(params, source, target).shape
+    (1, 3, 100)
     """
-    return Pure(model, config)
+    if parts:
+        _check_parts(model, parts)
+    return Pure(model, config, parts=tuple(sorted(parts.items())))
+
+
+def _check_parts(model: Callable[..., Any], parts: Mapping[str, Any]) -> None:
+    """Checks names and values before a model is made, which may be much later."""
+    name = getattr(model, "__name__", model)
+    # The signature of a module class is that of its metaclass.
+    function = functools.partial(model.__init__, None) if isinstance(model, type) else model
+    _, *keywords = inspect.signature(function).parameters.values()
+    known = [p.name for p in keywords if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name != "rngs"]
+    if not any(p.kind is p.VAR_KEYWORD for p in keywords):
+        for part in parts:
+            if part not in known:
+                raise TypeError(f"{name} takes no {part!r}; it takes {', '.join(known) or 'no part'}")
+    for part, value in parts.items():
+        try:
+            hash(value)
+        except TypeError as error:
+            raise TypeError(f"{part} of {name} must be hashable, so that the model is: {error}") from None
 
 
 def check_shapes(params: Params, expected: Params) -> None:

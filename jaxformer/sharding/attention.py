@@ -15,6 +15,8 @@ from jaxformer import masks, targets
 from jaxformer.errors import ConfigError
 from jaxformer.functional.attention import api, blockwise, ring
 from jaxformer.functional.attention.base import Request, limit_derivatives, make_request
+from jaxformer.functional.attention.own_weights import with_weights
+from jaxformer.functional.attention.weights import attention_weights
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
@@ -35,7 +37,7 @@ def sharded_attention(
 
     Nothing is gathered. If the table shards lengths (mesh axis `context`), attention is computed on a ring. The result
     is called with global arrays, inside ``jit``, by a model that takes it as an argument:
-    ``pure(functools.partial(Model, attention=sharded_attention(mesh)), config)``.
+    ``pure(Model, config, attention=sharded_attention(mesh))``.
 
     Args:
       rules: the table; its "batch", "heads" and "length" name the mesh axes that shard them.
@@ -51,6 +53,7 @@ def sharded_attention(
     """
     batch, length, heads = spec(("batch", "length", "heads"), rules, mesh)
 
+    @with_weights(attention_weights)
     def attention(query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
         batch_cut, heads_cut = _fitting(batch, query.shape[0], mesh), _fitting(heads, key.shape[2], mesh)
         # A cached step gives positions, for which arrays are made, and has one query or a few: no length to cut.
@@ -130,7 +133,8 @@ def ring_attention(
 
     Args:
       batch, heads: mesh axes that also shard the batch and the heads; None for none.
-      zigzag: True if positions are in the order of `functional.zigzag`, which is load-balanced under a causal mask.
+      zigzag: True if positions are in the order of `functional.zigzag`, which is load-balanced under a causal mask;
+        captured weights then raise an error, because masks and biases have the other order.
 
     Raises:
       ConfigError: the mesh lacks an axis; when called, a size is not divisible, or a ring cannot compute this.
@@ -182,7 +186,7 @@ def ring_attention(
         dropout_key = None if request.dropout is None else request.dropout.key
         return mapped(query, key, value, request.mask, request.bias, dropout_key)[:, : lengths[0]]
 
-    return attention
+    return attention if zigzag else with_weights(attention_weights)(attention)
 
 
 def _check_cuts(mesh: Mesh, cuts: tuple[tuple[Cut, str, int], ...]) -> None:

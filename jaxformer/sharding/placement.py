@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from jaxformer.sharding import rules as tables
 from jaxformer.sharding.rules import RULES, Rules
@@ -83,6 +84,39 @@ class Placement:
         """Returns the shardings of parameters of these shapes and axis names (``net.shapes``, ``net.axes``)."""
         return tables.shardings_like(shapes, names, self.rules, self.mesh)
 
+    def describe(self, params: Any, names: Any) -> str:
+        """Returns a table of the parameters: names, shapes, logical axes, shardings, and bytes on a device.
+
+        Args:
+          params: arrays, which may lie elsewhere than the rules say, or shapes (``net.shapes``).
+          names: the axis names of each parameter (``net.axes``).
+
+        Raises:
+          ConfigError: the mesh axes of a dimension do not divide it; the message has the parameter.
+
+        >>> from jaxformer import sharding
+        >>> shapes, names = {"kernel": jax.ShapeDtypeStruct((8, 4), np.float32)}, {"kernel": ("model", "hidden")}
+        >>> print(Placement(sharding.mesh("fsdp=1", jax.devices()[:1])).describe(shapes, names))
+        parameter  shape  logical axes   cut along  bytes/device
+        kernel     8 x 4  model, hidden  fsdp, -             128
+        all        32                                        128
+        """
+        shardings = jax.tree.leaves(self.params(params, names))
+        arrays = jax.tree_util.tree_leaves_with_path(params)
+        axes = jax.tree.leaves(names, is_leaf=lambda x: isinstance(x, tuple))
+        rows, total = [("parameter", "shape", "logical axes", "cut along", "bytes/device")], 0
+        for (path, x), of_x, planned in zip(arrays, axes, shardings, strict=True):
+            where = getattr(x, "sharding", None) or planned
+            size = math.prod(where.shard_shape(x.shape)) * x.dtype.itemsize
+            name, shape = "/".join(str(getattr(key, "key", key)) for key in path), " x ".join(map(str, x.shape))
+            rows.append((name, shape or "scalar", ", ".join(map(str, of_x)), _cut(where, x.ndim), f"{size:,}"))
+            total += size
+        count = sum(math.prod(x.shape) for _, x in arrays)
+        rows.append(("all", f"{count:,}", "", "", f"{total:,}"))
+        sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(map(str.ljust, row[:-1], sizes)) + "  " + row[-1].rjust(sizes[-1]) for row in rows)
+        return "\n".join(lines)
+
     def state(self, make: Callable[..., Any], params: Any, optimizer: optax.GradientTransformation) -> Any:
         """Returns the shardings of the training state that `make()` makes; `params` are those of its parameters."""
         return tables.state_shardings(jax.eval_shape(make), params, optimizer, self.mesh)
@@ -90,3 +124,13 @@ class Placement:
     def under(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `function` with placed activations; to be applied inside ``jax.jit``, like `rules.under`."""
         return function if self.mesh.size == 1 else tables.under(self.rules, self.mesh)(function)
+
+
+def _cut(sharding: jax.sharding.Sharding, num_dims: int) -> str:
+    """Returns the mesh axes that shard each dimension, "-" for none; or the one device, or another kind of sharding."""
+    if isinstance(sharding, SingleDeviceSharding):
+        return f"whole on device {next(iter(sharding.device_set)).id}"
+    if not isinstance(sharding, NamedSharding):
+        return type(sharding).__name__
+    entries = (*sharding.spec, *[None] * num_dims)[:num_dims]
+    return ", ".join("-" if not cut else cut if isinstance(cut, str) else " x ".join(cut) for cut in entries)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jaxformer.training.state import TrainState as TrainState
     from jaxformer.training.state import best_params as best_params
     from jaxformer.training.state import create as create
+    from jaxformer.training.state import create_sharded as create_sharded
     from jaxformer.training.step import make_step as make_step
     from jaxformer.training.wandb_hook import WandbHook as WandbHook
 
@@ -45,7 +46,7 @@ __getattr__ = lazy.members(
         "programs": "OutOfMemoryError",
         "recorder": "NonFiniteError Outputs",
         "replicated": "make_replicated_step",
-        "state": "TrainState best_params create",
+        "state": "TrainState best_params create create_sharded",
         "step": "make_step",
         "schedules": "",
         "wandb_hook": "WandbHook",

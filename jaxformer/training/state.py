@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import optax
+
+if TYPE_CHECKING:
+    from jaxformer.sharding import Placement
 
 
 @jax.tree_util.register_dataclass
@@ -51,6 +55,49 @@ def create(
         )
 
     return jax.jit(build, out_shardings=shardings)(key)
+
+
+class Initialized(Protocol):
+    """The parts of a network that `create_sharded` needs; a `Pure` model has them."""
+
+    @property
+    def shapes(self) -> Any:
+        """The shapes of the parameters."""
+        ...
+
+    @property
+    def axes(self) -> Any:
+        """The logical axes of the parameters."""
+        ...
+
+    def init(self, key: jax.Array) -> Any:
+        """Returns new parameters."""
+        ...
+
+
+def create_sharded(
+    net: Initialized,
+    optimizer: optax.GradientTransformation,
+    key: jax.Array,
+    *,
+    placement: Placement,
+    ema: bool = False,
+) -> tuple[TrainState, TrainState]:
+    """Returns a new state on a mesh, and the shardings of its leaves, for `make_step`.
+
+    Every leaf is created on its devices, so no device ever holds a whole parameter that the mesh shards.
+
+    Args:
+      net: a network, such as ``pure(models.LanguageModel, config)``.
+      placement: the mesh, and the table that places logical axes on it.
+      ema: keep a moving average of the parameters.
+
+    Raises:
+      ConfigError: the mesh axes of a dimension do not divide it; the message has the parameter.
+    """
+    make = functools.partial(create, net.init, optimizer, key, ema=ema)
+    shardings = placement.state(make, placement.params(net.shapes, net.axes), optimizer)
+    return make(shardings=shardings), shardings
 
 
 def best_params(state: TrainState) -> Any:

@@ -87,7 +87,7 @@ def transformer_xl(x):
 
 def loss_of(network, config, *batch, **options):
     attention = functools.partial(functional.attention, implementation="reference")
-    net = pure(functools.partial(network, attention=attention), config)
+    net = pure(network, config, attention=attention)
     return lambda params: net.bind(params).cross_entropy(*batch, **options)[0], drawn(net.shapes, 0.3)
 
 

@@ -33,6 +33,7 @@ leaves = st.one_of(
     integers((B,), S).map(masks.lengths),
     integers((B,), S).map(masks.prefix),
     integers((B, S), 1).map(lambda x: masks.padding(x.astype(bool))),
+    integers((S,), 1).map(lambda x: masks.padding(x.astype(bool))),
     st.tuples(integers((B, T), 2), integers((B, S), 2)).map(lambda x: masks.segments(*x)),
     integers((3, 3), 1).map(lambda x: masks.block_sparse(x.astype(bool), 2)),
     boolean(T, S),

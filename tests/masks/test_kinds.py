@@ -1,10 +1,11 @@
 """Each mask has its meaning and tight ranges, and its constructor refuses wrong arguments."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import masks
+from jaxformer import functional, masks
 from jaxformer.masks import UNBOUNDED
 
 PACKED = [[1, 1, 1, 2, 2, 2, 3, 3], [1, 1, 2, 2, 2, 2, 2, 0]]
@@ -78,9 +79,9 @@ def test_meanings():
         (lambda: masks.lengths([2.5]), r"int \[B\], got float32 \[1\]"),
         (
             lambda: masks.padding(np.ones((2, 3))),
-            r"valid must be Bool \[B, S\], True = real token, got float\d+ \[2, 3\]",
+            r"valid must be Bool \[B, S\] or \[S\], True = real token, got float\d+ \[2, 3\]",
         ),
-        (lambda: masks.padding(np.ones(3, bool)), r"got bool \[3\]"),
+        (lambda: masks.padding(np.ones((1, 2, 3), bool)), r"got bool \[1, 2, 3\]"),
         (lambda: masks.segments(np.ones((2, 3), int), np.ones((1, 3), int)), r"got \[2, 3\] and \[1, 3\]"),
         (
             lambda: masks.causal(jnp.arange(4)),
@@ -117,3 +118,29 @@ def test_lengths_that_do_not_fit_are_refused(mask, message, wrap):
     """A gather clamps, so without the check a mask of the wrong length would repeat its last key."""
     with pytest.raises(ValueError, match=message):
         wrap(mask).dense(3, 5)
+
+
+def test_padding_of_one_example_is_that_of_every_example():
+    """Beside a batch it broadcasts, in one example it is a row under vmap, and it covers S keys."""
+    valid, batch = np.array([True, False, True]), np.array([[True, True, False], [False, True, True]])
+    one = masks.padding(valid)
+    np.testing.assert_array_equal(one.dense(2, 3), masks.padding(valid[None]).dense(2, 3))
+    np.testing.assert_array_equal((one & masks.padding(batch)).dense(2, 3), masks.padding(batch & valid).dense(2, 3))
+    np.testing.assert_array_equal((masks.padding(batch) | ~one).dense(2, 3), masks.padding(batch | ~valid).dense(2, 3))
+    of_each = jax.jit(jax.vmap(lambda valid: (masks.causal() & masks.padding(valid)).dense(3, 3)[0]))(batch)
+    np.testing.assert_array_equal(of_each, (masks.causal() & masks.padding(batch)).dense(3, 3))
+    with pytest.raises(ValueError, match="padding covers S = 3"):
+        one.dense(2, 4)
+
+
+def test_attention_with_the_padding_of_one_example():
+    """In the definition, and for a whole batch in blocks."""
+    query, key, value = jnp.asarray(np.random.default_rng(0).standard_normal((3, 2, 5, 2, 4)), jnp.float32)
+    valid = np.array([True, True, False, True, False])
+    mask = masks.causal() & masks.padding(valid)
+    want = functional.attention(query, key, value, mask=masks.causal() & masks.padding(np.stack([valid] * 2)))
+    for name in ("reference", "blockwise"):
+        got = functional.attention(query, key, value, mask=mask, implementation=name)
+        np.testing.assert_allclose(got, want, atol=1e-6)
+    head = functional.attention_head(query[1, :, 1], key[1, :, 1], value[1, :, 1], mask=mask)[0]
+    np.testing.assert_allclose(head, want[1, :, 1], atol=1e-6)

@@ -326,7 +326,7 @@ def test_attention_function_reaches_every_layer():
         seen.append((query.shape[1], key.shape[1]))
         return functional.attention(query, key, value, **options)
 
-    net = pure(functools.partial(models.EncoderDecoder, attention=spy), CONFIGS["post"])
+    net = pure(models.EncoderDecoder, CONFIGS["post"], attention=spy)
     jax.eval_shape(net.apply, net.shapes, SOURCE, TARGET)
     assert sorted(set(seen)) == [(T, T), (T, S), (S, S)]
 

@@ -167,7 +167,7 @@ def test_attention_function_reaches_every_layer():
         seen.append((query.shape[1], key.shape[1]))
         return functional.attention(query, key, value, **options)
 
-    net = pure(functools.partial(models.LanguageModel, attention=spy), LANGUAGE_CONFIGS["tied"])
+    net = pure(models.LanguageModel, LANGUAGE_CONFIGS["tied"], attention=spy)
     jax.eval_shape(net.apply, net.shapes, TOKENS)
     assert set(seen) == {(T, T)}
 

@@ -1,5 +1,7 @@
 """Multi-head attention layers against separate matrices and the NumPy oracle."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -154,3 +156,79 @@ def test_an_attention_function_sees_dropout_only_where_there_is_some():
         net, params = self_attention(attention=spy, dropout=rate)
         net.apply(params, normal(2, 5, D), key=key)
     assert seen == [None, None, 0.5]
+
+
+def flat(query, key, *, mask=None):
+    """Weights that are no softmax: 1 wherever the mask allows."""
+    lengths = query.shape[1], key.shape[1]
+    allowed = jnp.ones((1, 1, *lengths), bool) if mask is None else masks.as_mask(mask).dense(*lengths)
+    return jnp.broadcast_to(allowed, (query.shape[0], query.shape[2], *lengths)).astype(jnp.float32)
+
+
+def adding(query, key, value, *, mask=None, dropout=None):
+    return jnp.einsum("bnts,bsnh->btnh", flat(query, key, mask=mask), value)
+
+
+def captured(attention, *, make=self_attention, x=None, **given):
+    """The layer's `CapturedAttention`, and its values and output."""
+    net, params = make(attention=attention)
+    x, caught = normal(2, 5, D) if x is None else x, {}
+    output = net.net.apply(params, x, mask=masks.causal(), intermediates=caught, **given)
+    return caught["self"], net.call(modules.SelfAttention.project, params, x)[2], (output, params)
+
+
+def test_captured_weights_are_those_of_the_attention_function():
+    """Softmax weights of a layer that adds values up would be wrong: they must rebuild what the layer returned."""
+    caught, value, (output, params) = captured(functional.with_weights(flat)(adding))
+    weights = caught.weights(mask=masks.causal())
+    np.testing.assert_allclose(output, merge(np.einsum("bnts,bsnh->btnh", weights, value), params), atol=1e-5)
+    np.testing.assert_array_equal(caught.weights(mask=masks.causal(), rows=[3], heads=[1]), weights[:, 1:2, 3:4])
+
+
+def test_captured_weights_without_a_function_are_refused():
+    caught, _, _ = captured(adding)
+    with pytest.raises(ValueError, match=r"the attention function adding does not say .* functional\.with_weights"):
+        caught.weights(mask=masks.causal())
+
+
+def test_captured_weights_count_the_scale_of_a_partial():
+    caught, value, (output, params) = captured(functools.partial(functional.attention, scale=3.0))
+    weights = caught.weights(mask=masks.causal())
+    np.testing.assert_allclose(output, merge(np.einsum("bnts,bsnh->btnh", weights, value), params), atol=1e-5)
+
+
+@pytest.mark.parametrize("order", ["outside", "inside"])
+def test_captured_weights_at_given_positions(order):
+    """Mask and bias are computed at the positions; a weights function that takes none needs `position_free`."""
+    weigh, free = functional.with_weights(flat), modules.position_free
+    attention = free(weigh(adding)) if order == "outside" else functional.with_weights(free(flat))(free(adding))
+    positions = jnp.asarray([[4, 3, 2, 1, 0], [0, 2, 4, 6, 8]])
+    caught, value, (output, params) = captured(attention, positions=positions)
+    weights = caught.weights(mask=masks.causal())
+    np.testing.assert_allclose(output, merge(np.einsum("bnts,bsnh->btnh", weights, value), params), atol=1e-5)
+    np.testing.assert_array_equal(weights[0, 0], np.triu(np.ones((5, 5))))
+    caught, _, _ = captured(weigh(free(adding)), positions=positions)
+    with pytest.raises(ValueError, match="takes query_positions and key_positions, got flat"):
+        caught.weights(mask=masks.causal())
+
+
+def test_weights_of_cross_attention_know_the_positions_of_a_late_step():
+    """A function with its own window, one late query: its weights are a row of the whole."""
+
+    def near(query, key, *, query_positions=None, key_positions=None, mask=None):
+        window = functional.attention_weights
+        options = {"query_positions": query_positions, "key_positions": key_positions}
+        return window(query, key, mask=masks.window(1, 1), **options)
+
+    def nearby(query, key, value, *, mask=None, dropout=None, query_positions=None, key_positions=None):
+        options = {"query_positions": query_positions, "key_positions": key_positions}
+        return jnp.einsum("bnts,bsnh->btnh", near(query, key, **options), value)
+
+    net, params = cross_attention(attention=functional.with_weights(near)(nearby))
+    x, memory = normal(2, 4, D, seed=1), normal(2, 5, D, seed=2)
+    memory, whole, late = net.call(modules.CrossAttention.project, params, memory), {}, {}
+    net.net.apply(params, x, memory, intermediates=whole)
+    net.net.apply(params, x[:, 3:], memory, positions=jnp.full((2, 1), 3), intermediates=late)
+    weights = late["cross"].weights()
+    np.testing.assert_allclose(weights, whole["cross"].weights()[:, :, 3:], atol=1e-6)
+    assert (np.asarray(weights)[..., :2] == 0).all()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from jaxformer import models, pure
+from jaxformer import functional, models, modules, pure
 from jaxformer.modules.pure import check_shapes
 from tests.modules.small import quick
 
@@ -52,6 +52,46 @@ def test_equal_models_are_equal_keys():
     run(NET, jnp.ones(1))
     run(again, jnp.ones(1))
     assert len(traced) == 1
+
+
+def double(query, key, value, **options):
+    return 2 * functional.attention(query, key, value, **options)
+
+
+def test_parts_reach_the_model():
+    """They are keyword arguments of its constructor; nothing else about the model changes, and adapters keep them."""
+    net = pure(models.EncoderDecoder, CONFIG, attention=double)
+    adapted, tokens = modules.lora(net, rank=1, targets=["*/attention/kernel"]), jnp.ones((1, 3), int)
+    assert net.shapes == NET.shapes
+    adapters = quick(adapted.init)(jax.random.key(0))["lora"]
+    plain, doubled = (quick(each.apply)(params(), tokens, tokens) for each in (NET, net))
+    same = quick(adapted.apply)(params() | {"lora": adapters}, tokens, tokens)
+    assert not np.allclose(plain, doubled, atol=1e-3)
+    np.testing.assert_allclose(doubled, same, atol=1e-6)  # a fresh adapter changes nothing
+
+
+def test_equal_parts_make_equal_models():
+    network = lambda config, *, first=0, second=0, rngs: models.EncoderDecoder(config, rngs=rngs)
+    net, again = pure(network, CONFIG, first=1, second=2), pure(network, CONFIG, second=2, first=1)
+    assert (net, hash(net)) == (again, hash(again))
+    assert len({net, pure(network, CONFIG, first=2, second=1), pure(network, CONFIG, first=1)}) == 3
+    assert pure(models.EncoderDecoder, CONFIG, attention=double) != NET
+
+
+@pytest.mark.parametrize(
+    ("model", "parts", "message"),
+    [
+        (models.EncoderDecoder, {"atention": double}, "EncoderDecoder takes no 'atention'; it takes attention"),
+        (models.EncoderDecoder, {"rngs": 0}, "takes no 'rngs'"),
+        (models.EncoderDecoder, {"config": 0}, "takes no 'config'"),
+        (models.Seq2Seq, {"attention": double}, "Seq2Seq takes no 'attention'; it takes no part"),
+        (models.make_encoder, {"attend": double}, "make_encoder takes no 'attend'; it takes attention"),
+        (models.EncoderDecoder, {"attention": [double]}, "attention of EncoderDecoder must be hashable"),
+    ],
+)
+def test_parts_that_the_model_does_not_take(model, parts, message):
+    with pytest.raises(TypeError, match=message):
+        pure(model, CONFIG, **parts)
 
 
 def test_describing_a_model_allocates_nothing():

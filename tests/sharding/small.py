@@ -35,7 +35,7 @@ def loss(net, params, batch, key):
 def network(placement, config=CONFIG):
     """As a task makes it: each device attends with its rows and heads, round a ring where lengths are cut."""
     attention = sharding.sharded_attention(placement.mesh)
-    return pure(functools.partial(models.EncoderDecoder, attention=attention), config)
+    return pure(models.EncoderDecoder, config, attention=attention)
 
 
 def placed(text, config=CONFIG, **options):

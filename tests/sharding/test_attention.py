@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxformer import functional, masks, sharding
 from jaxformer.functional.attention import api
+from jaxformer.functional.attention.own_weights import weights_function
 from jaxformer.functional.attention.vendor import splash
 from tests.contracts import biases
 from tests.contracts.attention import FOUR_ROWS, S, arrays, coin
@@ -256,3 +257,20 @@ def test_a_mask_of_your_own():
     there, placed, here = both(First(jnp.array([1, 7, 0, 4])), 0.0, None, implementation="blockwise")
     for got, want in zip(there(*placed), here, strict=True):
         np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_weights_on_a_mesh_are_those_of_softmax():
+    """Sharded and ring attention bring them; in zigzag, masks and keys have different orders, so there are none."""
+    query, key, _, _ = arrays(batch=4)
+    grid = sharding.mesh("data=4,context=2")
+    for attention in (
+        sharding.sharded_attention(grid),
+        functools.partial(sharding.sharded_attention(grid), scale=2.0),
+        sharding.ring_attention(grid, "context", batch="data"),
+    ):
+        options = getattr(attention, "keywords", {})
+        want = functional.attention_weights(query, key, mask=masks.lengths([1, 7, 0, 4]), **options)
+        found = weights_function(attention)(query, key, mask=masks.lengths([1, 7, 0, 4]))
+        np.testing.assert_array_equal(found, want)
+    with pytest.raises(ValueError, match=r"ring_attention.*does not say what its weights are"):
+        weights_function(sharding.ring_attention(grid, "context", zigzag=True))

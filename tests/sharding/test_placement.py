@@ -1,6 +1,9 @@
 """A run's placement: rows of a batch over devices, and the shardings of a state."""
 
+import re
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -53,3 +56,40 @@ def test_one_device_needs_no_placing():
     function = lambda x: x
     assert alone.under(function) is function
     assert sharding.Placement(sharding.mesh("data=8")).under(function) is not function
+
+
+NAMES = {"kernel": ("model", "hidden"), "gain": (), "bias": ("hidden",)}
+SHAPES = {
+    "kernel": jax.ShapeDtypeStruct((8, 6), "float32"),
+    "gain": jax.ShapeDtypeStruct((), "float32"),
+    "bias": jax.ShapeDtypeStruct((6,), "bfloat16"),
+}
+
+
+def rows(table):
+    """The cells of a table, by the first of each row."""
+    cells = [[cell.strip() for cell in re.split(r"\s{2,}", line)] for line in table.splitlines()]
+    return {first: rest for first, *rest in cells}
+
+
+def test_where_parameters_lie():
+    """Shapes lie as the rules say; bytes are those of one device."""
+    placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))
+    table = placement.describe({"layer": SHAPES}, {"layer": NAMES})
+    found = rows(table)
+    assert found["parameter"] == ["shape", "logical axes", "cut along", "bytes/device"]
+    assert found["layer/kernel"] == ["8 x 6", "model, hidden", "fsdp, tensor", "24"]  # 2 x 3 float32
+    assert found["layer/bias"] == ["6", "hidden", "tensor", "6"]
+    assert found["layer/gain"] == ["scalar", "4"]
+    assert found["all"] == ["55", "34"]
+    assert len({len(line) for line in table.splitlines()}) == 1
+
+
+def test_arrays_are_described_where_they_really_lie():
+    placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))
+    params = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), SHAPES)
+    assert rows(placement.describe(params, NAMES))["kernel"][2:] == ["whole on device 0", "192"]
+    placed = jax.device_put(params, placement.params(SHAPES, NAMES))
+    assert placement.describe(placed, NAMES) == placement.describe(SHAPES, NAMES)
+    everywhere = jax.device_put(params, placement.replicated)
+    assert rows(placement.describe(everywhere, NAMES))["kernel"][2:] == ["-, -", "192"]

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer import training
+from jaxformer import models, pure, sharding, training
 from tests.training.small import OPTIMIZER, equal, init, new_state
 
 
@@ -16,11 +16,29 @@ def test_state_is_born_sharded():
     shapes = jax.eval_shape(lambda: training.create(wide, OPTIMIZER, jax.random.key(0)))
     shardings = jax.tree.map(lambda x: jax.sharding.NamedSharding(mesh, spec(x)), shapes)
     state = training.create(wide, OPTIMIZER, jax.random.key(0), shardings=shardings)
-    for leaf, sharding in zip(jax.tree.leaves(state), jax.tree.leaves(shardings), strict=True):
-        assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+    for leaf, where in zip(jax.tree.leaves(state), jax.tree.leaves(shardings), strict=True):
+        assert leaf.sharding.is_equivalent_to(where, leaf.ndim)
     assert (
         sum(len(leaf.sharding.device_set) == 8 and not leaf.is_fully_replicated for leaf in jax.tree.leaves(state)) == 3
     )
+
+
+def test_a_state_is_created_on_a_mesh_in_one_call():
+    """It equals that of one device, every leaf lies as its sharding says, and no device held a whole parameter."""
+    config = models.LanguageModelConfig(64, num_layers=2, d_model=16, num_heads=4, d_ff=32)
+    net, key = pure(models.LanguageModel, config), jax.random.key(3)
+    placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))
+    state, shardings = training.create_sharded(net, OPTIMIZER, key, placement=placement, ema=True)
+    for leaf, where in zip(jax.tree.leaves(state), jax.tree.leaves(shardings), strict=True):
+        assert leaf.sharding.is_equivalent_to(where, leaf.ndim)
+    assert shardings.params == shardings.ema_params == placement.params(net.shapes, net.axes)
+    alone = training.create(net.init, OPTIMIZER, key, ema=True)
+    for got, want in zip(jax.tree.leaves(state), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+    table = state.params["decoder"]["embeddings"]["tokens"]["table"]
+    assert {shard.data.shape for shard in table.addressable_shards} == {(32, 4)}
+    make = jax.jit(net.init, out_shardings=shardings.params).lower(key).compile()
+    assert make.memory_analysis().temp_size_in_bytes < table.nbytes
 
 
 def test_a_state_follows_from_its_key():

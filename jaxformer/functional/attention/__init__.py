@@ -15,6 +15,7 @@ from jaxformer.functional.attention.linear import elu_plus_one as elu_plus_one
 from jaxformer.functional.attention.linear import linear_attention as linear_attention
 from jaxformer.functional.attention.linear import linear_attention_start as linear_attention_start
 from jaxformer.functional.attention.linear import linear_attention_step as linear_attention_step
+from jaxformer.functional.attention.own_weights import with_weights as with_weights
 from jaxformer.functional.attention.reference import attention_head as attention_head
 from jaxformer.functional.attention.ring import unzigzag as unzigzag
 from jaxformer.functional.attention.ring import zigzag as zigzag

@@ -52,8 +52,8 @@ def attention_weights(
     """
     positions = {"query_positions": query_positions, "key_positions": key_positions}
     request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score, **positions)
-    head_index = _indices("heads", heads, query.shape[2])
-    row_index = _indices("rows", rows, query.shape[1])
+    head_index = indices("heads", heads, query.shape[2])
+    row_index = indices("rows", rows, query.shape[1])
     return _weights(request, jnp.asarray(row_index, jnp.int32), head_index)
 
 
@@ -214,7 +214,12 @@ def _by_rows(request: Request, function: Callable[[Array, Array], Any]) -> Any:
     return jax.tree.map(join, results)
 
 
-def _indices(name: str, chosen: Sequence[int] | None, count: int) -> np.ndarray:
+def indices(name: str, chosen: Sequence[int] | None, count: int) -> np.ndarray:
+    """Returns the chosen indices, all by default.
+
+    Raises:
+      ValueError: one is out of range.
+    """
     index = np.arange(count) if chosen is None else np.asarray(chosen, int)
     if index.ndim != 1 or ((index < 0) | (index >= count)).any():
         raise ValueError(f"{name} must be indices from 0 to {count - 1}, got {chosen}")

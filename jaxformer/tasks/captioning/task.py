@@ -226,9 +226,9 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
             raise DataError(f"model.vocab_size is {config.model.vocab_size}, but the tokenizer has {vocab_size} pieces")
         shape = dataclasses.replace(config.model, vocab_size=vocab_size)
         if isinstance(shape, models.RecurrentCaptionerConfig):
-            net = pure(functools.partial(models.RecurrentCaptioner, attention=attention), shape)
+            net = pure(models.RecurrentCaptioner, shape, attention=attention)
         else:
-            net = pure(functools.partial(models.TransformerCaptioner, attention=attention), shape)
+            net = pure(models.TransformerCaptioner, shape, attention=attention)
         return CaptionNetwork(net, config.loss, (config.data.batch_size, config.data.max_length))
 
     def predictor(

@@ -227,7 +227,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
             if given not in (0, found):
                 raise DataError(f"model.{name} is {given}, but the data have {found}")
         shape = dataclasses.replace(config.model, vocab_size=tokenizers.table_size(num_tokens), num_classes=num_classes)
-        net = pure(functools.partial(models.Classifier, attention=attention), shape)
+        net = pure(models.Classifier, shape, attention=attention)
         length = config.data.max_length
         return ClassifierNetwork(net, (max(8, config.data.tokens_per_batch // length // 8 * 8), length))
 

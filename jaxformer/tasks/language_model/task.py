@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -113,7 +112,7 @@ class LanguageModeling(TextTask[LanguageModelingConfig, DeviceBatch, TextGenerat
             raise DataError(f"model.vocab_size is {config.model.vocab_size}, but the tokenizer has {vocab_size}")
         # Padded with tokens that never occur, so that a mesh can divide the table.
         shape = dataclasses.replace(config.model, vocab_size=vocab_size + -vocab_size % VOCAB_MULTIPLE)
-        net = pure(functools.partial(models.LanguageModel, attention=attention), shape)
+        net = pure(models.LanguageModel, shape, attention=attention)
         return LanguageModelNetwork(net, (config.data.batch_size, config.data.length))
 
     def predictor(

@@ -227,7 +227,7 @@ class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch,
         if config.model.vocab_size not in (0, vocab_size):
             raise DataError(f"model.vocab_size is {config.model.vocab_size}, but the tokenizer has {vocab_size}")
         shape = dataclasses.replace(config.model, vocab_size=table_size(vocab_size))
-        net = pure(functools.partial(models.MaskedLanguageModel, attention=attention), shape)
+        net = pure(models.MaskedLanguageModel, shape, attention=attention)
         return MaskedLanguageModelNetwork(
             net, (config.data.batch_size, config.data.length), vocab_size, config.data.mask_rate
         )

@@ -234,7 +234,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         if isinstance(shape, models.Seq2SeqConfig):
             net = pure(models.Seq2Seq, shape)
         else:
-            net = pure(functools.partial(models.EncoderDecoder, attention=attention), shape)
+            net = pure(models.EncoderDecoder, shape, attention=attention)
         length = _longest(config)
         return TranslationNetwork(net, config.loss, (rows_of_budget(config.data.tokens_per_batch, length), length))
 

@@ -177,7 +177,7 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
         shape = dataclasses.replace(config.model, num_classes=vocab_size)
         transformer = isinstance(shape, models.VisionTransformerConfig)
         model = models.VisionTransformer if transformer else models.ResidualNetwork
-        return VisionNetwork(pure(functools.partial(model, attention=attention), shape), (config.data.batch_size, 1))
+        return VisionNetwork(pure(model, shape, attention=attention), (config.data.batch_size, 1))
 
     def smaller_batch(self, config: VisionConfig, num_rows: int) -> str:
         return f"--data.batch_size {num_rows}"

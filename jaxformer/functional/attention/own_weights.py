@@ -1,0 +1,120 @@
+"""The weights of attention functions: which function computes them for which attention function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from jaxtyping import Array
+
+from jaxformer.functional.attention import api
+from jaxformer.functional.attention.weights import attention_weights, indices
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+WeightsFunction = Callable[..., Array]
+"""A function with the signature of `attention_weights`, which returns the weights ``[B, N, T, S]`` of an attention
+function from the same queries, keys and options. It need not take `rows` and `heads`."""
+
+
+def with_weights(weights: WeightsFunction) -> Callable[[F], F]:
+    """Returns a decorator that says what the weights of an attention function are, so that they can be inspected.
+
+    Attention functions return no weights. Maps of attention are computed from captured queries and keys, by
+    `attention_weights` for `attention`; a model with an attention function of your own has none unless the function
+    brings them. ``with_weights(attention_weights)`` is for a function whose weights are those of softmax.
+
+    Args:
+      weights: returns the weights ``[B, N, T, S]`` before dropout. It gets the options of the attention function that
+        determine weights (`mask`, and `bias`, `scale`, `score` and positions where a model has them), and `rows` and
+        `heads`, as in `attention_weights`, if it takes both.
+
+    >>> import jax, jax.numpy as jnp
+    >>> def uniform_weights(query, key, *, mask=None):
+    ...     return jnp.full((query.shape[0], query.shape[2], query.shape[1], key.shape[1]), 1 / key.shape[1])
+    >>> @with_weights(uniform_weights)
+    ... def uniform(query, key, value, *, mask=None, dropout=None):
+    ...     return jnp.broadcast_to(value.mean(1, keepdims=True), query.shape)
+    >>> x = jnp.ones((1, 2, 4, 8))
+    >>> weights_function(uniform)(x, x, rows=[1], heads=[0]).tolist()
+    [[[[0.5, 0.5]]]]
+    """
+
+    def bring(attention: F) -> F:
+        @functools.wraps(attention)
+        def weighted(*arrays: Any, **options: Any) -> Any:
+            return attention(*arrays, **options)
+
+        # `functools.wraps` copies attributes, so another function may have these; it is not their owner.
+        weighted.weights, weighted.weights_owner = _selecting(weights), weighted  # type: ignore[attr-defined]
+        return weighted  # type: ignore[return-value]
+
+    return bring
+
+
+def weights_function(attention: Callable[..., Any]) -> WeightsFunction:
+    """Returns the function that computes the weights of an attention function: see `with_weights`.
+
+    Of a ``functools.partial``, the weights have the same options.
+
+    Raises:
+      ValueError: it is neither `attention`, nor sharded or ring attention, nor a function `with_weights`.
+
+    >>> weights_function(api.attention) is attention_weights
+    True
+    """
+    if (found := _found(attention)) is None:
+        name = getattr(attention, "__qualname__", attention)
+        raise ValueError(
+            f"the attention function {name} does not say what its weights are: "
+            "decorate it with functional.with_weights(f), where f(query, key, *, mask=None) returns them, [B, N, T, S];"
+            " f is functional.attention_weights if they are those of softmax"
+        )
+    return found
+
+
+def has_weights(attention: Callable[..., Any]) -> bool:
+    """Returns True if `weights_function` knows the weights of an attention function."""
+    return _found(attention) is not None
+
+
+def _found(attention: Callable[..., Any]) -> WeightsFunction | None:
+    if attention is api.attention:
+        return attention_weights
+    if isinstance(attention, functools.partial):
+        inner = _found(attention.func)
+        if inner is None or attention.args:
+            return None
+        without_effect = {"mask", "dropout"}  # a layer overrides the one, and weights are before the other
+        if inner is attention_weights or getattr(inner, "func", None) is attention_weights:
+            without_effect.add("implementation")
+        options = {name: x for name, x in attention.keywords.items() if name not in without_effect}
+        return functools.partial(inner, **options) if options else inner
+    return attention.weights if getattr(attention, "weights_owner", None) is attention else None  # type: ignore
+
+
+def _selecting(weights: WeightsFunction) -> WeightsFunction:
+    """Returns a weights function that takes `rows` and `heads`, and checks the shape of its weights."""
+    if {"rows", "heads"} <= inspect.signature(weights).parameters.keys():
+        return weights
+
+    @functools.wraps(weights)
+    def selecting(
+        query: Array,
+        key: Array,
+        *,
+        rows: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        **options: Any,
+    ) -> Array:
+        found = weights(query, key, **options)
+        expected = query.shape[0], query.shape[2], query.shape[1], key.shape[1]
+        if found.shape != expected:
+            name = getattr(weights, "__name__", weights)
+            raise ValueError(f"{name} must return weights [B, N, T, S] = {list(expected)}, got {list(found.shape)}")
+        found = found if heads is None else found[:, indices("heads", heads, expected[1])]
+        return found if rows is None else found[:, :, indices("rows", rows, expected[2])]
+
+    return selecting
