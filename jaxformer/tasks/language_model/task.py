@@ -145,7 +145,7 @@ class LanguageModeling(TextTask[LanguageModelingConfig, DeviceBatch, TextGenerat
         device_batches = (jax.tree.map(jnp.asarray, windows.batch(i)) for i in range(windows.steps_per_epoch))
         count_batches, sums = Count(windows.steps_per_epoch, "batches of text", say), []
         for batch in device_batches:
-            sums.append(jax.device_get(loss(predictor.params, batch)))
+            sums.append(jax.device_get(loss(predictor.params, batch)[:2]))
             count_batches(1)
         total, count = (float(sum(column)) for column in zip(*sums, strict=True))
         say(f"held-out text: {int(count):,} tokens, {len(corpus.validation):,} characters")
