@@ -110,7 +110,8 @@ class Ranking:
         data: Any = registry.task_of(config).prepare(config, self.corpus, run)
         self.tokens, _ = data.train
         network = registry.task_of(config).network(config, data.vocabulary.vocab_size)
-        self.loss, self.num_parameters = network.validation_loss, network.num_parameters
+        self.loss = lambda params, batch: network.validation_loss(params, batch)[:2]
+        self.num_parameters = network.num_parameters
         self._batches = functools.partial(data.validation_batches, np.arange)
         # Few pairs at a time: each has a gradient as large as the model.
         budget = {"tokens_per_batch": 512, "multiple_of": 1}
