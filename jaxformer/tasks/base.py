@@ -13,10 +13,11 @@ import dataclasses
 import functools
 import math
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import jax
+import numpy as np
 
 from jaxformer import functional
 from jaxformer.axes import AxisName
@@ -35,6 +36,26 @@ Say = Callable[[str], None]
 
 Keep = Callable[[str, Sequence[Mapping[str, Any]]], None]
 """A function that takes the name of a corpus, and a row for each example: its prediction and its own scores."""
+
+
+LossSums = tuple[jax.Array, jax.Array, dict[str, jax.Array]]
+"""The loss summed over a batch, the number of its terms, and further sums."""
+
+
+def added(results: Iterable[LossSums]) -> dict[str, Any]:
+    """Adds the results of `Network.validation_loss` over batches, in float64: "loss", "count", and the further sums.
+
+    >>> import jax.numpy as jnp
+    >>> sums = added([(jnp.float32(3), jnp.float32(2), {"correct": jnp.float32(1)})] * 2)
+    >>> {name: float(value) for name, value in sums.items()}
+    {'loss': 6.0, 'count': 4.0, 'correct': 2.0}
+    """
+    sums: dict[str, Any] = {}
+    for result in results:
+        total, count, others = jax.device_get(result)
+        for name, value in {"loss": total, "count": count, **others}.items():
+            sums[name] = sums.get(name, 0) + np.asarray(value, np.float64)
+    return sums
 
 
 class Corpus(Protocol):
@@ -181,12 +202,10 @@ class Network(abc.ABC, Generic[BatchT]):
         return self.net.config.compute_dtype
 
     @abc.abstractmethod
-    def loss(
-        self, params: Params, batch: BatchT, key: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+    def loss(self, params: Params, batch: BatchT, key: jax.Array | None) -> LossSums:
         """Returns the training loss summed over a batch, the number of its terms, and further sums for the log."""
 
-    def validation_loss(self, params: Params, batch: BatchT) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+    def validation_loss(self, params: Params, batch: BatchT) -> LossSums:
         """Returns the loss by which models are compared, as sum and number of terms, and sums for `validation_metrics`.
 
         By default it is `loss` without dropout.
@@ -332,7 +351,7 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
         """Returns the metrics of a validation besides the loss; none by default.
 
         Args:
-          sums: those of `Network.validation_loss` over the validation data; "loss" and "count" are its first two.
+          sums: the results of `Network.validation_loss`, `added` over the validation data.
         """
         del config, corpus, data, predictor, sums
         return {}

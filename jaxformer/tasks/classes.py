@@ -21,7 +21,7 @@ from jaxformer.evaluation.classification import accuracy, matthews, matthews_of_
 from jaxformer.evaluation.scores import Score
 from jaxformer.files import write_text
 from jaxformer.multihost import processes, storage
-from jaxformer.tasks.base import Splits
+from jaxformer.tasks.base import LossSums, Splits
 
 if TYPE_CHECKING:
     from jaxformer.data.examples import Examples
@@ -132,9 +132,7 @@ def load(run: pathlib.Path) -> tuple[str, ...]:
         raise DataError(f"{path} is damaged: it holds no names of classes") from error
 
 
-def losses(
-    logits: Float[Array, "B C"], labels: Int[Array, " B"], where: Bool[Array, " B"]
-) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+def losses(logits: Float[Array, "B C"], labels: Int[Array, " B"], where: Bool[Array, " B"]) -> LossSums:
     """Returns the cross entropy of the correct classes as (sum, count), and sums for `metrics`.
 
     Args:

@@ -19,7 +19,7 @@ from jaxformer.modules import AttentionFunction, lora, matching
 from jaxformer.modules.lora import ADAPTERS
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import BatchT, Network, Task, TaskConfig
+from jaxformer.tasks.base import BatchT, LossSums, Network, Task, TaskConfig
 from jaxformer.tasks.config import TuneConfig
 
 
@@ -109,7 +109,7 @@ class TrainingSetup(Generic[BatchT]):
             learning_rate=training.make_schedule(self.config.optimizer, steps=train.steps),
         )
 
-    def _loss(self, params: Params, batch: BatchT, key: jax.Array) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+    def _loss(self, params: Params, batch: BatchT, key: jax.Array) -> LossSums:
         """Returns the network's loss; the gradient of frozen parameters is 0 and is not computed."""
         if self.frozen is not None:
             stop = lambda x, frozen: jax.lax.stop_gradient(x) if frozen else x

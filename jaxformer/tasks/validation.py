@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxformer import training
-from jaxformer.tasks.base import Corpus, Data, TaskConfig
+from jaxformer.tasks.base import Corpus, Data, TaskConfig, added
 from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.training_setup import TrainingSetup
 
@@ -24,11 +23,8 @@ class Validation:
 
     def __call__(self, state: training.TrainState) -> Mapping[str, float]:
         params, setup = training.best_params(state), self._setup
-        sums: dict[str, Any] = {}
-        for batch in setup.on_devices(self._data.validation_batches(setup.rows)):
-            total, count, others = jax.device_get(self._loss(params, batch))
-            for name, value in {"loss": total, "count": count, **others}.items():
-                sums[name] = sums.get(name, 0) + np.asarray(value, np.float64)
+        batches = setup.on_devices(self._data.validation_batches(setup.rows))
+        sums = added(self._loss(params, batch) for batch in batches)
         predictor = self._task.predictor(
             self._config, self._data.vocabulary, setup.network.net, params, setup.placement, (int(state.step),)
         )

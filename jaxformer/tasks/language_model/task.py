@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Keep, Network, PlannedData, Say
+from jaxformer.tasks.base import Keep, LossSums, Network, PlannedData, Say, added
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.language_model.generator import TextGenerator
 from jaxformer.tasks.text import TextCorpus, TextTask
@@ -143,11 +143,15 @@ class LanguageModeling(TextTask[LanguageModelingConfig, DeviceBatch, TextGenerat
         windows = OrderedWindows(stream, config.data.length, config.data.batch_size)
         loss = jax.jit(LanguageModelNetwork(predictor.net, (0, 0)).validation_loss)
         device_batches = (jax.tree.map(jnp.asarray, windows.batch(i)) for i in range(windows.steps_per_epoch))
-        count_batches, sums = Count(windows.steps_per_epoch, "batches of text", say), []
-        for batch in device_batches:
-            sums.append(jax.device_get(loss(predictor.params, batch)[:2]))
-            count_batches(1)
-        total, count = (float(sum(column)) for column in zip(*sums, strict=True))
+        progress = Count(windows.steps_per_epoch, "batches of text", say)
+
+        def results() -> Iterator[LossSums]:
+            for batch in device_batches:
+                yield loss(predictor.params, batch)
+                progress(1)
+
+        sums = added(results())
+        total, count = float(sums["loss"]), float(sums["count"])
         say(f"held-out text: {int(count):,} tokens, {len(corpus.validation):,} characters")
         scores = [nats_per_token(total, count), perplexity(total, count)]
         return {"held-out text": [*scores, bits_per_character(total, len(corpus.validation))]}

@@ -27,7 +27,7 @@ from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Keep, Network, PlannedData, Say
+from jaxformer.tasks.base import Keep, Network, PlannedData, Say, added
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.text import TextCorpus, TextTask
 from jaxformer.tasks.tokenizers import make_run_tokenizer, table_size
@@ -172,9 +172,8 @@ class MaskedPredictor:
 
     def scores(self, batches: Iterable[PackedBatch[np.ndarray]]) -> list[Score]:
         """Returns nats per masked token, perplexity and accuracy over all batches."""
-        sums = [jax.device_get(_validation_loss(self.network, self.params, batch)) for batch in batches]
-        total, count = (float(sum(column)) for column in list(zip(*sums, strict=True))[:2])
-        correct = float(sum(others["correct"] for _, _, others in sums))
+        sums = added(_validation_loss(self.network, self.params, batch) for batch in batches)
+        total, count, correct = (float(sums[name]) for name in ("loss", "count", "correct"))
         return [nats_per_token(total, count), perplexity(total, count), accuracy(correct, count)]
 
 
