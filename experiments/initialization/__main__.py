@@ -22,7 +22,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from experiments import command
-from experiments.classification.report import interval
+from experiments.intervals import interval
 from experiments.translation import multi30k, smoke
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from experiments.classification.report import half_width, interval
+from experiments.intervals import half_width, interval
 from experiments.vision.cells import MODELS, SHIFTS, SIDE, SIZES, Cell
 from jaxformer.files import replacing
 

@@ -6,7 +6,8 @@ import pytest
 
 from experiments.classification import __main__ as command
 from experiments.classification.corpora import BAG, FILES, Cell, cells, configuration
-from experiments.classification.report import by_negation, draw, interval, report, summary
+from experiments.classification.report import by_negation, draw, report, summary
+from experiments.intervals import interval
 from jaxformer.tasks.classification import TASK
 
 

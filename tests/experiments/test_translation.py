@@ -5,7 +5,7 @@ import json
 import pytest
 
 from experiments.translation import __main__ as command
-from experiments.translation import multi30k
+from experiments.translation import multi30k, systems
 from jaxformer.errors import ConfigError
 
 
@@ -20,15 +20,56 @@ def record(bleu, seconds=90.0):
 
 
 def test_the_report_has_means_and_the_time():
-    lines = command.report("en-de", [record(40.0), record(42.0, 210.0)]).splitlines()
+    lines = command.report("en-de", {"plain": [record(40.0), record(42.0, 210.0)]}).splitlines()
     assert lines[0] == "en-de, average of 2 checkpoints"
-    assert lines[2] == "| seed | BLEU, validation | BLEU, test | minutes | of these compiling |"
+    assert lines[2] == "| method | seed | BLEU, validation | BLEU, test | minutes | of these compiling |"
     assert lines[4:7] == [
-        "| 0 | 41.00 | 40.00 | 2.00 | 0.50 |",
-        "| 1 | 43.00 | 42.00 | 4.00 | 0.50 |",
-        "| mean | 42.0 ± 12.7 | 41.0 ± 12.7 | | |",
+        "| plain | 0 | 41.00 | 40.00 | 2.00 | 0.50 |",
+        "| plain | 1 | 43.00 | 42.00 | 4.00 | 0.50 |",
+        "| plain | mean | 42.0 ± 12.7 | 41.0 ± 12.7 | | |",
     ]
     assert lines[-2:] == ["2026-01-01, X, 2 cores, jax 1, commit unknown", "- BLEU: tok:13a"]
+
+
+def test_the_report_has_a_row_for_each_system():
+    together = {name: value for name, value in record(43.0).items() if name != "averaged"}
+    records = {"plain": [record(40.0)], "r-drop": [record(41.0)], "ensemble": [together]}
+    rows = [line.split("|")[1:5] for line in command.report("en-de", records).splitlines()[4:7]]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["plain", "0", "41.00", "40.00"],
+        ["r-drop", "0", "42.00", "41.00"],
+        ["ensemble", "all", "44.00", "43.00"],
+    ]
+
+
+def test_methods_are_changes_of_a_configuration():
+    found = {name: systems.configured(multi30k.published(), name) for name in systems.TRAINED}
+    assert {name: (c.data.num_segmentations, c.loss.r_drop) for name, c in found.items()} == {
+        "plain": (1, 0.0),
+        "sampling": (0, 0.0),
+        "r-drop": (1, 5.0),
+        "sampling-r-drop": (0, 5.0),
+    }
+    assert found["sampling"].data.segmentation_alpha == 0.1  # of the paper on BPE-dropout
+    assert systems.configured(multi30k.en_de(), "sampling").data.segmentation_alpha == 0.2  # of unigram
+
+
+def test_the_best_method_is_that_of_the_validation_set():
+    low, high = record(40.0), record(42.0)
+    high["scores"]["validation"][-1]["value"], low["scores"]["validation"][-1]["value"] = 39.0, 39.5
+    assert systems.best({"plain": [high], "r-drop": [low], "ensemble": [record(50.0)]}) == "r-drop"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--methods", "ensemble", "--seeds", "2"], "ensemble needs a method of training among --methods"),
+        (["--methods", "plain", "distilled"], "distilled needs --seeds 2 or more"),
+    ],
+)
+def test_methods_that_have_nothing_to_work_on_are_refused(tmp_path, capsys, arguments, message):
+    assert command.main(["--out", str(tmp_path), *arguments]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_unknown_settings_are_refused(tmp_path, capsys):
@@ -37,10 +78,16 @@ def test_unknown_settings_are_refused(tmp_path, capsys):
 
 
 def test_an_average_of_other_checkpoints_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(command.command, "record", lambda path, config, make: {"last": 10})
-    assert command.reproduced(multi30k.en_de(), tmp_path, 10, 0.0) == {"last": 10}
+    monkeypatch.setattr(systems.command, "record", lambda path, config, make: {"last": 10})
+    assert systems.trained(multi30k.en_de(), tmp_path, 10, 0.0) == {"last": 10}
     with pytest.raises(ConfigError, match=r"seed-0\.json is an average of 10 checkpoints, not of 5; choose another"):
-        command.reproduced(multi30k.en_de(), tmp_path, 5, 0.0)
+        systems.trained(multi30k.en_de(), tmp_path, 5, 0.0)
+
+
+def test_an_ensemble_of_other_runs_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(systems.command, "record", lambda path, config, make: {"runs": ["plain/seed-0"]})
+    with pytest.raises(ConfigError, match=r"an ensemble of plain/seed-0, not of plain/seed-1"):
+        systems.ensemble_record(multi30k.en_de(), [tmp_path / "plain" / "seed-1"], tmp_path / "r.json", "ensemble")
 
 
 @pytest.mark.full
@@ -49,7 +96,7 @@ def test_the_smoke_version_resumes(tmp_path, capsys):
     assert command.main([*arguments, "--minutes", "0.00001"]) == 85
     assert command.main(arguments) == 0
     text = (tmp_path / "report.md").read_text()
-    assert [line.split("|")[1].strip() for line in text.splitlines()[4:7]] == ["0", "1", "mean"]
+    assert [line.split("|")[2].strip() for line in text.splitlines()[4:7]] == ["0", "1", "mean"]
     found = json.loads((tmp_path / "records" / "seed-1.json").read_text())
     assert found["averaged"] == [4, 6]
     assert {score["name"] for score in found["scores"]["test"]} > {"BLEU", "chrF2"}
@@ -59,3 +106,24 @@ def test_the_smoke_version_resumes(tmp_path, capsys):
     assert command.main([*arguments, "--set", "train.steps=9"]) == 0  # the smoke version has its own
     assert command.main([*arguments, "--set", "optimizer.learning_rate=0.5"]) == 2
     assert "must be a result of these settings" in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_students_learn_from_an_ensemble_of_the_best_method(tmp_path, capsys):
+    methods = ["plain", "ensemble", "ensemble-mbr", "distilled"]
+    arguments = ["--smoke", "--out", str(tmp_path), "--average", "2", "--seeds", "2", "--methods", *methods]
+    assert command.main(arguments) == 0
+    text = (tmp_path / "report.md").read_text()
+    assert [text.count(f"| {method} |") for method in methods] == [3, 1, 1, 3]
+    teacher = next((tmp_path / "distilled").glob("teacher-*-2"))
+    best = teacher.name.removeprefix("teacher-").removesuffix("-2")
+    runs = [systems.folder(tmp_path, best) / f"seed-{seed}" for seed in range(2)]
+    sources = (tmp_path / "data" / "multi30k" / "train.en").read_text().splitlines()
+    targets = (teacher / "train.target").read_text().splitlines()
+    assert targets[:20] == systems.ensemble(runs).translate(sources[:20])
+    assert len(targets) == len(sources)
+    student = json.loads((tmp_path / "distilled" / "seed-0" / "config.json").read_text())
+    assert student["config"]["data"]["target"] == str(teacher / "train.target")
+    capsys.readouterr()
+    assert command.main(arguments) == 0  # from the records
+    assert "teacher:" not in capsys.readouterr().out

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from experiments.classification.report import half_width
+from experiments.intervals import half_width
 from experiments.vision import __main__ as command
 from experiments.vision.cells import (
     CORPORA,
