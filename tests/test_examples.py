@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from examples import minimal, own_attention, sharded
+from examples import minimal, own_attention, own_model, sharded
 from jaxformer import functional, masks, sharding
 
 
@@ -88,6 +88,21 @@ def test_a_model_learns_with_an_attention_of_its_own_and_decodes_with_it():
     weights = own_attention.weights_of(net, params, jnp.array([[3, 1, 2]]), layer=1)
     assert weights.shape == (1, 4, 3, 3)
     assert np.abs(weights.sum(-1) - 1).max() > 0.01  # no softmax
+
+
+def test_one_letter_of_a_text_is_alone():
+    tokens, alone = own_model.draw(np.random.default_rng(0), 50)
+    for text, position in zip(tokens.tolist(), alone.tolist(), strict=True):
+        assert [text.count(letter) for letter in text].count(1) == 1
+        assert text.count(text[position]) == 1
+
+
+def test_a_model_with_a_head_of_its_own_learns():
+    with jax.numpy_dtype_promotion("standard"):
+        net, params, losses = own_model.train(160, batch_size=64)
+    assert {"encoder", "score"} == params.keys()
+    assert np.mean(losses[-5:]) < 0.7 * losses[0]
+    assert own_model.accuracy(net, params, count=200) > 0.25  # a guess is right for 0.07
 
 
 def test_a_mesh_gives_the_losses_of_one_device(capsys):
