@@ -22,6 +22,11 @@ PLACE = {"place": True}
 """Metadata of a setting that affects only where a run is computed: a run may be resumed with another value."""
 
 
+LATER = {"later": True}
+"""Metadata of a setting that a resumed run may have another value of, because it changes no completed step. Settings of
+the learning rate are checked: the rates of the completed steps must be the same."""
+
+
 LARGEST_FLOAT = 3.4e38
 """Larger numbers are infinite in float32, in which models compute."""
 
@@ -73,8 +78,17 @@ def changed(config: T, changes: Mapping[str, object]) -> T:
 
 def comparable(config: Any) -> dict[str, Any]:
     """Returns a configuration as plain data, without the settings that are marked `PLACE`."""
-    kept = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if not f.metadata.get("place")}
-    return {name: comparable(x) if dataclasses.is_dataclass(x) else to_data(x) for name, x in kept.items()}
+    return _without(config, "place")
+
+
+def lasting(config: Any) -> dict[str, Any]:
+    """Returns a configuration as plain data, without the settings that are marked `PLACE` or `LATER`."""
+    return _without(config, "place", "later")
+
+
+def _without(config: Any, *marks: str) -> dict[str, Any]:
+    kept = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if not f.metadata.keys() & {*marks}}
+    return {name: _without(x, *marks) if dataclasses.is_dataclass(x) else to_data(x) for name, x in kept.items()}
 
 
 def fingerprint(config: Any) -> str:

@@ -34,7 +34,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxformer.config import comparable, difference, fingerprint, to_data
+from jaxformer.config import difference, lasting, to_data
 from jaxformer.errors import ConfigError
 from jaxformer.files import TEMPORARY, write_text
 
@@ -73,13 +73,13 @@ def _is_leftover(path: pathlib.Path) -> bool:
 
 
 def check_config(out: pathlib.Path, saved: Any, config: Any) -> None:
-    """Checks that a run to be resumed has this configuration, except for settings marked `PLACE`.
+    """Checks that a run to be resumed has this configuration, except for settings marked `PLACE` or `LATER`.
 
     Raises:
       ConfigError: the configurations differ; the message has the first difference.
     """
-    if type(saved) is not type(config) or fingerprint(saved) != fingerprint(config):
-        text = difference(comparable(saved), comparable(config))
+    if type(saved) is not type(config) or lasting(saved) != lasting(config):
+        text = difference(lasting(saved), lasting(config))
         raise ConfigError(f"{out} holds a run of another configuration: {text}")
 
 
@@ -114,6 +114,11 @@ def claim(out: pathlib.Path, task: str, config: Any, vocabulary_files: Iterable[
         (out / name).unlink(missing_ok=True)
     for path in out.glob(f"{TEMPORARY}*"):
         path.unlink(missing_ok=True)
+    write_config(out, task, config)
+
+
+def write_config(out: pathlib.Path, task: str, config: Any) -> None:
+    """Writes config.json."""
     saved = {"task": task, "config": to_data(config)}
     text = json.dumps(saved, indent=2, ensure_ascii=False)
     if any("\ud800" <= character <= "\udfff" for character in text):  # of a file name that is not UTF-8

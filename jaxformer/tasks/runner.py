@@ -22,7 +22,7 @@ from jaxformer.evaluation.scores import Score
 from jaxformer.files import local_path, write_text
 from jaxformer.multihost import cluster, processes, storage
 from jaxformer.sharding import Placement
-from jaxformer.tasks import registry, restore, run_lock, rundir, warm_start
+from jaxformer.tasks import registry, restore, resume, run_lock, rundir, warm_start
 from jaxformer.tasks.base import Corpus, Data, Keep, Predictor, Say, TaskConfig
 from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.training_setup import TrainingSetup, check_memory, make_training_setup
@@ -93,20 +93,20 @@ def _train_alone(
     profile: str,
 ) -> training.Result:
     """Trains in a run directory whose lock is held."""
-    resumed = rundir.holds_run(out)
-    if config.init_from and not resumed:
+    saved = registry.read_config(out) if rundir.holds_run(out) else None
+    if config.init_from and saved is None:
         _check_init(task, config)
-    if resumed:
-        rundir.check_config(out, registry.read_config(out), config)
+    if saved is not None:
+        rundir.check_config(out, saved, config)
     corpus = task.read(config)
     cluster.agree({f"{part} data": text for part, text in corpus.fingerprints.items()})  # before one of them writes
-    if resumed:
+    if saved is not None:
         rundir.check_data(out, corpus.fingerprints)  # after agreeing, so that all processes refuse together
     try:
-        if not resumed:
+        if saved is None:
             _claim(out, task, config)
             storage.shared_run(out, _files(task))
-        return _train(task, config, corpus, out, placement, console, resumed, outputs, profile)
+        return _train(task, config, corpus, out, placement, console, saved, outputs, profile)
     except (JaxformerError, OSError):
         if processes.first():
             rundir.release(out, task.vocabulary_files)  # an error that only the data or the other run could show
@@ -120,22 +120,20 @@ def _train(
     out: pathlib.Path,
     placement: Placement,
     console: Console,
-    resumed: bool,
+    saved: TaskConfig | None,
     outputs: training.Outputs,
     profile: str,
 ) -> training.Result:
-    """Trains in a run directory that has this configuration."""
+    """Trains in a run directory that has this configuration or, if it is resumed, one that fits: `saved`."""
     say = functools.partial(print_line, console)
     data = _prepare(task, config, corpus, out, say)
-    if resumed:
+    if saved is not None:
         rundir.check_vocabulary(out, data.vocabulary.fingerprint)
-    if processes.first():
-        _write_provenance(out, config, corpus, data, placement)
     setup = make_training_setup(task, config, data.vocabulary.vocab_size, placement)
     timeout = training.save_timeout(abstract := setup.abstract_state())  # refuses a mesh that does not fit
     _report_uneven(data, placement, say)
     with training.Checkpoints(out / "checkpoints", keep_last=config.train.keep_last, timeout=timeout) as checkpoints:
-        restored = checkpoints.restore_latest(abstract) if resumed else None
+        restored = None if saved is None else checkpoints.restore_latest(abstract)
         if restored is None:
             state, progress = first_state(config, setup, out, say), training.Progress()
         else:
@@ -147,7 +145,10 @@ def _train(
             f"peak {peak / 1e12:.2f} TFLOP/s ({source})"
         )
         outputs.checkpoints, done = checkpoints, int(state.step)
+        if saved is not None:
+            resume.adopt(out, saved, config, done, say)
         if processes.first():
+            _write_provenance(out, config, corpus, data, placement)
             # A share of the peak counts the products of a whole step, which frozen parameters save in part.
             outputs.peak_flops = None if config.tune.frozen else peak
             outputs.reporter = reporter(console, start=done, steps=config.train.steps, unit=setup.network.unit)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Literal
 
-from jaxformer.config import PLACE, at_least
+from jaxformer.config import LATER, PLACE, at_least
 from jaxformer.errors import ConfigError
 
 
@@ -14,39 +14,40 @@ from jaxformer.errors import ConfigError
 class TrainConfig:
     """The length of training, its validations and its checkpoints.
 
-    Besides those at fixed steps or times, a checkpoint is written at each best validation and when training stops.
+    Besides those at fixed steps or times, a checkpoint is written at each best validation and when training stops. A
+    run may be resumed with other values, except of num_microbatches, ema_decay and metric.
     """
 
-    steps: int = 100_000
+    steps: int = dataclasses.field(default=100_000, metadata=LATER)
     """Parameter updates."""
     num_microbatches: int = 1
     """Parts of each batch that run one after another, adding their gradients; the size of the batch stays the same."""
     ema_decay: float = 0.0
     """Decay of an exponential moving average of the parameters; 0 keeps none."""
-    validate_every: int = 1000
+    validate_every: int = dataclasses.field(default=1000, metadata=LATER)
     """Steps between validations, with one more at the last step; 0 never validates."""
     metric: str = "loss"
     """The validation metric that ranks checkpoints."""
-    patience: int = 0
+    patience: int = dataclasses.field(default=0, metadata=LATER)
     """Validations without improvement after which training stops; 0 never stops early."""
     minutes: float = dataclasses.field(default=0.0, metadata=PLACE)
     """Wall-clock time after which to save and stop; the same command, perhaps with another limit, resumes the run. 0
     for no limit."""
-    checkpoint_every: int = 1000
+    checkpoint_every: int = dataclasses.field(default=1000, metadata=LATER)
     """Steps between checkpoints; 0 for no fixed interval."""
-    checkpoint_minutes: float = 0.0
+    checkpoint_minutes: float = dataclasses.field(default=0.0, metadata=LATER)
     """Wall-clock time between checkpoints, in addition to checkpoint_every; 0 for none."""
-    keep_last: int = 5
+    keep_last: int = dataclasses.field(default=5, metadata=LATER)
     """The number of last checkpoints to keep, besides the best one."""
-    log_every: int = 10
+    log_every: int = dataclasses.field(default=10, metadata=LATER)
     """Steps between reports on the screen and to TensorBoard; the JSON log has every step. 0 for the last step only."""
-    nonfinite: Literal["abort", "skip", "rollback"] = "abort"
+    nonfinite: Literal["abort", "skip", "rollback"] = dataclasses.field(default="abort", metadata=LATER)
     """Reaction to a loss or gradient that is not finite: end training; skip the update; or go back to the last
     checkpoint and skip the batch, at most three times in a row."""
     stall_minutes: float = dataclasses.field(default=0.0, metadata=PLACE)
     """Time without progress after which a process reports where it is stuck, with all stacks, and ends; 0 for no limit.
     It must be longer than the first step, with its compilation, and than a whole validation."""
-    tensorboard: bool = True
+    tensorboard: bool = dataclasses.field(default=True, metadata=LATER)
     """Write TensorBoard events."""
     log_to: Literal["", "wandb", "mlflow"] = dataclasses.field(default="", metadata=PLACE)
     """An experiment tracker that also receives the metrics: Weights & Biases or MLflow, configured by their own
@@ -69,17 +70,22 @@ class TrainConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """Adam, by default as in Vaswani et al. 2017 (section 5.3), and its schedule."""
+    """Adam, by default as in Vaswani et al. 2017 (section 5.3), and its schedule.
 
-    learning_rate: float = 7e-4
+    A run may be resumed with another schedule, if the learning rates of the completed steps are the same.
+    """
+
+    learning_rate: float = dataclasses.field(default=7e-4, metadata=LATER)
     """Peak learning rate; the paper's is `schedules.noam_peak(d_model, warmup_steps)`."""
-    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = dataclasses.field(
+        default="inverse_sqrt", metadata=LATER
+    )
     """Shape of the learning rate after warm-up."""
-    warmup_steps: int = 4000
+    warmup_steps: int = dataclasses.field(default=4000, metadata=LATER)
     """Steps of linear warm-up."""
-    decay_steps: int = 0
+    decay_steps: int = dataclasses.field(default=0, metadata=LATER)
     """Steps after which a cosine or linear schedule has reached 0; 0 means the length of the training."""
-    cooldown: float = 0.0
+    cooldown: float = dataclasses.field(default=0.0, metadata=LATER)
     """Last fraction of training, in [0, 1], over which the rate of any schedule falls linearly to 0."""
     b1: float = 0.9
     """Decay of the gradient's moving average."""

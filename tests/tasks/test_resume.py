@@ -1,0 +1,68 @@
+"""Runs that go on with other settings."""
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+import jaxformer
+from jaxformer.config import changed
+from jaxformer.errors import ConfigError
+from jaxformer.tasks import registry
+from jaxformer.training.logging import read_log
+from tests.contracts.task import quiet
+from tests.tasks.small import tiny
+
+
+def losses(run):
+    return [entry["loss"] for entry in read_log(run / "log.jsonl") if "loss" in entry]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two runs: one of 6 steps, and one of 8 that cools down over the last 2."""
+    folder = tmp_path_factory.mktemp("resume")
+    short = tiny(folder / "cache")
+    jaxformer.train(short, folder / "short", console=quiet())
+    jaxformer.train(cooled(short), folder / "straight", console=quiet())
+    return folder
+
+
+def cooled(config):
+    return changed(config, {"train": {"steps": 8}, "optimizer": {"cooldown": 0.25}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizer": {"learning_rate": 2e-2}}, r"learning rate of step 1 would have been 0\.01, not 0\.005"),
+        ({"optimizer": {"cooldown": 0.5}}, r"short has done 6 steps, but .* of step 5 would"),
+        ({"train": {"steps": 5}}, r"has done 6 steps, more than the 5 of train\.steps"),
+        ({"train": {"ema_decay": 0.5}}, r"another configuration: train\.ema_decay was 0\.0, now 0\.5"),
+        ({"loss": {"label_smoothing": 0.2}}, r"another configuration: loss\.label_smoothing"),
+    ],
+)
+def test_what_would_change_completed_steps_is_refused(folder, changes, message):
+    config = tiny(folder / "cache")
+    before = (folder / "short" / "config.json").read_text()
+    with pytest.raises(ConfigError, match=message):
+        jaxformer.train(changed(config, changes), folder / "short", console=quiet())
+    assert (folder / "short" / "config.json").read_text() == before
+
+
+def test_a_run_goes_on_and_cools_down_as_if_it_had_been_planned(folder, capsys):
+    config = changed(cooled(tiny(folder / "cache")), {"train": {"nonfinite": "skip", "log_every": 1}})
+    result = jaxformer.train(config, folder / "short", console=Console(width=200))
+    said = capsys.readouterr().out
+    for line in (
+        "train.steps is now 8, was 6",
+        "optimizer.cooldown is now 0.25, was 0.0",
+        "nonfinite is now skip, was",
+    ):
+        assert line in said
+    assert losses(folder / "short") == losses(folder / "straight")
+    straight = jaxformer.load(folder / "straight", checkpoint="last")
+    jax.tree.map(np.testing.assert_array_equal, result.state.params, straight.params)
+    assert registry.read_config(folder / "short") == config
+    jaxformer.train(config, folder / "short", console=Console(width=200))
+    assert "is now" not in capsys.readouterr().out
