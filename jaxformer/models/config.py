@@ -83,7 +83,7 @@ class TransformerConfig:
     attention_dropout: float = 0.0
     """Probability of dropping attention weights."""
     activation_dropout: float = 0.0
-    """Probability of dropping hidden units of the feed-forward network."""
+    """Probability of dropping hidden units of the feed-forward network; must be 0 with experts."""
     norm: Literal["layer", "layer_deviation", "rms"] = "layer"
     """The normalization: layer normalization with epsilon added to the variance or to the deviation, or root mean
     square."""
@@ -151,6 +151,8 @@ class TransformerConfig:
             )
         if self.positions == "rotary" and dim % 2:
             raise ValueError(f"rotary positions need an even head dim, got {dim}")
+        if self.feed_forward == "experts" and self.activation_dropout:
+            raise ValueError(f"activation_dropout must be 0 with experts, got {self.activation_dropout}")
 
     @property
     def has_final_norm(self) -> bool:

@@ -19,6 +19,7 @@ from jaxformer.models.config import DecoderConfig, LanguageModelConfig
 from jaxformer.models.encoder import Memory
 from jaxformer.models.transformer import (
     Norm,
+    balance_loss,
     decoder_options,
     make_embeddings,
     make_final_norm,
@@ -383,8 +384,3 @@ def make_decoder(
         causal=config.causal,
         **decoder_options(config),
     )
-
-
-def balance_loss(routing: functional.Routing, valid: Bool[Array, "B T"] | None) -> Float[Array, ""]:
-    """Returns the mean load-balancing loss of the layers of a stack: see `functional.load_balancing_loss`."""
-    return jax.vmap(lambda layer: functional.load_balancing_loss(layer, valid))(routing).mean()
