@@ -206,6 +206,18 @@ class EncoderConfig(TransformerConfig):
     num_channels: int = 3
     """The number of color channels."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.image_size is None:
+            return
+        if any(size < 1 or size % self.patch_size for size in self.image_size):
+            raise ValueError(f"image_size must be a multiple of patch_size {self.patch_size}, got {self.image_size}")
+        if self.positions != "learned":
+            raise ValueError(f"the positions of patches must be learned, got {self.positions!r}")
+        for name in ("position_offset", "embedding_scale", "embedding_norm", "num_token_types"):
+            if value := getattr(self, name):
+                raise ValueError(f"{name} is for tokens, not for patches of images, got {value}")
+
     @property
     def has_class_vector(self) -> bool:
         """True if a learned vector comes before the patches of an image."""

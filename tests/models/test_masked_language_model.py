@@ -106,7 +106,7 @@ def test_captured_attention():
 
 
 def test_images_have_no_tokens_to_mask():
-    config = models.EncoderConfig(image_size=(32, 32), d_model=8, num_heads=2)
+    config = models.EncoderConfig(image_size=(32, 32), positions="learned", d_model=8, num_heads=2)
     with pytest.raises(ValueError, match=r"reads tokens, got image_size \(32, 32\)"):
         pure(models.MaskedLanguageModel, config).shapes
 
