@@ -243,7 +243,7 @@ class Decoder(nnx.Module):
         """Returns the logits after one more token of each hypothesis, equal to that row of the teacher-forced logits.
 
         A step sees only the past, even without the causal mask. Beyond the positions that `start` prepared, logits are
-        NaN, and the keys and values of the last position are overwritten.
+        NaN, and keys and values are not stored.
         """
         return self.prefill(tokens[..., None], state, context)
 
