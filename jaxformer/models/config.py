@@ -258,11 +258,7 @@ class EncoderDecoderConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.tie_embeddings in ("inputs", "all") and self.source_vocab_size != self.target_vocab_size:
-            raise ValueError(
-                f"tie_embeddings={self.tie_embeddings!r} shares one table, so vocabularies must be equal: "
-                f"source {self.source_vocab_size}, target {self.target_vocab_size}"
-            )
+        _check_tied_vocabularies(self)
         check_decoder_positions(self)
 
     @property
@@ -316,11 +312,7 @@ class Seq2SeqConfig:
                 f"input_feeding is for attention dot, general or concat, got {self.attention!r}, whose context always "
                 "enters the next state"
             )
-        if self.tie_embeddings in ("inputs", "all") and self.source_vocab_size != self.target_vocab_size:
-            raise ValueError(
-                f"tie_embeddings={self.tie_embeddings!r} shares one table, so vocabularies must be equal: "
-                f"source {self.source_vocab_size}, target {self.target_vocab_size}"
-            )
+        _check_tied_vocabularies(self)
 
     @property
     def hidden_size(self) -> int:
@@ -328,9 +320,22 @@ class Seq2SeqConfig:
         return self.d_hidden or self.d_model
 
     @property
+    def num_state_vectors(self) -> int:
+        """The number of vectors in the decoder's state: one for each layer, two with LSTM cells."""
+        return self.num_decoder_layers * (2 if self.cell == "lstm" else 1)
+
+    @property
     def length_limit(self) -> None:
         """The length of the longest sequence that the model can read; None, because a state has no positions."""
         return None
+
+
+def _check_tied_vocabularies(config: EncoderDecoderConfig | Seq2SeqConfig) -> None:
+    if config.tie_embeddings in ("inputs", "all") and config.source_vocab_size != config.target_vocab_size:
+        raise ValueError(
+            f"tie_embeddings={config.tie_embeddings!r} shares one table, so vocabularies must be equal: "
+            f"source {config.source_vocab_size}, target {config.target_vocab_size}"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

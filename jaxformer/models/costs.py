@@ -100,7 +100,7 @@ def seq2seq_flops(config: Seq2SeqConfig, batch: int, source_length: int, target_
     inputs = d_model + fed_size(config) + (num_decoder - 1) * d_hidden
     target = 2 * gates * d_hidden * (inputs + num_decoder * d_hidden)
     target += 2 * d_model * (2 * d_hidden + config.target_vocab_size)  # the output and its logits
-    bridge = 2 * d_hidden**2 * num_decoder * (2 if config.cell == "lstm" else 1)
+    bridge = 2 * d_hidden**2 * config.num_state_vectors
     pair, size = 0, config.d_attention or d_hidden
     if config.attention in ("additive", "concat"):
         source, target, pair = source + 2 * d_hidden * size, target + 2 * d_hidden * size, 2 * (size + d_hidden)
@@ -273,7 +273,7 @@ def captioner_flops(config: RecurrentCaptionerConfig | TransformerCaptionerConfi
         size + (config.attention == "soft") * d_memory
     )
     token += 2 * d_model * (d_hidden + d_memory + config.vocab_size)  # the output and its logits
-    once = 2 * d_memory * (positions * size + layers * d_hidden * (2 if config.cell == "lstm" else 1))
+    once = 2 * d_memory * (positions * size + config.num_state_vectors * d_hidden)
     return image + float(batch) * (once + length * token)
 
 
