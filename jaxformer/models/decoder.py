@@ -28,6 +28,7 @@ from jaxformer.models.transformer import (
     make_shared_bias,
     make_stack,
     make_tokens,
+    output_logits,
     with_bias,
 )
 from jaxformer.modules import AttentionFunction, Block, Embeddings, KeyValue, Linear, Stack, T5Bias
@@ -351,10 +352,7 @@ class Decoder(nnx.Module):
     def _logits(self, x: Array, kernel: Array | None) -> Array:
         x = x * jnp.asarray(self.output_scale, x.dtype)
         with jax.named_scope("logits"):
-            if kernel is None:
-                logits = self.embeddings.tokens.logits(x)
-            else:  # self.output would round the logits to the dtype of x
-                logits = jnp.matmul(x, kernel.astype(x.dtype), preferred_element_type=jnp.float32)
+            logits = output_logits(x, self.embeddings.tokens, kernel)
             if self.output_bias is not None:
                 logits = logits + self.output_bias[...].reshape((1,) * (logits.ndim - 1) + (-1,))
             return constrain(logits, "batch", "length", "vocab")

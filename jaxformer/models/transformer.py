@@ -109,6 +109,13 @@ def make_output(config: TransformerConfig, vocab_size: int, *, rngs: nnx.Rngs) -
     return Linear(config.d_model, vocab_size, bias=False, axes=("model", "vocab"), rngs=rngs)
 
 
+def output_logits(x: jax.Array, tokens: Embedding, kernel: jax.Array | None) -> jax.Array:
+    """Returns float32 logits by an output kernel ``[D, V]``; None uses the table of the token embeddings."""
+    if kernel is None:
+        return tokens.logits(x)
+    return jnp.matmul(x, kernel.astype(x.dtype), preferred_element_type=jnp.float32)  # Linear would round to x.dtype
+
+
 def decoder_options(config: TransformerConfig) -> dict[str, Any]:
     """Returns the arguments of a decoder for its output and its loss."""
     weight = balance_weight(config)
