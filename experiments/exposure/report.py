@@ -102,8 +102,8 @@ def draw(results: Mapping[str, Any], folder: pathlib.Path) -> None:
         ("free", "free running", "#c2410c"),
         ("whole", "no error so far", "#9aa5b1"),
     ):
-        left.plot(positions, exposure[name][:shown], label=label, color=color)
-    left.set(xlabel="position of the token", ylabel="share right", ylim=(None, 1.01))
+        left.plot(positions, exposure[name][:shown], label=label, color=color, clip_on=False)
+    left.set(xlabel="position of the token", ylabel="share right", ylim=(None, 1))
     left.legend()
     distances = np.arange(1, len(reach["clean"]) + 1)
     for name, label, color in (
@@ -111,9 +111,9 @@ def draw(results: Mapping[str, Any], folder: pathlib.Path) -> None:
         ("own", "the model's likeliest wrong one", "#c2410c"),
         ("random", "random", "#1f2933"),
     ):
-        right.plot(distances, reach[name], label=label, color=color, marker="o", markersize=4)
-    right.set(xlabel="positions after one token", ylabel="share right", ylim=(None, 1.01))
-    right.legend(title="the token is")
+        right.plot(distances, reach[name], label=label, color=color, marker="o", markersize=4, clip_on=False)
+    right.set(xlabel="positions after the replaced token", ylabel="share right", ylim=(None, 1))
+    right.legend(title="the word before is")
     _save(figure, folder / "exposure.png")
 
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
@@ -128,8 +128,8 @@ def draw(results: Mapping[str, Any], folder: pathlib.Path) -> None:
         for row in wrong:
             axes.annotate(percent(row["right"]), (row["distance"], row["margin"]), fontsize=8)
     axes.set(xlabel="words between noun and adjective", ylabel="log-probability above the best wrong form, nats")
-    axes.set_ylim(0, None)
-    axes.legend()
+    axes.set_ylim(0, 1.1 * axes.dataLim.y1)
+    axes.legend(loc="lower left")
     _save(figure, folder / "agreement.png")
 
 

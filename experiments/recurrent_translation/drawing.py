@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from jaxformer.files import replacing
 
 COLORS = {"fixed": "#9aa5b1", "additive": "#c2410c", "multiplicative": "#0f766e", "transformer": "#1f2933"}
 CELLS = {"rnn": "#9aa5b1", "gru": "#c2410c", "lstm": "#0f766e"}
+DASHES = ((0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
+"""Those of the first, second and third trained cell of a color."""
 
 
 def scores_by_length(table: Mapping[str, Mapping[str, Mapping[str, float]]], path: pathlib.Path, xlabel: str) -> None:
@@ -53,9 +56,12 @@ def gradients(
         x = np.arange(norms.shape[1])
         axes.plot(x, _mean(norms), color=CELLS[name], label=f"{name}, initial")
         axes.fill_between(x, norms.min(0), norms.max(0), color=CELLS[name], alpha=0.2, linewidth=0)
+    drawn: collections.Counter[str] = collections.Counter()
     for label, norms in trained.items():
-        color = next(color for name, color in CELLS.items() if label.startswith(name))
-        axes.plot(np.array(norms) / norms[0], color=color, linestyle="--", label=label)
+        cell = next(name for name in CELLS if label.startswith(name))
+        dashes = DASHES[drawn[cell] % len(DASHES)]
+        drawn[cell] += 1
+        axes.plot(np.array(norms) / norms[0], color=CELLS[cell], linestyle=dashes, label=label)
     axes.set_yscale("log")
     axes.set_ylim(1e-10, 10)
     _finish(figure, axes, path, xlabel="distance to the last step", ylabel="gradient norm, relative to distance 0")

@@ -60,8 +60,10 @@ def console() -> Console:
 
 
 def draw_curves(run: pathlib.Path) -> pathlib.Path:
-    """Draws the losses of a run into ``run/curves.png``, and returns this path."""
+    """Draws the losses of a run into ``run/curves.png`` under the run's name, and returns this path."""
     from jaxformer.inspection import plots
+    from jaxformer.tasks.rundir import read_json
     from jaxformer.training.logging import read_log
 
-    return plots.loss_curves(read_log(run / "log.jsonl"), run / "curves.png", title=run.name)
+    name = read_json(run / "config.json")["config"]["name"]
+    return plots.loss_curves(read_log(run / "log.jsonl"), run / "curves.png", title=name)

@@ -24,7 +24,11 @@ from jaxformer.errors import ConfigError
 Scores: TypeAlias = Float[Array, "B K V"]
 
 ForcedEnd: TypeAlias = Literal["scored", "free", "never"]
-"""The log-probability of an `eos` that the limit forces: its own ("scored") or 0 ("free"); "never" forces none."""
+"""The log-probability of an `eos` that the limit forces: its own ("scored") or 0 ("free"); "never" forces none.
+
+An `eos` that a transform has removed is forced too. With "scored" it has the lowest finite log-probability, so that a
+beam prefers every other hypothesis.
+"""
 
 
 @jax.tree_util.register_dataclass
@@ -248,7 +252,7 @@ def min_length(lengths: int | Int[Array, " B"], *, eos: int, normalized: bool = 
 
     Hugging Face's ``min_length=n`` is n here, its ``min_new_tokens=n`` is n + 1; CTranslate2's
     ``min_decoding_length=n`` is n + 1 with ``normalized=False``. At a lower limit of the search,
-    a forced `eos` has log-probability minus infinity if `forced_end` is "scored".
+    `eos` is forced nevertheless: see `ForcedEnd`.
 
     Args:
       lengths: one number for all sentences, or one for each.
@@ -276,7 +280,8 @@ class ForceEnd:
     def __call__(self, scores: Scores, history: History) -> Scores:
         last = history.lengths + 1 >= _per_sentence(self.max_lengths, history)
         is_eos = _is_token(self.eos, scores)
-        forced = jnp.where(is_eos, 0.0 if self.free else scores, -jnp.inf)
+        own = jnp.maximum(scores, jnp.finfo(scores.dtype).min)  # a row of only -inf would make token 0 the best
+        forced = jnp.where(is_eos, 0.0 if self.free else own, -jnp.inf)
         return jnp.where(last[..., None], forced, scores)
 
 

@@ -168,8 +168,8 @@ def greedy(
       pad: the token that fills the positions after the end; never chosen.
       max_lengths: the maximum number of tokens per sentence, at most `max_length`.
       prefix: the first tokens of each sequence; a `Prefix` if their lengths differ, or to read them in one pass.
-      forced_end: the log-probability of an `eos` that the limit forces: "scored", its own; "free", 0; "never", no `eos`
-        is forced.
+      forced_end: the log-probability of an `eos` that the limit forces: "scored", its own, or the lowest finite one if
+        a transform has removed it; "free", 0; "never", no `eos` is forced.
       transforms: see `jaxformer.decoding.transforms`.
       narrow: makes the step of the remaining sentences (`Narrow`); with it, complete sentences leave the batch.
 
@@ -212,7 +212,7 @@ def sample(
     pad: int = 0,
     max_lengths: Int[Array, " B"] | None = None,
     prefix: Prefix[S] | Int[Array, "B P"] | None = None,
-    forced_end: ForcedEnd = "scored",
+    forced_end: ForcedEnd = "free",
     transforms: Sequence[Transform] = (),
     narrow: Narrow[S] | None = None,
 ) -> Hypotheses:
@@ -222,7 +222,7 @@ def sample(
     not depend on the other sentences, their number or padding. Hypotheses are not sorted by score.
 
     Args:
-      forced_end: see `greedy`; with "free", `eos` is forced even if a filter has removed it.
+      forced_end: see `greedy`; "free" by default, because an `eos` that is forced is not drawn.
       key: one ``jax.random.key``, into which the sentence's row in the batch is folded; or one per sentence, ``[B]``,
         such as ``jax.vmap(jax.random.fold_in, (None, 0))(key, indices)`` for the sentences of a corpus.
       step, state, max_length, bos, eos, pad, max_lengths, prefix, transforms, narrow: see `greedy`.
@@ -282,7 +282,8 @@ def forced(
 ) -> Hypotheses:
     """Computes the log-probabilities of given sequences: those of each token, and their sums.
 
-    With the transforms of a search, they equal those that it returned, except for an `eos` that was forced as "free".
+    With the transforms of a search, they equal those that it returned, except for an `eos` that was forced as "free" or
+    although a transform had removed it.
 
     Args:
       step, state: see `jaxformer.decoding.api`.

@@ -177,14 +177,13 @@ class RecurrentCaptioner(Captioner):
         super().__init__(config, attention=attention, rngs=rngs)
         d_model, d_hidden, d_memory = config.d_model, config.hidden_size, config.image.widths[-1]
         layers = {"cell": config.cell, "dropout": config.dropout, "state_dropout": config.state_dropout}
-        num_leaves = config.num_layers * (2 if config.cell == "lstm" else 1)
         linear = functools.partial(Linear, bias=False, rngs=rngs)
         untied = None if config.tie_embeddings else linear(d_model, config.vocab_size, axes=("model", "vocab"))
         tokens = Embedding(config.vocab_size, d_model, rngs=rngs)
         self.decoder = RecurrentDecoder(
             Embeddings(tokens, dropout=config.dropout, dtype=config.compute_dtype),
             RecurrentStack(d_model + d_memory, d_hidden, config.num_layers, **layers, rngs=rngs),
-            Linear(d_memory, num_leaves * d_hidden, axes=("model", "hidden"), rngs=rngs),
+            Linear(d_memory, config.num_state_vectors * d_hidden, axes=("model", "hidden"), rngs=rngs),
             linear(d_hidden + d_memory, d_model, axes=("hidden", "model")),
             alignment=Alignment(d_hidden, d_memory, config.d_attention or d_hidden, rngs=rngs),
             output=untied,

@@ -55,6 +55,11 @@ class RecurrentCaptionerConfig:
         return self.d_hidden or self.d_model
 
     @property
+    def num_state_vectors(self) -> int:
+        """The number of vectors in the decoder's state: one for each layer, two with LSTM cells."""
+        return self.num_layers * (2 if self.cell == "lstm" else 1)
+
+    @property
     def length_limit(self) -> None:
         """The length of the longest caption; None, because a state has no positions."""
         return None

@@ -13,7 +13,7 @@ from jaxformer import functional
 from jaxformer.functional.dropout import site
 from jaxformer.models.config import ClassifierConfig
 from jaxformer.models.encoder import make_encoder
-from jaxformer.models.transformer import select
+from jaxformer.models.transformer import balance_loss, balance_weight, select
 from jaxformer.modules import AttentionFunction, CapturedAttention, Linear
 from jaxformer.modules.attention_function import Intermediates
 
@@ -40,6 +40,7 @@ class Classifier(nnx.Module):
         self.encoder = make_encoder(config, attention=attention, rngs=rngs)
         self.output = Linear(config.d_model, config.num_classes, rngs=rngs)
         self.pooling, self.dropout = config.pooling, config.dropout
+        self.load_balancing_weight = balance_weight(config)
 
     def __call__(
         self,
@@ -56,6 +57,22 @@ class Classifier(nnx.Module):
         """
         return self._logits(self.encoder(tokens, valid=valid, key=key).states, valid, key)
 
+    def training_logits(
+        self,
+        tokens: Int[Array, "B T"],
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+        key: jax.Array | None = None,
+    ) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
+        """Returns the logits, and the weighted load-balancing loss of the experts, which is for the mean loss.
+
+        The second is 0 without experts and without a `key`.
+
+        Args:
+          valid, key: see `__call__`.
+        """
+        return self._training_logits(tokens, valid, key)
+
     def captured(
         self,
         tokens: Int[Array, "B T"],
@@ -66,6 +83,14 @@ class Classifier(nnx.Module):
         """Returns the logits, and the arguments of the named attentions in every layer; the name is "encoder.self"."""
         memory, intermediates = self.encoder.captured(tokens, valid=valid)
         return self._logits(memory.states, valid, None), self._named(intermediates, names)
+
+    def _training_logits(self, inputs: Array, valid: Array | None, key: jax.Array | None) -> tuple[Array, Array]:
+        capture = ("experts",) if self.load_balancing_weight and key is not None else ()
+        memory, intermediates = self.encoder.run(inputs, valid=valid, key=key, capture=capture)
+        logits = self._logits(memory.states, valid, key)
+        if not intermediates:
+            return logits, jnp.float32(0)
+        return logits, self.load_balancing_weight * balance_loss(intermediates["experts"], valid)
 
     def _named(self, intermediates: Intermediates, names: Collection[str]) -> dict[str, CapturedAttention]:
         return select({f"encoder.{name}": x for name, x in intermediates.items()}, names)

@@ -83,7 +83,7 @@ class TransformerConfig:
     attention_dropout: float = 0.0
     """Probability of dropping attention weights."""
     activation_dropout: float = 0.0
-    """Probability of dropping hidden units of the feed-forward network."""
+    """Probability of dropping hidden units of the feed-forward network; must be 0 with experts."""
     norm: Literal["layer", "layer_deviation", "rms"] = "layer"
     """The normalization: layer normalization with epsilon added to the variance or to the deviation, or root mean
     square."""
@@ -151,6 +151,8 @@ class TransformerConfig:
             )
         if self.positions == "rotary" and dim % 2:
             raise ValueError(f"rotary positions need an even head dim, got {dim}")
+        if self.feed_forward == "experts" and self.activation_dropout:
+            raise ValueError(f"activation_dropout must be 0 with experts, got {self.activation_dropout}")
 
     @property
     def has_final_norm(self) -> bool:
@@ -204,6 +206,18 @@ class EncoderConfig(TransformerConfig):
     num_channels: int = 3
     """The number of color channels."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.image_size is None:
+            return
+        if any(size < 1 or size % self.patch_size for size in self.image_size):
+            raise ValueError(f"image_size must be a multiple of patch_size {self.patch_size}, got {self.image_size}")
+        if self.positions != "learned":
+            raise ValueError(f"the positions of patches must be learned, got {self.positions!r}")
+        for name in ("position_offset", "embedding_scale", "embedding_norm", "num_token_types"):
+            if value := getattr(self, name):
+                raise ValueError(f"{name} is for tokens, not for patches of images, got {value}")
+
     @property
     def has_class_vector(self) -> bool:
         """True if a learned vector comes before the patches of an image."""
@@ -244,11 +258,7 @@ class EncoderDecoderConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.tie_embeddings in ("inputs", "all") and self.source_vocab_size != self.target_vocab_size:
-            raise ValueError(
-                f"tie_embeddings={self.tie_embeddings!r} shares one table, so vocabularies must be equal: "
-                f"source {self.source_vocab_size}, target {self.target_vocab_size}"
-            )
+        _check_tied_vocabularies(self)
         check_decoder_positions(self)
 
     @property
@@ -302,11 +312,7 @@ class Seq2SeqConfig:
                 f"input_feeding is for attention dot, general or concat, got {self.attention!r}, whose context always "
                 "enters the next state"
             )
-        if self.tie_embeddings in ("inputs", "all") and self.source_vocab_size != self.target_vocab_size:
-            raise ValueError(
-                f"tie_embeddings={self.tie_embeddings!r} shares one table, so vocabularies must be equal: "
-                f"source {self.source_vocab_size}, target {self.target_vocab_size}"
-            )
+        _check_tied_vocabularies(self)
 
     @property
     def hidden_size(self) -> int:
@@ -314,9 +320,22 @@ class Seq2SeqConfig:
         return self.d_hidden or self.d_model
 
     @property
+    def num_state_vectors(self) -> int:
+        """The number of vectors in the decoder's state: one for each layer, two with LSTM cells."""
+        return self.num_decoder_layers * (2 if self.cell == "lstm" else 1)
+
+    @property
     def length_limit(self) -> None:
         """The length of the longest sequence that the model can read; None, because a state has no positions."""
         return None
+
+
+def _check_tied_vocabularies(config: EncoderDecoderConfig | Seq2SeqConfig) -> None:
+    if config.tie_embeddings in ("inputs", "all") and config.source_vocab_size != config.target_vocab_size:
+        raise ValueError(
+            f"tie_embeddings={config.tie_embeddings!r} shares one table, so vocabularies must be equal: "
+            f"source {config.source_vocab_size}, target {config.target_vocab_size}"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

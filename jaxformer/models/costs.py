@@ -12,9 +12,7 @@ import math
 import jax
 
 from jaxformer.dims import resolve_head_dim
-from jaxformer.models.captioner import RecurrentCaptioner, TransformerCaptioner
 from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
-from jaxformer.models.classifier import Classifier
 from jaxformer.models.config import (
     ClassifierConfig,
     EncoderConfig,
@@ -26,10 +24,7 @@ from jaxformer.models.config import (
 from jaxformer.models.encoder import make_encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
 from jaxformer.models.language_model import LanguageModel
-from jaxformer.models.masked_language_model import MaskedLanguageModel
-from jaxformer.models.residual_network import ResidualNetwork
 from jaxformer.models.seq2seq import Seq2Seq, fed_size
-from jaxformer.models.vision import VisionTransformer
 from jaxformer.models.vision_config import GridConfig, ResidualNetworkConfig, VisionTransformerConfig
 from jaxformer.modules.pure import Params, pure
 from jaxformer.modules.recurrent import CELLS
@@ -100,7 +95,7 @@ def seq2seq_flops(config: Seq2SeqConfig, batch: int, source_length: int, target_
     inputs = d_model + fed_size(config) + (num_decoder - 1) * d_hidden
     target = 2 * gates * d_hidden * (inputs + num_decoder * d_hidden)
     target += 2 * d_model * (2 * d_hidden + config.target_vocab_size)  # the output and its logits
-    bridge = 2 * d_hidden**2 * num_decoder * (2 if config.cell == "lstm" else 1)
+    bridge = 2 * d_hidden**2 * config.num_state_vectors
     pair, size = 0, config.d_attention or d_hidden
     if config.attention in ("additive", "concat"):
         source, target, pair = source + 2 * d_hidden * size, target + 2 * d_hidden * size, 2 * (size + d_hidden)
@@ -159,11 +154,6 @@ def encoder_recomputed_flops(config: EncoderConfig, batch: int, length: int) -> 
     )
 
 
-def masked_language_model_parameters(config: EncoderConfig) -> int:
-    """Returns the number of parameters; nothing is allocated."""
-    return num_parameters(pure(MaskedLanguageModel, config).shapes)
-
-
 def masked_language_model_flops(config: EncoderConfig, batch: int, length: int, num_masked: int) -> float:
     """Returns floating-point operations of a forward pass over a batch, with `num_masked` logits a row."""
     head = 2.0 * batch * num_masked * config.d_model**2 + _logits_flops(config, batch * num_masked, config.vocab_size)
@@ -181,11 +171,6 @@ def masked_language_model_computed_flops(config: EncoderConfig, batch: int, leng
     return training + encoder_recomputed_flops(config, batch, length)
 
 
-def classifier_parameters(config: ClassifierConfig) -> int:
-    """Returns the number of parameters; nothing is allocated."""
-    return num_parameters(pure(Classifier, config).shapes)
-
-
 def classifier_flops(config: ClassifierConfig, batch: int, length: int) -> float:
     """Returns floating-point operations of one forward pass over a padded batch."""
     return encoder_flops(config, batch, length) + _logits_flops(config, batch, config.num_classes)
@@ -199,11 +184,6 @@ def classifier_training_flops(config: ClassifierConfig, batch: int, length: int)
 def classifier_computed_flops(config: ClassifierConfig, batch: int, length: int) -> float:
     """Returns the operations with recomputation; see `encoder_decoder_computed_flops`."""
     return classifier_training_flops(config, batch, length) + encoder_recomputed_flops(config, batch, length)
-
-
-def vision_transformer_parameters(config: VisionTransformerConfig) -> int:
-    """Returns the number of parameters; nothing is allocated."""
-    return num_parameters(pure(VisionTransformer, config).shapes)
 
 
 def vision_transformer_flops(config: VisionTransformerConfig, batch: int) -> float:
@@ -222,11 +202,6 @@ def num_patches(config: VisionTransformerConfig) -> int:
     """Returns the number of patches of an image."""
     height, width = config.image_size
     return (height // config.patch_size) * (width // config.patch_size)
-
-
-def residual_network_parameters(config: ResidualNetworkConfig) -> int:
-    """Returns the number of parameters; nothing is allocated."""
-    return num_parameters(pure(ResidualNetwork, config).shapes)
 
 
 def residual_network_flops(config: ResidualNetworkConfig, batch: int) -> float:
@@ -253,12 +228,6 @@ def grid_flops(config: GridConfig, batch: int) -> float:
     return batch * total
 
 
-def captioner_parameters(config: RecurrentCaptionerConfig | TransformerCaptionerConfig) -> int:
-    """Returns the number of parameters; nothing is allocated."""
-    recurrent = isinstance(config, RecurrentCaptionerConfig)
-    return num_parameters(pure(RecurrentCaptioner if recurrent else TransformerCaptioner, config).shapes)
-
-
 def captioner_flops(config: RecurrentCaptionerConfig | TransformerCaptionerConfig, batch: int, length: int) -> float:
     """Returns floating-point operations of one teacher-forced forward pass over images and padded captions."""
     (height, width), d_memory, d_model = config.image.grid_size, config.image.widths[-1], config.d_model
@@ -273,7 +242,7 @@ def captioner_flops(config: RecurrentCaptionerConfig | TransformerCaptionerConfi
         size + (config.attention == "soft") * d_memory
     )
     token += 2 * d_model * (d_hidden + d_memory + config.vocab_size)  # the output and its logits
-    once = 2 * d_memory * (positions * size + layers * d_hidden * (2 if config.cell == "lstm" else 1))
+    once = 2 * d_memory * (positions * size + config.num_state_vectors * d_hidden)
     return image + float(batch) * (once + length * token)
 
 

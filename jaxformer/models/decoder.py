@@ -19,6 +19,7 @@ from jaxformer.models.config import DecoderConfig, LanguageModelConfig
 from jaxformer.models.encoder import Memory
 from jaxformer.models.transformer import (
     Norm,
+    balance_loss,
     decoder_options,
     make_embeddings,
     make_final_norm,
@@ -27,6 +28,7 @@ from jaxformer.models.transformer import (
     make_shared_bias,
     make_stack,
     make_tokens,
+    output_logits,
     with_bias,
 )
 from jaxformer.modules import AttentionFunction, Block, Embeddings, KeyValue, Linear, Stack, T5Bias
@@ -242,7 +244,7 @@ class Decoder(nnx.Module):
         """Returns the logits after one more token of each hypothesis, equal to that row of the teacher-forced logits.
 
         A step sees only the past, even without the causal mask. Beyond the positions that `start` prepared, logits are
-        NaN, and the keys and values of the last position are overwritten.
+        NaN, and keys and values are not stored.
         """
         return self.prefill(tokens[..., None], state, context)
 
@@ -350,10 +352,7 @@ class Decoder(nnx.Module):
     def _logits(self, x: Array, kernel: Array | None) -> Array:
         x = x * jnp.asarray(self.output_scale, x.dtype)
         with jax.named_scope("logits"):
-            if kernel is None:
-                logits = self.embeddings.tokens.logits(x)
-            else:  # self.output would round the logits to the dtype of x
-                logits = jnp.matmul(x, kernel.astype(x.dtype), preferred_element_type=jnp.float32)
+            logits = output_logits(x, self.embeddings.tokens, kernel)
             if self.output_bias is not None:
                 logits = logits + self.output_bias[...].reshape((1,) * (logits.ndim - 1) + (-1,))
             return constrain(logits, "batch", "length", "vocab")
@@ -383,8 +382,3 @@ def make_decoder(
         causal=config.causal,
         **decoder_options(config),
     )
-
-
-def balance_loss(routing: functional.Routing, valid: Bool[Array, "B T"] | None) -> Float[Array, ""]:
-    """Returns the mean load-balancing loss of the layers of a stack: see `functional.load_balancing_loss`."""
-    return jax.vmap(lambda layer: functional.load_balancing_loss(layer, valid))(routing).mean()

@@ -13,9 +13,10 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxformer import functional, sharding
 from jaxformer.functional.dropout import site
 from jaxformer.models.config import EncoderDecoderConfig
-from jaxformer.models.decoder import Context, Decoder, DecoderState, StepWeights, balance_loss
+from jaxformer.models.decoder import Context, Decoder, DecoderState, StepWeights
 from jaxformer.models.encoder import Encoder, Memory
 from jaxformer.models.transformer import (
+    balance_loss,
     decoder_options,
     make_embeddings,
     make_final_norm,

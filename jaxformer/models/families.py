@@ -39,7 +39,8 @@ def bart(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
 
 def t5(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
     """Returns the shape of T5 1.0 (Raffel et al. 2020)."""
-    return EncoderDecoderConfig(vocab_size, vocab_size, **_T5 | {"output_scale": sizes["d_model"] ** -0.5} | sizes)
+    scale = sizes.get("d_model", EncoderDecoderConfig.d_model) ** -0.5
+    return EncoderDecoderConfig(vocab_size, vocab_size, **_T5 | {"output_scale": scale} | sizes)
 
 
 def t5_v1_1(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
@@ -130,9 +131,14 @@ def table() -> str:
     rows = [f"| setting | {' | '.join(configs)} |", "|---" * (len(configs) + 1) + "|"]
     for name in names:
         values = [
-            str(getattr(config, name)) if name in known else ""
+            _text(getattr(config, name), config) if name in known else ""
             for config, known in zip(configs.values(), fields, strict=True)
         ]
         if name not in sizes and len(set(values)) > 1:
             rows.append(f"| `{name}` | {' | '.join(values)} |")
     return "\n".join(rows)
+
+
+def _text(value: object, config: TransformerConfig) -> str:
+    """Returns a setting as text, which does not depend on the sizes of `table`."""
+    return "d_model^-0.5" if value == config.d_model**-0.5 else str(value)

@@ -13,7 +13,7 @@ from jaxformer import functional, sharding
 from jaxformer.axes import constrain
 from jaxformer.models.config import EncoderConfig
 from jaxformer.models.encoder import make_encoder
-from jaxformer.models.transformer import ACTIVATIONS, make_norm, select, with_bias
+from jaxformer.models.transformer import ACTIVATIONS, balance_loss, balance_weight, make_norm, select, with_bias
 from jaxformer.modules import AttentionFunction, CapturedAttention, Embeddings, Linear
 
 
@@ -39,6 +39,7 @@ class MaskedLanguageModel(nnx.Module):
         self.transform = Linear(config.d_model, config.d_model, rngs=rngs)
         self.activation = ACTIVATIONS[config.activation]
         self.norm = make_norm(config)
+        self.load_balancing_weight = balance_weight(config)
         self.output_bias = nnx.Param(jnp.zeros(config.vocab_size), axes=("vocab",))
 
     def __call__(
@@ -59,7 +60,7 @@ class MaskedLanguageModel(nnx.Module):
           valid, positions, types, segments, key: see `Encoder`.
         """
         given = {"valid": valid, "positions": positions, "types": types, "segments": segments}
-        x = self._states(tokens, masked_positions, key=key, **given)
+        x = self._head(self.encoder(tokens, key=key, **given).states, masked_positions)
         logits = self._embeddings.tokens.logits(x) + self.output_bias[...].reshape(1, 1, -1)
         return constrain(logits, "batch", "length", "vocab")
 
@@ -77,6 +78,8 @@ class MaskedLanguageModel(nnx.Module):
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Returns the loss of the logits at `masked_positions`, (sum, count), without holding them.
 
+        In training (with a `key`) it includes the load-balancing loss of the experts, if there are any.
+
         Args:
           masked_positions: the positions of the tokens to predict.
           labels: the tokens that were there.
@@ -86,12 +89,17 @@ class MaskedLanguageModel(nnx.Module):
         embedding = self._embeddings
         copies = embedding.tokens.copies(*tokens.shape, dtype=embedding.dtype)
         given = {"valid": valid, "positions": positions, "segments": segments, "copies": copies}
-        x = self._states(tokens, masked_positions, key=key, **given)
+        capture = ("experts",) if self.load_balancing_weight and key is not None else ()
+        memory, intermediates = self.encoder.run(tokens, key=key, capture=capture, **given)
+        x = self._head(memory.states, masked_positions)
         with jax.named_scope("loss"):
             if copies.shape[1] > 1:  # the parts of a length that P positions need not have
                 copies = embedding.tokens.copies(*masked_positions.shape, dtype=embedding.dtype)
             x, table = with_bias(x, copies, self.output_bias)
-            return sharding.linear_cross_entropy(x, table, labels, where=where)
+            total, count = sharding.linear_cross_entropy(x, table, labels, where=where)
+        if intermediates:
+            total += self.load_balancing_weight * count * balance_loss(intermediates["experts"], valid)
+        return total, count
 
     def captured(
         self,
@@ -109,8 +117,7 @@ class MaskedLanguageModel(nnx.Module):
         assert isinstance(self.encoder.embeddings, Embeddings)
         return self.encoder.embeddings
 
-    def _states(self, tokens: Array, masked_positions: Array | None, **given: Array | None) -> Array:
-        x = self.encoder(tokens, **given).states
+    def _head(self, x: Array, masked_positions: Array | None) -> Array:
         if masked_positions is not None:
             x = jnp.take_along_axis(x, masked_positions[..., None], 1)
         return self.norm(self.activation(self.transform(x)))

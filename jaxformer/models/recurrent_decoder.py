@@ -20,6 +20,7 @@ from jaxformer.functional.dropout import site
 from jaxformer.functional.recurrent import scan_shared
 from jaxformer.masks import Mask, as_mask
 from jaxformer.models.encoder import Memory
+from jaxformer.models.transformer import output_logits
 from jaxformer.modules import Alignment, Embeddings, Linear, RecurrentStack
 from jaxformer.sharding.rules import num_shards
 
@@ -171,12 +172,8 @@ class RecurrentDecoder(nnx.Module):
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Returns the logits of outputs, in float32."""
         with jax.named_scope("logits"):
-            if self.output is None:
-                logits = self.embeddings.tokens.logits(x)
-            else:  # self.output would round the logits to the dtype of x
-                kernel = self.output.kernel[...].astype(x.dtype)
-                logits = jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
-            return constrain(logits, "batch", "length", "vocab")
+            kernel = None if self.output is None else self.output.kernel[...]
+            return constrain(output_logits(x, self.embeddings.tokens, kernel), "batch", "length", "vocab")
 
     def start(
         self, memory: Memory, *, beam_size: int, cache_dtype: DTypeLike | None = None

@@ -48,8 +48,7 @@ class Seq2Seq(nnx.Module):
         layers = {"cell": config.cell, "dropout": config.dropout, "state_dropout": config.state_dropout, "rngs": rngs}
         self.encoder = RecurrentStack(d_model, d_hidden // 2, config.num_encoder_layers, bidirectional=True, **layers)
         stack = RecurrentStack(d_model + fed_size(config), d_hidden, config.num_decoder_layers, **layers)
-        num_leaves = config.num_decoder_layers * (2 if config.cell == "lstm" else 1)
-        bridge = Linear(d_hidden, num_leaves * d_hidden, axes=("model", "hidden"), rngs=rngs)
+        bridge = Linear(d_hidden, config.num_state_vectors * d_hidden, axes=("model", "hidden"), rngs=rngs)
         alignment = None
         if attention != "none":
             alignment = Alignment(d_hidden, d_hidden, config.d_attention or d_hidden, kind=attention, rngs=rngs)

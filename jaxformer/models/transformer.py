@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jaxtyping import Array, Bool, Float
 
 from jaxformer import functional
 from jaxformer.dims import resolve_head_dim
@@ -108,10 +109,27 @@ def make_output(config: TransformerConfig, vocab_size: int, *, rngs: nnx.Rngs) -
     return Linear(config.d_model, vocab_size, bias=False, axes=("model", "vocab"), rngs=rngs)
 
 
+def output_logits(x: jax.Array, tokens: Embedding, kernel: jax.Array | None) -> jax.Array:
+    """Returns float32 logits by an output kernel ``[D, V]``; None uses the table of the token embeddings."""
+    if kernel is None:
+        return tokens.logits(x)
+    return jnp.matmul(x, kernel.astype(x.dtype), preferred_element_type=jnp.float32)  # Linear would round to x.dtype
+
+
 def decoder_options(config: TransformerConfig) -> dict[str, Any]:
     """Returns the arguments of a decoder for its output and its loss."""
-    weight = config.experts.load_balancing_weight if config.feed_forward == "experts" else 0.0
+    weight = balance_weight(config)
     return {"output_bias": config.output_bias, "output_scale": config.output_scale, "load_balancing_weight": weight}
+
+
+def balance_weight(config: TransformerConfig) -> float:
+    """Returns the weight of the load-balancing loss in training; 0 without experts."""
+    return config.experts.load_balancing_weight if config.feed_forward == "experts" else 0.0
+
+
+def balance_loss(routing: functional.Routing, valid: Bool[Array, "B T"] | None) -> Float[Array, ""]:
+    """Returns the mean load-balancing loss of the layers of a stack: see `functional.load_balancing_loss`."""
+    return jax.vmap(lambda layer: functional.load_balancing_loss(layer, valid))(routing).mean()
 
 
 def make_stack(

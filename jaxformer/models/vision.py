@@ -36,6 +36,12 @@ class VisionTransformer(Classifier):
         """Returns logits, float32; `key` is that of dropout, None for no dropout."""
         return self._logits(self.encoder(images, key=key).states, None, key)
 
+    def training_logits(
+        self, images: Float[Array, "B h w C"], *, key: jax.Array | None = None
+    ) -> tuple[Float[Array, "B K"], Float[Array, ""]]:
+        """Returns the logits, and the weighted load-balancing loss of the experts: see `Classifier`."""
+        return self._training_logits(images, None, key)
+
     def captured(
         self, images: Float[Array, "B h w C"], names: Collection[str] = ("encoder.self",)
     ) -> tuple[Float[Array, "B K"], dict[str, CapturedAttention]]:

@@ -33,13 +33,6 @@ class VisionTransformerConfig(ClassifierConfig):
     attention_bias: bool = True
     """Adds biases to the projections of queries, keys and values."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.positions != "learned":
-            raise ValueError(f"the positions of patches must be learned, got {self.positions!r}")
-        if any(size < 1 or size % self.patch_size for size in self.image_size):
-            raise ValueError(f"image_size must be a multiple of patch_size {self.patch_size}, got {self.image_size}")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GridConfig:

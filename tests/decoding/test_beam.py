@@ -59,6 +59,22 @@ def test_wide_beam_is_exhaustive_search(seed, length_penalty, count_eos):
         np.testing.assert_allclose(result.scores[sentence, :5], [score for score, _ in expected], rtol=1e-5)
 
 
+def test_a_beam_ends_at_the_limit_even_if_a_transform_has_removed_the_end():
+    """The most probable tokens before it come first, and what a transform has not removed comes before them."""
+    step, _ = markov(3, shift=-50.0)
+    result = search(step, start(3), 3, transforms=(decoding.min_length(LENGTH + 1, eos=END),))
+    assert (np.asarray(result.lengths) == LENGTH).all()
+    assert (np.asarray(result.tokens[..., -1]) == END).all()
+    assert np.isfinite(result.scores).all()
+    before = np.asarray(result.token_log_probs[..., :-1]).sum(-1)
+    assert (np.diff(before) <= 0).all()
+    first = as_tuples(result, 0)[0]
+    others = search(step, start(3), 3, transforms=(decoding.forbid_sequences([first[-2:]]),))
+    kept = [tokens[-2:] != first[-2:] for tokens in as_tuples(others, 0)]
+    assert kept == sorted(kept, reverse=True)
+    assert kept[0]
+
+
 @pytest.mark.parametrize("normalized", [True, False])
 def test_transforms_are_exhaustive_search_among_what_they_leave(normalized):
     """A forbidden token and a minimum length; before normalization the table itself is changed alike."""

@@ -234,10 +234,29 @@ def test_sampling_from_one_token_is_greedy():
     np.testing.assert_array_equal(np.where(inside, sampled.tokens[..., :-1], 0), greedy.tokens[..., :-1])
 
 
+def test_the_end_comes_at_the_limit_even_if_a_transform_has_removed_it():
+    """Not the padding, which would be the first of a row that forbids everything."""
+    step, _ = markov(4, shift=-50.0)
+    options = {"max_length": LENGTH, "max_lengths": jnp.array([2, LENGTH]), **IDS}
+    draw = lambda **given: decoding.sample(step, start(3), key=jax.random.key(0), **given, **options)
+    late, few = (decoding.min_length(LENGTH + 1, eos=END),), (decoding.top_k(2),)
+    for result in (decoding.greedy(step, start(3), transforms=late, **options), draw(transforms=few)):
+        for sentence, limit in enumerate((2, LENGTH)):
+            for tokens in as_tuples(result, sentence):
+                assert len(tokens) == limit
+                assert tokens.index(END) == limit - 1
+        assert np.isfinite(result.log_probs).all()
+    assert (np.asarray(result.token_log_probs[0, :, 1]) == 0).all()  # not drawn
+    scored = draw(transforms=few, forced_end="scored")
+    np.testing.assert_array_equal(scored.tokens, result.tokens)
+    assert (np.asarray(scored.log_probs) == np.finfo(np.float32).min).all()
+
+
 def test_samples_continue_a_prefix():
     step, _ = markov(4)
     prefix = jnp.array([[3, 4], [5, 3]])
-    result = decoding.sample(step, start(4), key=jax.random.key(0), max_length=7, prefix=prefix, **IDS)
+    options = {"max_length": 7, "prefix": prefix, "forced_end": "scored", **IDS}
+    result = decoding.sample(step, start(4), key=jax.random.key(0), **options)
     np.testing.assert_array_equal(result.tokens[:, :, :2], jnp.broadcast_to(prefix[:, None], (2, 4, 2)))
     again = decoding.forced(step, start(4), result.tokens, result.lengths, bos=BEGIN, prefix_lengths=jnp.array([2, 2]))
     np.testing.assert_allclose(again.token_log_probs, result.token_log_probs, rtol=1e-6)

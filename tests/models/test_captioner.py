@@ -81,7 +81,7 @@ def test_the_log_probability_of_the_best_beam_is_that_of_its_tokens(name):
         _, step, state, _ = begun(model, params, beam_size=3, length=T)
         options = {"max_length": T, "bos": 1, "eos": 2}
         best = decoding.beam_search(step, state, beam_size=3, **options)
-        drawn = decoding.sample(step, state, key=jax.random.key(0), **options)
+        drawn = decoding.sample(step, state, key=jax.random.key(0), forced_end="scored", **options)
         twice = decoding.ensemble([step, step])
         pair = decoding.beam_search(twice, decoding.EnsembleState((state, state)), beam_size=3, **options)
         return best, drawn, pair

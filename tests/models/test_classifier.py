@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -78,6 +79,22 @@ def test_the_encoder_is_that_of_the_masked_language_model():
     config = models.EncoderConfig(13, **SIZES)
     masked = pure(models.MaskedLanguageModel, config).shapes["encoder"]
     assert masked == pure(models.Classifier, CONFIG).shapes["encoder"]
+
+
+def test_training_balances_the_experts_of_all_layers():
+    """By a loss beside the logits, which is 0 without a key, without experts and without layers."""
+    experts = models.ExpertsConfig(num_experts=3, load_balancing_weight=0.5)
+    config = dataclasses.replace(CONFIG, feed_forward="experts", experts=experts)
+    run = lambda model, **given: model.call(
+        models.Classifier.training_logits, model.params, TOKENS, valid=VALID, **given
+    )
+    model, key = Small(config, models.Classifier), jax.random.key(0)
+    logits, balance = run(model, key=key)
+    np.testing.assert_allclose(logits, model.apply(model.params, TOKENS, valid=VALID), atol=1e-6)
+    assert 0.9 * 0.5 < balance < 3.1 * 0.5
+    assert run(model)[1] == 0
+    assert run(small("class_token"), key=key)[1] == 0
+    assert run(Small(dataclasses.replace(config, num_layers=0), models.Classifier), key=key)[1] == 0
 
 
 def test_captured_attention():

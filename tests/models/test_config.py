@@ -40,6 +40,25 @@ def test_choices():
         check_fields(Shape("other"))
 
 
+@pytest.mark.parametrize("shape", [models.EncoderConfig, models.ClassifierConfig, models.VisionTransformerConfig])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"positions": "rotary"}, "^the positions of patches must be learned, got 'rotary'"),
+        ({"image_size": (32, 30)}, r"^image_size must be a multiple of patch_size 4, got \(32, 30\)"),
+        ({"position_offset": 2}, "^position_offset is for tokens, not for patches of images, got 2"),
+        ({"embedding_scale": 1.0}, "^embedding_scale is for tokens, not for patches of images, got 1.0"),
+        ({"embedding_norm": True}, "^embedding_norm is for tokens, not for patches of images, got True"),
+        ({"num_token_types": 2}, "^num_token_types is for tokens, not for patches of images, got 2"),
+    ],
+)
+def test_patches_of_images_take_no_settings_of_tokens(shape, settings, message):
+    given = {"image_size": (32, 32), "patch_size": 4, "positions": "learned"}
+    shape(**given)
+    with pytest.raises(ValueError, match=message):
+        shape(**given | settings)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_the_data_replace_may_be_zero(shape):
     names = FROM_DATA & {field.name for field in dataclasses.fields(shape)}

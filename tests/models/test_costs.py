@@ -171,7 +171,6 @@ def test_recurrent_flops_are_the_products_of_the_program(attention, cell):
 def test_flops_of_a_compiled_masked_language_model(places):
     """Only the logits at the places that are predicted count, and are computed."""
     config = models.EncoderConfig(400, d_model=64, num_heads=4, d_ff=192, num_layers=1, dropout=0.0)
-    assert costs.masked_language_model_parameters(config) == count(config, models.MaskedLanguageModel)
     net = pure(models.MaskedLanguageModel, config)
     tokens, chosen = (jax.ShapeDtypeStruct((4, n), jnp.int32) for n in (32, places))
     compiled = jax.jit(lambda p, x, y: net.apply(p, x, masked_positions=y)).lower(net.shapes, tokens, chosen).compile()
@@ -181,7 +180,6 @@ def test_flops_of_a_compiled_masked_language_model(places):
 
 def test_flops_of_a_compiled_classifier():
     config = models.ClassifierConfig(400, d_model=64, num_heads=4, d_ff=192, num_layers=1, dropout=0.0, num_classes=3)
-    assert costs.classifier_parameters(config) == count(config, models.Classifier)
     net = pure(models.Classifier, config)
     compiled = jax.jit(net.apply).lower(net.shapes, jax.ShapeDtypeStruct((4, 32), jnp.int32)).compile()
     assert 1.0 <= compiled.cost_analysis()["flops"] / costs.classifier_flops(config, 4, 32) < 1.08
@@ -196,7 +194,6 @@ def test_flops_of_a_vision_transformer(pooling):
     net = pure(models.VisionTransformer, config)
     found = graph.products(net.apply, net.shapes, jnp.zeros((5, 8, 12, 3)))
     assert costs.vision_transformer_flops(config, 5) == found.flops
-    assert costs.vision_transformer_parameters(config) == count(config, models.VisionTransformer)
     assert costs.num_patches(config) == 6
 
 
@@ -214,7 +211,6 @@ def test_flops_of_a_residual_network(attention, widths):
     net = pure(models.ResidualNetwork, config)
     found = graph.products(net.apply, net.shapes, jnp.zeros((5, 8, 11, 3)))
     assert costs.residual_network_flops(config, 5) == found.flops - fourth_channel(5, (8, 11), widths[0])
-    assert costs.residual_network_parameters(config) == count(config, models.ResidualNetwork)
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "transformer"])
@@ -241,4 +237,3 @@ def test_flops_of_a_captioner_are_the_products_of_the_program(kind):
     net = pure(model, config)
     found = graph.products(net.apply, net.shapes, jnp.zeros((3, 6, 11, 3)), jnp.zeros((3, 4), jnp.int32))
     assert costs.captioner_flops(config, 3, 4) == found.flops - fourth_channel(3, (6, 11), 4)
-    assert costs.captioner_parameters(config) == count(config, model)

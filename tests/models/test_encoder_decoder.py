@@ -252,15 +252,20 @@ def test_steps_in_bfloat16():
 
 
 def test_steps_beyond_what_was_prepared_are_nan():
-    """And not, as a cache whose last position is written twice would have it, those of another sentence."""
+    """And not, as a cache whose last position is written twice would have it, those of another sentence.
+
+    Nothing is stored there.
+    """
     small = model("post")
     memory = small.call(models.EncoderDecoder.encode, small.params, SOURCE)
     context, state = small.call(models.EncoderDecoder.start, small.params, memory, beam_size=1, length=2)
-    finite = []
+    finite, caches = [], []
     for _ in range(3):
         logits, state = small.call(models.EncoderDecoder.step, small.params, TARGET[:, :1], state, context)
         finite.append(bool(jnp.isfinite(logits).all()))
+        caches.append(state.caches)
     assert finite == [True, True, False]
+    jax.tree.map(np.testing.assert_array_equal, caches[1], caches[2])
     assert jnp.isnan(logits).all()
 
 

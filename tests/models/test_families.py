@@ -30,6 +30,11 @@ def test_families_make_models(name):
     assert getattr(families, name)(13, **SIZES | {"norm_epsilon": 0.5}).norm_epsilon == 0.5
 
 
+def test_sizes_have_the_defaults_of_the_configuration():
+    assert families.t5(13).output_scale == models.EncoderDecoderConfig.d_model**-0.5
+    assert families.t5(13, d_model=64).output_scale == 0.125
+
+
 def test_an_encoder_of_images():
     shapes = pure(models.make_encoder, families.vit((6, 4), patch_size=2, **SIZES)).shapes
     assert shapes["embeddings"]["positions"]["table"].shape == (7, 8)

@@ -73,6 +73,21 @@ def test_cross_entropy_is_that_of_the_logits():
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5)
 
 
+def test_experts_are_balanced_in_training():
+    """The loss includes the balancing losses of all layers, which padding does not change."""
+    experts = models.ExpertsConfig(num_experts=3, load_balancing_weight=0.5)
+    config = dataclasses.replace(CONFIG, feed_forward="experts", experts=experts, dropout=0.0)
+    small = Small(config, models.MaskedLanguageModel)
+
+    def loss(tokens=TOKENS, **given):
+        inputs = (tokens, MASKED, jnp.take_along_axis(TOKENS, MASKED, 1))
+        return small.call(models.MaskedLanguageModel.cross_entropy, small.params, *inputs, where=WHERE, **given)
+
+    (plain, count), (training, _) = loss(valid=VALID), loss(valid=VALID, key=jax.random.key(0))
+    assert 0.9 * 0.5 * count < training - plain < 3.1 * 0.5 * count
+    assert loss(jnp.where(VALID, TOKENS, 7), valid=VALID, key=jax.random.key(0))[0] == training
+
+
 def test_the_head_is_tied_to_the_table_and_has_a_bias():
     assert {"transform", "norm", "output_bias", "encoder"} == SMALL.params.keys()
     bias = entry(SMALL.params, "output_bias")
@@ -91,7 +106,7 @@ def test_captured_attention():
 
 
 def test_images_have_no_tokens_to_mask():
-    config = models.EncoderConfig(image_size=(32, 32), d_model=8, num_heads=2)
+    config = models.EncoderConfig(image_size=(32, 32), positions="learned", d_model=8, num_heads=2)
     with pytest.raises(ValueError, match=r"reads tokens, got image_size \(32, 32\)"):
         pure(models.MaskedLanguageModel, config).shapes
 

@@ -47,6 +47,7 @@ from tests.modules.small import quick
         ({"compute_dtype": "float16"}, r"compute_dtype must be one of \('float32', 'bfloat16'\), got 'float16'"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ({"attention_dropout": -0.1}, r"attention_dropout must be in \[0, 1\), got -0.1"),
+        ({"feed_forward": "experts", "activation_dropout": 0.1}, "activation_dropout must be 0 with experts, got 0.1"),
     ],
 )
 def test_configurations_that_make_no_model(config, change, message):

@@ -1,5 +1,6 @@
 """V2: properties of the vision Transformer: its encoder, its pooling, other image sizes."""
 
+import dataclasses
 import functools
 
 import jax
@@ -50,6 +51,16 @@ def test_captured_is_beside_the_same_logits():
     weights = captured["encoder.self"].layer(1).weights(rows=[0])
     assert weights.shape == (2, 2, 1, 7)
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
+
+
+def test_training_balances_experts():
+    experts = models.ExpertsConfig(num_experts=3, load_balancing_weight=0.5)
+    config = dataclasses.replace(small().config, feed_forward="experts", experts=experts)
+    model = Small(config, models.VisionTransformer)
+    bound = model.net.bind(model.params)
+    logits, balance = bound.training_logits(IMAGES, key=jax.random.key(0))
+    np.testing.assert_allclose(logits, model.apply(model.params, IMAGES), atol=1e-6)
+    assert 0.9 * 0.5 < balance < 3.1 * 0.5
 
 
 @pytest.mark.full

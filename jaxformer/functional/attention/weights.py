@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxformer.functional.attention import reference
 from jaxformer.functional.attention.base import Request, Score, make_request
 from jaxformer.functional.bias import Bias, dense_bias
+from jaxformer.functional.hard_attention import weights_entropy
 from jaxformer.masks import Mask, dense
 
 ROWS = 128
@@ -80,7 +81,7 @@ def attention_entropy(
     [[[1. 2. 3.]]]
     """
     request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score)
-    return _by_rows(request, lambda rows, weights: _entropy(weights))
+    return _by_rows(request, lambda rows, weights: weights_entropy(weights))
 
 
 class AttentionStatistics(NamedTuple):
@@ -130,7 +131,7 @@ def attention_statistics(
     def statistics(rows: Array, weights: Array) -> AttentionStatistics:
         slope = (weights * (1 - weights)).max(-1, initial=0.0)
         return AttentionStatistics(
-            _entropy(weights), weights.max(-1, initial=0.0), slope, _logit_variance(request, rows)
+            weights_entropy(weights), weights.max(-1, initial=0.0), slope, _logit_variance(request, rows)
         )
 
     return _by_rows(request, statistics)
@@ -177,10 +178,6 @@ def _weights(request: Request, rows: Array, heads: np.ndarray) -> Array:
     key = request.key[:, :, heads // request.group]
     query = request.query[:, rows][:, :, heads]
     return reference.attention(Request(query, key, key, mask, bias, request.scale, request.score, None))[1]
-
-
-def _entropy(weights: Array) -> Array:
-    return -jnp.where(weights > 0, weights * jnp.log(jnp.where(weights > 0, weights, 1.0)), 0.0).sum(-1)
 
 
 def _logit_variance(request: Request, rows: Array) -> Array:

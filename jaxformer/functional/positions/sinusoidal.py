@@ -24,8 +24,9 @@ def sinusoidal(
     array become a constant of the program, computed once in float64, because sines are slow on a CPU.
 
     Args:
-      layout: "interleaved" alternates sines and cosines, as in the formula; "halves" puts all sines before all cosines,
-        as in Marian, fairseq and T5X. The features are the same, in another order.
+      layout: "interleaved" alternates sines and cosines, as in the formula; "halves" puts all sines before all cosines.
+        Hugging Face's Marian has that order and these frequencies. Fairseq, Marian (C++) and T5X have that order, but
+        the frequencies :math:`base^{-k/(D/2 - 1)}`; fairseq also counts positions from ``padding_idx + 1``.
 
     Raises:
       ValueError: `dim` is odd, or `layout` is unknown.
