@@ -98,9 +98,9 @@ class ClassifierNetwork(Network[DeviceBatch]):
     unit: ClassVar[str] = "texts"
 
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
-        logits = self.net.apply(params, batch.tokens, valid=batch.valid, key=key)
+        logits, balance = self.net.bind(params).training_logits(batch.tokens, valid=batch.valid, key=key)
         total, count, sums = classes.losses(logits, batch.labels, batch.valid[:, 0])
-        return total, count, {"correct": sums["correct"]}
+        return total + count * balance, count, {"correct": sums["correct"]}
 
     def validation_loss(self, params: Params, batch: DeviceBatch):
         return classes.losses(self.net.apply(params, batch.tokens, valid=batch.valid), batch.labels, batch.valid[:, 0])

@@ -69,9 +69,13 @@ class VisionNetwork(Network[DeviceBatch]):
         return ("batch", "length") if patches_alone else ("batch",)
 
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
-        logits = self.net.apply(params, normalized(batch.images), key=key)
+        model, images = self.net.bind(params), normalized(batch.images)
+        if isinstance(model, models.VisionTransformer):
+            logits, balance = model.training_logits(images, key=key)
+        else:
+            logits, balance = model(images, key=key), 0.0
         total, count, sums = classes.losses(logits, batch.labels, batch.valid)
-        return total, count, {"correct": sums["correct"]}
+        return total + count * balance, count, {"correct": sums["correct"]}
 
     def validation_loss(self, params: Params, batch: DeviceBatch):
         return classes.losses(self.net.apply(params, normalized(batch.images)), batch.labels, batch.valid)

@@ -284,6 +284,23 @@ def test_padding_changes_no_loss(tmp_path):
         np.testing.assert_allclose(loss(batch), expected, rtol=1e-5)
 
 
+def test_experts_are_balanced_in_training_alone(tmp_path):
+    """The loss has their weighted imbalance, which is at least 1, once for each text."""
+    tokens = np.random.default_rng(0).integers(4, 60, (3, 8)).astype(np.int32)
+    batch = LabeledBatch(tokens, np.ones((3, 8), bool), np.array([1, 0, 0], np.int32))
+
+    def losses(weight):
+        experts = {"feed_forward": "experts", "experts": {"load_balancing_weight": weight}}
+        network = TASK.network(changed(tiny(tmp_path), {"model": {**experts, "dropout": 0.0}}), (60, 2))
+        params = network.net.init(jax.random.key(0))
+        loss = jax.jit(lambda batch, key: network.loss(params, batch, key)[0])
+        return loss(batch, jax.random.key(1)), loss(batch, None)
+
+    (plain, without_key), (balanced, same) = losses(0.0), losses(2.0)
+    assert balanced > plain + 3 * 2.0 * 0.99
+    np.testing.assert_allclose([without_key, same], plain, rtol=1e-6)
+
+
 def steps_of(config, run, number=3):
     """The setup of a configuration on one device, its first state, and the state after some steps."""
     data = TASK.prepare(config, TASK.read(config), run)

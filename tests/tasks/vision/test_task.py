@@ -228,6 +228,18 @@ def test_runs_that_it_cannot_start_from(tmp_path):
     TASK.check_init(config, tiny(tmp_path))
 
 
+def test_experts_are_balanced_in_training(tmp_path):
+    images, labels = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8), np.array([0, 1], np.int32)
+    batch = ImageBatch(images, labels, np.ones(2, bool))
+
+    def loss(weight):
+        experts = {"feed_forward": "experts", "experts": {"load_balancing_weight": weight}}
+        network = TASK.network(changed(tiny(tmp_path), {"model": {**experts, "dropout": 0.0}}), 2)
+        return jax.jit(network.loss)(network.net.init(jax.random.key(0)), batch, jax.random.key(1))[0]
+
+    assert loss(2.0) > loss(0.0) + 2 * 2.0 * 0.99
+
+
 def test_costs_and_words_of_a_batch(tmp_path):
     for config in (tiny(tmp_path), tiny(tmp_path, model=CONVOLUTION)):
         network = TASK.network(config, 2)
