@@ -1,7 +1,8 @@
 """``jaxformer COMMAND``: runs a command, and turns errors into one line and an exit code.
 
-Exit codes: 0 done; 2 the configuration or the data is wrong, and trying again cannot help; 85 stopped by SIGTERM after
-saving or before the first step, and the same command resumes; 130 the same by Ctrl-C; 70 stuck; 1 any other error.
+Exit codes: 0 done; 2 trying again cannot help, because the configuration or the data is wrong, a loss is not finite, or
+a device has too little memory; 85 stopped by SIGTERM after saving or before the first step, and the same command
+resumes; 130 the same by Ctrl-C; 70 stuck; 1 any other error.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def _exit_code(error: Exception) -> int | None:
     if _missing_extra(error):
         return 2
     if _out_of_memory(error):
-        return 1
+        return 1 if _shares_memory(error) else 2
     if isinstance(error, OSError):
         return 2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) or _nowhere(error) else 1
     return _code_of_jax_error(error)
@@ -153,6 +154,11 @@ def _out_of_memory(error: Exception) -> bool:
     """Returns True if numpy or a device had no memory left."""
     device = isinstance(error, RuntimeError) and str(error).startswith("RESOURCE_EXHAUSTED")
     return device or isinstance(error, MemoryError)
+
+
+def _shares_memory(error: Exception) -> bool:
+    """Returns True if the memory that ran out is the host's, which other programs may give back."""
+    return isinstance(error, MemoryError) or importlib.import_module("jax").default_backend() == "cpu"
 
 
 def _nowhere(error: Exception) -> bool:
