@@ -12,12 +12,14 @@ import errno
 import importlib
 import os
 import pathlib
+import select
 import signal
 import sys
 import threading
 import traceback
 import warnings
 from collections.abc import Sequence
+from typing import TextIO
 
 from jaxformer.errors import JaxformerError
 from jaxformer.hardware import use_large_pages
@@ -100,10 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of the output has closed it; buffered output is dropped
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _has_no_reader(sys.stdout):  # buffered output is dropped
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
         code = _exit_code(error)
         if code is None:
             raise
@@ -112,6 +114,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
+
+
+def _has_no_reader(stream: TextIO) -> bool:
+    """Returns True if a stream is a pipe or a socket whose other end is closed; a pipe may also break elsewhere."""
+    poll = select.poll()
+    try:
+        poll.register(stream, 0)  # errors and hang-ups are always reported
+    except (OSError, ValueError):  # it has no descriptor
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 class _Terminated(BaseException):

@@ -195,6 +195,13 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path, unbuffered):
     assert (process.wait(timeout=120), said) == (0, b"")
 
 
+def test_a_pipe_that_breaks_elsewhere_is_an_error(monkeypatch, capfd):
+    """Such as a tracker's socket in the middle of training, which launchers would take for its end."""
+    broken = BrokenPipeError(errno.EPIPE, "Broken pipe")
+    said = "jaxformer demo: [Errno 32] Broken pipe\n"
+    assert outcome(monkeypatch, capfd, lambda: raise_it(broken)) == (1, said)
+
+
 @pytest.mark.parametrize("command", [["translate", "run"], ["inspect", "run", "--source"]])
 def test_an_argument_that_is_not_utf8(capsys, command):
     with pytest.raises(SystemExit, match="2"):
