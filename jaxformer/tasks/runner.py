@@ -197,7 +197,7 @@ def _check_memory(task: AnyTask, config: TaskConfig, placement: Placement) -> No
         vocab_size = task.planned_vocab_size(config)
     except ConfigError:  # only the data determine it
         vocab_size = task.min_vocab_size(config)
-    check_memory(make_training_setup(task, config, vocab_size, placement).network, placement)
+    check_memory(make_training_setup(task, config, vocab_size, placement))
 
 
 def _files(task: AnyTask) -> tuple[str, ...]:
