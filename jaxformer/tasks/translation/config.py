@@ -35,7 +35,7 @@ class DataConfig:
     test_target: str = ""
     """The translations of `test_source`."""
     held_out: int = 1000
-    """Pairs set aside for validation, and as many for test, if no files are named; by source and seed."""
+    """Pairs set aside for validation, and as many for test, if no files are named; every seed has the same."""
     source_language: str = "en"
     """Two-letter code; selects Moses' word rules, in scoring and for `pretokenize`."""
     target_language: str = "fr"

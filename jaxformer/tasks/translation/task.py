@@ -171,7 +171,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
             )
 
     def read(self, config: TranslationConfig) -> Corpora:
-        return load_corpora(config.data, seed=config.seed)
+        return load_corpora(config.data)
 
     def prepare(self, config: TranslationConfig, corpus: Corpora, run: pathlib.Path) -> TranslationData:
         data, cache = config.data, data_cache(config.data.cache)
