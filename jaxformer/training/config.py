@@ -31,8 +31,8 @@ class TrainConfig:
     patience: int = dataclasses.field(default=0, metadata=LATER)
     """Validations without improvement after which training stops; 0 never stops early."""
     minutes: float = dataclasses.field(default=0.0, metadata=PLACE)
-    """Wall-clock time after which to save and stop; the same command, perhaps with another limit, resumes the run. 0
-    for no limit."""
+    """Wall-clock time of a start, with its preparation, after which to save and stop; the same command, perhaps with
+    another limit, resumes the run. 0 for no limit."""
     checkpoint_every: int = dataclasses.field(default=1000, metadata=LATER)
     """Steps between checkpoints; 0 for no fixed interval."""
     checkpoint_minutes: float = dataclasses.field(default=0.0, metadata=LATER)

@@ -14,7 +14,7 @@ import jax
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
 from jaxformer.training.config import TrainConfig
-from jaxformer.training.phase_timer import Part
+from jaxformer.training.phase_timer import Part, PhaseTimer
 from jaxformer.training.programs import Programs
 from jaxformer.training.recorder import NonFiniteError, Outputs, Recorder
 from jaxformer.training.signals import StopRequest, first_request, stop_requests
@@ -94,7 +94,7 @@ def fit(
     outputs, progress = outputs or Outputs(), progress or Progress()
     recorder = Recorder(outputs, start=int(state.step), config=config)
     run: Any = Programs(step, outputs.timer) if isinstance(step, jax.stages.Wrapped) else step
-    number, rollbacks, clock, target = int(state.step), 0, _Clock(config), _abstract(state)
+    number, rollbacks, clock, target = int(state.step), 0, _Clock(config, outputs.timer), _abstract(state)
     stream = _numbered(batches, number, progress.left_out)
     with recorder, stop_requests(outputs.say) as requests, _Watch(config, recorder) as watch:
         reason = _complete(number, config, progress)
@@ -215,14 +215,16 @@ def _reason_to_stop(
 
 
 class _Clock:
-    """The time limits of a training run."""
+    """The time limits of a training run, whose time counts from the beginning of its work."""
 
-    def __init__(self, config: TrainConfig):
-        self._config, self._began = config, time.monotonic()
-        self._saved = self._began
+    INTERVAL = 10
+    """The steps between two looks of several processes at the clock."""
+
+    def __init__(self, config: TrainConfig, timer: PhaseTimer):
+        self._config, self._timer, self._saved = config, timer, timer.total()
 
     def is_up(self, number: int) -> bool:
-        return self._over(self._config.minutes, self._began, number)
+        return self._over(self._config.minutes, 0.0, number)
 
     def save_due(self, number: int) -> bool:
         return self._over(self._config.checkpoint_minutes, self._saved, number)
@@ -232,12 +234,12 @@ class _Clock:
 
         The clock of the first process decides, at some steps only, because all processes wait for its answer.
         """
-        if minutes <= 0 or (jax.process_count() > 1 and number % (self._config.log_every or 10)):
+        if minutes <= 0 or (jax.process_count() > 1 and number % self.INTERVAL):
             return False
-        return processes.decided(time.monotonic() - since >= minutes * 60)
+        return processes.decided(self._timer.total() - since >= minutes * 60)
 
     def saved(self) -> None:
-        self._saved = time.monotonic()
+        self._saved = self._timer.total()
 
 
 def _last_saved(

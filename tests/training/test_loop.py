@@ -15,7 +15,9 @@ import pytest
 
 from jaxformer import training
 from jaxformer.errors import ConfigError
+from jaxformer.multihost import processes
 from jaxformer.training.logging import JsonLog, read_log
+from jaxformer.training.loop import _Clock
 from jaxformer.training.recorder import MEASURED
 from tests.training import copying
 from tests.training.small import OPTIMIZER, STEP, abstract, batch, equal, fit, loss, new_state, settings, stream
@@ -130,6 +132,21 @@ def test_minutes(tmp_path):
         assert result.reason == "time"
         assert checkpoints.steps()[-1] == int(result.state.step)
         assert 2 <= len(checkpoints.steps()) <= 4
+
+
+def test_minutes_count_from_the_beginning_of_the_work():
+    """Reading and restoring take time, too, of a job whose time is limited."""
+    timer = training.PhaseTimer(began=time.time() - 100)
+    result = fit(new_state(), 9, outputs=training.Outputs(timer=timer), config={"minutes": 1.0})
+    assert (result.reason, int(result.state.step)) == ("time", 1)
+
+
+def test_several_processes_look_at_the_clock_often(monkeypatch):
+    """However rarely they report."""
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(processes, "decided", lambda answer: answer)
+    clock = _Clock(settings(99, minutes=1.0, log_every=1000), training.PhaseTimer(began=time.time() - 100))
+    assert [number for number in range(1, 40) if clock.is_up(number)] == [10, 20, 30]
 
 
 def test_batches_that_end_early():
