@@ -95,7 +95,7 @@ def fit(
     recorder = Recorder(outputs, start=int(state.step), config=config)
     run: Any = Programs(step, outputs.timer) if isinstance(step, jax.stages.Wrapped) else step
     number, rollbacks, clock, target = int(state.step), 0, _Clock(config, outputs.timer), _abstract(state)
-    stream = _numbered(batches, number, progress.left_out)
+    stream = numbered(batches, number, progress.left_out)
     with recorder, stop_requests(outputs.say) as requests, _Watch(config, recorder) as watch:
         reason = _complete(number, config, progress)
         while reason is None:
@@ -132,7 +132,7 @@ def fit(
                 watch.begin(f"going back from step {error.step}", "starting")
                 state, progress = _last_saved(outputs, target, progress, error)
                 number = int(state.step)
-                stream = _numbered(batches, number, progress.left_out)
+                stream = numbered(batches, number, progress.left_out)
                 recorder.went_back(number, error)
         watch.settled("waiting for the last checkpoint", "saving")
         if outputs.checkpoints:  # a signal must not interrupt the last save
@@ -176,7 +176,7 @@ class _Watch(Watchdog):
         self.waited = time.perf_counter() - began
 
 
-def _numbered(batches: Batches, start: int, left_out: list[int]) -> Iterator[tuple[int, Any]]:
+def numbered(batches: Batches, start: int, left_out: list[int]) -> Iterator[tuple[int, Any]]:
     """Yields the batches from step `start` on, with their numbers in the batch plan, without those left out."""
     first = start
     for number in sorted(left_out):
