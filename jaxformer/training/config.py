@@ -43,7 +43,7 @@ class TrainConfig:
     """Steps between reports on the screen and to TensorBoard; the JSON log has every step. 0 for the last step only."""
     nonfinite: Literal["abort", "skip", "rollback"] = dataclasses.field(default="abort", metadata=LATER)
     """Reaction to a loss or gradient that is not finite: end training; skip the update; or go back to the last
-    checkpoint and skip the batch, at most three times in a row."""
+    checkpoint and skip the batch, at most three times in a row. Before the first checkpoint, training ends."""
     stall_minutes: float = dataclasses.field(default=0.0, metadata=PLACE)
     """Time without progress after which a process reports where it is stuck, with all stacks, and ends; 0 for no limit.
     It must be longer than the first step, with its compilation, and than a whole validation."""

@@ -251,7 +251,7 @@ def _last_saved(
     outputs.checkpoints.wait()
     restored = outputs.checkpoints.restore_latest(target)
     if restored is None:
-        raise error
+        raise NonFiniteError(error.step, error.batch, error.loss, "; there is no checkpoint to go back to yet")
     state, about = restored
     left_out = sorted({*progress.left_out, error.batch})
     return state, Progress(**about["progress"] | {"left_out": left_out})

@@ -33,9 +33,9 @@ class NonFiniteError(JaxformerError, ArithmeticError):
 
     exit_code = 2
 
-    def __init__(self, step: int, batch: int, loss: float):
-        super().__init__(f"step {step}, batch {batch}: the loss ({loss}) or a gradient is not finite")
-        self.step, self.batch = step, batch
+    def __init__(self, step: int, batch: int, loss: float, more: str = ""):
+        super().__init__(f"step {step}, batch {batch}: the loss ({loss}) or a gradient is not finite{more}")
+        self.step, self.batch, self.loss = step, batch, loss
 
 
 @dataclasses.dataclass
