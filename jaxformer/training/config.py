@@ -61,6 +61,9 @@ class TrainConfig:
             raise ConfigError(f"steps must be less than 2**31, got {self.steps}")
         if self.ema_decay >= 1:
             raise ConfigError(f"ema_decay must be less than 1, got {self.ema_decay}")
+        if not self.validate_every and (self.patience or self.metric != "loss"):
+            name = "patience" if self.patience else "metric"
+            raise ConfigError(f"{name} {getattr(self, name)} has no effect, because validate_every is 0")
 
     @property
     def rollbacks(self) -> int:
@@ -101,6 +104,8 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         at_least(0, self, "learning_rate", "warmup_steps", "decay_steps", "cooldown", "b1", "b2", "epsilon")
         at_least(0, self, "weight_decay", "clip_norm")
+        if self.decay_steps and self.schedule in ("inverse_sqrt", "constant"):
+            raise ConfigError(f"decay_steps {self.decay_steps} has no effect, because schedule is {self.schedule}")
         for name in ("learning_rate", "epsilon", "weight_decay", "clip_norm"):
             if getattr(self, name) == math.inf:
                 raise ConfigError(f"{name} must be finite, got inf")

@@ -83,6 +83,8 @@ class DataConfig:
         at_least(0, self, "held_out", "num_segmentations", "segmentation_alpha")
         if self.tokenizer == "bpe" and self.segmentation_alpha > 1:
             raise ValueError(f"segmentation_alpha must be at most 1 for bpe, got {self.segmentation_alpha}")
+        if self.num_segmentations == 1 and self.segmentation_alpha != type(self).segmentation_alpha:
+            raise ValueError(f"segmentation_alpha {self.segmentation_alpha} has no effect: num_segmentations is 1")
         if min(self.columns) < 0:
             raise ValueError(f"columns must be at least 0, got {self.columns}")
 
