@@ -28,7 +28,7 @@ def main() -> None:
     args = parser.parse_args()
     config = resolve(args.config)
     data = dataclasses.replace(config.data, directory=args.data_dir)
-    corpus = load_corpora(data, seed=0).train
+    corpus = load_corpora(data).train
     tokenizer = SubwordTokenizer.train(corpus.lines(), vocab_size=data.vocab_size, kind=data.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         for name in ("tokenized and saved", "read again"):

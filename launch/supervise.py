@@ -2,7 +2,7 @@
 
     python launch/supervise.py --checkpoints run/checkpoints -- jaxformer train demo --out run
 
-Exit codes 0 (done), 2 (wrong settings or data) and 130 (Ctrl-C) are final. After 85 (stopped and saved) the command
+Exit codes 0 (done), 2 (trying again cannot help) and 130 (Ctrl-C) are final. After 85 (stopped and saved) the command
 restarts at once; after any other code it waits, twice as long each time. It gives up after too many restarts in a row
 without progress: a new checkpoint or, without --checkpoints, a run of some minutes.
 

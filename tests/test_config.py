@@ -62,7 +62,7 @@ def test_bad_data_is_named(data, message):
     [
         ("decode", "length_penalty", math.inf, r"decode\.length_penalty must be finite in float32, got inf"),
         ("decode", "length_penalty", 1e39, r"decode\.length_penalty must be finite in float32, got 1e\+39"),
-        ("data", "segmentation_alpha", math.inf, r"data\.segmentation_alpha must be finite in float32, got inf"),
+        ("loss", "z_loss", math.inf, r"loss\.z_loss must be finite in float32, got inf"),
         ("data", "segmentation_alpha", math.nan, r"data: segmentation_alpha must be at least 0, got nan"),
         ("model", "d_ff", 10**10, r"model\.d_ff must be less than 2\*\*31, got 10000000000"),
         ("data", "columns", [0, 10**10], r"data\.columns must be less than 2\*\*31"),

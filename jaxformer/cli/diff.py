@@ -13,7 +13,7 @@ EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Shows how two runs differ; returns 0 if they are the same in all but place, else 1, as `diff` does."""
+    """Shows how two runs differ; returns 0 if settings, versions, data and results are the same, else 1."""
     parser = argparse.ArgumentParser(
         prog="jaxformer diff",
         description="Shows how two runs differ: settings, versions, data and results. Exits with 1 if they do.",

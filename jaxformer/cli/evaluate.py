@@ -6,15 +6,24 @@ import argparse
 import dataclasses
 import functools
 import json
+import pathlib
 from collections.abc import Mapping, Sequence
 
 from jaxformer.cli.paths import save_besides
-from jaxformer.cli.predictors import SETTINGS, add_run_options, configured, load, split_settings
+from jaxformer.cli.predictors import (
+    SETTINGS,
+    add_ensemble_option,
+    add_run_options,
+    configured,
+    load_ensemble,
+    split_settings,
+)
 
 EXAMPLES = """examples:
   jaxformer evaluate runs/demo
   jaxformer evaluate runs/en-de --checkpoint average --decode.beam_size 5
   jaxformer evaluate runs/en-de --split validation --checkpoint last
+  jaxformer evaluate runs/one --ensemble runs/two runs/three    models that choose tokens together
 """
 
 
@@ -28,6 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_options(parser)
+    add_ensemble_option(parser)
     parser.add_argument(
         "--split", choices=("test", "validation"), help="the data; default: test, or what the task holds out"
     )
@@ -43,7 +53,8 @@ def main(arguments: Sequence[str]) -> int:
     from jaxformer.training.progress import print_line
 
     cluster.initialize()
-    predictor = load(options, config, "evaluate")
+    _check_data(options.run, options.ensemble)
+    predictor = load_ensemble(options, config, "evaluate")
     split = options.split or registry.task_of(config).default_split
     say = functools.partial(print_line, runtime.console())
     examples: list[dict[str, object]] = []
@@ -61,12 +72,32 @@ def main(arguments: Sequence[str]) -> int:
     about: dict[str, object] = {
         name: [dataclasses.asdict(score) for score in corpus_scores] for name, corpus_scores in scores.items()
     }
-    about["settings"] = {"decode": to_data(getattr(config, "decode", None)), "checkpoint": options.checkpoint}
+    about["settings"] = {
+        "decode": to_data(getattr(config, "decode", None)),
+        "checkpoint": options.checkpoint,
+        "ensemble": [str(run) for run in options.ensemble],
+    }
+    saved = f"{split}-{options.checkpoint}{'-ensemble' * bool(options.ensemble)}"
     about["steps"] = list(predictor.steps)
     if examples:
         lines = "".join(json.dumps(example, ensure_ascii=False) + "\n" for example in examples)
         data = lines.encode(errors="backslashreplace")  # JSON's own escapes, for the bytes of a name that is not UTF-8
-        save_besides(options.run / f"examples-{split}-{options.checkpoint}.jsonl", lambda path: write_bytes(path, data))
+        save_besides(options.run / f"examples-{saved}.jsonl", lambda path: write_bytes(path, data))
     text = json.dumps(about, indent=2) + "\n"
-    save_besides(options.run / f"scores-{split}-{options.checkpoint}.json", lambda path: write_text(path, text))
+    save_besides(options.run / f"scores-{saved}.json", lambda path: write_text(path, text))
     return 0
+
+
+def _check_data(run: pathlib.Path, others: Sequence[pathlib.Path]) -> None:
+    """Checks that the runs of an ensemble have the same data; one of other data may have trained on what is scored.
+
+    Raises:
+      ConfigError: a run has other data.
+    """
+    from jaxformer.tasks import rundir
+
+    path = run / "provenance.json"
+    hashes = rundir.read_json(path).get("data") if path.exists() else None
+    for other in others:
+        if hashes:
+            rundir.check_data(other, hashes)

@@ -1,7 +1,8 @@
 """``jaxformer COMMAND``: runs a command, and turns errors into one line and an exit code.
 
-Exit codes: 0 done; 2 the configuration or the data is wrong, and trying again cannot help; 85 stopped by SIGTERM after
-saving or before the first step, and the same command resumes; 130 the same by Ctrl-C; 70 stuck; 1 any other error.
+Exit codes: 0 done; 2 trying again cannot help, because the configuration or the data is wrong, a loss is not finite, or
+a device has too little memory; 85 stopped by SIGTERM after saving or before the first step, and the same command
+resumes; 130 the same by Ctrl-C; 70 stuck; 1 any other error.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import errno
 import importlib
 import os
 import pathlib
+import select
 import signal
 import sys
 import threading
 import traceback
 import warnings
 from collections.abc import Sequence
+from typing import TextIO
 
 from jaxformer.errors import JaxformerError
 from jaxformer.hardware import use_large_pages
@@ -99,10 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of the output has closed it; buffered output is dropped
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _has_no_reader(sys.stdout):  # buffered output is dropped
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
         code = _exit_code(error)
         if code is None:
             raise
@@ -111,6 +114,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
+
+
+def _has_no_reader(stream: TextIO) -> bool:
+    """Returns True if a stream is a pipe or a socket whose other end is closed; a pipe may also break elsewhere."""
+    poll = select.poll()
+    try:
+        poll.register(stream, 0)  # errors and hang-ups are always reported
+    except (OSError, ValueError):  # it has no descriptor
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 class _Terminated(BaseException):
@@ -128,7 +141,7 @@ def _exit_code(error: Exception) -> int | None:
     if _missing_extra(error):
         return 2
     if _out_of_memory(error):
-        return 1
+        return 1 if _shares_memory(error) else 2
     if isinstance(error, OSError):
         return 2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) or _nowhere(error) else 1
     return _code_of_jax_error(error)
@@ -153,6 +166,11 @@ def _out_of_memory(error: Exception) -> bool:
     """Returns True if numpy or a device had no memory left."""
     device = isinstance(error, RuntimeError) and str(error).startswith("RESOURCE_EXHAUSTED")
     return device or isinstance(error, MemoryError)
+
+
+def _shares_memory(error: Exception) -> bool:
+    """Returns True if the memory that ran out is the host's, which other programs may give back."""
+    return isinstance(error, MemoryError) or importlib.import_module("jax").default_backend() == "cpu"
 
 
 def _nowhere(error: Exception) -> bool:

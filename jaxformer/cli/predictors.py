@@ -154,9 +154,11 @@ def load_ensemble(options: argparse.Namespace, config: TaskConfig, command: str)
     """Returns the predictor of a run, or of this and those of ``--ensemble`` together.
 
     Raises:
-      ConfigError: see `load`; or the runs do not fit together.
+      ConfigError: see `load`; or the runs do not fit together, or those of their task make no ensemble.
     """
     first: Any = load(options, config, command)
+    if options.ensemble and not hasattr(first, "ensemble_with"):
+        raise ConfigError(f"{options.run} is a run of {config.task}, which has no ensembles; leave out --ensemble")
     others = []
     for run in options.ensemble:
         given = argparse.Namespace(**{**vars(options), "run": run})

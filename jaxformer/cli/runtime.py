@@ -18,6 +18,7 @@ import jaxformer
 from jaxformer.caches import user_cache
 from jaxformer.config import to_data
 from jaxformer.multihost import cluster, processes
+from jaxformer.tasks.history import flat
 
 EXIT_CODES = {"terminated": 85, "time": 85, "interrupted": 130}
 """The exit codes of a training run that was stopped and saved, by reason; the same command resumes it."""
@@ -44,14 +45,8 @@ def join(config: Any, out: pathlib.Path, *, devices: int | None = None) -> None:
         code.update(path.read_bytes())
     flags = {name: os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
     versions = {"python": platform.python_version(), "jax": jax.__version__, "code": code.hexdigest(), **flags}
-    cluster.agree({**_flat(to_data(config)), **versions, "--out": str(out)})
-
-
-def _flat(data: Any, path: str = "") -> dict[str, str]:
-    """Returns settings as JSON, by their dotted names."""
-    if not isinstance(data, dict):
-        return {path: json.dumps(data)}
-    return {k: v for name, part in data.items() for k, v in _flat(part, f"{path}.{name}" if path else name).items()}
+    settings = {name: json.dumps(value) for name, value in flat(to_data(config)).items()}
+    cluster.agree({**settings, **versions, "--out": str(out)})
 
 
 def console() -> Console:

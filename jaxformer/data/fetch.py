@@ -21,11 +21,20 @@ from jaxformer.files import write_bytes
 LARGEST = 1 << 30
 """The number of bytes after which a download is stopped; every corpus of the catalog is far smaller."""
 
+BUSY = 408, 429
+"""The answers below 500 of a server that may answer otherwise later: a timeout, and too many requests."""
+
 
 class FetchError(JaxformerError):
     """A corpus could not be downloaded, or it is not the expected one."""
 
     exit_code = 2
+
+
+class DownloadError(FetchError):
+    """The server or the connection to it failed: trying again can help."""
+
+    exit_code = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +131,8 @@ def fetch(
     A file appears under its name only when it is whole and its checksum is correct.
 
     Raises:
-      FetchError: an unknown name, no connection, an error of the server, or a wrong checksum.
+      FetchError: an unknown name, a refusal of the server, or a wrong checksum.
+      DownloadError: no connection, a lost one, or an error of the server.
     """
     if name not in catalog:
         raise FetchError(f"no corpus {name!r}{did_you_mean(name, catalog)}")
@@ -147,13 +157,15 @@ def _download(url: str, timeout: float) -> bytes:
             data = answer.read(LARGEST + 1)
             expected = answer.headers.get("Content-Length")
     except urllib.error.HTTPError as error:
-        raise FetchError(f"{url}: the server answered {error.code} {error.reason}") from error
+        error.close()
+        kind = DownloadError if error.code >= 500 or error.code in BUSY else FetchError
+        raise kind(f"{url}: the server answered {error.code} {error.reason}") from error
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-        raise FetchError(f"{url}: {getattr(error, 'reason', error)}") from error
+        raise DownloadError(f"{url}: {getattr(error, 'reason', error)}") from error
     if len(data) > LARGEST:
         raise FetchError(f"{url} is larger than {LARGEST:,} bytes")
     if expected is not None and len(data) != int(expected):
-        raise FetchError(f"{url}: the connection broke after {len(data):,} of {int(expected):,} bytes")
+        raise DownloadError(f"{url}: the connection broke after {len(data):,} of {int(expected):,} bytes")
     return data
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import sacrebleu
-from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from jaxformer.data import moses
-
-_TOKENIZE_13A = Tokenizer13a()
+from jaxformer.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,15 +30,23 @@ class Score:
 
 
 def bleu(
-    hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]], *, lowercase: bool = False
+    hypotheses: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
+    *,
+    lowercase: bool = False,
+    language: str = "",
 ) -> Score:
-    """Computes sacrebleu's BLEU with 13a tokenization (Post 2018); comparable with scores of the same signature.
+    """Computes sacrebleu's BLEU (Post 2018); comparable with scores of the same signature.
 
     Args:
       references: one or several for each hypothesis; their numbers may differ.
+      language: a two-letter code; the words of zh, ja and ko are those of sacrebleu for it, of all others those of 13a.
+
+    Raises:
+      ConfigError: sacrebleu needs a further package for this language.
     """
     _check(hypotheses, references)
-    metric = sacrebleu.BLEU(lowercase=lowercase)
+    metric = _bleu(language, lowercase=lowercase)
     several = [[own] if isinstance(own, str) else own for own in references]
     value = metric.corpus_score(list(hypotheses), [list(column) for column in itertools.zip_longest(*several)]).score
     return Score("BLEU (lower-cased)" if lowercase else "BLEU", value, str(metric.get_signature()))
@@ -53,7 +61,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
 
 
 def sentence_scores(
-    hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False
+    hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, language: str = ""
 ) -> list[dict[str, float]]:
     """Computes each sentence's BLEU, without the n-gram orders that it is too short for, and its chrF2.
 
@@ -61,7 +69,7 @@ def sentence_scores(
     """
     _check(hypotheses, references)
     metrics = {
-        "bleu": sacrebleu.BLEU(effective_order=True, lowercase=lowercase),
+        "bleu": _bleu(language, effective_order=True, lowercase=lowercase),
         "chrf": sacrebleu.CHRF(lowercase=lowercase),
     }
     return [
@@ -70,13 +78,32 @@ def sentence_scores(
     ]
 
 
-def words_13a(text: str) -> list[str]:
+def bleu_words(text: str, language: str = "") -> list[str]:
     """Returns the words of a text as `bleu` compares them.
 
-    >>> words_13a("A dog runs.")
+    >>> bleu_words("A dog runs.")
     ['A', 'dog', 'runs', '.']
+    >>> bleu_words("你好", "zh")
+    ['你', '好']
+
+    Raises:
+      ConfigError: see `bleu`.
     """
-    return _TOKENIZE_13A(text).split()
+    return _tokenizer(language)(text).split()
+
+
+@functools.cache
+def _tokenizer(language: str) -> Any:
+    return _bleu(language).tokenizer
+
+
+def _bleu(language: str, **options: Any) -> sacrebleu.BLEU:
+    try:
+        return sacrebleu.BLEU(trg_lang=language, **options)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"BLEU of {language} needs a package that is missing; install it with: pip install 'sacrebleu[{language}]'"
+        ) from error
 
 
 def moses_bleu(

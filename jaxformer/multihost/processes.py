@@ -11,6 +11,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxformer import hardware
+from jaxformer.errors import ConfigError, DataError
 
 
 def first() -> bool:
@@ -47,6 +48,19 @@ def decided(by_first: bool) -> bool:
     False
     """
     return by_first if jax.process_count() == 1 else bool(multihost_utils.broadcast_one_to_all(np.asarray(by_first)))
+
+
+def raise_together(problem: ConfigError | DataError | OSError | None, message: str) -> None:
+    """Raises the error of the first process, if it has one, in all: there as it is, elsewhere its kind with a message.
+
+    Otherwise the others would wait for the first, and abort with a code that says nothing.
+    """
+    if decided(problem is None):
+        return
+    for kind in (ConfigError, DataError):
+        if decided(isinstance(problem, kind)):
+            raise problem or kind(message)
+    raise problem or OSError(message)
 
 
 def asked_to_stop(step: int) -> bool:

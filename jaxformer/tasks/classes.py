@@ -16,12 +16,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
 from jaxformer.digests import short_digest
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.classification import accuracy, matthews, matthews_of_counts
 from jaxformer.evaluation.scores import Score
 from jaxformer.files import write_text
 from jaxformer.multihost import processes, storage
 from jaxformer.tasks.base import LossSums, Splits
+from jaxformer.tasks.config import words
 
 if TYPE_CHECKING:
     from jaxformer.data.examples import Examples
@@ -29,6 +30,17 @@ if TYPE_CHECKING:
 
 FILE = "classes.json"
 """The file of a run directory that holds the names of the classes."""
+
+
+def check_names(setting: str) -> None:
+    """Checks the setting `data.classes`.
+
+    Raises:
+      ConfigError: it names one class, or one of them twice.
+    """
+    names = words(setting)
+    if len(names) != len(set(names)) or len(names) == 1:
+        raise ConfigError(f"data.classes must be two or more different names, got {setting!r}")
 
 
 LabeledT = TypeVar("LabeledT", bound="Examples | LabeledImages")

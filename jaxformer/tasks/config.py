@@ -35,6 +35,8 @@ class TuneConfig:
             raise ConfigError(f"rank is {self.rank}, but targets names no matrix, got {self.targets!r}")
         if not self.rank and self.targets != type(self).targets:
             raise ConfigError(f"targets is {self.targets!r}, but rank is 0, so there are no adapters; give a rank")
+        if not self.rank and self.alpha != type(self).alpha:
+            raise ConfigError(f"alpha is {self.alpha}, but rank is 0, so there are no adapters; give a rank")
 
     @property
     def frozen_patterns(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import pathlib
 import shutil
 import tempfile
@@ -12,10 +13,11 @@ from typing import NamedTuple
 from jaxformer import sharding
 from jaxformer.errors import ConfigError
 from jaxformer.sharding import Placement
-from jaxformer.tasks import registry, rundir
+from jaxformer.tasks import registry, restore, rundir
 from jaxformer.tasks.runner import first_state
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.training.logging import read_log
+from jaxformer.training.loop import numbered
 
 
 class Replayed(NamedTuple):
@@ -27,14 +29,15 @@ class Replayed(NamedTuple):
 
     @property
     def same(self) -> bool:
-        """True if the loss is the logged one, bit for bit."""
-        return self.logged == self.loss
+        """True if the loss is the logged one, bit for bit; the log has null for one that is not finite."""
+        return self.logged == (self.loss if math.isfinite(self.loss) else None)
 
 
 def replay(run: pathlib.Path, *, steps: int) -> Iterator[Replayed]:
     """Trains the first steps of a run again, on its own data and mesh, and yields each with its logged loss.
 
-    The run itself is not changed.
+    Batches that the run left out, when it went back from a loss that was not finite, are left out again. The run itself
+    is not changed.
 
     Raises:
       ConfigError: `run` is not a run, its data has changed, or it has logged fewer steps.
@@ -54,8 +57,17 @@ def replay(run: pathlib.Path, *, steps: int) -> Iterator[Replayed]:
         data = task.prepare(config, corpus, out)
         setup = make_training_setup(task, config, data.vocabulary.vocab_size, placement)
         state, step = first_state(config, setup, out, lambda text: None), setup.step()
-        batches = setup.on_devices(data.batches(0, setup.rows))
-        for number, batch in enumerate(itertools.islice(batches, steps), 1):
+        batches = numbered(lambda start: setup.on_devices(data.batches(start, setup.rows)), 0, _left_out(run))
+        for number, (_, batch) in enumerate(itertools.islice(batches, steps), 1):
             state, metrics = step(state, batch)
             total, count = float(metrics["loss_sum"]), float(metrics["count"])
             yield Replayed(number, logged.get(number), total / (count if count > 0 else 1.0))
+
+
+def _left_out(run: pathlib.Path) -> list[int]:
+    """Returns the numbers of the batches that a run left out, as its last checkpoint has them."""
+    if not (run / "checkpoints").is_dir():
+        return []
+    with restore.open_checkpoints(run) as saved:
+        steps = saved.steps()
+        return saved.about(steps[-1])["progress"]["left_out"] if steps else []

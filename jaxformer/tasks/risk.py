@@ -12,16 +12,18 @@ import numpy as np
 
 from jaxformer import decoding
 from jaxformer.errors import DataError
-from jaxformer.evaluation.scores import words_13a
+from jaxformer.evaluation.scores import bleu_words
 from jaxformer.tasks.search import Candidate
 
 _SIZES = tuple(2**i for i in range(4, 20))
 """The padded lengths of texts in characters or words: one program is compiled for each that occurs."""
 
 
-def ranked(candidates: Sequence[Sequence[Candidate]], utility: Literal["chrf", "bleu"]) -> list[list[Candidate]]:
+def ranked(
+    candidates: Sequence[Sequence[Candidate]], utility: Literal["chrf", "bleu"], language: str = ""
+) -> list[list[Candidate]]:
     """Returns the candidates of each input, best first; their expected utilities become their scores."""
-    utilities = expected_utilities([[c.text for c in own] for own in candidates], utility)
+    utilities = expected_utilities([[c.text for c in own] for own in candidates], utility, language)
     scored = [
         [dataclasses.replace(c, score=float(value)) for c, value in zip(own, values, strict=True)]
         for own, values in zip(candidates, utilities, strict=True)
@@ -29,7 +31,9 @@ def ranked(candidates: Sequence[Sequence[Candidate]], utility: Literal["chrf", "
     return [sorted(own, key=lambda c: -c.score) for own in scored]
 
 
-def expected_utilities(texts: Sequence[Sequence[str]], utility: Literal["chrf", "bleu"]) -> np.ndarray:
+def expected_utilities(
+    texts: Sequence[Sequence[str]], utility: Literal["chrf", "bleu"], language: str = ""
+) -> np.ndarray:
     """Returns the mean utility of each candidate, ``[B, K]``, with every candidate of its sentence as the reference.
 
     Utilities are sacrebleu's sentence scores, from 0 to 100: chrF2, or BLEU without the n-gram orders that a text is
@@ -37,11 +41,14 @@ def expected_utilities(texts: Sequence[Sequence[str]], utility: Literal["chrf", 
 
     Args:
       texts: K candidates of each of B sentences.
+      language: the language of the texts, for the words of BLEU; see `scores.bleu`.
 
     Raises:
+      ConfigError: sacrebleu needs a further package for the language.
       DataError: a text has more than 524,288 characters (words, for BLEU).
     """
-    split: Callable[[str], Sequence[str]] = words_13a if utility == "bleu" else lambda text: "".join(text.split())
+    words = functools.partial(bleu_words, language=language)
+    split: Callable[[str], Sequence[str]] = words if utility == "bleu" else lambda text: "".join(text.split())
     units = [[split(text) for text in candidates] for candidates in texts]
     longest = max((len(one) for candidates in units for one in candidates), default=1)
     size = next((size for size in _SIZES if size >= longest), None)

@@ -50,9 +50,7 @@ def held(out: pathlib.Path) -> Iterator[None]:
                 stack.enter_context(_held_here(out))
             except (OSError, ConfigError) as error:
                 problem = error
-        if not processes.decided(problem is None):
-            wrong = processes.decided(isinstance(problem, ConfigError))
-            raise problem or (ConfigError if wrong else OSError)(f"process 0 cannot use {out}: see its message")
+        processes.raise_together(problem, f"process 0 cannot use {out}: see its message")
         yield
 
 

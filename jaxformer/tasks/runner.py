@@ -29,7 +29,7 @@ from jaxformer.tasks.training_setup import TrainingSetup, check_memory, make_tra
 from jaxformer.tasks.validation import Validation as Validation
 from jaxformer.training.logging import JsonLog, TensorBoard
 from jaxformer.training.phase_timer import ENDS
-from jaxformer.training.profile import profiled_steps
+from jaxformer.training.profile import open_profile, profiled_steps
 from jaxformer.training.progress import peak_flops, print_line, reporter
 from jaxformer.training.tracking import check_tracker, tracker
 
@@ -145,6 +145,8 @@ def _train(
             f"peak {peak / 1e12:.2f} TFLOP/s ({source})"
         )
         outputs.checkpoints, done = checkpoints, int(state.step)
+        if profile:
+            outputs.profile = open_profile(out / "profile", profile, start=done, steps=config.train.steps, say=say)
         if saved is not None:
             resume.adopt(out, saved, config, done, say)
         if processes.first():
@@ -152,7 +154,7 @@ def _train(
             # A share of the peak counts the products of a whole step, which frozen parameters save in part.
             outputs.peak_flops = None if config.tune.frozen else peak
             outputs.reporter = reporter(console, start=done, steps=config.train.steps, unit=setup.network.unit)
-            _open(outputs, config.train, out, done, profile)
+            _open(outputs, config.train, out, done)
         try:
             result = training.fit(
                 setup.step(),
@@ -175,10 +177,8 @@ def _train(
     return result
 
 
-def _open(outputs: training.Outputs, config: training.TrainConfig, out: pathlib.Path, done: int, profile: str) -> None:
+def _open(outputs: training.Outputs, config: training.TrainConfig, out: pathlib.Path, done: int) -> None:
     """Opens the files and the tracker of a run that has `done` steps."""
-    if profile:
-        outputs.profile = training.Profile(out / "profile", *profiled_steps(profile, start=done, steps=config.steps))
     outputs.log = JsonLog(out / "log.jsonl", step=done)
     outputs.board = TensorBoard(out / "tensorboard", step=done) if config.tensorboard else None
     if config.log_to:
@@ -197,7 +197,7 @@ def _check_memory(task: AnyTask, config: TaskConfig, placement: Placement) -> No
         vocab_size = task.planned_vocab_size(config)
     except ConfigError:  # only the data determine it
         vocab_size = task.min_vocab_size(config)
-    check_memory(make_training_setup(task, config, vocab_size, placement).network, placement)
+    check_memory(make_training_setup(task, config, vocab_size, placement))
 
 
 def _files(task: AnyTask) -> tuple[str, ...]:

@@ -39,6 +39,8 @@ class Searcher:
     programs: set[object]
     """The compiled programs in use, one for each batch shape."""
     placement: Placement | None = None
+    language: str = ""
+    """The language of the texts, for the words of BLEU as the utility."""
 
     def ensemble_with(self, others: Sequence[Self]) -> Self:
         """Returns an ensemble of this model and others.
@@ -104,7 +106,7 @@ class Searcher:
     def _ranked(self, candidates: list[list[Candidate]], n_best: int) -> list[list[Candidate]]:
         """Returns the best candidates of each input: by score, or by minimum Bayes risk."""
         if self.decode.mbr and candidates:
-            candidates = risk.ranked([own[: self.decode.mbr] for own in candidates], self.decode.utility)
+            candidates = risk.ranked([own[: self.decode.mbr] for own in candidates], self.decode.utility, self.language)
         return [own[:n_best] for own in candidates]
 
 

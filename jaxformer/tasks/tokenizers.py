@@ -53,15 +53,19 @@ def make_run_tokenizer(
 
     Raises:
       ConfigError: the text cannot fill the vocabulary, or the tokenizer of `init_from` has another normalizer.
+      DataError, OSError: the text has no words, or the disk is full; all processes raise the same.
     """
     normalizer = normalizer or TextNormalizer()
     path = saved_tokenizer(run) or run / FILES[kind == "characters"]
+    problem: ConfigError | DataError | OSError | None = None
     if processes.first() and not path.exists():
         try:
-            tokenizer = prepare_tokenizer(text, cache, kind=kind, vocab_size=vocab_size, normalizer=normalizer)
+            prepare_tokenizer(text, cache, kind=kind, vocab_size=vocab_size, normalizer=normalizer).save(path)
         except ConfigError as error:
-            raise ConfigError(f"data.{error}") from error  # it names its argument, which has the name of the setting
-        tokenizer.save(path)
+            problem = ConfigError(f"data.{error}")  # it names its argument, which has the name of the setting
+        except (DataError, OSError) as error:
+            problem = error
+    processes.raise_together(problem, "process 0 cannot learn the tokenizer: see its message")
     storage.shared(path)
     tokenizer = load_tokenizer(path)
     if tokenizer.normalizer != normalizer:

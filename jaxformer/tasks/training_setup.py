@@ -182,22 +182,26 @@ def _with_adapters(network: Network[BatchT], tune: TuneConfig) -> Network[BatchT
     return dataclasses.replace(typing.cast(Any, network), net=net)
 
 
-def check_memory(network: Network[BatchT], placement: Placement) -> None:
+def check_memory(setup: TrainingSetup[BatchT]) -> None:
     """Checks, before anything is allocated, that the devices can hold the training state and a batch.
 
-    This is a lower bound: it counts only parameters, gradient, moments and the batch, divided among all devices.
+    This is a lower bound: it counts only parameters, their gradient and moments if they are trained, and the batch, all
+    divided among the devices.
 
     Raises:
       ConfigError: they cannot; the message has the sizes.
     """
+    network, placement = setup.network, setup.placement
     devices = placement.mesh.devices.flatten().tolist()
-    shape = network.planned_shape(*network.largest_batch)
-    state, batch = 4 * _bytes(network.net.shapes), _bytes(network.abstract_batch(shape, placement.rows))
+    shape, leaves = network.planned_shape(*network.largest_batch), jax.tree.leaves(network.net.shapes)
+    frozen = [False] * len(leaves) if setup.frozen is None else jax.tree.leaves(setup.frozen)
+    state = sum((1 if kept else 4) * _bytes(leaf) for leaf, kept in zip(leaves, frozen, strict=True))
+    batch = _bytes(network.abstract_batch(shape, placement.rows))
     needed, available = state + batch, total_memory(devices)
     if needed > available:
         what = f"a batch of {network.describe(shape)}"
         if state > batch:
-            what = f"a model of {network.num_parameters:,} parameters, with gradient and moments,"
+            what = f"a model of {network.num_parameters:,} parameters, with gradient and moments of those trained,"
         raise ConfigError(
             f"{what} needs at least {needed / 1e9:,.1f} GB of memory, but there are {available / 1e9:,.1f} GB on "
             f"{len(devices)} device{'s' if len(devices) > 1 else ''}; choose a smaller one"

@@ -88,13 +88,13 @@ class Checkpoints:
         """Returns the score of a step; None if it has none, or if it cannot be read."""
         if step not in self._scores:
             try:
-                self._scores[step] = self._about(step).get("score")
+                self._scores[step] = self.about(step).get("score")
             except Exception as error:  # a damaged file may raise almost any exception
                 logger.warning("no score of step %d in %s: %s", step, self.directory, _first_line(error))
                 self._scores[step] = None
         return self._scores[step]
 
-    def _about(self, step: int) -> dict[str, Any]:
+    def about(self, step: int) -> dict[str, Any]:
         """Returns the metadata of a step without Orbax's manager, which would wait for other processes."""
         about = ocp.JsonCheckpointHandler().restore(epath.Path(self.directory / str(step) / "about"))
         if not is_intact(about):
@@ -109,7 +109,7 @@ class Checkpoints:
         """
         if step not in self.steps():
             raise CheckpointError(f"it does not exist; there are {self.steps()}")
-        about, path = self._about(step), epath.Path(self.directory / str(step) / "state")
+        about, path = self.about(step), epath.Path(self.directory / str(step) / "state")
         _check_kind(self._manager.item_metadata(step)["state"], target)
         items = ocp.args.PyTreeRestore(item=target, restore_args=jax.tree.map(_how_to_read, target))
         return ocp.PyTreeCheckpointHandler().restore(path, args=items), about

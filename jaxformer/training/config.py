@@ -31,8 +31,8 @@ class TrainConfig:
     patience: int = dataclasses.field(default=0, metadata=LATER)
     """Validations without improvement after which training stops; 0 never stops early."""
     minutes: float = dataclasses.field(default=0.0, metadata=PLACE)
-    """Wall-clock time after which to save and stop; the same command, perhaps with another limit, resumes the run. 0
-    for no limit."""
+    """Wall-clock time of a start, with its preparation, after which to save and stop; the same command, perhaps with
+    another limit, resumes the run. 0 for no limit."""
     checkpoint_every: int = dataclasses.field(default=1000, metadata=LATER)
     """Steps between checkpoints; 0 for no fixed interval."""
     checkpoint_minutes: float = dataclasses.field(default=0.0, metadata=LATER)
@@ -43,7 +43,7 @@ class TrainConfig:
     """Steps between reports on the screen and to TensorBoard; the JSON log has every step. 0 for the last step only."""
     nonfinite: Literal["abort", "skip", "rollback"] = dataclasses.field(default="abort", metadata=LATER)
     """Reaction to a loss or gradient that is not finite: end training; skip the update; or go back to the last
-    checkpoint and skip the batch, at most three times in a row."""
+    checkpoint and skip the batch, at most three times in a row. Before the first checkpoint, training ends."""
     stall_minutes: float = dataclasses.field(default=0.0, metadata=PLACE)
     """Time without progress after which a process reports where it is stuck, with all stacks, and ends; 0 for no limit.
     It must be longer than the first step, with its compilation, and than a whole validation."""
@@ -61,6 +61,9 @@ class TrainConfig:
             raise ConfigError(f"steps must be less than 2**31, got {self.steps}")
         if self.ema_decay >= 1:
             raise ConfigError(f"ema_decay must be less than 1, got {self.ema_decay}")
+        if not self.validate_every and (self.patience or self.metric != "loss"):
+            name = "patience" if self.patience else "metric"
+            raise ConfigError(f"{name} {getattr(self, name)} has no effect, because validate_every is 0")
 
     @property
     def rollbacks(self) -> int:
@@ -101,6 +104,8 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         at_least(0, self, "learning_rate", "warmup_steps", "decay_steps", "cooldown", "b1", "b2", "epsilon")
         at_least(0, self, "weight_decay", "clip_norm")
+        if self.decay_steps and self.schedule in ("inverse_sqrt", "constant"):
+            raise ConfigError(f"decay_steps {self.decay_steps} has no effect, because schedule is {self.schedule}")
         for name in ("learning_rate", "epsilon", "weight_decay", "clip_norm"):
             if getattr(self, name) == math.inf:
                 raise ConfigError(f"{name} must be finite, got inf")

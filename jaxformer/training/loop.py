@@ -14,7 +14,7 @@ import jax
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
 from jaxformer.training.config import TrainConfig
-from jaxformer.training.phase_timer import Part
+from jaxformer.training.phase_timer import Part, PhaseTimer
 from jaxformer.training.programs import Programs
 from jaxformer.training.recorder import NonFiniteError, Outputs, Recorder
 from jaxformer.training.signals import StopRequest, first_request, stop_requests
@@ -94,8 +94,8 @@ def fit(
     outputs, progress = outputs or Outputs(), progress or Progress()
     recorder = Recorder(outputs, start=int(state.step), config=config)
     run: Any = Programs(step, outputs.timer) if isinstance(step, jax.stages.Wrapped) else step
-    number, rollbacks, clock, target = int(state.step), 0, _Clock(config), _abstract(state)
-    stream = _numbered(batches, number, progress.left_out)
+    number, rollbacks, clock, target = int(state.step), 0, _Clock(config, outputs.timer), _abstract(state)
+    stream = numbered(batches, number, progress.left_out)
     with recorder, stop_requests(outputs.say) as requests, _Watch(config, recorder) as watch:
         reason = _complete(number, config, progress)
         while reason is None:
@@ -132,7 +132,7 @@ def fit(
                 watch.begin(f"going back from step {error.step}", "starting")
                 state, progress = _last_saved(outputs, target, progress, error)
                 number = int(state.step)
-                stream = _numbered(batches, number, progress.left_out)
+                stream = numbered(batches, number, progress.left_out)
                 recorder.went_back(number, error)
         watch.settled("waiting for the last checkpoint", "saving")
         if outputs.checkpoints:  # a signal must not interrupt the last save
@@ -176,7 +176,7 @@ class _Watch(Watchdog):
         self.waited = time.perf_counter() - began
 
 
-def _numbered(batches: Batches, start: int, left_out: list[int]) -> Iterator[tuple[int, Any]]:
+def numbered(batches: Batches, start: int, left_out: list[int]) -> Iterator[tuple[int, Any]]:
     """Yields the batches from step `start` on, with their numbers in the batch plan, without those left out."""
     first = start
     for number in sorted(left_out):
@@ -215,14 +215,16 @@ def _reason_to_stop(
 
 
 class _Clock:
-    """The time limits of a training run."""
+    """The time limits of a training run, whose time counts from the beginning of its work."""
 
-    def __init__(self, config: TrainConfig):
-        self._config, self._began = config, time.monotonic()
-        self._saved = self._began
+    INTERVAL = 10
+    """The steps between two looks of several processes at the clock."""
+
+    def __init__(self, config: TrainConfig, timer: PhaseTimer):
+        self._config, self._timer, self._saved = config, timer, timer.total()
 
     def is_up(self, number: int) -> bool:
-        return self._over(self._config.minutes, self._began, number)
+        return self._over(self._config.minutes, 0.0, number)
 
     def save_due(self, number: int) -> bool:
         return self._over(self._config.checkpoint_minutes, self._saved, number)
@@ -232,12 +234,12 @@ class _Clock:
 
         The clock of the first process decides, at some steps only, because all processes wait for its answer.
         """
-        if minutes <= 0 or (jax.process_count() > 1 and number % (self._config.log_every or 10)):
+        if minutes <= 0 or (jax.process_count() > 1 and number % self.INTERVAL):
             return False
-        return processes.decided(time.monotonic() - since >= minutes * 60)
+        return processes.decided(self._timer.total() - since >= minutes * 60)
 
     def saved(self) -> None:
-        self._saved = time.monotonic()
+        self._saved = self._timer.total()
 
 
 def _last_saved(
@@ -249,7 +251,7 @@ def _last_saved(
     outputs.checkpoints.wait()
     restored = outputs.checkpoints.restore_latest(target)
     if restored is None:
-        raise error
+        raise NonFiniteError(error.step, error.batch, error.loss, "; there is no checkpoint to go back to yet")
     state, about = restored
     left_out = sorted({*progress.left_out, error.batch})
     return state, Progress(**about["progress"] | {"left_out": left_out})

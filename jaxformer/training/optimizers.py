@@ -21,8 +21,7 @@ def make_schedule(config: OptimizerConfig, *, steps: int) -> schedules.Schedule:
     rate = _schedule(config, steps)
     if not config.cooldown:
         return rate
-    last = round(steps * config.cooldown)
-    return schedules.cooldown(rate, steps, max(1, last) if config.cooldown > 0 else last)
+    return schedules.cooldown(rate, steps, max(1, round(steps * config.cooldown)))
 
 
 def _schedule(config: OptimizerConfig, steps: int) -> schedules.Schedule:

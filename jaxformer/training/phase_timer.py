@@ -64,6 +64,10 @@ class PhaseTimer:
         self.at(self._part)
         return dict(self._seconds)
 
+    def total(self) -> float:
+        """Returns the seconds since the work of this start began."""
+        return sum(self.seconds().values())
+
     def stepping(self) -> float:
         """Returns the seconds that the steps of this start took, including the wait for their batches."""
         seconds = self.seconds()

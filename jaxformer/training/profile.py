@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 
 import jax
 
 from jaxformer.errors import ConfigError
+from jaxformer.multihost import processes
 
 
 class Profile:
     """A trace of the steps `first` to `last`, which `before` starts and stops.
+
+    Every process of a run has one, so that all read their metrics before the same steps; the first writes the trace.
 
     Args:
       directory: the folder of the trace. XProf (``xprof --logdir DIR``) and TensorBoard's plugin open it; Perfetto
@@ -30,7 +34,7 @@ class Profile:
         """Starts or stops the trace, if that is due; earlier steps must have ended."""
         if self._running and number == self._last + 1:
             self.close()
-        elif number == self._first:
+        elif number == self._first and processes.first():
             jax.profiler.start_trace(self._directory, create_perfetto_trace=True)
             self._running = True
 
@@ -39,6 +43,17 @@ class Profile:
         if self._running:
             self._running = False
             jax.profiler.stop_trace()
+
+
+def open_profile(
+    directory: str | os.PathLike[str], text: str, *, start: int, steps: int, say: Callable[[str], None]
+) -> Profile | None:
+    """Returns the trace of `profiled_steps`; None, after a line that says so, if a resumed run has them no more."""
+    try:
+        return Profile(directory, *profiled_steps(text, start=start, steps=steps))
+    except ConfigError as error:
+        say(f"no trace is written: {error}")
+        return None
 
 
 def profiled_steps(text: str, *, start: int, steps: int) -> tuple[int, int]:

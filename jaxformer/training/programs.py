@@ -18,6 +18,8 @@ from jaxformer.training.step import Metrics
 class OutOfMemoryError(JaxformerError):
     """A compiled step needs more memory than there is; without this error, the system would kill the process."""
 
+    exit_code = 2
+
 
 class Programs:
     """A jitted step that is compiled ahead of time for each batch shape, at its first call.

@@ -26,11 +26,16 @@ bytes that a device of this process has held so far."""
 
 
 class NonFiniteError(JaxformerError, ArithmeticError):
-    """The loss or a gradient is not finite; the message names the step, and the batch by its number in the plan."""
+    """The loss or a gradient is not finite; the message names the step, and the batch by its number in the plan.
 
-    def __init__(self, step: int, batch: int, loss: float):
-        super().__init__(f"step {step}, batch {batch}: the loss ({loss}) or a gradient is not finite")
-        self.step, self.batch = step, batch
+    Another start would compute the same again.
+    """
+
+    exit_code = 2
+
+    def __init__(self, step: int, batch: int, loss: float, more: str = ""):
+        super().__init__(f"step {step}, batch {batch}: the loss ({loss}) or a gradient is not finite{more}")
+        self.step, self.batch, self.loss = step, batch, loss
 
 
 @dataclasses.dataclass

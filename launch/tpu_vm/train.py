@@ -48,7 +48,10 @@ MOUNT = """if ! mountpoint -q /mnt/runs; then
     [ -x /sbin/mount.nfs ] || { sudo apt-get -qq update; sudo apt-get -qq -y install nfs-common; }
     sudo mkdir -p /mnt/runs && sudo mount -t nfs "$share" /mnt/runs || exit 1
 fi
-[ -w /mnt/runs ] || { echo "$(hostname): $share is not writable for you; run sudo chmod on it once" >&2; exit 1; }"""
+[ -w /mnt/runs ] || {
+    echo "$(hostname): $share is not writable for you; run once: sudo chown $(id -u) /mnt/runs" >&2
+    exit 1
+}"""
 
 # The machine's own Python may be too old (3.10), so uv finds or downloads another. uv fails with 2, which a supervisor
 # would take as final, so this exits with 1. A rebuilt wheel keeps its version, so jaxformer is always reinstalled.
@@ -57,7 +60,7 @@ python3 -m uv venv --quiet --allow-existing --python 3.12 .jaxformer &&
 python3 -m uv pip install --quiet --python .jaxformer/bin/python --reinstall-package jaxformer "$wheel"; } ||
 { echo "$(hostname): cannot install Python 3.12 with jaxformer" >&2; exit 1; }"""
 
-# A process that is stuck for an hour ends.
+# A process that is stuck in training for an hour ends.
 TRAIN = """echo $$ >.jaxformer.pid
 exec .jaxformer/bin/python -u -m jaxformer.cli.main train --train.stall-minutes=60"""
 

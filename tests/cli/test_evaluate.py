@@ -6,9 +6,11 @@ import types
 
 import pytest
 
-from jaxformer.cli import evaluate, main
+from jaxformer.cli import evaluate, main, predictors
+from jaxformer.errors import ConfigError
 from jaxformer.evaluation.scores import Score
 from jaxformer.tasks import runner
+from jaxformer.tasks.classification import ClassificationConfig
 from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.translation import DecodeConfig, TranslationConfig
 from tests.permissions import read_only
@@ -42,7 +44,7 @@ def asked(monkeypatch):
 def test_the_split_is_that_of_the_task(asked, monkeypatch, tmp_path, config, options, split):
     predictor = types.SimpleNamespace(steps=(4, 6))
     monkeypatch.setattr(evaluate, "configured", lambda options, settings: config)
-    monkeypatch.setattr(evaluate, "load", lambda options, config, command: predictor)
+    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: predictor)
     assert evaluate.main([str(tmp_path), "--data-dir", "corpora", *options]) == 0
     (call,) = asked
     assert (call["run"], call["split"], call["data_dir"]) == (tmp_path, split, "corpora")
@@ -57,7 +59,7 @@ def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, ca
     predictor = types.SimpleNamespace(steps=(4, 6))
     loaded = []
     monkeypatch.setattr(evaluate, "configured", lambda options, settings: loaded.append(settings) or config)
-    monkeypatch.setattr(evaluate, "load", lambda options, config, command: loaded.append(command) or predictor)
+    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: loaded.append(command) or predictor)
     assert evaluate.main([str(tmp_path), "--checkpoint", "average", "--decode.beam_size", "7"]) == 0
     assert loaded == [["--decode.beam_size", "7"], "evaluate"]
     assert capsys.readouterr().out == f"corpus\n  {SCORE}\n"
@@ -74,10 +76,32 @@ def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, ca
 def test_a_run_that_may_only_be_read_is_scored(asked, monkeypatch, capsys, tmp_path):
     predictor = types.SimpleNamespace(steps=(4,))
     monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
-    monkeypatch.setattr(evaluate, "load", lambda options, config, command: predictor)
+    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: predictor)
     with read_only(tmp_path):
         assert main.main(["evaluate", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert out == f"corpus\n  {SCORE}\n"
     assert f"warning: {tmp_path / 'scores-test-best.json'} is not saved: Permission denied\n" in err
     assert f"warning: {tmp_path / 'examples-test-best.jsonl'} is not saved: Permission denied\n" in err
+
+
+def test_the_scores_of_an_ensemble_have_files_of_their_own(asked, monkeypatch, tmp_path):
+    monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
+    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: types.SimpleNamespace(steps=(4,)))
+    one, two = tmp_path / "one", tmp_path / "two"
+    for run, data in ((one, "x"), (two, "x")):
+        run.mkdir()
+        (run / "provenance.json").write_text(json.dumps({"data": {"train": data}}))
+    assert evaluate.main([str(one), "--ensemble", str(two)]) == 0
+    saved = json.loads((one / "scores-test-best-ensemble.json").read_text())
+    assert saved["settings"]["ensemble"] == [str(two)]
+    (two / "provenance.json").write_text(json.dumps({"data": {"train": "y"}}))
+    with pytest.raises(ConfigError, match="two holds a run on other data"):
+        evaluate.main([str(one), "--ensemble", str(two)])
+
+
+def test_a_task_without_ensembles_refuses_them(monkeypatch, tmp_path):
+    monkeypatch.setattr(predictors, "load", lambda options, config, command: types.SimpleNamespace(steps=(4,)))
+    options = types.SimpleNamespace(run=tmp_path, ensemble=[tmp_path])
+    with pytest.raises(ConfigError, match="a run of classification, which has no ensembles"):
+        predictors.load_ensemble(options, ClassificationConfig(), "evaluate")

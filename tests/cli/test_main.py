@@ -4,6 +4,7 @@ import errno
 import importlib
 import importlib.metadata
 import io
+import math
 import os
 import pathlib
 import signal
@@ -12,10 +13,12 @@ import sys
 import time
 import types
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
 
+from jaxformer import training
 from jaxformer.cli import main
 from jaxformer.errors import ConfigError, DataError, JaxformerError
 from jaxformer.inspection.attention_maps import Map, as_text
@@ -38,6 +41,8 @@ def raise_it(error):
     [
         (ConfigError("no"), 2),
         (DataError("no"), 2),
+        (training.NonFiniteError(3, 2, math.nan), 2),
+        (training.OutOfMemoryError("no"), 2),
         (OSError(errno.ENOSPC, "No space left"), 1),
         (OSError(errno.ENAMETOOLONG, "File name too long"), 2),
         (OSError(errno.ELOOP, "Too many levels of symbolic links"), 2),
@@ -59,11 +64,18 @@ def test_a_working_directory_that_was_removed_is_named(monkeypatch, capsys, tmp_
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError("Unable to allocate 7 TiB"), RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating")]
+    ("error", "platform", "code"),
+    [
+        (MemoryError("Unable to allocate 7 TiB"), "gpu", 1),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating"), "cpu", 1),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating"), "gpu", 2),
+    ],
 )
-def test_no_memory_left_is_one_line(monkeypatch, capsys, error):
+def test_no_memory_left_is_one_line(monkeypatch, capsys, error, platform, code):
+    """Other programs may give back that of the host; an accelerator has no others."""
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
     found, said = outcome(monkeypatch, capsys, lambda: raise_it(error))
-    assert found == 1
+    assert found == code
     assert said.startswith("jaxformer demo: out of memory: ")
     assert said.endswith("; choose a smaller batch or model\n")
     assert len(said.splitlines()) == 1
@@ -181,6 +193,13 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path, unbuffered):
     with process.stderr as stderr:
         said = stderr.read()
     assert (process.wait(timeout=120), said) == (0, b"")
+
+
+def test_a_pipe_that_breaks_elsewhere_is_an_error(monkeypatch, capfd):
+    """Such as a tracker's socket in the middle of training, which launchers would take for its end."""
+    broken = BrokenPipeError(errno.EPIPE, "Broken pipe")
+    said = "jaxformer demo: [Errno 32] Broken pipe\n"
+    assert outcome(monkeypatch, capfd, lambda: raise_it(broken)) == (1, said)
 
 
 @pytest.mark.parametrize("command", [["translate", "run"], ["inspect", "run", "--source"]])

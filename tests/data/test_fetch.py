@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from jaxformer.data.fetch import CATALOG, FetchError, File, PublicCorpus, fetch
+from jaxformer.data.fetch import CATALOG, DownloadError, FetchError, File, PublicCorpus, fetch
 
 TEXT = b"one\ntwo\n"
 SUM = hashlib.sha256(TEXT).hexdigest()
@@ -47,7 +47,7 @@ class Server(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(TEXT)
         elif body is None:
-            self.send_error(404)
+            self.send_error(503 if self.path == "/busy.txt" else 404)
         else:
             self.send_response(200)
             self.end_headers()
@@ -112,8 +112,15 @@ def test_refusals(tmp_path):
     ):
         with pytest.raises(FetchError, match=message):
             fetch("c", tmp_path, catalog={"c": PublicCorpus("", (File(path, address, SUM),))})
-    with pytest.raises(FetchError, match=r"127\.0\.0\.1:9"):
+    with pytest.raises(DownloadError, match=r"127\.0\.0\.1:9"):
         get(tmp_path, "http://127.0.0.1:9", "x")
+
+
+@pytest.mark.parametrize(("name", "code"), [("cut.txt", 1), ("busy.txt", 1), ("none.txt", 2), ("wrong.txt", 2)])
+def test_only_a_failure_of_the_server_may_pass(tmp_path, url, name, code):
+    with pytest.raises(FetchError) as raised:
+        get(tmp_path, url, name)
+    assert raised.value.exit_code == code
 
 
 @pytest.mark.full

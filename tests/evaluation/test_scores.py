@@ -6,7 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from sacrebleu.tokenizers import tokenizer_ja_mecab
 
+from jaxformer.errors import ConfigError
 from jaxformer.evaluation.scores import (
     Score,
     bits_per_character,
@@ -37,6 +39,19 @@ def test_sentences_have_scores_of_their_own():
     assert right == {"bleu": 100.0, "chrf": 100.0}
     assert 0 < half["bleu"] < 100
     assert wrong == {"bleu": 0.0, "chrf": 0.0}
+
+
+def test_words_are_those_of_the_language(monkeypatch):
+    """13a takes a Chinese sentence for one word, and the scores of other languages do not change."""
+    said, meant = ["我今天很高兴看书"], ["我今天很高兴看报"]
+    assert 50 < bleu(said, meant, language="zh").value < 100
+    assert "tok:zh" in bleu(said, meant, language="zh").signature
+    assert bleu(said, meant).value == 0
+    assert sentence_scores(said, meant, language="zh")[0]["bleu"] > sentence_scores(said, meant)[0]["bleu"]
+    assert bleu(HYPOTHESES, REFERENCES, language="de") == bleu(HYPOTHESES, REFERENCES)
+    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
+    with pytest.raises(ConfigError, match=r"BLEU of ja needs .* pip install 'sacrebleu\[ja\]'"):
+        bleu(said, meant, language="ja")
 
 
 def test_signatures_name_the_recipe():

@@ -53,7 +53,7 @@ def test_configuration_makes_a_network(name):
 def test_corpora_are_read(name, pairs, data_directory):
     config = registry.resolve(name)
     data = dataclasses.replace(config.data, directory=str(data_directory))
-    corpora = load_corpora(data, seed=0)
+    corpora = load_corpora(data)
     assert len(corpora.train) >= pairs
     assert not set(corpora.train.source) & set(corpora.tests["test"].source)
 

@@ -272,6 +272,7 @@ def test_the_share_is_mounted_once(tmp_path):
     assert (tmp_path / "asked").read_text().splitlines().count(asked) == 2  # the failed attempt, and one more
     done = sh(mount.replace("-w ", "! -w "), tmp_path)
     assert (done.returncode, "10.0.0.2:/runs is not writable for you" in done.stderr) == (1, True)
+    assert f"sudo chown {os.getuid()} " in done.stderr  # a folder that others can write holds no cache
 
 
 @pytest.mark.parametrize("bad", ["gs://runs", "10.0.0.2", "-o:/x", "a:/b c", "a:/b;id", "a:/$(id)", ":/x", "a:b"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer.data.examples import Examples
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import classes
 
 EXAMPLES = Examples(("x", "y", "z"), ("b", "a", "b"))
@@ -40,6 +40,14 @@ def test_they_are_the_named_ones_or_those_of_the_data():
         classes.choose(EXAMPLES, ("a", "b", "c"), "my.file")
     with pytest.raises(DataError, match=r"my\.file has one class, 'a'; a classifier needs two or more"):
         classes.choose(Examples(("x",), ("a",)), (), "my.file")
+
+
+@pytest.mark.parametrize("setting", ["a", "a,b,a"])
+def test_names_are_two_or_more_and_different(setting):
+    classes.check_names("")
+    classes.check_names("a, b")
+    with pytest.raises(ConfigError, match="must be two or more different names, got"):
+        classes.check_names(setting)
 
 
 def test_a_corpus_counts_its_classes():

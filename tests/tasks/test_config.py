@@ -40,6 +40,7 @@ def test_what_forbids_nothing_is_refused(text):
         ({"rank": -1}, "rank must be at least 0, got -1"),
         ({"rank": 2, "targets": " ,"}, "rank is 2, but targets names no matrix"),
         ({"targets": "encoder/*"}, r"targets is .encoder/\*., but rank is 0, so there are no adapters"),
+        ({"alpha": 8.0}, "alpha is 8.0, but rank is 0, so there are no adapters; give a rank"),
         ({"rank": 2, "alpha": 0.0}, "alpha must be more than 0, got 0.0"),
         ({"frozen": ","}, "frozen names no parameter, got ','"),
     ],

@@ -23,6 +23,12 @@ def test_expected_utilities_are_means_of_sacrebleu(utility):
     assert found.std(1).min() > 0.1
 
 
+def test_words_are_those_of_the_language():
+    texts = [["我今天很高兴看书", "我今天很高兴看报"]]
+    assert expected_utilities(texts, "bleu", "zh").min() > 50
+    np.testing.assert_allclose(expected_utilities(texts, "bleu"), 50)  # each is like itself alone
+
+
 def test_texts_that_are_too_long_to_compare_are_refused():
     with pytest.raises(DataError, match="has 524,289 characters or words, but at most 524,288 can be compared"):
         expected_utilities([["a" * 524_289, "a"]], "chrf")

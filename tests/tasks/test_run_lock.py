@@ -137,7 +137,7 @@ def test_the_other_processes_end_as_the_first_does(tmp_path, monkeypatch, error)
     monkeypatch.setattr(processes, "decided", lambda _: True)
     with enter_here:
         assert not (tmp_path / "run").exists()
-    answers = iter([False, error is ConfigError])
+    answers = iter([False, error is ConfigError, False])
     monkeypatch.setattr(processes, "decided", lambda _: next(answers))
     with pytest.raises(error, match="process 0 cannot use"):
         enter(tmp_path / "run")

@@ -7,6 +7,7 @@ from jaxformer.data.sources import Parallel
 from jaxformer.data.text import Text
 from jaxformer.data.tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.multihost import processes
 from jaxformer.tasks import registry, tokenizers
 
 
@@ -28,6 +29,17 @@ def test_text_of_another_form_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"for text with data\.lowercase True .* ask for data\.lowercase False"):
         tokenizers.make_run_tokenizer(tmp_path, text, None, **size)
     assert first.fingerprint == tokenizers.run_tokenizer(tmp_path).fingerprint
+
+
+@pytest.mark.parametrize("kind", [ConfigError, DataError, OSError])
+def test_all_processes_end_as_the_one_that_learns_the_tokenizer(tmp_path, monkeypatch, kind):
+    """The others have learned nothing, and would wait for its file."""
+    answers = {ConfigError: [False, True], DataError: [False, False, True], OSError: [False, False, False]}
+    answer = iter(answers[kind])
+    monkeypatch.setattr(processes, "first", lambda: False)
+    monkeypatch.setattr(processes, "decided", lambda _: next(answer))
+    with pytest.raises(kind, match="process 0 cannot learn the tokenizer"):
+        tokenizers.make_run_tokenizer(tmp_path, Text("abc"), None, kind="characters", vocab_size=0)
 
 
 def test_a_run_without_a_tokenizer(tmp_path):

@@ -11,8 +11,10 @@ from jax.sharding import Mesh, PartitionSpec
 from rich.console import Console
 
 from jaxformer import models, sharding
+from jaxformer.errors import ConfigError
 from jaxformer.sharding import Placement
-from jaxformer.tasks import runner
+from jaxformer.tasks import runner, training_setup
+from jaxformer.tasks.config import TuneConfig
 from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
 from jaxformer.tasks.translation import TASK, DataConfig, DecodeConfig, TranslationConfig, Translator
 from jaxformer.tasks.translation.corpora import Corpora
@@ -156,6 +158,17 @@ def test_what_a_mesh_cannot_do(shared, tmp_path):
     with pytest.raises(ValueError, match="steps=6, warmup_steps=6"):
         runner.train(late, tmp_path / "run", console=QUIET)
     assert not (tmp_path / "run").exists()
+
+
+def test_frozen_parameters_need_no_memory_for_gradient_and_moments(shared, monkeypatch):
+    placement = Placement(sharding.mesh("", jax.devices()[:1]))
+    tuned = dataclasses.replace(config(shared), tune=TuneConfig(frozen="decoder/*"))
+    whole, partly = (make_training_setup(TASK, one, 400, placement) for one in (config(shared), tuned))
+    sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(whole.network.net.shapes)]
+    monkeypatch.setattr(training_setup, "total_memory", lambda devices: 4 * sum(sizes))  # the batch is more
+    training_setup.check_memory(partly)
+    with pytest.raises(ConfigError, match="with gradient and moments of those trained"):
+        training_setup.check_memory(whole)
 
 
 def test_rows_of_a_process():

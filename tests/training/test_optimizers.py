@@ -25,6 +25,8 @@ def test_unknown_schedule():
         ({"learning_rate": math.inf}, "learning_rate must be finite, got inf"),
         ({"warmup_steps": -5}, "warmup_steps must be at least 0, got -5"),
         ({"decay_steps": -4}, "decay_steps must be at least 0, got -4"),
+        ({"decay_steps": 4}, "decay_steps 4 has no effect, because schedule is inverse_sqrt"),
+        ({"decay_steps": 4, "schedule": "constant"}, "decay_steps 4 has no effect, because schedule is constant"),
         ({"cooldown": math.nan}, "cooldown must be at least 0, got nan"),
         ({"b1": 1.0}, "b1 must be less than 1, got 1.0"),
         ({"b2": math.nan}, "b2 must be at least 0, got nan"),

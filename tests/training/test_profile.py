@@ -1,6 +1,7 @@
 """Traces of steps."""
 
 import gzip
+import itertools
 import json
 import re
 
@@ -9,8 +10,9 @@ import pytest
 
 from jaxformer import training
 from jaxformer.errors import ConfigError
-from jaxformer.training.profile import profiled_steps
-from tests.training.small import OPTIMIZER, loss, new_state, settings, stream
+from jaxformer.multihost import processes
+from jaxformer.training.profile import open_profile, profiled_steps
+from tests.training.small import OPTIMIZER, batch, fit, loss, new_state, settings, stream
 
 
 def test_a_trace_has_the_steps_that_were_asked_for(tmp_path):
@@ -35,3 +37,28 @@ def test_a_trace_has_the_steps_that_were_asked_for(tmp_path):
 def test_steps_that_cannot_be_traced(text):
     with pytest.raises(ConfigError, match="the steps to profile must"):
         profiled_steps(text, start=5, steps=20)
+
+
+@pytest.mark.parametrize("text", ["5", "100:104"])
+def test_a_resumed_run_without_these_steps_goes_on_without_a_trace(tmp_path, text):
+    said = []
+    assert open_profile(tmp_path, text, start=195, steps=200, say=said.append) is None
+    (line,) = said
+    assert line.startswith("no trace is written: the steps to profile must lie")
+
+
+def test_a_process_that_writes_no_trace_reads_its_metrics_at_the_same_step(tmp_path, monkeypatch):
+    """Otherwise it would begin a step while the first process goes back from a NaN."""
+    monkeypatch.setattr(processes, "first", lambda: False)
+    dispatched = []
+
+    def numbers(start):
+        for number in itertools.count(start):
+            dispatched.append(number + 1)
+            yield batch(number, nan=number == 1)
+
+    outputs = training.Outputs(profile=training.Profile(tmp_path, 3, 4))
+    with pytest.raises(training.NonFiniteError, match="step 2"):
+        fit(new_state(), 6, batches=numbers, outputs=outputs)
+    assert dispatched == [1, 2]
+    assert not list(tmp_path.iterdir())

@@ -140,9 +140,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
         longest, model = config.data.max_length, config.model
         if model.positions == "learned" and longest > model.max_positions:
             raise ConfigError(f"data.max_length is {longest}, but model.max_positions is {model.max_positions}")
-        names = config.data.class_names
-        if len(names) != len(set(names)) or len(names) == 1:
-            raise ConfigError(f"data.classes must be two or more different names, got {config.data.classes!r}")
+        classes.check_names(config.data.classes)
 
     def check_init(self, config: ClassificationConfig, source: TaskConfig) -> None:
         model, data = getattr(source, "model", None), getattr(source, "data", None)
@@ -229,7 +227,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
         shape = dataclasses.replace(config.model, vocab_size=tokenizers.table_size(num_tokens), num_classes=num_classes)
         net = pure(models.Classifier, shape, attention=attention)
         length = config.data.max_length
-        return ClassifierNetwork(net, (max(8, config.data.tokens_per_batch // length // 8 * 8), length))
+        return ClassifierNetwork(net, (num_rows(config.data.tokens_per_batch, length), length))
 
     def predictor(
         self,

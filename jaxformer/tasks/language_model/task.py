@@ -15,7 +15,7 @@ from jaxformer.caches import data_cache
 from jaxformer.data.text import Text, split_text
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, prepare_text
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score, bits_per_character, nats_per_token, perplexity
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
@@ -137,6 +137,8 @@ class LanguageModeling(TextTask[LanguageModelingConfig, DeviceBatch, TextGenerat
         keep: Keep,
     ) -> dict[str, list[Score]]:
         del keep  # a text has no examples, only tokens
+        if predictor.others:
+            raise ConfigError("a held-out text is scored by one language model; `jaxformer score` takes an ensemble")
         if split != "validation":
             raise DataError(f"a language model has no {split} data: use --split validation")
         stream = prepare_text(corpus.validation, predictor.tokenizer, data_cache(config.data.cache))

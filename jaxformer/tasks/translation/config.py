@@ -35,11 +35,11 @@ class DataConfig:
     test_target: str = ""
     """The translations of `test_source`."""
     held_out: int = 1000
-    """Pairs set aside for validation, and as many for test, if no files are named; by source and seed."""
+    """Pairs set aside for validation, and as many for test, if no files are named; every seed has the same."""
     source_language: str = "en"
     """Two-letter code; selects Moses' word rules, in scoring and for `pretokenize`."""
     target_language: str = "fr"
-    """Two-letter code."""
+    """Two-letter code; it also selects the words of BLEU: sacrebleu's own for zh, ja and ko, for others 13a."""
     lowercase: bool = False
     """Lower-case all text, including later inputs; references are then lower-cased for scores."""
     pretokenize: Literal["none", "moses"] = "none"
@@ -83,6 +83,8 @@ class DataConfig:
         at_least(0, self, "held_out", "num_segmentations", "segmentation_alpha")
         if self.tokenizer == "bpe" and self.segmentation_alpha > 1:
             raise ValueError(f"segmentation_alpha must be at most 1 for bpe, got {self.segmentation_alpha}")
+        if self.num_segmentations == 1 and self.segmentation_alpha != type(self).segmentation_alpha:
+            raise ValueError(f"segmentation_alpha {self.segmentation_alpha} has no effect: num_segmentations is 1")
         if min(self.columns) < 0:
             raise ValueError(f"columns must be at least 0, got {self.columns}")
 

@@ -25,8 +25,8 @@ class Corpora:
         return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
 
 
-def load_corpora(config: DataConfig, *, seed: int) -> Corpora:
-    """Reads or generates every corpus of an experiment.
+def load_corpora(config: DataConfig) -> Corpora:
+    """Reads or generates every corpus of an experiment; the same pairs are set aside for every seed of a run.
 
     Raises:
       DataError: a file is missing, malformed or not named.
@@ -50,7 +50,7 @@ def load_corpora(config: DataConfig, *, seed: int) -> Corpora:
     if "validation" in missing and not config.held_out:
         raise DataError("no validation data: give --data.validation-source FILE, or --data.held-out more than 0")
     if missing:
-        train, *held_out = split_by_source(train, held_out=[config.held_out] * len(missing), seed=seed)
+        train, *held_out = split_by_source(train, held_out=[config.held_out] * len(missing), seed=0)
         parts.update(zip(missing, held_out, strict=True))
     return Corpora(train, parts["validation"], {"test": parts["test"]})
 

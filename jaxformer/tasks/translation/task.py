@@ -25,7 +25,7 @@ from jaxformer.data.pipeline import Tokens, batches, make_batch, prepare
 from jaxformer.data.sources import Parallel
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.evaluation.scores import Score, bleu, chrf, moses_bleu, sentence_scores
+from jaxformer.evaluation.scores import Score, bleu, bleu_words, chrf, moses_bleu, sentence_scores
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
@@ -163,6 +163,8 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
     def check(self, config: TranslationConfig) -> None:
         if config.train.metric == "bleu" and not config.decode.validation_sentences:
             raise ConfigError("train.metric is bleu, but decode.validation_sentences is 0: nothing is translated")
+        if config.decode.validation_sentences:
+            bleu_words("", config.data.target_language)  # refuses a language whose package is missing
         rates = [rate for name, rate in to_data(config.model).items() if name.endswith("dropout")]
         if config.loss.r_drop and not any(rates):
             raise ConfigError(
@@ -171,7 +173,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
             )
 
     def read(self, config: TranslationConfig) -> Corpora:
-        return load_corpora(config.data, seed=config.seed)
+        return load_corpora(config.data)
 
     def prepare(self, config: TranslationConfig, corpus: Corpora, run: pathlib.Path) -> TranslationData:
         data, cache = config.data, data_cache(config.data.cache)
@@ -247,7 +249,8 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         placement: Placement,
         steps: tuple[int, ...],
     ) -> Translator:
-        return Translator(net, params, vocabulary, config.decode, placement, steps)
+        language = config.data.target_language
+        return Translator(net, params, vocabulary, config.decode, placement, steps, language=language)
 
     def validation_metrics(
         self, config: TranslationConfig, corpus: Corpora, data: TranslationData, predictor: Translator, sums: Any
@@ -256,8 +259,8 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
             return {}
         pairs = data.validation_pairs(config.decode.validation_sentences)
         greedy = dataclasses.replace(predictor, decode=config.decode.greedy)
-        lowercase = data.vocabulary.normalizer.lowercase
-        return {"bleu": bleu(greedy.translate(pairs.source), pairs.target, lowercase=lowercase).value}
+        how = {"lowercase": data.vocabulary.normalizer.lowercase, "language": config.data.target_language}
+        return {"bleu": bleu(greedy.translate(pairs.source), pairs.target, **how).value}
 
     def evaluate(
         self, config: TranslationConfig, corpus: Corpora, predictor: Translator, *, split: str, say: Say, keep: Keep
@@ -267,14 +270,15 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
             raise DataError(f"no {split} data: the run's data.held_out is 0, and it names no files for them")
         tokenizer, scores = predictor.tokenizer, {}
         normalizer = tokenizer.normalizer
-        lowercase = normalizer.lowercase
+        lowercase, language = normalizer.lowercase, config.data.target_language
+        bleu_words("", language)  # refuses a language whose package is missing before anything is translated
         for name, part in parts.items():
             began = time.perf_counter()
             progress = Count(len(part), f"sentences of {name}", say)
             best = [candidates[0] for candidates in predictor.candidates(part.source, progress=progress)]
             translations = [candidate.text for candidate in best]
             say(f"{name}: {len(part):,} sentences translated in {time.perf_counter() - began:.1f} s")
-            own = sentence_scores(translations, part.target, lowercase=lowercase)
+            own = sentence_scores(translations, part.target, lowercase=lowercase, language=language)
             rows = zip(best, part.source, part.target, own, strict=True)
             keep(
                 name,
@@ -285,9 +289,9 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
             )
             words = [tokenizer.normalized(c.tokens) for c in best] if normalizer.pretokenize == "moses" else None
             scores[name] = [
-                bleu(translations, part.target, lowercase=lowercase),
+                bleu(translations, part.target, lowercase=lowercase, language=language),
                 chrf(translations, part.target, lowercase=lowercase),
-                moses_bleu(translations, part.target, language=config.data.target_language, words=words),
+                moses_bleu(translations, part.target, language=language, words=words),
             ]
         return scores
 

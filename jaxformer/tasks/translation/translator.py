@@ -48,6 +48,8 @@ class Translator(Searcher):
     """The training steps whose parameters these are; several if they were averaged."""
     others: tuple[Member, ...] = ()
     """The further models of an ensemble, with the same tokenizer."""
+    language: str = ""
+    """The two-letter code of the translations' language, for the words of BLEU as the utility."""
     programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
     """The compiled programs in use, one for each number of sentences and padded length."""
 

@@ -120,9 +120,7 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
     config = VisionConfig
 
     def check(self, config: VisionConfig) -> None:
-        names = config.data.class_names
-        if len(names) != len(set(names)) or len(names) == 1:
-            raise ConfigError(f"data.classes must be two or more different names, got {config.data.classes!r}")
+        classes.check_names(config.data.classes)
         check_images(config)
 
     def check_init(self, config: VisionConfig, source: TaskConfig) -> None:

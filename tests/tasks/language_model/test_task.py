@@ -1,5 +1,7 @@
 """The language modeling task: its contract, generation, and what happens without the causal mask."""
 
+import types
+
 import pytest
 
 from jaxformer import demo, models
@@ -110,3 +112,10 @@ def test_decode_settings_without_a_meaning(settings):
 def test_decode_settings_that_contradict(settings, said):
     with pytest.raises(ValueError, match=said):
         DecodeConfig(**settings)
+
+
+def test_a_text_is_not_scored_by_an_ensemble():
+    """Its loss would be that of the first model alone."""
+    several = types.SimpleNamespace(others=("another",))
+    with pytest.raises(ConfigError, match="scored by one language model"):
+        TASK.evaluate(LanguageModelingConfig(), None, several, split="validation", say=print, keep=lambda *_: None)

@@ -16,6 +16,7 @@ from jaxformer.training.config import TrainConfig
         (DataConfig, {"vocab_size": 259}, "vocab_size must be at least 260, got 259"),
         (DataConfig, {"num_segmentations": -1}, "num_segmentations must be at least 0"),
         (DataConfig, {"segmentation_alpha": -0.1}, "segmentation_alpha must be at least 0"),
+        (DataConfig, {"segmentation_alpha": 0.1}, "segmentation_alpha 0.1 has no effect: num_segmentations is 1"),
         (DataConfig, {"tokenizer": "bpe", "segmentation_alpha": 1.5}, "segmentation_alpha must be at most 1 for bpe"),
         (DataConfig, {"num_shapes": 0}, "num_shapes must be at least 1"),
         (DataConfig, {"columns": (0, -3)}, "columns must be at least 0"),

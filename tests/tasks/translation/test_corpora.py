@@ -6,7 +6,7 @@ import pytest
 
 from jaxformer.cli.main import main
 from jaxformer.errors import DataError
-from jaxformer.tasks.translation import DataConfig
+from jaxformer.tasks.translation import TASK, DataConfig, TranslationConfig
 from jaxformer.tasks.translation.corpora import load_corpora
 
 
@@ -21,7 +21,7 @@ from jaxformer.tasks.translation.corpora import load_corpora
 def test_data_that_is_not_named(tmp_path, settings, message):
     (tmp_path / "a").write_text("one\n")
     with pytest.raises(DataError, match=message):
-        load_corpora(DataConfig(source="a", target="a", directory=str(tmp_path), **settings), seed=0)
+        load_corpora(DataConfig(source="a", target="a", directory=str(tmp_path), **settings))
 
 
 @pytest.mark.parametrize("table", [False, True])
@@ -32,7 +32,7 @@ def test_skipped_lines_are_reported_where_pairs_are_held_out_too(tmp_path, table
     lines[5] = "x" * 10_001
     (tmp_path / "a").write_text("".join(f"{line}\t{line}\n" if table else f"{line}\n" for line in lines))
     target = "" if table else "a"
-    corpora = load_corpora(DataConfig(source="a", target=target, directory=str(tmp_path), held_out=3), seed=0)
+    corpora = load_corpora(DataConfig(source="a", target=target, directory=str(tmp_path), held_out=3))
     assert corpora.train.report() == "11 pairs; skipped 2 with an empty side (line 4, 8) and 1 overlong (line 6)"
     assert (corpora.validation.report(), corpora.tests["test"].report()) == ("3 pairs", "3 pairs")
 
@@ -69,3 +69,12 @@ def test_a_vocabulary_that_the_corpus_cannot_fill(tmp_path, monkeypatch, capsys)
     said = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch(r"jaxformer train: data\.vocab_size must be at most \d+ for this corpus, got 8000", said)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_runs_of_several_seeds_hold_out_the_same_pairs(tmp_path):
+    """Otherwise an ensemble of them would be scored on what one of them has learned."""
+    (tmp_path / "a").write_text("".join(f"s{i}\n" for i in range(50)))
+    data = DataConfig(source="a", target="a", directory=str(tmp_path), held_out=5)
+    first, second = (TASK.read(TranslationConfig(data=data, seed=seed)) for seed in (0, 1))
+    assert first.fingerprints == second.fingerprints
+    assert first.tests["test"].source == second.tests["test"].source

@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sacrebleu.tokenizers import tokenizer_ko_mecab
 
 import jaxformer
 from jaxformer import demo, functional, sharding
 from jaxformer.config import changed
 from jaxformer.data.normalization import TextNormalizer
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.evaluation import scores
 from jaxformer.sharding import Placement
 from jaxformer.tasks import runner
 from jaxformer.tasks.search import Candidate
@@ -217,6 +219,14 @@ def test_a_metric_that_nobody_computes(tmp_path):
     with pytest.raises(ConfigError, match="validation_sentences is 0"):
         jaxformer.train(config, tmp_path / "run", console=quiet())
     assert not (tmp_path / "run").exists()
+
+
+def test_a_language_whose_words_need_a_package_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenizer_ko_mecab, "MeCab", None)
+    config = changed(small(), {"data": {"target_language": "ko"}, "decode": {"validation_sentences": 9}})
+    scores._tokenizer.cache_clear()
+    with pytest.raises(ConfigError, match=r"sacrebleu\[ko\]"):
+        jaxformer.train(config, tmp_path / "run", console=quiet())
 
 
 def test_vocabulary_must_be_the_tokenizers(tmp_path):

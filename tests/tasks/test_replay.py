@@ -1,0 +1,26 @@
+"""Replays: what counts as the same loss, and the batches of a run that went back."""
+
+import math
+
+from rich.console import Console
+
+from jaxformer import training
+from jaxformer.tasks import runner
+from jaxformer.tasks.replay import Replayed, replay
+from tests.tasks.language_model.test_task import tiny
+
+
+def test_a_loss_that_is_not_finite_is_null_in_the_log():
+    assert Replayed(3, None, math.nan).same
+    assert Replayed(3, 0.5, 0.5).same
+    assert not Replayed(3, None, 0.5).same
+    assert not Replayed(3, 0.5, math.nan).same
+
+
+def test_batches_that_a_run_left_out_are_not_replayed(tmp_path, monkeypatch):
+    left_out = training.Progress(left_out=[1])
+    monkeypatch.setattr(training, "Progress", lambda: left_out)
+    runner.train(tiny(tmp_path), tmp_path / "run", console=Console(quiet=True))
+    steps = list(replay(tmp_path / "run", steps=3))
+    assert [step.step for step in steps] == [1, 2, 3]
+    assert all(step.same for step in steps)
