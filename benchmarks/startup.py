@@ -48,8 +48,7 @@ def main() -> None:
 def first_step(config: str, settings: list[str], run: pathlib.Path, cache: pathlib.Path, *, resumed: bool) -> float:
     """Returns the seconds until the progress line of the first step of this process."""
     command = [sys.executable, "-m", "jaxformer.cli.main", "train", config, "--out", str(run), *settings]
-    command += "--train.steps 1000 --train.checkpoint-every 1 --train.log-every 1".split()
-    command += "--train.validate-every 0 --train.patience 0 --train.metric loss".split()
+    command += "--train.steps 1000 --train.checkpoint-every 1 --train.log-every 1 --train.validate-every 0".split()
     command += ["--data.cache", str(cache / "data")]
     env = os.environ | {"XDG_CACHE_HOME": str(cache)}
     began = time.perf_counter()

@@ -61,9 +61,6 @@ class TrainConfig:
             raise ConfigError(f"steps must be less than 2**31, got {self.steps}")
         if self.ema_decay >= 1:
             raise ConfigError(f"ema_decay must be less than 1, got {self.ema_decay}")
-        if not self.validate_every and (self.patience or self.metric != "loss"):
-            name = "patience" if self.patience else "metric"
-            raise ConfigError(f"{name} {getattr(self, name)} has no effect, because validate_every is 0")
 
     @property
     def rollbacks(self) -> int:
