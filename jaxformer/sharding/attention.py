@@ -118,7 +118,8 @@ def _mask_spec(mask: Mask | None, batch: Cut, heads: Cut) -> Any:
         case masks.Lengths() | masks.Padding() | masks.Segments():
             return jax.tree.map(lambda x: PartitionSpec(batch if x.shape[0] > 1 else None), mask)
         case masks.Dense(array):
-            return masks.Dense(_array_spec(array, batch, heads))  # pyright: ignore[reportArgumentType]
+            cuts = _array_spec(array, batch, heads)
+            return dataclasses.replace(mask, array=cuts)  # pyright: ignore[reportArgumentType]
         case _:
             return jax.tree.map(lambda _: PartitionSpec(), mask)
 

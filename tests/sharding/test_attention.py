@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxformer import functional, masks, sharding
+from jaxformer import functional, masks, models, pure, sharding
 from jaxformer.functional.attention import api
 from jaxformer.functional.attention.own_weights import weights_function
 from jaxformer.functional.attention.vendor import splash
 from tests.contracts import biases
 from tests.contracts.attention import FOUR_ROWS, S, arrays, coin
 from tests.launch import programs
+from tests.models import small
+from tests.modules.small import drawn, quick
 from tests.selection import first
 
 GRID = "data=4,tensor=2"
@@ -230,6 +232,23 @@ def test_chosen_as_alone(monkeypatch):
     query, key, value, _ = arrays(batch=4)
     text = jax.jit(sharding.sharded_attention(sharding.mesh(GRID))).lower(query, key, value).as_text()
     assert "while" in text
+
+
+def test_a_cached_step_on_a_mesh_is_the_row_of_the_whole():
+    """Its mask says that the cache is finite, which the placement of the mask keeps."""
+    attention = sharding.sharded_attention(sharding.mesh("data=2", jax.devices()[:2]), implementation="blockwise")
+    net = pure(models.LanguageModel, small.LANGUAGE_CONFIGS["tied"], attention=attention)
+    params = drawn(net.shapes, 0.3)
+
+    def stepped(params, tokens):
+        model = net.bind(params)
+        context, state = model.start(batch_size=2, beam_size=1, length=2)
+        for t in range(2):
+            logits, state = model.step(tokens[:, t : t + 1], state, context)
+        return logits[:, 0]
+
+    tokens = small.TARGET[:, :2]
+    np.testing.assert_allclose(quick(stepped)(params, tokens), net.apply(params, tokens)[:, 1], atol=1e-5)
 
 
 def test_refusals():
