@@ -234,6 +234,26 @@ def test_chosen_as_alone(monkeypatch):
     assert "while" in text
 
 
+def test_packed_rows_go_around_a_ring():
+    """Positions that only the token vectors use, as of a masked language model; not if a mask or a bias uses them."""
+    query, key, value, _ = arrays(batch=4)
+    query = query[:, [0, 1, 2, 3, 4, 0, 1]]  # T = S
+    positions = np.array([[0, 1, 2, 0, 1, 0, 0]] * 4)
+    packed = masks.padding(positions >= 0) & masks.segments(np.array([[1, 1, 1, 2, 2, 3, 4]] * 4))
+    grid = sharding.mesh("data=2,context=4")
+    for options, ring in (
+        ({"mask": packed}, True),
+        ({"mask": None}, True),
+        ({"mask": packed & masks.causal()}, False),
+        ({"mask": packed, "bias": functional.alibi(4)}, False),
+    ):
+        options |= {"query_positions": positions, "key_positions": positions}
+        on_mesh = jax.jit(functools.partial(sharding.sharded_attention(grid), **options))
+        assert ("collective-permute" in on_mesh.lower(query, key, value).compile().as_text()) is ring
+        alone = functional.attention(query, key, value, **options)
+        np.testing.assert_allclose(on_mesh(query, key, value), alone, atol=1e-5)
+
+
 def test_a_cached_step_on_a_mesh_is_the_row_of_the_whole():
     """Its mask says that the cache is finite, which the placement of the mask keeps."""
     attention = sharding.sharded_attention(sharding.mesh("data=2", jax.devices()[:2]), implementation="blockwise")
