@@ -48,13 +48,15 @@ def sharded_attention(
       implementation: as in `functional.attention`; None chooses.
 
     Raises:
-      ConfigError: when called, if the implementation or the ring cannot compute the request.
+      ConfigError: the implementation is unknown; when called, if it or the ring cannot compute the request.
 
     >>> from jaxformer import sharding
     >>> x = jnp.ones((2, 6, 2, 4))
     >>> sharded_attention(sharding.mesh("data=1", jax.devices()[:1]), implementation="blockwise")(x, x, x).shape
     (2, 6, 2, 4)
     """
+    if implementation is not None and implementation not in api.implementations:
+        raise ConfigError(f"implementation must be one of {sorted(api.implementations)}, got {implementation!r}")
     batch, length, heads = spec(("batch", "length", "heads"), rules, mesh)
 
     @with_weights(attention_weights)

@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxformer import functional, masks, models, pure, sharding
+from jaxformer.errors import ConfigError
 from jaxformer.functional.attention import api
 from jaxformer.functional.attention.own_weights import weights_function
 from jaxformer.functional.attention.vendor import splash
@@ -269,6 +270,12 @@ def test_a_cached_step_on_a_mesh_is_the_row_of_the_whole():
 
     tokens = small.TARGET[:, :2]
     np.testing.assert_allclose(quick(stepped)(params, tokens), net.apply(params, tokens)[:, 1], atol=1e-5)
+
+
+def test_an_unknown_implementation_is_refused_at_once():
+    for text, count in (("data=1", 1), ("data=2", 2)):
+        with pytest.raises(ConfigError, match=r"must be one of \['blockwise', .*\], got 'typo'"):
+            sharding.sharded_attention(sharding.mesh(text, jax.devices()[:count]), implementation="typo")
 
 
 def test_refusals():
