@@ -180,7 +180,7 @@ def dense_bias(
     if not isinstance(bias, Bias):
         return bias if bias.shape[2] == 1 else bias[:, :, rows]
     if num_keys == 0:  # a tile has at least one key
-        return jnp.zeros((1, 1, rows.shape[0], 0))
+        return jnp.zeros((1, 1, rows.shape[0], 0), jnp.float32)
     scaled = query.transpose(0, 2, 1, 3)[:, :, rows].astype(jnp.float32) * scale
     if allowed is not None:
         scaled = jnp.where(allowed.any(3)[..., None], scaled, 0)

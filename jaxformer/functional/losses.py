@@ -57,7 +57,7 @@ def cross_entropy(
     if z_loss:
         loss += z_loss * jnp.square(log_z)
     if where is None:
-        return loss.sum(), jnp.asarray(float(labels.size))
+        return loss.sum(), jnp.float32(labels.size)
     return jnp.where(where, loss, 0.0).sum(), where.astype(jnp.float32).sum()
 
 

@@ -40,7 +40,7 @@ def symmetric_divergence(
     p, q = jax.nn.log_softmax(first), jax.nn.log_softmax(second)
     rows = 0.5 * ((jnp.exp(p) - jnp.exp(q)) * (p - q)).sum(-1)
     if where is None:
-        return rows.sum(), jnp.asarray(float(rows.size))
+        return rows.sum(), jnp.float32(rows.size)
     return rows.sum(), where.astype(jnp.float32).sum()
 
 
