@@ -75,7 +75,7 @@ class Lengths(Mask):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Prefix(Lengths):
-    """Allows the keys at the positions before `length` of each example, whichever keys are stored."""
+    """Allows the keys at the positions before `length` of each example, in any order of the stored keys."""
 
     def at_positions(self, query, key):
         return Mask.at_positions(self, query, key)
