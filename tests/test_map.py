@@ -43,6 +43,7 @@ def test_every_public_name_is_listed(module):
         "CausalAt",
         "Lengths",
         "Padding",
+        "Prefix",
         "Segments",
         "Dense",
         "BlockSparse",

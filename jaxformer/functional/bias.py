@@ -175,14 +175,17 @@ def dense_bias(
     Queries without a key in `allowed`, the mask of these rows, are replaced by 0: they may hold NaN, and 0 times NaN
     would reach the gradients of the bias.
     """
+    one_tile = rows is None and query.shape[1] != 0  # consecutive positions; a tile has at least one query
     rows = jnp.arange(query.shape[1]) if rows is None else rows
     if not isinstance(bias, Bias):
         return bias if bias.shape[2] == 1 else bias[:, :, rows]
     if num_keys == 0:  # a tile has at least one key
-        return jnp.zeros((1, 1, rows.shape[0], 0))
+        return jnp.zeros((1, 1, rows.shape[0], 0), jnp.float32)
     scaled = query.transpose(0, 2, 1, 3)[:, :, rows].astype(jnp.float32) * scale
     if allowed is not None:
         scaled = jnp.where(allowed.any(3)[..., None], scaled, 0)
+    if one_tile:
+        return bias.tile(scaled, rows, jnp.arange(num_keys))
     # Each row is computed by itself because the chosen rows need not be consecutive.
     row_bias = lambda row, index: bias.tile(row[:, :, None], index[None], jnp.arange(num_keys))[:, :, 0]
     return jax.vmap(row_bias, (2, 0), 2)(scaled, rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import typing
 from typing import NamedTuple, Protocol
 
@@ -56,7 +57,7 @@ def cross_entropy(
     if z_loss:
         loss += z_loss * jnp.square(log_z)
     if where is None:
-        return loss.sum(), jnp.asarray(float(labels.size))
+        return loss.sum(), jnp.float32(labels.size)
     return jnp.where(where, loss, 0.0).sum(), where.astype(jnp.float32).sum()
 
 
@@ -126,7 +127,7 @@ def linear_cross_entropy(
 
 def chunks_of(length: int, batch: int, parts: int, chunk: int) -> int:
     """Returns the number of chunks of about `chunk` positions of a batch, whose length is cut into parts."""
-    return -(-length // parts // max(1, chunk // (batch * parts)))
+    return max(1, -(-length // parts // max(1, chunk // max(1, batch * parts))))
 
 
 @typing.runtime_checkable
@@ -235,7 +236,7 @@ def _loop_with_gradients(loss: LogitLoss, x: Array, copies: Array, labels: Array
 
 def _rows(x: Array) -> Array:
     """Returns ``[G, C, n, ..., D]`` as ``[G, C, rows, D]``."""
-    return x.reshape(*x.shape[:2], -1, x.shape[-1])
+    return x.reshape(*x.shape[:2], math.prod(x.shape[2:-1]), x.shape[-1])
 
 
 def _split(num_chunks: int, copies: Array, *arrays: Array) -> tuple[Array, ...]:
@@ -253,7 +254,9 @@ def _split(num_chunks: int, copies: Array, *arrays: Array) -> tuple[Array, ...]:
         x = x.reshape(batch, parts, length, *features)
         x = jnp.pad(x, ((0, 0), (0, 0), (0, num_chunks * size - length), *((0, 0),) * len(features)))
         x = x.reshape(groups, batch // groups, parts, num_chunks, size, *features)
-        return jnp.moveaxis(x, (3, 0, 2), (0, 1, 2)).reshape(num_chunks, groups, parts, -1, *features)
+        return jnp.moveaxis(x, (3, 0, 2), (0, 1, 2)).reshape(
+            num_chunks, groups, parts, batch // groups * size, *features
+        )
 
     return tuple(split(x) for x in arrays)
 
@@ -261,6 +264,7 @@ def _split(num_chunks: int, copies: Array, *arrays: Array) -> tuple[Array, ...]:
 def _joined(x: Array, shape: tuple[int, ...]) -> Array:
     """Joins ``[chunks, G, C, n, ...]`` into ``[B, T, ...]``."""
     (batch, length, *features), (num_chunks, groups, parts, *_) = shape, x.shape
-    x = x.reshape(num_chunks, groups, parts, batch // groups, -1, *features)
-    x = jnp.moveaxis(x, (1, 3, 2, 0), (0, 1, 2, 3)).reshape(batch, parts, -1, *features)
+    size = -(-length // parts // num_chunks)
+    x = x.reshape(num_chunks, groups, parts, batch // groups, size, *features)
+    x = jnp.moveaxis(x, (1, 3, 2, 0), (0, 1, 2, 3)).reshape(batch, parts, num_chunks * size, *features)
     return x[:, :, : length // parts].reshape(shape)

@@ -17,7 +17,7 @@ def duplicate_rows(x: Array) -> Array:
     >>> duplicate_rows(jnp.array([3, 5])).tolist()
     [3, 3, 5, 5]
     """
-    return jnp.broadcast_to(x[:, None], (x.shape[0], 2, *x.shape[1:])).reshape(-1, *x.shape[1:])
+    return jnp.broadcast_to(x[:, None], (x.shape[0], 2, *x.shape[1:])).reshape(2 * x.shape[0], *x.shape[1:])
 
 
 def symmetric_divergence(
@@ -40,7 +40,7 @@ def symmetric_divergence(
     p, q = jax.nn.log_softmax(first), jax.nn.log_softmax(second)
     rows = 0.5 * ((jnp.exp(p) - jnp.exp(q)) * (p - q)).sum(-1)
     if where is None:
-        return rows.sum(), jnp.asarray(float(rows.size))
+        return rows.sum(), jnp.float32(rows.size)
     return rows.sum(), where.astype(jnp.float32).sum()
 
 
@@ -115,7 +115,9 @@ def linear_r_drop(
     copies = table.astype(jnp.float32)[None, None] if table.ndim == 2 else table
     groups, parts, vocab_size, _ = copies.shape
     where = jnp.ones(labels.shape, bool) if where is None else where
-    x, labels, where = (a.reshape(-1, 2, *a.shape[1:]) for a in (jnp.where(where[..., None], x, 0), labels, where))
+    x, labels, where = (
+        a.reshape(len(a) // 2, 2, *a.shape[1:]) for a in (jnp.where(where[..., None], x, 0), labels, where)
+    )
     labels, where = labels[:, 0], where[:, 0]
     if chunk is None:
         chunk = logits_per_chunk() * groups * parts // vocab_size
@@ -131,7 +133,7 @@ class _RDrop(NamedTuple):
     num_chunks: int
 
     def value(self, logits: Array, labels: Array, where: Array) -> Array:
-        pairs = logits.reshape(*labels.shape, 2, -1)
+        pairs = logits.reshape(*labels.shape, 2, logits.shape[-1])
         options = {"weight": self.weight, "where": where, "smoothing": self.smoothing, "z_loss": self.z_loss}
         return r_drop(pairs[..., 0, :], pairs[..., 1, :], labels, **options)[0]
 

@@ -15,7 +15,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxformer.functional.derivatives import reverse_only
 from jaxformer.functional.dropout import Dropout, dropout
+
+NO_FORWARD = (
+    "a recurrent network has a gradient and no forward-mode derivative (jax.jvp, jax.linearize); "
+    "a loop over recurrent_step has all"
+)
 
 
 class RecurrentState(NamedTuple):
@@ -154,7 +160,8 @@ def recurrent(
       dropout: variational dropout of the state (Gal and Ghahramani 2016): one mask for all steps, before the product.
 
     Raises:
-      ValueError: shapes do not fit; the message has the actual and expected values.
+      ValueError: shapes do not fit (the message has the actual and expected values), or it is differentiated in forward
+        mode.
 
     >>> import jax.numpy as jnp
     >>> weights = RecurrentWeights(jnp.ones((1, 1, 1)), jnp.ones((1, 1, 1)), jnp.zeros((1, 1)), jnp.zeros((1, 1)))
@@ -169,6 +176,7 @@ def recurrent(
     _check(x, weights)
     batch, hidden_size = x.shape[0], weights.hidden.shape[0]
     state = recurrent_start(cell, (batch, hidden_size)) if state is None else state
+    x, weights, state = reverse_only((x, weights, state), NO_FORWARD)
     if valid is not None:  # before the product: 0 times NaN is NaN
         x = jnp.where(valid[..., None], x, 0)
     multiplier = None if dropout is None else _multiplier(dropout, (batch, hidden_size))
@@ -237,7 +245,6 @@ def _scan(static, inputs, kernel, biases, state, valid, multiplier, *, save=Fals
     return outputs, last
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def scan_shared(step: Callable, shared, carry, xs, others=None):
     """Runs ``step(shared, carry, x, other) -> carry, output`` over a sequence; returns what `jax.lax.scan` does.
 
@@ -250,11 +257,19 @@ def scan_shared(step: Callable, shared, carry, xs, others=None):
       xs: arrays whose first dimension is the steps.
       others: like `xs`, but without a gradient: masks and keys.
 
+    Raises:
+      ValueError: it is differentiated in forward mode.
+
     >>> step = lambda weight, carry, x, _: (weight * carry + x, carry)
     >>> last = lambda weight: scan_shared(step, weight, jnp.float32(1), jnp.ones(3))[0]
     >>> last(2.0).item(), jax.grad(last)(2.0).item()                                  # of w^3 + w^2 + w + 1
     (15.0, 17.0)
     """
+    return _scan_shared(step, *reverse_only((shared, carry, xs), NO_FORWARD), others)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _scan_shared(step, shared, carry, xs, others):
     return jax.lax.scan(lambda carry, given: step(shared, carry, *given), carry, (xs, others))
 
 
@@ -282,7 +297,7 @@ def _scan_shared_backward(step, residuals, upstream):
     return d_shared, d_first, d_xs, None
 
 
-scan_shared.defvjp(_scan_shared_forward, _scan_shared_backward)
+_scan_shared.defvjp(_scan_shared_forward, _scan_shared_backward)
 
 
 def _biased(inputs: Array, product: Array, biases: tuple[Array, Array]) -> tuple[Array, Array]:

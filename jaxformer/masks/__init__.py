@@ -35,6 +35,7 @@ from jaxformer.masks.kinds import BlockSparse as BlockSparse
 from jaxformer.masks.kinds import CausalAt as CausalAt
 from jaxformer.masks.kinds import Lengths as Lengths
 from jaxformer.masks.kinds import Padding as Padding
+from jaxformer.masks.kinds import Prefix as Prefix
 from jaxformer.masks.kinds import Segments as Segments
 from jaxformer.masks.kinds import block_sparse as block_sparse
 from jaxformer.masks.kinds import causal as causal

@@ -74,6 +74,15 @@ class Lengths(Mask):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Prefix(Lengths):
+    """Allows the keys at the positions before `length` of each example, in any order of the stored keys."""
+
+    def at_positions(self, query, key):
+        return Mask.at_positions(self, query, key)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Padding(Mask):
     """Allows the keys that are valid."""
 
@@ -190,24 +199,28 @@ def window(before: int, after: int = 0) -> Mask:
 
 
 def prefix(length: ArrayLike) -> Mask:
-    """Allows all queries to see the first `length` keys, ``int [B]``, as in a prefix language model.
+    """Allows all queries to see the positions before `length`, ``int [B]``, as in a prefix language model.
 
     >>> (causal() | prefix([2])).dense(3, 3)[0, 0].astype(int).tolist()
     [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
     """
-    return lengths(length)
+    return Prefix(_per_example(length))
 
 
 def lengths(length: ArrayLike) -> Mask:
-    """Allows the first `length` keys of each example, ``int [B]``.
+    """Allows the first `length` stored keys of each example, ``int [B]``, whatever their positions.
 
     >>> lengths([2, 1]).dense(1, 3)[:, 0, 0].astype(int).tolist()
     [[1, 1, 0], [1, 0, 0]]
     """
+    return Lengths(_per_example(length))
+
+
+def _per_example(length: ArrayLike) -> jax.Array:
     length = jnp.asarray(length)
     if length.ndim != 1 or not jnp.issubdtype(length.dtype, jnp.integer):
         raise ValueError(f"length must be one integer per example, int [B], got {length.dtype} {list(length.shape)}")
-    return Lengths(length)
+    return length
 
 
 def padding(valid: ArrayLike) -> Mask:

@@ -246,11 +246,21 @@ def _feed_forward(
 
 
 def with_bias(x: jax.Array, table: jax.Array, bias: nnx.Param | None) -> tuple[jax.Array, jax.Array]:
-    """Returns states and a table whose product includes the bias, by a feature that is 1 in every state."""
+    """Returns states and a table whose product includes the bias, by features that are 1 in every state.
+
+    In a narrow dtype, which the table gets, a second feature has the rest of the bias: the logits stay float32.
+    """
     if bias is None:
         return x, table
-    column = jnp.broadcast_to(bias[...][:, None], (*table.shape[:-1], 1)).astype(table.dtype)
-    return jnp.concatenate([x, jnp.ones((*x.shape[:-1], 1), x.dtype)], -1), jnp.concatenate([table, column], -1)
+    parts = [bias[...]]
+    if jnp.finfo(x.dtype).bits < 32:
+        bits = jnp.finfo(x.dtype)
+        # A cast there and back is what compilers leave out.
+        rounded = jax.lax.stop_gradient(jax.lax.reduce_precision(parts[0], bits.nexp, bits.nmant))
+        parts = [rounded, parts[0] - rounded]
+    columns = jnp.broadcast_to(jnp.stack(parts, -1), (*table.shape[:-1], len(parts))).astype(table.dtype)
+    ones = jnp.ones((*x.shape[:-1], len(parts)), x.dtype)
+    return jnp.concatenate([x, ones], -1), jnp.concatenate([table, columns], -1)
 
 
 def select(captured: Mapping[str, T], names: Collection[str]) -> dict[str, T]:

@@ -40,7 +40,7 @@ class Output(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(d_model), axes=("model",)) if bias else None
 
     def __call__(self, x: Float[Array, "B T N H"]) -> Float[Array, "B T D"]:
-        flat = x.reshape(*x.shape[:2], -1)
+        flat = x.reshape(*x.shape[:2], x.shape[2] * x.shape[3])
         kernel = self.kernel[...].reshape(flat.shape[-1], -1)
         return functional.linear(flat, kernel, None if self.bias is None else self.bias[...])
 
@@ -192,7 +192,7 @@ class SelfAttention(MultiHeadAttention):
         fused = fused.reshape(*x.shape[:2], *kernel.shape[1:])
         # The gradient of a split is one concatenation; that of slices is a sum of padded arrays.
         query, keys, values = jax.lax.split(fused, (kernel.shape[2] - 2, 1, 1), axis=3)
-        query = query.reshape(*x.shape[:2], -1, kernel.shape[-1])
+        query = query.reshape(*x.shape[:2], query.shape[2] * query.shape[3], kernel.shape[-1])
         names = ("batch", "length", "heads", "head_dim")
         query, keys = self._norm_query(query), self._norm_key(keys.squeeze(3))
         return constrain(query, *names), constrain(keys, *names), constrain(values.squeeze(3), *names)

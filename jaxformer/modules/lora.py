@@ -50,7 +50,7 @@ class LoRA(Pure[ModelT, ConfigT]):
     targets: tuple[str, ...]
     alpha: float
 
-    @property
+    @functools.cached_property
     def base(self) -> Pure[ModelT, ConfigT]:
         """The network without adapters."""
         return Pure(self.model, self.config, parts=self.parts)
@@ -69,13 +69,13 @@ class LoRA(Pure[ModelT, ConfigT]):
         rest = {name: value for name, value in params.items() if name != ADAPTERS}
         return _added(rest, params[ADAPTERS], self.alpha / self.rank)
 
-    @property
+    @functools.cached_property
     def shapes(self) -> Params:
         """The parameters' shapes and dtypes, including those of the adapters."""
         shape = lambda size: jax.ShapeDtypeStruct(size, jnp.dtype("float32"))
         return self.base.shapes | {ADAPTERS: self._adapters(lambda _, a, b: {"a": shape(a), "b": shape(b)})}
 
-    @property
+    @functools.cached_property
     def axes(self) -> Params:
         """The logical axis names of each parameter; adapters are small, and only their layers are named."""
         names = lambda size: (*("layers",) * (len(size) - 2), None, None)

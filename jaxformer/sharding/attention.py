@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxformer import masks, targets
 from jaxformer.errors import ConfigError
 from jaxformer.functional.attention import api, blockwise, ring
-from jaxformer.functional.attention.base import Request, limit_derivatives, make_request
+from jaxformer.functional.attention.base import Request, at_positions, limit_derivatives, make_request
 from jaxformer.functional.attention.own_weights import with_weights
 from jaxformer.functional.attention.weights import attention_weights
 from jaxformer.functional.bias import Bias
@@ -35,8 +35,12 @@ def sharded_attention(
 ) -> Callable[..., jax.Array]:
     """Returns `functional.attention` on a mesh: each device computes its own rows of the batch and its own heads.
 
-    Nothing is gathered. If the table shards lengths (mesh axis `context`), attention is computed on a ring. The result
-    is called with global arrays, inside ``jit``, by a model that takes it as an argument:
+    Nothing is gathered. If the table shards lengths (mesh axis `context`), self-attention and cross-attention without
+    positions are computed on a ring. So is self-attention with positions that its mask and bias do not use, as in
+    training on packed rows whose positions are in the token vectors. Other positions, as in a cached step, need
+    ``[T, S]`` arrays of mask and bias: then each device has the full lengths.
+
+    The result is called with global arrays, inside ``jit``, by a model that takes it as an argument:
     ``pure(Model, config, attention=sharded_attention(mesh))``.
 
     Args:
@@ -44,22 +48,23 @@ def sharded_attention(
       implementation: as in `functional.attention`; None chooses.
 
     Raises:
-      ConfigError: when called, if the implementation or the ring cannot compute the request.
+      ConfigError: the implementation is unknown; when called, if it or the ring cannot compute the request.
 
     >>> from jaxformer import sharding
     >>> x = jnp.ones((2, 6, 2, 4))
     >>> sharded_attention(sharding.mesh("data=1", jax.devices()[:1]), implementation="blockwise")(x, x, x).shape
     (2, 6, 2, 4)
     """
+    if implementation is not None and implementation not in api.implementations:
+        raise ConfigError(f"implementation must be one of {sorted(api.implementations)}, got {implementation!r}")
     batch, length, heads = spec(("batch", "length", "heads"), rules, mesh)
 
     @with_weights(attention_weights)
     def attention(query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
         batch_cut, heads_cut = _fitting(batch, query.shape[0], mesh), _fitting(heads, key.shape[2], mesh)
-        # A cached step gives positions, for which arrays are made, and has one query or a few: no length to cut.
-        placed = options.get("query_positions") is not None or options.get("key_positions") is not None
-        if ways(length, mesh) > 1 and query.shape[1] > 1 and not placed:
-            return ring_attention(mesh, length, batch=batch_cut, heads=heads_cut)(query, key, value, **options)
+        around = _without_positions(query, key, options) if ways(length, mesh) > 1 and query.shape[1] > 1 else None
+        if around is not None:
+            return ring_attention(mesh, length, batch=batch_cut, heads=heads_cut)(query, key, value, **around)
         request = make_request(query, key, value, **options)
         with targets.compiling_for(targets.devices()[:1]):  # each device computes its own share, as if it were alone
             name = implementation or api.choose(request)
@@ -68,6 +73,24 @@ def sharded_attention(
         return _mapped(api.differentiable(request, name), name, mesh, batch_cut, heads_cut)
 
     return attention
+
+
+def _without_positions(query: jax.Array, key: jax.Array, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns the arguments of ring attention, which takes no positions; None if the result depends on them.
+
+    A cached step, which has positions too, has one query or a few: no length to cut.
+    """
+    given = options.get("query_positions"), options.get("key_positions")
+    rest = {name: x for name, x in options.items() if name not in ("query_positions", "key_positions")}
+    if all(x is None for x in given):
+        return rest
+    if query.shape[1] != key.shape[1] or rest.get("bias") is not None:
+        return None
+    mask = None if rest.get("mask") is None else masks.as_mask(rest["mask"])
+    placed, _ = at_positions(query, key, mask, None, None, given)
+    (before, kind), (after, placed_kind) = jax.tree.flatten(mask), jax.tree.flatten(placed)
+    same = kind == placed_kind and all(x is y for x, y in zip(before, after, strict=True))
+    return {**rest, "mask": mask} if same else None
 
 
 def _fitting(cut: Cut, size: int, mesh: Mesh) -> Cut:
@@ -118,7 +141,8 @@ def _mask_spec(mask: Mask | None, batch: Cut, heads: Cut) -> Any:
         case masks.Lengths() | masks.Padding() | masks.Segments():
             return jax.tree.map(lambda x: PartitionSpec(batch if x.shape[0] > 1 else None), mask)
         case masks.Dense(array):
-            return masks.Dense(_array_spec(array, batch, heads))  # pyright: ignore[reportArgumentType]
+            cuts = _array_spec(array, batch, heads)
+            return dataclasses.replace(mask, array=cuts)  # pyright: ignore[reportArgumentType]
         case _:
             return jax.tree.map(lambda _: PartitionSpec(), mask)
 

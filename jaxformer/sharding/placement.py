@@ -12,8 +12,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from jaxformer.sharding import rules as tables
-from jaxformer.sharding.rules import RULES, Rules
+from jaxformer.sharding.rules import RULES, Rules, shardings_like, spec, state_shardings, under, ways
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,17 +41,17 @@ class Placement:
     @property
     def ways(self) -> int:
         """The number of shards of the rows of a batch."""
-        return tables.ways(self.rows.spec[0], self.mesh)
+        return ways(self.rows.spec[0], self.mesh)
 
     @property
     def length_ways(self) -> int:
         """The number of shards of lengths that are divisible by it."""
-        return tables.ways(tables.spec(("length",), self.rules, self.mesh)[0], self.mesh)
+        return ways(spec(("length",), self.rules, self.mesh)[0], self.mesh)
 
     @property
     def rows(self) -> NamedSharding:
         """The sharding of a batch along its rows, as the table says; the other dimensions are not sharded."""
-        return NamedSharding(self.mesh, tables.spec(("batch",), self.rules, self.mesh))
+        return NamedSharding(self.mesh, spec(("batch",), self.rules, self.mesh))
 
     def rows_here(self, num_rows: int, *, parts: int = 1) -> np.ndarray:
         """Returns the indices, in order, of the rows that this process's devices hold and that it must read.
@@ -82,7 +81,7 @@ class Placement:
 
     def params(self, shapes: Any, names: Any) -> Any:
         """Returns the shardings of parameters of these shapes and axis names (``net.shapes``, ``net.axes``)."""
-        return tables.shardings_like(shapes, names, self.rules, self.mesh)
+        return shardings_like(shapes, names, self.rules, self.mesh)
 
     def describe(self, params: Any, names: Any) -> str:
         """Returns a table of the parameters: names, shapes, logical axes, shardings, and bytes on a device.
@@ -119,11 +118,11 @@ class Placement:
 
     def state(self, make: Callable[..., Any], params: Any, optimizer: optax.GradientTransformation) -> Any:
         """Returns the shardings of the training state that `make()` makes; `params` are those of its parameters."""
-        return tables.state_shardings(jax.eval_shape(make), params, optimizer, self.mesh)
+        return state_shardings(jax.eval_shape(make), params, optimizer, self.mesh)
 
     def under(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `function` with placed activations; to be applied inside ``jax.jit``, like `rules.under`."""
-        return function if self.mesh.size == 1 else tables.under(self.rules, self.mesh)(function)
+        return function if self.mesh.size == 1 else under(self.rules, self.mesh)(function)
 
 
 def _cut(sharding: jax.sharding.Sharding, num_dims: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -69,9 +70,9 @@ def lookup(copies: Float[Array, "G C V D"], tokens: Int[Array, "B ..."]) -> Floa
     [[[0.0, 0.0, 1.0]], [[1.0, 0.0, 0.0]]]
     """
     groups, parts = copies.shape[:2]
-    grouped = tokens.reshape(groups, tokens.shape[0] // groups, parts, -1)
+    grouped = tokens.reshape(groups, tokens.shape[0] // groups, parts, math.prod(tokens.shape[1:]) // parts)
     of_part = jax.vmap(lambda table, tokens: table[tokens], in_axes=(0, 1), out_axes=1)
-    return jax.vmap(of_part)(copies, grouped).reshape(*tokens.shape, -1)
+    return jax.vmap(of_part)(copies, grouped).reshape(*tokens.shape, copies.shape[-1])
 
 
 def linear_cross_entropy(

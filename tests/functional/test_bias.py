@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks
-from jaxformer.functional.bias import Repeated
+from jaxformer.functional.bias import Repeated, dense_bias
 from tests.contracts import biases
 from tests.contracts.attention import B, S, T, arrays
 from tests.modules.small import quick
@@ -132,3 +132,26 @@ def test_a_bias_with_arrays_of_examples_has_one_order_of_positions():
     with pytest.raises(ValueError, match="Own has entries for 2 examples, whose positions differ"):
         functional.attention(query[:, :1], query, query, bias=Own(), query_positions=positions)
     functional.attention(query[:, :1], query, query, bias=Own(), query_positions=positions[1])
+
+
+@pytest.mark.parametrize("name", biases.BIASES)
+def test_all_queries_have_the_bias_of_each_row_by_itself(name):
+    bias, query = biases.made(name, biases.LEARNED), arrays()[0]
+    whole, by_row = (dense_bias(bias, query, S, 0.5, rows=rows) for rows in (None, jnp.arange(T)))
+    np.testing.assert_allclose(whole, by_row, atol=1e-5)
+    none = query[:, :0]
+    assert dense_bias(bias, none, S, 0.5).shape == dense_bias(bias, none, S, 0.5, rows=jnp.arange(0)).shape
+
+
+def test_transformer_xl_projects_each_distance_once():
+    """Not once for each query: at T = S = 32, 63 vectors and not 1,024."""
+    length, dim = 32, 64
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1, length, 2, 4), (dim, 2, 4), (2, 4))]
+
+    def bias(query, kernel, vector, rows=None):
+        _, bias = functional.transformer_xl(query, kernel, content=vector, position=vector)
+        return dense_bias(bias, query, length, 0.5, rows=rows)
+
+    by_row = functools.partial(bias, rows=jnp.arange(length))
+    once, often = (jax.jit(f).lower(*shapes).compile().cost_analysis()["flops"] for f in (bias, by_row))
+    assert once < often / 5

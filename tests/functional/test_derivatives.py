@@ -103,6 +103,24 @@ def language_model():
     return loss_of(models.LanguageModel, config, small.TARGET, small.TARGET, key=KEY)
 
 
+def seq2seq():
+    config = models.Seq2SeqConfig(small.V, small.V, d_model=8, d_hidden=6, attention="additive", cell="gru")
+    net = pure(models.Seq2Seq, config)
+    batch = small.SOURCE, small.TARGET, small.TARGET
+    return lambda params: net.bind(params).cross_entropy(*batch)[0], drawn(net.shapes, 0.3)
+
+
+def recurrent(x):
+    weights = functional.RecurrentWeights(x[:3, None, :3], x[1:, None, 3:], x[:1, :3], x[1:2, :3])
+    return functional.recurrent(functional.rnn_cell, x[None, :, :3], weights)
+
+
+def recurrent_step(x):
+    weights = functional.RecurrentWeights(x[:3, None, :3], x[1:, None, 3:], x[:1, :3], x[1:2, :3])
+    state = functional.RecurrentState(x[:2, 3:])
+    return functional.recurrent_step(functional.rnn_cell, x[2:, :3], state, weights)
+
+
 ones = lambda x: jnp.ones(x.shape[-1])
 FUNCTIONS = {
     '`F.attention(implementation="reference")`': (attends(implementation="reference"), HEADS),
@@ -144,6 +162,8 @@ FUNCTIONS = {
     '`F.layer_norm(form="deviation")`': (lambda x: functional.layer_norm(x, ones(x), form="deviation"), TOKENS),
     "`F.rms_norm`": (lambda x: functional.rms_norm(x, ones(x)), TOKENS),
     "`F.dropout`": (lambda x: functional.dropout(x, rate=0.5, key=KEY), TOKENS),
+    "`F.recurrent`": (recurrent, TOKENS),
+    "`F.recurrent_step`": (recurrent_step, TOKENS),
     "`F.mixture_of_experts`": (mixed, TOKENS),
     "`F.mixture_of_experts(capacity=...)`": (functools.partial(mixed, capacity=2), TOKENS),
     "`F.load_balancing_loss` and `F.router_z_loss`": (
@@ -152,6 +172,7 @@ FUNCTIONS = {
     ),
     '`models.EncoderDecoder`, with "reference"': encoder_decoder(),
     '`models.LanguageModel`, with "reference"': language_model(),
+    "`models.Seq2Seq`": seq2seq(),
 }
 
 
@@ -169,7 +190,10 @@ def every(function, granted, x, direction):
 MODELS = [name for name in FUNCTIONS if "models." in name]
 
 
-@pytest.mark.parametrize("name", first(FUNCTIONS, *(name for name in FUNCTIONS if "`F.attention(" in name)))
+SHOWN = "`F.recurrent`", *(name for name in FUNCTIONS if "`F.attention(" in name)
+
+
+@pytest.mark.parametrize("name", first(FUNCTIONS, *SHOWN))
 def test_a_row_of_the_table(name):
     """What the page grants is finite and agrees with the gradient; what it refuses is refused in words."""
     try_row(name, {kind: cell for kind, cell in TABLE[name].items() if name not in MODELS or kind != REVERSE_TWICE})
@@ -201,7 +225,9 @@ def try_row(name, cells):
         np.testing.assert_allclose(second, found["second difference"], rtol=2e-2, atol=2e-3)
     for derivative in refused.values():
         with pytest.raises(
-            ValueError, match=r"(blockwise|ring|splash) attention has .*; implementation='reference' has all"
+            ValueError,
+            match=r"((blockwise|ring|splash) attention has .*; implementation='reference' has all"
+            r"|recurrent network has .*; a loop over recurrent_step has all)",
         ):
             jax.jit(functools.partial(derivative, function)).lower(x, direction)
 

@@ -191,3 +191,10 @@ def test_linear_refuses_shapes_that_do_not_fit(shape):
     unchecked = inspect.unwrap(functional.linear_cross_entropy)  # without the type checks of the tests
     with pytest.raises(ValueError, match=r"shapes must be x \[B, T, D\], table \[V, D\], labels \[B, T\], got "):
         unchecked(jnp.zeros(shape), jnp.zeros((7, 3)), jnp.zeros((2, 5), jnp.int32))
+
+
+def test_counts_are_float32_in_a_program_of_64_bits():
+    with jax.enable_x64(True):
+        logits, labels = jnp.zeros((2, 3), jnp.float32), jnp.zeros(2, jnp.int32)
+        results = functional.cross_entropy(logits, labels), functional.symmetric_divergence(logits, logits)
+    assert {x.dtype for x in jax.tree.leaves(results)} == {jnp.dtype("float32")}

@@ -108,3 +108,10 @@ def test_refusals():
             unchecked(x, TABLE, jnp.asarray(labels), weight=1.0)
     with pytest.raises(ValueError, match="smoothing must be in"):
         unchecked(X, TABLE, jnp.asarray(LABELS), weight=1.0, smoothing=1.0)
+
+
+@pytest.mark.parametrize("shape", [(2, 0), (0, 5)])
+def test_no_labels_have_no_loss(shape):
+    labels = functional.duplicate_rows(jnp.zeros((shape[0] // 2, shape[1]), jnp.int32))
+    total, count = functional.linear_r_drop(jnp.ones((*shape, 3)), TABLE, labels, weight=WEIGHT)
+    assert (float(total), float(count)) == (0.0, 0.0)

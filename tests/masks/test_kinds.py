@@ -144,3 +144,13 @@ def test_attention_with_the_padding_of_one_example():
         np.testing.assert_allclose(got, want, atol=1e-6)
     head = functional.attention_head(query[1, :, 1], key[1, :, 1], value[1, :, 1], mask=mask)[0]
     np.testing.assert_allclose(head, want[1, :, 1], atol=1e-6)
+
+
+def test_a_prefix_is_of_positions_and_lengths_are_of_stored_keys():
+    """Of two stored keys at positions 3 and 4, the query at 3 does not see the later one."""
+    query, key = np.array([[3]]), np.array([[3, 4]])
+    seen = lambda mask, *at: mask.at_positions(*at).dense(1, 2)[:, 0, 0].astype(int).tolist()
+    assert seen(masks.causal() | masks.prefix([2]), query, key) == [[1, 0]]
+    assert seen(masks.causal() | masks.prefix([2, 5]), query, key) == [[1, 0], [1, 1]]
+    assert seen(masks.prefix([2, 2]), np.array([[0], [3]]), np.array([[1, 2], [3, 4]])) == [[1, 0], [0, 0]]
+    assert seen(masks.lengths([1]), query, key) == [[1, 0]]

@@ -388,3 +388,13 @@ def test_cross_entropy_is_that_of_the_logits(name):
     found = [quick(jax.value_and_grad(loss, has_aux=True))(small.params) for loss in (whole, fused)]
     for a, b in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("shapes", [((1, 0), (1, 3)), ((1, 3), (1, 0)), ((0, 3), (0, 4))])
+def test_empty_sources_targets_and_batches(shapes):
+    """All have logits, and a loss of as many labels as there are."""
+    small, (source, target) = model("post"), (jnp.zeros(shape, jnp.int32) for shape in shapes)
+    assert small.logits(source, target).shape == (*shapes[1], V)
+    total, count = small.call(models.EncoderDecoder.cross_entropy, small.params, source, target, target)
+    assert np.isfinite(total)
+    assert float(count) == np.prod(shapes[1])

@@ -193,3 +193,13 @@ def test_initial_logits_are_modest(name):
     fresh = quick(lambda key: net.apply(net.init(key), TOKENS))(jax.random.key(0))
     total, count = functional.cross_entropy(fresh, jnp.roll(TOKENS, -1, 1))
     assert abs(float(total / count) - np.log(300)) < 1.0
+
+
+@pytest.mark.parametrize("shape", [(1, 0), (0, 3)])
+def test_empty_texts_and_batches_have_empty_logits_and_no_loss(shape):
+    small, tokens = language_model("tied"), jnp.zeros(shape, jnp.int32)
+    loss = lambda params: small.net.bind(params).cross_entropy(tokens, tokens)
+    (total, count), slopes = quick(jax.value_and_grad(loss, has_aux=True))(small.params)
+    assert logits(small, tokens).shape == (*shape, V)
+    assert (float(total), float(count)) == (0.0, 0.0)
+    assert not any(np.asarray(slope).any() for slope in jax.tree.leaves(slopes))

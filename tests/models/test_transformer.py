@@ -21,6 +21,7 @@ from tests.models.small import (
     TARGET_VALID,
     Small,
     V,
+    replaced,
 )
 from tests.modules.small import quick
 
@@ -86,6 +87,25 @@ def test_the_loss_is_that_of_logits_with_bias_and_scale(options):
     for a, b in zip(*map(jax.tree.leaves, (got, expected)), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
     assert np.abs(got[1]["decoder"]["output_bias"]).max() > 0.01
+
+
+def test_the_bias_of_the_loss_is_that_of_logits_in_bfloat16():
+    """Logits add it in float32; bfloat16 would round all of these to -10."""
+    small = language_model(output_bias=True, compute_dtype="bfloat16")
+    bias = jnp.where(jnp.arange(V) < 3, -9.97, -10.03)
+    labels = jnp.roll(TARGET, -1, 1)
+
+    def loss(bias):
+        params = replaced(small.params, {"decoder.output_bias": bias})
+        return small.net.bind(params).cross_entropy(TARGET, labels)[0]
+
+    def of_logits(bias):
+        params = replaced(small.params, {"decoder.output_bias": bias})
+        return functional.cross_entropy(small.net.apply(params, TARGET), labels)[0]
+
+    (got, slope), (expected, wanted) = (quick(jax.value_and_grad(f))(bias) for f in (loss, of_logits))
+    np.testing.assert_allclose(got, expected, rtol=2e-5)
+    np.testing.assert_allclose(slope, wanted, atol=1e-2)  # sums of gradients of logits, which are bfloat16
 
 
 @pytest.mark.parametrize("kind", [models.LanguageModel, models.EncoderDecoder])

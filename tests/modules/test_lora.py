@@ -85,3 +85,17 @@ def test_ranks_and_parameters_that_cannot_be():
         modules.lora(NET, rank=0, targets=TARGETS)
     with pytest.raises(ValueError, match="do not belong to this model"):
         ADAPTED.bind(BASE)
+
+
+def test_the_model_is_traced_once_for_all_binds():
+    traced = []
+
+    def linear(config, *, rngs):
+        traced.append(config)
+        return modules.Linear(*config, rngs=rngs)
+
+    adapted = modules.lora(pure(linear, (3, 4)), rank=1, targets=["kernel"])
+    params = drawn(adapted.shapes)
+    for _ in range(2):
+        adapted.bind(params)
+    assert (adapted.axes["kernel"], len(traced)) == (adapted.base.axes["kernel"], 1)

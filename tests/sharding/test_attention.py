@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxformer import functional, masks, sharding
+from jaxformer import functional, masks, models, pure, sharding
+from jaxformer.errors import ConfigError
 from jaxformer.functional.attention import api
 from jaxformer.functional.attention.own_weights import weights_function
 from jaxformer.functional.attention.vendor import splash
 from tests.contracts import biases
 from tests.contracts.attention import FOUR_ROWS, S, arrays, coin
 from tests.launch import programs
+from tests.models import small
+from tests.modules.small import drawn, quick
 from tests.selection import first
 
 GRID = "data=4,tensor=2"
@@ -230,6 +233,49 @@ def test_chosen_as_alone(monkeypatch):
     query, key, value, _ = arrays(batch=4)
     text = jax.jit(sharding.sharded_attention(sharding.mesh(GRID))).lower(query, key, value).as_text()
     assert "while" in text
+
+
+def test_packed_rows_go_around_a_ring():
+    """Positions that only the token vectors use, as of a masked language model; not if a mask or a bias uses them."""
+    query, key, value, _ = arrays(batch=4)
+    query = query[:, [0, 1, 2, 3, 4, 0, 1]]  # T = S
+    positions = np.array([[0, 1, 2, 0, 1, 0, 0]] * 4)
+    packed = masks.padding(positions >= 0) & masks.segments(np.array([[1, 1, 1, 2, 2, 3, 4]] * 4))
+    grid = sharding.mesh("data=2,context=4")
+    for options, ring in (
+        ({"mask": packed}, True),
+        ({"mask": None}, True),
+        ({"mask": packed & masks.causal()}, False),
+        ({"mask": packed, "bias": functional.alibi(4)}, False),
+    ):
+        options |= {"query_positions": positions, "key_positions": positions}
+        on_mesh = jax.jit(functools.partial(sharding.sharded_attention(grid), **options))
+        assert ("collective-permute" in on_mesh.lower(query, key, value).compile().as_text()) is ring
+        alone = functional.attention(query, key, value, **options)
+        np.testing.assert_allclose(on_mesh(query, key, value), alone, atol=1e-5)
+
+
+def test_a_cached_step_on_a_mesh_is_the_row_of_the_whole():
+    """Its mask says that the cache is finite, which the placement of the mask keeps."""
+    attention = sharding.sharded_attention(sharding.mesh("data=2", jax.devices()[:2]), implementation="blockwise")
+    net = pure(models.LanguageModel, small.LANGUAGE_CONFIGS["tied"], attention=attention)
+    params = drawn(net.shapes, 0.3)
+
+    def stepped(params, tokens):
+        model = net.bind(params)
+        context, state = model.start(batch_size=2, beam_size=1, length=2)
+        for t in range(2):
+            logits, state = model.step(tokens[:, t : t + 1], state, context)
+        return logits[:, 0]
+
+    tokens = small.TARGET[:, :2]
+    np.testing.assert_allclose(quick(stepped)(params, tokens), net.apply(params, tokens)[:, 1], atol=1e-5)
+
+
+def test_an_unknown_implementation_is_refused_at_once():
+    for text, count in (("data=1", 1), ("data=2", 2)):
+        with pytest.raises(ConfigError, match=r"must be one of \['blockwise', .*\], got 'typo'"):
+            sharding.sharded_attention(sharding.mesh(text, jax.devices()[:count]), implementation="typo")
 
 
 def test_refusals():

@@ -138,7 +138,7 @@ class SinkBias(Bias):
     at: int = dataclasses.field(metadata=_static)
 
     def tile(self, query, query_index, key_index):
-        inner = jnp.zeros((1, 1, 1, 1))
+        inner = jnp.zeros((1, 1, 1, 1), jnp.float32)
         if self.bias is not None:
             inner = self.bias.tile(query, query_index, jnp.minimum(key_index, self.at - 1)).astype(jnp.float32)
         sinks = self.sinks.astype(jnp.float32).reshape(1, -1, 1, 1)

@@ -112,7 +112,8 @@ def linear_attention_start(batch: int, num_heads: int, features: int, value_dim:
     >>> [x.shape for x in linear_attention_start(1, 2, features=4, value_dim=3)]
     [(1, 2, 4, 3), (1, 2, 4)]
     """
-    return LinearState(jnp.zeros((batch, num_heads, features, value_dim)), jnp.zeros((batch, num_heads, features)))
+    shape = batch, num_heads, features
+    return LinearState(jnp.zeros((*shape, value_dim), jnp.float32), jnp.zeros(shape, jnp.float32))
 
 
 def _read(queries: Array, state: LinearState) -> Array:
@@ -132,7 +133,7 @@ def _causal(queries: Array, keys: Array, values: Array, chunk: int) -> Array:
     count = -(-length // chunk)
     pad = lambda x: jnp.pad(x, ((0, 0), (0, count * chunk - length), (0, 0), (0, 0)))
     split = lambda x: jnp.moveaxis(pad(x).reshape(batch, count, chunk, heads, -1), 1, 0)
-    causal_mask = jnp.tril(jnp.ones((1, 1, chunk, chunk)))
+    causal_mask = jnp.tril(jnp.ones((1, 1, chunk, chunk), jnp.float32))
 
     def visit(state: LinearState, inputs: tuple[Array, Array, Array]) -> tuple[LinearState, Array]:
         queries, keys, values = inputs

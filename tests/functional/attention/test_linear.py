@@ -97,3 +97,11 @@ def test_refusals():
         unchecked(ARRAYS[0], ARRAYS[1][:, :10], ARRAYS[2][:, :10], causal=True)
     with pytest.raises(ValueError, match="head counts must be equal, got 3 and 1"):
         unchecked(ARRAYS[0], ARRAYS[1][:, :, :1], ARRAYS[2][:, :, :1])
+
+
+def test_sums_are_float32_in_a_program_of_64_bits():
+    with jax.enable_x64(True):
+        state = functional.linear_attention_start(1, 2, features=4, value_dim=3)
+        x = jnp.ones((1, 3, 2, 4), jnp.float32)
+        causal = functional.linear_attention(x, x, x, causal=True)  # under strict promotion
+    assert {leaf.dtype for leaf in (*state, causal)} == {jnp.dtype("float32")}

@@ -53,6 +53,9 @@ def refuse_cudnn(request: Request) -> str | None:
         return "it would need the bias as a T x S array"
     if request.bias is not None and request.bias.dtype != request.query.dtype:
         return f"it would round the bias from {request.bias.dtype} to {request.query.dtype}, the dtype of the query"
+    lengths = request.query.shape[1], request.key.shape[1]
+    if any(length % 2 for length in lengths):  # JAX refuses them, and only in the gradient: too late for another choice
+        return f"its gradient needs even lengths, got T = {lengths[0]} and S = {lengths[1]}"
     return refuse_xla(request)
 
 

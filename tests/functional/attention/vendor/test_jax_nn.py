@@ -87,9 +87,9 @@ class Gpu:
     platform, device_kind = "gpu", "NVIDIA H100"
 
 
-def request(dtype=jnp.bfloat16, dim=64, value_dim=64, **options):
-    shape = lambda d: jax.ShapeDtypeStruct((2, 128, 4, d), dtype)
-    return make_request(shape(dim), shape(dim), shape(value_dim), **options)
+def request(dtype=jnp.bfloat16, dim=64, value_dim=64, num_queries=128, num_keys=128, **options):
+    shape = lambda length, d: jax.ShapeDtypeStruct((2, length, 4, d), dtype)
+    return make_request(shape(num_queries, dim), shape(num_keys, dim), shape(num_keys, value_dim), **options)
 
 
 def test_cudnn_needs_its_device():
@@ -106,6 +106,9 @@ def test_cudnn_needs_its_device():
         ({"dim": 12, "value_dim": 12}, "multiple of 8 and at most 128, got 12"),
         ({"bias": functional.alibi(4)}, "a T x S array"),
         ({"bias": jnp.zeros((1, 4, 128, 128))}, "round the bias from float32 to bfloat16, the dtype of the query"),
+        ({"num_queries": 65, "num_keys": 65}, "its gradient needs even lengths, got T = 65 and S = 65"),
+        ({"num_keys": 65}, "its gradient needs even lengths, got T = 128 and S = 65"),
+        ({"num_queries": 1}, "its gradient needs even lengths, got T = 1 and S = 128"),
         ({"score": jnp.tanh}, "no function of the logits"),
         ({"dropout": functional.Dropout(0.1, jax.random.key(0))}, "by the hash of this library"),
     ],
