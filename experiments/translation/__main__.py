@@ -22,16 +22,18 @@ from __future__ import annotations
 import argparse
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from experiments import command
-from experiments.intervals import interval
 from experiments.translation import multi30k, smoke, systems
+from experiments.translation.report import draw, report
 from experiments.translation.systems import Record
 from jaxformer.cli.arguments import override
 from jaxformer.config import changed
 from jaxformer.data import fetch
 from jaxformer.files import write_text
 from jaxformer.tasks.translation import TranslationConfig
+from jaxformer.training.logging import read_log
 
 CONFIGS = {name: getattr(multi30k, name) for name in ("en_de", "de_en", "en_fr", "published")}
 
@@ -80,6 +82,7 @@ def run(args: argparse.Namespace) -> None:
         if records:
             text = report(config.name, records)
             write_text(args.out / "report.md", text)
+            draw(_logs(args.out, records), args.out / "curves.png")
             print(text)
 
 
@@ -104,32 +107,14 @@ def _make(
         records.setdefault(method, []).append(record)
 
 
-def report(name: str, records: Mapping[str, Sequence[Record]]) -> str:
-    """Returns the scores and times of all systems as Markdown, with means over seeds and their intervals."""
-    every = [record for found in records.values() for record in found]
-    names = [score["name"] for score in every[0]["scores"]["test"]]
-    columns = [(split, i) for split in ("validation", "test") for i in range(len(names))]
-    heads = [f"{names[i]}, {split}" for split, i in columns]
-    lines = [
-        f"{name}, average of {len(every[0]['averaged'])} checkpoints",
-        "",
-        "| method | seed | " + " | ".join(heads) + " | minutes | of these compiling |",
-        "|---" * (len(heads) + 4) + "|",
-    ]
+def _logs(out: pathlib.Path, records: Mapping[str, Sequence[Record]]) -> dict[str, list[list[dict[str, Any]]]]:
+    """Returns the logs of the seeds of each method; an ensemble has none, and the folder of a run may be gone."""
+    logs: dict[str, list[list[dict[str, Any]]]] = {}
     for method, found in records.items():
-        values = [[record["scores"][split][i]["value"] for split, i in columns] for record in found]
-        for seed, (row, record) in enumerate(zip(values, found, strict=True)):
-            seconds = record["seconds"]
-            times = (sum(seconds.values()) / 60, seconds.get("compiling", 0.0) / 60)
-            label = seed if "averaged" in record else "all"
-            lines.append(f"| {method} | {label} | " + " | ".join(f"{x:.2f}" for x in (*row, *times)) + " |")
-        if len(found) > 1:
-            means = map(interval, map(list, zip(*values, strict=True)))
-            lines.append(f"| {method} | mean | " + " | ".join(means) + " | | |")
-    facts = every[-1]["facts"]
-    lines += ["", f"{facts['date']}, {facts['processor']}, jax {facts['jax']}, commit {facts['commit'] or 'unknown'}"]
-    lines += sorted({f"- {score['name']}: {score['signature']}" for score in every[0]["scores"]["test"]})
-    return "\n".join(lines) + "\n"
+        paths = [systems.folder(out, method) / f"seed-{seed}" / "log.jsonl" for seed in range(len(found))]
+        if there := [read_log(path) for path in paths if path.exists()]:
+            logs[method] = there
+    return logs
 
 
 if __name__ == "__main__":

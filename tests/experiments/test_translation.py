@@ -5,7 +5,7 @@ import json
 import pytest
 
 from experiments.translation import __main__ as command
-from experiments.translation import multi30k, systems
+from experiments.translation import multi30k, report, systems
 from jaxformer.errors import ConfigError
 
 
@@ -40,6 +40,20 @@ def test_the_report_has_a_row_for_each_system():
         ["r-drop", "0", "42.00", "41.00"],
         ["ensemble", "all", "44.00", "43.00"],
     ]
+
+
+def test_the_picture_has_a_curve_for_each_training(tmp_path, monkeypatch):
+    log = lambda losses: [{"step": 10 * i, "validation_loss": x, "validation_bleu": 1.0} for i, x in enumerate(losses)]
+    lines = {}
+    close = report.plt.close
+    monkeypatch.setattr(report.plt, "close", lambda figure: (lines.update(curves(figure)), close(figure)))
+    report.draw({"plain": [log([4, 3, 2]), log([6, 5])], "r-drop": [log([5, 4])]}, tmp_path / "curves.png")
+    assert lines == {"plain": ([0, 10], [5, 4]), "r-drop": ([0, 10], [5, 4])}  # where all seeds have been
+    assert (tmp_path / "curves.png").stat().st_size > 5000
+
+
+def curves(figure):
+    return {line.get_label(): tuple(map(list, line.get_data())) for line in figure.axes[0].get_lines()}
 
 
 def test_methods_are_changes_of_a_configuration():
@@ -113,6 +127,7 @@ def test_students_learn_from_an_ensemble_of_the_best_method(tmp_path, capsys):
     methods = ["plain", "ensemble", "ensemble-mbr", "distilled"]
     arguments = ["--smoke", "--out", str(tmp_path), "--average", "2", "--seeds", "2", "--methods", *methods]
     assert command.main(arguments) == 0
+    assert (tmp_path / "curves.png").stat().st_size > 5000
     text = (tmp_path / "report.md").read_text()
     assert [text.count(f"| {method} |") for method in methods] == [3, 1, 1, 3]
     teacher = next((tmp_path / "distilled").glob("teacher-*-2"))
