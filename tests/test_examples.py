@@ -99,10 +99,10 @@ def test_one_letter_of_a_text_is_alone():
 
 def test_a_model_with_a_head_of_its_own_learns():
     with jax.numpy_dtype_promotion("standard"):
-        net, params, losses = own_model.train(160, batch_size=64)
+        net, params, losses = own_model.train(220)
     assert {"encoder", "score"} == params.keys()
-    assert np.mean(losses[-5:]) < 0.7 * losses[0]
-    assert own_model.accuracy(net, params, count=200) > 0.25  # a guess is right for 0.07
+    assert np.mean(losses[-5:]) < 0.5 * losses[0]
+    assert own_model.accuracy(net, params, count=200) > 0.5  # a guess is right for 0.07
 
 
 def test_a_mesh_gives_the_losses_of_one_device(capsys):

@@ -147,8 +147,7 @@ def _train(
         outputs.checkpoints, done = checkpoints, int(state.step)
         if profile:
             outputs.profile = open_profile(out / "profile", profile, start=done, steps=config.train.steps, say=say)
-        if saved is not None:
-            resume.adopt(out, saved, config, done, say)
+        resume.adopt(out, saved or config, config, done, say)
         if processes.first():
             _write_provenance(out, config, corpus, data, placement)
             # A share of the peak counts the products of a whole step, which frozen parameters save in part.

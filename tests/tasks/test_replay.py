@@ -7,7 +7,7 @@ from rich.console import Console
 from jaxformer import training
 from jaxformer.tasks import runner
 from jaxformer.tasks.replay import Replayed, replay
-from tests.tasks.language_model.test_task import tiny
+from tests.tasks.language_model.small import tiny
 
 
 def test_a_loss_that_is_not_finite_is_null_in_the_log():

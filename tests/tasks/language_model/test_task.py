@@ -4,32 +4,13 @@ import types
 
 import pytest
 
-from jaxformer import demo, models
 from jaxformer.config import changed
 from jaxformer.data.pipeline import prepare_tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.tasks.language_model import TASK, DataConfig, DecodeConfig, LanguageModelingConfig
+from jaxformer.tasks.language_model import TASK, DecodeConfig, LanguageModelingConfig
 from jaxformer.tasks.language_model import task as language_model
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.optimizers import OptimizerConfig
 from tests.contracts.task import TaskContract
-
-TEXT = "\n".join(pair.english for pair in demo.generate(120))
-
-
-def tiny(folder, **model):
-    path = folder / "text.txt"
-    path.write_text(TEXT)
-    return LanguageModelingConfig(
-        mesh="data=8",
-        model=models.LanguageModelConfig(
-            d_model=16, num_heads=4, d_ff=32, num_layers=1, max_positions=16, dropout=0.1, **model
-        ),
-        data=DataConfig(text=str(path), length=16, batch_size=16, cache=str(folder / "cache")),
-        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=2),
-        train=TrainConfig(steps=6, validate_every=3, checkpoint_every=2, tensorboard=False),
-        decode=DecodeConfig(max_tokens=20),
-    )
+from tests.tasks.language_model.small import tiny
 
 
 @pytest.mark.full
