@@ -33,8 +33,9 @@ class TrainingSetup(Generic[BatchT]):
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        """Adam and its schedule, for the parameters that are trained; moving averages move by their own decay."""
-        optimizer = training.make_optimizer(self.config.optimizer, steps=self.config.train.steps)
+        """Adam or Muon, with the schedule, for the parameters that are trained; moving averages have their own decay."""
+        train, axes = self.config.train, self.network.net.axes
+        optimizer = training.make_optimizer(self.config.optimizer, steps=train.steps, axes=axes)
         for name, decay in self.network.averages.items():
             optimizer = training.averaging(optimizer, matching(self.network.net.shapes, [name]), decay=decay)
         return optimizer if self.frozen is None else training.freeze(optimizer, self.frozen)

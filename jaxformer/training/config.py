@@ -70,11 +70,14 @@ class TrainConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """Adam, by default as in Vaswani et al. 2017 (section 5.3), and its schedule.
+    """Adam, by default as in Vaswani et al. 2017 (section 5.3), or Muon, and the schedule.
 
     A run may be resumed with another schedule, if the learning rates of the completed steps are the same.
     """
 
+    kind: Literal["adam", "muon"] = "adam"
+    """Muon (Jordan et al. 2024) moves the kernels of layers by the nearest orthogonal matrix of their momentum, and the
+    other parameters as Adam does. Its updates are as large as Adam's (Liu et al. 2025), so learning rates carry over."""
     learning_rate: float = dataclasses.field(default=7e-4, metadata=LATER)
     """Peak learning rate; the paper's is `schedules.noam_peak(d_model, warmup_steps)`."""
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = dataclasses.field(
@@ -87,6 +90,8 @@ class OptimizerConfig:
     """Steps after which a cosine or linear schedule has reached 0; 0 means the length of the training."""
     cooldown: float = dataclasses.field(default=0.0, metadata=LATER)
     """Last fraction of training, in [0, 1], over which the rate of any schedule falls linearly to 0."""
+    momentum: float = 0.95
+    """Decay of the gradient's moving average in Muon."""
     b1: float = 0.9
     """Decay of the gradient's moving average."""
     b2: float = 0.98

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import jax
 import optax
+from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
+from jaxformer.axes import Axes
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.training import schedules
 from jaxformer.training.config import OptimizerConfig as OptimizerConfig
@@ -37,14 +42,76 @@ def _schedule(config: OptimizerConfig, steps: int) -> schedules.Schedule:
     raise ConfigError(f"no schedule {config.schedule!r}{did_you_mean(config.schedule, SCHEDULES)}")
 
 
-def make_optimizer(config: OptimizerConfig, *, steps: int) -> optax.GradientTransformation:
-    """Returns clipping, Adam, weight decay and schedule in one chain."""
+def make_optimizer(
+    config: OptimizerConfig, *, steps: int, axes: optax.Params | None = None
+) -> optax.GradientTransformation:
+    """Returns clipping, Adam or Muon, weight decay and schedule in one chain.
+
+    Args:
+      axes: the logical axis names of each parameter, as in `Pure.axes`. Muon needs them: they tell which dimensions of
+        an array are the rows and columns of a matrix.
+
+    Raises:
+      ValueError: the kind is Muon and `axes` are missing.
+    """
     parts = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
-    parts.append(optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.epsilon))
+    adam = optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.epsilon)
+    if config.kind == "muon":
+        if axes is None:
+            raise ValueError("Muon needs the axis names of the parameters; give axes=net.axes")
+        parts.append(_muon(config.momentum, adam, axes))
+    else:
+        parts.append(adam)
     if config.weight_decay:
         parts.append(optax.add_decayed_weights(config.weight_decay, mask=_matrices))
     parts.append(optax.scale_by_learning_rate(make_schedule(config, steps=steps)))
     return optax.chain(*parts)
+
+
+def _muon(momentum: float, adam: optax.GradientTransformation, axes: optax.Params) -> optax.GradientTransformation:
+    """Returns Muon for the kernels of layers and `adam` for embeddings, biases, norms and projections to a vocabulary.
+
+    Updates have the root mean square that Adam's have (0.2, Liu et al. 2025), so learning rates of Adam remain good.
+    """
+    is_axes = lambda x: isinstance(x, tuple)
+    named = jax.tree_util.tree_leaves_with_path(axes, is_leaf=is_axes)
+    matrices = {path: dims for path, names in named if (dims := matrix_dimensions(names))}
+    # A callable, because a part of the parameters may be masked.
+    dimensions = lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: matrices[path], tree)
+    kinds = lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: "muon" if path in matrices else "adam", tree)
+
+    def match_adam(updates: optax.Updates, params: optax.Params | None = None) -> optax.Updates:
+        del params
+        scale = lambda path, x: 0.2 * math.sqrt(max(_sides(x.shape, matrices[path]))) * x
+        return jax.tree_util.tree_map_with_path(scale, updates)
+
+    muon = optax.chain(
+        scale_by_muon(beta=momentum, weight_dimension_numbers=dimensions), optax.stateless(match_adam)
+    )
+    return optax.partition({"muon": muon, "adam": adam}, kinds)
+
+
+def matrix_dimensions(names: Axes) -> MuonDimensionNumbers | None:
+    """Returns the dimensions of an array which are the rows and columns of the matrix of a layer; None if it is none.
+
+    Heads and their features are one side of a matrix. Layers, experts, and queries, keys and values are separate ones.
+
+    >>> matrix_dimensions(("layers", "model", "heads", "kv", "head_dim"))
+    MuonDimensionNumbers(reduction_axis=(1,), output_axis=(2, 4))
+    >>> matrix_dimensions(("vocab", "model")), matrix_dimensions(("layers", "model"))
+    (None, None)
+    """
+    rows = tuple(dim for dim, name in enumerate(names) if name == "model")
+    columns = tuple(dim for dim, name in enumerate(names) if name in ("heads", "head_dim", "hidden"))
+    if len(rows) != 1 or not columns:
+        return None
+    return MuonDimensionNumbers(rows, columns) if rows < columns else MuonDimensionNumbers(columns, rows)
+
+
+def _sides(shape: tuple[int, ...], dimensions: MuonDimensionNumbers) -> tuple[int, int]:
+    """Returns the numbers of rows and columns of the matrices in an array."""
+    side: Any = lambda dims: math.prod(shape[dim] for dim in dims)
+    return side(dimensions.reduction_axis), side(dimensions.output_axis)
 
 
 def freeze(optimizer: optax.GradientTransformation, frozen: optax.Params) -> optax.GradientTransformation:
