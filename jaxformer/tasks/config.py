@@ -230,7 +230,7 @@ class TaskConfig:
     mesh: str = dataclasses.field(default="", metadata=PLACE)
     """Axes of the device mesh, such as "data=8,tensor=4"; by default all devices are `data`."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    """Adam and its schedule."""
+    """Adam or Muon, and the schedule."""
     tune: TuneConfig = TuneConfig()
     """The parameters that are trained."""
     train: TrainConfig = TrainConfig()

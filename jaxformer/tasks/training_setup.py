@@ -33,7 +33,7 @@ class TrainingSetup(Generic[BatchT]):
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        """Adam or Muon, with the schedule, for the parameters that are trained; moving averages have their own decay."""
+        """Adam or Muon, with its schedule, for the trained parameters; moving averages move by their own decay."""
         train, axes = self.config.train, self.network.net.axes
         optimizer = training.make_optimizer(self.config.optimizer, steps=train.steps, axes=axes)
         for name, decay in self.network.averages.items():
@@ -194,9 +194,11 @@ def check_memory(setup: TrainingSetup[BatchT]) -> None:
     """
     network, placement = setup.network, setup.placement
     devices = placement.mesh.devices.flatten().tolist()
-    shape, leaves = network.planned_shape(*network.largest_batch), jax.tree.leaves(network.net.shapes)
-    frozen = [False] * len(leaves) if setup.frozen is None else jax.tree.leaves(setup.frozen)
-    state = sum((1 if kept else 4) * _bytes(leaf) for leaf, kept in zip(leaves, frozen, strict=True))
+    shape, params = network.planned_shape(*network.largest_batch), network.net.shapes
+    trained = (
+        params if setup.frozen is None else jax.tree.map(lambda x, kept: None if kept else x, params, setup.frozen)
+    )
+    state = _bytes(params) + _bytes(trained) + _bytes(jax.eval_shape(setup.optimizer.init, params))
     batch = _bytes(network.abstract_batch(shape, placement.rows))
     needed, available = state + batch, total_memory(devices)
     if needed > available:

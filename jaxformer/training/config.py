@@ -76,8 +76,9 @@ class OptimizerConfig:
     """
 
     kind: Literal["adam", "muon"] = "adam"
-    """Muon (Jordan et al. 2024) moves the kernels of layers by the nearest orthogonal matrix of their momentum, and the
-    other parameters as Adam does. Its updates are as large as Adam's (Liu et al. 2025), so learning rates carry over."""
+    """Muon (Jordan et al. 2024) moves the kernels of layers by the orthogonal matrix nearest to their momentum, and the
+    other parameters as Adam does. Its updates have the size of Adam's (Liu et al. 2025), so learning rates carry over.
+    """
     learning_rate: float = dataclasses.field(default=7e-4, metadata=LATER)
     """Peak learning rate; the paper's is `schedules.noam_peak(d_model, warmup_steps)`."""
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = dataclasses.field(
@@ -104,13 +105,15 @@ class OptimizerConfig:
     """Maximum global norm of the gradient, which is clipped to it; 0 for no clipping."""
 
     def __post_init__(self) -> None:
-        at_least(0, self, "learning_rate", "warmup_steps", "decay_steps", "cooldown", "b1", "b2", "epsilon")
-        at_least(0, self, "weight_decay", "clip_norm")
+        at_least(0, self, "learning_rate", "warmup_steps", "decay_steps", "cooldown", "momentum")
+        at_least(0, self, "b1", "b2", "epsilon", "weight_decay", "clip_norm")
         if self.decay_steps and self.schedule in ("inverse_sqrt", "constant"):
             raise ConfigError(f"decay_steps {self.decay_steps} has no effect, because schedule is {self.schedule}")
         for name in ("learning_rate", "epsilon", "weight_decay", "clip_norm"):
             if getattr(self, name) == math.inf:
                 raise ConfigError(f"{name} must be finite, got inf")
-        for name in ("b1", "b2"):
+        if self.momentum != OptimizerConfig.momentum and self.kind != "muon":
+            raise ConfigError(f"momentum {self.momentum} has no effect, because kind is {self.kind}; see b1")
+        for name in ("momentum", "b1", "b2"):
             if getattr(self, name) >= 1:
                 raise ConfigError(f"{name} must be less than 1, got {getattr(self, name)}")

@@ -85,9 +85,7 @@ def _muon(momentum: float, adam: optax.GradientTransformation, axes: optax.Param
         scale = lambda path, x: 0.2 * math.sqrt(max(_sides(x.shape, matrices[path]))) * x
         return jax.tree_util.tree_map_with_path(scale, updates)
 
-    muon = optax.chain(
-        scale_by_muon(beta=momentum, weight_dimension_numbers=dimensions), optax.stateless(match_adam)
-    )
+    muon = optax.chain(scale_by_muon(beta=momentum, weight_dimension_numbers=dimensions), optax.stateless(match_adam))
     return optax.partition({"muon": muon, "adam": adam}, kinds)
 
 

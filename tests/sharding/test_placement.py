@@ -51,6 +51,29 @@ def test_state_shardings():
     assert where.step == where.key == where.optimizer[0].count == placement.replicated
 
 
+def test_muon_on_a_mesh():
+    """Its momentum lies where the kernels do, and its updates, of matrices that are cut, are those of one device."""
+    placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))
+    names = {"query": ("model", "heads", "head_dim"), "down": ("hidden", "model"), "bias": ("model",)}
+    sizes = {"query": (8, 2, 6), "down": (16, 8), "bias": (8,)}
+    init = lambda key: {name: jax.random.normal(key, size) for name, size in sizes.items()}
+    config = training.OptimizerConfig(kind="muon", learning_rate=1.0, warmup_steps=0, schedule="constant")
+    optimizer = training.make_optimizer(config, steps=10, axes=names)
+    params = placement.params(jax.eval_shape(init, jax.random.key(0)), names)
+    where = placement.state(lambda: training.create(init, optimizer, jax.random.key(0)), params, optimizer)
+    momentum = where.optimizer[0].inner_states["muon"].inner_state[0].mu
+    assert momentum["query"] == params["query"] != placement.replicated
+    assert momentum["down"] == params["down"] != placement.replicated
+
+    values, gradients = init(jax.random.key(1)), init(jax.random.key(2))
+    with jax.numpy_dtype_promotion("standard"):
+        expected = optimizer.update(gradients, optimizer.init(values), values)[0]
+        cut = jax.device_put((gradients, optimizer.init(values), values), (params, where.optimizer, params))
+        found = jax.jit(optimizer.update, out_shardings=(params, where.optimizer))(*cut)[0]
+    for name in names:
+        np.testing.assert_allclose(found[name], expected[name], atol=1e-4)
+
+
 def test_one_device_needs_no_placing():
     alone = sharding.Placement(sharding.mesh("data=1", jax.devices()[:1]))
     function = lambda x: x
