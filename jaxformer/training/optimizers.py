@@ -90,7 +90,7 @@ def _muon(momentum: float, adam: optax.GradientTransformation, axes: optax.Param
 
 
 def matrix_dimensions(names: Axes) -> MuonDimensionNumbers | None:
-    """Returns the dimensions of an array which are the rows and columns of the matrix of a layer; None if it is none.
+    """Returns the dimensions of an array which are the rows and columns of the matrix of a layer, if it has one.
 
     Heads and their features are one side of a matrix. Layers, experts, and queries, keys and values are separate ones.
 
