@@ -81,7 +81,11 @@ def foldable(call: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
 def _repeated(size: int, mapped: Any, tree: Any) -> Any:
     """Returns the tree with a leading dimension of `size` in every array."""
-    return jax.tree.map(lambda x, own: x if own else jnp.broadcast_to(x, (size, *x.shape)), tree, tuple(mapped))
+    return jax.tree.map(lambda x, own: x if own else _copies(size, x), tree, tuple(mapped))
+
+
+def _copies(size: int, x: jax.Array) -> jax.Array:
+    return jnp.broadcast_to(x, (size, *x.shape))
 
 
 def _folded(size: int, mapped: Any, given: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -94,7 +98,7 @@ def _folded(size: int, mapped: Any, given: tuple[Any, Any]) -> tuple[Any, Any]:
     def rows(x: jax.Array | None, own: Any) -> jax.Array | None:
         if x is None or (not own and x.shape[0] == 1):
             return x
-        x = _repeated(size, (own,), (x,))[0]
+        x = x if own else _copies(size, x)
         return jnp.broadcast_to(x, (size, batch, *x.shape[2:])).reshape(-1, *x.shape[2:])
 
     query, key, value = (x.reshape(-1, *x.shape[2:]) for x in (query, key, value))
