@@ -84,7 +84,7 @@ class CaptionNetwork(Network[DeviceBatch]):
 
     @property
     def _claims(self) -> dict[str, Any]:
-        """What a model with self-attention may know about the captions of a batch."""
+        """The promises about captions that a model with self-attention can use."""
         return {"right_padded": True} if isinstance(self.net.config, models.TransformerCaptionerConfig) else {}
 
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
