@@ -54,6 +54,7 @@ def _loss(net, params, batch, key):
         batch["labels"],
         source_valid=batch["source"] != PAD,
         target_valid=batch["labels"] != PAD,
+        right_padded=True,
         smoothing=0.1,
         key=key,
     )

@@ -124,11 +124,12 @@ class TransformerCaptioner(Captioner):
         labels: Int[Array, "B T"],
         *,
         valid: Bool[Array, "B T"] | None = None,
+        right_padded: bool = False,
         smoothing: float = 0.0,
         key: jax.Array | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Returns the loss of the teacher-forced logits, (sum, count); see `Decoder.cross_entropy`."""
-        given = {"valid": valid, "smoothing": smoothing, "key": key}
+        given = {"valid": valid, "right_padded": right_padded, "smoothing": smoothing, "key": key}
         return self.decoder.cross_entropy(tokens, labels, self.encode(images), **given)
 
     def captured(

@@ -154,6 +154,7 @@ class Decoder(nnx.Module):
         memory: Memory | None = None,
         *,
         valid: Bool[Array, "B T"] | None = None,
+        right_padded: bool = False,
         smoothing: float = 0.0,
         z_loss: float = 0.0,
         key: jax.Array | None = None,
@@ -166,6 +167,8 @@ class Decoder(nnx.Module):
 
         Args:
           labels: the token after each of `tokens`; counted where `valid`.
+          right_padded: promises that `valid` is False only at the ends of rows. A causal mask alone then hides padding
+            from every real token, and attention functions can use their causal kernels, without a mask of each row.
           smoothing, z_loss: see `functional.cross_entropy`.
           copies: see `Embedding`.
           linear_loss: the loss of the states and the output table, with the arguments of `linear_cross_entropy`.
@@ -173,7 +176,8 @@ class Decoder(nnx.Module):
         if copies is None:
             copies = self.embeddings.tokens.copies(*tokens.shape, dtype=self.embeddings.dtype)
         capture = ("experts",) if self.load_balancing_weight and key is not None else ()
-        x, intermediates = self._run(tokens, memory, valid=valid, key=key, copies=copies, capture=capture)
+        options = {"right_padded": right_padded, "key": key, "copies": copies, "capture": capture}
+        x, intermediates = self._run(tokens, memory, valid=valid, **options)
         table = copies if self.output is None else self.output.kernel[...].T
         with jax.named_scope("loss"):
             x, table = with_bias(x * jnp.asarray(self.output_scale, x.dtype), table, self.output_bias)
@@ -321,6 +325,7 @@ class Decoder(nnx.Module):
         memory: Memory | None,
         *,
         valid: Array | None,
+        right_padded: bool = False,
         positions: Array | None = None,
         key: jax.Array | None = None,
         copies: Array | None = None,
@@ -330,7 +335,7 @@ class Decoder(nnx.Module):
         with jax.named_scope("embedding"):
             x = self.embeddings(tokens, valid=valid, positions=positions, key=site(key, "embedding"), copies=copies)
         mask = masks.causal() if self.causal else None
-        if valid is not None:
+        if valid is not None and not (right_padded and self.causal):
             mask = masks.padding(valid) if mask is None else mask & masks.padding(valid)
         states, memory_mask = (None, None) if memory is None else (memory.states, memory.mask)
         x, intermediates = self.stack(

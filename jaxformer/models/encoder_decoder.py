@@ -115,6 +115,7 @@ class EncoderDecoder(nnx.Module):
         *,
         source_valid: Bool[Array, "B S"] | None = None,
         target_valid: Bool[Array, "B T"] | None = None,
+        right_padded: bool = False,
         smoothing: float = 0.0,
         z_loss: float = 0.0,
         key: jax.Array | None = None,
@@ -125,6 +126,7 @@ class EncoderDecoder(nnx.Module):
         Args:
           labels: the token after each of `target`; counted where `target_valid`.
           smoothing, z_loss: see `functional.cross_entropy`.
+          right_padded: a promise about `target_valid`: see `Decoder.cross_entropy`.
           linear_loss: see `Decoder.cross_entropy`.
         """
         embeddings = self.decoder.embeddings
@@ -143,6 +145,7 @@ class EncoderDecoder(nnx.Module):
             labels,
             memory,
             valid=target_valid,
+            right_padded=right_padded,
             smoothing=smoothing,
             z_loss=z_loss,
             key=site(key, "decoder"),

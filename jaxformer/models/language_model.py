@@ -51,6 +51,7 @@ class LanguageModel(nnx.Module):
         labels: Int[Array, "B T"],
         *,
         valid: Bool[Array, "B T"] | None = None,
+        right_padded: bool = False,
         smoothing: float = 0.0,
         z_loss: float = 0.0,
         key: jax.Array | None = None,
@@ -59,9 +60,11 @@ class LanguageModel(nnx.Module):
 
         Args:
           labels: the token after each of `tokens`; counted where `valid`.
+          right_padded: see `Decoder.cross_entropy`.
           smoothing, z_loss: see `functional.cross_entropy`.
         """
-        return self.decoder.cross_entropy(tokens, labels, valid=valid, smoothing=smoothing, z_loss=z_loss, key=key)
+        options = {"right_padded": right_padded, "smoothing": smoothing, "z_loss": z_loss, "key": key}
+        return self.decoder.cross_entropy(tokens, labels, valid=valid, **options)
 
     def captured(
         self, tokens: Int[Array, "B T"], names: Collection[str], *, valid: Bool[Array, "B T"] | None = None

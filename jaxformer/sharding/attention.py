@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer import masks, targets
 from jaxformer.errors import ConfigError
@@ -68,6 +68,11 @@ def sharded_attention(
         request = make_request(query, key, value, **options)
         with targets.compiling_for(targets.devices()[:1]):  # each device computes its own share, as if it were alone
             name = implementation or api.choose(request)
+        if name in PARTITIONED_BY_XLA and ways(length, mesh) > 1:
+            if reason := api.implementations[name].refuse(request):
+                raise ConfigError(f"attention implementation {name!r} cannot do this: {reason}")
+            whole = _with_full_lengths(request, mesh, batch_cut, heads_cut)
+            return api.implementations[name].run(api.differentiable(whole, name))
         if mesh.size == 1 or name in PARTITIONED_BY_XLA:
             return api.attention(query, key, value, **options, implementation=name)
         return _mapped(api.differentiable(request, name), name, mesh, batch_cut, heads_cut)
@@ -95,6 +100,22 @@ def _without_positions(query: jax.Array, key: jax.Array, options: Mapping[str, A
 
 def _fitting(cut: Cut, size: int, mesh: Mesh) -> Cut:
     return cut if size % ways(cut, mesh) == 0 else None
+
+
+def _with_full_lengths(request: Request, mesh: Mesh, batch: Cut, heads: Cut) -> Request:
+    """Returns the request with arrays of full lengths on each device; only rows and heads stay cut.
+
+    Without this the compiler chooses the cuts, and cuDNN's partitioner refuses lengths that are cut.
+    """
+    place = lambda x, cuts: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, cuts))
+    cuts = PartitionSpec(batch, None, heads)
+    query, key, value = (place(x, cuts) for x in (request.query, request.key, request.value))
+    mask, bias = request.mask, request.bias
+    if mask is not None:
+        mask = jax.tree.map(place, mask, _mask_spec(mask, batch, heads))
+    if bias is not None and not isinstance(bias, Bias):
+        bias = place(bias, _array_spec(bias, batch, heads))
+    return dataclasses.replace(request, query=query, key=key, value=value, mask=mask, bias=bias)
 
 
 def _mapped(request: Request, name: str, mesh: Mesh, batch: Cut, heads: Cut) -> jax.Array:

@@ -228,6 +228,35 @@ def test_queries_at_given_positions(text):
     np.testing.assert_allclose(on_mesh(query[examples, rows], key, value), whole[examples, rows], atol=1e-5)
 
 
+@pytest.mark.parametrize("implementation", ["reference", "xla", "cudnn"])
+def test_a_cached_step_has_full_lengths(monkeypatch, implementation):
+    """Where the mesh cuts lengths: no kernel of one device meets a cut length, and the numbers are those of one."""
+    seen = []
+
+    def run(request):
+        for x in (request.query, request.key, request.value, request.mask.array):
+            jax.debug.inspect_array_sharding(x, callback=lambda cuts, x=x: seen.append(cuts.shard_shape(x.shape)))
+        return api.reference.attention(request)[0]
+
+    grid = sharding.mesh("data=2,context=2,tensor=2")
+    query, key, value, _ = arrays(batch=4)
+    given = (
+        query[:, :4],
+        jnp.pad(key, ((0, 0), (0, 1), (0, 0), (0, 0))),
+        jnp.pad(value, ((0, 0), (0, 1), (0, 0), (0, 0))),
+    )
+    rows = np.array([[0, 1, 2, 3]] * 4)
+    options = {"mask": masks.dense(coin(4, 1, 4, 8)), "query_positions": rows, "key_positions": np.arange(8)[None]}
+    expected = functional.attention(*given, **options)
+    kept = api.implementations[implementation]
+    monkeypatch.setitem(api.implementations, implementation, kept._replace(run=run, refuse=lambda request: None))
+    attend = jax.jit(functools.partial(sharding.sharded_attention(grid, implementation=implementation), **options))
+    cut = NamedSharding(grid, PartitionSpec("data", "context", "tensor"))
+    found = attend(*jax.device_put(given, cut))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert seen == [(2, 4, 2, 4), (2, 8, key.shape[2] // 2, 4), (2, 8, key.shape[2] // 2, 3), (2, 1, 4, 8)]
+
+
 def test_chosen_as_alone(monkeypatch):
     monkeypatch.setattr(api, "LONG_ON_CPU", 1)
     query, key, value, _ = arrays(batch=4)

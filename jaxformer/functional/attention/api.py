@@ -25,14 +25,18 @@ class Implementation(NamedTuple):
     refuse: Callable[[Request], str | None]
     """Returns the reason why a request cannot be computed on the target devices, or None if it can."""
     derivatives: Derivatives = "gradient"
+    decline: Callable[[Request], str | None] = lambda request: None
+    """Returns the reason why it is no good default for a request that it can compute, or None if it is."""
 
 
 implementations: dict[str, Implementation] = {
     "reference": Implementation(lambda request: reference.attention(request)[0], lambda request: None, "all"),
     "blockwise": Implementation(blockwise.attention, lambda request: None, "forward over reverse"),
     "xla": Implementation(functools.partial(jax_nn.attention, implementation="xla"), jax_nn.refuse_xla, "all"),
-    "cudnn": Implementation(functools.partial(jax_nn.attention, implementation="cudnn"), jax_nn.refuse_cudnn),
-    "splash": Implementation(splash.attention, splash.refuse),
+    "cudnn": Implementation(
+        functools.partial(jax_nn.attention, implementation="cudnn"), jax_nn.refuse_cudnn, decline=jax_nn.decline_cudnn
+    ),
+    "splash": Implementation(splash.attention, splash.refuse, decline=splash.decline),
     "tokamax": Implementation(tokamax.attention, tokamax.refuse),
 }
 
@@ -122,15 +126,14 @@ and with a quarter as many queries as keys.
 
 
 def choose(request: Request) -> str:
-    """Returns the default implementation: cuDNN or splash attention if they accept the request, else by length.
+    """Returns the default implementation: cuDNN or splash if they accept the request and suit it, else by length.
 
     Symbolic dimensions, in a program exported for many shapes, get "reference", which handles every shape.
     """
     if not all(isinstance(size, int) for x in (request.query, request.key, request.value) for size in x.shape):
         return "reference"
-    if implementations["cudnn"].refuse(request) is None:
-        return "cudnn"
-    if implementations["splash"].refuse(request) is None and splash.is_worthwhile(request):
-        return "splash"
+    for name in ("cudnn", "splash"):
+        if implementations[name].refuse(request) is None and implementations[name].decline(request) is None:
+            return name
     long = LONG_ON_CPU if targets.devices()[0].platform == "cpu" else LONG
     return "blockwise" if request.query.shape[1] * request.key.shape[1] >= long else "reference"

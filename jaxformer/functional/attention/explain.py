@@ -30,11 +30,15 @@ class Explanation:
     """The reason why each of these implementations refuses."""
     errors: dict[str, float | None]
     """The largest difference from float64 for each implementation that accepts; None if only shapes were given."""
+    declined: dict[str, str] = dataclasses.field(default_factory=dict)
+    """The reason why an implementation that accepts, and is preferred for other requests, is no good default here."""
 
     def __str__(self) -> str:
-        lines = [
-            (name, "worst error " + f"{error:.1e}" if error is not None else "") for name, error in self.errors.items()
-        ]
+        lines = []
+        for name, error in self.errors.items():
+            parts = [] if error is None else [f"worst error {error:.1e}"]
+            parts += [f"no default: {self.declined[name]}"] if name in self.declined else []
+            lines.append((name, "; ".join(parts)))
         lines += [(name, f"refuses: {reason}") for name, reason in self.refused.items()]
         return "\n".join(f"{'->' if name == self.chosen else '  '} {name:12} {text}".rstrip() for name, text in lines)
 
@@ -50,7 +54,7 @@ def explain_attention(
     score: Any = None,
     dropout: Dropout | None = None,
 ) -> Explanation:
-    """Returns the implementation that `attention` would choose, the refusals with their reasons, and the worst errors.
+    """Returns the implementation that `attention` would choose, why others are not chosen, and the worst errors.
 
     Every implementation that accepts the arrays is run and compared with the definition in float64. With
     ``jax.ShapeDtypeStruct`` instead of arrays, none is run.
@@ -72,7 +76,8 @@ def explain_attention(
         for name in accepted:
             output = np.asarray(implementations[name].run(request), np.float64)
             errors[name] = float(np.abs(output - exact).max(initial=0.0))
-    return Explanation(choose(request), {name: reason for name, reason in reasons.items() if reason}, errors)
+    declined = {name: reason for name in accepted if (reason := implementations[name].decline(request))}
+    return Explanation(choose(request), {name: reason for name, reason in reasons.items() if reason}, errors, declined)
 
 
 def _exact(request: Request) -> np.ndarray:

@@ -82,6 +82,11 @@ class CaptionNetwork(Network[DeviceBatch]):
     def _is_hard(self) -> bool:
         return getattr(self.net.config, "attention", "") == "hard"
 
+    @property
+    def _claims(self) -> dict[str, Any]:
+        """The promises about captions that a model with self-attention can use."""
+        return {"right_padded": True} if isinstance(self.net.config, models.TransformerCaptionerConfig) else {}
+
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
         model, objective = self.net.bind(params), self.objective
         given = normalized(batch.images), batch.tokens, batch.labels
@@ -97,11 +102,12 @@ class CaptionNetwork(Network[DeviceBatch]):
             return *model.reinforced_cross_entropy(*given, noise, entropy=objective.entropy, **options), {}
         if objective.doubly_stochastic:
             options["doubly_stochastic"] = objective.doubly_stochastic
-        return *model.cross_entropy(*given, **options), {}
+        return *model.cross_entropy(*given, **options, **self._claims), {}
 
     def validation_loss(self, params: Params, batch: DeviceBatch):
         model = self.net.bind(params)
-        return *model.cross_entropy(normalized(batch.images), batch.tokens, batch.labels, valid=batch.valid), {}
+        given = normalized(batch.images), batch.tokens, batch.labels
+        return *model.cross_entropy(*given, valid=batch.valid, **self._claims), {}
 
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> CaptionBatch[jax.ShapeDtypeStruct]:
         make = functools.partial(jax.ShapeDtypeStruct, sharding=rows)

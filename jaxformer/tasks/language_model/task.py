@@ -63,7 +63,8 @@ class LanguageModelNetwork(Network[DeviceBatch]):
 
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
         model = self.net.bind(params)
-        return *model.cross_entropy(batch.tokens, batch.labels, valid=batch.valid, key=key), {}
+        # Windows are full or end with the text.
+        return *model.cross_entropy(batch.tokens, batch.labels, valid=batch.valid, right_padded=True, key=key), {}
 
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> TextBatch[jax.ShapeDtypeStruct]:
         tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)

@@ -6,6 +6,7 @@ In bfloat16 these kernels mix dtypes internally, so they fail under ``jax_numpy_
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -16,8 +17,18 @@ from jaxtyping import Array, Float
 
 from jaxformer import targets
 from jaxformer.functional.attention.base import Request
+from jaxformer.functional.attention.vendor.folding import foldable
 from jaxformer.functional.bias import Bias, dense_bias
 from jaxformer.masks import Band
+
+FEWEST_QUERIES = 64
+"""The smallest number of queries for which cuDNN is a good default.
+
+A cached step has a query for each hypothesis of a beam. The kernel would read copies of the whole cache, in its own
+layout, for little work.
+"""
+FLASH = 8
+"""The lowest compute capability (its major number) with flash attention, that of Ampere."""
 
 
 def refuse_xla(request: Request) -> str | None:
@@ -43,6 +54,8 @@ def refuse_cudnn(request: Request) -> str | None:
     device = targets.devices()[0]
     if device.platform != "gpu" or "NVIDIA" not in device.device_kind:
         return f"it needs an NVIDIA GPU, got {device.platform} ({device.device_kind})"
+    if reason := _refuse_device(device):
+        return reason
     if request.query.dtype not in (jnp.bfloat16, jnp.float16):
         return f"it needs bfloat16 or float16, got {request.query.dtype}"
     if request.key.dtype != request.query.dtype or request.value.dtype != request.query.dtype:
@@ -59,16 +72,63 @@ def refuse_cudnn(request: Request) -> str | None:
     return refuse_xla(request)
 
 
+def _refuse_device(device: Any) -> str | None:
+    """Returns the reason why flash attention cannot run on an NVIDIA GPU, as far as the device tells; or None."""
+    capability = getattr(device, "compute_capability", None)
+    major = capability.partition(".")[0] if isinstance(capability, str) else ""
+    if major.isdecimal() and int(major) < FLASH:
+        return f"it needs compute capability {FLASH}.0 or later, got {capability}"
+    is_here = isinstance(device, jax.Device) and device in jax.devices()  # not a target that is only described
+    if is_here and _lacks_cudnn():
+        return "it needs cuDNN, which is not installed"
+    return None
+
+
+def _lacks_cudnn() -> bool:
+    """Returns True if JAX found no cuDNN; False if that is unknown, because JAX has no public way to ask."""
+    try:
+        library = importlib.import_module("jax._src.lib")
+    except ImportError:
+        return False
+    return getattr(library, "cuda_versions", True) is None
+
+
+def decline_cudnn(request: Request) -> str | None:
+    """Returns the reason why cuDNN is no good default for a request that it accepts, or None if it is."""
+    if request.query.shape[1] < FEWEST_QUERIES:
+        return f"it is slow for fewer than {FEWEST_QUERIES} queries, got {request.query.shape[1]}"
+    return None
+
+
 def attention(request: Request, *, implementation: Literal["xla", "cudnn"]) -> Float[Array, "B T N J"]:
     """Computes the result of `reference.attention` with a kernel of `jax.nn`."""
-    return attention_by(functools.partial(jax.nn.dot_product_attention, implementation=implementation), request)
+    call = functools.partial(jax.nn.dot_product_attention, implementation=implementation)
+    return attention_by(_with_rows(call) if implementation == "cudnn" else call, request)
+
+
+def _with_rows(call: Callable[..., Array]) -> Callable[..., Array]:
+    """Returns cuDNN with a rule for ``jax.vmap``; that of JAX takes biases and masks of all rows and heads only.
+
+    A copy of the mask for each head would suit JAX's rule too, at N times the memory, also without ``jax.vmap``.
+    """
+
+    def attend(query: Array, key: Array, value: Array, bias: Array | None, mask: Array | None, **options: Any) -> Array:
+        kernel = functools.partial(call, **options)
+        given = [x.shape[:2] for x in (bias, mask) if x is not None]
+        if all(shape == (query.shape[0], query.shape[2]) for shape in given):
+            return kernel(query, key, value, bias, mask)
+        return foldable(kernel)(query, key, value, bias, mask)
+
+    return attend
 
 
 def attention_by(call: Callable[..., Array], request: Request) -> Float[Array, "B T N J"]:
     """Computes the result of `reference.attention` with a `call` like ``jax.nn.dot_product_attention``."""
     query, key, value, mask = request.query, request.key, request.value, request.mask
     batch, num_queries, num_keys = *query.shape[:2], key.shape[1]
-    allowed = None if mask is None else mask.dense(num_queries, num_keys)
+    causal = isinstance(mask, Band) and mask.after == 0 and num_queries == num_keys
+    finite = causal or (mask is not None and mask.finite)  # if causal, each query sees itself and each key is seen
+    allowed = None if mask is None or (causal and request.bias is None) else mask.dense(num_queries, num_keys)
     bias = None if request.bias is None else dense_bias(request.bias, query, num_keys, request.scale, allowed=allowed)
     nonempty = jnp.ones((1, 1, num_queries, 1), bool)
     if bias is not None:
@@ -80,6 +140,7 @@ def attention_by(call: Callable[..., Array], request: Request) -> Float[Array, "
         bias = jnp.maximum(bias, low).astype(dtype)
     if allowed is not None:
         nonempty = nonempty & allowed  # elementwise: mask and bias together may leave a row without keys
+    if allowed is not None and not finite:
         seen = _per_key_head(allowed.any(2), request.group)
         key, value = (jnp.where(seen, x, 0) for x in (key, value))
         query = jnp.where(_rows(allowed.any(3)), query, 0)
@@ -89,7 +150,8 @@ def attention_by(call: Callable[..., Array], request: Request) -> Float[Array, "
     # A kernel skips causal and windowed blocks only if it is told by its own arguments.
     options: dict[str, Any] = {"scale": request.scale}
     array = None
-    if isinstance(mask, Band) and mask.after == 0 and num_queries == num_keys:
+    if causal:
+        assert isinstance(mask, Band)
         options["is_causal"] = True
         if mask.before is not None:
             options["local_window_size"] = (mask.before, 0)

@@ -77,14 +77,17 @@ def _refuse_mask(request: Request) -> str | None:
     return None
 
 
-def is_worthwhile(request: Request) -> bool:
-    """Returns True if the kernel is a good default: at least a block of queries, and no partitioning by the compiler.
+def decline(request: Request) -> str | None:
+    """Returns the reason why the kernel is no good default for a request that it accepts, or None if it is.
 
     The compiler cannot partition a Pallas kernel; on several devices it belongs inside ``jax.shard_map``.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    local = len(targets.devices()) == 1 or (not mesh.empty and set(mesh.manual_axes) == set(mesh.axis_names))
-    return local and request.query.shape[1] >= LANES
+    if len(targets.devices()) > 1 and (mesh.empty or set(mesh.manual_axes) != set(mesh.axis_names)):
+        return "on several devices it belongs inside jax.shard_map, as in sharded_attention"
+    if request.query.shape[1] < LANES:
+        return f"it is made for blocks of {LANES} queries, got {request.query.shape[1]}"
+    return None
 
 
 def attention(request: Request, *, interpret: bool = False) -> Float[Array, "B T N J"]:

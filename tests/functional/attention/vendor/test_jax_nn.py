@@ -1,5 +1,8 @@
 """The kernels behind `jax.nn` keep the contract; each refusal is asserted with its reason."""
 
+import importlib
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +11,7 @@ import pytest
 from jaxformer import functional, masks, targets
 from jaxformer.functional.attention import api
 from jaxformer.functional.attention.base import make_request
+from jaxformer.functional.attention.vendor import jax_nn
 from tests.contracts import numpy_attention
 from tests.contracts.attention import CASES, AttentionContract, S, T, arrays, bias
 from tests.contracts.biases import BiasContract
@@ -120,6 +124,75 @@ def test_cudnn_refusals_on_its_device(monkeypatch, options, reason):
     assert api.choose(request(bias=jnp.zeros((1, 4, 128, 128), jnp.bfloat16))) == "cudnn"
     assert reason in api.implementations["cudnn"].refuse(request(**options))
     assert api.choose(request(**options)) == "reference"
+
+
+def test_cudnn_is_no_default_for_a_few_queries(monkeypatch):
+    """A beam's cached step would copy the whole cache; by name it is possible, and `explain_attention` says why."""
+    monkeypatch.setattr(jax, "devices", lambda: [Gpu()])
+    few = request(num_queries=62, num_keys=512)
+    assert api.choose(request(num_queries=64, num_keys=512)) == "cudnn"
+    assert api.choose(few) == "reference"
+    assert api.implementations["cudnn"].refuse(few) is None
+    explanation = functional.explain_attention(few.query, few.key, few.value)
+    reason = "it is slow for fewer than 64 queries, got 62"
+    assert explanation.declined == {"cudnn": reason}
+    assert f"   cudnn        no default: {reason}" in str(explanation)
+
+
+@pytest.mark.parametrize(
+    ("capability", "reason"),
+    [("7.0", "it needs compute capability 8.0 or later, got 7.0"), ("8.0", None), ("10.3", None), (None, None)],
+)
+def test_cudnn_needs_flash_attention(monkeypatch, capability, reason):
+    """A V100 has none; a device that does not say what it has is not refused."""
+    device = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA", compute_capability=capability)
+    monkeypatch.setattr(targets, "devices", lambda: [device])
+    assert api.implementations["cudnn"].refuse(request()) == reason
+
+
+def test_cudnn_must_be_there(monkeypatch):
+    """On a device of this machine; a target that is only described is compiled with a library of its own."""
+
+    class Device(Gpu):
+        compute_capability = "9.0"
+
+    here, there = Device(), Device()
+    monkeypatch.setattr(jax, "Device", Device)
+    monkeypatch.setattr(jax, "devices", lambda: [here])
+    for library, reason in ((None, "it needs cuDNN, which is not installed"), (object(), None)):
+        monkeypatch.setattr(importlib.import_module("jax._src.lib"), "cuda_versions", library)
+        assert api.implementations["cudnn"].refuse(request()) == reason
+        with targets.compiling_for([there]):
+            assert api.implementations["cudnn"].refuse(request()) is None
+
+
+@pytest.mark.parametrize("finite", [True, False])
+def test_finite_arrays_are_not_copied(finite):
+    """A caller that vouches for the contents spares copies of keys and values; empty rows are 0 all the same."""
+    query, key, value, _ = arrays(2, 2)
+    allowed = np.tri(5, 7, -1, dtype=bool)
+    mask = masks.dense(allowed, finite=finite)
+    given = []
+
+    def kernel(*arrays, **options):
+        given.extend(arrays[:3])
+        return jax.nn.dot_product_attention(*arrays, implementation="xla", **options)
+
+    def loss(query, key, name):
+        output = functional.attention(query, key, value, mask=mask, implementation=name)
+        return (output**2).sum(), output
+
+    jax_nn.attention_by(kernel, make_request(query, key, value, mask=mask))
+    changed = [
+        bool((got[..., : want.shape[3]] != want).any()) for got, want in zip(given, (query, key, value), strict=True)
+    ]
+    assert changed == [not finite] * 3
+    slopes, output = jax.grad(loss, (0, 1), has_aux=True)(query, key, "xla")
+    wanted, expected = jax.grad(loss, (0, 1), has_aux=True)(query, key, "reference")
+    np.testing.assert_allclose(output, expected, atol=1e-6)
+    assert not np.asarray(output[:, 0]).any()
+    for got, want in zip(slopes, wanted, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)
 
 
 @pytest.mark.full

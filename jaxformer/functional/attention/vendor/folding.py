@@ -1,0 +1,109 @@
+"""Kernels under ``jax.vmap``: the mapped dimension becomes part of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Arrays = tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]
+"""Query ``[B, T, N, H]``, key and value ``[B, S, K, H]``, and a bias ``[b, n, T, S]`` or None."""
+
+
+def foldable(call: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """Returns a kernel ``call(query, key, value, bias, mask)`` that ``jax.vmap`` calls once, with a larger batch.
+
+    The arrays of bias and mask keep their one head and grow by the mapped dimension only. A gradient under ``jax.vmap``
+    computes the forward pass a second time, because what one kernel saves is not cut into the parts of another.
+
+    >>> first = lambda query, key, value, bias, mask: query[:, :, :1] * mask.any()
+    >>> x, mask = jnp.ones((4, 2, 3, 5, 8)), jnp.ones((4, 1, 1, 3, 3), bool)
+    >>> jax.vmap(lambda x, mask: foldable(first)(x, x, x, None, mask))(x, mask).shape
+    (4, 2, 3, 1, 8)
+    """
+    structure: Any = None
+
+    @jax.custom_batching.custom_vmap
+    def compute(arrays: Arrays, mask: jax.Array | None) -> jax.Array:
+        return call(*arrays, mask)
+
+    @jax.custom_batching.custom_vmap
+    def forward(arrays: Arrays, mask: jax.Array | None) -> tuple[jax.Array, list[jax.Array]]:
+        nonlocal structure
+        output, pull = jax.vjp(lambda *x: call(*x, mask), *arrays)
+        saved, structure = jax.tree.flatten(pull)
+        return output, saved
+
+    @jax.custom_batching.custom_vmap
+    def backward(arrays: Arrays, mask: jax.Array | None, saved: list[jax.Array], upstream: jax.Array) -> Arrays:
+        del arrays, mask
+        return jax.tree.unflatten(structure, saved)(upstream)
+
+    @compute.def_vmap
+    def _(size: int, mapped: Any, arrays: Arrays, mask: jax.Array | None):
+        return _cut(compute(*_folded(size, mapped, (arrays, mask))), size), True
+
+    @forward.def_vmap
+    def _(size: int, mapped: Any, arrays: Arrays, mask: jax.Array | None):
+        one = jax.tree.map(lambda x, own: x[0] if own else x, (arrays, mask), tuple(mapped))
+        unused = [jnp.zeros(x.shape, x.dtype) for x in jax.eval_shape(forward, *one)[1]]
+        output = compute(*_folded(size, mapped, (arrays, mask)))
+        return (_cut(output, size), unused), (True, [False] * len(unused))
+
+    @backward.def_vmap
+    def _(size: int, mapped: Any, arrays: Arrays, mask: jax.Array | None, saved: list[jax.Array], upstream: jax.Array):
+        del saved
+        arrays, mask, upstream = _repeated(size, (*mapped[:2], mapped[3]), (arrays, mask, upstream))
+        every = jax.tree.map(lambda _: True, (arrays, mask))
+
+        def whole(*arrays: Any) -> jax.Array:
+            return _cut(attend(*_folded(size, every, (arrays, mask))), size)
+
+        slopes = jax.vjp(whole, *arrays)[1](upstream)
+        return slopes, jax.tree.map(lambda _: True, slopes)
+
+    @jax.custom_vjp
+    def attend(arrays: Arrays, mask: jax.Array | None) -> jax.Array:
+        return compute(arrays, mask)
+
+    def attend_forward(arrays: Arrays, mask: jax.Array | None):
+        output, saved = forward(arrays, mask)
+        return output, (arrays, mask, saved)
+
+    def attend_backward(residuals: Any, upstream: jax.Array):
+        return backward(*residuals, upstream), None
+
+    attend.defvjp(attend_forward, attend_backward)
+    return lambda query, key, value, bias, mask: attend((query, key, value, bias), mask)
+
+
+def _repeated(size: int, mapped: Any, tree: Any) -> Any:
+    """Returns the tree with a leading dimension of `size` in every array."""
+    return jax.tree.map(lambda x, own: x if own else _copies(size, x), tree, tuple(mapped))
+
+
+def _copies(size: int, x: jax.Array) -> jax.Array:
+    return jnp.broadcast_to(x, (size, *x.shape))
+
+
+def _folded(size: int, mapped: Any, given: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Returns arrays and mask whose batch includes the mapped dimension; one row for all stays one."""
+    (query, key, value, bias), mask = given
+    (*of_arrays, of_bias), of_mask = mapped
+    query, key, value = _repeated(size, of_arrays, (query, key, value))
+    batch = query.shape[1]
+
+    def rows(x: jax.Array | None, own: Any) -> jax.Array | None:
+        if x is None or (not own and x.shape[0] == 1):
+            return x
+        x = x if own else _copies(size, x)
+        return jnp.broadcast_to(x, (size, batch, *x.shape[2:])).reshape(-1, *x.shape[2:])
+
+    query, key, value = (x.reshape(-1, *x.shape[2:]) for x in (query, key, value))
+    return (query, key, value, rows(bias, of_bias)), rows(mask, of_mask)
+
+
+def _cut(x: jax.Array, size: int) -> jax.Array:
+    return x.reshape(size, -1, *x.shape[1:])

@@ -1,0 +1,92 @@
+"""A causal mask hides padding at the ends of rows: with that promise, attention gets no mask of it and losses stay."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, masks, models, pure
+from tests.models.small import CONFIGS, LANGUAGE_CONFIGS, SOURCE, SOURCE_VALID, TARGET, V
+from tests.modules.small import drawn, normal, quick
+from tests.selection import first
+
+LABELS = jnp.asarray([[2, 9, 10, 2, 0], [10, 2, 9, 2, 0]], jnp.int32)
+VALID = jnp.asarray([[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]], bool)
+EXPERTS = models.ExpertsConfig(num_experts=3, num_experts_per_token=2, load_balancing_weight=0.5, capacity_factor=0.6)
+GRID = models.GridConfig(image_size=(6, 10), widths=(4, 6), num_blocks=1)
+CAPTIONER = {"image": GRID, "vocab_size": V, "d_model": 8, "num_heads": 2, "d_ff": 12, "max_positions": 5}
+MODELS = {
+    "translator": (models.EncoderDecoder, CONFIGS["post"]),
+    "translator, t5": (models.EncoderDecoder, dataclasses.replace(CONFIGS["pre"], positions="t5")),
+    "language model": (models.LanguageModel, LANGUAGE_CONFIGS["untied"]),
+    "experts": (
+        models.LanguageModel,
+        dataclasses.replace(LANGUAGE_CONFIGS["tied"], feed_forward="experts", experts=EXPERTS, dropout=0.0),
+    ),
+    "captioner": (models.TransformerCaptioner, models.TransformerCaptionerConfig(**CAPTIONER)),
+}
+
+
+class Spy:
+    """Attention by one implementation, which keeps the masks that it is given."""
+
+    def __init__(self, implementation="reference"):
+        self.implementation, self.masks = implementation, []
+
+    def __call__(self, query, key, value, **options):
+        self.masks.append(options.get("mask"))
+        return functional.attention(query, key, value, **options, implementation=self.implementation)
+
+
+def loss_of(name, spy):
+    """``loss(params, tokens, right_padded)`` of a model in training, and its parameters."""
+    kind, config = MODELS[name]
+    net = pure(kind, config, attention=spy)
+
+    def loss(params, tokens, right_padded):
+        given = {"right_padded": right_padded, "key": jax.random.key(1)}
+        model = net.bind(params)
+        if kind is models.EncoderDecoder:
+            valid = {"source_valid": SOURCE_VALID, "target_valid": VALID}
+            return model.cross_entropy(SOURCE, tokens, LABELS, **valid, **given)
+        inputs = () if kind is models.LanguageModel else (normal(2, 6, 10, 3),)
+        return model.cross_entropy(*inputs, tokens, LABELS, valid=VALID, **given)
+
+    return loss, drawn(net.shapes, 0.3)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "blockwise"])
+@pytest.mark.parametrize("name", first(MODELS, "translator, t5", "experts"))
+def test_losses_and_gradients_are_the_same(name, implementation):
+    """With the promise, without it, and with other tokens in the padding."""
+    loss, params = loss_of(name, Spy(implementation))
+    slopes = quick(jax.value_and_grad(loss, has_aux=True), static_argnums=2)
+    wanted = slopes(params, TARGET, False)
+    other = jnp.where(VALID, TARGET, 7)
+    for got in (slopes(params, TARGET, True), slopes(params, other, True)):
+        for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_self_attention_gets_a_causal_mask_alone(name):
+    """So that kernels can use their causal paths; attention of other kinds keeps its padding mask."""
+    for right_padded in (False, True):
+        spy = Spy()
+        loss, params = loss_of(name, spy)
+        jax.eval_shape(functools.partial(loss, right_padded=right_padded), params, TARGET)
+        assert (masks.causal() in spy.masks) is right_padded
+        assert any(isinstance(mask, masks.And) for mask in spy.masks) is not right_padded
+        assert any(isinstance(mask, masks.Padding) for mask in spy.masks) is name.startswith("translator")
+
+
+def test_the_promise_means_nothing_without_a_causal_mask():
+    """There, every token sees the padding that no mask hides."""
+    spy, config = Spy(), dataclasses.replace(LANGUAGE_CONFIGS["tied"], causal=False)
+    net = pure(models.LanguageModel, config, attention=spy)
+    net.bind(drawn(net.shapes)).cross_entropy(TARGET, LABELS, valid=VALID, right_padded=True)
+    assert spy.masks
+    assert all(isinstance(mask, masks.Padding) for mask in spy.masks)

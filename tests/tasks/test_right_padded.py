@@ -1,0 +1,69 @@
+"""Tasks promise that padding ends the rows of their batches: it does, and their losses then need no mask of it."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxformer import functional, masks, models
+from jaxformer.data.batch import Batch, shifted
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.windows import OrderedWindows, RandomWindows, TokenStream
+from jaxformer.tasks import captioning, language_model, translation
+
+SIZE = {"d_model": 8, "num_heads": 2, "d_ff": 8}
+LAYERS = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+GRID = models.GridConfig(image_size=(6, 6), widths=(4,), num_blocks=1)
+
+
+def at_the_ends(valid):
+    return bool((valid[:, :-1] >= valid[:, 1:]).all())
+
+
+def test_padding_ends_the_rows_of_batches():
+    special = SpecialTokens()
+    sentences = [np.arange(4, 4 + length, dtype=np.int32) for length in (3, 0, 5)]
+    batch = Batch.from_tokens(sentences, sentences, shape=(4, 7, 7), special=special)
+    assert at_the_ends(batch.source_valid)
+    assert at_the_ends(batch.target_valid)
+    assert at_the_ends(shifted(sentences, (4, 7), special)[2])
+    stream = TokenStream(np.arange(4, 27, dtype=np.int32), special)
+    windows = OrderedWindows(stream, 5, 3)
+    batches = [windows.batch(step) for step in range(windows.steps_per_epoch)]
+    assert not all(batch.valid.all() for batch in batches)
+    assert all(at_the_ends(batch.valid) for batch in batches)
+    assert at_the_ends(RandomWindows(stream, 5, 3, seed=0).batch(0).valid)
+
+
+CONFIGS = {
+    "translation": lambda: translation.TranslationConfig(model=models.EncoderDecoderConfig(**SIZE, **LAYERS)),
+    "recurrent translation": lambda: translation.TranslationConfig(model=models.Seq2SeqConfig(d_model=8)),
+    "language model": lambda: language_model.LanguageModelingConfig(
+        model=models.LanguageModelConfig(**SIZE, num_layers=1)
+    ),
+    "captioning": lambda: captioning.CaptioningConfig(
+        model=models.TransformerCaptionerConfig(image=GRID, **SIZE, num_layers=1)
+    ),
+    "recurrent captioning": lambda: captioning.CaptioningConfig(
+        model=models.RecurrentCaptionerConfig(image=GRID, d_model=8, d_hidden=8)
+    ),
+}
+TASKS = {"translation": translation.TASK, "model": language_model.TASK, "captioning": captioning.TASK}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_losses_need_no_mask_of_padding(name):
+    """In training and in validation, causal self-attention gets `masks.causal()` and nothing else."""
+    given = []
+
+    def spy(query, key, value, **options):
+        given.append((query.shape[1], options["mask"]))
+        return functional.attention(query, key, value, **options)
+
+    network = TASKS[name.split()[-1]].network(CONFIGS[name](), 16, spy)
+    shape = (2, 6, 4) if "translation" in name else (2, 4)
+    batch = network.abstract_batch(shape, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    jax.eval_shape(network.loss, network.net.shapes, batch, jax.random.key(0))
+    jax.eval_shape(network.validation_loss, network.net.shapes, batch)
+    kinds = [mask for length, mask in given if length == 4]
+    assert not any(isinstance(mask, masks.And) for mask in kinds)
+    assert kinds.count(masks.causal()) == (0 if "recurrent" in name else 2)
