@@ -100,44 +100,46 @@ def _measure(side: str, kind: str, shape: tuple[int, ...], settings: Settings) -
         raise Refused(reason)
     if side == "jax.nn cudnn" and (reason := api.implementations["cudnn"].refuse(request)):
         raise Refused(reason)
-    attend = _ours(side, mask) if side in OURS else _theirs(side, kind, shape)
+    attend, more = (_ours(side), mask) if side in OURS else _theirs(kind, shape, cudnn="cudnn" in side)
 
-    def both(query, key, value):
-        output, pull = jax.vjp(attend, query, key, value)
+    def both(query, key, value, more, upstream):
+        output, pull = jax.vjp(lambda *arrays: attend(*arrays, more), query, key, value)
         return output, pull(upstream)
 
     forward, gradient = jax.jit(attend), jax.jit(both)
+    arrays = query, key, value, more  # arguments: an array that a program closes over is a constant of it
     began = time.monotonic()
-    output = np.asarray(forward(query, key, value)[0]).astype(np.float32)
-    jax.block_until_ready(gradient(query, key, value))
+    output = np.asarray(forward(*arrays)[0]).astype(np.float32)
+    jax.block_until_ready(gradient(*arrays, upstream))
     compiled = time.monotonic() - began
     return {
-        "forward": seconds(lambda: forward(query, key, value), jax.block_until_ready),
-        "gradient": seconds(lambda: gradient(query, key, value), jax.block_until_ready),
+        "forward": seconds(lambda: forward(*arrays), jax.block_until_ready),
+        "gradient": seconds(lambda: gradient(*arrays, upstream), jax.block_until_ready),
         "compile": compiled,
         "chosen": api.choose(request),
         "sample": sample(output),
     }
 
 
-def _ours(side: str, mask: masks.Mask) -> Callable[..., jax.Array]:
-    return lambda q, k, v: functional.attention(q, k, v, mask=mask, implementation=side)
+def _ours(side: str) -> Callable[..., jax.Array]:
+    return lambda q, k, v, mask: functional.attention(q, k, v, mask=mask, implementation=side)
 
 
-def _theirs(side: str, kind: str, shape: tuple[int, ...]) -> Callable[..., jax.Array]:
-    """Returns the call of `jax.nn` as its users write it; a mask that it knows by name is not materialized."""
+def _theirs(kind: str, shape: tuple[int, ...], *, cudnn: bool) -> tuple[Callable[..., jax.Array], dict[str, jax.Array]]:
+    """Returns the call of `jax.nn` as its users write it, and the arrays of a mask that it does not know by name."""
     batch, length = shape[:2]
-    options: dict[str, Any] = {"implementation": "cudnn"} if "cudnn" in side else {}
+    options: dict[str, Any] = {"implementation": "cudnn"} if cudnn else {}
+    arrays: dict[str, jax.Array] = {}
     if kind == "padded":
         ends = jnp.asarray(valid(shape).sum(1), jnp.int32)
-        options |= {"key_value_seq_lengths": ends, "query_seq_lengths": jnp.full(batch, length, jnp.int32)}
+        arrays = {"key_value_seq_lengths": ends, "query_seq_lengths": jnp.full(batch, length, jnp.int32)}
     elif kind == "packed":
-        options["mask"] = jnp.broadcast_to(mask_of(kind, shape).dense(length, length), (batch, 1, length, length))
+        arrays["mask"] = jnp.broadcast_to(mask_of(kind, shape).dense(length, length), (batch, 1, length, length))
     else:
         options["is_causal"] = True
         if kind == "windowed":
             options["local_window_size"] = (window(shape), 0)
-    return lambda q, k, v: jax.nn.dot_product_attention(q, k, v, **options)
+    return lambda q, k, v, arrays: jax.nn.dot_product_attention(q, k, v, **options, **arrays), arrays
 
 
 def _measure_torch(kind: str, shape: tuple[int, ...], settings: Settings) -> Mapping[str, Any]:

@@ -157,10 +157,13 @@ def _laws(program: Any, inputs: Any, mask: Any, got: Any, allowed: np.ndarray) -
         broken.append("a query without keys has an output or a gradient that is not 0")
     if d_key[unseen].any() or d_value[unseen].any():
         broken.append("an unseen key has a gradient that is not 0")
+    same = lambda other: all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in zip(got, other, strict=True))
     if unseen.any():
         dirty = (jnp.where(unseen[:, :, None, None], jnp.asarray(jnp.nan, x.dtype), x) for x in (key, value))
         again = program(query, *dirty, upstream, mask)
-        if any(not np.array_equal(np.asarray(a), np.asarray(b)) for a, b in zip(got, again, strict=True)):
+        # The sums of a gradient may have another order, and so other last bits, in each run of a program.
+        repeatable = same(program(*inputs, mask))
+        if (repeatable and not same(again)) or any(np.isnan(np.asarray(x).astype(np.float32)).any() for x in again):
             broken.append("NaN in an unseen key changes a result")
     dim = query.shape[3]
     columns = slice(0, dim)  # weights are the output for values that are unit vectors; as many as the head dim has

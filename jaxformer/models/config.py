@@ -51,7 +51,8 @@ class ExpertsConfig:
     num_experts_per_token: int = 2
     """The number of networks that each token is sent to (top-k routing)."""
     capacity_factor: float | None = None
-    """The tokens that an expert takes in training, relative to an even share; None for no limit."""
+    """The tokens that an expert takes in training, relative to an even share; None for no limit, for which XLA may
+    compute every expert for every token on a GPU."""
     gated: bool = False
     """Makes the experts gated networks."""
     load_balancing_weight: float = 0.01

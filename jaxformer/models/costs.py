@@ -59,7 +59,8 @@ def encoder_decoder_computed_flops(
     """Returns the operations of a forward and a backward pass with recomputation.
 
     `Stack` recomputes the two products of attention or, with `remat`, each full block, except the last product of a
-    pre-norm block, which no gradient needs. Recomputation inside a fused kernel is not counted.
+    pre-norm block, which no gradient needs. The products are counted for fused attention, too, although its results
+    are kept and its backward pass recomputes only one of them.
     """
     encoder, decoder = config.num_encoder_layers, config.num_decoder_layers
     pairs = encoder * source_length**2 + decoder * target_length * (target_length + source_length)

@@ -39,7 +39,7 @@ class MixtureOfExperts(nnx.Module):
 
         Args:
           capacity_factor: the capacity of an expert in training (when there is a key), relative to an even share of the
-            tokens; None for no limit.
+            tokens; None for no limit, for which XLA may compute every expert for every token on a GPU.
         """
         if not 1 <= num_experts_per_token <= num_experts:
             raise ValueError(
@@ -68,7 +68,8 @@ class MixtureOfExperts(nnx.Module):
         intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
         """Returns the mixture of the experts' outputs. Without `valid`, padding takes capacity like any other token."""
-        logits = functional.linear(x.astype("float32"), self.router[...], None)
+        with jax.default_matmul_precision("highest"):  # float32 operands alone may be rounded to bfloat16 or TF32
+            logits = functional.linear(x.astype("float32"), self.router[...], None)
         chosen = self.num_experts_per_token
         routing = functional.route(logits, chosen, normalize=chosen > 1, valid=valid)
         if intermediates is not None:

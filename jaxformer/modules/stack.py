@@ -8,10 +8,12 @@ from typing import Any, Generic
 
 import jax
 from flax import nnx
+from jax.extend.core import Primitive
 from jaxtyping import Array, Float
 
 from jaxformer import targets
 from jaxformer.axes import placed
+from jaxformer.functional.attention.base import RESIDUAL
 from jaxformer.modules.attention_function import Intermediates
 from jaxformer.modules.pure import ModelT, Params
 
@@ -24,11 +26,25 @@ dearer, have not been measured.
 """
 
 
+FUSED = ("dot_product_attention_fwd_wrapper",)
+"""The primitives of attention kernels that give their results no name: cuDNN's in `jax.nn`."""
+
+_products_or_named = jax.checkpoint_policies.save_from_both_policies(
+    jax.checkpoint_policies.dots_with_no_batch_dims_saveable, jax.checkpoint_policies.save_only_these_names(RESIDUAL)
+)
+
+
+def _is_kept(primitive: Primitive, *args: Any, **params: Any) -> Any:
+    """Decides, as a policy of `jax.checkpoint`, whether the backward pass reads a result or computes it again."""
+    return primitive.name in FUSED or _products_or_named(primitive, *args, **params)
+
+
 class Stack(nnx.Module, Generic[ModelT]):
     """`num_layers` blocks made by ``make_block(rngs)``.
 
     One traced block serves them all, so compile time does not grow with `num_layers` beyond `FEW_LAYERS`. The backward
-    pass recomputes the operations between matrix products or, with `remat`, each block from its input.
+    pass recomputes the operations between products with parameters, except fused attentions, or, with `remat`, each
+    block from its input.
     """
 
     def __init__(
@@ -70,10 +86,10 @@ class Stack(nnx.Module, Generic[ModelT]):
             return x, {name: value for name, value in (intermediates or {}).items() if name in capture}
 
         keys = None if key is None else jax.random.split(key, self.num_layers)
-        # Only matrix products are kept for the backward pass: recomputing the operations between them is faster than
-        # reading their results (by 10 % on CPU). XLA cannot merge scan iterations, so prevent_cse is not needed; in an
-        # unrolled loop it may keep what it would recompute, which is faster still.
-        policy = None if self.remat else jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        # Only products with parameters and fused attentions are kept for the backward pass: recomputing the operations
+        # between them is faster than reading their results (by 10 % on CPU). XLA cannot merge scan iterations, so
+        # prevent_cse is not needed; in an unrolled loop it may keep what it would recompute, which is faster still.
+        policy = None if self.remat else _is_kept
         body = jax.checkpoint(body, prevent_cse=False, policy=policy)
         on_cpu = targets.devices()[0].platform == "cpu" and not placed()
         unroll = on_cpu and self.num_layers <= FEW_LAYERS and not self.remat

@@ -30,6 +30,7 @@ from jaxformer.modules.pure import Params, Pure
 from jaxformer.planning.forecast import Costs
 from jaxformer.sharding import Placement
 from jaxformer.tasks.config import TaskConfig as TaskConfig
+from jaxformer.tasks.one_behind import one_behind
 
 Say = Callable[[str], None]
 """A function that shows one line to the user."""
@@ -45,13 +46,15 @@ LossSums = tuple[jax.Array, jax.Array, dict[str, jax.Array]]
 def added(results: Iterable[LossSums]) -> dict[str, Any]:
     """Adds the results of `Network.validation_loss` over batches, in float64: "loss", "count", and the further sums.
 
+    Each is read once the next one is asked for, so that the device need not wait for the host.
+
     >>> import jax.numpy as jnp
     >>> sums = added([(jnp.float32(3), jnp.float32(2), {"correct": jnp.float32(1)})] * 2)
     >>> {name: float(value) for name, value in sums.items()}
     {'loss': 6.0, 'count': 4.0, 'correct': 2.0}
     """
     sums: dict[str, Any] = {}
-    for result in results:
+    for result in one_behind(results):
         total, count, others = jax.device_get(result)
         for name, value in {"loss": total, "count": count, **others}.items():
             sums[name] = sums.get(name, 0) + np.asarray(value, np.float64)

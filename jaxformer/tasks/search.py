@@ -21,6 +21,9 @@ from jaxformer.tasks.config import GenerationConfig, SearchConfig
 Net = Pure[Any, Any]
 """A model to search with: it has the methods `encode` (not a language model), `start`, `step` and `prefill`."""
 
+Prepare = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""A hashable function of the arguments of a model's `encode`."""
+
 _BREAKS = str.maketrans(dict.fromkeys("\0\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029", " "))
 """Characters that end a line or a column; a model with byte tokens can produce them."""
 
@@ -115,6 +118,8 @@ class Options(NamedTuple):
     limits: VocabularyLimits = VocabularyLimits()
     is_open: bool = False
     """True for a language model: the prefix begins the text, and no token ends it."""
+    prepare: Prepare | None = None
+    """A function that the program applies to the inputs before the model encodes them."""
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -231,7 +236,7 @@ def _begun(net: Net, options: Options, weights: Weights, sources: Sources) -> An
     if options.is_open:  # the last token is not read
         sizes = {"batch_size": len(sources.prefix), "length": options.max_length - 1}
         return None, *model.start(beam_size=options.num_hypotheses, **sizes, **given)
-    memory = model.encode(**sources.inputs)
+    memory = model.encode(**(options.prepare(sources.inputs) if options.prepare else sources.inputs))
     return memory, *model.start(memory, beam_size=options.num_hypotheses, length=options.max_length, **given)
 
 

@@ -17,7 +17,17 @@ from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
 from jaxformer.tasks import risk
 from jaxformer.tasks.config import GenerationConfig, SearchConfig
-from jaxformer.tasks.search import Candidate, Net, Options, Sources, VocabularyLimits, Weights, search, weights_of
+from jaxformer.tasks.search import (
+    Candidate,
+    Net,
+    Options,
+    Prepare,
+    Sources,
+    VocabularyLimits,
+    Weights,
+    search,
+    weights_of,
+)
 
 
 class Member(NamedTuple):
@@ -92,16 +102,22 @@ class Searcher:
         num_draws: int,
         max_length: int,
         is_open: bool = False,
+        prepare: Prepare | None = None,
     ) -> Hypotheses:
-        """Returns the hypotheses of a batch: `num_draws` draws of each input, or a beam."""
+        """Dispatches the search of a batch: `num_draws` draws of each input, or a beam; `jax.device_get` waits for it.
+
+        Args:
+          prepare: a function that the program applies to the inputs before the model encodes them.
+        """
         if self.placement is not None:
             here = self.placement.rows_here(len(batch.numbers))
             batch = self.placement.assemble(jax.tree.map(lambda x: x[here], batch))
         number = num_draws if decode.uses_sampling else decode.beam_size
         nets = tuple(model.net for model in self._models)
-        options = Options(nets, decode.static, self.tokenizer.special, number, max_length, self._limits, is_open)
+        special = self.tokenizer.special
+        options = Options(nets, decode.static, special, number, max_length, self._limits, is_open, prepare)
         self.programs.add((options, *(x.shape for x in jax.tree.leaves(batch))))
-        return jax.device_get(search(options, self.placement, self._weights, batch, key))
+        return search(options, self.placement, self._weights, batch, key)
 
     def _ranked(self, candidates: list[list[Candidate]], n_best: int) -> list[list[Candidate]]:
         """Returns the best candidates of each input: by score, or by minimum Bayes risk."""

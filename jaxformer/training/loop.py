@@ -130,6 +130,7 @@ def fit(
                 if rollbacks > config.rollbacks:
                     raise
                 watch.begin(f"going back from step {error.step}", "starting")
+                del state  # the restored one takes its memory
                 state, progress = _last_saved(outputs, target, progress, error)
                 number = int(state.step)
                 stream = numbered(batches, number, progress.left_out)

@@ -1,5 +1,7 @@
 """The mixture-of-experts layer in the place of a feed-forward network, alone, in a block, in a stack, on a mesh."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +27,18 @@ def test_agrees_with_the_function(gated):
     experts = functional.Experts(params["up"], params["down"], params.get("gate"))
     expected = functional.mixture_of_experts(x.reshape(10, D), routing, experts).reshape(x.shape)
     np.testing.assert_allclose(net.apply(params, x), expected, atol=1e-5)
+
+
+def test_the_router_has_all_bits_of_float32():
+    """By default, a TPU and a GPU round the operands of products of float32; the gradient's products are as exact."""
+    net, params = layer()
+    x = normal(2, 5, D).astype(jnp.bfloat16)
+
+    loss = lambda params: net.net.apply(params, x).astype(jnp.float32).sum()
+    text = str(jax.make_jaxpr(jax.grad(loss))(params))
+    products = re.findall(r"\bdot_general\[.*?\n *\] ", text, re.DOTALL)  # those of the experts are of another kind
+    assert len(products) >= 2
+    assert all("Precision.HIGHEST" in product for product in products)
 
 
 def test_room_only_in_training_and_by_sentence():

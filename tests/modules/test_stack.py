@@ -1,5 +1,8 @@
 """A scan over stacked blocks is the loop over them."""
 
+import collections
+import functools
+import importlib
 from types import SimpleNamespace
 
 import jax
@@ -54,6 +57,48 @@ def test_remat_changes_nothing_but_memory():
     assert held[1] < 0.6 * held[0]
     for a, b in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6 * float(jnp.abs(b).max()))
+
+
+def primitives(jaxpr):
+    """Yields the names of all primitives, those of inner programs as often as these are called."""
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for leaf in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            if hasattr(leaf, "eqns"):
+                yield from primitives(leaf)
+
+
+def attending(**options):
+    """Counts the primitives in the gradient of a stack of blocks whose attention has these options."""
+
+    def make(rngs):
+        attention = modules.SelfAttention(
+            16, 2, attention=functools.partial(functional.attention, **options), rngs=rngs
+        )
+        return modules.Block(attention, modules.FeedForward(16, 12, rngs=rngs), norm=lambda: modules.LayerNorm(16))
+
+    def gradient(remat, dtype):
+        net, params = built(lambda rngs: modules.Stack(make, DEPTH, remat=remat, rngs=rngs))
+        x = normal(2, 8, 16).astype(dtype)
+        loss = lambda params: net.net.apply(params, x, mask=masks.causal())[0].astype(jnp.float32).sum()
+        return collections.Counter(primitives(jax.make_jaxpr(jax.grad(loss))(params).jaxpr))
+
+    return gradient
+
+
+@pytest.mark.parametrize(("remat", "times"), [(False, 1), (True, 2)])
+def test_a_fused_attention_is_computed_once(remat, times, monkeypatch):
+    """Its results are kept, as those of matrix products; with `remat` it is computed again in the backward pass."""
+    count = attending(implementation="blockwise")(remat, jnp.float32)
+    assert count["exp"] == 2 * times + 1  # two of each forward pass, and one of the backward pass
+    # On an NVIDIA GPU; tracing asks for the version of a library that is not here.
+    fused = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
+    monkeypatch.setattr(fused, "check_cudnn_version", lambda: 91000)
+    monkeypatch.setattr(fused, "check_compute_capability", lambda capability: True)
+    with targets.compiling_for([SimpleNamespace(platform="gpu", device_kind="NVIDIA H100")]):
+        count = attending(implementation="cudnn")(remat, jnp.bfloat16)
+    assert count["dot_product_attention_fwd_wrapper"] == times
+    assert count["dot_product_attention_bwd_wrapper"] == 1
 
 
 def test_capture_gives_every_layer():

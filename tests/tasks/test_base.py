@@ -10,8 +10,8 @@ import pytest
 from jaxformer import models
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.tasks import registry
-from jaxformer.tasks.base import Splits, Task, TaskConfig
+from jaxformer.tasks import base, registry
+from jaxformer.tasks.base import Splits, Task, TaskConfig, added
 from jaxformer.tasks.language_model import TASK, LanguageModelingConfig
 from jaxformer.tasks.translation import TranslationConfig
 
@@ -113,6 +113,19 @@ def test_a_task_of_another_package_is_an_entry_point(monkeypatch):
     assert registry.get("parity") == "the task"
     with pytest.raises(ConfigError, match="unknown task 'party'; did you mean 'parity'"):
         registry.get("party")
+
+
+def test_the_losses_of_a_batch_are_read_after_the_next_is_dispatched(monkeypatch):
+    done = []
+
+    def results():
+        for number in (1, 2, 3):
+            done.append("dispatched")
+            yield number, 1, {}
+
+    monkeypatch.setattr(base.jax, "device_get", lambda result: done.append("read") or result)
+    assert added(results()) == {"loss": 6, "count": 3}
+    assert done == ["dispatched", "dispatched", "read", "dispatched", "read", "read"]
 
 
 def test_splits():

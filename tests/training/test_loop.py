@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import time
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -167,13 +168,13 @@ def without(bad):
     return lambda start: (batch(number) for number in good[start:])
 
 
-def fit_in(folder, batches, steps=20, nonfinite="rollback", state=None, progress=None):
+def fit_in(folder, batches, steps=20, nonfinite="rollback", state=None, progress=None, step=STEP):
     with training.Checkpoints(folder / "checkpoints") as checkpoints:
         state = new_state() if state is None else state
         config = settings(steps, checkpoint_every=4, nonfinite=nonfinite)
         with contextlib.closing(JsonLog(folder / "log.jsonl", step=int(state.step))) as log:
             out = training.Outputs(checkpoints, log)
-            return training.fit(STEP, state, batches, config=config, outputs=out, progress=progress)
+            return training.fit(step, state, batches, config=config, outputs=out, progress=progress)
 
 
 @pytest.mark.full
@@ -193,6 +194,24 @@ def test_a_resumed_run_leaves_them_out_too(tmp_path):
     half = fit_in(tmp_path / "a", with_bad({5}), steps=12)
     found = fit_in(tmp_path / "a", with_bad({5}), state=half.state, progress=half.progress)
     assert equal(found.state, fit_in(tmp_path / "b", without({5})).state)
+
+
+def test_there_is_one_state_while_another_is_read(tmp_path, monkeypatch):
+    """A device that trains a model of half its memory can go back."""
+    held, alive = [], []
+
+    def step(state, batch):
+        state, metrics = STEP(state, batch)
+        held.extend(weakref.ref(leaf) for leaf in jax.tree.leaves(state))
+        return state, metrics
+
+    def restore(self, target, read=training.Checkpoints.restore_latest):
+        alive.append(sum(ref() is not None for ref in held))
+        return read(self, target)
+
+    monkeypatch.setattr(training.Checkpoints, "restore_latest", restore)
+    fit_in(tmp_path, with_bad({5, 13}), step=step)
+    assert alive == [0, 0]
 
 
 def test_what_does_not_pass_is_an_error(tmp_path):

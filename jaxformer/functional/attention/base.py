@@ -21,6 +21,11 @@ Score = Callable[[jax.Array], jax.Array]
 """An elementwise function of the scaled logits, applied before bias and mask, such as `soft_cap`."""
 
 
+RESIDUAL = "attention_residual"
+"""The name (`jax.ad_checkpoint.checkpoint_name`) of what the backward pass of a fused attention reads, its inputs
+excepted: a policy of `jax.checkpoint` that saves it need not compute the attention again."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Request:
     """One checked call of attention. `group` query heads share each key head: ``N = K * group``."""

@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from jaxformer import targets
-from jaxformer.functional.attention.base import Request
+from jaxformer.functional.attention.base import RESIDUAL, Request
 from jaxformer.functional.attention.tiles import (
     Location,
     Tile,
@@ -277,7 +278,8 @@ def _attend(tiling: Tiling, query: Array, key: Array, value: Array, bias: Any, v
 
 def _attend_forward(tiling, query, key, value, bias, varying):
     output, log_weight = forward(tiling, query, key, value, bias, varying)
-    output, log_weight = not_reversed((output.astype(query.dtype), log_weight), ONE_REVERSE.format("blockwise"))
+    output, log_weight = checkpoint_name((output.astype(query.dtype), log_weight), RESIDUAL)
+    output, log_weight = not_reversed((output, log_weight), ONE_REVERSE.format("blockwise"))
     return output, Saved(query, key, value, bias, varying, output, log_weight)
 
 

@@ -20,10 +20,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from jaxformer.functional.attention import blockwise
-from jaxformer.functional.attention.base import Request
+from jaxformer.functional.attention.base import RESIDUAL, Request
 from jaxformer.functional.attention.tiles import Tiling, Varying, key_bounds, key_ranges
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.derivatives import not_reversed
@@ -207,7 +208,8 @@ def _attend(tiling, ring, query, key, value, bias, shared):
 
 def _attend_forward(tiling, ring, query, key, value, bias, shared):
     output, log_weight = _forward(tiling, ring, query, key, value, bias, shared)
-    output, log_weight = not_reversed((output.astype(query.dtype), log_weight), blockwise.ONE_REVERSE.format("ring"))
+    output, log_weight = checkpoint_name((output.astype(query.dtype), log_weight), RESIDUAL)
+    output, log_weight = not_reversed((output, log_weight), blockwise.ONE_REVERSE.format("ring"))
     return output, (query, key, value, bias, shared, output, log_weight)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.data.segmentation import SPACE
@@ -22,6 +21,7 @@ from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks.captioning.config import DecodeConfig
 from jaxformer.tasks.images import ImagePredictor, normalized
+from jaxformer.tasks.one_behind import one_behind
 from jaxformer.tasks.search import Candidate, Sources, candidate
 from jaxformer.tasks.searcher import Member, Searcher
 
@@ -83,14 +83,17 @@ class ImageCaptioner(ImagePredictor, Searcher):
         self._check_n_best(n_best)
         number = self.decode.mbr or n_best
         results: list[list[Candidate]] = []
-        for start in range(0, len(images), self._batch_size):
-            part = images[start : start + self._batch_size]
-            found = self._search(part, first + start, number)
+        parts = (images[start : start + self._batch_size] for start in range(0, len(images), self._batch_size))
+        searches = (
+            (len(part), self._search(part, first + i * self._batch_size, number)) for i, part in enumerate(parts)
+        )
+        for count, dispatched in one_behind(searches):
+            found = jax.device_get(dispatched)
             ranks = range(found.tokens.shape[1])
-            best = [[candidate(found, row, rank, self.tokenizer) for rank in ranks] for row in range(len(part))]
+            best = [[candidate(found, row, rank, self.tokenizer) for rank in ranks] for row in range(count)]
             results += self._ranked(best, n_best)
             if progress is not None:
-                progress(len(part))
+                progress(count)
         return results
 
     def attention(self, images: np.ndarray, captions: Sequence[str]) -> list[PieceMap]:
@@ -143,10 +146,14 @@ class ImageCaptioner(ImagePredictor, Searcher):
         whole = lambda value: np.full(num_rows, value, np.int32)
         numbers, none = np.arange(first, first + num_rows, dtype=np.int32)[:, None], np.zeros((num_rows, 0), np.int32)
         minimum = whole(min(decode.min_length + 1, max_length))  # the end included
-        inputs = {"images": np.asarray(normalized(jnp.asarray(padded)))}
-        batch = Sources(inputs, whole(max_length), minimum, none, whole(0), numbers)
+        batch = Sources({"images": padded}, whole(max_length), minimum, none, whole(0), numbers)
         key = jax.random.key(decode.seed)
-        return self._hypotheses(decode, batch, key, num_draws=num_samples, max_length=max_length)
+        options = {"num_draws": num_samples, "max_length": max_length, "prepare": _prepared}
+        return self._hypotheses(decode, batch, key, **options)
+
+
+def _prepared(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"images": normalized(inputs["images"])}
 
 
 @functools.partial(jax.jit, static_argnums=0)

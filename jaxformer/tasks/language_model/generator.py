@@ -206,7 +206,8 @@ class TextGenerator(Searcher):
             batch.numbers[row] = text.prompt, text.draw
         decode = self.decode.search
         key = jax.random.fold_in(jax.random.key(decode.seed), rounds)
-        return self._hypotheses(decode, batch, key, num_draws=1, max_length=self.window + 1, is_open=True)
+        found = self._hypotheses(decode, batch, key, num_draws=1, max_length=self.window + 1, is_open=True)
+        return jax.device_get(found)
 
     @functools.cached_property
     def _limits(self) -> VocabularyLimits:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -19,10 +19,12 @@ from jaxformer.data.tokenizer import ESCAPE, Tokenizer
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.alignments import Link, strongest_links
+from jaxformer.functional.losses import logits_per_chunk
 from jaxformer.inspection import attention_maps
 from jaxformer.inspection.attention_maps import PieceMap
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
+from jaxformer.tasks.one_behind import one_behind
 from jaxformer.tasks.search import Candidate, Net, Scored, Sources, candidate
 from jaxformer.tasks.searcher import Member, Searcher
 from jaxformer.tasks.translation.config import DecodeConfig
@@ -93,10 +95,16 @@ class Translator(Searcher):
         # Sentences of similar length need the least padding. The sort is stable, so the result is reproducible.
         order = sorted((i for i, text in enumerate(sentences) if text.strip()), key=lambda i: len(tokens[i]))
         limits = {i: self._limit(tokens[i], words[i], first + i) for i in order}
-        for start in range(0, len(order), self._batch_size):
-            indices = order[start : start + self._batch_size]
-            given = [(tokens[i], words[i], limits[i], first + i) for i in indices]
-            hypotheses = self._search(*map(list, zip(*given, strict=True)), num_samples=self.decode.mbr or n_best)
+
+        def searches() -> Iterator[tuple[list[int], Hypotheses]]:
+            for start in range(0, len(order), self._batch_size):
+                indices = order[start : start + self._batch_size]
+                given = [(tokens[i], words[i], limits[i], first + i) for i in indices]
+                number = self.decode.mbr or n_best
+                yield indices, self._search(*map(list, zip(*given, strict=True)), num_samples=number)
+
+        for indices, dispatched in one_behind(searches()):
+            hypotheses = jax.device_get(dispatched)
             ranks = range(hypotheses.tokens.shape[1])
             found = [[candidate(hypotheses, row, k, self.tokenizer) for k in ranks] for row in range(len(indices))]
             for i, best in zip(indices, self._ranked(found, n_best), strict=True):
@@ -130,12 +138,17 @@ class Translator(Searcher):
         order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]))
         results: dict[int, Scored] = {}
         nets, params = zip(*self._models, strict=True)
-        for start in range(0, len(order), self.decode.batch_size):
-            indices = order[start : start + self.decode.batch_size]
-            source, valid = self._padded([pairs[i][0] for i in indices])
-            labels, _ = self._padded([pairs[i][1] for i in indices])
-            target = np.concatenate([np.full_like(labels[:, :1], self.tokenizer.special.bos), labels[:, :-1]], 1)
-            found = np.asarray(_pair_log_probs(nets, self.decode.average, params, source, valid, target, labels))
+
+        def scores() -> Iterator[tuple[list[int], jax.Array]]:
+            for start in range(0, len(order), self.decode.batch_size):
+                indices = order[start : start + self.decode.batch_size]
+                source, valid = self._padded([pairs[i][0] for i in indices])
+                labels, _ = self._padded([pairs[i][1] for i in indices])
+                target = np.concatenate([np.full_like(labels[:, :1], self.tokenizer.special.bos), labels[:, :-1]], 1)
+                yield indices, _pair_log_probs(nets, self.decode.average, params, source, valid, target, labels)
+
+        for indices, dispatched in one_behind(scores()):
+            found = np.asarray(dispatched)
             for row, i in enumerate(indices):
                 ids = pairs[i][1]
                 results[i] = Scored(tuple(self.tokenizer.pieces(ids)), tuple(found[row, : len(ids)].tolist()))
@@ -302,10 +315,28 @@ def _pair_log_probs(
     labels: jax.Array,
 ) -> jax.Array:
     """Returns the log-probability ``[B, T]`` of each label, given the target tokens up to its position."""
-    logits = [net.apply(own, source, target, source_valid=valid) for net, own in zip(nets, params, strict=True)]
-    scores = jnp.stack([x.astype(jnp.float32) for x in logits])
-    mean = jax.nn.log_softmax(decoding.mean_log_probs(scores, average))
-    return jnp.take_along_axis(mean, labels[..., None], 2)[..., 0]
+    found: list[tuple[jax.Array, jax.Array]] = []  # what each model's loss would multiply to logits
+
+    def keep(x: jax.Array, table: jax.Array, labels: jax.Array, **options: Any) -> tuple[jax.Array, jax.Array]:
+        found.append((x, table))
+        return jnp.float32(0), jnp.float32(0)
+
+    for net, own in zip(nets, params, strict=True):
+        net.bind(own).cross_entropy(source, target, labels, source_valid=valid, linear_loss=keep)
+    # The logits of few positions exist at a time.
+    tables = [table.reshape(-1, table.shape[-1]).astype(x.dtype) for x, table in found]
+
+    def log_prob(given: tuple[list[jax.Array], jax.Array]) -> jax.Array:
+        states, label = given
+        logits = [
+            jnp.einsum("d,vd->v", x, table, preferred_element_type=jnp.float32)
+            for x, table in zip(states, tables, strict=True)
+        ]
+        return jax.nn.log_softmax(decoding.mean_log_probs(jnp.stack(logits), average))[label]
+
+    rows = [x.reshape(-1, x.shape[-1]) for x, _ in found]
+    chunk = max(1, logits_per_chunk() // sum(map(len, tables)))
+    return jax.lax.map(log_prob, (rows, labels.reshape(-1)), batch_size=chunk).reshape(labels.shape)
 
 
 @functools.partial(jax.jit, static_argnums=0)

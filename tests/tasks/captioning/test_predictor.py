@@ -56,6 +56,19 @@ def test_candidates_are_those_of_the_search_whatever_the_batch(model):
             assert one.text == own.tokenizer.decode(tokens)
 
 
+def test_pixels_are_sent_as_bytes_and_normalized_in_the_search(monkeypatch):
+    """And a batch is searched while the one before is read."""
+    done, hypotheses = [], ImageCaptioner._hypotheses
+
+    def spy(self, decode, batch, key, **options):
+        done.append((type(batch.inputs["images"]), batch.inputs["images"].dtype.name))
+        return hypotheses(self, decode, batch, key, **options)
+
+    monkeypatch.setattr(ImageCaptioner, "_hypotheses", spy)
+    captioner(RECURRENT).candidates(IMAGES, progress=done.append)
+    assert done == [(np.ndarray, "uint8"), (np.ndarray, "uint8"), 2, 1]
+
+
 def test_draws_follow_the_seed_and_the_number_of_the_image():
     own = captioner(RECURRENT)
     drawn = dataclasses.replace(own, decode=DecodeConfig(sample=True, batch_size=3, max_length=6, seed=1))

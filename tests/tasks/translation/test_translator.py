@@ -1,7 +1,10 @@
 """Properties of a translator, which need no training."""
 
 import dataclasses
+import functools
 import itertools
+import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +18,8 @@ from jaxformer.data.tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement
 from jaxformer.tasks.translation import DecodeConfig, Translator
+from jaxformer.tasks.translation import translator as implementation
+from tests.modules.small import quick
 
 ALL = Placement(sharding.mesh())
 SENTENCES = ["The old man sees the house.", "", "She sings.", "Why did the old actress hide her keys?", "  "]
@@ -182,6 +187,35 @@ def test_scores_of_given_translations():
         np.testing.assert_allclose(found.token_log_probs, expected, rtol=1e-4, atol=1e-5)
         assert found.tokens[-1] == "</s>"
         np.testing.assert_allclose(found.mean * len(said), found.log_prob, rtol=1e-6)
+
+
+@pytest.mark.parametrize("average", [pytest.param("log", marks=pytest.mark.full), "probability"])
+def test_scores_are_those_of_all_logits_without_holding_them(average, monkeypatch):
+    """Of an ensemble, too: 40 positions in chunks of 12, and a table of its own beside a tied one."""
+    one, config = translator(), dataclasses.replace(translator().net.config, tie_embeddings="none", d_model=8)
+    other = pure(models.EncoderDecoder, config)
+    nets, params = (one.net, other), (one.params, other.init(jax.random.key(2)))
+    source, target, labels = jnp.asarray(np.random.default_rng(0).integers(4, 400, (3, 4, 10)), jnp.int32)
+    valid = jnp.arange(10)[None] < jnp.array([[10], [7], [1], [9]])
+    monkeypatch.setattr(implementation, "logits_per_chunk", lambda: 12 * 2 * 400)
+    score = functools.partial(implementation._pair_log_probs.__wrapped__, nets, average)
+    arguments = params, source, valid, target, labels
+    sizes = re.findall(r"\w+\[([\d,]+)\]", str(jax.make_jaxpr(score)(*arguments)))
+    assert max(math.prod(map(int, size.split(","))) for size in sizes) <= 12 * 2 * 400 < 40 * 400
+    logits = [net.apply(own, source, target, source_valid=valid) for net, own in zip(nets, params, strict=True)]
+    each = jax.nn.log_softmax(jnp.stack(logits))
+    mean = jax.nn.log_softmax(each.mean(0)) if average == "log" else jnp.log(jnp.exp(each).mean(0))
+    expected = jnp.take_along_axis(mean, labels[..., None], 2)[..., 0]
+    np.testing.assert_allclose(quick(score)(*arguments), expected, rtol=1e-5)
+
+
+def test_a_batch_is_searched_while_the_one_before_is_read(monkeypatch):
+    """The device and the host work at the same time, and no more than two results wait."""
+    done, search = [], Translator._search
+    dispatch = lambda self, *args, **options: done.append("dispatched") or search(self, *args, **options)
+    monkeypatch.setattr(Translator, "_search", dispatch)
+    translator().translate(SENTENCES[:1] * 5, progress=lambda number: done.append("read"))
+    assert done == ["dispatched", "dispatched", "read", "dispatched", "read", "read"]
 
 
 @pytest.mark.full

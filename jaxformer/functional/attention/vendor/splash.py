@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxformer import targets
-from jaxformer.functional.attention.base import Request
+from jaxformer.functional.attention.base import RESIDUAL, Request
 from jaxformer.functional.attention.compose import SoftCap
 from jaxformer.masks import And, Band, Lengths, Mask, Padding, Segments
 
@@ -128,6 +128,7 @@ def _kernel(
             block_sizes=sizes,
             attn_logits_soft_cap=cap,
             interpret=interpret,
+            residual_checkpoint_name=RESIDUAL,
         )
 
 
