@@ -15,6 +15,7 @@ from jaxformer.data.tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement
 from jaxformer.tasks.translation import DecodeConfig, Translator
+from tests.modules.small import quick
 
 ALL = Placement(sharding.mesh())
 SENTENCES = ["The old man sees the house.", "", "She sings.", "Why did the old actress hide her keys?", "  "]
@@ -28,7 +29,7 @@ def translator(beam_size=3, **options):
     net = pure(models.EncoderDecoder, config)
     return Translator(
         net,
-        net.init(jax.random.key(1)),
+        quick(net.init)(jax.random.key(1)),
         tokenizer,
         DecodeConfig(beam_size=beam_size, batch_size=2, max_ratio=1.0, max_extra=5),
     )
