@@ -41,6 +41,7 @@ def test_examples_run(path):
     assert sum(len(test.examples) for test in tests) == path.read_text(encoding="utf-8").count(">>> ")
 
 
+@pytest.mark.full
 def test_the_examples_of_the_readme_run():
     """The Python blocks run one after another in a fresh process, as for a user who pastes them."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT.parent / "README.md").read_text(encoding="utf-8"), re.DOTALL)

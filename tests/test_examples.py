@@ -70,6 +70,7 @@ def test_sigmoid_attention_is_its_formula():
         own_attention.sigmoid_attention(query, key, value, dropout=functional.Dropout(0.1, jax.random.key(0)))
 
 
+@pytest.mark.full
 def test_a_model_learns_with_an_attention_of_its_own_and_decodes_with_it():
     losses = own_attention.train(own_attention.sigmoid_attention, 30, batch_size=16)
     assert np.mean(losses[-5:]) < losses[0] - 1
@@ -97,6 +98,7 @@ def test_one_letter_of_a_text_is_alone():
         assert text.count(text[position]) == 1
 
 
+@pytest.mark.full
 def test_a_model_with_a_head_of_its_own_learns():
     with jax.numpy_dtype_promotion("standard"):
         net, params, losses = own_model.train(220)

@@ -1,6 +1,7 @@
 """Rules for the source, checked on its syntax trees without running it."""
 
 import ast
+import functools
 import pathlib
 import re
 import subprocess
@@ -32,6 +33,7 @@ FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "mars
 FORBIDDEN_CALLS = {"eval", "exec", "yaml.load", "os.system", "os.popen"}
 
 
+@functools.cache
 def imported(tree: ast.AST) -> set[str]:
     """Returns the top-level names of all modules that a file imports."""
     found = set()
@@ -62,6 +64,7 @@ def _false(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value is False
 
 
+@functools.cache
 def parse(path: pathlib.Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
@@ -277,6 +280,7 @@ print(int(state.step), bool(jnp.isfinite(metrics["loss_sum"])))
 """
 
 
+@pytest.mark.full
 def test_the_core_installation_trains_and_searches():
     """As README says: without any extra, a model is created, trained by a step and searched."""
     extras = sorted(set(HOME) - {"orbax"})  # flax itself brings orbax

@@ -61,6 +61,7 @@ def test_every_public_name_is_listed(module):
     assert not missing
 
 
+@pytest.mark.full
 def test_the_examples_of_contributing_run():
     path = pathlib.Path(__file__).parents[1] / "CONTRIBUTING.md"
     failed, attempted = doctest.testfile(str(path), module_relative=False)

@@ -95,6 +95,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "part-4.json").read_text() == before
 
 
+@pytest.mark.full
 def test_broken_laws_are_found(tmp_path, monkeypatch):
     """`jax.nn` by itself gives empty rows the mean of all values, and lets NaN of unseen keys through."""
 
@@ -261,6 +262,7 @@ def ran(folder):
     return (folder / "ran.txt").read_text().splitlines()
 
 
+@pytest.mark.full
 def test_a_failing_case_does_not_stop_the_others(fake, tmp_path):
     """An error, a dead process and a missing package are recorded in words; the next call measures nothing twice."""
     record = supervise(fake, tmp_path)

@@ -16,6 +16,7 @@ from jaxformer.inspection import plots
 from jaxformer.inspection.attention_maps import select
 from jaxformer.tasks import registry, runner
 from jaxformer.tasks.translation import Translator, alignment
+from tests.modules.small import quick
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_it_scores_translates_and_draws_the_head_that_aligns_best(tmp_path, monk
     )
     net = pure(models.EncoderDecoder, config)
     tokenizer = SubwordTokenizer.train([*KNOWN, *KNOWN.values()], vocab_size=350)
-    params = jax.tree.map(lambda x: 3 * x, net.init(jax.random.key(0)))  # heads that differ, before any training
+    params = jax.tree.map(lambda x: 3 * x, quick(net.init)(jax.random.key(0)))  # heads that differ, before any training
     translator = Known(net, params, tokenizer)
     monkeypatch.setattr(registry, "read_config", lambda run: registry.resolve("demo"))
     monkeypatch.setattr(runner, "load", lambda run: translator)

@@ -21,7 +21,7 @@ def here(monkeypatch):
     monkeypatch.setattr(topology, "devices", lambda name, *, slices: jax.devices())
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]])
+@pytest.mark.parametrize("options", [pytest.param([], marks=pytest.mark.full), ["--json"]])
 def test_command(here, tmp_path, capsys, options):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"task": "translation", "config": to_data(CONFIG)}))

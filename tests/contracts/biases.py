@@ -14,6 +14,7 @@ import pytest
 
 from jaxformer import functional, masks
 from tests.contracts.attention import VALID, B, H, S, T, arrays
+from tests.selection import first
 
 N = 4
 DRAW = np.random.default_rng(3)
@@ -82,13 +83,14 @@ def made(name, parameters):
 LEARNED = {"t5": T5_TABLE, "keys": KEYS, "keys by head": KEYS_BY_HEAD, "kernel": KERNEL, "shift": SHIFT}
 LEARNED = {name: jnp.asarray(x, jnp.float32) for name, x in LEARNED.items()}
 BIASES = ["alibi", "t5", "relative keys", "relative keys by head", "transformer-xl", "sum", "shifted"]
+FEW = "relative keys by head", "transformer-xl", "sum"
 MASK = masks.padding(VALID) & masks.window(3, 2)
 
 
 class BiasContract:
     """A contract for a class that is also an `AttentionContract`."""
 
-    @pytest.mark.parametrize("name", BIASES)
+    @pytest.mark.parametrize("name", first(BIASES, *FEW))
     def test_bias_agrees_with_its_formula(self, name):
         query, key, value, _ = arrays()
         array = jnp.asarray(dense(name, query * H**-0.5), jnp.float32)
@@ -97,7 +99,7 @@ class BiasContract:
         np.testing.assert_allclose(got, expected, atol=2e-5)
         assert np.abs(got - self.attend(query, key, value, mask=MASK)).max() > 0.01
 
-    @pytest.mark.parametrize("name", BIASES)
+    @pytest.mark.parametrize("name", first(BIASES, *FEW))
     def test_bias_gradients(self, name):
         """Gradients of queries, keys, values and learned arrays against the definition and a finite difference."""
         query, key, value, upstream = arrays()

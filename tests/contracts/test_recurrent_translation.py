@@ -16,7 +16,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.models import costs
 from jaxformer.planning import hlo
 from jaxformer.sharding import Placement, mesh
-from jaxformer.tasks import registry
+from jaxformer.tasks import registry, rundir
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation import TASK
 from tests.contracts.task import quiet
@@ -94,11 +94,12 @@ def without_attention(net):
     return dataclasses.replace(net, config=dataclasses.replace(net.config, attention="none"))
 
 
-def test_a_mesh_axis_of_lengths_is_refused_in_one_line(config, run, tmp_path, monkeypatch, capsys):
+def test_a_mesh_axis_of_lengths_is_refused_in_one_line(config, tmp_path, monkeypatch, capsys):
     """A step needs the one before it, so that a mesh cannot shard lengths; nothing is left of the attempt."""
     monkeypatch.setattr(runtime, "join", lambda config, out, devices: None)
     words = ["--mesh", "data=4,context=2", "--data.max_length", "15", "--out", str(tmp_path / "new")]
-    assert main(["train", str(run / "config.json"), *words]) == 2
+    rundir.claim(tmp_path / "run", config.task, config, ())
+    assert main(["train", str(tmp_path / "run" / "config.json"), *words]) == 2
     *report, error = capsys.readouterr().err.splitlines()
     expected = "mesh axis context = 2 shards nothing of this model; give its devices to another axis, such as data"
     assert error == f"jaxformer train: {expected}"
@@ -126,11 +127,11 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(settings, message, tmp
     assert not (tmp_path / "new").exists()
 
 
-def test_costs_are_those_of_the_model(config, run):
-    network = setup_on(config, run, "data=1").network
+def test_costs_are_those_of_the_model(config, tmp_path):
+    network = TASK.network(config, 400)
     shape = (4, 8, 6)
     expected = costs.seq2seq_training_flops(network.net.config, *shape)
     assert network.training_flops(shape) == network.computed_flops(shape) == expected > 0
     wrong = changed(config, {"model": {"source_vocab_size": 300, "target_vocab_size": 300}})
     with pytest.raises(ConfigError, match="tokenizer has 400"):
-        jaxformer.train(wrong, run.parent / "other", console=quiet())
+        jaxformer.train(wrong, tmp_path / "other", console=quiet())

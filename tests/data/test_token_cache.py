@@ -1,5 +1,6 @@
 """Tokenized corpora are kept whole or not at all, and rebuilt when they are damaged."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from jaxformer.data.token_cache import Ragged, cached_sequences
 from jaxformer.data.tokenizer import SubwordTokenizer
 from tests.data.small import CORPUS
 from tests.permissions import read_only
+from tests.selection import first
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +43,14 @@ def test_sequences_end_to_end(tmp_path):
     assert asked == ["a", "b"]
 
 
-@pytest.mark.parametrize("name", ["about.json", "source-0.npy", "target-0-offsets.npy"])
-@pytest.mark.parametrize("change", [lambda data: b"", lambda data: data[:-60], lambda data: b"noise" * 99, None])
-def test_a_damaged_cache_is_rebuilt(tokenizer, tmp_path, caplog, name, change):
+CHANGES = {"empty": lambda data: b"", "cut": lambda data: data[:-60], "noise": lambda data: b"noise" * 99, "gone": None}
+DAMAGE = list(itertools.product(["about.json", "source-0.npy", "target-0-offsets.npy"], CHANGES))
+FEW = ("about.json", "noise"), ("source-0.npy", "cut"), ("source-0.npy", "gone"), ("target-0-offsets.npy", "empty")
+
+
+@pytest.mark.parametrize("damage", first(DAMAGE, *FEW), ids=" ".join)
+def test_a_damaged_cache_is_rebuilt(tokenizer, tmp_path, caplog, damage):
+    name, change = damage[0], CHANGES[damage[1]]
     corpus = Parallel(CORPUS.source[:9], CORPUS.target[:9])
     before = prepare(corpus, tokenizer, tmp_path)
     (folder,) = tmp_path.iterdir()

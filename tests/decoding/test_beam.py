@@ -22,6 +22,7 @@ from tests.decoding.toys import (
     start,
     total_log_prob,
 )
+from tests.selection import first
 
 
 def search(step, state, beam_size, **options):
@@ -29,24 +30,28 @@ def search(step, state, beam_size, **options):
     return decoding.beam_search(step, state, beam_size=beam_size, **options)
 
 
-@pytest.mark.parametrize("stopping", ["first", "limit"])
+@pytest.mark.parametrize("stopping", first(["first", "limit"], "limit"))
 def test_texts_without_begin_and_end(stopping):
     """The prefix begins them, the limit ends them, and a wide beam finds the best of all."""
     step, table = markov(0)
     options = {"bos": None, "eos": None, "prefix": jnp.array([[3], [4]]), "stopping": stopping, "length_penalty": 0.0}
     result = search(step, start(30), 30, max_lengths=jnp.array([4, 3]), **options)
-    for sentence, (first, length) in enumerate([(3, 3), (4, 2)]):
+    for sentence, (begin, length) in enumerate([(3, 3), (4, 2)]):
         bodies = itertools.product([t for t in range(VOCAB) if t != PAD], repeat=length)
-        every = sorted(bodies, key=lambda body: -total_log_prob(table, sentence, body, before=first))
-        assert as_tuples(result, sentence)[:5] == [(first, *body) for body in every[:5]]
-        expected = [total_log_prob(table, sentence, body, before=first) for body in every[:5]]
+        every = sorted(bodies, key=lambda body: -total_log_prob(table, sentence, body, before=begin))
+        assert as_tuples(result, sentence)[:5] == [(begin, *body) for body in every[:5]]
+        expected = [total_log_prob(table, sentence, body, before=begin) for body in every[:5]]
         np.testing.assert_allclose(result.scores[sentence, :5], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("length_penalty", "count_eos"), [(0.0, True), (0.6, True), (1.0, True), (0.6, False), (2.0, False)]
+    ("length_penalty", "count_eos"),
+    [
+        *((0.6, True), (2.0, False)),
+        *(pytest.param(*pair, marks=pytest.mark.full) for pair in ((0.0, True), (1.0, True), (0.6, False))),
+    ],
 )
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", first([0, 1], 0))
 def test_wide_beam_is_exhaustive_search(seed, length_penalty, count_eos):
     """D2: with a beam that holds every prefix, 27 before the last step, the result is the best of all sequences."""
     step, table = markov(seed)
@@ -75,7 +80,7 @@ def test_a_beam_ends_at_the_limit_even_if_a_transform_has_removed_the_end():
     assert kept[0]
 
 
-@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("normalized", first([True, False], True))
 def test_transforms_are_exhaustive_search_among_what_they_leave(normalized):
     """A forbidden token and a minimum length; before normalization the table itself is changed alike."""
     step, table = markov(2)
@@ -92,6 +97,7 @@ def test_transforms_are_exhaustive_search_among_what_they_leave(normalized):
         np.testing.assert_allclose(result.scores[sentence, :5], [score for score, _ in expected], rtol=1e-5)
 
 
+@pytest.mark.full
 def test_width_one_is_greedy():
     """D2: B = 1 equals greedy search."""
     for seed in range(8):
@@ -103,6 +109,7 @@ def test_width_one_is_greedy():
         np.testing.assert_allclose(greedy.token_log_probs, beam.token_log_probs, rtol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rules", [(), (decoding.temperature(2.0), decoding.forbid([4]))], ids=["plain", "rules"])
 def test_log_probs_are_those_of_forced_scoring(rules):
     """Every hypothesis of the n best agrees, in sum and per token."""
@@ -143,7 +150,7 @@ def test_a_stopped_sentence_keeps_its_result():
     assert int(together.lengths[1].max()) == 6
 
 
-@pytest.mark.parametrize("count_eos", [True, False])
+@pytest.mark.parametrize("count_eos", first([True, False], True))
 def test_an_exact_stop_waits_for_what_can_still_win(count_eos):
     """Two hypotheses finish first, and a longer one overtakes both, because its score is a mean."""
     table = np.full((VOCAB, VOCAB), -20.0, np.float32)
@@ -245,7 +252,7 @@ def test_a_state_may_hold_what_hypotheses_share():
             np.testing.assert_allclose(result.log_probs[sentence, k], total, rtol=1e-5)
 
 
-@pytest.mark.parametrize("count_eos", [True, False])
+@pytest.mark.parametrize("count_eos", first([True, False], True))
 def test_a_trace_shows_every_step_of_the_search(count_eos):
     """The result is that of the search without one. Each step considers the best continuations of what was live before,
     keeps the best K that do not end, and finishes those that end among the best K, unless K better ones have ended."""
@@ -323,7 +330,7 @@ def test_bad_requests(options, message):
         search(step, start(2), **options)
 
 
-@pytest.mark.parametrize("method", ["greedy", "beam"])
+@pytest.mark.parametrize("method", first(["greedy", "beam"], "beam"))
 def test_a_sequence_may_begin_with_what_ends_it(method):
     """BART's sequences do: the result is that of another bos token with the same row."""
     step, table = markov(4)

@@ -135,6 +135,7 @@ def test_a_sentence_with_a_prefix_does_not_depend_on_its_batch():
             np.testing.assert_array_equal(getattr(together, name)[sentence], getattr(alone, name)[0])
 
 
+@pytest.mark.full
 def test_the_prefix_may_stand_for_bos():
     """A first token that is only read: the same as that token as bos, one place later."""
     step, _ = markov(7)
@@ -148,6 +149,7 @@ def test_the_prefix_may_stand_for_bos():
     np.testing.assert_array_equal(result.log_probs, other.log_probs)
 
 
+@pytest.mark.full
 def test_a_prefix_that_fills_its_limit_stays_alone():
     step, _ = markov(7)
     prefix = jnp.array([[3, 4, 5], [3, 4, 5]])
@@ -192,6 +194,7 @@ def test_samples_do_not_depend_on_the_batch():
                 np.testing.assert_array_equal(getattr(some, name)[row], getattr(together, name)[sentence])
 
 
+@pytest.mark.full
 def test_samples_under_one_hypothesis_or_many():
     """A hypothesis draws what it draws beside others; those of one sentence differ."""
     step, _ = markov(8)
@@ -225,6 +228,7 @@ def test_samples_follow_the_distribution():
         assert (np.abs(second - number * expected) <= 5 * np.sqrt(number * expected * (1 - expected))).all()
 
 
+@pytest.mark.full
 def test_sampling_from_one_token_is_greedy():
     step, _ = markov(4)
     greedy = decoding.greedy(step, start(2), max_length=LENGTH, **IDS)
@@ -287,6 +291,7 @@ def test_forced_scores_are_sums_over_the_table():
     assert not np.asarray(result.tokens[1, 0]).any()
 
 
+@pytest.mark.full
 def test_forced_scoring_returns_what_greedy_search_did():
     step, _ = markov(2)
     rules = (decoding.temperature(0.5), decoding.min_length(3, eos=END))

@@ -38,7 +38,7 @@ def test_the_same_in_every_process():
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("num_pairs", [36_000, pytest.param(72_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("num_pairs", [12_000, pytest.param(72_000, marks=pytest.mark.full)])
 def test_no_test_sentence_in_training(num_pairs):
     parts = demo.splits(num_train=num_pairs)
     assert len(parts.train) == num_pairs

@@ -94,6 +94,7 @@ def test_a_training_that_stops_early_ends_the_call(tmp_path, trained):
     assert len(calls) == 1
 
 
+@pytest.mark.full
 def test_a_program_keeps_its_compiled_programs(tmp_path):
     """In the user's cache, unless JAX was told another place."""
     report = "lambda: print(jax.config.jax_compilation_cache_dir)"
@@ -110,6 +111,7 @@ def test_a_program_keeps_its_compiled_programs(tmp_path):
         assert done.stdout == f"{found}\n", done.stderr
 
 
+@pytest.mark.full
 def test_a_program_has_large_pages_and_its_exit_code():
     """The process is replaced once, by the same command; a setting of the user stays."""
     program = "import os; from experiments import command; command.script(lambda: print(os.environ[%r]) or 85)"

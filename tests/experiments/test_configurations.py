@@ -10,6 +10,7 @@ import pytest
 from jaxformer.config import from_data, to_data
 from jaxformer.tasks import registry
 from jaxformer.tasks.translation.corpora import load_corpora
+from tests.selection import first
 
 ROOT = pathlib.Path(__file__).parents[2]
 TRANSLATION = (
@@ -21,6 +22,10 @@ LANGUAGE_MODEL = [
 ]
 LANGUAGE_MODEL += [f"published:{name}" for name in ("gpt2_xl", "megatron_8b", "gpt3_175b")]
 NAMES = [*registry.BUILTIN, *TRANSLATION, *LANGUAGE_MODEL, "english:small"]
+FEW = (
+    *("demo", "language_model:tiny", "masked_language_model:tiny", "classification:tiny", "vision:tiny"),
+    *("captioning:tiny", "wmt14:base_en_de", "wmt14:big_en_de"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +39,7 @@ def test_the_list_is_complete():
     assert all(summary for _, summary in registry.catalog())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", first(NAMES, *FEW))
 def test_configuration_makes_a_network(name):
     config = registry.resolve(name)
     assert from_data(type(config), to_data(config)) == config

@@ -13,6 +13,7 @@ from experiments.one_block import __main__ as command
 from experiments.one_block import measures, report, training
 from experiments.one_block.families import BOS, EOS, FAMILIES, MASK, PAD, ModelSizes, Network, hide
 from jaxformer import pure
+from tests.modules.small import quick
 
 PAGE = pathlib.Path(__file__).parents[2] / "experiments" / "one_block"
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -35,7 +36,7 @@ def test_b8_the_families_have_the_same_parameters():
 
 
 def test_b8_the_mask_decides_what_a_word_sees():
-    params = pure(Network, (BY_NAME["encoder"], SHAPE)).init(jax.random.key(0))
+    params = quick(pure(Network, (BY_NAME["encoder"], SHAPE)).init)(jax.random.key(0))
     seen = {
         name: measures.sees(pure(Network, (BY_NAME[name], SHAPE)), BY_NAME[name], params)
         for name in ("encoder", "decoder", "decoder without its mask")
@@ -49,7 +50,7 @@ def test_b8_the_mask_decides_what_a_word_sees():
 def test_cross_attention_sees_the_source():
     family = BY_NAME["encoder-decoder"]
     net = pure(Network, (family, SHAPE))
-    params = net.init(jax.random.key(0))
+    params = quick(net.init)(jax.random.key(0))
     words = jax.numpy.array([[BOS, 5, 6]])
     first, other, padded = (
         np.asarray(net.apply(params, words, jax.numpy.array([source])))

@@ -11,6 +11,7 @@ import pytest
 from experiments.sequence_layers import __main__ as command
 from experiments.sequence_layers import costs, layers, recall
 from jaxformer.errors import ConfigError
+from tests.selection import first
 
 
 def test_the_copy_task_asks_at_its_distance():
@@ -39,7 +40,7 @@ def test_networks_have_equal_parameters():
     assert max(sizes.values()) / min(sizes.values()) < 1.1, sizes
 
 
-@pytest.mark.parametrize("kind", costs.MAKES)
+@pytest.mark.parametrize("kind", first(costs.MAKES, "recurrent", "dilated", "window"))
 def test_counts_agree_with_shapes(kind, monkeypatch):
     """The graph's count is that of the shapes; XLA's has the sum with the bias more, and the taps on padding less."""
     monkeypatch.setattr(costs, "D_MODEL", 16)
@@ -56,6 +57,7 @@ def test_counts_agree_with_shapes(kind, monkeypatch):
         assert found["graph_flops"] - found["flops"] == 4 * 256**2 * 16
 
 
+@pytest.mark.full
 def test_paths():
     """L - 1 steps of recurrence; (L - 1) / 2 convolutions of three; log_3 L of them if dilated; (L - 1) / r windows."""
     length = 200

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from jaxformer import functional
+from tests.modules.small import quick
+from tests.selection import first
 
 TOKENS, D, F, E = 11, 4, 6, 5
 DRAW = np.random.default_rng(0)
@@ -49,13 +51,13 @@ def computed(count, *, gate=None, capacity=None, normalize=True, x=X, kernels=KE
     return functional.mixture_of_experts(single(x), routing, experts, activation=activation, capacity=capacity)
 
 
-@pytest.mark.parametrize("count", [1, 2, E])
-@pytest.mark.parametrize("capacity", [None, TOKENS * E, 3, 1])
+@pytest.mark.parametrize("count", first([1, 2, E], 2))
+@pytest.mark.parametrize("capacity", first([None, TOKENS * E, 3, 1], 3))
 @pytest.mark.parametrize("gate", [pytest.param(None, marks=pytest.mark.full), GATE], ids=["", "gated"])
 def test_agrees_with_a_loop_over_tokens(count, capacity, gate):
     for normalize in (True, False):
         options = {"gate": gate, "capacity": capacity, "normalize": normalize}
-        np.testing.assert_allclose(computed(count, **options), by_hand(count, **options), atol=2e-5)
+        np.testing.assert_allclose(quick(lambda: computed(count, **options))(), by_hand(count, **options), atol=2e-5)  # noqa: B023
 
 
 def test_one_expert_is_the_feed_forward_network():
@@ -76,17 +78,18 @@ def test_gradients(capacity):
         )
 
     inputs = single(X), *map(single, KERNELS.values()), logits
-    grads = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(*inputs)
+    grads = quick(jax.grad(loss, (0, 1, 2, 3)))(*inputs)
+    value = quick(loss)
     assert not np.asarray(grads[1][4]).any()
     for i, gradient in enumerate(grads):
         step = single(np.random.default_rng(i).standard_normal(gradient.shape))
-        moved = lambda e: float(loss(*(x + e * step if j == i else x for j, x in enumerate(inputs))))  # noqa: B023
+        moved = lambda e: float(value(*(x + e * step if j == i else x for j, x in enumerate(inputs))))  # noqa: B023
         np.testing.assert_allclose(
             float((gradient * step).sum()), (moved(1e-3) - moved(-1e-3)) / 2e-3, rtol=3e-2, atol=2e-2
         )
     if capacity is not None:
         turned_away = ~by_hand(2, capacity=1).any(-1)
-        alone = jax.grad(lambda x: jnp.sum(computed(2, capacity=1, x=x)))(single(X))
+        alone = quick(jax.grad(lambda x: jnp.sum(computed(2, capacity=1, x=x))))(single(X))
         assert turned_away.any()
         assert not np.asarray(alone)[turned_away].any()
 
@@ -101,7 +104,7 @@ def test_balance():
     both = functional.Routing(*(jnp.concatenate(pair) for pair in zip(even, one, strict=True)))
     valid = jnp.arange(11) < 5
     np.testing.assert_allclose(functional.load_balancing_loss(both, valid), 1, rtol=1e-6)
-    slope = jax.grad(lambda logits: functional.load_balancing_loss(functional.route(logits, 1)))(single(LOGITS))
+    slope = quick(jax.grad(lambda logits: functional.load_balancing_loss(functional.route(logits, 1))))(single(LOGITS))
     counts = np.bincount(LOGITS.argmax(-1), minlength=E)
     assert slope[:, counts.argmax()].sum() > 0 > slope[:, counts.argmin()].sum()
 
@@ -121,7 +124,7 @@ def test_losses_of_padding_that_is_nan():
     balance = lambda x, **options: functional.load_balancing_loss(functional.route(x, 2, **options), REAL)
     np.testing.assert_array_equal(balance(dirty), balance(clean))
     for loss in (lambda x: balance(x, valid=REAL), lambda x: functional.router_z_loss(x, REAL)):
-        (got, slope), (expected, wanted) = (jax.value_and_grad(loss)(x) for x in (dirty, clean))
+        (got, slope), (expected, wanted) = (quick(jax.value_and_grad(loss))(x) for x in (dirty, clean))
         np.testing.assert_array_equal(got, expected)
         np.testing.assert_array_equal(slope, wanted)
         assert np.asarray(wanted)[np.asarray(REAL)].any()
@@ -139,7 +142,7 @@ def test_padding_goes_to_no_expert(capacity):
 
     x, logits = (jnp.where(REAL[:, None], single(array), jnp.nan) for array in (X, LOGITS))
     real, w_in = np.asarray(REAL), single(KERNELS["w_in"])
-    slope = jax.grad(loss, (0, 1, 2), has_aux=True)
+    slope = quick(jax.grad(loss, (0, 1, 2), has_aux=True))
     (*by_token, by_kernel), output = slope(x, logits, w_in, REAL)
     (*wanted, expected_kernel), expected = slope(x[real], logits[real], w_in, None)
     np.testing.assert_allclose(by_kernel, expected_kernel, atol=1e-5)

@@ -1,6 +1,7 @@
 """Exported programs with symbolic sizes compute what `jax.jit` does, and survive as bytes."""
 
 import dataclasses
+import functools
 import importlib.util
 
 import jax
@@ -19,8 +20,12 @@ from tests.modules.small import quick
 from tests.selection import first
 
 LENGTH, BEAM = 6, 2
-SHALLOW = small.Small(dataclasses.replace(small.CONFIGS["post"], num_encoder_layers=1, num_decoder_layers=1))
 TOKENS = {"bos": 1, "eos": 2}
+
+
+@functools.cache
+def shallow():
+    return small.Small(dataclasses.replace(small.CONFIGS["post"], num_encoder_layers=1, num_decoder_layers=1))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,7 +54,7 @@ def encode(name):
 
 def everything(params, source, valid):
     """The memory, a step and the states around it, and two searches."""
-    model = SHALLOW.net.bind(params)
+    model = shallow().net.bind(params)
     memory = model.encode(source, source_valid=valid)
     context, state = model.start(memory, beam_size=BEAM, length=LENGTH)
     step = lambda tokens, state: model.step(tokens, state, context)
@@ -67,14 +72,14 @@ def equal(program, function, params, *inputs):
 
 @pytest.fixture(scope="module")
 def program():
-    return jax_export.export(jax.jit(everything))(SHALLOW.net.shapes, *sized("s <= 20"))
+    return jax_export.export(jax.jit(everything))(shallow().net.shapes, *sized("s <= 20"))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("size", first([(1, 5), (3, 19)], (3, 19)), ids=str)
 def test_one_program_for_every_batch_size_and_length(program, size):
     """Encoder, cached step, beam search and greedy search, to the bit."""
-    assert equal(program, everything, SHALLOW.params, *drawn(*size))
+    assert equal(program, everything, shallow().params, *drawn(*size))
 
 
 @pytest.mark.full

@@ -50,9 +50,9 @@ class Stepper:
 @pytest.fixture(
     params=[
         (models.EncoderDecoder, "post"),
-        (models.EncoderDecoder, "pre"),
+        pytest.param((models.EncoderDecoder, "pre"), marks=pytest.mark.full),
         (models.LanguageModel, "tied"),
-        (models.LanguageModel, "untied"),
+        pytest.param((models.LanguageModel, "untied"), marks=pytest.mark.full),
     ],
     ids=lambda param: f"{param[0].__name__} {param[1]}",
 )

@@ -5,11 +5,16 @@ import numpy as np
 
 from jaxformer import models
 from tests.models.small import SOURCE, SOURCE_VALID, B, S, model
+from tests.modules.small import quick
+
+
+def encode(small):
+    return quick(lambda params, tokens: small.net.bind(params).encoder(tokens, valid=SOURCE_VALID))
 
 
 def test_memory_has_states_and_a_mask():
     small = model("pre")
-    memory = small.net.bind(small.params).encoder(SOURCE, valid=SOURCE_VALID)
+    memory = encode(small)(small.params, SOURCE)
     assert isinstance(memory, models.Memory)
     assert memory.states.shape == (B, S, 8)
     np.testing.assert_array_equal(memory.mask.dense(1, S)[:, 0, 0], SOURCE_VALID)
@@ -18,9 +23,14 @@ def test_memory_has_states_and_a_mask():
 
 def test_captured_is_beside_the_same_memory():
     small = model("pre")
-    encoder = small.net.bind(small.params).encoder
-    memory, intermediates = encoder.captured(SOURCE, valid=SOURCE_VALID)
-    np.testing.assert_array_equal(memory.states, encoder(SOURCE, valid=SOURCE_VALID).states)
+
+    @quick
+    def both(params):
+        encoder = small.net.bind(params).encoder
+        return encoder.captured(SOURCE, valid=SOURCE_VALID), encoder(SOURCE, valid=SOURCE_VALID).states
+
+    (memory, intermediates), states = both(small.params)
+    np.testing.assert_array_equal(memory.states, states)
     assert intermediates.keys() == {"self"}
     assert intermediates["self"].query.shape == intermediates["self"].key.shape == (2, B, S, 2, 4)
 
@@ -28,7 +38,8 @@ def test_captured_is_beside_the_same_memory():
 def test_every_token_sees_every_real_one():
     """A later token changes earlier states; a padded one changes no real state."""
     small = model("post")
-    encode = lambda tokens: np.asarray(small.net.bind(small.params).encoder(tokens, valid=SOURCE_VALID).states)
-    plain = encode(SOURCE)
-    assert (plain[1, :4] != encode(SOURCE.at[1, 3].set(2))[1, :4]).any(-1).all()
-    np.testing.assert_array_equal(plain[1, :4], encode(jnp.where(SOURCE_VALID, SOURCE, 7))[1, :4])
+    run = encode(small)
+    states = lambda tokens: np.asarray(run(small.params, tokens).states)
+    plain = states(SOURCE)
+    assert (plain[1, :4] != states(SOURCE.at[1, 3].set(2))[1, :4]).any(-1).all()
+    np.testing.assert_array_equal(plain[1, :4], states(jnp.where(SOURCE_VALID, SOURCE, 7))[1, :4])

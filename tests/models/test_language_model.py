@@ -25,7 +25,7 @@ def logits(small, tokens=TOKENS, *, params=None, **options):
     return small.apply(small.params if params is None else params, tokens, **options)
 
 
-@BOTH
+@SLOW
 def test_causality_by_gradients(name):
     """Logits at t have slope exactly 0 on later tokens, not 0 on itself and earlier ones."""
     small, unused = language_model(name), V - 2
@@ -93,7 +93,7 @@ def test_cross_entropy_is_that_of_the_logits(name):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5)
 
 
-@BOTH
+@SLOW
 def test_steps_equal_the_rows_of_the_whole(name):
     """Three hypotheses of each text, folded over a sequence inside one jitted loop."""
     small, beam_size = language_model(name), 3
@@ -185,7 +185,7 @@ def test_a_model_needs_a_vocabulary():
         pure(models.LanguageModel, models.LanguageModelConfig()).shapes
 
 
-@BOTH
+@SLOW
 def test_initial_logits_are_modest(name):
     """At the start every token is about as likely as another: the loss is near log V, so training starts well."""
     sizes = {"vocab_size": 300, "d_model": 64, "num_heads": 4, "d_ff": 128}

@@ -1,6 +1,7 @@
 """Properties of the masked language model."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +22,15 @@ SEGMENTS = jnp.asarray([[1, 1, 1, 1, 2, 2, 2, 2, 2], [1, 1, 1, 1, 1, 0, 0, 0, 0]
 POSITIONS = jnp.asarray([[0, 1, 2, 3, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 0, 0, 0, 0]], jnp.int32)
 MASKED = jnp.asarray([[1, 6, 7], [2, 0, 0]], jnp.int32)
 WHERE = jnp.asarray([[1, 1, 1], [1, 0, 0]], bool)
-SMALL = Small(CONFIG, models.MaskedLanguageModel)
+
+
+@functools.cache
+def base():
+    return Small(CONFIG, models.MaskedLanguageModel)
 
 
 def logits(tokens=TOKENS, **given):
-    return np.asarray(SMALL.apply(SMALL.params, tokens, **given))
+    return np.asarray(base().apply(base().params, tokens, **given))
 
 
 def test_every_token_sees_both_sides_and_no_padding():
@@ -89,19 +94,19 @@ def test_experts_are_balanced_in_training():
 
 
 def test_the_head_is_tied_to_the_table_and_has_a_bias():
-    assert {"transform", "norm", "output_bias", "encoder"} == SMALL.params.keys()
-    bias = entry(SMALL.params, "output_bias")
-    moved = SMALL.apply(replaced(SMALL.params, {"output_bias": bias.at[5].add(2.0)}), TOKENS, valid=VALID)
+    assert {"transform", "norm", "output_bias", "encoder"} == base().params.keys()
+    bias = entry(base().params, "output_bias")
+    moved = base().apply(replaced(base().params, {"output_bias": bias.at[5].add(2.0)}), TOKENS, valid=VALID)
     np.testing.assert_allclose(moved - logits(valid=VALID), np.zeros((2, 9, V)) + 2.0 * (np.arange(V) == 5), atol=1e-5)
-    table = entry(SMALL.params, "encoder.embeddings.tokens.table")
-    other = replaced(SMALL.params, {"encoder.embeddings.tokens.table": table.at[3].add(1.0)})  # occurs nowhere
-    assert (np.asarray(SMALL.apply(other, TOKENS, valid=VALID)) != logits(valid=VALID)).any((0, 1)).tolist() == [
+    table = entry(base().params, "encoder.embeddings.tokens.table")
+    other = replaced(base().params, {"encoder.embeddings.tokens.table": table.at[3].add(1.0)})  # occurs nowhere
+    assert (np.asarray(base().apply(other, TOKENS, valid=VALID)) != logits(valid=VALID)).any((0, 1)).tolist() == [
         token == 3 for token in range(V)
     ]
 
 
 def test_captured_attention():
-    captured = SMALL.call(models.MaskedLanguageModel.captured, SMALL.params, TOKENS, valid=VALID)["encoder.self"]
+    captured = base().call(models.MaskedLanguageModel.captured, base().params, TOKENS, valid=VALID)["encoder.self"]
     assert captured.query.shape == (2, 2, 9, 2, 4)
 
 

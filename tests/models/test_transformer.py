@@ -139,7 +139,8 @@ def test_embeddings_have_types_and_a_norm():
     """Type 0 is the default; the norm acts on the sum."""
     config = models.EncoderConfig(V, d_model=8, num_heads=2, num_layers=1, num_token_types=2, embedding_norm=True)
     small = Small(config, models.make_encoder)
-    embed = lambda **given: small.net.bind(small.params).embeddings(SOURCE, **given)
+    run = quick(lambda params, **given: small.net.bind(params).embeddings(SOURCE, **given))
+    embed = lambda **given: run(small.params, **given)
     params = small.params["embeddings"]
     total = params["tokens"]["table"][SOURCE] * 8**0.5 + functional.sinusoidal(jnp.arange(6), dim=8)[None]
     for types in (jnp.zeros_like(SOURCE), jnp.ones_like(SOURCE)):
@@ -152,7 +153,8 @@ def test_normalized_positions_end_at_the_last_real_token():
     """An encoder may use t / (N - 1): N is the number of real tokens, so padding changes nothing."""
     config = models.EncoderConfig(V, d_model=8, num_heads=2, num_layers=1, positions="normalized", embedding_scale=1.0)
     small = Small(config, models.make_encoder)
-    found = small.net.bind(small.params).embeddings(SOURCE, valid=SOURCE_VALID)
+    embed = quick(lambda params: small.net.bind(params).embeddings(SOURCE, valid=SOURCE_VALID))
+    found = embed(small.params)
     added = np.asarray(found - small.params["embeddings"]["tokens"]["table"][SOURCE])
     np.testing.assert_allclose(added[0, :, 0], np.arange(6) / 5, atol=1e-6)
     np.testing.assert_allclose(added[1, :4, 3], np.arange(4) / 3, atol=1e-6)
@@ -162,7 +164,7 @@ def test_normalized_positions_end_at_the_last_real_token():
 
 def kernels(norm_position, **options):
     config = models.EncoderDecoderConfig(V, V, **SIZE | {"d_model": 64, "norm_position": norm_position} | options)
-    layers = pure(models.EncoderDecoder, config).init(jax.random.key(0))["encoder"]["stack"]["layers"]
+    layers = quick(pure(models.EncoderDecoder, config).init)(jax.random.key(0))["encoder"]["stack"]["layers"]
     kernel = layers["attention"]["kernel"]
     output, down = layers["attention"]["output"]["kernel"], layers["feed_forward"]["down"]["kernel"]
     return [float(jnp.abs(x).max()) for x in (kernel[..., 0, :], kernel[..., 2, :], output, down)]

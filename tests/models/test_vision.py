@@ -10,7 +10,7 @@ import pytest
 
 from jaxformer import functional, models, pure
 from tests.models.small import Small
-from tests.modules.small import normal
+from tests.modules.small import normal, quick
 
 SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_layers": 2, "dropout": 0.0, "num_classes": 3}
 IMAGES = normal(2, 6, 4, 3)
@@ -27,7 +27,7 @@ def test_pooling_is_of_the_encoder(pooling):
     """The encoder is that of `make_encoder`; the mean is of patches alone."""
     model = small(pooling)
     encoder = pure(models.make_encoder, model.net.config)
-    states = np.asarray(encoder.apply(model.params["encoder"], IMAGES).states)
+    states = np.asarray(quick(encoder.apply)(model.params["encoder"], IMAGES).states)
     assert states.shape == (2, 7 if pooling == "class_token" else 6, 8)
     pooled = states[:, 0] if pooling == "class_token" else states.mean(1)
     output = model.params["output"]
@@ -46,7 +46,7 @@ def test_without_positions_the_order_of_patches_is_unknown():
 
 def test_captured_is_beside_the_same_logits():
     model = small()
-    logits, captured = model.net.bind(model.params).captured(IMAGES)
+    logits, captured = quick(lambda params: model.net.bind(params).captured(IMAGES))(model.params)
     np.testing.assert_allclose(logits, model.apply(model.params, IMAGES), atol=1e-6)
     weights = captured["encoder.self"].layer(1).weights(rows=[0])
     assert weights.shape == (2, 2, 1, 7)
@@ -57,8 +57,8 @@ def test_training_balances_experts():
     experts = models.ExpertsConfig(num_experts=3, load_balancing_weight=0.5)
     config = dataclasses.replace(small().config, feed_forward="experts", experts=experts)
     model = Small(config, models.VisionTransformer)
-    bound = model.net.bind(model.params)
-    logits, balance = bound.training_logits(IMAGES, key=jax.random.key(0))
+    train = quick(lambda params, key: model.net.bind(params).training_logits(IMAGES, key=key))
+    logits, balance = train(model.params, jax.random.key(0))
     np.testing.assert_allclose(logits, model.apply(model.params, IMAGES), atol=1e-6)
     assert 0.9 * 0.5 < balance < 3.1 * 0.5
 

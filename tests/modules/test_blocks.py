@@ -32,11 +32,17 @@ def block(arrange, cross, dropout=0.0, norm=modules.LayerNorm):
     return built(make)
 
 
-def parts(params):
-    """The sublayers and norms of a block as plain functions."""
+@functools.cache
+def sublayers():
     attention, _ = built(lambda rngs: modules.SelfAttention(D, N, rngs=rngs))
     cross, _ = built(lambda rngs: modules.CrossAttention(D, N, rngs=rngs))
     feed_forward, _ = built(lambda rngs: modules.FeedForward(D, F, rngs=rngs))
+    return attention, cross, feed_forward
+
+
+def parts(params):
+    """The sublayers and norms of a block as plain functions."""
+    attention, cross, feed_forward = sublayers()
     memory = lambda m: cross.call(modules.CrossAttention.project, params["cross"], m)
     norm = lambda name, x: functional.layer_norm(x, params[name]["scale"], params[name]["bias"])
     return (
@@ -129,9 +135,7 @@ def test_step_equals_the_rows_of_the_whole(arrange, cross):
     whole = net.apply(params, x, repeated, mask=masks.causal(), memory_mask=repeated_mask)
     keys = None
     if cross:
-        keys = built(lambda rngs: modules.CrossAttention(D, N, rngs=rngs))[0].call(
-            modules.CrossAttention.project, params["cross"], memory
-        )
+        keys = sublayers()[1].call(modules.CrossAttention.project, params["cross"], memory)
     cache = empty_cache(2, width * length, heads=N, dim=D // N, dtype=jnp.dtype("float32"))
     lanes = first_lanes(2, width, length)
 

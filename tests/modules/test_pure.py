@@ -183,13 +183,20 @@ def test_apply_does_not_touch_the_parameters():
 
 
 def test_a_bound_model_has_its_methods():
-    """`bind` gives the module itself, whose methods may be jitted, differentiated and mapped."""
+    """`bind` gives the module itself, whose methods may be jitted."""
     tokens = jnp.ones((2, 3), jnp.int32)
     model = NET.bind(params())
     assert type(model) is models.EncoderDecoder
     run = lambda params: NET.bind(params).decode(tokens, NET.bind(params).encode(tokens))
     expected = quick(NET.apply)(params(), tokens, tokens)
     np.testing.assert_allclose(quick(run)(params()), expected, atol=1e-6)
+
+
+@pytest.mark.full
+def test_a_bound_model_is_differentiated_and_mapped():
+    tokens = jnp.ones((2, 3), jnp.int32)
+    run = lambda params: NET.bind(params).decode(tokens, NET.bind(params).encode(tokens))
+    expected = quick(NET.apply)(params(), tokens, tokens)
     loss = lambda call: quick(jax.grad(lambda params: jnp.sum(call(params) ** 2)))(params())
     slopes = loss(run), loss(lambda params: NET.apply(params, tokens, tokens))
     for a, b in zip(*map(jax.tree.leaves, slopes), strict=True):

@@ -30,6 +30,7 @@ def here(monkeypatch):
     monkeypatch.setattr(topology, "devices", lambda name, *, slices: jax.devices())
 
 
+@pytest.mark.full
 def test_forecast(here):
     mesh = topology.mesh("v5e:2x4", "fsdp=4,tensor=2")
     found = forecast(workload(MODEL, mesh, SHAPE, parts=3), "v5e:2x4", mesh)
@@ -52,6 +53,7 @@ def test_forecast(here):
     assert found.utilization(2 * found.estimate.compute) == pytest.approx(found.flops / found.computed / 2)
 
 
+@pytest.mark.full
 def test_a_step_that_does_not_fit(here, monkeypatch):
     """The compiler refuses, and says how much the program would use; nothing is known of what it sends."""
     mesh = topology.mesh("v5e:2x4", "fsdp=4,tensor=2")

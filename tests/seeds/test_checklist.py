@@ -1,6 +1,7 @@
 """The checklist and the tests that cite it name the same items."""
 
 import ast
+import functools
 import pathlib
 import re
 
@@ -12,8 +13,14 @@ LISTED = re.findall(r"^- ([A-Z]\d+): \S", PAGE, re.MULTILINE)
 MODELS = {"T5"}
 
 
-TREES = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(TESTS.rglob("test_*.py"))]
-FUNCTIONS = [node for tree in TREES for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+@functools.cache
+def trees():
+    return [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(TESTS.rglob("test_*.py"))]
+
+
+@functools.cache
+def functions():
+    return [node for tree in trees() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 
 def in_name(name: str) -> set[str]:
@@ -33,12 +40,12 @@ def test_items_are_listed_once():
 
 
 def test_cited_items_are_listed():
-    cited = set().union(*(in_name(function.name) for function in FUNCTIONS))
+    cited = set().union(*(in_name(function.name) for function in functions()))
     assert cited - set(LISTED) == set()
 
 
 def test_listed_items_are_cited():
-    cited = set().union(*(in_name(function.name) for function in FUNCTIONS))
-    for node in (*TREES, *FUNCTIONS):
+    cited = set().union(*(in_name(function.name) for function in functions()))
+    for node in (*trees(), *functions()):
         cited |= set(re.findall(r"\b[A-Z]\d{1,2}\b", ast.get_docstring(node) or ""))
     assert set(LISTED) - cited == set()

@@ -179,6 +179,7 @@ def test_c2_counted():
     assert operations("attention", 100, 512) == pytest.approx(2 * 5_120_000, rel=0.02)
 
 
+@pytest.mark.full
 def test_c3_counted():
     """L = 10,000: 5.12e10 for the scores of attention, as many for the mixing; 7.86432e9 for the convolution.
 
@@ -216,6 +217,7 @@ def test_c6_named_remedies():
     assert scores(5120, diagonal(10)) / scores(512, diagonal(1)) == pytest.approx(10, rel=0.02)
 
 
+@pytest.mark.full
 def test_c6_memory_of_the_scores():
     """10,000^2 scores of 4 bytes are 400 MB; blockwise memory grows with n, as in FlashAttention."""
     memory = lambda name, n: (

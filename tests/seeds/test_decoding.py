@@ -79,6 +79,7 @@ def test_d3_toy_beam_step_by_step():
     assert "0.5400   -0.6162   -0.6162  live      I am" in beams.as_text(trace, VOCABULARY.__getitem__)
 
 
+@pytest.mark.full
 def test_d3_greedy_takes_the_same_path():
     """D3, W: in the document's example greedy search finds the same, so it does not show that a beam can recover."""
     found = decoding.greedy(model(NEXT), decoding.TreeState(jnp.zeros((1, 1), jnp.int32)), max_length=6, bos=1, eos=2)
@@ -124,7 +125,7 @@ def test_d4_the_documents_scores(alpha):
     assert ranked["I am a student"] == pytest.approx(expected[1], abs=1e-4)
 
 
-@pytest.mark.parametrize(("count_eos", "flip"), [(False, 0.718), (True, 0.925)])
+@pytest.mark.parametrize(("count_eos", "flip"), [(False, 0.718), pytest.param(True, 0.925, marks=pytest.mark.full)])
 def test_d4_where_the_order_flips(count_eos, flip):
     """Two sentences of these probabilities: the longer one overtakes at alpha = .718, and later if L counts eos."""
     path = lambda *names: {one: {other: 1.0} for one, other in itertools.pairwise(names)}
@@ -137,6 +138,7 @@ def test_d4_where_the_order_flips(count_eos, flip):
         assert words(found.tokens[0, 0]) == first
 
 
+@pytest.mark.full
 def test_d6_stops_at_end():
     """D6: nothing follows the end token but padding."""
     found = decoding.greedy(model(NEXT), decoding.TreeState(jnp.zeros((1, 1), jnp.int32)), max_length=9, bos=1, eos=2)

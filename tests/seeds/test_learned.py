@@ -52,16 +52,17 @@ def loss_of(net, steps, learning_rate=1e-2):
 def cross_attention():
     """Weights of new sentences, ``[B, heads, T, S]``, by the initial parameters and by the trained ones."""
     batch = reversal(1)
-    initial, trained = copying.NET.init(jax.random.key(0)), copying.train(batches, 300)
+    initial, trained = quick(copying.NET.init)(jax.random.key(0)), copying.train(batches, 300)
     assert float(copying.mean_loss(trained, batch)) < 0.1
 
+    @quick
     def weights(params):
         names, valid = ("decoder.cross",), jnp.asarray(batch.source_valid)
         network = copying.NET.bind(params)
         captured = network.captured(jnp.asarray(batch.source), jnp.asarray(batch.target), names, source_valid=valid)
-        return np.asarray(captured["decoder.cross"].layer(0).weights())
+        return captured["decoder.cross"].layer(0).weights()
 
-    return weights(initial), weights(trained)
+    return np.asarray(weights(initial)), np.asarray(weights(trained))
 
 
 def test_l4_attention_becomes_sparse_and_heads_differ(cross_attention):

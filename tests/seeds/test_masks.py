@@ -7,12 +7,16 @@ import pytest
 from jaxformer import functional, masks, modules
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.windows import OrderedWindows, TokenStream
-from tests.modules.small import built, normal
+from tests.modules.small import built, normal, quick
 from tests.seeds.example import K, Q, V
+
+attention_head = quick(functional.attention_head)
+attention = quick(functional.attention)
+attention_weights = quick(functional.attention_weights)
 
 
 def attend(mask):
-    return functional.attention_head(Q, K, V, mask=mask)
+    return attention_head(Q, K, V, mask=mask)
 
 
 def test_k1_three_ways_to_write_causal():
@@ -26,7 +30,7 @@ def test_k1_three_ways_to_write_causal():
     additive = np.asarray(mask.additive(4, 4)[0, 0])
     assert np.isneginf(additive[np.triu_indices(4, 1)]).all()
     assert not additive[np.tril_indices(4)].any()
-    biased = functional.attention_head(Q, K, V, bias=mask.additive(3, 3)[0, 0])
+    biased = attention_head(Q, K, V, bias=mask.additive(3, 3)[0, 0])
     for a, b in zip(biased, attend(mask), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
@@ -51,11 +55,11 @@ def test_k3_worked_example_with_causal_mask():
 def test_k4_one_mask_for_every_batch_and_head():
     """An (L, L) mask of ones (attend) and zeros broadcasts over batch and heads; the last row is unchanged."""
     query, key, value = (normal(2, 4, 3, 8, seed=i) for i in range(3))
-    plain = functional.attention_weights(query, key)
-    weights = functional.attention_weights(query, key, mask=masks.from_binary(np.tril(np.ones((4, 4)))))
+    plain = attention_weights(query, key)
+    weights = attention_weights(query, key, mask=masks.from_binary(np.tril(np.ones((4, 4)))))
     assert not np.triu(weights, 1).any()
     np.testing.assert_allclose(weights[:, :, -1], plain[:, :, -1], atol=1e-6)
-    output = functional.attention(query, key, value, mask=masks.causal())
+    output = attention(query, key, value, mask=masks.causal())
     np.testing.assert_allclose(output, np.einsum("bnts,bsnh->btnh", weights, value), atol=1e-5)
 
 
@@ -80,13 +84,13 @@ def test_k6_padding_listing():
     lengths = np.array([4, 6])
     valid = np.arange(6) < lengths[:, None]
     query, key, value = (normal(2, 6, 1, 64, seed=i) for i in range(3))
-    weights = np.asarray(functional.attention_weights(query, key, mask=masks.padding(valid)))
+    weights = np.asarray(attention_weights(query, key, mask=masks.padding(valid)))
     assert not weights[0, :, :, 4:].any()
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
-    output = functional.attention(query, key, value, mask=masks.lengths(lengths))
+    output = attention(query, key, value, mask=masks.lengths(lengths))
     assert output.shape == (2, 6, 1, 64)
     assert np.abs(np.asarray(output[0, 4:])).min() > 0
-    np.testing.assert_array_equal(output, functional.attention(query, key, value, mask=masks.padding(valid)))
+    np.testing.assert_array_equal(output, attention(query, key, value, mask=masks.padding(valid)))
 
 
 def test_k7_padding_invariance():
@@ -94,13 +98,13 @@ def test_k7_padding_invariance():
     _, weights = attend(masks.padding(np.array([[True, True, False]])))
     np.testing.assert_allclose(weights[0], [0.05581, 0.94419, 0], atol=5e-6)
     output, _ = attend(masks.padding(np.array([[True, True, False]])))
-    np.testing.assert_allclose(output[:2], functional.attention_head(Q[:2], K[:2], V[:2])[0], atol=1e-6)
+    np.testing.assert_allclose(output[:2], attention_head(Q[:2], K[:2], V[:2])[0], atol=1e-6)
 
 
 def test_k8_start_big_cat():
     """ "[START] Big cat": query 1 sees key 1, query 2 keys 1 and 2, query 3 all three, by their weights."""
     words = normal(1, 3, 1, 8)
-    weights = np.asarray(functional.attention_weights(words, words, mask=masks.causal()))[0, 0]
+    weights = np.asarray(attention_weights(words, words, mask=masks.causal()))[0, 0]
     assert [(row > 0).nonzero()[0].tolist() for row in weights] == [[0], [0, 1], [0, 1, 2]]
     np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
 
@@ -109,7 +113,7 @@ def test_k9_prefix_by_prefix():
     """The loop that recomputes every prefix equals one masked pass."""
     output, _ = attend(masks.causal())
     for t in range(3):
-        row, _ = functional.attention_head(Q[t : t + 1], K[: t + 1], V[: t + 1])
+        row, _ = attention_head(Q[t : t + 1], K[: t + 1], V[: t + 1])
         np.testing.assert_allclose(row[0], output[t], atol=1e-6)
 
 
@@ -149,7 +153,7 @@ def test_z6_every_convention_is_the_same_mask():
     expected = np.tri(4, dtype=bool)
     additive = np.where(expected, 0.0, -np.inf).astype(np.float32)
     query, key, value = (normal(2, 4, 3, 8, seed=i) for i in range(3))
-    causal = functional.attention(query, key, value, mask=masks.causal())
+    causal = attention(query, key, value, mask=masks.causal())
     for mask in (
         masks.dense(additive == 0),
         masks.from_binary(expected.astype(np.float32)),
@@ -158,8 +162,8 @@ def test_z6_every_convention_is_the_same_mask():
         masks.as_mask(jnp.asarray(expected)),
     ):
         np.testing.assert_array_equal(mask.dense(4, 4)[0, 0], expected)
-        np.testing.assert_array_equal(functional.attention(query, key, value, mask=mask), causal)
-    biased = functional.attention(query, key, value, bias=jnp.asarray(additive)[None, None])
+        np.testing.assert_array_equal(attention(query, key, value, mask=mask), causal)
+    biased = attention(query, key, value, bias=jnp.asarray(additive)[None, None])
     np.testing.assert_allclose(biased, causal, atol=1e-6)
     with pytest.raises(ValueError, match=r"got -inf; for an additive mask"):
         masks.from_binary(additive)

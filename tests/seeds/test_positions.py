@@ -10,6 +10,7 @@ from jaxformer.functional.positions import check_positions
 from jaxformer.models import families
 from tests.models.small import SOURCE, Small, replaced
 from tests.modules.small import built, count, normal
+from tests.selection import first
 
 
 def table(length, dim):
@@ -190,7 +191,7 @@ def logits(encode, start=0):
     return result - np.diagonal(result, axis1=1, axis2=2)[..., None]
 
 
-@pytest.mark.parametrize("name", RELATIVE)
+@pytest.mark.parametrize("name", first(RELATIVE, "rotary", "t5", "shaw"))
 def test_p12_scores_depend_on_the_offset_alone(name):
     """Relative encodings: with equal contents the score of i and j is a non-constant function of i - j.
 
@@ -220,6 +221,9 @@ FAMILIES = {
 }
 
 
+SCHEMES = "none", *sorted({config.positions for config in FAMILIES.values()})
+
+
 def test_p13_who_uses_what():
     """Sinusoids or a learned table enter at the input, T5's bias and LLaMA's rotations inside the layers."""
     used = {name: config.positions for name, config in FAMILIES.items()}
@@ -229,7 +233,7 @@ def test_p13_who_uses_what():
     }
 
 
-@pytest.mark.parametrize("scheme", ["none", *sorted({config.positions for config in FAMILIES.values()})])
+@pytest.mark.parametrize("scheme", first(SCHEMES, "none", "rotary", "t5"))
 def test_p13_all_of_them_know_the_order(scheme):
     """Each distinguishes a sentence from its reverse; without any, the encoder is equivariant."""
     small = Small(models.EncoderConfig(11, num_layers=1, positions=scheme, **SIZES), models.make_encoder)

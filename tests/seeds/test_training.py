@@ -40,6 +40,7 @@ def test_t1_teacher_forcing():
         np.testing.assert_allclose(fresh[:, t], logits[:, t], atol=2e-5)
 
 
+@pytest.mark.full
 def test_t3_the_toy_pair_is_overfitted():
     """ "Je suis \u00e9tudiant" -> "I am a student": the trained model says it word by word; H_enc has one state a word.
 
@@ -68,8 +69,8 @@ def test_t3_the_toy_pair_is_overfitted():
     ("source", "target"),
     [
         ("the cat sat", "le chat s'assit"),
-        ("we are eating bread", "estamos comiendo pan"),
-        ("le chat est assis", "the cat sat"),
+        pytest.param("we are eating bread", "estamos comiendo pan", marks=pytest.mark.full),
+        pytest.param("le chat est assis", "the cat sat", marks=pytest.mark.full),
     ],
     ids=["English to French", "English to Spanish", "French to English"],
 )

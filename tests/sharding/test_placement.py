@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from jaxformer import sharding, training
+from tests.modules.small import quick
 
 
 @pytest.mark.parametrize(
@@ -65,11 +66,13 @@ def test_muon_on_a_mesh():
     assert momentum["query"] == params["query"] != placement.replicated
     assert momentum["down"] == params["down"] != placement.replicated
 
-    values, gradients = init(jax.random.key(1)), init(jax.random.key(2))
+    draw = np.random.default_rng(0).standard_normal
+    values, gradients = ({name: jnp.asarray(draw(size), jnp.float32) for name, size in sizes.items()} for _ in range(2))
     with jax.numpy_dtype_promotion("standard"):
-        expected = optimizer.update(gradients, optimizer.init(values), values)[0]
-        cut = jax.device_put((gradients, optimizer.init(values), values), (params, where.optimizer, params))
-        found = jax.jit(optimizer.update, out_shardings=(params, where.optimizer))(*cut)[0]
+        given = gradients, optimizer.init(values), values
+        expected = quick(optimizer.update)(*given)[0]
+        cut = jax.device_put(given, (params, where.optimizer, params))
+        found = quick(optimizer.update, out_shardings=(params, where.optimizer))(*cut)[0]
     for name in names:
         np.testing.assert_allclose(found[name], expected[name], atol=1e-4)
 

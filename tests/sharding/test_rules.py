@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from jaxformer import models, pure, sharding
+from tests.modules.small import quick
 from tests.sharding.small import CONFIG, SIZES, assert_ten_steps, batch, expected, loss, network, placed, ten
 
 ALL_AXES = "data=2,fsdp=2,tensor=2"
@@ -86,7 +87,7 @@ def _same(x, sharding):
 def test_two_tables_two_placements():
     """The same model, traced under two tables in one process: the second is not the first from jit's cache."""
     net, grid = pure(models.EncoderDecoder, CONFIG), sharding.mesh("data=2,tensor=4")
-    params = net.init(jax.random.key(0))
+    params = quick(net.init)(jax.random.key(0))
     found = []
     for rules in (sharding.RULES, {"batch": ("tensor",)}):
         encode = lambda p, s: net.bind(p).encode(s).states

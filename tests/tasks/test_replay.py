@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 from rich.console import Console
 
 from jaxformer import training
@@ -17,6 +18,7 @@ def test_a_loss_that_is_not_finite_is_null_in_the_log():
     assert not Replayed(3, 0.5, math.nan).same
 
 
+@pytest.mark.full
 def test_batches_that_a_run_left_out_are_not_replayed(tmp_path, monkeypatch):
     left_out = training.Progress(left_out=[1])
     monkeypatch.setattr(training, "Progress", lambda: left_out)

@@ -5,6 +5,7 @@ import inspect
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxformer import functional, masks
 from jaxformer.functional.attention import api
@@ -26,6 +27,7 @@ def test_explanation():
     assert "   splash       refuses: it needs a TPU v4 or later, got cpu (cpu)" in text
 
 
+@pytest.mark.full
 def test_explanation_is_judged_by_float64(monkeypatch):
     """An error of a thousandth is found; dropout and empty rows are part of the comparison."""
     wrong = api.Implementation(lambda r: api.reference.attention(r)[0] * 1.001, lambda r: None)

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from jaxformer import functional
+from tests.modules.small import quick
+from tests.selection import first
 
 DRAW = np.random.default_rng(6)
 B, T, N, H, J = 2, 11, 3, 4, 5
@@ -43,12 +45,12 @@ def test_padding_has_no_gradient(causal):
     """The contents of padding reach no gradient either."""
     loss = lambda *x: functional.linear_attention(*x, causal=causal, valid=jnp.asarray(VALID)).sum()
     dirty = [ARRAYS[0], *(jnp.where(VALID[..., None, None], x, jnp.nan) for x in ARRAYS[1:])]
-    wanted = jax.grad(loss, (0, 1, 2))(*ARRAYS)
-    for got, want in zip(jax.grad(loss, (0, 1, 2))(*dirty), wanted, strict=True):
+    slopes = quick(jax.grad(loss, (0, 1, 2)))
+    for got, want in zip(slopes(*dirty), slopes(*ARRAYS), strict=True):
         np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 11, 64])
+@pytest.mark.parametrize("chunk", first([1, 4, 11, 64], 4))
 def test_causal(chunk):
     got = functional.linear_attention(*ARRAYS, causal=True, chunk=chunk)
     np.testing.assert_allclose(got, expected(np.tri(T)), atol=1e-5)
@@ -56,7 +58,8 @@ def test_causal(chunk):
 
 def test_causal_gradients_do_not_depend_on_the_chunk():
     loss = lambda chunk: lambda *x: jnp.sum(functional.linear_attention(*x, causal=True, chunk=chunk) ** 2)
-    for a, b in zip(jax.grad(loss(3), (0, 1, 2))(*ARRAYS), jax.grad(loss(T), (0, 1, 2))(*ARRAYS), strict=True):
+    slopes = [quick(jax.grad(loss(chunk), (0, 1, 2)))(*ARRAYS) for chunk in (3, T)]
+    for a, b in zip(*slopes, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-4)
 
 

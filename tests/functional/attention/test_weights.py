@@ -10,6 +10,7 @@ import pytest
 from jaxformer import functional, masks
 from tests.contracts import numpy_attention
 from tests.contracts.attention import CASES, VALID, AttentionContract, T, arrays
+from tests.modules.small import quick
 from tests.selection import first
 
 
@@ -79,9 +80,10 @@ def test_statistics_ignore_keys_that_nothing_sees():
     "function",
     [
         functional.attention_entropy,
-        functional.attention_statistics,
-        lambda q, k, **m: functional.top_alignments(q, k, 4, **m),
+        pytest.param(functional.attention_statistics, marks=pytest.mark.full),
+        pytest.param(lambda q, k, **m: functional.top_alignments(q, k, 4, **m), marks=pytest.mark.full),
     ],
+    ids=["entropy", "statistics", "alignments"],
 )
 def test_memory_does_not_grow_with_the_square(function):
     """By the compiler's count; at 8,192 positions all weights of two heads would take 512 MiB."""
@@ -97,7 +99,10 @@ def test_refuses_a_count_out_of_range(count):
         functional.top_alignments(query, key, count)
 
 
-@pytest.mark.parametrize("name", ["grouped", "mask [B, N, T, S]", "padding", "mask [B, N, T, 1]", "one head"])
+CHOSEN = "grouped", "mask [B, N, T, S]", "padding", "mask [B, N, T, 1]", "one head"
+
+
+@pytest.mark.parametrize("name", first(CHOSEN, "grouped", "mask [B, N, T, S]"))
 def test_weights_of_chosen_heads_and_rows(name):
     (query, key, _, _), ours, theirs = AttentionContract.request(name)
     _, expected = numpy_attention.attention(query, key, key, **theirs)
@@ -113,7 +118,7 @@ def test_weights_keep_the_contract():
     query, key, _, _ = arrays()
     dirty = jnp.where(jnp.asarray(VALID)[:, :, None, None], key, jnp.nan)
     total = lambda q, k: jnp.sum(functional.attention_weights(q, k, mask=masks.padding(VALID), rows=[1]) ** 2)
-    for clean, got in zip(*(jax.grad(total, (0, 1))(query, k) for k in (key, dirty)), strict=True):
+    for clean, got in zip(*(quick(jax.grad(total, (0, 1)))(query, k) for k in (key, dirty)), strict=True):
         np.testing.assert_array_equal(clean, got)
 
 
@@ -134,7 +139,7 @@ def test_empty_queries_do_not_reach_learned_tables():
         options = {"mask": masks.lengths([5, 0]), "bias": functional.relative_keys(table)}
         return functional.attention_entropy(query, key, **options).sum()
 
-    slopes = [jax.grad(loss)(jnp.ones((3, query.shape[3])), x) for x in (dirty, query)]
+    slopes = [quick(jax.grad(loss))(jnp.ones((3, query.shape[3])), x) for x in (dirty, query)]
     np.testing.assert_array_equal(*slopes)
 
 

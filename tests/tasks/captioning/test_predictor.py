@@ -86,10 +86,14 @@ def test_maps_are_the_attention_of_the_steps(model):
     found = own.attention(IMAGES, texts)
     assert [len(pieces.target) for pieces in found] == [7, 6, 2]
     assert [name.strip("\u2581") for name in found[0].source[:5]] == ["0,0", "0,1", "0,2", "0,3", "1,0"]  # row by row
-    bound = own.net.bind(own.params)
-    context, state = bound.start(bound.encode(normalized(jnp.asarray(IMAGES))), beam_size=1, length=8)
-    tokens = jnp.full((3, 1), own.tokenizer.special.bos, jnp.int32)
-    _, weights, _ = bound.attending_step(tokens, state, context)
+
+    @quick
+    def first_step(params):
+        bound = own.net.bind(params)
+        context, state = bound.start(bound.encode(normalized(jnp.asarray(IMAGES))), beam_size=1, length=8)
+        return bound.attending_step(jnp.full((3, 1), own.tokenizer.special.bos, jnp.int32), state, context)
+
+    _, weights, _ = first_step(own.params)
     for row, pieces in enumerate(found):
         assert pieces.weights.shape[2:] == (len(pieces.target), 16)
         np.testing.assert_allclose(pieces.weights[-1, :, 0].mean(0), weights[row, 0], rtol=1e-4, atol=1e-6)

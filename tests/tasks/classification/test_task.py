@@ -23,6 +23,7 @@ from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
 from tests.contracts.task import TaskContract
+from tests.modules.small import quick
 
 TEXTS = [pair.english for pair in demo.generate(160)]
 LABELS = ["question" if text.endswith("?") else "statement" for text in TEXTS]
@@ -292,7 +293,7 @@ def test_experts_are_balanced_in_training_alone(tmp_path):
     def losses(weight):
         experts = {"feed_forward": "experts", "experts": {"load_balancing_weight": weight}}
         network = TASK.network(changed(tiny(tmp_path), {"model": {**experts, "dropout": 0.0}}), (60, 2))
-        params = network.net.init(jax.random.key(0))
+        params = quick(network.net.init)(jax.random.key(0))
         loss = jax.jit(lambda batch, key: network.loss(params, batch, key)[0])
         return loss(batch, jax.random.key(1)), loss(batch, None)
 

@@ -13,7 +13,7 @@ from jaxformer.data.tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import pure
 from jaxformer.tasks.language_model import DecodeConfig, TextGenerator
-from tests.modules.small import drawn
+from tests.modules.small import drawn, quick
 from tests.selection import first
 
 TEXT = "\n".join(pair.english for pair in demo.generate(120))
@@ -26,7 +26,7 @@ def generator():
         vocab_size=tokenizer.vocab_size, d_model=16, num_heads=2, d_ff=32, num_layers=1, max_positions=12
     )
     net = pure(models.LanguageModel, config)
-    return TextGenerator(net, net.init(jax.random.key(0)), tokenizer, DecodeConfig(max_tokens=30), window=12)
+    return TextGenerator(net, quick(net.init)(jax.random.key(0)), tokenizer, DecodeConfig(max_tokens=30), window=12)
 
 
 def test_prompts_are_continued(generator):

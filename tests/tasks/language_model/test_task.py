@@ -13,7 +13,6 @@ from tests.contracts.task import TaskContract
 from tests.tasks.language_model.small import tiny
 
 
-@pytest.mark.full
 class TestContract(TaskContract):
     task = "language_model"
     refused = (

@@ -18,6 +18,7 @@ from jaxformer.tasks.masked_language_model import task as masked_language_model
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
 from tests.contracts.task import TaskContract
+from tests.modules.small import quick
 
 TEXT = "\n\n".join(pair.english for pair in demo.generate(120))
 
@@ -148,7 +149,7 @@ def test_a_mask_after_a_space_is_the_first_token_of_a_word(tmp_path):
     lines = TEXT.split("\n")
     tokenizer = SubwordTokenizer.train(lines, vocab_size=500)
     network = TASK.network(tiny(tmp_path), tokenizer.vocab_size)
-    predictor = MaskedPredictor(network, network.net.init(jax.random.key(0)), tokenizer)
+    predictor = MaskedPredictor(network, quick(network.net.init)(jax.random.key(0)), tokenizer)
     whole_words = lambda pieces: [
         i for i, pair in enumerate(itertools.pairwise(pieces)) if all(len(x) > 2 and x[0] == "▁" for x in pair)
     ]
@@ -160,7 +161,7 @@ def test_a_mask_after_a_space_is_the_first_token_of_a_word(tmp_path):
     for i in chosen:
         whole[i] = network.num_tokens
     special = tokenizer.special
-    logits = network.net.apply(predictor.params, jnp.asarray([[special.bos, *whole, special.eos]]))
+    logits = quick(network.net.apply)(predictor.params, jnp.asarray([[special.bos, *whole, special.eos]]))
     expected = jax.nn.softmax(logits[0, jnp.asarray(chosen) + 1, : network.num_tokens]).max(1)
     found = predictor.fill(text, top_k=1)
     np.testing.assert_allclose([best[0][1] for best in found], expected, rtol=1e-5)

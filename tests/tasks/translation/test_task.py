@@ -28,6 +28,7 @@ from tests.tasks.small import small, tiny
 ALL = Placement(sharding.mesh())
 
 
+@pytest.mark.full
 class TestContract(TaskContract):
     task = "translation"
     refused = (
@@ -61,6 +62,14 @@ class TestContractOfRecipes(TestContract):
     def config(cls, tmp_path_factory):
         data = {"lowercase": True, "pretokenize": "moses", "tokenizer": "bpe", "num_segmentations": 0}
         return changed(tiny(tmp_path_factory.mktemp("cache")), {"data": data, "loss": {"r_drop": 4.0}})
+
+
+@pytest.mark.parametrize(("settings", "message"), [TestContract.refused[1], TestContract.refused[3]])
+def test_settings_that_cannot_be_trained(tmp_path, settings, message):
+    """Two of the contract, which is left to the full tests because a step of this task takes longest to compile."""
+    with pytest.raises((ConfigError, DataError), match=message):
+        jaxformer.train(changed(tiny(tmp_path / "cache"), settings), tmp_path / "run", console=quiet())
+    assert not (tmp_path / "run" / "log.jsonl").exists()
 
 
 def test_batches_longer_than_the_positions(tmp_path):

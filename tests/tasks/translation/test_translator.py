@@ -33,7 +33,7 @@ def translator(beam_size=3, **options):
     net = pure(models.EncoderDecoder, config)
     return Translator(
         net,
-        net.init(jax.random.key(1)),
+        quick(net.init)(jax.random.key(1)),
         tokenizer,
         DecodeConfig(beam_size=beam_size, batch_size=2, max_ratio=1.0, max_extra=5),
     )

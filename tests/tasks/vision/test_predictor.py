@@ -12,7 +12,7 @@ from jaxformer.inspection.attention_maps import rollout
 from jaxformer.tasks.classes import Classes
 from jaxformer.tasks.images import normalized
 from jaxformer.tasks.vision import TASK, ImageClassifier, VisionConfig
-from tests.modules.small import drawn
+from tests.modules.small import drawn, quick
 from tests.tasks.vision.small import CONVOLUTION, TRANSFORMER, picture
 
 MODELS = {"transformer": TRANSFORMER, "convolution": CONVOLUTION}
@@ -55,10 +55,16 @@ def test_classes_and_maps(name, paths):
     assert model.classify([]) == []
 
 
+def seen(model, image):
+    """The logits of an image, and what the network captures of it."""
+    run = quick(lambda params, images: model.net.bind(params).captured(images))
+    return run(model.params, normalized(jax.numpy.asarray(image[None])))
+
+
 def test_maps_are_of_the_class_vector(paths):
     model = classifier("transformer")
     result = model.classify(paths[:1])[0]
-    logits, captured = model.net.bind(model.params).captured(normalized(jax.numpy.asarray(result.image[None])))
+    logits, captured = seen(model, result.image)
     weights = np.stack([captured["encoder.self"].layer(i).weights()[0] for i in range(2)])
     np.testing.assert_allclose(result.attention_maps["last layer"].ravel(), weights[1].mean(0)[0, 1:], atol=1e-6)
     np.testing.assert_allclose(result.attention_maps["rollout"].ravel(), rollout(weights)[0, 1:], atol=1e-6)
@@ -72,11 +78,11 @@ def test_maps_of_a_mean_and_of_a_grid(paths):
         ImageClassifier(net, drawn(net.shapes), Classes(("dark", "light"))) for net in map(net_of, (mean, CONVOLUTION))
     )
     result = own.classify(paths[:1])[0]
-    _, captured = own.net.bind(own.params).captured(normalized(jax.numpy.asarray(result.image[None])))
+    _, captured = seen(own, result.image)
     weights = np.stack([captured["encoder.self"].layer(i).weights()[0] for i in range(2)])
     np.testing.assert_allclose(result.attention_maps["last layer"].ravel(), weights[1].mean((0, 1)), atol=1e-6)
     np.testing.assert_allclose(result.attention_maps["rollout"].ravel(), rollout(weights).mean(0), atol=1e-6)
-    _, captured = grid.net.bind(grid.params).captured(normalized(jax.numpy.asarray(result.image[None])))
+    _, captured = seen(grid, result.image)
     received = np.asarray(captured["grid"].weights())[0].mean((0, 1))
     assert np.ptp(received) > 1e-3
     np.testing.assert_allclose(grid.classify(paths[:1])[0].attention_maps["grid"].ravel(), received, atol=1e-6)

@@ -235,7 +235,7 @@ def test_experts_are_balanced_in_training(tmp_path):
     def loss(weight):
         experts = {"feed_forward": "experts", "experts": {"load_balancing_weight": weight}}
         network = TASK.network(changed(tiny(tmp_path), {"model": {**experts, "dropout": 0.0}}), 2)
-        return jax.jit(network.loss)(network.net.init(jax.random.key(0)), batch, jax.random.key(1))[0]
+        return quick(network.loss)(quick(network.net.init)(jax.random.key(0)), batch, jax.random.key(1))[0]
 
     assert loss(2.0) > loss(0.0) + 2 * 2.0 * 0.99
 

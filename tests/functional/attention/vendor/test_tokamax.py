@@ -53,6 +53,7 @@ def test_arguments(calls):
     assert calls[4] == {"scale": 0.5, "bias": None, "mask": None, "logits_soft_cap": 5.0}
 
 
+@pytest.mark.full
 def test_the_contract_around_it(calls):
     """Unseen keys and empty rows are replaced by 0, a bias is an array, and tokamax is never the default."""
     query, key, value, _ = arrays()
