@@ -42,10 +42,11 @@ def test_examples_run(path):
 
 
 @pytest.mark.full
-def test_the_examples_of_the_readme_run():
+@pytest.mark.parametrize(("page", "least"), [("README.md", 2), ("docs/search.md", 1)])
+def test_the_examples_of_a_page_run(page, least):
     """The Python blocks run one after another in a fresh process, as for a user who pastes them."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT.parent / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) >= 2
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT.parent / page).read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) >= least
     names = ("compilation_cache_dir", "persistent_cache_min_compile_time_secs", "persistent_cache_min_entry_size_bytes")
     caches = {f"JAX_{name.upper()}": str(getattr(jax.config, f"jax_{name}")) for name in names}
     command = [sys.executable, "-c", "\n".join(blocks)]

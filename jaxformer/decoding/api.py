@@ -6,7 +6,8 @@ log-probabilities. The state holds everything that differs between hypotheses, s
 each. `step` closes over constants (the encoder's output, its keys and values).
 
 A search knows only `shape`, `reorder` and `take` of a state, so a state may also hold arrays that the hypotheses of a
-sentence share.
+sentence share. A state with room for a fixed number of tokens has an attribute `capacity` too: an int, or None if there
+is no limit. A search that might need more is refused.
 """
 
 from __future__ import annotations
@@ -117,6 +118,25 @@ def check_state(state: State) -> tuple[int, int]:
             "Wrap a pytree in which every leaf begins [B, K, ...] in decoding.TreeState"
         )
     return state.shape
+
+
+def check_capacity(state: State, max_length: int, bos: int | None) -> None:
+    """Checks that a state has room for what a search of at most `max_length` tokens reads: `bos`, and all but the last.
+
+    Raises:
+      ValueError: its `capacity` is lower.
+    """
+    capacity, needed = getattr(state, "capacity", None), max_length - (bos is None)
+    if capacity is not None and capacity < needed:
+        raise ValueError(
+            f"a search of max_length={max_length} reads up to {needed} tokens, but the state has room for {capacity}; "
+            f"start the model with length={needed}, or lower max_length"
+        )
+
+
+def filler(pad: int | None) -> int:
+    """Returns the token that fills the positions after the end of a sequence: `pad`, or 0 without one."""
+    return 0 if pad is None else pad
 
 
 def limits(max_lengths: Int[Array, " B"] | None, max_length: int, batch: int) -> Int[Array, " B"]:

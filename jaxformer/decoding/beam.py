@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Generic, Literal, NamedTuple
 
 import jax
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxformer.decoding.api import Hypotheses, S, State, Step, check_state, gather, limits
+from jaxformer.decoding.api import Hypotheses, S, State, Step, check_capacity, check_state, filler, gather, limits
 from jaxformer.decoding.best import top_scores
 from jaxformer.decoding.narrow import Narrow, run
 from jaxformer.decoding.penalties import (
@@ -24,7 +23,7 @@ from jaxformer.decoding.penalties import (
     check_penalty,
 )
 from jaxformer.decoding.prefix import Prefix, Start, begin
-from jaxformer.decoding.transforms import ForcedEnd, History, Transform, chain, well_formed
+from jaxformer.decoding.transforms import ForcedEnd, History, Transforms, chain, well_formed
 from jaxformer.errors import ConfigError
 
 
@@ -115,14 +114,14 @@ def beam_search(
     max_length: int,
     bos: int | None,
     eos: int | None,
-    pad: int = 0,
+    pad: int | None = None,
     length_penalty: float | Normalization = 1.0,
     coverage_penalty: float = 0.0,
     stopping: Stopping = "first",
     forced_end: ForcedEnd = "scored",
     max_lengths: Int[Array, " B"] | None = None,
     prefix: Prefix[S] | Int[Array, "B P"] | None = None,
-    transforms: Sequence[Transform] = (),
+    transforms: Transforms = (),
     narrow: Narrow[S] | None = None,
     trace: BeamTrace | None = None,
 ) -> Hypotheses:
@@ -152,9 +151,9 @@ def beam_search(
         be inside `jax.jit`.
 
     Raises:
-      ValueError: `beam_size` is not that of the state; a `trace` inside `jax.jit`.
-      ConfigError: a penalty below 0 or not finite; a coverage penalty without a `CoverageState`; an unknown rule; `pad`
-        is `eos`; see also `greedy`.
+      ValueError: `beam_size` is not that of the state, which may also have too little room; a `trace` inside `jax.jit`.
+      ConfigError: a penalty below 0 or not finite; a coverage penalty without a `CoverageState`; an unknown rule; see
+        also `greedy`.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.decoding import TreeState
@@ -173,7 +172,8 @@ def beam_search(
         raise ConfigError(f"stopping must be first, now, limit or a Patience, got {stopping!r}")
     if isinstance(length_penalty, float | int):
         length_penalty = LengthPenalty(length_penalty)
-    start = begin(state, max_length, bos=bos, pad=pad, prefix=prefix)
+    check_capacity(state, max_length, bos)
+    start = begin(state, max_length, bos=bos, pad=filler(pad), prefix=prefix)
     token_limits = jnp.maximum(limits(max_lengths, max_length, batch), start.forced)
     ends = {"eos": eos, "forced_end": forced_end, "max_lengths": token_limits}
     next_log_probs = chain(*well_formed(transforms, bos=bos, pad=pad, **ends))
@@ -194,7 +194,7 @@ def beam_search(
         choices = next_log_probs(scores, History(beam.tokens, lengths, sentences))
         return _advance(beam, choices, state, rules)
 
-    beam = _first(start, token_limits, pad)
+    beam = _first(start, token_limits, filler(pad))
     if trace is None:
         return run(beam, lambda step: lambda beam, rows: advance(step, beam, rows)[0], step, narrow)
     one_step = jax.jit(lambda beam: advance(step, beam, jnp.arange(batch, dtype=jnp.int32)))

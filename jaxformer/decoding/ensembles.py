@@ -29,6 +29,11 @@ class EnsembleState:
         """The numbers of sentences, B, and of hypotheses of each, K."""
         return self.states[0].shape
 
+    @property
+    def capacity(self) -> int | None:
+        """The number of tokens that every model has room for; None if there is no limit."""
+        return min((n for s in self.states if (n := getattr(s, "capacity", None)) is not None), default=None)
+
     def reorder(self, parents: jax.Array, /) -> EnsembleState:
         """Replaces hypothesis k of sentence b with hypothesis ``parents[b, k]`` of that sentence, in every model."""
         return EnsembleState(tuple(state.reorder(parents) for state in self.states))
@@ -48,7 +53,15 @@ class StackedState:
     @property
     def shape(self) -> tuple[int, int]:
         """The numbers of sentences, B, and of hypotheses of each, K."""
-        return jax.tree.map(lambda leaf: leaf[0], self.states).shape
+        return self._first().shape
+
+    @property
+    def capacity(self) -> int | None:
+        """The number of tokens that every model has room for; None if there is no limit."""
+        return getattr(self._first(), "capacity", None)
+
+    def _first(self) -> Any:
+        return jax.tree.map(lambda leaf: leaf[0], self.states)
 
     def reorder(self, parents: jax.Array, /) -> StackedState:
         """Replaces hypothesis k of sentence b with hypothesis ``parents[b, k]`` of that sentence, in every model."""

@@ -107,6 +107,11 @@ class CoverageState(Generic[S]):
         """The numbers of sentences, B, and of hypotheses of each, K."""
         return self.state.shape
 
+    @property
+    def capacity(self) -> int | None:
+        """The number of tokens that the state has room for; None if there is no limit."""
+        return getattr(self.state, "capacity", None)
+
     def reorder(self, parents: jax.Array, /) -> CoverageState[S]:
         """Replaces hypothesis k of sentence b with hypothesis ``parents[b, k]`` of that sentence."""
         attended = jnp.take_along_axis(self.attended, parents[..., None], axis=1)

@@ -71,6 +71,17 @@ class Chain:
         return scores
 
 
+Transforms: TypeAlias = Transform | Chain | Sequence[Transform]
+"""The `transforms` of a search: several in order, or one."""
+
+
+def as_transforms(transforms: Transforms) -> tuple[Transform, ...]:
+    """Returns the transforms of a sequence of them, of a chain, or of one alone."""
+    if isinstance(transforms, Chain):
+        return transforms.transforms
+    return (transforms,) if callable(transforms) else tuple(transforms)
+
+
 def chain(*transforms: Transform) -> Chain:
     """Returns the function from scores and history to float32 log-probabilities that a search applies at each step.
 
@@ -286,29 +297,27 @@ class ForceEnd:
 
 
 def well_formed(
-    transforms: Sequence[Transform],
+    transforms: Transforms,
     *,
     bos: int | None,
     eos: int | None,
-    pad: int,
+    pad: int | None,
     max_lengths: Int[Array, " B"],
     forced_end: ForcedEnd = "scored",
 ) -> tuple[Transform, ...]:
     """Appends the rules of every search: `pad` and `bos` are never chosen, and `forced_end` rules at the limit.
 
-    A `bos` that also ends a sequence, as BART's does, may be chosen.
+    A `bos` or a `pad` that also ends a sequence, as BART's and GPT-2's do, may be chosen.
 
     Raises:
-      ConfigError: `pad` is `eos`, which could then never be chosen; `forced_end` has another value.
+      ConfigError: `forced_end` has another value.
     """
-    if pad == eos:
-        raise ConfigError(f"pad and eos must be two tokens, got {pad} for both")
     if forced_end not in get_args(ForcedEnd):
         raise ConfigError(f"forced_end must be one of {', '.join(get_args(ForcedEnd))}, got {forced_end!r}")
     never = tuple(token for token in (pad, bos) if token is not None and token != eos)
     free = forced_end == "free"
     end = () if eos is None or forced_end == "never" else (ForceEnd(max_lengths, eos, free),)
-    return (*transforms, _Forbid(never, normalized=True), *end)
+    return (*as_transforms(transforms), _Forbid(never, normalized=True), *end)
 
 
 def _per_sentence(value: int | jax.Array, history: History) -> jax.Array:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxformer.decoding.api import Hypotheses, S, Step, check_state, limits
+from jaxformer.decoding.api import Hypotheses, S, Step, check_capacity, check_state, filler, limits
 from jaxformer.decoding.best import first_highest
 from jaxformer.decoding.narrow import Narrow, run
 from jaxformer.decoding.prefix import Prefix, begin
-from jaxformer.decoding.transforms import ForcedEnd, History, Transform, chain, well_formed
+from jaxformer.decoding.transforms import ForcedEnd, History, Transform, Transforms, as_transforms, chain, well_formed
 from jaxformer.functional.dropout import hashed_bits
 
 
@@ -59,25 +59,30 @@ def unroll(
     eos: int | None,
     max_lengths: Int[Array, "B K"],
     pad: int = 0,
-    transforms: Sequence[Transform] = (),
+    transforms: Transforms = (),
 ) -> Hypotheses:
     """Extends each hypothesis independently until `eos` is chosen or its limit is reached, in one ``while_loop``.
 
     Args:
       step, state: see `jaxformer.decoding.api`.
       choose: sees the log-probabilities after all transforms.
+      pad: the token that fills the positions after the end; it may also be chosen.
       start: the ``lengths`` forced tokens of each hypothesis, then `pad`, in a buffer of length T.
       bos: the token before the first; None if the first forced token begins the sequence.
       eos: the token that ends a sequence; None if there is no such token.
       max_lengths: the maximum number of tokens of each hypothesis, forced ones included; at most T.
       transforms: see `jaxformer.decoding.transforms`; none are added here.
 
+    Raises:
+      ValueError: the state has room for fewer tokens than T.
+
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``, in which forced tokens do not count.
     """
+    check_capacity(state, start.tokens.shape[2], bos)
     last = start.tokens[:, :, 0] if bos is None else jnp.full(start.lengths.shape, bos, jnp.int32)
     lengths = jnp.full(start.lengths.shape, 0 if bos is not None else 1, jnp.int32)
-    rules = _Rules(eos, pad, tuple(transforms), None)
+    rules = _Rules(eos, pad, as_transforms(transforms), None)
     return _unroll(step, state, choose, start, last, lengths, max_lengths, rules)
 
 
@@ -150,11 +155,11 @@ def greedy(
     max_length: int,
     bos: int | None,
     eos: int | None,
-    pad: int = 0,
+    pad: int | None = None,
     max_lengths: Int[Array, " B"] | None = None,
     prefix: Prefix[S] | Int[Array, "B P"] | None = None,
     forced_end: ForcedEnd = "scored",
-    transforms: Sequence[Transform] = (),
+    transforms: Transforms = (),
     narrow: Narrow[S] | None = None,
 ) -> Hypotheses:
     """Takes the most probable token at every step, independently for each hypothesis.
@@ -165,19 +170,21 @@ def greedy(
       bos: the token before the first, never chosen unless it is `eos`; None if the prefix, then of at least one token,
         begins the sequence.
       eos: the token that ends a sequence; None if no token does.
-      pad: the token that fills the positions after the end; never chosen.
+      pad: the token that fills the positions after the end, never chosen unless it is `eos`, as for GPT-2. By default 0
+        fills them, and may be chosen.
       max_lengths: the maximum number of tokens per sentence, at most `max_length`.
       prefix: the first tokens of each sequence; a `Prefix` if their lengths differ, or to read them in one pass.
       forced_end: the log-probability of an `eos` that the limit forces: "scored", its own, or the lowest finite one if
         a transform has removed it; "free", 0; "never", no `eos` is forced.
-      transforms: see `jaxformer.decoding.transforms`.
+      transforms: one, or several in their order; see `jaxformer.decoding.transforms`.
       narrow: makes the step of the remaining sentences (`Narrow`); with it, complete sentences leave the batch.
 
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``.
 
     Raises:
-      ConfigError: `pad` is `eos`; `max_length` is below 1, or a prefix is longer; there is neither `bos` nor a prefix.
+      ConfigError: `max_length` is below 1, or a prefix is longer; there is neither `bos` nor a prefix.
+      ValueError: the state has room for fewer tokens than `max_length` needs.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.decoding import TreeState
@@ -205,15 +212,15 @@ def sample(
     step: Step[S],
     state: S,
     *,
-    key: jax.Array,
+    key: jax.Array | int,
     max_length: int,
     bos: int | None,
     eos: int | None,
-    pad: int = 0,
+    pad: int | None = None,
     max_lengths: Int[Array, " B"] | None = None,
     prefix: Prefix[S] | Int[Array, "B P"] | None = None,
     forced_end: ForcedEnd = "free",
-    transforms: Sequence[Transform] = (),
+    transforms: Transforms = (),
     narrow: Narrow[S] | None = None,
 ) -> Hypotheses:
     """Draws every token from the model's distribution after the transforms, independently for each hypothesis.
@@ -223,8 +230,9 @@ def sample(
 
     Args:
       forced_end: see `greedy`; "free" by default, because an `eos` that is forced is not drawn.
-      key: one ``jax.random.key``, into which the sentence's row in the batch is folded; or one per sentence, ``[B]``,
-        such as ``jax.vmap(jax.random.fold_in, (None, 0))(key, indices)`` for the sentences of a corpus.
+      key: one key or seed, into which the sentence's row in the batch is folded; or one key per sentence, ``[B]``,
+        such as ``jax.vmap(jax.random.fold_in, (None, 0))(key, indices)`` for the sentences of a corpus. Keys are those
+        of ``jax.random.key``, or the raw ones of ``jax.random.PRNGKey``.
       step, state, max_length, bos, eos, pad, max_lengths, prefix, transforms, narrow: see `greedy`.
 
     Returns:
@@ -232,7 +240,7 @@ def sample(
 
     Raises:
       ConfigError: see `greedy`.
-      ValueError: `key` is neither one key nor one per sentence.
+      ValueError: see `greedy`; `key` is neither one key nor one per sentence.
 
     >>> import jax, jax.numpy as jnp
     >>> from jaxformer.decoding import TreeState, top_k
@@ -242,10 +250,8 @@ def sample(
     [[[4, 5, 6, 7, 0, 0]]]
     """
     shape = check_state(state)
-    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.shape not in ((), shape[:1]):
-        raise ValueError(f"key must be one jax.random.key, or {shape[0]}, one per sentence; got {key.dtype}{key.shape}")
     fold_in_each = jax.vmap(jax.random.fold_in)
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(shape[0])) if key.ndim == 0 else key
+    keys = _keys_of_sentences(key, shape[0])
     keys = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))(keys, jnp.arange(shape[1]))  # [B, K]
 
     def choose(log_probs: jax.Array, history: History) -> jax.Array:
@@ -278,7 +284,7 @@ def forced(
     bos: int | None,
     pad: int = 0,
     prefix_lengths: Int[Array, " B"] | None = None,
-    transforms: Sequence[Transform] = (),
+    transforms: Transforms = (),
 ) -> Hypotheses:
     """Computes the log-probabilities of given sequences: those of each token, and their sums.
 
@@ -294,7 +300,8 @@ def forced(
       transforms: see `jaxformer.decoding.transforms`.
 
     Raises:
-      ValueError: `tokens` or `lengths` have another B or K than the state.
+      ValueError: `tokens` or `lengths` have another B or K than the state, which may also have room for fewer
+        tokens than T.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.decoding import TreeState
@@ -329,23 +336,35 @@ def _extend(
     max_length: int,
     bos: int | None,
     eos: int | None,
-    pad: int,
+    pad: int | None,
     max_lengths: Int[Array, " B"] | None,
     prefix: Prefix[S] | Int[Array, "B P"] | None,
     forced_end: ForcedEnd,
-    transforms: Sequence[Transform],
+    transforms: Transforms,
     narrow: Narrow[S] | None,
 ) -> Hypotheses:
     """Extends the prefix of each sentence with the tokens that `choose` picks: see `greedy`."""
-    start = begin(state, max_length, bos=bos, pad=pad, prefix=prefix)
+    check_capacity(state, max_length, bos)
+    start = begin(state, max_length, bos=bos, pad=filler(pad), prefix=prefix)
     shape = start.last.shape
     repeated = lambda x: jnp.broadcast_to(x[:, None], shape)
     token_limits = jnp.maximum(limits(max_lengths, max_length, shape[0]), start.forced)
     ends = {"eos": eos, "forced_end": forced_end, "max_lengths": token_limits}
-    rules = _Rules(eos, pad, well_formed(transforms, bos=bos, pad=pad, **ends), narrow)
+    rules = _Rules(eos, filler(pad), well_formed(transforms, bos=bos, pad=pad, **ends), narrow)
     history = start.history(jnp.arange(shape[0], dtype=jnp.int32))
     lengths = repeated(start.lengths)
     return _unroll(step, start.state, choose, history, start.last, lengths, repeated(token_limits), rules)
+
+
+def _keys_of_sentences(key: jax.Array | int, batch: int) -> jax.Array:
+    """Returns one key for each sentence, ``[B]``: see `sample`."""
+    keys = jax.random.key(key) if isinstance(key, int | np.integer) else jnp.asarray(key)
+    is_raw = keys.dtype == jnp.uint32 and keys.shape[-1:] == jax.eval_shape(jax.random.PRNGKey, 0).shape
+    keys = jax.random.wrap_key_data(keys) if is_raw else keys
+    if not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key) or keys.shape not in ((), (batch,)):
+        got = f"{keys.dtype}{list(keys.shape)}"
+        raise ValueError(f"key must be a seed, one jax.random.key, or {batch} keys, one per sentence; got {got}")
+    return keys if keys.ndim else jax.vmap(jax.random.fold_in, (None, 0))(keys, jnp.arange(batch))
 
 
 def _gumbel(key: jax.Array, size: int) -> Float[Array, " V"]:

@@ -11,11 +11,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
 
 class Bias:
-    """A term added to the scaled logits. Biases combine with ``+``.
+    """A term added to the scaled logits. Biases combine with ``+``, with arrays that broadcast to [B, N, T, S] too.
 
     To add a new kind, write a subclass that defines `tile`, and register it as a pytree
     (``jax.tree_util.register_dataclass``) whose leaves are the learned arrays.
@@ -27,6 +28,8 @@ class Bias:
     >>> (Ahead() + Ahead().at(10)).tile(None, jnp.arange(2), jnp.arange(3))[0, 0].tolist()
     [[-10, -8, -6], [-12, -10, -8]]
     """
+
+    __array_ufunc__ = None  # a NumPy array leaves the sum to `__radd__`
 
     def tile(self, query: Array, query_index: Array, key_index: Array) -> Array:
         """Returns the bias at these absolute positions, ``float [b, n, t, s]`` with b in {1, B} and n in {1, N}.
@@ -80,20 +83,28 @@ class Bias:
         """
         return HeadsOf(self, jnp.asarray(first, jnp.int32), count)
 
-    def __add__(self, other: Bias) -> Bias:
-        return Sum(self, other)
+    def __add__(self, other: Bias | ArrayLike) -> Bias:
+        return Sum(self, _as_bias(other))
+
+    def __radd__(self, other: ArrayLike) -> Bias:
+        return Sum(_as_bias(other), self)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DenseBias(Bias):
-    """The bias of an array ``[b, n, T, S]``, indexed by the order of queries and keys, not by their positions."""
+    """The bias of an array ``[b, n, T, S]``, indexed by the order of queries and keys, not by their positions.
+
+    A dimension of size 1 broadcasts.
+    """
 
     array: jax.Array
 
     def tile(self, query, query_index, key_index):
         del query
-        return self.array[:, :, query_index][..., key_index]
+        rows = self.array if self.array.shape[2] == 1 else self.array[:, :, query_index]
+        tile = rows if rows.shape[3] == 1 else rows[..., key_index]
+        return jnp.broadcast_to(tile, (*tile.shape[:2], query_index.shape[0], key_index.shape[0]))
 
     def at_positions(self, query, query_positions, key_positions):
         del query, query_positions, key_positions
@@ -116,6 +127,20 @@ class Sum(Bias):
 
     def take_heads(self, first, count):
         return Sum(self.left.take_heads(first, count), self.right.take_heads(first, count))
+
+
+def with_four_dims(array: Array) -> Array:
+    """Returns an array with leading dimensions of size 1, as many as it lacks to have the four of [B, N, T, S]."""
+    return array.reshape(*(1,) * (4 - array.ndim), *array.shape)
+
+
+def _as_bias(bias: Bias | ArrayLike) -> Bias:
+    return bias if isinstance(bias, Bias) else DenseBias(with_four_dims(jnp.asarray(bias)))
+
+
+def terms(bias: Bias) -> list[Bias]:
+    """Returns the biases of a sum."""
+    return [*terms(bias.left), *terms(bias.right)] if isinstance(bias, Sum) else [bias]
 
 
 @jax.tree_util.register_dataclass

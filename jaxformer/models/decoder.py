@@ -74,6 +74,11 @@ class DecoderState(NamedTuple):
         batch_size, beam_size = self.position.shape
         return batch_size, beam_size
 
+    @property
+    def capacity(self) -> int:
+        """The number of positions, as given to `Decoder.start`, which a search compares with its limit."""
+        return (self.caches[0].key if self.lanes is None else self.lanes).shape[2]
+
     def reorder(self, parents: Int[Array, "B K"]) -> DecoderState:
         """Replaces each hypothesis with its parent, a hypothesis of the same sentence."""
         sentences = jnp.arange(parents.shape[0])[:, None]
@@ -294,7 +299,7 @@ class Decoder(nnx.Module):
         captured: Intermediates | None,
     ) -> tuple[Array, DecoderState]:
         """See `prefill`; `captured` gets the cross-attention of the last layer."""
-        length = (state.caches[0].key if state.lanes is None else state.lanes).shape[2]
+        length = state.capacity
         lanes = None if state.lanes is None else take_lanes(state.lanes, state.position, tokens.shape[2])
         positions = state.position[..., None] + jnp.arange(tokens.shape[2])[None, None]
         x = self.embeddings.step(tokens, positions)

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from jaxformer.errors import ConfigError
 from jaxformer.sharding.rules import RULES, Rules, shardings_like, spec, state_shardings, under, ways
 
 
@@ -69,11 +70,21 @@ class Placement:
         return sorted(here)
 
     def assemble(self, local: Any) -> Any:
-        """Returns arrays of the rows of all processes, from those of `rows_here`, without any communication."""
+        """Returns arrays of the rows of all processes, from those of `rows_here`, without any communication.
+
+        Raises:
+          ConfigError: the shards of this process do not divide the number of rows.
+        """
         num_shards = len(self._shards_here())
 
         def global_array(x: Any) -> jax.Array:
             x = np.asarray(x)
+            if not x.ndim or len(x) % num_shards:
+                got = f"{len(x)} rows" if x.ndim else "a scalar"
+                raise ConfigError(
+                    f"a batch along {self.rows.spec[0]} = {self.ways} must have a multiple of {num_shards} rows in "
+                    f"this process, got {got}; rows_here(number) gives the rows of a batch that is filled up"
+                )
             shape = len(x) // num_shards * self.ways, *x.shape[1:]
             return jax.make_array_from_process_local_data(self.rows, x, shape)
 

@@ -71,7 +71,8 @@ def shardings_like(shapes: Any, names: Any, rules: Rules, mesh: Mesh) -> Any:
             if size % shards:
                 raise ConfigError(
                     f"params{jax.tree_util.keystr(path)} of shape {list(shape.shape)}: "
-                    f"dimension {dim} ({names[dim]}) cannot be cut along {cut} = {shards}"
+                    f"dimension {dim} ({names[dim]}) cannot be cut along {cut} = {shards}; "
+                    f'Placement(mesh, {{**sharding.RULES, "{names[dim]}": ()}}) cuts no "{names[dim]}"'
                 )
         return sharding
 

@@ -11,6 +11,7 @@ from jaxformer.training.config import TrainConfig as TrainConfig
 if TYPE_CHECKING:
     from jaxformer.training.checkpoint import CheckpointError as CheckpointError
     from jaxformer.training.checkpoint import Checkpoints as Checkpoints
+    from jaxformer.training.checkpoint import OtherModelError as OtherModelError
     from jaxformer.training.checkpoint import save_timeout as save_timeout
     from jaxformer.training.hooks import Hook as Hook
     from jaxformer.training.loop import Progress as Progress
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from jaxformer.training.state import best_params as best_params
     from jaxformer.training.state import create as create
     from jaxformer.training.state import create_sharded as create_sharded
+    from jaxformer.training.step import Loss as Loss
     from jaxformer.training.step import make_step as make_step
     from jaxformer.training.wandb_hook import WandbHook as WandbHook
 
@@ -38,7 +40,7 @@ __getattr__ = lazy.members(
     __name__,
     {
         "phase_timer": "PhaseTimer",
-        "checkpoint": "CheckpointError Checkpoints save_timeout",
+        "checkpoint": "CheckpointError Checkpoints OtherModelError save_timeout",
         "hooks": "Hook",
         "loop": "Progress Result fit",
         "optimizers": "averaging freeze make_optimizer make_schedule",
@@ -47,7 +49,7 @@ __getattr__ = lazy.members(
         "recorder": "NonFiniteError Outputs",
         "replicated": "make_replicated_step",
         "state": "TrainState best_params create create_sharded",
-        "step": "make_step",
+        "step": "Loss make_step",
         "schedules": "",
         "wandb_hook": "WandbHook",
         "mlflow_hook": "MlflowHook",

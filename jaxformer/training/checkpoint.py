@@ -38,6 +38,10 @@ class CheckpointError(JaxformerError, RuntimeError):
     """There is no usable checkpoint, or one cannot be written."""
 
 
+class OtherModelError(CheckpointError):
+    """A checkpoint holds other arrays than those that are asked for; it is not damaged."""
+
+
 class Checkpoints:
     """The checkpoints of one run: a context manager that waits for the last save at its end.
 
@@ -110,7 +114,13 @@ class Checkpoints:
         if step not in self.steps():
             raise CheckpointError(f"it does not exist; there are {self.steps()}")
         about, path = self.about(step), epath.Path(self.directory / str(step) / "state")
-        _check_kind(self._manager.item_metadata(step)["state"], target)
+        wanted = _kinds(target)
+        if "kinds" in about:
+            _check_kinds({path: (tuple(shape), name) for path, (shape, name) in about["kinds"].items()}, wanted)
+        try:
+            _check_kinds(_kinds(self._manager.item_metadata(step)["state"]), wanted)
+        except OtherModelError as error:  # against what the save says of itself, these files are wrong
+            raise CheckpointError(f"damaged: {error}") if "kinds" in about else error from None
         items = ocp.args.PyTreeRestore(item=target, restore_args=jax.tree.map(_how_to_read, target))
         return ocp.PyTreeCheckpointHandler().restore(path, args=items), about
 
@@ -127,7 +137,8 @@ class Checkpoints:
         if not processes.everywhere(not obstacle):
             raise CheckpointError(f"cannot save step {step}: {obstacle or 'another process cannot write it'}")
         score = score if score is not None and math.isfinite(score) else None
-        about = signed({"step": step, "score": score, "checksums": _listed(checksums(state)), **about})
+        own = {"checksums": _listed(checksums(state)), "kinds": _kinds(state)}
+        about = signed({"step": step, "score": score, **own, **about})
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
         self._scores[step] = score
         try:
@@ -171,20 +182,22 @@ class Checkpoints:
             that is neither read nor checked, and stays as it is.
 
         Raises:
-          CheckpointError: the step is missing, damaged, or of another model.
+          CheckpointError: the step is missing or damaged.
+          OtherModelError: it is a `CheckpointError` too: the step has other arrays, shapes or dtypes than `target`.
         """
         _silence_failed_reads()
         self.wait()
-        step_name, restored, problem = f"step {step} in {self.directory}", None, ""
+        step_name, restored, problem, kind = f"step {step} in {self.directory}", None, "", CheckpointError
         try:
             restored = self._read(step, target)
         except CheckpointError as error:
-            problem = f"{step_name}: {error}"
+            problem, kind = f"{step_name}: {error}", type(error)
         except Exception as error:  # a damaged file may raise almost any exception
             problem = f"{step_name} cannot be read: {_first_line(error)}"
             logger.debug("%s", step_name, exc_info=True)
         if not processes.everywhere(restored is not None) or restored is None:
-            raise CheckpointError(problem or f"{step_name} cannot be read by another process")
+            kind = CheckpointError if processes.everywhere(kind is not OtherModelError) else OtherModelError
+            raise kind(problem or f"{step_name} cannot be read by another process")
         state, about = restored
         sums, saved = _listed(checksums(state)), about["checksums"]
         expected = sums.keys() | saved.keys() - _left_out(target)
@@ -196,15 +209,19 @@ class Checkpoints:
         """Restores the newest intact step, and warns of each newer, damaged one; returns None if there are no steps.
 
         Damaged steps are renamed to ``damaged-STEP``, so that later steps can use their names. If no step is
-        intact, none is renamed, because the reader may be at fault.
+        intact, or one is of another model, none is renamed, because the reader may be at fault.
 
         Raises:
           CheckpointError: there are steps, but no intact one; the message is about the newest.
+          OtherModelError: the newest step that is not damaged has other arrays than `target`, such as those of a run
+            with a moving average. An older step is not taken in its place: the run that saved it would be lost.
         """
         steps, errors = self.steps(), dict[int, str]()
         for step in reversed(steps):
             try:
                 restored = self.restore(step, target)
+            except OtherModelError:
+                raise
             except CheckpointError as error:
                 errors[step] = str(error)
                 logger.warning("%s; trying the step before", error)
@@ -296,19 +313,20 @@ def _listed(sums: Mapping[str, jax.Array]) -> dict[str, list[int]]:
     return {path: value.tolist() for path, value in jax.device_get(dict(sums)).items()}
 
 
-def _check_kind(saved: Any, target: Any) -> None:
+def _check_kinds(saved: Mapping[str, Any], target: Mapping[str, Any]) -> None:
     """Checks paths, shapes and dtypes: Orbax would cast a dtype without a warning."""
-    got, want = ({_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(x)} for x in (saved, target))
-    for path in sorted(got.keys() | want.keys()):
-        saved_kind, target_kind = _kind(got.get(path)), _kind(want.get(path))
-        if saved_kind != target_kind and not (want.get(path) is ... and path in got):
-            raise CheckpointError(
+    for path in sorted(saved.keys() | target.keys()):
+        saved_kind, target_kind = saved.get(path, "missing"), target.get(path, "missing")
+        if saved_kind != target_kind and not (target_kind is ... and path in saved):
+            raise OtherModelError(
                 f"it belongs to another model: {path} is {saved_kind} in the checkpoint and {target_kind} in this model"
             )
 
 
-def _kind(leaf: Any) -> Any:
-    return "missing" if leaf is None else leaf if leaf is ... else (tuple(leaf.shape), np.dtype(leaf.dtype).name)
+def _kinds(tree: Any) -> dict[str, Any]:
+    """Returns the shape and the dtype of each leaf by its path; a leaf ``...`` stays as it is."""
+    kind = lambda leaf: leaf if leaf is ... else (tuple(leaf.shape), np.dtype(leaf.dtype).name)
+    return {_path(path): kind(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def _path(path: Any) -> str:

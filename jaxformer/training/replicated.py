@@ -9,7 +9,7 @@ import jax
 import optax
 
 from jaxformer.training.state import TrainState
-from jaxformer.training.step import Loss, Metrics, TrainStep, mean_gradient
+from jaxformer.training.step import Loss, Metrics, TrainStep, checked_loss, mean_gradient
 
 
 def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) -> TrainStep:
@@ -20,7 +20,8 @@ def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) ->
     its own dropout; without dropout the numbers are those of `make_step`.
 
     Raises:
-      ValueError: when called, a state with a moving average, which only `make_step` supports.
+      ValueError: when called, a state with a moving average, which only `make_step` supports; a loss that returns
+        something else than `make_step` takes.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.training.state import create
@@ -40,7 +41,7 @@ def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) ->
         key = jax.random.fold_in(key, jax.lax.axis_index("devices"))
 
         def value(params: Any) -> tuple[jax.Array, Any]:
-            total, count, metrics = loss(params, batch, key)
+            total, count, metrics = checked_loss(loss)(params, batch, key)
             return total, (count, metrics)
 
         (total, (count, metrics)), gradient = jax.value_and_grad(value, has_aux=True)(state.params)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
@@ -39,15 +39,23 @@ def make_step(
     (1 or 0), those of the loss, skipped (1 or 0) with "skip", and learning_rate if its schedule is given.
 
     Args:
+      loss: ``loss(params, batch, key) -> (sum, count, metrics)``, such as
+        ``lambda params, batch, key: (*net.bind(params).cross_entropy(batch, labels, key=key), {})``: the sum over the
+        batch and the number of what was summed, float32 scalars, and a dict of float32 sums to report. Sums of parts
+        of a batch are added, so nothing is a mean. Without metrics it may return ``(sum, count)``. The `key` is another
+        at each step.
+      optimizer: any optax transformation, such as that of `make_optimizer`.
       num_microbatches: number of parts into which the batch is split along its first dimension; they run one
         after another. Except for random draws such as dropout, the update is the same as with 1, in less memory.
       nonfinite: with "skip", a loss or gradient that is not finite changes only the step count, so that the next batch
         follows; with "abort", the caller sees ``finite == 0`` and stops.
       ema_decay: decay of the moving average, if the state has one.
       shardings: a TrainState of shardings, as for `create`: the new state is placed like the old one.
-      learning_rate: the optimizer's schedule, whose rate is then among the metrics.
+      learning_rate: the optimizer's schedule, whose rate is then among the metrics; of the optimizer's own count of
+        updates or, if it keeps none, as ``optax.sgd(0.1)``, of the state's count of steps.
 
     Raises:
+      ValueError: when called, a loss that returns something else.
       ConfigError: when called, a batch whose first dimension is not a multiple of `num_microbatches`.
     """
 
@@ -81,15 +89,34 @@ def make_step(
         if nonfinite == "skip":
             metrics["skipped"] = 1 - metrics["finite"]
         if learning_rate is not None:
-            metrics["learning_rate"] = learning_rate(_updates_done(state.optimizer))
+            metrics["learning_rate"] = learning_rate(_updates_done(state))
         return TrainState(state.step + 1, params, moments, ema_params, state.key), metrics
 
     return step
 
 
-def _updates_done(moments: Any) -> jax.Array:
-    """Returns the update count of an optax state, which skipped steps do not increment."""
-    return optax.tree.get_all_with_path(moments, "count")[-1][1]
+def _updates_done(state: TrainState) -> jax.Array:
+    """Returns the update count of the optax state, which skips leave alone; without one, the count of steps."""
+    counts = optax.tree.get_all_with_path(state.optimizer, "count")
+    return counts[-1][1] if counts else state.step
+
+
+def checked_loss(loss: Loss) -> Loss:
+    """Returns the loss, its result checked when traced, with a float32 count and with metrics."""
+
+    def checked(params: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, jax.Array, Metrics]:
+        found: Any = loss(params, batch, key)
+        parts: Any = (*found, {}) if isinstance(found, tuple | list) and len(found) == 2 else found
+        fits = isinstance(parts, tuple | list) and len(parts) == 3 and isinstance(parts[2], Mapping)
+        if not fits or not all(jax.tree_util.all_leaves([x]) and jnp.shape(x) == () for x in parts[:2]):
+            got = jax.tree.map(lambda x: f"{jnp.result_type(x)}{list(jnp.shape(x))}", found)
+            raise ValueError(
+                "loss(params, batch, key) must return (sum, count, metrics) or (sum, count): the sum over the batch "
+                f"and the number of what was summed, both scalars, and a dict of metrics; got {got}"
+            )
+        return parts[0], jnp.asarray(parts[1]).astype(jnp.float32), dict(parts[2])
+
+    return checked
 
 
 def mean_gradient(gradient: Any, count: jax.Array) -> Any:
@@ -101,7 +128,7 @@ def _summed_gradient(loss: Loss, params: Any, batch: Any, key: jax.Array, num_pa
     """Returns the sum, the count, the metrics and the gradient of the sum over the whole batch."""
 
     def value(params, part, key):
-        total, count, metrics = loss(params, part, key)
+        total, count, metrics = checked_loss(loss)(params, part, key)
         return total, (count, metrics)
 
     gradient = jax.value_and_grad(value, has_aux=True)

@@ -7,12 +7,12 @@ import pytest
 
 from jaxformer import decoding, sharding
 from tests.decoding.reference import Search
-from tests.decoding.toys import BEGIN, END, LENGTH, VOCAB, as_tuples, markov, start
+from tests.decoding.toys import BEGIN, END, LENGTH, PAD, VOCAB, as_tuples, markov, start
 from tests.models import small
 from tests.modules.small import quick
 from tests.selection import first
 
-IDS = {"bos": BEGIN, "eos": END}
+IDS = {"bos": BEGIN, "eos": END, "pad": PAD}
 MODELS = 200
 POWER = lambda exponent: lambda log_prob, length, ended: log_prob / length**exponent
 WORDS = lambda exponent: lambda log_prob, length, ended: log_prob / max(1, length - ended) ** exponent

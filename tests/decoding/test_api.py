@@ -1,11 +1,14 @@
 """The contract of states."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import decoding
-from tests.decoding.toys import BEGIN, END, markov, start
+from jaxformer import decoding, models, pure
+from tests.decoding.toys import BEGIN, END, VOCAB, markov, plain, start
 
 
 def tree_state():
@@ -49,3 +52,45 @@ def test_a_bare_pytree_is_no_state(search):
     }
     with pytest.raises(ValueError, match=r"dict lacks shape, reorder, take\. Wrap a pytree .* decoding\.TreeState"):
         search(step, tree, bos=BEGIN, **needed[search])
+
+
+def test_without_a_pad_every_token_may_be_chosen():
+    """Token 0 then fills what is left; a pad that is given is never chosen."""
+    scores = jnp.zeros(VOCAB).at[0].set(9.0)
+    step = plain(lambda tokens, state: (jnp.broadcast_to(scores, (*tokens.shape, VOCAB)), state))
+    state = decoding.TreeState(jnp.zeros((1, 1)))
+    given = {"max_length": 3, "bos": BEGIN, "eos": None}
+    searches = {
+        "greedy": functools.partial(decoding.greedy, step, state, **given),
+        "beam": functools.partial(decoding.beam_search, step, state, beam_size=1, **given),
+        "sample": functools.partial(decoding.sample, step, state, key=3, **given),
+    }
+    for search in searches.values():
+        assert search().tokens.tolist() == [[[0, 0, 0]]]
+        assert 0 not in search(pad=0).tokens.tolist()[0][0]
+
+
+def test_a_state_with_too_little_room_is_refused():
+    """A search reads `bos` and all tokens but the last."""
+    config = models.LanguageModelConfig(VOCAB, d_model=4, num_heads=1, d_ff=4, num_layers=1, dropout=0.0)
+    net = pure(models.LanguageModel, config)
+    model = net.bind(net.init(jax.random.key(0)))
+    context, state = model.start(batch_size=1, beam_size=1, length=3)
+    step = lambda tokens, state: model.step(tokens, state, context)
+    both = lambda tokens, state: (step(tokens, state.states[0])[0], state)
+    several = decoding.EnsembleState((state, decoding.TreeState(jnp.zeros((1, 1)))))
+    stacked = decoding.StackedState(jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state))
+    covered = decoding.CoverageState.start(state, jnp.ones((1, 2), bool))
+    ids = {"bos": BEGIN, "eos": END}
+    message = "max_length=4 reads up to 4 tokens, but the state has room for 3; start the model with length=4"
+    for search in (
+        lambda: decoding.greedy(step, state, max_length=4, **ids),
+        lambda: decoding.greedy(both, several, max_length=4, **ids),
+        lambda: decoding.greedy(step, stacked, max_length=4, **ids),
+        lambda: decoding.beam_search(step, covered, beam_size=1, max_length=4, **ids),
+        lambda: decoding.forced(step, state, jnp.ones((1, 1, 4), jnp.int32), jnp.full((1, 1), 4), bos=BEGIN),
+    ):
+        with pytest.raises(ValueError, match=message):
+            search()
+    found = decoding.greedy(step, state, max_length=4, bos=None, eos=None, prefix=jnp.ones((1, 1), jnp.int32))
+    assert np.isfinite(np.asarray(found.log_probs)).all()

@@ -26,7 +26,7 @@ from tests.selection import first
 
 
 def search(step, state, beam_size, **options):
-    options = {"max_length": LENGTH, "bos": BEGIN, "eos": END, **options}
+    options = {"max_length": LENGTH, "bos": BEGIN, "eos": END, "pad": PAD, **options}
     return decoding.beam_search(step, state, beam_size=beam_size, **options)
 
 
@@ -102,7 +102,7 @@ def test_width_one_is_greedy():
     """D2: B = 1 equals greedy search."""
     for seed in range(8):
         step, _ = markov(seed)
-        greedy = decoding.greedy(step, start(1), max_length=LENGTH, bos=BEGIN, eos=END)
+        greedy = decoding.greedy(step, start(1), max_length=LENGTH, bos=BEGIN, eos=END, pad=PAD)
         beam = search(step, start(1), 1, length_penalty=0.7)
         np.testing.assert_array_equal(greedy.tokens, beam.tokens)
         np.testing.assert_allclose(greedy.log_probs, beam.log_probs, rtol=1e-5)
@@ -177,7 +177,7 @@ def test_pad_and_begin_are_never_chosen():
         return logits, state
 
     for result in (
-        decoding.greedy(tempting, start(1), max_length=3, bos=BEGIN, eos=END),
+        decoding.greedy(tempting, start(1), max_length=3, bos=BEGIN, eos=END, pad=PAD),
         search(tempting, start(2), 2, max_length=3),
     ):
         inside = np.arange(3) < np.asarray(result.lengths)[..., None]
@@ -349,11 +349,17 @@ def test_a_sequence_may_begin_with_what_ends_it(method):
     assert np.isfinite(np.asarray(same.scores)).all()
 
 
-def test_an_end_that_pads_is_refused():
-    step, _ = markov(0)
-    for run in (
-        lambda: decoding.greedy(step, start(1), max_length=LENGTH, bos=BEGIN, eos=END, pad=END),
-        lambda: search(step, start(2), 2, pad=END),
-    ):
-        with pytest.raises(ValueError, match="pad and eos must be two tokens, got 2"):
-            run()
+def test_a_pad_that_also_ends_may_be_chosen():
+    """As for GPT-2: the hypotheses are those of another pad, filled with the end."""
+    step, _ = markov(0, shift=1.0)
+    rules = (decoding.forbid([PAD]),)
+    searches = (
+        lambda **ids: decoding.greedy(step, start(1), max_length=LENGTH, bos=BEGIN, eos=END, transforms=rules, **ids),
+        lambda **ids: search(step, start(2), 2, transforms=rules, **ids),
+    )
+    for run in searches:
+        found, expected = run(pad=END), run(pad=PAD)
+        np.testing.assert_array_equal(found.lengths, expected.lengths)
+        inside = np.arange(LENGTH) < np.asarray(expected.lengths)[..., None]
+        assert not inside.all()
+        np.testing.assert_array_equal(found.tokens, np.where(inside, expected.tokens, END))

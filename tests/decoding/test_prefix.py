@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding
-from tests.decoding.toys import BEGIN, END, as_tuples, markov, start
+from tests.decoding.toys import BEGIN, END, PAD, as_tuples, markov, start
 from tests.selection import first
 
-IDS = {"bos": BEGIN, "eos": END}
+IDS = {"bos": BEGIN, "eos": END, "pad": PAD}
 WORDS = jnp.array([[3, 4, END], [5, 0, 0], [9, 9, 9], [4, 4, 4]])
 LENGTHS = jnp.array([3, 1, 0, 3])
 

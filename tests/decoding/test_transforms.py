@@ -201,6 +201,8 @@ def test_well_formed_sequences():
     assert result[1].sum() == 3 * (V - 2)
     assert finite(bos=2, eos=2, pad=0)[1].sum() == 3 * (V - 1)
     assert finite(bos=None, eos=None, pad=-1).all()
+    assert finite(bos=None, eos=None, pad=None).all()
+    assert finite(bos=1, eos=2, pad=2)[1].sum() == 3 * (V - 1)
 
 
 @pytest.mark.parametrize(

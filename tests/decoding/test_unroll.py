@@ -20,7 +20,7 @@ from tests.decoding.toys import (
     total_log_prob,
 )
 
-IDS = {"bos": BEGIN, "eos": END}
+IDS = {"bos": BEGIN, "eos": END, "pad": PAD}
 
 
 def test_greedy_takes_the_best_token_each_time():
@@ -369,8 +369,21 @@ def test_bad_prefixes_and_limits(options, message):
 
 def test_bad_keys_and_sequences():
     step, _ = markov(0)
-    for key in (jax.random.split(jax.random.key(0), 3), jnp.zeros(2, jnp.uint32)):
-        with pytest.raises(ValueError, match=r"one jax\.random\.key, or 2, one per sentence"):
+    for key in (jax.random.split(jax.random.key(0), 3), jnp.zeros(2, jnp.int32)):
+        with pytest.raises(ValueError, match=r"one jax\.random\.key, or 2 keys, one per sentence"):
             decoding.sample(step, start(1), key=key, max_length=2, **IDS)
     with pytest.raises(ValueError, match=r"must begin \(2, 1\) as the state"):
         decoding.forced(step, start(1), jnp.zeros((2, 3, 4), jnp.int32), jnp.zeros((2, 3), jnp.int32), bos=BEGIN)
+
+
+def test_seeds_raw_keys_and_single_transforms():
+    """A seed and a raw key draw as their ``jax.random.key``, and one transform as a tuple of it."""
+    step, _ = markov(8)
+    rule = decoding.temperature(0.9)
+    draw = lambda key, rules: decoding.sample(step, start(3), key=key, max_length=6, transforms=rules, **IDS).tokens
+    expected = draw(jax.random.key(5), (rule,))
+    for key in (5, np.int64(5), jax.random.PRNGKey(5)):
+        np.testing.assert_array_equal(draw(key, rule), expected)
+    np.testing.assert_array_equal(draw(5, decoding.chain(rule)), expected)
+    raw = jax.random.split(jax.random.PRNGKey(1), 2)
+    np.testing.assert_array_equal(draw(raw, rule), draw(jax.random.wrap_key_data(raw), rule))

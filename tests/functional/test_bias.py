@@ -156,3 +156,19 @@ def test_transformer_xl_projects_each_distance_once():
     by_row = functools.partial(bias, rows=jnp.arange(length))
     once, often = (jax.jit(f).lower(*shapes).compile().cost_analysis()["flops"] for f in (bias, by_row))
     assert once < often / 5
+
+
+@pytest.mark.parametrize("implementation", ["reference", "blockwise"])
+def test_a_bias_and_an_array_add_up(implementation):
+    query, key, value, _ = arrays()
+    num_heads = query.shape[2]
+    alibi = functional.alibi(num_heads)
+    array = jnp.asarray(np.random.default_rng(4).standard_normal((num_heads, T, S)), jnp.float32)
+    attend = functools.partial(functional.attention, query, key, value, implementation=implementation)
+    for other in (array, array[0], array[:, :, :1], jnp.float32(2), np.asarray(array)):
+        whole = jnp.broadcast_to(jnp.asarray(other), (1, num_heads, T, S))
+        expected = attend(bias=dense_bias(alibi, query, S, 1.0) + whole)
+        for total in (alibi + other, other + alibi):
+            np.testing.assert_allclose(attend(bias=total), expected, atol=1e-5)
+    slope = jax.grad(lambda x: attend(bias=alibi + x).sum())(array[0])
+    assert slope.shape == (T, S)

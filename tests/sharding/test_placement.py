@@ -119,3 +119,10 @@ def test_arrays_are_described_where_they_really_lie():
     assert placement.describe(placed, NAMES) == placement.describe(SHAPES, NAMES)
     everywhere = jax.device_put(params, placement.replicated)
     assert rows(placement.describe(everywhere, NAMES))["kernel"][2:] == ["-, -", "192"]
+
+
+@pytest.mark.parametrize(("batch", "got"), [(np.ones((6, 4)), "6 rows"), (np.float32(1), "a scalar")])
+def test_rows_that_the_mesh_does_not_divide_are_refused(batch, got):
+    placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))
+    with pytest.raises(ValueError, match=f"a batch along fsdp = 4 must have a multiple of 4 rows .* got {got}"):
+        placement.assemble({"x": batch})

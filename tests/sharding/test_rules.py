@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -110,3 +111,13 @@ def test_a_dimension_that_cannot_be_cut_is_named():
     net = pure(models.EncoderDecoder, config)
     with pytest.raises(ValueError, match=r"params\['.*\(heads\) cannot be cut along tensor = 8"):
         sharding.shardings_like(net.shapes, net.axes, sharding.RULES, sharding.mesh("tensor=8"))
+
+
+def test_the_message_has_a_way_out():
+    """A vocabulary that no axis divides need not be cut."""
+    net = pure(models.EncoderDecoder, models.EncoderDecoderConfig(63, 63, **SIZES))
+    mesh = sharding.mesh("tensor=2,fsdp=4")
+    advice = re.escape('Placement(mesh, {**sharding.RULES, "vocab": ()})')
+    with pytest.raises(ValueError, match=r"\(vocab\) cannot be cut along tensor = 2; " + advice):
+        sharding.Placement(mesh).params(net.shapes, net.axes)
+    assert sharding.Placement(mesh, {**sharding.RULES, "vocab": ()}).params(net.shapes, net.axes)

@@ -54,7 +54,7 @@ def test_another_model_is_refused(tmp_path):
     ):
         with training.Checkpoints(tmp_path) as checkpoints:
             wrong = dataclasses.replace(target, params={**target.params, **change})
-            with pytest.raises(training.CheckpointError, match=message):
+            with pytest.raises(training.OtherModelError, match=message):
                 checkpoints.restore(1, wrong)
 
 
@@ -161,10 +161,49 @@ def test_a_wrong_target_costs_no_checkpoint(tmp_path):
     target = abstract(new_state())
     wrong = dataclasses.replace(target, params={"kernel": target.params["kernel"]})
     with training.Checkpoints(tmp_path) as checkpoints:
-        with pytest.raises(training.CheckpointError, match=r"none of the steps \[1, 2, 3\].*another model"):
+        with pytest.raises(training.CheckpointError, match=r"step 3 in .*another model"):
             checkpoints.restore_latest(wrong)
         assert checkpoints.steps() == [1, 2, 3]
         assert equal(checkpoints.restore_latest(target)[0], states[3])
+
+
+def test_a_step_of_another_script_is_not_damage(tmp_path):
+    """Newer steps with a moving average: a reader without one is told, loses none of them, and gets no older step."""
+    old = saved(tmp_path, steps=(1,))[1]
+    new = new_state(ema=True)
+    with training.Checkpoints(tmp_path) as checkpoints:
+        for step in (2, 3):
+            checkpoints.save(step, new, {})
+    for path in data_files(tmp_path / "3"):
+        path.write_bytes(b"")
+    with training.Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(training.OtherModelError, match=r"step 3 in .*ema_params.* and missing in this model"):
+            checkpoints.restore_latest(abstract(old))
+        assert checkpoints.steps() == [1, 2, 3]
+        assert equal(checkpoints.restore(1, abstract(old))[0], old)
+        assert equal(checkpoints.restore_latest(abstract(new))[0], new)
+        assert checkpoints.steps() == [1, 2]
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_files_that_contradict_their_step(tmp_path, signed, monkeypatch):
+    """Orbax's files hold another tree: damage, if the step says what it holds; older versions do not save that."""
+    states = saved(tmp_path)
+    if not signed:
+        about = tmp_path / "3" / "about" / "metadata"
+        text = json.loads(about.read_text())
+        del text["digest"], text["kinds"]
+        about.write_text(json.dumps(text))
+    with training.Checkpoints(tmp_path) as checkpoints:
+        manager, real = checkpoints._manager, checkpoints._manager.item_metadata
+        found = lambda step: {"state": dataclasses.replace(states[3], params={})} if step == 3 else real(step)
+        monkeypatch.setattr(manager, "item_metadata", found)
+        if signed:
+            assert equal(checkpoints.restore_latest(abstract(new_state()))[0], states[2])
+            assert (tmp_path / "damaged-3").is_dir()
+        else:
+            with pytest.raises(training.OtherModelError, match="step 3"):
+                checkpoints.restore_latest(abstract(new_state()))
 
 
 def test_reading_leaves_the_save_of_another_process_alone(tmp_path):

@@ -41,6 +41,49 @@ def test_each_step_draws_its_own_noise():
     assert len(set(sums)) == 3
 
 
+def pair(params, batch, key):
+    return loss(params, batch, key)[:2]
+
+
+def test_a_loss_without_metrics():
+    """A pair, as the library's cross-entropies return, with a count of any type."""
+    integer = lambda p, b, key: (pair(p, b, key)[0], 36)
+    expected = training.make_step(loss, OPTIMIZER)(new_state(), batch(1))[1]
+    for form in (pair, integer):
+        for parts in (1, 2):
+            noiseless = lambda p, b, key, form=form: form(p, b, None)
+            _, metrics = training.make_step(noiseless, OPTIMIZER, num_microbatches=parts)(new_state(), batch(1))
+            assert metrics.keys() == expected.keys() - {"seen"}
+            assert metrics["count"].dtype == np.float32
+            assert float(metrics["count"]) == (72 if form is integer and parts == 2 else 36)
+
+
+@pytest.mark.parametrize(
+    ("result", "got"),
+    [
+        (lambda total, count: total, r"got float32\[\]"),
+        (lambda total, count: (total[None], count), r"got \('float32\[1\]', 'float32\[\]'\)"),
+        (lambda total, count: (total, {"count": count}), "got .*'count': "),
+        (lambda total, count: (total, count, count), "got "),
+        (lambda total, count: (total, count, {}, {}), "got "),
+    ],
+)
+def test_a_loss_of_another_form_is_refused(result, got):
+    wrong = lambda p, b, key: result(*pair(p, b, key))
+    with pytest.raises(ValueError, match=r"must return \(sum, count, metrics\) or \(sum, count\).*" + got):
+        training.make_step(wrong, OPTIMIZER)(new_state(), batch(1))
+
+
+def test_the_learning_rate_of_an_optimizer_without_a_count():
+    optimizer = optax.sgd(0.1)
+    step = training.make_step(loss, optimizer, learning_rate=lambda count: 0.5 / (1 + count.astype(np.float32)))
+    state, rates = training.create(init, optimizer, jax.random.key(0)), []
+    for _ in range(2):
+        state, metrics = step(state, batch(1))
+        rates.append(float(metrics["learning_rate"]))
+    assert rates == [0.5, 0.25]
+
+
 def test_nonfinite_steps_are_skipped_or_reported():
     before = jax.tree.map(np.asarray, new_state().params)
     state, metrics = training.make_step(loss, OPTIMIZER, nonfinite="skip")(new_state(), batch(1, nan=True))

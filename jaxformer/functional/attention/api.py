@@ -47,7 +47,7 @@ def attention(
     value: Float[Array, "B S K J"],
     *,
     mask: Mask | Bool[Array, ...] | None = None,
-    bias: Float[Array, "b n t s"] | Bias | None = None,
+    bias: Float[Array, ...] | Bias | None = None,
     scale: float | Float[Array, ""] | None = None,
     score: Score | None = None,
     dropout: Dropout | None = None,
@@ -65,8 +65,9 @@ def attention(
 
     Args:
       mask: the keys that each query may attend to, True = attend: a `Mask`, or a Boolean array for `masks.dense`.
-      bias: a term added to the scaled logits: an array that broadcasts to [B, N, T, S], or a `Bias` such as `alibi`,
-        `t5_bias` or `relative_keys`, which needs no such array.
+      bias: a term added to the scaled logits: an array that broadcasts to [B, N, T, S], so that [T, S] is one for all
+        heads and [N, T, S] one for each; or a `Bias` such as `alibi`, `t5_bias` or `relative_keys`, which needs no such
+        array. A `Bias` and an array add up to a `Bias`.
       scale: the factor of the logits, ``H ** -0.5`` by default; a learned or traced scale multiplies the queries.
       score: an elementwise function of the scaled logits, applied before bias and mask, such as `soft_cap`; hashable.
       dropout: rate and key for dropping attention weights.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxformer.functional.bias import Bias, dense_bias
+from jaxformer.functional.bias import Bias, DenseBias, dense_bias, terms, with_four_dims
 from jaxformer.functional.derivatives import once, reverse_only
 from jaxformer.functional.dropout import Dropout, flat_index, keep
 from jaxformer.masks import Mask, as_mask
@@ -71,12 +71,9 @@ def make_request(
         covered = jax.eval_shape(lambda m: m.dense(num_queries, key.shape[1]), mask).shape
         _check_covers("mask", covered, (batch, num_heads, num_queries, key.shape[1]))
     if bias is not None:
-        covered = (
-            bias
-            if not isinstance(bias, Bias)
-            else jax.eval_shape(lambda b, q: dense_bias(b, q, key.shape[1], 1.0), bias, query)
-        )
-        _check_covers("bias", covered.shape, (batch, num_heads, num_queries, key.shape[1]))
+        bias = bias if isinstance(bias, Bias) else with_four_dims(bias)
+        for covered in _shapes_of_bias(bias, query, key.shape[1]):
+            _check_covers("bias", covered, (batch, num_heads, num_queries, key.shape[1]))
     if dropout is not None and not 0 <= dropout.rate < 1:
         raise ValueError(f"dropout rate must be in [0, 1), got {dropout.rate}")
     if dropout is not None and dropout.rate == 0:
@@ -176,6 +173,15 @@ def _check_shapes(query, key, value) -> None:
         raise ValueError(f"key and value must agree in [length, heads], got {key.shape[1:3]} and {value.shape[1:3]}")
     if key.shape[2] == 0 or num_heads % key.shape[2]:
         raise ValueError(f"query heads must be a multiple of key heads, got {num_heads} and {key.shape[2]}")
+
+
+def _shapes_of_bias(bias: Array | Bias, query, num_keys: int) -> Iterator[tuple[int, ...]]:
+    """Yields the shape of a bias and those of the arrays that are added in it, which a tile would not show."""
+    if not isinstance(bias, Bias):
+        yield bias.shape
+        return
+    yield from (x.array.shape for x in terms(bias) if isinstance(x, DenseBias))
+    yield jax.eval_shape(lambda b, q: dense_bias(b, q, num_keys, 1.0), bias, query).shape
 
 
 def _check_covers(name: str, got: tuple[int, ...], expected: tuple[int, ...]) -> None:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxformer.functional.attention.base import Request, Score, keep_tile, masked_softmax
-from jaxformer.functional.bias import dense_bias
+from jaxformer.functional.bias import Bias, dense_bias
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
 
@@ -20,7 +20,7 @@ def attention_head(
     value: Float[Array, "S J"],
     *,
     mask: Mask | Bool[Array, "#T #S"] | None = None,
-    bias: Float[Array, "#T #S"] | None = None,
+    bias: Float[Array, "#T #S"] | Bias | None = None,
     kept: Bool[Array, "T S"] | None = None,
     rate: float = 0.0,
     scale: float | None = None,
@@ -36,10 +36,14 @@ def attention_head(
 
     Args:
       mask: True = attend; a `Mask` must be the same for every example and head.
+      bias: a term added to the scaled logits; a `Bias` must be the same for every example and head.
       kept: True for the weights that dropout of probability `rate` keeps; the returned weights are before dropout.
       scale: the factor of the logits; ``H ** -0.5`` by default, 1 for unscaled attention.
       score: an elementwise function of the scaled logits, applied before bias and mask.
       finite: promises that queries, keys and values are finite, even those that the mask hides: see `Mask.finite`.
+
+    Raises:
+      ValueError: a `Mask` or a `Bias` of several examples or heads.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> query, key = jnp.array([[2., 0.], [0., 2.], [1., 1.]]), jnp.array([[0., 2.], [2., 0.], [1., 1.]])
@@ -48,13 +52,16 @@ def attention_head(
     [0.045 0.768 0.187] [1.   0.28]
     """
     if isinstance(mask, Mask):
-        mask = jnp.squeeze(mask.dense(query.shape[0], key.shape[0]), (0, 1))
+        mask = _of_one_head("mask", mask.dense(query.shape[0], key.shape[0]))
     if mask is not None and not finite:
         # A weight of 0 times NaN is NaN, so unseen keys and values and empty queries are replaced by 0.
         query = jnp.where(mask.any(1)[:, None], query, 0)
         seen = mask.any(0)[:, None]
         key, value = jnp.where(seen, key, 0), jnp.where(seen, value, 0)
     factor = query.shape[-1] ** -0.5 if scale is None else scale
+    if isinstance(bias, Bias):
+        allowed = None if mask is None else mask[None, None]
+        bias = _of_one_head("bias", dense_bias(bias, query[None, :, None], key.shape[0], factor, allowed=allowed))
     logits = jnp.einsum("th,sh->ts", query, key, preferred_element_type=jnp.float32) * factor
     if score is not None:
         # The slope of a score may be infinite at 0, the logit of a masked pair, and 0 times infinity is NaN.
@@ -67,6 +74,15 @@ def attention_head(
     if mask is not None and not finite:
         output = jnp.where(mask.any(1)[:, None], output, 0.0)  # a key that another query sees may hold NaN
     return output.astype(query.dtype), weights
+
+
+def _of_one_head(name: str, array: Array) -> Array:
+    if array.shape[:2] != (1, 1):
+        raise ValueError(
+            f"attention_head computes one head of one example, got a {name} of {array.shape[0]} examples and "
+            f"{array.shape[1]} heads; functional.attention takes it"
+        )
+    return array[0, 0]
 
 
 def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "B N T S"]]:

@@ -30,7 +30,7 @@ def attention_weights(
     key: Float[Array, "B S K H"],
     *,
     mask: Mask | Bool[Array, ...] | None = None,
-    bias: Float[Array, "b n t s"] | Bias | None = None,
+    bias: Float[Array, ...] | Bias | None = None,
     scale: float | None = None,
     score: Score | None = None,
     query_positions: Int[ArrayLike, "... T"] | None = None,
@@ -63,7 +63,7 @@ def attention_entropy(
     key: Float[Array, "B S K H"],
     *,
     mask: Mask | Bool[Array, ...] | None = None,
-    bias: Float[Array, "b n t s"] | Bias | None = None,
+    bias: Float[Array, ...] | Bias | None = None,
     scale: float | None = None,
     score: Score | None = None,
 ) -> Float[Array, "B N T"]:
@@ -108,7 +108,7 @@ def attention_statistics(
     key: Float[Array, "B S K H"],
     *,
     mask: Mask | Bool[Array, ...] | None = None,
-    bias: Float[Array, "b n t s"] | Bias | None = None,
+    bias: Float[Array, ...] | Bias | None = None,
     scale: float | None = None,
     score: Score | None = None,
 ) -> AttentionStatistics:
@@ -143,7 +143,7 @@ def top_alignments(
     count: int,
     *,
     mask: Mask | Bool[Array, ...] | None = None,
-    bias: Float[Array, "b n t s"] | Bias | None = None,
+    bias: Float[Array, ...] | Bias | None = None,
     scale: float | None = None,
     score: Score | None = None,
 ) -> tuple[Float[Array, "B N T count"], Int[Array, "B N T count"]]:

@@ -93,3 +93,27 @@ def test_a_score_with_an_infinite_slope_at_zero(implementation, mask):
     expected = numpy_attention.gradients(*inputs, upstream, score=theirs, **options)
     for got, want in zip(pull(upstream), expected[:3], strict=True):
         np.testing.assert_allclose(got, want, atol=2e-5)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "blockwise"])
+@pytest.mark.parametrize("dims", [1, 2, 3, 4])
+def test_a_bias_broadcasts(dims, implementation):
+    """Leading dimensions may be left out, as in NumPy: ``[N, T, S]`` is one for each head."""
+    query, key, value, _ = arrays()
+    bias = jnp.asarray(np.random.default_rng(4).standard_normal((1, query.shape[2], T, S)), jnp.float32)
+    bias = bias[(0,) * (4 - dims)]
+    whole = jnp.broadcast_to(bias, (query.shape[0], query.shape[2], T, S))
+    found = functional.attention(query, key, value, bias=bias, implementation=implementation)
+    expected = functional.attention(query, key, value, bias=whole, implementation=implementation)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    weights = functional.attention_weights(query, key, bias=bias)
+    np.testing.assert_allclose(weights, functional.attention_weights(query, key, bias=whole), atol=1e-6)
+
+
+def test_a_bias_of_another_size_is_refused():
+    """By itself and as a part of a sum."""
+    query, key, value, _ = arrays()
+    wrong = jnp.zeros((3, T, S))
+    for bias in (wrong, functional.alibi(query.shape[2]) + wrong, jnp.zeros((1, 1, T, S + 1)) + functional.alibi(4)):
+        with pytest.raises(ValueError, match=r"bias must broadcast to \[B, N, T, S\]"):
+            functional.attention(query, key, value, bias=bias)

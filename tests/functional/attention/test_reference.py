@@ -141,3 +141,18 @@ def test_nothing_is_replaced_where_all_values_are_finite():
         str(jax.make_jaxpr(loss, static_argnums=3)(query, key, value, x)).count("select_n") for x in (False, True)
     ]
     assert selects[1] < selects[0] - 3
+
+
+def test_one_head_takes_masks_and_biases_of_one_head():
+    query, key, value, _ = arrays()
+    query, key, value = query[0, :, 0], key[0, :, 0], value[0, :, 0]
+    ahead = functional.alibi(1)
+    whole = functional.attention(
+        query[None, :, None], key[None, :, None], value[None, :, None], mask=masks.causal(1), bias=ahead
+    )
+    found, _ = functional.attention_head(query, key, value, mask=masks.causal(1), bias=ahead)
+    np.testing.assert_allclose(found, whole[0, :, 0], atol=1e-5)
+    with pytest.raises(ValueError, match="one head of one example, got a bias of 1 examples and 4 heads"):
+        functional.attention_head(query, key, value, bias=functional.alibi(4))
+    with pytest.raises(ValueError, match="one head of one example, got a mask of 2 examples and 1 heads"):
+        functional.attention_head(query, key, value, mask=masks.padding(jnp.ones((2, S), bool)))
