@@ -54,7 +54,7 @@ def network(attention):
 def weights_of(net, params, tokens, layer: int) -> jax.Array:
     """Returns the attention weights ``[B, N, T, T]`` of a layer."""
     captured = net.bind(params).captured(tokens, ["decoder.self"])["decoder.self"]
-    return captured.layer(layer).weights(mask=masks.causal())
+    return captured.layer(layer).weights()
 
 
 def draw(random: np.random.Generator, batch_size: int) -> tuple[np.ndarray, ...]:

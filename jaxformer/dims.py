@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 def resolve_head_dim(d_model: int, num_heads: int, num_kv_heads: int, head_dim: int | None = None) -> int:
     """Returns `head_dim`, by default ``d_model / num_heads``, after checking the numbers of heads.
@@ -14,3 +16,17 @@ def resolve_head_dim(d_model: int, num_heads: int, num_kv_heads: int, head_dim: 
     if num_kv_heads < 1 or num_heads % num_kv_heads:
         raise ValueError(f"num_heads ({num_heads}) must be divisible by num_kv_heads ({num_kv_heads})")
     return d_model // num_heads if head_dim is None else head_dim
+
+
+def check_rank(name: str, x: Any, dims: str) -> None:
+    """Checks that `x` is an array with as many dimensions as `dims` names, such as "B T".
+
+    Raises:
+      ValueError: it has another number of dimensions; the message has its shape.
+      TypeError: it is no array.
+    """
+    expected = f"[{', '.join(dims.split())}]"
+    if not hasattr(x, "shape"):
+        raise TypeError(f"{name} must be an array {expected}, got a {type(x).__name__}; jnp.asarray makes an array")
+    if len(x.shape) != len(dims.split()):
+        raise ValueError(f"{name} must be {expected}, got shape {list(x.shape)}")

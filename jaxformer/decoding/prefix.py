@@ -11,6 +11,7 @@ from jaxtyping import Array, Int
 
 from jaxformer.decoding.api import S, check_state
 from jaxformer.decoding.transforms import History
+from jaxformer.dims import check_rank
 from jaxformer.errors import ConfigError
 
 
@@ -63,12 +64,14 @@ def begin(
 
     Raises:
       ConfigError: the prefix is longer than `max_length` or has not B rows; there is neither `bos` nor a prefix.
+      ValueError: the prefix has not two dimensions.
     """
     batch, num_hypotheses = shape = check_state(state)
     if prefix is None:
         prefix = Prefix(jnp.zeros((batch, 0), jnp.int32))
     elif not isinstance(prefix, Prefix):
         prefix = Prefix(prefix)
+    check_rank("prefix", prefix.tokens, "B P")
     size = prefix.tokens.shape[1]
     if bos is None and size == 0:
         raise ConfigError("without bos, the first token must come from a prefix; got none")

@@ -8,7 +8,9 @@ import typing
 from typing import NamedTuple, Protocol
 
 import jax
+import jax.core
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Integer
 
 from jaxformer import targets
@@ -32,11 +34,15 @@ def cross_entropy(
 
     which needs no array of log-probabilities. `z_loss` keeps :math:`\log Z` near 0 (Chowdhery et al. 2022).
 
+    A counted label outside of [0, V), such as the -100 of other libraries for "no label", is an error, except where its
+    value is unknown: within a traced function it is counted, and adds :math:`\log Z` as if its logit were 0. Leave
+    such labels out with `where`.
+
     Args:
       where: True for labels to count; the others add nothing, and their logits may hold anything.
 
     Raises:
-      ValueError: `smoothing` is not in [0, 1).
+      ValueError: `smoothing` is not in [0, 1), or a label is not in [0, V) where it counts.
 
     >>> import jax.numpy as jnp
     >>> total, count = cross_entropy(jnp.zeros((3, 4)), jnp.array([0, 1, 2]))
@@ -45,6 +51,7 @@ def cross_entropy(
     """
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing must be in [0, 1), got {smoothing}")
+    _check_labels(labels, where, logits.shape[-1])
     logits = logits.astype(jnp.float32)
     if where is not None:
         logits = jnp.where(where[..., None], logits, 0.0)
@@ -59,6 +66,22 @@ def cross_entropy(
     if where is None:
         return loss.sum(), jnp.float32(labels.size)
     return jnp.where(where, loss, 0.0).sum(), where.astype(jnp.float32).sum()
+
+
+def _check_labels(labels: Array, where: Array | None, vocab_size: int) -> None:
+    """Checks the labels that count, if their values are known: neither traced nor those of other processes."""
+    given = [x for x in (labels, where) if x is not None]
+    if any(isinstance(x, jax.core.Tracer) or not getattr(x, "is_fully_addressable", True) for x in given):
+        return
+    values = np.asarray(labels)
+    outside = (values < 0) | (values >= vocab_size)
+    if where is not None:
+        outside &= np.asarray(where)
+    if outside.any():
+        raise ValueError(
+            f"labels must be in [0, V = {vocab_size}) where they count, got {values[outside][0]}; "
+            "leave labels out with where=, as in where=labels >= 0"
+        )
 
 
 def _chosen(labels: Integer[Array, "*batch"], shape: tuple[int, ...]) -> Bool[Array, "*batch V"]:
@@ -93,12 +116,13 @@ def linear_cross_entropy(
       table: the output projection, with a row for each label. It is cast to the dtype of `x`; sums are float32. A table
         ``[G, C, V, D]`` is one copy for each of G groups of rows and C parts of the length, so that devices need not
         communicate (`jaxformer.sharding.linear_cross_entropy`).
-      where: True for labels to count; the others add nothing, and their `x` may hold anything.
+      where: True for labels to count; the others add nothing, and their `x` may hold anything. Labels outside of
+        [0, V) are counted or refused, as by `cross_entropy`.
       chunk: the number of positions at a time, over the full batch; by default as many as fit a device of each group
         (see `logits_per_chunk`).
 
     Raises:
-      ValueError: `smoothing` is not in [0, 1), or shapes do not fit.
+      ValueError: `smoothing` is not in [0, 1), shapes do not fit, or a label is not in [0, V) where it counts.
 
     >>> import jax.numpy as jnp
     >>> total, count = linear_cross_entropy(jnp.ones((1, 3, 2)), jnp.zeros((4, 2)), jnp.array([[0, 1, 2]]))
@@ -114,6 +138,7 @@ def linear_cross_entropy(
         )
     # The gradient of the table is summed in float32, even if its dtype is narrower.
     copies = table.astype(jnp.float32)[None, None] if table.ndim == 2 else table
+    _check_labels(labels, where, table.shape[-2])
     (batch, length), (groups, parts, vocab_size, _) = labels.shape, copies.shape
     if where is None:
         where = jnp.ones(labels.shape, bool)

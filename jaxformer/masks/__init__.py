@@ -37,10 +37,12 @@ from jaxformer.masks.kinds import Lengths as Lengths
 from jaxformer.masks.kinds import Padding as Padding
 from jaxformer.masks.kinds import Prefix as Prefix
 from jaxformer.masks.kinds import Segments as Segments
+from jaxformer.masks.kinds import Stored as Stored
 from jaxformer.masks.kinds import block_sparse as block_sparse
 from jaxformer.masks.kinds import causal as causal
 from jaxformer.masks.kinds import lengths as lengths
 from jaxformer.masks.kinds import padding as padding
 from jaxformer.masks.kinds import prefix as prefix
 from jaxformer.masks.kinds import segments as segments
+from jaxformer.masks.kinds import stored as stored
 from jaxformer.masks.kinds import window as window

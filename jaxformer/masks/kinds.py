@@ -160,6 +160,34 @@ class BlockSparse(Mask):
         return (min(columns) * self.size, (max(columns) + 1) * self.size) if columns else (0, 0)
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Stored(Mask):
+    """Allows what a mask allows for the places of stored queries and keys, whatever their positions."""
+
+    mask: Mask
+
+    @property
+    def finite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.mask.finite
+
+    def tile(self, query_index, key_index):
+        return self.mask.tile(query_index, key_index)
+
+    def at_positions(self, query, key):
+        del query, key
+        return self.mask
+
+    def check(self, num_queries, num_keys):
+        self.mask.check(num_queries, num_keys)
+
+    def key_range(self, query_start, query_stop):
+        return self.mask.key_range(query_start, query_stop)
+
+    def live_ranges(self, query_start, query_stop):
+        return self.mask.live_ranges(query_start, query_stop)
+
+
 def _ends(live: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the first True and one past the last of each row of ``Bool [q, b, S]``; 0 and 0 for a row without one."""
     stop = live.shape[2] - live[..., ::-1].argmax(2)
@@ -250,6 +278,17 @@ def segments(query: ArrayLike, key: ArrayLike | None = None) -> Mask:
     if query.ndim != 2 or key.ndim != 2 or query.shape[0] != key.shape[0]:
         raise ValueError(f"segments must be [B, T] and [B, S], got {list(query.shape)} and {list(key.shape)}")
     return Segments(query, key)
+
+
+def stored(mask: Mask) -> Mask:
+    """Allows what `mask` allows by the places of queries and keys in their rows, where positions are given as well.
+
+    >>> positions = np.array([[0, 1, 0]])  # of two texts in a row; by positions alone, the first token sees the third
+    >>> both = [x.at_positions(positions, positions).dense(3, 3) for x in (causal(), stored(causal()))]
+    >>> [x[0, 0, 0].astype(int).tolist() for x in both]
+    [[1, 0, 1], [1, 0, 0]]
+    """
+    return Stored(mask)
 
 
 def block_sparse(layout: ArrayLike, size: int) -> Mask:

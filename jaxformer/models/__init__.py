@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from jaxformer.models.captioner import RecurrentCaptioner as RecurrentCaptioner
     from jaxformer.models.captioner import TransformerCaptioner as TransformerCaptioner
     from jaxformer.models.classifier import Classifier as Classifier
-    from jaxformer.models.decoder import Context as Context
     from jaxformer.models.decoder import Decoder as Decoder
-    from jaxformer.models.decoder import DecoderState as DecoderState
-    from jaxformer.models.decoder import StepWeights as StepWeights
     from jaxformer.models.decoder import make_decoder as make_decoder
+    from jaxformer.models.decoder_state import Context as Context
+    from jaxformer.models.decoder_state import DecoderState as DecoderState
+    from jaxformer.models.decoder_state import StepWeights as StepWeights
     from jaxformer.models.encoder import Encoder as Encoder
     from jaxformer.models.encoder import Memory as Memory
     from jaxformer.models.encoder import make_encoder as make_encoder
@@ -56,7 +56,8 @@ __getattr__ = lazy.members(
     {
         "captioner": "Captioner RecurrentCaptioner TransformerCaptioner",
         "classifier": "Classifier",
-        "decoder": "Context Decoder DecoderState StepWeights make_decoder",
+        "decoder": "Decoder make_decoder",
+        "decoder_state": "Context DecoderState StepWeights",
         "encoder": "Encoder Memory make_encoder",
         "encoder_decoder": "EncoderDecoder",
         "language_model": "LanguageModel",

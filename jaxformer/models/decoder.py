@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Collection
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional, masks, sharding
 from jaxformer.axes import constrain
-from jaxformer.functional.cache import KeyValueCache, first_lanes, take_lanes
+from jaxformer.dims import check_rank
+from jaxformer.functional.cache import first_lanes, take_lanes
 from jaxformer.functional.dropout import site
 from jaxformer.models.config import DecoderConfig, LanguageModelConfig
+from jaxformer.models.decoder_state import Context, DecoderState, StepWeights
 from jaxformer.models.encoder import Memory
 from jaxformer.models.transformer import (
     Norm,
@@ -31,69 +34,8 @@ from jaxformer.models.transformer import (
     output_logits,
     with_bias,
 )
-from jaxformer.modules import AttentionFunction, Block, Embeddings, KeyValue, Linear, Stack, T5Bias
+from jaxformer.modules import AttentionFunction, Block, Embeddings, Linear, Stack, T5Bias
 from jaxformer.modules.attention_function import Intermediates
-from jaxformer.modules.pure import Params
-
-
-class StepWeights(NamedTuple):
-    """The parameters of a decoder in the form that its steps read; see `Decoder.step_weights`."""
-
-    layers: tuple[Params, ...]  # of each block
-    output: jax.Array | None  # [D, V]; None reads the table of the token embeddings
-
-
-class Context(NamedTuple):
-    """The arrays that the hypotheses of a sentence share: computed once by `start`, never tiled by hypotheses."""
-
-    memory: tuple[KeyValue | None, ...]  # of each layer, [B, S, N, H]; None without cross-attention
-    valid: jax.Array | None  # Bool [B, S]
-    weights: StepWeights
-
-    def take(self, sentences: Int[Array, " B2"]) -> Context:
-        """Returns the context of these sentences only, in this order."""
-        memory, valid = jax.tree.map(lambda leaf: leaf[sentences], (self.memory, self.valid))
-        return Context(memory, valid, self.weights)
-
-
-class DecoderState(NamedTuple):
-    """The arrays that differ between hypotheses. Only `reorder` and `take` may assume a layout of its leaves.
-
-    Each hypothesis has its own position, which is also the number of tokens that it has seen. For prefixes
-    of different lengths, give the lengths to `prefill`, or step through the longest and then set the lengths with
-    ``state._replace(position=lengths)``: the mask hides later positions, and later steps overwrite them.
-    """
-
-    position: jax.Array  # int32 [B, K]: the next token's
-    lanes: jax.Array | None  # int32 [B, K, L]: the map of lanes of caches that a sentence's hypotheses share
-    caches: tuple[KeyValueCache, ...]  # of each layer; without lanes, each hypothesis has a row of its own
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The numbers of sentences, B, and of hypotheses of each, K."""
-        batch_size, beam_size = self.position.shape
-        return batch_size, beam_size
-
-    @property
-    def capacity(self) -> int:
-        """The number of positions, as given to `Decoder.start`, which a search compares with its limit."""
-        return (self.caches[0].key if self.lanes is None else self.lanes).shape[2]
-
-    def reorder(self, parents: Int[Array, "B K"]) -> DecoderState:
-        """Replaces each hypothesis with its parent, a hypothesis of the same sentence."""
-        sentences = jnp.arange(parents.shape[0])[:, None]
-        position = self.position[sentences, parents]
-        if self.lanes is not None:
-            return DecoderState(position, self.lanes[sentences, parents], self.caches)
-        rows = (sentences * parents.shape[1] + parents).reshape(-1)
-        return DecoderState(position, None, jax.tree.map(lambda leaf: leaf[rows], self.caches))
-
-    def take(self, sentences: Int[Array, " B2"]) -> DecoderState:
-        """Returns the state of these sentences only, in this order."""
-        position, lanes = jax.tree.map(lambda leaf: leaf[sentences], (self.position, self.lanes))
-        beam_size = self.shape[1] if self.lanes is None else 1
-        rows = (sentences[:, None] * beam_size + jnp.arange(beam_size)[None]).reshape(-1)
-        return DecoderState(position, lanes, jax.tree.map(lambda leaf: leaf[rows], self.caches))
 
 
 class Decoder(nnx.Module):
@@ -140,16 +82,26 @@ class Decoder(nnx.Module):
         *,
         valid: Bool[Array, "B T"] | None = None,
         positions: Int[Array, "B T"] | None = None,
+        segments: Int[Array, "B T"] | None = None,
         key: jax.Array | None = None,
     ) -> Float[Array, "B T V"]:
         """Returns teacher-forced logits, float32: row t scores the token after ``tokens[:, :t + 1]``.
 
         Args:
           valid: True where a token is real; default: everywhere.
-          positions: absolute positions; 0, 1, 2, ... by default.
+          positions: absolute positions, 0, 1, 2, ... by default: where a token is, not what it sees. The causal mask
+            hides what comes after a token in the row and, without `segments`, also what is at a later position, so that
+            rows in another order than their positions see no future either. Within a traced function, positions beyond
+            a learned table have its last vector; outside, they are refused.
+          segments: the number of the packed sequence that each token belongs to; tokens see only their own sequence, in
+            the order of the row. Give `positions` that begin again with each sequence, unless they are only relative.
+            All sequences of a row see the same memory.
           key: the key of dropout; None means no dropout.
+
+        Raises:
+          ValueError: `tokens` or `positions` have not two dimensions, or a table has no vector for a position.
         """
-        x, _ = self._run(tokens, memory, valid=valid, positions=positions, key=key)
+        x, _ = self._run(tokens, memory, valid=valid, positions=positions, segments=segments, key=key)
         return self._logits(x, None if self.output is None else self.output.kernel[...])
 
     def cross_entropy(
@@ -159,6 +111,9 @@ class Decoder(nnx.Module):
         memory: Memory | None = None,
         *,
         valid: Bool[Array, "B T"] | None = None,
+        where: Bool[Array, "B T"] | None = None,
+        positions: Int[Array, "B T"] | None = None,
+        segments: Int[Array, "B T"] | None = None,
         right_padded: bool = False,
         smoothing: float = 0.0,
         z_loss: float = 0.0,
@@ -171,22 +126,27 @@ class Decoder(nnx.Module):
         In training (with a `key`) it includes the load-balancing loss of the experts, if there are any.
 
         Args:
-          labels: the token after each of `tokens`; counted where `valid`.
+          labels: the token after each of `tokens`.
+          valid, positions, segments: see `__call__`.
+          where: True for labels to count, such as those of completions (prompts are `valid` too); default: `valid`.
           right_padded: promises that `valid` is False only at the ends of rows. A causal mask alone then hides padding
             from every real token, and attention functions can use their causal kernels, without a mask of each row.
           smoothing, z_loss: see `functional.cross_entropy`.
           copies: see `Embedding`.
           linear_loss: the loss of the states and the output table, with the arguments of `linear_cross_entropy`.
         """
+        check_rank("tokens", tokens, "B T")
+        given = {"valid": valid, "positions": positions, "segments": segments}
+        where = valid if where is None else where
         if copies is None:
             copies = self.embeddings.tokens.copies(*tokens.shape, dtype=self.embeddings.dtype)
         capture = ("experts",) if self.load_balancing_weight and key is not None else ()
         options = {"right_padded": right_padded, "key": key, "copies": copies, "capture": capture}
-        x, intermediates = self._run(tokens, memory, valid=valid, **options)
+        x, intermediates = self._run(tokens, memory, **given, **options)
         table = copies if self.output is None else self.output.kernel[...].T
         with jax.named_scope("loss"):
             x, table = with_bias(x * jnp.asarray(self.output_scale, x.dtype), table, self.output_bias)
-            total, count = linear_loss(x, table, labels, where=valid, smoothing=smoothing, z_loss=z_loss)
+            total, count = linear_loss(x, table, labels, where=where, smoothing=smoothing, z_loss=z_loss)
         if capture:
             total += self.load_balancing_weight * count * balance_loss(intermediates["experts"], valid)
         return total, count
@@ -198,9 +158,11 @@ class Decoder(nnx.Module):
         *,
         valid: Bool[Array, "B T"] | None = None,
         positions: Int[Array, "B T"] | None = None,
+        segments: Int[Array, "B T"] | None = None,
     ) -> Intermediates:
         """Returns the `CapturedAttention` of every layer, under "self" and "cross"."""
-        return self._run(tokens, memory, valid=valid, positions=positions, capture=("self", "cross"))[1]
+        given = {"valid": valid, "positions": positions, "segments": segments}
+        return self._run(tokens, memory, **given, capture=("self", "cross"))[1]
 
     def step_weights(self) -> StepWeights:
         """Returns a copy of the parameters that steps read: the layers unstacked, and the output table transposed.
@@ -254,7 +216,11 @@ class Decoder(nnx.Module):
 
         A step sees only the past, even without the causal mask. Beyond the positions that `start` prepared, logits are
         NaN, and keys and values are not stored.
+
+        Raises:
+          ValueError: `tokens` have not two dimensions, sentences and hypotheses.
         """
+        check_rank("tokens", tokens, "B K")
         return self.prefill(tokens[..., None], state, context)
 
     def prefill(
@@ -286,9 +252,9 @@ class Decoder(nnx.Module):
         if context.memory[-1] is None:
             raise ValueError("a decoder without cross-attention attends to no memory")
         captured: Intermediates = {}
+        check_rank("tokens", tokens, "B K")
         logits, state = self._prefill(tokens[..., None], state, context, None, captured)
-        mask = None if context.valid is None else masks.padding(context.valid)
-        return logits, captured["cross"].weights(mask=mask).astype(jnp.float32).mean(1), state
+        return logits, captured["cross"].weights().astype(jnp.float32).mean(1), state
 
     def _prefill(
         self,
@@ -299,6 +265,7 @@ class Decoder(nnx.Module):
         captured: Intermediates | None,
     ) -> tuple[Array, DecoderState]:
         """See `prefill`; `captured` gets the cross-attention of the last layer."""
+        check_rank("tokens", tokens, "B K T")
         length = state.capacity
         lanes = None if state.lanes is None else take_lanes(state.lanes, state.position, tokens.shape[2])
         positions = state.position[..., None] + jnp.arange(tokens.shape[2])[None, None]
@@ -332,6 +299,7 @@ class Decoder(nnx.Module):
         valid: Array | None,
         right_padded: bool = False,
         positions: Array | None = None,
+        segments: Array | None = None,
         key: jax.Array | None = None,
         copies: Array | None = None,
         capture: Collection[str] = (),
@@ -339,9 +307,7 @@ class Decoder(nnx.Module):
         """Returns the final states and the intermediates of the layers that `capture` names."""
         with jax.named_scope("embedding"):
             x = self.embeddings(tokens, valid=valid, positions=positions, key=site(key, "embedding"), copies=copies)
-        mask = masks.causal() if self.causal else None
-        if valid is not None and not (right_padded and self.causal):
-            mask = masks.padding(valid) if mask is None else mask & masks.padding(valid)
+        mask = self._mask(None if right_padded and self.causal else valid, positions, segments)
         states, memory_mask = (None, None) if memory is None else (memory.states, memory.mask)
         x, intermediates = self.stack(
             x,
@@ -355,6 +321,21 @@ class Decoder(nnx.Module):
             capture=capture,
         )
         return self._final(x), intermediates
+
+    def _mask(self, valid: Array | None, positions: Array | None, segments: Array | None) -> masks.Mask | None:
+        """Returns the mask of self-attention in a full pass."""
+        parts: list[masks.Mask] = []
+        if self.causal and positions is None:
+            parts.append(masks.causal())
+        elif self.causal:
+            parts.append(masks.stored(masks.causal()))  # by places, since positions may begin again or repeat
+            if segments is None:
+                parts.append(masks.causal())  # by positions too, since rows may be in any order
+        if valid is not None:
+            parts.append(masks.padding(valid))
+        if segments is not None:
+            parts.append(masks.segments(segments))
+        return functools.reduce(operator.and_, parts) if parts else None
 
     def _final(self, x: Array) -> Array:
         return x if self.norm is None else self.norm(x)

@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional, sharding
+from jaxformer.dims import check_rank
 from jaxformer.functional.dropout import site
 from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.models.decoder import Context, Decoder, DecoderState, StepWeights
@@ -115,6 +116,7 @@ class EncoderDecoder(nnx.Module):
         *,
         source_valid: Bool[Array, "B S"] | None = None,
         target_valid: Bool[Array, "B T"] | None = None,
+        where: Bool[Array, "B T"] | None = None,
         right_padded: bool = False,
         smoothing: float = 0.0,
         z_loss: float = 0.0,
@@ -124,11 +126,14 @@ class EncoderDecoder(nnx.Module):
         """Returns the loss of the teacher-forced logits, (sum, count), without holding them; training minimizes it.
 
         Args:
-          labels: the token after each of `target`; counted where `target_valid`.
+          labels: the token after each of `target`.
+          where: True for labels to count; default: `target_valid`.
           smoothing, z_loss: see `functional.cross_entropy`.
           right_padded: a promise about `target_valid`: see `Decoder.cross_entropy`.
           linear_loss: see `Decoder.cross_entropy`.
         """
+        for name, tokens, dims in (("source", source, "B S"), ("target", target, "B T")):
+            check_rank(name, tokens, dims)
         embeddings = self.decoder.embeddings
         length = math.gcd(source.shape[1], target.shape[1])
         copies = embeddings.tokens.copies(target.shape[0], length, dtype=embeddings.dtype)
@@ -145,6 +150,7 @@ class EncoderDecoder(nnx.Module):
             labels,
             memory,
             valid=target_valid,
+            where=where,
             right_padded=right_padded,
             smoothing=smoothing,
             z_loss=z_loss,
@@ -167,7 +173,7 @@ class EncoderDecoder(nnx.Module):
         """Returns the arguments of the named attentions in every layer, without dropout.
 
         Names: "encoder.self", "decoder.self", "decoder.cross". The weights of chosen heads and rows follow by
-        ``captured["decoder.cross"].layer(2).weights(rows=..., heads=...)``.
+        ``captured["decoder.cross"].layer(2).weights(rows=..., heads=...)``; layers count from 0.
         """
         memory, intermediates = self.encoder.captured(source, valid=source_valid)
         result = {f"encoder.{name}": attention for name, attention in intermediates.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import jax
 from flax import nnx
@@ -34,16 +35,31 @@ class LanguageModel(nnx.Module):
         *,
         valid: Bool[Array, "B T"] | None = None,
         positions: Int[Array, "B T"] | None = None,
+        segments: Int[Array, "B T"] | None = None,
         key: jax.Array | None = None,
     ) -> Float[Array, "B T V"]:
         """Returns logits, float32: row t scores the token after ``tokens[:, :t + 1]``.
 
         Args:
           valid: True where a token is real; default: everywhere.
-          positions: absolute positions; 0, 1, 2, ... by default.
+          positions: absolute positions, 0, 1, 2, ... by default; no token sees one that comes after it in the row or,
+            without `segments`, one at a later position: see `Decoder`.
+          segments: the number of the packed text that each token belongs to; tokens see only their own text. Give
+            `positions` that begin again with each text, unless they are only relative.
           key: the key of dropout; None means no dropout.
+
+        Raises:
+          ValueError: `tokens` or `positions` have not two dimensions, or a table has no vector for a position.
+
+        >>> from jaxformer import models, pure
+        >>> net = pure(LanguageModel, models.LanguageModelConfig(9, d_model=8, num_heads=2, d_ff=8, num_layers=1))
+        >>> params, asarray = net.init(jax.random.key(0)), jax.numpy.asarray
+        >>> packed = {"positions": asarray([[0, 1, 0]]), "segments": asarray([[1, 1, 2]])}
+        >>> both, alone = net.apply(params, asarray([[3, 4, 5]]), **packed), net.apply(params, asarray([[5]]))
+        >>> bool(jax.numpy.allclose(both[0, 2], alone[0, 0], atol=1e-5))
+        True
         """
-        return self.decoder(tokens, valid=valid, positions=positions, key=key)
+        return self.decoder(tokens, valid=valid, positions=positions, segments=segments, key=key)
 
     def cross_entropy(
         self,
@@ -51,6 +67,9 @@ class LanguageModel(nnx.Module):
         labels: Int[Array, "B T"],
         *,
         valid: Bool[Array, "B T"] | None = None,
+        where: Bool[Array, "B T"] | None = None,
+        positions: Int[Array, "B T"] | None = None,
+        segments: Int[Array, "B T"] | None = None,
         right_padded: bool = False,
         smoothing: float = 0.0,
         z_loss: float = 0.0,
@@ -59,22 +78,34 @@ class LanguageModel(nnx.Module):
         """Returns the loss of the logits, (sum, count), without holding them; training minimizes it.
 
         Args:
-          labels: the token after each of `tokens`; counted where `valid`.
+          labels: the token after each of `tokens`.
+          where: True for labels to count, such as those of completions (prompts are `valid` too); default: `valid`.
+          valid, positions, segments: see `__call__`.
           right_padded: see `Decoder.cross_entropy`.
           smoothing, z_loss: see `functional.cross_entropy`.
         """
+        given: dict[str, Any] = {"valid": valid, "where": where, "positions": positions, "segments": segments}
         options = {"right_padded": right_padded, "smoothing": smoothing, "z_loss": z_loss, "key": key}
-        return self.decoder.cross_entropy(tokens, labels, valid=valid, **options)
+        return self.decoder.cross_entropy(tokens, labels, **given, **options)
 
     def captured(
-        self, tokens: Int[Array, "B T"], names: Collection[str], *, valid: Bool[Array, "B T"] | None = None
+        self,
+        tokens: Int[Array, "B T"],
+        names: Collection[str],
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+        positions: Int[Array, "B T"] | None = None,
+        segments: Int[Array, "B T"] | None = None,
     ) -> dict[str, CapturedAttention]:
         """Returns the arguments of the named attentions in every layer, without dropout.
 
         The only name is "decoder.self". The weights of chosen heads and rows follow by
-        ``captured["decoder.self"].layer(2).weights(mask=masks.causal(), rows=..., heads=...)``.
+        ``captured["decoder.self"].layer(2).weights(rows=..., heads=...)``; layers count from 0.
+
+        Args:
+          valid, positions, segments: see `__call__`.
         """
-        intermediates = self.decoder.captured(tokens, valid=valid)
+        intermediates = self.decoder.captured(tokens, valid=valid, positions=positions, segments=segments)
         return select({f"decoder.{name}": x for name, x in intermediates.items()}, names)
 
     def step_weights(self) -> StepWeights:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional, sharding
 from jaxformer.axes import constrain
+from jaxformer.dims import check_rank
 from jaxformer.models.config import EncoderConfig
 from jaxformer.models.encoder import make_encoder
 from jaxformer.models.transformer import ACTIVATIONS, balance_loss, balance_weight, make_norm, select, with_bias
@@ -86,6 +87,7 @@ class MaskedLanguageModel(nnx.Module):
           where: True for the positions to count; rows with fewer of them repeat some position.
           valid, positions, segments, key: see `Encoder`.
         """
+        check_rank("tokens", tokens, "B T")
         embedding = self._embeddings
         copies = embedding.tokens.copies(*tokens.shape, dtype=embedding.dtype)
         given = {"valid": valid, "positions": positions, "segments": segments, "copies": copies}

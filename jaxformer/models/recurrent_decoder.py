@@ -22,6 +22,7 @@ from jaxformer.masks import Mask, as_mask
 from jaxformer.models.encoder import Memory
 from jaxformer.models.transformer import output_logits
 from jaxformer.modules import Alignment, Embeddings, Linear, RecurrentStack
+from jaxformer.modules.attention_function import check_layer
 from jaxformer.sharding.rules import num_shards
 
 Feed = Literal["nothing", "context", "output"]
@@ -71,7 +72,12 @@ class CapturedWeights:
     values: jax.Array  # [L, B, N, T, S]
 
     def layer(self, index: int) -> CapturedWeights:
-        """Returns one layer."""
+        """Returns one layer; layers count from 0.
+
+        Raises:
+          ValueError: there is no such layer.
+        """
+        check_layer(index, self.values.shape[0])
         return CapturedWeights(self.values[index])
 
     def weights(

@@ -268,7 +268,10 @@ def select(captured: Mapping[str, T], names: Collection[str]) -> dict[str, T]:
 
     Raises:
       ValueError: a name does not exist; the message has the names that do.
+      TypeError: `names` is one string.
     """
+    if isinstance(names, str):
+        raise TypeError(f"names must be a collection of names, such as [{names!r}], got the string {names!r}")
     if unknown := set(names) - captured.keys():
         raise ValueError(f"unknown attention names {sorted(unknown)}; there are {sorted(captured)}")
     return {name: captured[name] for name in names}

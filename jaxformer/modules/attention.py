@@ -18,7 +18,13 @@ from jaxformer.dims import resolve_head_dim as resolve_head_dim
 from jaxformer.functional.attention.base import Score, row_of_positions
 from jaxformer.functional.bias import Bias, Repeated
 from jaxformer.functional.cache import KeyValueCache, empty_cache, seen_slots, slots_of, write
-from jaxformer.modules.attention_function import AttentionFunction, CapturedAttention, Intermediates, padded
+from jaxformer.modules.attention_function import (
+    AttentionFunction,
+    CapturedAttention,
+    Intermediates,
+    check_partial,
+    padded,
+)
 from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
 from jaxformer.modules.normalization import RMSNorm
 from jaxformer.modules.positions import PositionScheme
@@ -78,6 +84,7 @@ class MultiHeadAttention(nnx.Module):
         attention: AttentionFunction,
         rngs: nnx.Rngs,
     ):
+        check_partial(attention)
         self.output = Output(num_heads, head_dim, d_model, bias=bias, gain=gain, rngs=rngs)
         norm = lambda: RMSNorm(head_dim, axis="head_dim")
         self.query_norm, self.key_norm = (norm(), norm()) if logits.qk_norm else (None, None)
@@ -121,6 +128,7 @@ class MultiHeadAttention(nnx.Module):
         keys: Array,
         bias: Bias | None = None,
         *,
+        mask: masks.Mask | Array | None,
         query_positions: ArrayLike | None = None,
         key_positions: ArrayLike | None = None,
     ) -> CapturedAttention:
@@ -129,7 +137,7 @@ class MultiHeadAttention(nnx.Module):
         given = {"query_positions": query_positions, "key_positions": key_positions}
         positions = {name: None if x is None else jnp.asarray(x) for name, x in given.items()}
         options: dict[str, Any] = {"scale": self.scale, "score": self.score, "attention": self.attention}
-        return CapturedAttention(query, keys, bias, sinks, **positions, **options)
+        return CapturedAttention(query, keys, bias, sinks, mask=mask, **positions, **options)
 
     def _norm_query(self, x: Array) -> Array:
         return x if self.query_norm is None else self.query_norm(x)
@@ -217,7 +225,9 @@ class SelfAttention(MultiHeadAttention):
         query, keys = (self.positions.rotate(y, positions) for y in (query, keys))
         query, bias = self._biased(query, bias)
         if intermediates is not None:
-            intermediates["self"] = self.captured(query, keys, bias, query_positions=positions, key_positions=positions)
+            intermediates["self"] = self.captured(
+                query, keys, bias, mask=mask, query_positions=positions, key_positions=positions
+            )
         return self.mix(
             query, keys, values, mask=mask, bias=bias, key=key, query_positions=positions, key_positions=positions
         )
@@ -348,7 +358,7 @@ class CrossAttention(MultiHeadAttention):
         key_positions = None if positions is None else row_of_positions(memory.key.shape[1])
         if intermediates is not None:
             intermediates["cross"] = self.captured(
-                query, memory.key, query_positions=positions, key_positions=key_positions
+                query, memory.key, mask=mask, query_positions=positions, key_positions=key_positions
             )
         return self.mix(
             query,

@@ -42,12 +42,20 @@ class CapturedAttention:
     sinks: jax.Array | None = None  # [N]
     query_positions: jax.Array | None = None  # int [B, T]
     key_positions: jax.Array | None = None  # int [B, S] or [1, S]
+    mask: masks.Mask | Array | None = None  # that of the call
     scale: float | None = dataclasses.field(default=None, metadata={"static": True})
     score: Score | None = dataclasses.field(default=None, metadata={"static": True})
     attention: AttentionFunction = dataclasses.field(default=functional.attention, metadata={"static": True})
 
     def layer(self, index: int) -> CapturedAttention:
-        """Returns one layer of a stack."""
+        """Returns one layer of a stack; layers count from 0.
+
+        Raises:
+          ValueError: there is no such layer, or this is one layer already.
+        """
+        if self.query.ndim != 5:
+            raise ValueError(f"this is one layer already: queries have shape {list(self.query.shape)}")
+        check_layer(index, self.query.shape[0])
         return jax.tree.map(lambda x: x[index], self)
 
     def weights(
@@ -61,11 +69,16 @@ class CapturedAttention:
 
         An attention function of your own brings its own weights: see `functional.with_weights`.
 
+        Args:
+          mask: in place of the mask of the captured call, which is the default; `dataclasses.replace` of the field
+            `mask` with None shows the weights that it hides.
+
         Raises:
           ValueError: the attention function brings no weights, or they take no positions and the layer has some.
         """
         function = weights_function(self.attention)
         key, bias, key_positions = self.key, self.bias, self.key_positions
+        mask = self.mask if mask is None else mask
         if self.sinks is not None:
             key, _, mask, bias = functional.with_sinks(key, key, self.sinks, mask=mask, bias=bias)
         optional: dict[str, Any] = {"bias": bias, "scale": self.scale, "score": self.score}
@@ -77,6 +90,16 @@ class CapturedAttention:
         # As in a layer, the function need not take the arguments that it is not given.
         weights = function(self.query, key, mask=mask, **{name: x for name, x in optional.items() if x is not None})
         return weights[..., : self.key.shape[1]]
+
+
+def check_layer(index: int, num_layers: int) -> None:
+    """Checks the index of a layer, because JAX would take the last one for an index beyond it.
+
+    Raises:
+      ValueError: it is not in [-num_layers, num_layers).
+    """
+    if not -num_layers <= index < num_layers:
+        raise ValueError(f"layers count from 0 to {num_layers - 1}, got {index}")
 
 
 def position_free(attention: AttentionFunction) -> AttentionFunction:
@@ -101,6 +124,25 @@ def position_free(attention: AttentionFunction) -> AttentionFunction:
     if has_weights(attention):
         return functional.with_weights(position_free(weights_function(attention)))(without_positions)
     return without_positions
+
+
+def check_partial(attention: AttentionFunction) -> None:
+    """Checks that an attention function is no ``functools.partial`` of arguments that a layer passes itself.
+
+    Raises:
+      ValueError: it binds one of them, which the layer would override, so that it would have no effect.
+    """
+    while isinstance(attention, functools.partial):
+        if bound := [name for name in _OF_THE_LAYER if name in attention.keywords]:
+            raise ValueError(
+                f"a layer passes {bound[0]!r} itself, so that of a functools.partial has no effect; give a function "
+                "that combines both, such as def local(query, key, value, *, mask, **kwargs): return "
+                "F.attention(query, key, value, mask=mask & masks.window(W), **kwargs); the mask may be None"
+            )
+        attention = attention.func
+
+
+_OF_THE_LAYER = ("mask", "bias", "dropout", "query_positions", "key_positions")
 
 
 def check_takes_positions(attention: AttentionFunction) -> None:

@@ -13,7 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
 from jaxformer.axes import constrain
-from jaxformer.functional.positions import check_positions, first_positions
+from jaxformer.dims import check_rank
+from jaxformer.functional.positions import check_given_positions, check_positions, first_positions
 from jaxformer.modules.initializers import normal
 from jaxformer.sharding import tables
 
@@ -144,13 +145,21 @@ class Embeddings(nnx.Module):
 
         Args:
           valid: True where a token is real, which determines the length of each sequence; default: everywhere.
-          positions: absolute positions; 0, 1, 2, ... by default.
+          positions: absolute positions; 0, 1, 2, ... by default. Within a traced function their values are unknown,
+            and the vector of one that a table does not have is that of its last row.
           types: the type of each token, if the model has types; default: 0.
           copies: see `Embedding`.
+
+        Raises:
+          ValueError: `tokens` or `positions` have not two dimensions, or a table has no vector for a position.
         """
+        check_rank("tokens", tokens, "B T")
         length = tokens.shape[1]
         if positions is None:
             self.check_length(length)
+        else:
+            check_rank("positions", positions, "B T")
+            self._check_given(positions)
         # Positions are a constant of the program, unless they would make it large.
         index = first_positions(length, most=(1 << 20) // self.d_model)[None] if positions is None else positions
         count = length if valid is None else valid.sum(1, keepdims=True)
@@ -161,6 +170,7 @@ class Embeddings(nnx.Module):
         self, tokens: Int[Array, "B K T"], positions: Int[Array, "B K T"], *, types: Int[Array, "B K T"] | None = None
     ) -> Float[Array, "B Q D"]:
         """Returns the vectors of T tokens of each hypothesis at their positions, in one dimension Q = K T."""
+        check_rank("tokens", tokens, "B K T")
         flat = lambda x: x.reshape(x.shape[0], -1)
         return self._sum(flat(tokens), flat(positions), 0, None if types is None else flat(types), None)
 
@@ -172,6 +182,10 @@ class Embeddings(nnx.Module):
         """
         if self.positions is not None and self.positions.max_length is not None:
             check_positions(length, self.positions.max_length)
+
+    def _check_given(self, positions: Array) -> None:
+        if self.positions is not None and self.positions.max_length is not None:
+            check_given_positions(positions, getattr(self.positions, "offset", 0), self.positions.max_length)
 
     @property
     def d_model(self) -> int:

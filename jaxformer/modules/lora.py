@@ -122,6 +122,7 @@ def lora(
 
     Raises:
       ValueError: `rank` is less than 1; when used, a target matches no parameter.
+      TypeError: `targets` is one string.
 
     >>> from jaxformer import models, pure
     >>> net = pure(models.LanguageModel, models.LanguageModelConfig(20, d_model=8, num_heads=2, d_ff=16, num_layers=3))
@@ -132,6 +133,8 @@ def lora(
     >>> bool((adapted.apply(params, tokens) == net.apply(adapted.merged(params), tokens)).all())
     True
     """
+    if isinstance(targets, str):
+        raise TypeError(f"targets must be a sequence of patterns, such as [{targets!r}], got the string {targets!r}")
     if rank < 1:
         raise ValueError(f"rank must be at least 1, got {rank}")
     return LoRA(net.model, net.config, rank, tuple(targets), alpha, parts=net.parts)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import types
+import typing
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +22,7 @@ Params = dict[str, Any]
 
 ModelT = TypeVar("ModelT", bound=Callable[..., Any])
 ConfigT = TypeVar("ConfigT", bound=Hashable)
+ModuleT = TypeVar("ModuleT")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Pure(Generic[ModelT, ConfigT]):
         return self._abstract[2]
 
     def _split(self, key: jax.Array) -> tuple[nnx.GraphDef[ModelT], nnx.State]:
-        return nnx.split(self.model(self.config, **dict(self.parts), rngs=nnx.Rngs(params=key)), nnx.Param)
+        return split_params(self.model(self.config, **dict(self.parts), rngs=nnx.Rngs(params=key)))
 
     @functools.cached_property
     def _abstract(self) -> tuple[nnx.GraphDef[ModelT], Params, Params]:
@@ -85,12 +88,20 @@ class Pure(Generic[ModelT, ConfigT]):
 def pure(model: Callable[..., ModelT], config: ConfigT, /, **parts: Any) -> Pure[ModelT, ConfigT]:
     """Returns a module class ``model(config, *, rngs)`` as functions over a plain nested dict of arrays.
 
+    Whatever the module holds as ``nnx.Param``, at any depth, is a parameter, so layers of Flax are fine. The metadata
+    `axes` names the dimensions of one, ``nnx.Param(x, axes=("model", "heads"))``; `jaxformer.sharding` places arrays on
+    a mesh by these names (see `jaxformer.axes`). A parameter without it is not sharded. Other state, such as the
+    statistics of ``nnx.BatchNorm`` or the counter of ``nnx.Dropout``, is not supported: functions of parameters and
+    inputs have nowhere to keep it. `functional.dropout` takes a key as an argument instead.
+
     Args:
       parts: other keyword arguments of the model, such as ``attention=`` for an attention function of your own. Equal
         models, configurations and parts make equal results.
 
     Raises:
-      TypeError: the model takes no such keyword argument, or a part is not hashable.
+      TypeError: the configuration is not of the class that the model's annotation names (if that is a dataclass); the
+        model takes no such keyword argument, or a part is not hashable; when used, the module holds other
+        state than parameters.
 
     >>> from jaxformer import functional, models
     >>> config = models.EncoderDecoderConfig(100, 100, d_model=16, num_heads=2, d_ff=32)
@@ -107,7 +118,25 @@ def pure(model: Callable[..., ModelT], config: ConfigT, /, **parts: Any) -> Pure
     """
     if parts:
         _check_parts(model, parts)
+    _check_config(model, config)
     return Pure(model, config, parts=tuple(sorted(parts.items())))
+
+
+def _check_config(model: Callable[..., Any], config: Any) -> None:
+    """Checks the class of a configuration, where the model's annotation is a dataclass or several of them."""
+    # The signature of a module class is that of its metaclass.
+    function = model.__init__ if isinstance(model, type) else model
+    try:
+        parameters = [name for name in inspect.signature(function).parameters if name != "self"]
+        expected = typing.get_type_hints(function).get(parameters[0])
+    except (AttributeError, IndexError, NameError, TypeError, ValueError):  # annotations need not be evaluable
+        return
+    union = typing.get_origin(expected) in (typing.Union, types.UnionType)
+    classes: tuple[Any, ...] = typing.get_args(expected) if union else (expected,)
+    if not all(isinstance(x, type) and dataclasses.is_dataclass(x) for x in classes) or isinstance(config, classes):
+        return
+    names = " or ".join(x.__name__ for x in classes)
+    raise TypeError(f"{getattr(model, '__name__', model)} takes {names}, got {type(config).__name__}")
 
 
 def _check_parts(model: Callable[..., Any], parts: Mapping[str, Any]) -> None:
@@ -144,8 +173,26 @@ def check_shapes(params: Params, expected: Params) -> None:
             )
 
 
+def split_params(module: ModuleT) -> tuple[nnx.GraphDef[ModuleT], nnx.State]:
+    """Returns the graph of a module and its parameters.
+
+    Raises:
+      TypeError: the module holds other state; the message has the paths and types of it.
+    """
+    graph, params, others = nnx.split(module, nnx.Param, ...)
+    if found := nnx.to_flat_state(others):
+        text = ", ".join(f"{'.'.join(map(str, path))} ({type(x).__name__})" for path, x in found)
+        raise TypeError(
+            f"{type(module).__name__} holds state that is no nnx.Param: {text}. Pure functions have nowhere to keep "
+            "it: use layers without state, such as a LayerNorm for a BatchNorm, and functional.dropout for nnx.Dropout"
+        )
+    return graph, params
+
+
 def _names(variable: nnx.Variable) -> nnx.Variable:
     """Returns the variable with its axis names in place of its value, "layers" for stacked dimensions."""
-    names = variable.get_metadata("axes")
+    names = variable.get_metadata().get("axes")
+    if names is None:
+        return variable.replace((None,) * variable[...].ndim)
     stacked = variable[...].ndim - len(names)
     return variable.replace(("layers",) * stacked + tuple(names))

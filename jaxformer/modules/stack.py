@@ -15,7 +15,7 @@ from jaxformer import targets
 from jaxformer.axes import placed
 from jaxformer.functional.attention.base import RESIDUAL
 from jaxformer.modules.attention_function import Intermediates
-from jaxformer.modules.pure import ModelT, Params
+from jaxformer.modules.pure import ModelT, Params, split_params
 
 FEW_LAYERS = 4
 """The largest number of layers whose loop is unrolled, on a CPU that is no mesh and without `remat`.
@@ -55,7 +55,7 @@ class Stack(nnx.Module, Generic[ModelT]):
         graphs: list[nnx.GraphDef[ModelT]] = []
 
         def build(key: jax.Array) -> Params:
-            graph, state = nnx.split(make_block(nnx.Rngs(params=key)), nnx.Param)
+            graph, state = split_params(make_block(nnx.Rngs(params=key)))
             graphs.append(graph)
             return nnx.to_pure_dict(state)
 

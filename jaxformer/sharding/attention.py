@@ -157,8 +157,8 @@ def _mask_spec(mask: Mask | None, batch: Cut, heads: Cut) -> Any:
     match mask:
         case masks.And(left, right) | masks.Or(left, right):
             return type(mask)(of(left), of(right))
-        case masks.Not(inner):
-            return masks.Not(of(inner))
+        case masks.Not(inner) | masks.Stored(inner):
+            return type(mask)(of(inner))
         case masks.Lengths() | masks.Padding() | masks.Segments():
             return jax.tree.map(lambda x: PartitionSpec(batch if x.shape[0] > 1 else None), mask)
         case masks.Dense(array):

@@ -46,6 +46,12 @@ def test_a_prefix_read_at_once_is_that_of_steps(method, bos):
     assert lengths[:, 0].tolist() == ([3, 1, 0, 3] if bos is not None else [2, 0, 0, 2])
 
 
+def test_a_prefix_has_sentences():
+    step, _ = markov(6, batch=4, steps=6)
+    with pytest.raises(ValueError, match=r"prefix must be \[B, P\], got shape \[2\]"):
+        decoding.greedy(step, start(1, batch=4), max_length=6, prefix=jnp.array([3, 4]), **IDS)
+
+
 @pytest.mark.full
 def test_a_beam_continues_each_prefix():
     """A prefix counts in the length of the score, has no log-probability, and its END ends nothing."""

@@ -1,5 +1,6 @@
 """Cross entropy agrees with the direct formula, and uncounted labels are inert."""
 
+import functools
 import inspect
 
 import jax
@@ -191,6 +192,23 @@ def test_linear_refuses_shapes_that_do_not_fit(shape):
     unchecked = inspect.unwrap(functional.linear_cross_entropy)  # without the type checks of the tests
     with pytest.raises(ValueError, match=r"shapes must be x \[B, T, D\], table \[V, D\], labels \[B, T\], got "):
         unchecked(jnp.zeros(shape), jnp.zeros((7, 3)), jnp.zeros((2, 5), jnp.int32))
+
+
+@pytest.mark.parametrize("label", [-100, 7])
+def test_labels_outside_of_the_vocabulary(label):
+    """Refused where they count, unless they are traced; `where` leaves them out."""
+    labels, logits = jnp.asarray(LABELS, jnp.int32).at[0, 1].set(label), jnp.asarray(LOGITS, jnp.float32)
+    x, table = jnp.ones((2, 5, 3)), jnp.ones((7, 3))
+    message = rf"labels must be in \[0, V = 7\) where they count, got {label}; leave labels out with where="
+    for loss in (
+        functools.partial(functional.cross_entropy, logits),
+        functools.partial(functional.linear_cross_entropy, x, table),
+    ):
+        with pytest.raises(ValueError, match=message):
+            loss(labels)
+        kept = (labels >= 0) & (labels < 7)
+        assert float(loss(labels, where=kept)[1]) == 9
+        assert float(jax.jit(loss)(labels)[1]) == 10
 
 
 def test_counts_are_float32_in_a_program_of_64_bits():

@@ -146,6 +146,22 @@ def test_attention_with_the_padding_of_one_example():
     np.testing.assert_allclose(head, want[1, :, 1], atol=1e-6)
 
 
+def test_a_stored_mask_goes_by_places():
+    """Whatever the positions; everything else about it is the mask's."""
+    positions = np.array([[4, 3, 2], [0, 1, 0]])
+    inner = masks.causal() & masks.padding([[True, True, True], [False, True, True]])
+    mask = masks.stored(inner)
+    for found in (mask.dense(3, 3), mask.at_positions(positions, positions).dense(3, 3)):
+        np.testing.assert_array_equal(found, inner.dense(3, 3))
+    assert not (inner.at_positions(positions, positions).dense(3, 3) == inner.dense(3, 3)).all()
+    rows = np.array([0, 2]), np.array([2, 3])
+    for a, b in zip(mask.ranges(*rows), inner.ranges(*rows), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert (mask.finite, masks.stored(masks.dense(np.ones((3, 3), bool), finite=True)).finite) == (False, True)
+    with pytest.raises(ValueError, match="padding covers S = 3"):
+        mask.dense(3, 4)
+
+
 def test_a_prefix_is_of_positions_and_lengths_are_of_stored_keys():
     """Of two stored keys at positions 3 and 4, the query at 3 does not see the later one."""
     query, key = np.array([[3]]), np.array([[3, 4]])

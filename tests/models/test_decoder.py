@@ -1,13 +1,15 @@
 """The decoding state: hypotheses at positions of their own, reordered, and sentences that leave the batch."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import models, pure
+from jaxformer import functional, models, pure
 from jaxformer.functional.cache import MOST_LANES
-from tests.models.small import SOURCE, SOURCE_VALID, B, Small, T, V, language_model, model
+from tests.models.small import SOURCE, SOURCE_VALID, TARGET, TARGET_VALID, B, Small, T, V, language_model, model
 from tests.modules.small import int32
 
 K = 3
@@ -155,6 +157,27 @@ def test_step_weights_are_read_in_place_of_the_parameters(stepper, tokens):
     without = weights._replace(layers=tuple(jax.tree.map(jnp.zeros_like, layer) for layer in weights.layers))
     got, _ = stepper.steps(tokens[:, :, :2], *stepper.start(weights=without))
     assert not np.allclose(got, expected, atol=1e-2)
+
+
+def test_only_some_labels_count(stepper):
+    """A completion's, say: the tokens before it are seen all the same. By default those count that are valid."""
+    labels, valid = int32(TARGET % 7 + 1), jnp.asarray(TARGET_VALID)
+    where = valid & (jnp.arange(T) > 1)[None]
+    encoder = stepper.kind is models.EncoderDecoder
+    given, name = ((SOURCE,), "target_valid") if encoder else ((), "valid")
+    logits = stepper.small.apply(stepper.small.params, *given, TARGET, **{name: valid})
+    for counted in (where, None):
+        total, count = stepper.call("cross_entropy", *given, TARGET, labels, where=counted, **{name: valid})
+        expected = functional.cross_entropy(logits, labels, where=valid if counted is None else counted)
+        np.testing.assert_allclose((total, count), expected, rtol=1e-5)
+
+
+def test_steps_have_sentences_and_hypotheses(stepper):
+    """Without the type checks of the tests, which come first."""
+    context, state = stepper.start(beam_size=1)
+    decoder = stepper.small.net.bind(stepper.small.params).decoder
+    with pytest.raises(ValueError, match=r"tokens must be \[B, K\], got shape \[2\]"):
+        inspect.unwrap(models.Decoder.step)(decoder, int32([3, 4]), state, context)
 
 
 def test_cross_attention_needs_a_memory():

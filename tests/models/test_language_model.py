@@ -153,10 +153,50 @@ def test_captured_attention():
     call = functools.partial(small.call, models.LanguageModel.captured, small.params, TOKENS)
     found = call(names=("decoder.self",), valid=VALID)["decoder.self"]
     assert found.query.shape == found.key.shape == (3, B, T, 2, 4)
-    weights = found.layer(1).weights(mask=masks.causal())
-    assert not np.asarray(weights)[..., ~np.tri(T, dtype=bool)].any()
+    weights = found.layer(1).weights()
+    allowed = masks.causal() & masks.padding(VALID)
+    np.testing.assert_array_equal(weights > 0, np.broadcast_to(allowed.dense(T, T), weights.shape))
+    np.testing.assert_array_equal(found.layer(-2).weights(), weights)
+    with pytest.raises(ValueError, match="layers count from 0 to 2, got 3"):
+        found.layer(3)
     with pytest.raises(ValueError, match=r"unknown attention names \['decoder.cross'\]; there are \['decoder.self'\]"):
         call(names=("decoder.cross",))
+
+
+PACKED = {"positions": jnp.asarray([[0, 1, 2, 0, 1, 2]] * 2), "segments": jnp.asarray([[1, 1, 1, 2, 2, 2]] * 2)}
+
+
+@pytest.mark.parametrize("name", first([*LANGUAGE_CONFIGS, "rotary"], "tied", "rotary"))
+def test_packed_texts_are_those_alone(name):
+    """Logits, loss and weights of two texts in a row; positions that are only relative need not begin again."""
+    given = dict(PACKED)
+    if name == "rotary":
+        small = Small(dataclasses.replace(LANGUAGE_CONFIGS["tied"], positions="rotary"), models.LanguageModel)
+        del given["positions"]
+    else:
+        small = language_model(name)
+    split = TOKENS.reshape(-1, 3)
+    np.testing.assert_allclose(logits(small, **given).reshape(-1, 3, V), logits(small, split), atol=2e-5)
+    loss = functools.partial(small.call, models.LanguageModel.cross_entropy, small.params)
+    labels = jnp.roll(split, 1, 0)
+    np.testing.assert_allclose(loss(TOKENS, labels.reshape(-1, T), **given), loss(split, labels), rtol=1e-5)
+    call = functools.partial(small.call, models.LanguageModel.captured, small.params, names=("decoder.self",))
+    weights = call(TOKENS, **given)["decoder.self"].layer(1).weights()
+    expected = np.kron(np.eye(2, dtype=bool), np.tri(3, dtype=bool))
+    np.testing.assert_array_equal(weights > 0, np.broadcast_to(expected, weights.shape))
+
+
+@pytest.mark.parametrize("positions", [[0, 1, 2, 0, 1, 2], [5, 4, 3, 2, 1, 0], [2, 3, 4, 2, 2, 2], [0, 1, 2, 3, 4, 5]])
+def test_no_positions_show_what_comes_later(positions):
+    """Neither later in the row nor at a later position; in their natural order, positions change nothing."""
+    small, given = language_model("untied"), jnp.asarray([positions] * 2)
+    plain = logits(small, positions=given)
+    for t in range(T):
+        seen = different(plain, logits(small, TOKENS.at[:, t].set(11), positions=given)).any(0)
+        np.testing.assert_array_equal(seen & ((np.arange(T) < t) | (np.asarray(positions) < positions[t])), False)
+        assert seen[t]
+    if positions == sorted(positions):
+        np.testing.assert_allclose(plain, logits(small), atol=1e-5)
 
 
 def test_attention_function_reaches_every_layer():

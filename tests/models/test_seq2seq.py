@@ -85,6 +85,8 @@ def test_captured_weights_are_those_of_the_attention():
     given = {"source_valid": SOURCE_VALID, "names": ("decoder.cross",)}
     captured = model.call(models.Seq2Seq.captured, model.params, SOURCE, TARGET, **given)["decoder.cross"]
     weights = captured.layer(0).weights()
+    with pytest.raises(ValueError, match="layers count from 0 to 0, got 1"):
+        captured.layer(1)
     assert weights.shape == (B, 1, T, S)
     near(weights.sum(-1), np.ones((B, 1, T)))
     assert not np.asarray(weights)[1, ..., 4:].any()

@@ -64,6 +64,8 @@ def test_select():
     assert select({"a": 1, "b": 2}, ["b"]) == {"b": 2}
     with pytest.raises(ValueError, match=r"unknown attention names \['c'\]; there are \['a', 'b'\]"):
         select({"b": 2, "a": 1}, ["c", "a"])
+    with pytest.raises(TypeError, match=r"names must be a collection of names, such as \['ab'\], got the string 'ab'"):
+        select({"ab": 1}, "ab")
 
 
 def language_model(**options):

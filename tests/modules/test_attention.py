@@ -1,5 +1,6 @@
 """Multi-head attention layers against separate matrices and the NumPy oracle."""
 
+import dataclasses
 import functools
 
 import jax
@@ -195,6 +196,44 @@ def test_captured_weights_count_the_scale_of_a_partial():
     caught, value, (output, params) = captured(functools.partial(functional.attention, scale=3.0))
     weights = caught.weights(mask=masks.causal())
     np.testing.assert_allclose(output, merge(np.einsum("bnts,bsnh->btnh", weights, value), params), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mask", "bias", "dropout", "query_positions", "key_positions"])
+def test_partials_that_a_layer_would_override_are_refused(name):
+    """A layer passes these itself, so those of the partial had no effect; a partial of a partial is one as well."""
+    bound = functools.partial(functools.partial(functional.attention, **{name: None}), scale=1.0)
+    for make in (self_attention, cross_attention):
+        with pytest.raises(ValueError, match=f"a layer passes '{name}' itself.* mask=mask & masks"):
+            make(attention=bound)
+
+
+def test_a_function_combines_masks_instead():
+    """The remedy of that message: its window is at work, in the full pass and in cached steps."""
+
+    def local(query, key, value, *, mask, **kwargs):
+        return functional.attention(query, key, value, mask=mask & masks.window(1), **kwargs)
+
+    net, params = self_attention(attention=local)
+    x = normal(2, 5, D)
+    whole = net.apply(params, x, mask=masks.causal())
+    expected = self_attention()[0].apply(params, x, mask=masks.window(1))
+    np.testing.assert_allclose(whole, expected, atol=1e-5)
+    cache = empty_cache(2, 5, heads=N, dim=D // N, dtype=jnp.dtype("float32"))
+    positions = jnp.tile(jnp.arange(5), (2, 1, 1))
+    rows, _ = net.call(modules.SelfAttention.step, params, x, cache, positions)
+    np.testing.assert_allclose(rows, whole, atol=1e-5)
+
+
+def test_captured_weights_have_the_mask_of_the_call():
+    """By default; a mask in its place counts instead of it, and without any mask no weight is 0."""
+    caught, value, (output, params) = captured(functional.attention)
+    weights = caught.weights()
+    np.testing.assert_allclose(output, merge(np.einsum("bnts,bsnh->btnh", weights, value), params), atol=1e-5)
+    np.testing.assert_array_equal(weights > 0, np.broadcast_to(np.tri(5, dtype=bool), weights.shape))
+    assert (np.asarray(caught.weights(mask=masks.window(1))) > 0).sum(-1).max() == 2
+    assert (np.asarray(dataclasses.replace(caught, mask=None).weights()) > 0).all()
+    with pytest.raises(ValueError, match=r"this is one layer already: queries have shape \[2, 5, 4, "):
+        caught.layer(0)
 
 
 @pytest.mark.parametrize("order", ["outside", "inside"])

@@ -1,5 +1,7 @@
 """Token and position tables, and their sum with dropout."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,6 +73,35 @@ def test_embeddings_drop_with_a_key():
     np.testing.assert_allclose(
         net.apply(params, tokens, key=key), functional.dropout(plain, rate=0.5, key=key), atol=1e-6
     )
+
+
+def test_embeddings_check_dimensions():
+    """Without the type checks of the tests, which come first: an example alone, a list, and steps without sentences."""
+    net, params = embeddings(True)
+    module, call, step = (
+        net.net.bind(params),
+        *map(inspect.unwrap, (modules.Embeddings.__call__, modules.Embeddings.step)),
+    )
+    with pytest.raises(ValueError, match=r"tokens must be \[B, T\], got shape \[3\]"):
+        call(module, int32([3, 0, 5]))
+    with pytest.raises(TypeError, match=r"tokens must be an array \[B, T\], got a list; jnp\.asarray makes"):
+        call(module, [[3, 0, 5]])
+    with pytest.raises(ValueError, match=r"positions must be \[B, T\], got shape \[3\]"):
+        call(module, int32([[3, 0, 5]]), positions=jnp.arange(3))
+    with pytest.raises(ValueError, match=r"tokens must be \[B, K, T\], got shape \[2, 1\]"):
+        step(module, int32([[3], [0]]), int32([[0], [0]]))
+
+
+def test_embeddings_check_given_positions():
+    """Of a table, unless they are traced: then the last row stands for those beyond it, as the docstring says."""
+    tokens, beyond = int32([[3, 3]]), int32([[3, 4]])
+    net, params = embeddings(True)
+    module = net.net.bind(params)
+    with pytest.raises(ValueError, match="position 4 has no learned vector: there are those from 0 to 3"):
+        module(tokens, positions=beyond)
+    np.testing.assert_array_equal(*net.apply(params, tokens, positions=beyond)[0])
+    net, params = embeddings(False)
+    assert net.net.apply(params, tokens, positions=beyond).shape == (1, 2, D)
 
 
 def test_embeddings_check_lengths():

@@ -84,6 +84,10 @@ def test_targets_that_name_no_matrix(targets, message):
 def test_ranks_and_parameters_that_cannot_be():
     with pytest.raises(ValueError, match="rank must be at least 1, got 0"):
         modules.lora(NET, rank=0, targets=TARGETS)
+    with pytest.raises(
+        TypeError, match=r"targets must be a sequence of patterns, such as \['\*/kernel'\], got the str"
+    ):
+        modules.lora(NET, rank=2, targets="*/kernel")
     with pytest.raises(ValueError, match="do not belong to this model"):
         ADAPTED.bind(drawn(NET.shapes))
 

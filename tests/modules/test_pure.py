@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from jaxformer import functional, models, modules, pure
+from jaxformer import functional, models, modules, pure, sharding
 from jaxformer.modules.pure import check_shapes
 from tests.modules.small import quick
 
@@ -94,6 +95,30 @@ def test_parts_that_the_model_does_not_take(model, parts, message):
         pure(model, CONFIG, **parts)
 
 
+@pytest.mark.parametrize(
+    ("model", "config", "message"),
+    [
+        (models.EncoderDecoder, models.LanguageModelConfig(9), "EncoderDecoder takes EncoderDecoderConfig, got Lang"),
+        (models.make_decoder, CONFIG, "make_decoder takes DecoderConfig or LanguageModelConfig, got EncoderDecoderC"),
+        (models.LanguageModel, None, "LanguageModel takes LanguageModelConfig, got NoneType"),
+    ],
+)
+def test_configurations_of_another_model(model, config, message):
+    with pytest.raises(TypeError, match=message):
+        pure(model, config)
+
+
+def test_annotations_that_name_no_dataclass_are_not_checked():
+    def network(config: "NoSuchName", *, rngs):  # noqa: F821
+        del rngs
+        return nnx.Dict(scale=nnx.Param(jnp.ones(config)))
+
+    def sized(config: int, *, rngs):
+        return network(config, rngs=rngs)
+
+    assert pure(network, 3).shapes["scale"].shape == pure(sized, 3).shapes["scale"].shape == (3,)
+
+
 def test_describing_a_model_allocates_nothing():
     """Shapes and axes of a model too big for the machine (the widths of GPT-3) are there at once."""
     config = models.EncoderDecoderConfig(
@@ -128,6 +153,50 @@ def test_every_dimension_has_a_name():
     for (path, names), (_, shape) in zip(axes, shapes, strict=True):
         for name, size in zip(names, shape.shape, strict=True):
             assert size in sizes[name], (path, name)
+
+
+class Head(nnx.Module):
+    """A module of one's own with layers of Flax, whose parameters have no names of axes."""
+
+    def __init__(self, config, *, rngs, state=None):
+        self.encoder = models.make_encoder(config, rngs=rngs)
+        self.head = nnx.Linear(config.d_model, 3, rngs=rngs)
+        self.scale = nnx.Param(jnp.ones(()))
+        self.state = None if state is None else state(rngs)
+
+    def __call__(self, tokens):
+        return self.head(self.encoder(tokens).states[:, 0]) * self.scale[...]
+
+
+HEAD_CONFIG = models.EncoderConfig(11, d_model=8, num_heads=2, d_ff=16, num_layers=2)
+
+
+def test_parameters_without_axes_are_not_sharded():
+    net, tokens = pure(Head, HEAD_CONFIG), jnp.ones((2, 4), int)
+    params = net.init(jax.random.key(0))
+    names = {"head": {"kernel": (None, None), "bias": (None,)}, "scale": ()}
+    assert {name: x for name, x in net.axes.items() if name != "encoder"} == names
+    assert net.axes["encoder"]["embeddings"]["tokens"]["table"] == ("vocab", "model")
+    plain, doubled = (net.apply(params | {"scale": jnp.full((), scale)}, tokens) for scale in (1.0, 2.0))
+    assert plain.shape == (2, 3)
+    np.testing.assert_allclose(doubled, 2 * plain, rtol=1e-6)
+    spread = sharding.Placement(sharding.mesh("fsdp=8")).params(net.shapes, net.axes)
+    assert spread["head"]["kernel"].spec == PartitionSpec(None, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (lambda rngs: nnx.BatchNorm(3, rngs=rngs), r"state\.mean \(BatchStat\), state\.var \(BatchStat\)"),
+        (lambda rngs: nnx.Dropout(0.5, rngs=nnx.Rngs(0)), r"state\.rngs\..*\(Rng\w+\).* functional\.dropout for nnx"),
+    ],
+)
+def test_state_that_is_no_parameter_is_refused(state, message):
+    with pytest.raises(TypeError, match="Head holds state that is no nnx.Param: " + message):
+        pure(Head, HEAD_CONFIG, state=state).shapes
+    block = lambda rngs: nnx.List([state(rngs)])
+    with pytest.raises(TypeError, match="holds state that is no"):
+        modules.Stack(block, 2, rngs=nnx.Rngs(params=0))
 
 
 def test_init_is_a_function_of_the_key():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import jax
+import jax.core
+import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 
@@ -25,4 +29,22 @@ def check_positions(length: int, table_length: int) -> None:
         raise ValueError(
             f"a sequence of length {length} has no learned position beyond {table_length}; "
             "shorten it, train with a larger max_positions, or use sinusoidal positions"
+        )
+
+
+def check_given_positions(positions: ArrayLike, offset: int, table_length: int) -> None:
+    """Refuses positions outside of ``[-offset, table_length)``, whose rows a table does not have.
+
+    Positions whose values are unknown, those of a traced function and of other processes, are not checked.
+
+    Raises:
+      ValueError: one is outside; the message has it and the range.
+    """
+    if isinstance(positions, jax.core.Tracer) or not getattr(positions, "is_fully_addressable", True):
+        return
+    values = np.asarray(positions)
+    if (wrong := values[(values < -offset) | (values >= table_length)]).size:
+        raise ValueError(
+            f"position {wrong[0]} has no learned vector: there are those from {-offset} to {table_length - 1}; "
+            "train with a larger max_positions, or use sinusoidal positions"
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import jax
 import numpy as np
 
-from jaxformer import masks, models
+from jaxformer import models
 from jaxformer.data.examples import pad_texts
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.digests import short_digest
@@ -149,5 +149,5 @@ def _classify(net: Pure, params: Params, tokens: jax.Array, valid: jax.Array):
         return jax.nn.softmax(model(tokens, valid=valid)), None
     logits, captured = model.captured(tokens, valid=valid)
     last = captured["encoder.self"].layer(net.config.num_layers - 1)
-    weights = last.weights(mask=masks.padding(valid), rows=[0])
+    weights = last.weights(rows=[0])
     return jax.nn.softmax(logits), weights[:, :, 0].mean(1)

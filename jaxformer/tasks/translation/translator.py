@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer import decoding, masks
+from jaxformer import decoding
 from jaxformer.data.normalization import Side
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.tokenizer import ESCAPE, Tokenizer
@@ -343,4 +343,4 @@ def _pair_log_probs(
 def _cross_attention(net: Net, params: Params, source: Any, valid: Any, target: Any) -> jax.Array:
     """Returns the weights ``[L, B, N, T, S]``."""
     captured = net.bind(params).captured(source, target, ("decoder.cross",), source_valid=valid)["decoder.cross"]
-    return jax.vmap(lambda layer: layer.weights(mask=masks.padding(valid)))(captured)
+    return jax.vmap(lambda layer: layer.weights())(captured)

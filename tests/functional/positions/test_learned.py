@@ -1,11 +1,12 @@
 """Learned positions are rows of a table, which has an end."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxformer import functional
-from jaxformer.functional.positions import check_positions
+from jaxformer.functional.positions import check_given_positions, check_positions
 
 
 def test_learned_looks_rows_up():
@@ -17,3 +18,15 @@ def test_a_table_has_an_end():
     check_positions(4, 4)
     with pytest.raises(ValueError, match=r"length 5 has no learned position beyond 4"):
         check_positions(5, 4)
+
+
+@pytest.mark.parametrize("position", [-3, 4])
+def test_given_positions_have_rows(position):
+    """From the offset before 0 to the end of the table; traced values are unknown."""
+    check_given_positions(jnp.array([[-2, 3]]), 2, 4)
+    check_given_positions(np.zeros((1, 0), int), 2, 4)
+    message = f"position {position} has no learned vector: there are those from -2 to 3; train with a larger"
+    for wrong in (np.array([[0, position]]), jnp.array([[0, position]])):
+        with pytest.raises(ValueError, match=message):
+            check_given_positions(wrong, 2, 4)
+    jax.jit(lambda x: check_given_positions(x, 2, 4))(jnp.array([position]))

@@ -1,0 +1,73 @@
+"""What the steps of a decoder read and change: its parameters, what hypotheses share, and what differs between them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from jaxformer.functional.cache import KeyValueCache
+from jaxformer.modules import KeyValue
+from jaxformer.modules.pure import Params
+
+
+class StepWeights(NamedTuple):
+    """The parameters of a decoder in the form that its steps read; see `Decoder.step_weights`."""
+
+    layers: tuple[Params, ...]  # of each block
+    output: jax.Array | None  # [D, V]; None reads the table of the token embeddings
+
+
+class Context(NamedTuple):
+    """The arrays that the hypotheses of a sentence share: computed once by `start`, never tiled by hypotheses."""
+
+    memory: tuple[KeyValue | None, ...]  # of each layer, [B, S, N, H]; None without cross-attention
+    valid: jax.Array | None  # Bool [B, S]
+    weights: StepWeights
+
+    def take(self, sentences: Int[Array, " B2"]) -> Context:
+        """Returns the context of these sentences only, in this order."""
+        memory, valid = jax.tree.map(lambda leaf: leaf[sentences], (self.memory, self.valid))
+        return Context(memory, valid, self.weights)
+
+
+class DecoderState(NamedTuple):
+    """The arrays that differ between hypotheses. Only `reorder` and `take` may assume a layout of its leaves.
+
+    Each hypothesis has its own position, which is also the number of tokens that it has seen. For prefixes
+    of different lengths, give the lengths to `prefill`, or step through the longest and then set the lengths with
+    ``state._replace(position=lengths)``: the mask hides later positions, and later steps overwrite them.
+    """
+
+    position: jax.Array  # int32 [B, K]: the next token's
+    lanes: jax.Array | None  # int32 [B, K, L]: the map of lanes of caches that a sentence's hypotheses share
+    caches: tuple[KeyValueCache, ...]  # of each layer; without lanes, each hypothesis has a row of its own
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of sentences, B, and of hypotheses of each, K."""
+        batch_size, beam_size = self.position.shape
+        return batch_size, beam_size
+
+    @property
+    def capacity(self) -> int:
+        """The number of positions, as given to `Decoder.start`, which a search compares with its limit."""
+        return (self.caches[0].key if self.lanes is None else self.lanes).shape[2]
+
+    def reorder(self, parents: Int[Array, "B K"]) -> DecoderState:
+        """Replaces each hypothesis with its parent, a hypothesis of the same sentence."""
+        sentences = jnp.arange(parents.shape[0])[:, None]
+        position = self.position[sentences, parents]
+        if self.lanes is not None:
+            return DecoderState(position, self.lanes[sentences, parents], self.caches)
+        rows = (sentences * parents.shape[1] + parents).reshape(-1)
+        return DecoderState(position, None, jax.tree.map(lambda leaf: leaf[rows], self.caches))
+
+    def take(self, sentences: Int[Array, " B2"]) -> DecoderState:
+        """Returns the state of these sentences only, in this order."""
+        position, lanes = jax.tree.map(lambda leaf: leaf[sentences], (self.position, self.lanes))
+        beam_size = self.shape[1] if self.lanes is None else 1
+        rows = (sentences[:, None] * beam_size + jnp.arange(beam_size)[None]).reshape(-1)
+        return DecoderState(position, lanes, jax.tree.map(lambda leaf: leaf[rows], self.caches))
