@@ -45,6 +45,7 @@ def test_every_public_name_is_listed(module):
         "Padding",
         "Prefix",
         "Segments",
+        "Stored",
         "Dense",
         "BlockSparse",
         "as_mask",
