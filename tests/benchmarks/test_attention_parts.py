@@ -1,0 +1,53 @@
+"""The parts of the accelerator measurements that check and time attention: what they compare, what they compile."""
+
+import itertools
+import math
+import time
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks.accelerator import attention, contract
+from benchmarks.accelerator.record import Settings
+from jaxformer import masks
+
+
+def test_a_gradient_whose_last_bits_differ_from_run_to_run_breaks_no_law():
+    """As cuDNN's may; but one that does repeat itself, or is NaN, must not depend on what unseen keys hold."""
+    arrays, draws = contract.arrays(contract.TINY, "float32"), itertools.count(1)
+    mask = masks.padding(np.arange(contract.TINY.T)[None] < np.array([[contract.TINY.T], [4]]))
+    allowed = np.asarray(mask.dense(contract.TINY.T, contract.TINY.T))
+
+    def broken(change):
+        def program(query, key, value, upstream, mask):
+            output, *gradients = contract._both("reference", query, key, value, upstream, mask)
+            return output, *(x * change(np.isnan(key).any()) for x in gradients)
+
+        return contract._laws(program, arrays, mask, program(*arrays, mask), allowed)
+
+    leak = ["NaN in an unseen key changes a result"]
+    assert broken(lambda leaks: 1.0) == []
+    assert broken(lambda leaks: 1 + 1e-6 * next(draws)) == []
+    assert broken(lambda leaks: 1 + 1e-3 * leaks) == leak
+    assert set(broken(lambda leaks: math.nan if leaks else 1 + 1e-6 * next(draws))) == set(leak)
+
+
+@pytest.mark.parametrize(("kind", "side"), [("padded", "blockwise"), ("packed", "jax.nn")])
+def test_the_inputs_of_a_timed_program_are_its_arguments(kind, side, tmp_path, monkeypatch):
+    """Of arrays that it closes over XLA makes constants, which it may compute with when it compiles."""
+    constants = []
+
+    def jit(function):
+        def call(*arguments):
+            constants.extend(jax.make_jaxpr(function)(*arguments).consts)
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(attention, "jax", types.SimpleNamespace(**{**vars(jax), "jit": jit}))
+    monkeypatch.setattr(attention, "seconds", lambda call, wait: 0.0)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        attention._measure(side, kind, (2, 32, 2, 8), Settings(tmp_path, time.monotonic() + 300, tiny=True))
+    assert max(map(np.size, constants), default=0) < 32
