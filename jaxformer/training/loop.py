@@ -118,8 +118,7 @@ def fit(
 
                 reason = _reason_to_stop(number, config, progress, first_request(number, requests), clock)
 
-                due = reason or better or clock.save_due(number) or _due(number, config.checkpoint_every)
-                if outputs.checkpoints and due:
+                if outputs.checkpoints and (reason or better or clock.save_due(number)):
                     watch.settled(f"saving after step {number}", "saving")
                     outputs.checkpoints.save(number, state, {"progress": dataclasses.asdict(progress)}, score=score)
                     clock.saved()
@@ -228,7 +227,8 @@ class _Clock:
         return self._over(self._config.minutes, 0.0, number)
 
     def save_due(self, number: int) -> bool:
-        return self._over(self._config.checkpoint_minutes, self._saved, number)
+        over = self._over(self._config.checkpoint_minutes, self._saved, number)
+        return over or _due(number, self._config.checkpoint_every)
 
     def _over(self, minutes: float, since: float, number: int) -> bool:
         """Returns True if this many minutes have passed since `since`.
