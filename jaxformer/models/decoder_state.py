@@ -1,4 +1,4 @@
-"""What the steps of a decoder read and change: its parameters, what hypotheses share, and what differs between them."""
+"""The state of a decoder: what its steps read, what hypotheses share, and what differs between them."""
 
 from __future__ import annotations
 
