@@ -10,7 +10,7 @@ os.environ.pop("JAXFORMER_CACHE", None)
 os.environ["XDG_CACHE_HOME"] = str(ROOT / ".cache" / "user")  # tests write nothing in the home directory
 # Most of the time goes into compiling programs that run once, for microseconds.  What users get, with all optimization,
 # runs in the tests that start a launcher, and wherever XLA_FLAGS says so.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1")
 
 import jax
 
