@@ -154,7 +154,8 @@ def test_cudnn_can_be_mapped(name):
     def attend(query, valid):
         return functional.attention(query, query, query, mask=MASKS[name](valid), implementation="cudnn")
 
-    loss = lambda query, valid: attend(query, valid).astype(jnp.float32).sum()
+    # Squares, because JAX 0.10 fails itself where the upstream gradient is the same for all that is mapped.
+    loss = lambda query, valid: jnp.square(attend(query, valid).astype(jnp.float32)).sum()
     text = str(jax.make_jaxpr(jax.vmap(attend))(query, valid))
     assert f"bf16[{M * B},64,{N},64]" in text
     assert f"bf16[{M * B},{N},64,64]" not in text  # no mask of each head
