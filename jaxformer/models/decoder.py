@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Collection
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -136,12 +137,12 @@ class Decoder(nnx.Module):
           linear_loss: the loss of the states and the output table, with the arguments of `linear_cross_entropy`.
         """
         check_rank("tokens", tokens, "B T")
-        given = {"valid": valid, "positions": positions, "segments": segments}
+        given: dict[str, Any] = {"valid": valid, "positions": positions, "segments": segments}
         where = valid if where is None else where
         if copies is None:
             copies = self.embeddings.tokens.copies(*tokens.shape, dtype=self.embeddings.dtype)
         capture = ("experts",) if self.load_balancing_weight and key is not None else ()
-        options = {"right_padded": right_padded, "key": key, "copies": copies, "capture": capture}
+        options: dict[str, Any] = {"right_padded": right_padded, "key": key, "copies": copies, "capture": capture}
         x, intermediates = self._run(tokens, memory, **given, **options)
         table = copies if self.output is None else self.output.kernel[...].T
         with jax.named_scope("loss"):
@@ -161,7 +162,7 @@ class Decoder(nnx.Module):
         segments: Int[Array, "B T"] | None = None,
     ) -> Intermediates:
         """Returns the `CapturedAttention` of every layer, under "self" and "cross"."""
-        given = {"valid": valid, "positions": positions, "segments": segments}
+        given: dict[str, Any] = {"valid": valid, "positions": positions, "segments": segments}
         return self._run(tokens, memory, **given, capture=("self", "cross"))[1]
 
     def step_weights(self) -> StepWeights:
