@@ -77,10 +77,10 @@ def attending(**options):
         )
         return modules.Block(attention, modules.FeedForward(16, 12, rngs=rngs), norm=lambda: modules.LayerNorm(16))
 
-    def gradient(remat, dtype):
+    def gradient(remat, dtype, mask=None):
         net, params = built(lambda rngs: modules.Stack(make, DEPTH, remat=remat, rngs=rngs))
         x = normal(2, 8, 16).astype(dtype)
-        loss = lambda params: net.net.apply(params, x, mask=masks.causal())[0].astype(jnp.float32).sum()
+        loss = lambda params: net.net.apply(params, x, mask=mask or masks.causal())[0].astype(jnp.float32).sum()
         return collections.Counter(primitives(jax.make_jaxpr(jax.grad(loss))(params).jaxpr))
 
     return gradient
@@ -96,9 +96,10 @@ def test_a_fused_attention_is_computed_once(remat, times, monkeypatch):
     monkeypatch.setattr(fused, "check_cudnn_version", lambda: 91000)
     monkeypatch.setattr(fused, "check_compute_capability", lambda capability: True)
     with targets.compiling_for([SimpleNamespace(platform="gpu", device_kind="NVIDIA H100")]):
-        count = attending(implementation="cudnn")(remat, jnp.bfloat16)
-    assert count["dot_product_attention_fwd_wrapper"] == times
-    assert count["dot_product_attention_bwd_wrapper"] == 1
+        for mask in (masks.causal(), masks.padding(jnp.ones((2, 8), bool))):
+            count = attending(implementation="cudnn")(remat, jnp.bfloat16, mask)
+            assert count["dot_product_attention_fwd_wrapper"] == times
+            assert count["dot_product_attention_bwd_wrapper"] == 1
 
 
 def test_capture_gives_every_layer():

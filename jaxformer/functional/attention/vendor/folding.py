@@ -7,6 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from jaxformer.functional.attention.base import RESIDUAL
 
 Arrays = tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]
 """Query ``[B, T, N, H]``, key and value ``[B, S, K, H]``, and a bias ``[b, n, T, S]`` or None."""
@@ -24,6 +27,7 @@ def foldable(call: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     (4, 2, 3, 1, 8)
     """
     structure: Any = None
+    inputs: list[int | None] = []  # of each array that the backward pass reads: the input that it is, or None
 
     @jax.custom_batching.custom_vmap
     def compute(arrays: Arrays, mask: jax.Array | None) -> jax.Array:
@@ -31,15 +35,18 @@ def foldable(call: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
     @jax.custom_batching.custom_vmap
     def forward(arrays: Arrays, mask: jax.Array | None) -> tuple[jax.Array, list[jax.Array]]:
-        nonlocal structure
+        nonlocal structure, inputs
         output, pull = jax.vjp(lambda *x: call(*x, mask), *arrays)
-        saved, structure = jax.tree.flatten(pull)
-        return output, saved
+        read, structure = jax.tree.flatten(pull)
+        given = jax.tree.leaves(arrays)
+        inputs = [next((i for i, own in enumerate(given) if own is x), None) for x in read]
+        return output, [x for x, i in zip(read, inputs, strict=True) if i is None]
 
     @jax.custom_batching.custom_vmap
     def backward(arrays: Arrays, mask: jax.Array | None, saved: list[jax.Array], upstream: jax.Array) -> Arrays:
-        del arrays, mask
-        return jax.tree.unflatten(structure, saved)(upstream)
+        del mask
+        given, rest = jax.tree.leaves(arrays), iter(saved)
+        return jax.tree.unflatten(structure, [next(rest) if i is None else given[i] for i in inputs])(upstream)
 
     @compute.def_vmap
     def _(size: int, mapped: Any, arrays: Arrays, mask: jax.Array | None):
@@ -70,7 +77,9 @@ def foldable(call: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
     def attend_forward(arrays: Arrays, mask: jax.Array | None):
         output, saved = forward(arrays, mask)
-        return output, (arrays, mask, saved)
+        # An array for all pairs, such as a bias that was made of the mask, is made again.
+        saved = [checkpoint_name(x, RESIDUAL) if x.size <= output.size else x for x in saved]
+        return checkpoint_name(output, RESIDUAL), (arrays, mask, saved)
 
     def attend_backward(residuals: Any, upstream: jax.Array):
         return backward(*residuals, upstream), None
