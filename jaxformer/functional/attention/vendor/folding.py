@@ -26,8 +26,7 @@ def foldable(call: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     >>> jax.vmap(lambda x, mask: foldable(first)(x, x, x, None, mask))(x, mask).shape
     (4, 2, 3, 1, 8)
     """
-    structure: Any = None
-    inputs: list[int | None] = []  # of each array that the backward pass reads: the input that it is, or None
+    rebuild: Any = None
 
     @jax.custom_batching.custom_vmap
     def compute(arrays: Arrays, mask: jax.Array | None) -> jax.Array:
@@ -35,18 +34,14 @@ def foldable(call: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
     @jax.custom_batching.custom_vmap
     def forward(arrays: Arrays, mask: jax.Array | None) -> tuple[jax.Array, list[jax.Array]]:
-        nonlocal structure, inputs
-        output, pull = jax.vjp(lambda *x: call(*x, mask), *arrays)
-        read, structure = jax.tree.flatten(pull)
-        given = jax.tree.leaves(arrays)
-        inputs = [next((i for i, own in enumerate(given) if own is x), None) for x in read]
-        return output, [x for x, i in zip(read, inputs, strict=True) if i is None]
+        nonlocal rebuild
+        output, saved, rebuild = _pulled(call, arrays, mask)
+        return output, saved
 
     @jax.custom_batching.custom_vmap
     def backward(arrays: Arrays, mask: jax.Array | None, saved: list[jax.Array], upstream: jax.Array) -> Arrays:
         del mask
-        given, rest = jax.tree.leaves(arrays), iter(saved)
-        return jax.tree.unflatten(structure, [next(rest) if i is None else given[i] for i in inputs])(upstream)
+        return rebuild(arrays, saved)(upstream)
 
     @compute.def_vmap
     def _(size: int, mapped: Any, arrays: Arrays, mask: jax.Array | None):
@@ -86,6 +81,20 @@ def foldable(call: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
     attend.defvjp(attend_forward, attend_backward)
     return lambda query, key, value, bias, mask: attend((query, key, value, bias), mask)
+
+
+def _pulled(call: Callable[..., jax.Array], arrays: Arrays, mask: jax.Array | None) -> tuple[Any, Any, Any]:
+    """Returns the output, what the backward pass reads besides the inputs, and a function of both that is that pass."""
+    output, pull = jax.vjp(lambda *x: call(*x, mask), *arrays)
+    read, structure = jax.tree.flatten(pull)
+    given = jax.tree.leaves(arrays)
+    inputs = [next((i for i, own in enumerate(given) if own is x), None) for x in read]
+
+    def rebuild(arrays: Arrays, saved: list[jax.Array]) -> Callable[[jax.Array], Arrays]:
+        given, rest = jax.tree.leaves(arrays), iter(saved)
+        return jax.tree.unflatten(structure, [next(rest) if i is None else given[i] for i in inputs])
+
+    return output, [x for x, i in zip(read, inputs, strict=True) if i is None], rebuild
 
 
 def _repeated(size: int, mapped: Any, tree: Any) -> Any:
