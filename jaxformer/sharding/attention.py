@@ -69,12 +69,9 @@ def sharded_attention(
         with targets.compiling_for(targets.devices()[:1]):  # each device computes its own share, as if it were alone
             name = implementation or api.choose(request)
         if name in PARTITIONED_BY_XLA and ways(length, mesh) > 1:
-            if reason := api.implementations[name].refuse(request):
-                raise ConfigError(f"attention implementation {name!r} cannot do this: {reason}")
-            whole = _with_full_lengths(request, mesh, batch_cut, heads_cut)
-            return api.implementations[name].run(api.differentiable(whole, name))
+            request = _with_full_lengths(request, mesh, batch_cut, heads_cut)
         if mesh.size == 1 or name in PARTITIONED_BY_XLA:
-            return api.attention(query, key, value, **options, implementation=name)
+            return api.compute(request, name)
         return _mapped(api.differentiable(request, name), name, mesh, batch_cut, heads_cut)
 
     return attention

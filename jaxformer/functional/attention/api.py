@@ -103,6 +103,15 @@ def attention(
     name = choose(request) if implementation is None else implementation
     if name not in implementations:
         raise ValueError(f"implementation must be one of {sorted(implementations)}, got {name!r}")
+    return compute(request, name)
+
+
+def compute(request: Request, name: str) -> Array:
+    """Returns the result of the named implementation.
+
+    Raises:
+      ValueError: it cannot compute this request, or this derivative of it.
+    """
     if reason := implementations[name].refuse(request):
         raise ValueError(f"attention implementation {name!r} cannot do this: {reason}")
     return implementations[name].run(differentiable(request, name))
