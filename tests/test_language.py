@@ -69,7 +69,7 @@ RETIRED_NAMES = [
     *("encoder_depth", "decoder_depth", "token_budget", "num_best", "num_variants", "variant[_-]alpha", "make_plan"),
     *(
         "normali[sz]e_heads",
-        "hidden_dropout",
+        "hidden_dropout(?!_prob)",  # Hugging Face has a setting of this name
         "num_key_heads",
         r"arrange=(?!=)",
         r"hidden=(?!=)",

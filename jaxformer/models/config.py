@@ -125,7 +125,7 @@ class TransformerConfig:
     attention_soft_cap: float | None = None
     """Keeps the logits of attention between minus and plus this value, by tanh (Gemma 2)."""
     qk_norm: bool = False
-    """Normalizes queries and keys by their root mean square."""
+    """Normalizes queries and keys by their root mean square, with the epsilon of the norms (Qwen 3)."""
     attention_sinks: bool = False
     """Adds a learned logit for each head, which takes weight from the keys."""
     output_bias: bool = False

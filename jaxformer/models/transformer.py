@@ -196,7 +196,8 @@ def _initial_gains(config: TransformerConfig, num_layers: int, deep: DeepNormGai
 
 def _logits(config: TransformerConfig) -> Logits:
     score = None if config.attention_soft_cap is None else functional.soft_cap(config.attention_soft_cap)
-    return Logits(config.attention_scale, score, config.qk_norm, config.attention_sinks)
+    norms = {"qk_norm": config.qk_norm, "qk_norm_epsilon": config.norm_epsilon}
+    return Logits(config.attention_scale, score, sinks=config.attention_sinks, **norms)
 
 
 def _scheme(config: TransformerConfig, *, rngs: nnx.Rngs) -> PositionScheme | None:

@@ -61,6 +61,8 @@ class Logits:
     """An elementwise function of the scaled logits, such as `functional.soft_cap`."""
     qk_norm: bool = False
     """Normalizes queries and keys (see `functional.qk_norm`), with a learned scale for each."""
+    qk_norm_epsilon: float = 1e-6
+    """The epsilon of these norms."""
     sinks: bool = False
     """Adds a learned logit to each head, which takes weight from the keys (see `functional.with_sinks`)."""
 
@@ -86,7 +88,7 @@ class MultiHeadAttention(nnx.Module):
     ):
         check_partial(attention)
         self.output = Output(num_heads, head_dim, d_model, bias=bias, gain=gain, rngs=rngs)
-        norm = lambda: RMSNorm(head_dim, axis="head_dim")
+        norm = lambda: RMSNorm(head_dim, epsilon=logits.qk_norm_epsilon, axis="head_dim")
         self.query_norm, self.key_norm = (norm(), norm()) if logits.qk_norm else (None, None)
         self.sinks = nnx.Param(jnp.zeros(num_heads), axes=("heads",)) if logits.sinks else None
         self.scale, self.score = logits.scale, logits.score

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import decoding, models, pure
-from tests.parity.copied import V, marian_or_bart, t5
+from jaxformer import decoding
+from tests.parity.copied import V, bart_like, read, t5
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
@@ -36,13 +36,13 @@ RULES = {
 @functools.cache
 def family(name):
     """Their model, our network and its parameters, and the ids that begin, end and pad."""
-    model, config, params = t5("1.1") if name == "t5" else marian_or_bart(name)
+    model = t5("1.1") if name == "t5" else bart_like(name)
     bos, eos, pad = (0, 1, 0) if name == "t5" else (2, 2, 1)
     if name != "t5":  # ends are likely, so that the rules to stop differ
         with torch.no_grad():
             model.final_logits_bias[0, eos] += 3
-        params["decoder"]["output_bias"] = model.final_logits_bias[0].numpy()
-    return model, pure(models.EncoderDecoder, config), jax.tree.map(jnp.asarray, params), (bos, eos, pad)
+    found = read(model)
+    return model, found.net, found.params, (bos, eos, pad)
 
 
 def theirs(model, ids, **options):

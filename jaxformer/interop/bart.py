@@ -1,0 +1,176 @@
+"""BART, mBART, Marian (OPUS-MT) and Pegasus: encoder-decoders with one set of names."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxformer import functional, models
+from jaxformer.interop.family import Family
+from jaxformer.interop.packing import (
+    ONE_ROW,
+    TRANSPOSED,
+    Shape,
+    Table,
+    array,
+    cross_attention,
+    linear,
+    norm,
+    self_attention,
+    table,
+)
+from jaxformer.interop.settings import Settings, activation, get, require, shared, their_activation
+from jaxformer.models import families
+from jaxformer.modules.pure import Pure, pure
+
+_SIZES = {
+    "d_model": 1024,
+    "vocab_size": 50265,
+    "encoder_layers": 12,
+    "decoder_layers": 12,
+    "max_position_embeddings": 1024,
+}
+_LEARNED: dict[str, Any] = {"positions": "learned", "position_offset": 2, "embedding_norm": True}
+_SINUSOIDAL: dict[str, Any] = {"positions": "sinusoidal_halves", "position_offset": 0, "embedding_norm": False}
+_SWITCHES: dict[str, dict[str, Any]] = {
+    "bart": _LEARNED | {"norm_position": "post"},
+    "mbart": _LEARNED | {"norm_position": "pre"},
+    "marian": _SINUSOIDAL | {"norm_position": "post"},
+    "pegasus": _SINUSOIDAL | {"norm_position": "pre"},
+}
+_ARCHITECTURES = {
+    "bart": "BartForConditionalGeneration",
+    "mbart": "MBartForConditionalGeneration",
+    "marian": "MarianMTModel",
+    "pegasus": "PegasusForConditionalGeneration",
+}
+
+
+def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
+    switches = _SWITCHES[kind]
+    pre = switches["norm_position"] == "pre"
+    require(settings, normalize_before=pre, add_final_layer_norm=pre, normalize_embedding=switches["embedding_norm"])
+    require(settings, static_position_embeddings=switches["positions"] != "learned")
+    default = _SIZES | ({"vocab_size": 58101} if kind == "marian" else {})
+    sizes = {name: get(settings, name, value) for name, value in default.items()}
+    vocab, dim = sizes["vocab_size"], sizes["d_model"]
+    output = "decoder" if get(settings, "tie_word_embeddings", True) else "none"
+    config = families.bart(
+        vocab,
+        d_model=dim,
+        num_heads=shared(settings, "encoder_attention_heads", "decoder_attention_heads", 16),
+        d_ff=shared(settings, "encoder_ffn_dim", "decoder_ffn_dim", 4096),
+        num_encoder_layers=sizes["encoder_layers"],
+        num_decoder_layers=sizes["decoder_layers"],
+        max_positions=sizes["max_position_embeddings"],
+        activation=activation(settings, "activation_function", "gelu"),
+        embedding_scale=dim**0.5 if get(settings, "scale_embedding", False) else 1.0,
+        dropout=get(settings, "dropout", 0.1),
+        attention_dropout=get(settings, "attention_dropout", 0.0),
+        activation_dropout=get(settings, "activation_dropout", 0.0),
+        tie_embeddings="all" if get(settings, "share_encoder_decoder_embeddings", True) else output,
+        **switches,
+    )
+    target = get(settings, "decoder_vocab_size", vocab)
+    return pure(models.EncoderDecoder, dataclasses.replace(config, target_vocab_size=target))
+
+
+def _settings(kind: str, net: Pure) -> dict[str, Any]:
+    config = net.config
+    pre = config.norm_position == "pre"
+    return {
+        "architectures": [_ARCHITECTURES[kind]],
+        "is_encoder_decoder": True,
+        "vocab_size": config.source_vocab_size,
+        "decoder_vocab_size": config.target_vocab_size,
+        "d_model": config.d_model,
+        "encoder_layers": config.num_encoder_layers,
+        "decoder_layers": config.num_decoder_layers,
+        "num_hidden_layers": config.num_encoder_layers,
+        "encoder_attention_heads": config.num_heads,
+        "decoder_attention_heads": config.num_heads,
+        "encoder_ffn_dim": config.d_ff,
+        "decoder_ffn_dim": config.d_ff,
+        "max_position_embeddings": config.max_positions,
+        "activation_function": their_activation(config.activation),
+        "scale_embedding": config.embedding_scale != 1.0,
+        "normalize_before": pre,
+        "add_final_layer_norm": pre,
+        "normalize_embedding": config.embedding_norm,
+        "static_position_embeddings": config.positions != "learned",
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+        "share_encoder_decoder_embeddings": config.tie_embeddings == "all",
+        "tie_word_embeddings": config.tie_embeddings != "none",
+    }
+
+
+def _table(net: Pure) -> Table:
+    tables = {"encoder": "encoder.embed_tokens", "decoder": "decoder.embed_tokens"}
+    if net.config.tie_embeddings == "all":
+        tables["decoder"] = "shared"
+    sides = {side: _side(side, tables[side]) for side in tables}
+    output = {"kernel": array("lm_head.weight", packing=TRANSPOSED)}
+    bias = array("final_logits_bias", packing=ONE_ROW, optional=True)
+    return sides | {"decoder": {**sides["decoder"], "output": output, "output_bias": bias}}
+
+
+def _side(side: str, tokens: str) -> Table:
+    layer = f"{side}.layers.{{}}"
+    projections = "q_proj", "k_proj", "v_proj", "out_proj"
+    return {
+        "embeddings": {
+            "tokens": table(tokens),
+            "positions": table(f"{side}.embed_positions"),
+            "norm": norm(f"{side}.layernorm_embedding"),
+        },
+        "stack": {
+            "layers": {
+                "attention": self_attention(*(f"{layer}.self_attn.{name}" for name in projections)),
+                "attention_norm": norm(f"{layer}.self_attn_layer_norm"),
+                "cross": cross_attention(*(f"{layer}.encoder_attn.{name}" for name in projections)),
+                "cross_norm": norm(f"{layer}.encoder_attn_layer_norm"),
+                "feed_forward": {"up": linear(f"{layer}.fc1"), "down": linear(f"{layer}.fc2")},
+                "feed_forward_norm": norm(f"{layer}.final_layer_norm"),
+            }
+        },
+        "norm": norm(f"{side}.layer_norm"),
+    }
+
+
+def _computed(net: Pure) -> dict[str, Any]:
+    """Returns the sinusoids, which older files of Marian and Pegasus hold."""
+    config = net.config
+    if config.positions == "learned":
+        return {}
+    sinusoids = functional.sinusoidal(np.arange(config.max_positions), dim=config.d_model, layout="halves")
+    return {f"{side}.embed_positions.weight": sinusoids for side in ("encoder", "decoder")}
+
+
+def _copies(net: Pure) -> dict[str, str]:
+    """Returns the names under which files may repeat a table that is shared."""
+    tie = net.config.tie_embeddings
+    if tie == "decoder":
+        return {"lm_head.weight": "decoder.embed_tokens.weight"}
+    names = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"
+    return dict.fromkeys(names, "shared.weight") if tie == "all" else {}
+
+
+FAMILIES = {
+    kind: Family(
+        net=functools.partial(_net, kind),
+        settings=functools.partial(_settings, kind),
+        table=_table,
+        prefix="model.",
+        heads=("final_logits_bias", "lm_head."),
+        copies=_copies,
+        computed=_computed,
+    )
+    for kind in _SWITCHES
+}
+"""The families of this file by their ``model_type``."""

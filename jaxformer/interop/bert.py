@@ -1,0 +1,126 @@
+"""BERT and RoBERTa: encoders, alone or with the head of a masked language model."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from jaxformer import models
+from jaxformer.errors import DataError
+from jaxformer.interop.family import Family
+from jaxformer.interop.packing import Shape, Table, array, linear, norm, self_attention, table
+from jaxformer.interop.settings import Settings, activation, get, require, their_activation
+from jaxformer.models import families
+from jaxformer.modules.pure import Pure, pure
+
+_HEADS = {
+    "bert": {
+        "transform": linear("cls.predictions.transform.dense"),
+        "norm": norm("cls.predictions.transform.LayerNorm"),
+        "output_bias": array("cls.predictions.bias"),
+    },
+    "roberta": {
+        "transform": linear("lm_head.dense"),
+        "norm": norm("lm_head.layer_norm"),
+        "output_bias": array("lm_head.bias"),
+    },
+}
+
+
+def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
+    require(settings, position_embedding_type="absolute", is_decoder=False, tie_word_embeddings=True)
+    roberta = kind == "roberta"
+    offset = get(settings, "pad_token_id", 1) + 1 if roberta else 0
+    rows = get(settings, "max_position_embeddings", 512)
+    if rows <= offset:
+        raise DataError(f"max_position_embeddings in config.json must be above {offset}, got {rows}")
+    config = getattr(families, kind)(
+        get(settings, "vocab_size", 50265 if roberta else 30522),
+        d_model=get(settings, "hidden_size", 768),
+        num_heads=get(settings, "num_attention_heads", 12),
+        d_ff=get(settings, "intermediate_size", 3072),
+        num_layers=get(settings, "num_hidden_layers", 12),
+        max_positions=rows - offset,
+        position_offset=offset,
+        num_token_types=get(settings, "type_vocab_size", 2),
+        norm_epsilon=get(settings, "layer_norm_eps", 1e-12),
+        activation=activation(settings, "hidden_act", "gelu"),
+        dropout=get(settings, "hidden_dropout_prob", 0.1),
+        attention_dropout=get(settings, "attention_probs_dropout_prob", 0.1),
+    )
+    has_head = _HEADS[kind]["output_bias"].names[0] in shapes
+    return pure(models.MaskedLanguageModel, config) if has_head else pure(models.make_encoder, config)
+
+
+def _has_head(net: Pure) -> bool:
+    return net.model is models.MaskedLanguageModel
+
+
+def _settings(kind: str, net: Pure) -> dict[str, Any]:
+    config, name = net.config, {"bert": "Bert", "roberta": "Roberta"}[kind]
+    padding = {"pad_token_id": config.position_offset - 1} if kind == "roberta" else {}
+    return padding | {
+        "architectures": [f"{name}ForMaskedLM" if _has_head(net) else f"{name}Model"],
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.d_model,
+        "num_attention_heads": config.num_heads,
+        "intermediate_size": config.d_ff,
+        "num_hidden_layers": config.num_layers,
+        "max_position_embeddings": config.max_positions + config.position_offset,
+        "type_vocab_size": config.num_token_types,
+        "layer_norm_eps": config.norm_epsilon,
+        "hidden_act": their_activation(config.activation),
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+    }
+
+
+def _table(kind: str, net: Pure) -> Table:
+    layer = "encoder.layer.{}"
+    query, key, value = (f"{layer}.attention.self.{name}" for name in ("query", "key", "value"))
+    names = {"tokens": "word", "positions": "position", "types": "token_type"}
+    encoder: Table = {
+        "embeddings": {
+            **{ours: table(f"embeddings.{theirs}_embeddings") for ours, theirs in names.items()},
+            "norm": norm("embeddings.LayerNorm"),
+        },
+        "stack": {
+            "layers": {
+                "attention": self_attention(query, key, value, f"{layer}.attention.output.dense"),
+                "attention_norm": norm(f"{layer}.attention.output.LayerNorm"),
+                "feed_forward": {
+                    "up": linear(f"{layer}.intermediate.dense"),
+                    "down": linear(f"{layer}.output.dense"),
+                },
+                "feed_forward_norm": norm(f"{layer}.output.LayerNorm"),
+            }
+        },
+    }
+    return {"encoder": encoder, **_HEADS[kind]} if _has_head(net) else encoder
+
+
+def _copies(kind: str, net: Pure) -> dict[str, str]:
+    head = {"bert": "cls.predictions", "roberta": "lm_head"}[kind]
+    words = {f"{head}.decoder.weight": "embeddings.word_embeddings.weight"}
+    return words | {f"{head}.decoder.bias": f"{head}.bias"} if _has_head(net) else {}
+
+
+FAMILIES = {
+    kind: Family(
+        net=functools.partial(_net, kind),
+        settings=functools.partial(_settings, kind),
+        table=functools.partial(_table, kind),
+        prefix=f"{kind}.",
+        heads=("cls.", "lm_head.", "classifier.", "qa_outputs."),
+        copies=functools.partial(_copies, kind),
+        ignored=(
+            r"embeddings\.(position_ids|token_type_ids)",
+            r"(pooler|cls\.seq_relationship|classifier|qa_outputs)\..*",
+        ),
+        renamed=(("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")),
+    )
+    for kind in _HEADS
+}
+"""The families of this file by their ``model_type``."""
+FAMILIES["xlm-roberta"] = FAMILIES["camembert"] = FAMILIES["roberta"]

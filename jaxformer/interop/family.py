@@ -1,0 +1,38 @@
+"""A family of models of Hugging Face, as the functions that read and write its files see it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxformer.interop.packing import Shape, Table
+from jaxformer.interop.settings import Settings
+from jaxformer.modules.pure import Pure
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Family:
+    """A family: its settings and its table of tensors, which both directions use.
+
+    Names in tables are those of the base model's file; the files of models with a head put `prefix` before them.
+    """
+
+    net: Callable[[Settings, Mapping[str, Shape]], Pure]
+    """Makes the model of a ``config.json`` and of the tensors that there are."""
+    settings: Callable[[Pure], dict[str, Any]]
+    """Makes the ``config.json`` of a model."""
+    table: Callable[[Pure], Table]
+    """The sources of the parameters."""
+    prefix: str = ""
+    """The beginning of the base model's names in files of models with a head."""
+    heads: tuple[str, ...] = ()
+    """The beginnings of names that never have the prefix."""
+    copies: Callable[[Pure], Mapping[str, str]] = lambda net: {}
+    """Names under which a file may repeat a tensor, and the name of the first; they are compared."""
+    ignored: tuple[str, ...] = ()
+    """Patterns of tensors that no model here has a parameter for."""
+    computed: Callable[[Pure], Mapping[str, Any]] = lambda net: {}
+    """Tensors that a file may hold although they are no parameters, such as sinusoids; they are compared."""
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Older endings of names, and today's."""

@@ -1,0 +1,91 @@
+"""GPT-2, whose linear layers hold ``[in, out]``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxformer import models
+from jaxformer.interop.family import Family
+from jaxformer.interop.packing import FROM_HEADS_PLAIN, SAME, SIDE_BY_SIDE, Shape, Table, array, linear, norm, table
+from jaxformer.interop.settings import Settings, activation, get, require, their_activation
+from jaxformer.models import families
+from jaxformer.modules.pure import Pure, pure
+
+
+def _net(settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
+    require(settings, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False, tie_word_embeddings=True)
+    dim = get(settings, "n_embd", 768)
+    config = families.gpt2(
+        get(settings, "vocab_size", 50257),
+        d_model=dim,
+        num_heads=get(settings, "n_head", 12),
+        d_ff=get(settings, "n_inner", 4 * dim),
+        num_layers=get(settings, "n_layer", 12),
+        max_positions=get(settings, "n_positions", 1024),
+        activation=activation(settings, "activation_function", "gelu_new"),
+        norm_epsilon=get(settings, "layer_norm_epsilon", 1e-5),
+        attention_scale=None if get(settings, "scale_attn_weights", True) else 1.0,
+        dropout=get(settings, "resid_pdrop", 0.1),
+        attention_dropout=get(settings, "attn_pdrop", 0.1),
+    )
+    return pure(models.LanguageModel, config)
+
+
+def _settings(net: Pure) -> dict[str, Any]:
+    config = net.config
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": config.vocab_size,
+        "n_embd": config.d_model,
+        "n_head": config.num_heads,
+        "n_inner": config.d_ff,
+        "n_layer": config.num_layers,
+        "n_positions": config.max_positions,
+        "n_ctx": config.max_positions,
+        "activation_function": their_activation(config.activation),
+        "layer_norm_epsilon": config.norm_epsilon,
+        "scale_attn_weights": config.attention_scale is None,
+        "resid_pdrop": config.dropout,
+        "embd_pdrop": config.dropout,
+        "attn_pdrop": config.attention_dropout,
+    }
+
+
+def _table(net: Pure) -> Table:
+    layer = "h.{}"
+    return {
+        "decoder": {
+            "embeddings": {"tokens": table("wte"), "positions": table("wpe")},
+            "stack": {
+                "layers": {
+                    "attention": {
+                        "kernel": array(f"{layer}.attn.c_attn.weight", packing=SIDE_BY_SIDE),
+                        "bias": array(f"{layer}.attn.c_attn.bias", packing=SIDE_BY_SIDE),
+                        "output": linear(f"{layer}.attn.c_proj", FROM_HEADS_PLAIN),
+                    },
+                    "attention_norm": norm(f"{layer}.ln_1"),
+                    "feed_forward": {
+                        "up": linear(f"{layer}.mlp.c_fc", SAME),
+                        "down": linear(f"{layer}.mlp.c_proj", SAME),
+                    },
+                    "feed_forward_norm": norm(f"{layer}.ln_2"),
+                }
+            },
+            "norm": norm("ln_f"),
+        }
+    }
+
+
+FAMILIES = {
+    "gpt2": Family(
+        net=_net,
+        settings=_settings,
+        table=_table,
+        prefix="transformer.",
+        heads=("lm_head.",),
+        copies=lambda net: {"lm_head.weight": "wte.weight"},
+        ignored=(r"h\.\d+\.attn\.(bias|masked_bias)",),  # triangular masks
+    )
+}
+"""The families of this file by their ``model_type``."""

@@ -1,0 +1,143 @@
+"""Llama, and Mistral, Qwen2 and Qwen3, which differ from it in biases and norms."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from jaxformer import models
+from jaxformer.errors import DataError
+from jaxformer.interop.family import Family
+from jaxformer.interop.packing import TRANSPOSED, Shape, Table, array, linear, norm, self_attention, table
+from jaxformer.interop.settings import Settings, activation, get, require, their_activation
+from jaxformer.models import families
+from jaxformer.modules.pure import Pure, pure
+
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "llama": {"vocab_size": 32000, "intermediate_size": 11008},
+    "mistral": {"vocab_size": 32000, "intermediate_size": 14336, "num_key_value_heads": 8},
+    "qwen2": {"vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32},
+    "qwen3": {"vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32, "head_dim": 128},
+}
+_ARCHITECTURES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+
+
+def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
+    settings = {**_DEFAULTS[kind], **settings}
+    require(settings, mlp_bias=False, use_sliding_window=False)
+    if kind == "mistral":  # absent, it stands for a window of 4,096
+        require({"sliding_window": settings.get("sliding_window", 4096)}, sliding_window=None)
+    heads = get(settings, "num_attention_heads", 32)
+    biased = kind == "qwen2" or get(settings, "attention_bias", False)
+    config = families.llama(
+        get(settings, "vocab_size", 32000),
+        d_model=get(settings, "hidden_size", 4096),
+        num_heads=heads,
+        num_kv_heads=get(settings, "num_key_value_heads", heads),
+        head_dim=get(settings, "head_dim", 0) or None,
+        d_ff=get(settings, "intermediate_size", 11008),
+        num_layers=get(settings, "num_hidden_layers", 32),
+        activation=activation(settings, "hidden_act", "silu"),
+        norm_epsilon=get(settings, "rms_norm_eps", 1e-6),
+        rotary=_rotary(settings),
+        attention_bias=biased,
+        attention_output_bias=biased and kind != "qwen2",
+        qk_norm=kind == "qwen3",
+        tie_embeddings=get(settings, "tie_word_embeddings", False),
+        dropout=0.0,
+        attention_dropout=get(settings, "attention_dropout", 0.0),
+    )
+    return pure(models.LanguageModel, config)
+
+
+def _rotary(settings: Settings) -> models.RotaryConfig:
+    """Reads the positions in the form of transformers 5, or in two settings as before."""
+    found = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    if not isinstance(found, Mapping):
+        raise DataError(f"rope_parameters in config.json must be an object, got {found!r}")
+    base = get(found, "rope_theta", get(settings, "rope_theta", 10_000.0))
+    kind = get(found, "rope_type", get(found, "type", "default"))
+    if get(settings, "partial_rotary_factor", get(found, "partial_rotary_factor", 1.0)) != 1.0:
+        raise DataError("partial_rotary_factor in config.json must be 1.0 for the models here")
+    if kind == "default":
+        return models.RotaryConfig(base=base)
+    if kind == "linear":
+        return models.RotaryConfig(base=base, scaling="linear", factor=get(found, "factor", 1.0))
+    if kind != "llama3":
+        raise DataError(f"the rope_type in config.json must be default, linear or llama3, got {kind!r}")
+    require(found, low_freq_factor=1.0, high_freq_factor=4.0)
+    trained = get(found, "original_max_position_embeddings", 8192)
+    return models.RotaryConfig(base=base, scaling="llama3", factor=get(found, "factor", 8.0), trained_length=trained)
+
+
+def _settings(kind: str, net: Pure) -> dict[str, Any]:
+    config, rotary = net.config, net.config.rotary
+    positions: dict[str, Any] = {"rope_theta": rotary.base}
+    scaling = "default" if rotary.scaling == "none" else rotary.scaling
+    if scaling not in ("default", "linear", "llama3"):
+        raise ValueError(f"rotary.scaling must be none, linear or llama3 in a file of {kind}, got {scaling!r}")
+    parameters: dict[str, Any] = {"rope_type": scaling, **positions}
+    if scaling != "default":
+        parameters["factor"] = rotary.factor
+    if scaling == "llama3":
+        parameters |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        parameters["original_max_position_embeddings"] = rotary.trained_length
+    others: dict[str, Any] = {} if kind == "qwen2" else {"attention_bias": config.attention_bias}
+    others |= {"mistral": {"sliding_window": None}, "llama": {"mlp_bias": False}}.get(
+        kind, {"use_sliding_window": False}
+    )
+    return {
+        "architectures": [f"{_ARCHITECTURES[kind]}ForCausalLM"],
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.d_model,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads or config.num_heads,
+        "head_dim": config.head_dim or config.d_model // config.num_heads,
+        "intermediate_size": config.d_ff,
+        "num_hidden_layers": config.num_layers,
+        "hidden_act": their_activation(config.activation),
+        "rms_norm_eps": config.norm_epsilon,
+        "rope_parameters": parameters,
+        **positions,  # for readers of the older form
+        **({"rope_scaling": parameters} if scaling != "default" else {}),
+        "attention_dropout": config.attention_dropout,
+        "tie_word_embeddings": config.tie_embeddings,
+        **others,
+    }
+
+
+def _table(net: Pure) -> Table:
+    layer = "layers.{}"
+    attention = self_attention(*(f"{layer}.self_attn.{x}_proj" for x in "qkvo"))
+    norms = {"query_norm": norm(f"{layer}.self_attn.q_norm"), "key_norm": norm(f"{layer}.self_attn.k_norm")}
+    return {
+        "decoder": {
+            "embeddings": {"tokens": table("embed_tokens")},
+            "stack": {
+                "layers": {
+                    "attention": {**attention, **norms},
+                    "attention_norm": norm(f"{layer}.input_layernorm"),
+                    "feed_forward": {x: linear(f"{layer}.mlp.{x}_proj") for x in ("gate", "up", "down")},
+                    "feed_forward_norm": norm(f"{layer}.post_attention_layernorm"),
+                }
+            },
+            "norm": norm("norm"),
+            "output": {"kernel": array("lm_head.weight", packing=TRANSPOSED)},
+        }
+    }
+
+
+FAMILIES = {
+    kind: Family(
+        net=functools.partial(_net, kind),
+        settings=functools.partial(_settings, kind),
+        table=_table,
+        prefix="model.",
+        heads=("lm_head.",),
+        copies=lambda net: {"lm_head.weight": "embed_tokens.weight"} if net.config.tie_embeddings else {},
+        ignored=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),  # computed
+    )
+    for kind in _DEFAULTS
+}
+"""The families of this file by their ``model_type``."""

@@ -1,0 +1,282 @@
+"""Reads and writes folders of Hugging Face: ``config.json`` and weights in safetensors, without PyTorch.
+
+    from jaxformer import interop
+
+    model = interop.load_pretrained("gpt2")               # a folder on this machine
+    logits = model.net.apply(model.params, tokens)
+    interop.save_pretrained("mine", model.net, params, family="gpt2", settings=model.settings)
+
+Nothing is fetched, and no code of the folder is run. `docs/families.md` lists the families.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import files, models
+from jaxformer.errors import ConfigError, DataError, did_you_mean
+from jaxformer.interop import bart, bert, gpt2, llama, t5, tensors, vit
+from jaxformer.interop.family import Family
+from jaxformer.interop.packing import Source, matched
+from jaxformer.models.config import TransformerConfig
+from jaxformer.modules.pure import Params, Pure, check_shapes, pure
+
+FAMILIES: Mapping[str, Family] = {
+    **bart.FAMILIES,
+    **bert.FAMILIES,
+    **gpt2.FAMILIES,
+    **llama.FAMILIES,
+    **t5.FAMILIES,
+    **vit.FAMILIES,
+}
+"""The families by the ``model_type`` of their ``config.json``."""
+
+CONFIG = "config.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """A model from a folder, and what it says about itself."""
+
+    net: Pure
+    """The model as pure functions."""
+    params: Params
+    """Its parameters, float32."""
+    family: str
+    """The ``model_type``."""
+    settings: Mapping[str, Any]
+    """The ``config.json``, with the ids of special tokens, such as ``eos_token_id``."""
+    unused: tuple[str, ...]
+    """The names of known tensors that the model has no parameter for, such as the pooler of BERT."""
+
+
+def load_pretrained(folder: str | os.PathLike[str], **changes: Any) -> Pretrained:
+    """Reads a model in the format of Hugging Face from a local folder.
+
+    The tensors decide on the head: BERT and RoBERTa become a `models.MaskedLanguageModel` or an encoder, and ViT a
+    `models.VisionTransformer` or an encoder.
+
+    Args:
+      changes: settings of the model's configuration that change no parameter, such as ``dropout=0.0``,
+        ``compute_dtype="bfloat16"`` or ``remat=True``.
+
+    Raises:
+      ConfigError: the package safetensors is not installed, or a change is unknown or changes the parameters.
+      DataError: a file is missing or damaged, the family is unknown, a setting has no counterpart here, or names or
+        shapes of tensors are not those that the settings imply.
+    """
+    folder = files.local_path(folder)
+    settings = tensors.read_json(folder / CONFIG)
+    kind = str(settings.get("model_type"))
+    if kind not in FAMILIES:
+        hint = did_you_mean(kind, FAMILIES)
+        raise DataError(f"{folder / CONFIG} has model_type {kind!r}, which is not supported{hint}")
+    family = FAMILIES[kind]
+    with tensors.Tensors(folder) as found:
+        names = _canonical(family, found.shapes)
+        net = _net(family, settings, {name: found.shapes[theirs] for name, theirs in names.items()})
+        params, used = _params(family, net, found, names)
+        unused = _check_others(family, net, found, names, used)
+    return Pretrained(_changed(net, changes), params, kind, settings, unused)
+
+
+def save_pretrained(
+    folder: str | os.PathLike[str],
+    net: Pure,
+    params: Params,
+    *,
+    family: str,
+    settings: Mapping[str, Any] | None = None,
+    shard_bytes: int = 5 * 10**9,
+) -> None:
+    """Writes a model as a new folder in the format of Hugging Face; `load_pretrained` returns the same parameters.
+
+    Args:
+      family: the ``model_type`` to write, one of `FAMILIES`.
+      settings: further settings of ``config.json``, such as ``{"eos_token_id": 2}`` or those of `load_pretrained`.
+      shard_bytes: the most bytes of one file.
+
+    Raises:
+      ConfigError: the package safetensors is not installed, the folder exists, the family is unknown, or the model
+        cannot be said in its settings; the message has the first difference.
+      ValueError: the parameters do not belong to the model.
+    """
+    folder = files.local_path(folder)
+    if folder.exists():
+        raise ConfigError(f"{folder} exists; name a new folder")
+    if family not in FAMILIES:
+        raise ConfigError(f"family {family!r} is not known{did_you_mean(family, FAMILIES)}")
+    known = FAMILIES[family]
+    check_shapes(params, net.shapes)
+    written = _written(known, family, net, settings or {})
+    with files.creating_folder(folder) as temporary:
+        prefix = known.prefix if _has_head(net) else ""
+        own = _unpacked(known, net, params)
+        named = ((name if name.startswith(known.heads) else prefix + name, x) for name, x in own)
+        tensors.write(temporary, named, shard_bytes=shard_bytes)
+        (temporary / CONFIG).write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+
+
+def _canonical(family: Family, shapes: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the names in a file by those of the family's table."""
+    names: dict[str, str] = {}
+    for theirs in shapes:
+        name = theirs.removeprefix(family.prefix)
+        for old, new in family.renamed:
+            name = name.replace(old, new)
+        if name in names:
+            raise DataError(f"the file has both {names[name]!r} and {theirs!r}")
+        names[name] = theirs
+    return names
+
+
+def _net(family: Family, settings: Mapping[str, Any], shapes: Mapping[str, Any]) -> Pure:
+    try:
+        net = family.net(settings, shapes)
+        _ = net.shapes
+    except DataError:
+        raise
+    except ValueError as error:
+        raise DataError(f"config.json describes no model: {error}") from None
+    return net
+
+
+def _params(family: Family, net: Pure, found: tensors.Tensors, names: Mapping[str, str]) -> tuple[Params, set[str]]:
+    """Returns the parameters, and the names of the tensors that they are made of."""
+    sources = list(matched(family.table(net), net.shapes))
+    used: set[str] = set()
+    for leaf, source in sources:  # before anything is read
+        used |= _check_shapes(leaf, source, found, names)
+    made = [_packed(leaf, source, found, names) for leaf, source in sources]
+    return jax.tree.unflatten(jax.tree.structure(net.shapes), made), used
+
+
+def _check_shapes(leaf: Any, source: Source, found: tensors.Tensors, names: Mapping[str, str]) -> set[str]:
+    expected = source.shapes(leaf)
+    used: set[str] = set()
+    for layer in range(leaf.shape[0] if source.stacked else 1):
+        for name, shape in zip(source.of_layer(layer), expected, strict=True):
+            if name not in names:
+                if source.optional:
+                    continue
+                raise DataError(f"the file has no tensor {name!r}, which config.json implies")
+            if (got := found.shapes[names[name]]) != shape:
+                raise DataError(f"tensor {names[name]!r} has shape {got}; config.json implies {shape}")
+            used.add(name)
+    return used
+
+
+def _packed(leaf: Any, source: Source, found: tensors.Tensors, names: Mapping[str, str]) -> jax.Array:
+    result = np.zeros(leaf.shape, np.float32)
+    layers = result if source.stacked else result[None]
+    for i in range(len(layers)):
+        if (own := source.of_layer(i))[0] in names:
+            layers[i] = source.packing.load(layers.shape[1:], *(found.read(names[name]) for name in own))
+    return jnp.asarray(result)
+
+
+def _check_others(
+    family: Family, net: Pure, found: tensors.Tensors, names: Mapping[str, str], used: set[str]
+) -> tuple[str, ...]:
+    """Checks the tensors that no parameter is made of; returns the names of those that are not used."""
+    copies, computed, unused = family.copies(net), family.computed(net), []
+    for name in sorted(names.keys() - used):
+        theirs = names[name]
+        if name in copies and copies[name] in names:
+            if not np.array_equal(found.read(theirs), found.read(names[copies[name]])):
+                raise DataError(f"{theirs!r} differs from {names[copies[name]]!r}, with which it is tied")
+        elif name in computed:
+            if (got := found.read(theirs)).shape != computed[name].shape or np.abs(got - computed[name]).max() > 1e-3:
+                raise DataError(f"{theirs!r} does not hold the values that the model computes")
+        elif any(re.fullmatch(pattern, name) for pattern in family.ignored):
+            unused.append(theirs)
+        else:
+            raise DataError(f"the file has a tensor {theirs!r}, which config.json does not imply")
+    return tuple(unused)
+
+
+def _changed(net: Pure, changes: Mapping[str, Any]) -> Pure:
+    try:
+        changed = pure(net.model, dataclasses.replace(net.config, **changes), **dict(net.parts))
+        check_shapes(changed.shapes, net.shapes)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"these settings cannot be changed: {error}") from None
+    return changed
+
+
+def _written(family: Family, kind: str, net: Pure, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings to write, from which the model can be read back."""
+    try:
+        own = family.settings(net)
+        written = {**own, **given, "model_type": kind, "architectures": own["architectures"]}
+        shapes = dict(_shapes(family, net))
+        again = family.net(written, shapes)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{kind} has no settings for this model: {error}") from None
+    wanted, got = effective(net.config), effective(again.config)
+    for name in wanted:
+        if wanted[name] != got.get(name):
+            raise ConfigError(
+                f"{kind} cannot say {name}={wanted[name]!r}: from its settings the model would have {got.get(name)!r}"
+            )
+    if again.model is not net.model:
+        raise ConfigError(f"{kind} would be read as {again.model.__name__}, this is {net.model.__name__}")
+    return {**written, "torch_dtype": "float32", "dtype": "float32"}
+
+
+def _has_head(net: Pure) -> bool:
+    """Returns True if the model is more than the base model of its family, whose files have no prefix."""
+    return net.model is not models.make_encoder
+
+
+def _shapes(family: Family, net: Pure) -> Iterator[tuple[str, Any]]:
+    for leaf, source in matched(family.table(net), net.shapes):
+        for layer in range(leaf.shape[0] if source.stacked else 1):
+            yield from zip(source.of_layer(layer), source.shapes(leaf), strict=True)
+
+
+def _unpacked(family: Family, net: Pure, params: Params) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields the tensors of a file, one after the other."""
+    for leaf, source in matched(family.table(net), params):
+        x = np.asarray(leaf, np.float32)
+        for i, layer in enumerate(x if source.stacked else x[None]):
+            yield from zip(source.of_layer(i), source.packing.save(layer, len(source.names)), strict=True)
+    for name, values in family.computed(net).items():
+        yield name, np.asarray(values)
+
+
+def effective(config: TransformerConfig) -> dict[str, Any]:
+    """Returns the settings that decide what a model computes from its parameters, defaults resolved.
+
+    Left out are those of training and of precision, and those of parts that the model does not have.
+    """
+    found = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    found["num_kv_heads"] = config.num_kv_heads or config.num_heads
+    found["head_dim"] = config.head_dim or config.d_model // config.num_heads
+    found["final_norm"] = config.has_final_norm
+    if config.embedding_scale is None:
+        found["embedding_scale"] = config.d_model**0.5
+    if config.attention_scale is None:
+        found["attention_scale"] = found["head_dim"] ** -0.5
+    if config.attention_output_bias is None:
+        found["attention_output_bias"] = config.attention_bias
+    parts = {
+        "rotary": config.positions == "rotary",
+        "experts": config.feed_forward == "experts",
+        "num_buckets": config.positions == "t5",
+        "max_distance": config.positions in ("t5", "relative_keys"),
+        "max_positions": config.positions == "learned",
+        "position_offset": config.positions == "learned",
+    }
+    never = "dropout", "attention_dropout", "activation_dropout", "initialization", "remat", "compute_dtype"
+    absent = {name for name, present in parts.items() if not present}
+    return {name: value for name, value in found.items() if name not in absent and name not in never}

@@ -1,0 +1,83 @@
+"""The settings of Hugging Face's ``config.json``, read with checks; no setting that matters is passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from jaxformer.errors import DataError
+
+T = TypeVar("T", bound=bool | int | float | str)
+Settings = Mapping[str, Any]
+"""The object of a ``config.json``."""
+
+_ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+}
+_THEIR_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
+
+_MAX_SIZE = 2**24
+
+
+def get(settings: Settings, name: str, default: T) -> T:
+    """Returns a setting of the type of its default, which stands for a setting that is missing or null.
+
+    Raises:
+      DataError: it has another type, or a size is negative or larger than that of any model.
+    """
+    value = settings.get(name)
+    if value is None:
+        return default
+    if type(default) is float and type(value) is int:
+        return type(default)(value)
+    if type(value) is not type(default):
+        raise DataError(f"{name} in config.json must be of type {type(default).__name__}, got {value!r}")
+    if type(value) is int and not 0 <= value <= _MAX_SIZE:
+        raise DataError(f"{name} in config.json must be from 0 to {_MAX_SIZE}, got {value}")
+    return value
+
+
+def require(settings: Settings, **values: Any) -> None:
+    """Checks settings that the models here have one value of; missing ones have it.
+
+    Raises:
+      DataError: one has another value.
+    """
+    for name, value in values.items():
+        if settings.get(name, value) != value:
+            raise DataError(f"{name} in config.json must be {value!r} for the models here, got {settings[name]!r}")
+
+
+def shared(settings: Settings, first: str, second: str, default: int) -> int:
+    """Returns the value of two settings that must agree, such as the heads of the encoder and of the decoder.
+
+    Raises:
+      DataError: they do not agree.
+    """
+    value = get(settings, first, default)
+    if get(settings, second, default) != value:
+        raise DataError(f"{first} and {second} in config.json must be equal for the models here")
+    return value
+
+
+def activation(settings: Settings, name: str, default: str) -> str:
+    """Returns the name that an activation has here.
+
+    Raises:
+      DataError: it is unknown.
+    """
+    value = get(settings, name, default)
+    if value not in _ACTIVATIONS:
+        raise DataError(f"{name} in config.json must be one of {', '.join(_ACTIVATIONS)}, got {value!r}")
+    return _ACTIVATIONS[value]
+
+
+def their_activation(name: str) -> str:
+    """Returns the name that one of our activations has there."""
+    return _THEIR_ACTIVATIONS[name]

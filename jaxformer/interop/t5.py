@@ -1,0 +1,130 @@
+"""T5 in both versions, and mT5 and Flan-T5, which are of the second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxformer import models
+from jaxformer.errors import DataError
+from jaxformer.interop.family import Family
+from jaxformer.interop.packing import (
+    TRANSPOSED,
+    Shape,
+    Table,
+    array,
+    cross_attention,
+    linear,
+    norm,
+    self_attention,
+    table,
+)
+from jaxformer.interop.settings import Settings, get
+from jaxformer.models import families
+from jaxformer.modules.pure import Pure, pure
+
+_FEED_FORWARD = {
+    "relu": ("plain", "relu"),
+    "gelu": ("plain", "gelu"),
+    "gated-relu": ("gated", "relu"),
+    "gated-gelu": ("gated", "gelu_tanh"),  # the name says gelu, the checkpoints use the approximation by tanh
+    "gated-silu": ("gated", "silu"),
+}
+
+
+def _net(settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
+    projection = get(settings, "feed_forward_proj", "relu")
+    if projection not in _FEED_FORWARD:
+        raise DataError(f"feed_forward_proj in config.json must be one of {', '.join(_FEED_FORWARD)}: {projection!r}")
+    feed_forward, activation = _FEED_FORWARD[projection]
+    dim, layers = get(settings, "d_model", 512), get(settings, "num_layers", 6)
+    # Version 5 of transformers keeps here what `tie_word_embeddings` had meant for the scale.
+    scaled = get(settings, "scale_decoder_outputs", get(settings, "tie_word_embeddings", True))
+    config = families.t5(
+        get(settings, "vocab_size", 32128),
+        d_model=dim,
+        head_dim=get(settings, "d_kv", 64),
+        d_ff=get(settings, "d_ff", 2048),
+        num_heads=get(settings, "num_heads", 8),
+        num_encoder_layers=layers,
+        num_decoder_layers=get(settings, "num_decoder_layers", layers),
+        num_buckets=get(settings, "relative_attention_num_buckets", 32),
+        max_distance=get(settings, "relative_attention_max_distance", 128),
+        norm_epsilon=get(settings, "layer_norm_epsilon", 1e-6),
+        feed_forward=feed_forward,
+        activation=activation,
+        dropout=get(settings, "dropout_rate", 0.1),
+        output_scale=dim**-0.5 if scaled else 1.0,
+        tie_embeddings="inputs" if "lm_head.weight" in shapes else "all",
+    )
+    return pure(models.EncoderDecoder, config)
+
+
+def _settings(net: Pure) -> dict[str, Any]:
+    config = net.config
+    ours = {ours: theirs for theirs, ours in _FEED_FORWARD.items()}
+    if (config.feed_forward, config.activation) not in ours:
+        raise ValueError(f"T5 has no {config.feed_forward} feed-forward network with {config.activation}")
+    return {
+        "architectures": ["T5ForConditionalGeneration"],
+        "is_encoder_decoder": True,
+        "vocab_size": config.source_vocab_size,
+        "d_model": config.d_model,
+        "d_kv": config.head_dim or config.d_model // config.num_heads,
+        "d_ff": config.d_ff,
+        "num_heads": config.num_heads,
+        "num_layers": config.num_encoder_layers,
+        "num_decoder_layers": config.num_decoder_layers,
+        "relative_attention_num_buckets": config.num_buckets,
+        "relative_attention_max_distance": config.max_distance,
+        "layer_norm_epsilon": config.norm_epsilon,
+        "feed_forward_proj": ours[config.feed_forward, config.activation],
+        "dropout_rate": config.dropout,
+        "scale_decoder_outputs": config.output_scale != 1.0,
+        "tie_word_embeddings": config.tie_embeddings == "all",
+    }
+
+
+def _side(side: str, gated: bool) -> Table:
+    layer, last = f"{side}.block.{{}}.layer", {"encoder": 1, "decoder": 2}[side]
+    network = f"{layer}.{last}.DenseReluDense"
+    names = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if gated else {"up": "wi", "down": "wo"}
+    return {
+        "stack": {
+            "layers": {
+                "attention": self_attention(*(f"{layer}.0.SelfAttention.{x}" for x in "qkvo")),
+                "attention_norm": norm(f"{layer}.0.layer_norm"),
+                "cross": cross_attention(*(f"{layer}.1.EncDecAttention.{x}" for x in "qkvo")),
+                "cross_norm": norm(f"{layer}.1.layer_norm"),
+                "feed_forward": {ours: linear(f"{network}.{theirs}") for ours, theirs in names.items()},
+                "feed_forward_norm": norm(f"{layer}.{last}.layer_norm"),
+            }
+        },
+        "norm": norm(f"{side}.final_layer_norm"),
+        "bias": table(f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"),
+    }
+
+
+def _table(net: Pure) -> Table:
+    sides = {side: _side(side, net.config.feed_forward == "gated") for side in ("encoder", "decoder")}
+    output = {"kernel": array("lm_head.weight", packing=TRANSPOSED)}
+    return sides | {"decoder": {**sides["decoder"], "embeddings": {"tokens": table("shared")}, "output": output}}
+
+
+def _copies(net: Pure) -> dict[str, str]:
+    names = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+    return dict.fromkeys(names, "shared.weight")
+
+
+_T5 = Family(
+    net=_net,
+    settings=_settings,
+    table=_table,
+    heads=("lm_head.",),
+    copies=_copies,
+    # In old files, of no use: cross-attention has no positions.
+    ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+)
+
+FAMILIES = {"t5": _T5, "mt5": _T5}
+"""The families of this file by their ``model_type``."""

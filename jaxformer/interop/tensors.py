@@ -1,0 +1,173 @@
+"""Tensors in safetensors files: names, shapes and arrays, read one at a time, and written whole or not at all.
+
+This file is the only one that imports the package safetensors, of the extra `pretrained`. Pickled weights
+(``pytorch_model.bin``) are refused, because reading them can run code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import json
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from jaxformer.errors import ConfigError, DataError
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+_MAX_JSON = 64 * 2**20
+_FLOATS = {"F64", "F32", "F16", "BF16"}
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.safetensors")
+
+
+class Tensors:
+    """The tensors of a model in a folder, in one file or in shards with an index; a context manager.
+
+    Raises:
+      ConfigError: the package safetensors is not installed.
+      DataError: there are no such files, one is damaged, or the index does not agree with them.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        self._open = _library().safe_open
+        self._stack = contextlib.ExitStack()
+        self._homes: dict[str, Any] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        """The shape of each tensor, by name."""
+        self._folder = folder
+        with contextlib.ExitStack() as stack:
+            for name, expected in _files(folder).items():
+                self._add(stack, folder / name, expected)
+            self._stack = stack.pop_all()
+
+    def _add(self, stack: contextlib.ExitStack, path: pathlib.Path, expected: set[str] | None) -> None:
+        try:
+            opened = stack.enter_context(self._open(path, framework="numpy"))
+            names = set(opened.keys())
+        except Exception as error:  # the library's own class for a damaged file derives from Exception alone
+            raise DataError(f"{path} cannot be read: {error}") from None
+        if expected is not None and names != expected:
+            name = min(names ^ expected)
+            raise DataError(f"{path} and {INDEX} do not agree on whether {name!r} is in it")
+        for name in names:
+            self._homes[name] = opened
+            self.shapes[name] = tuple(opened.get_slice(name).get_shape())
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns a tensor as float32.
+
+        Raises:
+          DataError: its dtype is not float64, float32, float16 or bfloat16.
+        """
+        dtype = self._homes[name].get_slice(name).get_dtype()
+        if dtype not in _FLOATS:
+            raise DataError(
+                f"{name!r} in {self._folder} has dtype {dtype}; weights must be {', '.join(sorted(_FLOATS))}"
+            )
+        return self._homes[name].get_tensor(name).astype(np.float32)
+
+    def __enter__(self) -> Tensors:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+
+def write(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]], *, shard_bytes: int) -> None:
+    """Writes tensors to one file or, above `shard_bytes`, to several with an index, as Hugging Face does.
+
+    Args:
+      tensors: names and arrays; no more of them than fill two shards are held at once.
+    """
+    save = _library().numpy.save_file
+    shards = _shards(tensors, shard_bytes)
+    first, second = next(shards), next(shards, None)
+    if second is None:
+        save(first, folder / SINGLE, metadata={"format": "pt"})
+        return
+    homes: dict[str, str] = {}
+    total = 0
+    for i, shard in enumerate(itertools.chain([first, second], shards), 1):
+        home = f"model-{i:05}.safetensors"
+        save(shard, folder / home, metadata={"format": "pt"})
+        homes |= dict.fromkeys(shard, home)
+        total += sum(x.nbytes for x in shard.values())
+    index = {"metadata": {"total_size": total}, "weight_map": homes}
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _shards(tensors: Iterable[tuple[str, np.ndarray]], limit: int) -> Iterator[dict[str, np.ndarray]]:
+    shard: dict[str, np.ndarray] = {}
+    size = 0
+    for name, x in tensors:
+        x = np.ascontiguousarray(x)  # the library writes the buffer of another order as it is
+        if shard and size + x.nbytes > limit:
+            yield shard
+            shard, size = {}, 0
+        shard[name] = x
+        size += x.nbytes
+    yield shard
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+    """Returns the object in a JSON file.
+
+    Raises:
+      DataError: there is no such file, it is larger than 64 MiB, or does not hold an object.
+    """
+    try:
+        if path.stat().st_size > _MAX_JSON:
+            raise DataError(f"{path} is larger than {_MAX_JSON // 2**20} MiB")
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    if not isinstance(data, dict):
+        raise DataError(f"{path} must hold a JSON object, got {type(data).__name__}")
+    return data
+
+
+def _files(folder: pathlib.Path) -> Mapping[str, set[str] | None]:
+    """Returns the names of the files and, with an index, the tensors that each must hold."""
+    if (folder / SINGLE).is_file():
+        return {SINGLE: None}
+    if not (folder / INDEX).is_file():
+        pickled = sorted(path.name for path in folder.glob("*.bin")) if folder.is_dir() else []
+        reason = (
+            f"; {pickled[0]} is a pickle, which can run code when it is read: load it where you trust it and save it "
+            "with save_pretrained(..., safe_serialization=True)"
+            if pickled
+            else ""
+        )
+        raise DataError(f"{folder} holds neither {SINGLE} nor {INDEX}{reason}")
+    homes = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(homes, dict) or not homes:
+        raise DataError(f"{folder / INDEX} has no weight_map")
+    files: dict[str, set[str] | None] = {}
+    for name, home in homes.items():
+        if not isinstance(home, str) or not _PLAIN_NAME.fullmatch(home):
+            raise DataError(f"{folder / INDEX} names {home!r}, which is no file name of this folder")
+        tensors = files.setdefault(home, set())
+        assert tensors is not None
+        tensors.add(name)
+    return files
+
+
+def _library() -> Any:
+    if importlib.util.find_spec("safetensors") is None:
+        raise ConfigError("pretrained weights need the package safetensors: pip install 'jaxformer[pretrained]'")
+    import safetensors
+    import safetensors.numpy
+
+    return safetensors

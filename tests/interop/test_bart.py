@@ -1,0 +1,98 @@
+"""BART and its relatives: the names and shapes of their files."""
+
+import numpy as np
+import pytest
+
+from jaxformer import interop
+from jaxformer.errors import DataError
+from tests.interop.small import arrays, edited, save
+
+D, F, V = 8, 12, 9
+
+
+def block(name, cross):
+    """The tensors of a layer."""
+    found = {}
+    for kind in ("self_attn", "encoder_attn")[: 1 + cross]:
+        for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            found |= {f"{name}.{kind}.{projection}.weight": (D, D), f"{name}.{kind}.{projection}.bias": (D,)}
+        found |= {f"{name}.{kind}_layer_norm.{x}": (D,) for x in ("weight", "bias")}
+    found |= {f"{name}.final_layer_norm.{x}": (D,) for x in ("weight", "bias")}
+    found |= {f"{name}.fc1.weight": (F, D), f"{name}.fc1.bias": (F,)}
+    return found | {f"{name}.fc2.weight": (D, F), f"{name}.fc2.bias": (D,)}
+
+
+BLOCKS = {
+    name: shape
+    for layer, cross in (("encoder.layers.0", 0), ("encoder.layers.1", 0), ("decoder.layers.0", 1))
+    for name, shape in block(f"model.{layer}", cross).items()
+} | {"final_logits_bias": (1, V)}
+SIDES = ("model.encoder", "model.decoder")
+TABLE = {"model.shared.weight": (V, D)}
+FINAL = {f"{side}.layer_norm.{x}": (D,) for side in SIDES for x in ("weight", "bias")}
+EMBEDDED = {f"{side}.layernorm_embedding.{x}": (D,) for side in SIDES for x in ("weight", "bias")}
+APART = {f"{side}.embed_tokens.weight": (V, D) for side in SIDES}
+
+
+def positions(rows):
+    return {f"{side}.embed_positions.weight": (rows, D) for side in SIDES}
+
+
+NAMES = {
+    "bart": BLOCKS | TABLE | EMBEDDED | positions(9),
+    "mbart": BLOCKS | TABLE | EMBEDDED | FINAL | positions(514),
+    "marian": BLOCKS | TABLE | positions(512),
+    "marian apart": BLOCKS | APART | {"lm_head.weight": (V, D)} | positions(512),
+    "marian decoder": BLOCKS | APART | positions(512),
+    "pegasus": BLOCKS | TABLE | FINAL | positions(512),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_and_shapes(tmp_path, name):
+    save(tmp_path / "model", name)
+    assert {name: x.shape for name, x in arrays(tmp_path / "model").items()} == NAMES[name]
+
+
+def test_sinusoids_in_a_file_are_compared(tmp_path):
+    save(tmp_path / "model", "marian")
+    name = "model.encoder.embed_positions.weight"
+    edited(tmp_path / "model", lambda found: found.update({name: found[name] + 0.01}))
+    with pytest.raises(DataError, match="does not hold the values that the model computes"):
+        interop.load_pretrained(tmp_path / "model")
+    edited(tmp_path / "model", lambda found: found.pop(name))
+    interop.load_pretrained(tmp_path / "model")
+
+
+def test_a_missing_bias_of_the_logits_is_zero(tmp_path):
+    save(tmp_path / "model", "bart")
+    edited(tmp_path / "model", lambda found: found.pop("final_logits_bias"))
+    assert not interop.load_pretrained(tmp_path / "model").params["decoder"]["output_bias"].any()
+
+
+def test_repeated_tables_must_be_equal(tmp_path):
+    save(tmp_path / "model", "bart")
+    table = arrays(tmp_path / "model")["model.shared.weight"]
+    edited(tmp_path / "model", lambda found: found.update({"lm_head.weight": table}))
+    interop.load_pretrained(tmp_path / "model")
+    edited(tmp_path / "model", lambda found: found.update({"lm_head.weight": table + np.float32(1)}))
+    with pytest.raises(DataError, match=r"'lm_head\.weight' differs from 'model\.shared\.weight'"):
+        interop.load_pretrained(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("bart", {"decoder_ffn_dim": 13}),
+        ("bart", {"normalize_before": True}),
+        ("mbart", {"add_final_layer_norm": False}),
+        ("marian", {"static_position_embeddings": False}),
+        ("marian", {"normalize_embedding": True}),
+        ("pegasus", {"activation_function": "mish"}),
+    ],
+)
+def test_settings_without_a_counterpart_are_refused(tmp_path, name, settings):
+    save(tmp_path / "model", name)
+    edited(tmp_path / "model", settings=settings)
+    with pytest.raises(DataError, match=next(iter(settings))):
+        interop.load_pretrained(tmp_path / "model")

@@ -1,0 +1,58 @@
+"""GPT-2: the names and shapes of its files, whose kernels are ``[in, out]``."""
+
+import numpy as np
+import pytest
+
+from jaxformer import interop
+from jaxformer.errors import DataError
+from tests.interop.small import arrays, edited, save
+
+D, F, V = 8, 12, 9
+
+
+def test_names_and_shapes(tmp_path):
+    _, params = save(tmp_path / "model", "gpt2")
+    found = arrays(tmp_path / "model")
+    expected = {"transformer.wte.weight": (V, D), "transformer.wpe.weight": (512, D)}
+    expected |= {f"transformer.ln_f.{x}": (D,) for x in ("weight", "bias")}
+    for i in range(2):
+        layer = f"transformer.h.{i}"
+        expected |= {f"{layer}.{norm}.{x}": (D,) for norm in ("ln_1", "ln_2") for x in ("weight", "bias")}
+        for name, given, to in (
+            ("attn.c_attn", D, 3 * D),
+            ("attn.c_proj", D, D),
+            ("mlp.c_fc", D, F),
+            ("mlp.c_proj", F, D),
+        ):
+            expected |= {f"{layer}.{name}.weight": (given, to), f"{layer}.{name}.bias": (to,)}
+    assert {name: x.shape for name, x in found.items()} == expected
+    kernel = params["decoder"]["stack"]["layers"]["feed_forward"]["up"]["kernel"]
+    np.testing.assert_array_equal(found["transformer.h.1.mlp.c_fc.weight"], kernel[1])
+
+
+def test_the_mask_of_old_files_is_no_parameter(tmp_path):
+    save(tmp_path / "model", "gpt2")
+    mask = {"transformer.h.0.attn.bias": np.tri(4, dtype=np.float32), "transformer.h.1.attn.masked_bias": np.zeros(1)}
+    edited(tmp_path / "model", lambda found: found.update(mask))
+    assert interop.load_pretrained(tmp_path / "model").unused == tuple(mask)
+
+
+def test_a_width_that_is_left_out_is_four_times_that_of_the_model(tmp_path):
+    save(tmp_path / "model", "gpt2")
+    edited(tmp_path / "model", settings={"n_inner": None})
+    with pytest.raises(DataError, match=r"has shape \(12, 8\); config\.json implies \(32, 8\)"):
+        interop.load_pretrained(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("gpt2", {"add_cross_attention": True}),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
+    ],
+)
+def test_settings_without_a_counterpart_are_refused(tmp_path, name, settings):
+    save(tmp_path / "model", name)
+    edited(tmp_path / "model", settings=settings)
+    with pytest.raises(DataError, match=next(iter(settings))):
+        interop.load_pretrained(tmp_path / "model")

@@ -1,0 +1,91 @@
+"""Llama and its relatives: the names and shapes of their files, and rotary positions in both forms."""
+
+import pytest
+
+from jaxformer import interop, models
+from jaxformer.errors import DataError
+from tests.interop.small import arrays, edited, save
+
+D, F, V = 8, 12, 9
+
+
+def names(queries, keys, biases, *, tied=False, head_norms=0):
+    """The tensors of a model whose query heads and key heads together have these widths."""
+    found = {"model.embed_tokens.weight": (V, D), "model.norm.weight": (D,)}
+    found |= {} if tied else {"lm_head.weight": (V, D)}
+    for i in range(2):
+        layer = f"model.layers.{i}"
+        for name, width in (("q", queries), ("k", keys), ("v", keys)):
+            found[f"{layer}.self_attn.{name}_proj.weight"] = (width, D)
+            found |= {f"{layer}.self_attn.{name}_proj.bias": (width,)} if biases else {}
+        found[f"{layer}.self_attn.o_proj.weight"] = (D, queries)
+        found |= {f"{layer}.self_attn.{x}_norm.weight": (head_norms,) for x in "qk" if head_norms}
+        found |= {f"{layer}.{x}_layernorm.weight": (D,) for x in ("input", "post_attention")}
+        found |= {f"{layer}.mlp.{x}_proj.weight": (F, D) for x in ("gate", "up")}
+        found[f"{layer}.mlp.down_proj.weight"] = (D, F)
+    return found
+
+
+NAMES = {
+    "llama": names(8, 4, False),
+    "mistral": names(12, 12, False),
+    "qwen2": names(8, 8, True),
+    "qwen3": names(8, 8, False, tied=True, head_norms=4),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_and_shapes(tmp_path, name):
+    save(tmp_path / "model", name)
+    assert {name: x.shape for name, x in arrays(tmp_path / "model").items()} == NAMES[name]
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+ROTARY = [
+    ({"rope_theta": 500_000.0}, models.RotaryConfig(base=500_000.0)),
+    ({"rope_theta": 1e6, "rope_scaling": None}, models.RotaryConfig(base=1e6)),
+    ({"rope_scaling": {"type": "linear", "factor": 2.0}}, models.RotaryConfig(scaling="linear", factor=2.0)),
+    (
+        {"rope_theta": 500_000.0, "rope_scaling": LLAMA3 | {"original_max_position_embeddings": 8192}},
+        models.RotaryConfig(base=500_000.0, scaling="llama3", factor=8.0, trained_length=8192),
+    ),
+    ({"rope_parameters": {"rope_type": "default", "rope_theta": 5.0}}, models.RotaryConfig(base=5.0)),
+]
+
+
+@pytest.mark.parametrize(("settings", "rotary"), ROTARY)
+def test_rotary_positions(tmp_path, settings, rotary):
+    save(tmp_path / "model", "llama")
+    cleared = dict.fromkeys(("rope_theta", "rope_scaling", "rope_parameters"))
+    edited(tmp_path / "model", settings=cleared | settings)
+    found = interop.load_pretrained(tmp_path / "model")
+    assert found.net.config.rotary == rotary
+    interop.save_pretrained(tmp_path / "again", found.net, found.params, family="llama")
+    assert interop.load_pretrained(tmp_path / "again").net.config.rotary == rotary
+
+
+@pytest.mark.parametrize(
+    "changes", [{"rope_type": "yarn"}, {"low_freq_factor": 2.0}, {"partial_rotary_factor": 0.5}, {"factor": "8"}]
+)
+def test_other_rotary_positions_are_refused(tmp_path, changes):
+    save(tmp_path / "model", "llama")
+    edited(tmp_path / "model", settings={"rope_parameters": LLAMA3 | changes})
+    with pytest.raises(DataError, match=next(iter(changes))):
+        interop.load_pretrained(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("mistral", {"sliding_window": 4096}),
+        ("qwen2", {"use_sliding_window": True}),
+        ("llama", {"mlp_bias": True}),
+        ("llama", {"partial_rotary_factor": 0.5}),
+        ("llama", {"rope_parameters": 3}),
+    ],
+)
+def test_settings_without_a_counterpart_are_refused(tmp_path, name, settings):
+    save(tmp_path / "model", name)
+    edited(tmp_path / "model", settings=settings)
+    with pytest.raises(DataError, match=next(iter(settings))):
+        interop.load_pretrained(tmp_path / "model")

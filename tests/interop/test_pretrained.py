@@ -1,0 +1,126 @@
+"""Folders of Hugging Face: a model comes back as it was, and a folder that does not fit its settings is refused.
+
+`tests/parity/test_families.py` compares with Hugging Face's own models.
+"""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from jaxformer import interop, models, pure
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.interop import tensors
+from tests.interop.small import NETS, drawn, edited, save
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_model_comes_back_as_it_was(tmp_path, name):
+    net, params = save(tmp_path / "model", name, settings={"eos_token_id": 2})
+    found = interop.load_pretrained(tmp_path / "model")
+    jax.tree.map(np.testing.assert_array_equal, found.params, params)
+    assert found.net.model is net.model
+    assert interop.pretrained.effective(found.net.config) == interop.pretrained.effective(net.config)
+    assert found.family == name.partition(" ")[0]
+    assert found.settings["eos_token_id"] == 2
+    assert found.unused == ()
+
+
+def test_shards_and_no_prefix(tmp_path):
+    """A base model's file has no prefix; here in shards."""
+    _, params = save(tmp_path / "model", "gpt2", shard_bytes=2000)
+    names = json.loads((tmp_path / "model" / tensors.INDEX).read_text())["weight_map"]
+    assert all(name.startswith("transformer.") for name in names)
+    with tensors.Tensors(tmp_path / "model") as found:
+        bare = {name.removeprefix("transformer."): found.read(name) for name in found.shapes}
+    (tmp_path / "bare").mkdir()
+    safetensors.numpy.save_file(bare, tmp_path / "bare" / tensors.SINGLE)
+    (tmp_path / "bare" / "config.json").write_bytes((tmp_path / "model" / "config.json").read_bytes())
+    for folder in ("model", "bare"):
+        jax.tree.map(np.testing.assert_array_equal, interop.load_pretrained(tmp_path / folder).params, params)
+
+
+def test_what_changes_no_parameter_can_be_changed(tmp_path):
+    save(tmp_path / "model", "gpt2")
+    found = interop.load_pretrained(tmp_path / "model", dropout=0.3, compute_dtype="bfloat16", remat=True)
+    assert (found.net.config.dropout, found.net.config.compute_dtype, found.net.config.remat) == (0.3, "bfloat16", True)
+    for changes in ({"num_layers": 3}, {"layers": 3}, {"dropout": 2.0}):
+        with pytest.raises(ConfigError, match="cannot be changed"):
+            interop.load_pretrained(tmp_path / "model", **changes)
+
+
+REFUSED = {
+    "a missing tensor": (lambda found: found.pop("transformer.wte.weight"), {}, "no tensor 'wte.weight'"),
+    "one too many": (lambda found: found.update(more=np.ones(1, "f4")), {}, "a tensor 'more'"),
+    "a bias too many": (
+        lambda found: found.update({"transformer.h.0.ln_3.bias": np.ones(1, "f4")}),
+        {},
+        "does not imply",
+    ),
+    "a shape": (
+        lambda found: found.update({"transformer.wte.weight": np.ones((8, 9), "f4")}),
+        {},
+        r"has shape \(8, 9\)",
+    ),
+    "integers": (lambda found: found.update({"transformer.wte.weight": np.ones((9, 8), "i4")}), {}, "dtype I32"),
+    "twice": (lambda found: found.update({"wte.weight": np.ones((9, 8), "f4")}), {}, "has both"),
+    "another size": (None, {"n_layer": 3}, r"no tensor 'h\.2"),
+    "fewer layers": (None, {"n_layer": 1}, "does not imply"),
+    "a huge size": (None, {"n_embd": 2**40}, "must be from 0"),
+    "heads that do not divide": (None, {"n_head": 3}, "describes no model"),
+    "a type": (None, {"n_embd": "8"}, "must be of type int"),
+    "a variant": (None, {"scale_attn_by_inverse_layer_idx": True}, "must be False"),
+    "another family": (None, {"model_type": "gpt3"}, "did you mean 'gpt2'"),
+    "no family": (None, {"model_type": None}, "not supported"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_folders_that_do_not_fit_are_refused(tmp_path, case):
+    change, settings, message = REFUSED[case]
+    save(tmp_path / "model", "gpt2")
+    edited(tmp_path / "model", change or (lambda found: None), settings)
+    with pytest.raises(DataError, match=message):
+        interop.load_pretrained(tmp_path / "model")
+
+
+CANNOT = {
+    "positions": ("gpt2", {"positions": "rotary"}, "positions='rotary'"),
+    "norm": ("gpt2", {"norm": "rms"}, "norm='rms'"),
+    "norm position": ("bart", {"norm_position": "pre"}, "normalize_before"),
+    "qk_norm": ("llama", {"qk_norm": True}, "qk_norm=True"),
+    "sinks": ("llama", {"attention_sinks": True}, "no tensor is known .*attention.sinks"),
+    "soft cap": ("llama", {"attention_soft_cap": 3.0}, "attention_soft_cap=3.0"),
+    "activation": ("t5", {"activation": "silu"}, "no plain feed-forward network with silu"),
+    "rotary": ("llama", {"rotary": models.RotaryConfig(scaling="yarn")}, "rotary.scaling must be"),
+    "embedding scale": ("gpt2", {"embedding_scale": 2.0}, "embedding_scale=2.0"),
+    "feed-forward": ("gpt2", {"feed_forward": "gated"}, "feed_forward"),
+}
+
+
+@pytest.mark.parametrize("case", CANNOT)
+def test_models_that_the_format_cannot_say_are_refused(tmp_path, case):
+    family, changes, message = CANNOT[case]
+    config = dataclasses.replace(NETS[family].config, **changes)
+    net = pure(NETS[family].model, config)
+    with pytest.raises(ConfigError, match=message):
+        interop.save_pretrained(tmp_path / "model", net, drawn(net), family=family)
+    assert not list(tmp_path.iterdir())
+
+
+def test_settings_that_contradict_the_model_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="max_positions"):
+        save(tmp_path / "model", "gpt2", settings={"n_positions": 3})
+
+
+def test_nothing_is_replaced(tmp_path):
+    (tmp_path / "model").mkdir()
+    with pytest.raises(ConfigError, match="exists"):
+        save(tmp_path / "model", "gpt2")
+    with pytest.raises(ConfigError, match="did you mean 'gpt2'"):
+        interop.save_pretrained(tmp_path / "new", NETS["gpt2"], drawn(NETS["gpt2"]), family="gpt")
+    with pytest.raises(ValueError, match="do not belong"):
+        interop.save_pretrained(tmp_path / "new", NETS["gpt2"], drawn(NETS["llama"]), family="gpt2")

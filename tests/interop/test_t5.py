@@ -1,0 +1,65 @@
+"""T5: the names and shapes of its files, and the switches of its two versions."""
+
+import pytest
+
+from jaxformer import interop
+from jaxformer.errors import DataError
+from tests.interop.small import arrays, edited, save
+
+D, F, V = 8, 12, 9
+
+
+def block(name, cross, width, gated):
+    """The tensors of a layer; its heads together have this width."""
+    found = {}
+    for i, kind in enumerate(("SelfAttention", "EncDecAttention")[: 1 + cross]):
+        found |= {f"{name}.layer.{i}.{kind}.{x}.weight": (width, D) for x in "qkv"}
+        found |= {f"{name}.layer.{i}.{kind}.o.weight": (D, width), f"{name}.layer.{i}.layer_norm.weight": (D,)}
+    network = f"{name}.layer.{1 + cross}"
+    found |= {f"{network}.DenseReluDense.{x}.weight": (F, D) for x in (("wi_0", "wi_1") if gated else ("wi",))}
+    return found | {f"{network}.DenseReluDense.wo.weight": (D, F), f"{network}.layer_norm.weight": (D,)}
+
+
+def names(width, gated):
+    bias = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    found = {"shared.weight": (V, D)} | ({"lm_head.weight": (V, D)} if gated else {})
+    for side, layers, cross in (("encoder", 2, 0), ("decoder", 1, 1)):
+        found |= {f"{side}.{bias}": (32, 2), f"{side}.final_layer_norm.weight": (D,)}
+        for i in range(layers):
+            found |= block(f"{side}.block.{i}", cross, width, gated)
+    return found
+
+
+@pytest.mark.parametrize(("name", "expected"), [("t5", names(12, False)), ("t5 untied", names(8, True))])
+def test_names_and_shapes(tmp_path, name, expected):
+    save(tmp_path / "model", name)
+    assert {name: x.shape for name, x in arrays(tmp_path / "model").items()} == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "scale"),
+    [
+        ({"scale_decoder_outputs": None, "tie_word_embeddings": True}, 8**-0.5),
+        ({"scale_decoder_outputs": None, "tie_word_embeddings": False}, 1.0),
+        ({"scale_decoder_outputs": False, "tie_word_embeddings": True}, 1.0),
+    ],
+)
+def test_the_scale_of_the_logits(tmp_path, settings, scale):
+    """Version 5 of transformers says it in a setting of its own, older files by whether the head is tied."""
+    save(tmp_path / "model", "t5")
+    edited(tmp_path / "model", settings=settings)
+    assert interop.load_pretrained(tmp_path / "model").net.config.output_scale == scale
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("t5", {"feed_forward_proj": "gated-tanh"}),
+        ("t5", {"relative_attention_num_buckets": 2}),
+    ],
+)
+def test_settings_without_a_counterpart_are_refused(tmp_path, name, settings):
+    save(tmp_path / "model", name)
+    edited(tmp_path / "model", settings=settings)
+    with pytest.raises(DataError, match=next(iter(settings)).removeprefix("relative_attention_")):
+        interop.load_pretrained(tmp_path / "model")
