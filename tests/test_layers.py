@@ -24,6 +24,7 @@ HOME = {
     "orbax": "training/checkpoint.py",
     "tensorboardX": "training/logging.py",
     "tyro": "cli/arguments.py",
+    "tokenizers": "data/pretrained_tokenizer.py",
     "safetensors": "interop/tensors.py",
     "wandb": "training/wandb_hook.py",
     "mlflow": "training/mlflow_hook.py",

@@ -35,6 +35,7 @@ COMMANDS = {
     "fill": "predict the [MASK] tokens of texts with a masked language model",
     "classify": "classify texts or images, with probabilities and attention",
     "caption": "caption images, with the attention of each word",
+    "convert": "make a run of a pretrained model of Hugging Face",
     "average": "average the parameters of a run's last checkpoints",
     "runs": "list runs with their states and scores",
     "diff": "show how two runs differ",

@@ -1,11 +1,9 @@
-"""Tokenizers: lossless subwords, by sentencepiece, and single characters."""
+"""Tokenizers: what they have in common, lossless subwords by sentencepiece, and the file of any of them."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import io
-import json
 import os
 import pathlib
 import random
@@ -16,7 +14,9 @@ from typing import Literal, Protocol
 import numpy as np
 import sentencepiece
 
+from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.normalization import Side, TextNormalizer, normalizer_of, with_normalizer
+from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.segmentation import SPACE, Draw, Sampler, Subwords, bpe_sampler, segmentations, unigram_sampler
 from jaxformer.data.special_tokens import MIN_SUBWORDS, SpecialTokens
 from jaxformer.digests import short_digest
@@ -44,6 +44,11 @@ class Tokenizer(Protocol):
     @property
     def special(self) -> SpecialTokens:
         """The special tokens of this vocabulary."""
+        ...
+
+    @property
+    def start(self) -> tuple[int, ...]:
+        """The tokens that a text of a language model begins with; none for a vocabulary that was trained here."""
         ...
 
     @property
@@ -167,6 +172,11 @@ class SubwordTokenizer:
         return self._special
 
     @property
+    def start(self) -> tuple[int, ...]:
+        """The tokens that a text of a language model begins with: none."""
+        return ()
+
+    @property
     def normalizer(self) -> TextNormalizer:
         """The form of the text that is split into subwords; it is saved with the model."""
         return self._normalizer
@@ -245,116 +255,6 @@ class SubwordTokenizer:
         return [self._processor.id_to_piece(int(token)) for token in ids]
 
 
-class CharacterTokenizer:
-    """One token for each character of a training text; other characters become `unk`.
-
-    The ids that the special tokens leave free go to the characters in order. Decoding is exact for characters of the
-    vocabulary, line breaks among them.
-
-    >>> tokenizer = CharacterTokenizer("abc")
-    >>> tokenizer.encode(["cab!"])[0].tolist(), tokenizer.decode([6, 4, 5, 2])
-    ([6, 4, 5, 3], 'cab')
-
-    Raises:
-      ValueError: `characters` are not sorted and distinct, or the special tokens are not distinct ids below
-        `vocab_size`.
-    """
-
-    def __init__(self, characters: str, special: SpecialTokens = _DEFAULT):
-        if list(characters) != sorted(set(characters)):
-            raise ValueError("the characters of a vocabulary must be sorted and distinct")
-        self._characters, self._special = characters, special
-        if len(special.ids) != 4 or max(special.ids) >= self.vocab_size:
-            raise ValueError(f"special tokens must be distinct ids below {self.vocab_size}, got {special}")
-        free = (token for token in range(self.vocab_size) if token not in special.ids)
-        self._id_of = dict(zip(characters, free, strict=True))
-        self._text_of = {token: character for character, token in self._id_of.items()}
-
-    @classmethod
-    def train(cls, lines: Iterable[str], *, special: SpecialTokens = _DEFAULT) -> CharacterTokenizer:
-        """Takes the characters of the lines as the vocabulary.
-
-        Raises:
-          DataError: the lines hold no character.
-        """
-        characters: set[str] = set()
-        characters.update(*lines)
-        if not characters:
-            raise DataError("cannot make a vocabulary of characters from a text without characters")
-        return cls("".join(sorted(characters)), special)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the characters and the special tokens as JSON, whole or not at all."""
-        content = self._content() | {"fingerprint": self.fingerprint}
-        write_bytes(path, json.dumps(content, indent=1).encode())
-
-    @classmethod
-    def from_json(cls, data: bytes) -> CharacterTokenizer:
-        """Returns the tokenizer that `save` wrote.
-
-        Raises:
-          ValueError: the data is damaged.
-        """
-        content = json.loads(data)
-        try:
-            special = SpecialTokens(**content["special"])
-            tokenizer, fingerprint = cls(content["characters"], special), content["fingerprint"]
-        except (KeyError, TypeError) as error:
-            raise ValueError("it holds no tokenizer of characters") from error
-        if tokenizer.fingerprint != fingerprint:
-            raise ValueError(f"its content hashes to {tokenizer.fingerprint}, not to its fingerprint {fingerprint}")
-        return tokenizer
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of characters and special tokens."""
-        return len(self._characters) + 4
-
-    @property
-    def special(self) -> SpecialTokens:
-        """The special tokens."""
-        return self._special
-
-    @property
-    def normalizer(self) -> TextNormalizer:
-        """The form of the text: as it is."""
-        return _AS_IS
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the characters and the special tokens."""
-        return short_digest([json.dumps(self._content())])
-
-    def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
-        """Returns the token ids of each line, int32, without `bos` and `eos`; `side` makes no difference."""
-        del side
-        id_of, unk = self._id_of, self._special.unk
-        return [np.fromiter((id_of.get(character, unk) for character in line), np.int32, len(line)) for line in lines]
-
-    encode_normalized = encode
-
-    def segmentations(self, text: str) -> list[tuple[int, ...]]:
-        """Returns the only segmentation of a text, its characters; none if the vocabulary lacks a character."""
-        tokens = tuple(self.encode([text])[0].tolist())
-        return [] if self._special.unk in tokens else [tokens]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of token ids; special tokens are left out."""
-        special = self._special.ids
-        return "".join(self._text_of[int(token)] for token in ids if int(token) not in special)
-
-    normalized = decode
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Returns the character of each token, a space as U+2581, special tokens by names such as ``<eos>``."""
-        names = {token: f"<{name}>" for name, token in dataclasses.asdict(self._special).items()}
-        shown = self._text_of | names
-        return [shown[int(token)].replace(" ", SPACE) for token in ids]
-
-    def _content(self) -> dict[str, str | dict[str, int]]:
-        return {"characters": self._characters, "special": dataclasses.asdict(self._special)}
-
-
 def _refusal(reason: str, vocab_size: int) -> str:
     """Returns the message for a vocabulary that sentencepiece refuses to train, from its reason."""
     if most := re.search(r"a value <= (\d+)", reason):
@@ -372,11 +272,14 @@ def _refusal(reason: str, vocab_size: int) -> str:
     return f"cannot train a vocabulary of {vocab_size} pieces on this corpus: {reason.rpartition('] ')[2] or reason}"
 
 
-def load_tokenizer(path: str | os.PathLike[str]) -> SubwordTokenizer | CharacterTokenizer:
-    """Reads a tokenizer of either kind that `save` wrote.
+def load_tokenizer(
+    path: str | os.PathLike[str],
+) -> SubwordTokenizer | CharacterTokenizer | PretrainedTokenizer:
+    """Reads a tokenizer of any kind that `save` wrote.
 
     Raises:
       DataError: the file is missing, unreadable or damaged.
+      ConfigError: the tokenizer is that of a pretrained model, and the package tokenizers is not installed.
     """
     try:
         data = pathlib.Path(path).read_bytes()
@@ -384,10 +287,13 @@ def load_tokenizer(path: str | os.PathLike[str]) -> SubwordTokenizer | Character
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     try:
         if data.startswith(b"{"):
-            return CharacterTokenizer.from_json(data)
+            kind = PretrainedTokenizer if b'"tokenizer":' in data else CharacterTokenizer
+            return kind.from_json(data)
         if not data:  # sentencepiece would read a tokenizer without pieces
             raise ValueError("it is empty")
         return SubwordTokenizer(data)
+    except ConfigError:
+        raise
     except ValueError as error:
         raise DataError(f"{path} is damaged: {error}") from error
     except RuntimeError as error:

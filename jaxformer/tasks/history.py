@@ -23,7 +23,7 @@ class Run:
     task: str
     state: str
     """Either "running" or "killed", by the run's lock; else the end of its last start: "done", a value of `ENDS` or an
-    error; or "not started"; or "unfinished" if the files do not tell."""
+    error; or "not started", or "converted" from a pretrained model; or "unfinished" if the files do not tell."""
     step: int
     steps: int
     results: Mapping[str, float]
@@ -56,7 +56,7 @@ def _read_run(path: pathlib.Path) -> Run:
     provenance = read_json(path / "provenance.json") if (path / "provenance.json").exists() else {}
     step = max((entry["step"] for entry in log), default=0)
     reason = str(starts[-1].get("ended", "unfinished")) if starts else "unfinished"
-    ended = ENDS.get(reason, reason) if log else "not started"
+    ended = ENDS.get(reason, reason) if log else "converted" if "converted" in provenance else "not started"
     return Run(
         path,
         str(saved.get("task")),

@@ -42,7 +42,7 @@ def make_run_tokenizer(
     text: Parallel | Text,
     cache: pathlib.Path | None,
     *,
-    kind: Literal["unigram", "bpe", "characters"],
+    kind: Literal["unigram", "bpe", "characters", "pretrained"],
     vocab_size: int,
     normalizer: TextNormalizer | None = None,
 ) -> Tokenizer:
@@ -60,6 +60,8 @@ def make_run_tokenizer(
     problem: ConfigError | DataError | OSError | None = None
     if processes.first() and not path.exists():
         try:
+            if kind == "pretrained":
+                raise ConfigError("tokenizer pretrained comes with a run of `jaxformer convert`: give --init-from RUN")
             prepare_tokenizer(text, cache, kind=kind, vocab_size=vocab_size, normalizer=normalizer).save(path)
         except ConfigError as error:
             problem = ConfigError(f"data.{error}")  # it names its argument, which has the name of the setting

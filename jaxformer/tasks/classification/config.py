@@ -35,8 +35,9 @@ class DataConfig:
     """A mark that ends the label, such as ":" in "LOC:city"; empty if the label is the whole column."""
     classes: str = ""
     """The names of the classes, separated by commas; by default the labels of the training file."""
-    tokenizer: Literal["characters", "unigram", "bpe"] = "unigram"
-    """The tokens: single characters, or subwords by sentencepiece. With init_from, those of the other run."""
+    tokenizer: Literal["characters", "unigram", "bpe", "pretrained"] = "unigram"
+    """The tokens: single characters, or subwords by sentencepiece. With init_from, those of the other run, which are
+    "pretrained" if it was made of a pretrained model."""
     vocab_size: int = 8000
     """The number of subword pieces; with characters, the texts determine it."""
     max_length: int = 128
@@ -54,7 +55,7 @@ class DataConfig:
         local_path(self.cache)
         at_least(0, self, "max_examples")
         at_least(1, self, "tokens_per_batch", "num_shapes")
-        at_least(1 if self.tokenizer == "characters" else MIN_SUBWORDS, self, "vocab_size")
+        at_least(MIN_SUBWORDS if self.tokenizer in ("unigram", "bpe") else 1, self, "vocab_size")
         at_least(3, self, "max_length")
         if not 0 < self.held_out < 1:
             raise ConfigError(f"held_out must be more than 0 and less than 1, got {self.held_out}")

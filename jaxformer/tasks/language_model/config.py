@@ -23,8 +23,8 @@ class DataConfig:
     """A text to validate on; by default, `held_out` of the training text is set aside."""
     held_out: float = 0.1
     """The share of the text, at its end, set aside for validation if no file is named."""
-    tokenizer: Literal["characters", "unigram", "bpe"] = "characters"
-    """The tokens: single characters, or subwords by sentencepiece."""
+    tokenizer: Literal["characters", "unigram", "bpe", "pretrained"] = "characters"
+    """The tokens: single characters, subwords by sentencepiece, or those of the pretrained model of `init_from`."""
     vocab_size: int = 1000
     """The number of subword pieces; with characters, the text determines it."""
     length: int = 256
@@ -39,7 +39,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         local_path(self.cache)
         at_least(1, self, "length", "batch_size")
-        at_least(1 if self.tokenizer == "characters" else MIN_SUBWORDS, self, "vocab_size")
+        at_least(MIN_SUBWORDS if self.tokenizer in ("unigram", "bpe") else 1, self, "vocab_size")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -178,6 +178,9 @@ class TextGenerator(Searcher):
         return results
 
     def _encode(self, number: int, prompt: str, warn: Callable[[str], None] | None = None) -> list[int]:
+        return [*self.tokenizer.start, *self._encode_text(number, prompt, warn)]
+
+    def _encode_text(self, number: int, prompt: str, warn: Callable[[str], None] | None) -> list[int]:
         unk = self.tokenizer.special.unk
         ids = self.tokenizer.encode([prompt or "\n"])[0].tolist()
         if unk not in ids:

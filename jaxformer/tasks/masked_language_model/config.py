@@ -17,8 +17,8 @@ class DataConfig(language_model.DataConfig):
 
     held_out: float = 0.05
     """The share of the lines set aside for validation if no file is named; equal lines stay together."""
-    tokenizer: Literal["characters", "unigram", "bpe"] = "unigram"
-    """The tokens: single characters, or subwords by sentencepiece."""
+    tokenizer: Literal["characters", "unigram", "bpe", "pretrained"] = "unigram"
+    """The tokens: single characters, subwords by sentencepiece, or those of the pretrained model of `init_from`."""
     vocab_size: int = 8000
     """The number of subword pieces; with characters, the text determines it."""
     length: int = 128

@@ -18,7 +18,7 @@ from jaxformer.data.packing import PackedBatch, PackedTexts, tokenize_lines
 from jaxformer.data.sources import Parallel, split_by_source
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.text import Text
-from jaxformer.data.tokenizer import SubwordTokenizer, Tokenizer
+from jaxformer.data.tokenizer import CharacterTokenizer, Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.classification import accuracy
 from jaxformer.evaluation.scores import Score, nats_per_token, perplexity
@@ -146,7 +146,7 @@ class MaskedPredictor:
           DataError: the text has no ``[MASK]``, or more tokens than the model has positions.
         """
         parts = text.split("[MASK]")
-        if isinstance(self.tokenizer, SubwordTokenizer):  # the space before a word is part of its first token
+        if not isinstance(self.tokenizer, CharacterTokenizer):  # the space before a word is part of its first token
             parts[:-1] = [part.rstrip() for part in parts[:-1]]
         special, ids = self.tokenizer.special, list[int]()
         for part in self.tokenizer.encode(parts):

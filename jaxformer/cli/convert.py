@@ -1,0 +1,41 @@
+"""``jaxformer convert``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from jaxformer.cli.paths import local_path
+
+EXAMPLES = """examples:
+  jaxformer convert downloads/gpt2 --out runs/gpt2
+  jaxformer generate runs/gpt2 "Once upon a time"
+  jaxformer train runs/gpt2/config.json --init-from runs/gpt2 --data.text my.txt --out runs/mine
+  jaxformer convert downloads/bert-base-uncased --out runs/bert
+  jaxformer fill runs/bert "Paris is the [MASK] of France."
+
+The folder holds config.json, weights in safetensors and tokenizer.json, as huggingface_hub downloads them. Nothing is
+fetched and no code in it is run. GPT-2, Llama, Mistral and Qwen become language models, BERT and RoBERTa masked ones;
+docs/families.md has the details.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Makes a run of a pretrained model."""
+    parser = argparse.ArgumentParser(
+        prog="jaxformer convert",
+        description="Makes a run of a pretrained model of Hugging Face: generate, score, fill, and fine-tune it.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", metavar="FOLDER", type=local_path, help="the folder of the pretrained model")
+    parser.add_argument("--out", metavar="RUN", type=local_path, required=True, help="the run directory, which is new")
+    options = parser.parse_args(arguments)
+    from jaxformer.cli import runtime
+    from jaxformer.tasks.pretrained import convert
+
+    runtime.start()
+    config = convert(options.folder, options.out)
+    used = {"language_model": "generate", "masked_language_model": "fill"}[config.task]
+    print(f"{options.out} is a {config.task.replace('_', ' ')} now; try: jaxformer {used} {options.out} TEXT")
+    return 0

@@ -1,0 +1,139 @@
+"""Tokenizers of pretrained models: the file ``tokenizer.json`` of Hugging Face's package tokenizers.
+
+The package, of the extra `pretrained`, is imported in this file only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxformer.data.normalization import Side, TextNormalizer
+from jaxformer.data.segmentation import SPACE
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.digests import short_digest
+from jaxformer.errors import ConfigError
+from jaxformer.files import write_bytes
+
+_AS_IS = TextNormalizer()
+
+
+class PretrainedTokenizer:
+    """The vocabulary of a pretrained model, with the normalization and the rules of its ``tokenizer.json``.
+
+    Truncation and padding in the file are not used, and the tokens that it puts around a text (its template) are left
+    to those who make batches, as with other tokenizers.
+
+    Raises:
+      ConfigError: the package tokenizers is not installed.
+      ValueError: the content describes no tokenizer, or a special token is not below `vocab_size`.
+    """
+
+    def __init__(self, content: str, special: SpecialTokens):
+        self._content, self._special = content, special
+        self._tokenizer = _parsed(content)
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        decoder = json.loads(content).get("decoder")
+        self._is_byte_level = isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
+        if max(special.ids) >= self.vocab_size:
+            raise ValueError(f"special tokens must be below {self.vocab_size}, got {special}")
+
+    @classmethod
+    def from_json(cls, data: bytes) -> PretrainedTokenizer:
+        """Returns the tokenizer that `save` wrote.
+
+        Raises:
+          ConfigError: the package tokenizers is not installed.
+          ValueError: the data is damaged.
+        """
+        saved = json.loads(data)
+        try:
+            tokenizer, fingerprint = cls(saved["tokenizer"], SpecialTokens(**saved["special"])), saved["fingerprint"]
+        except (KeyError, TypeError) as error:
+            raise ValueError("it holds no pretrained tokenizer") from error
+        if tokenizer.fingerprint != fingerprint:
+            raise ValueError(f"its content hashes to {tokenizer.fingerprint}, not to its fingerprint {fingerprint}")
+        return tokenizer
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the content of ``tokenizer.json`` and the special tokens as JSON, whole or not at all."""
+        saved = {"special": dataclasses.asdict(self._special), "fingerprint": self.fingerprint}
+        write_bytes(path, json.dumps(saved | {"tokenizer": self._content}, indent=1).encode())
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of token ids, added ones included."""
+        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    @property
+    def special(self) -> SpecialTokens:
+        """The special tokens; several may have one id."""
+        return self._special
+
+    @property
+    def start(self) -> tuple[int, ...]:
+        """The tokens that a text of a language model begins with, by the file's template: the begin token of Llama."""
+        first = self._tokenizer.encode("").ids[:1]
+        return (self._special.bos,) if first == [self._special.bos] else ()
+
+    @property
+    def normalizer(self) -> TextNormalizer:
+        """The form of the text: as it is. The file has a normalization of its own."""
+        return _AS_IS
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the content and the special tokens."""
+        return short_digest([self._content, json.dumps(dataclasses.asdict(self._special))])
+
+    def id_of(self, piece: str) -> int | None:
+        """Returns the id of a token by its exact name, such as ``[MASK]``; None if there is no such token."""
+        return self._tokenizer.token_to_id(piece)
+
+    def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
+        """Returns the token ids of each line, int32, without `bos` and `eos`; `side` makes no difference."""
+        del side
+        found = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
+        return [np.asarray(encoding.ids, np.int32) for encoding in found]
+
+    encode_normalized = encode
+
+    def segmentations(self, text: str) -> list[tuple[int, ...]]:
+        """Returns the segmentation of a text; others are not known."""
+        return [tuple(self.encode([text])[0].tolist())]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text of token ids; special tokens are left out."""
+        special = self._special.ids
+        return self._tokenizer.decode([int(t) for t in ids if int(t) not in special], skip_special_tokens=False)
+
+    normalized = decode
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Returns the piece of each token, a space shown as U+2581."""
+        return [self._piece(int(token)) for token in ids]
+
+    def _piece(self, token: int) -> str:
+        name = self._tokenizer.id_to_token(token) or ""
+        if not self._is_byte_level or token in self._special.ids:
+            return name
+        text = self._tokenizer.decode([token], skip_special_tokens=False)  # the name has its bytes as other letters
+        return text.replace(" ", SPACE)
+
+
+def _parsed(content: str) -> Any:
+    if importlib.util.find_spec("tokenizers") is None:
+        raise ConfigError("this tokenizer needs the package tokenizers: pip install 'jaxformer[pretrained]'")
+    import tokenizers
+
+    try:
+        return tokenizers.Tokenizer.from_str(content)
+    except Exception as error:  # the library raises Exception itself
+        raise ValueError(f"it describes no tokenizer: {error}") from None

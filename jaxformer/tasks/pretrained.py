@@ -1,0 +1,183 @@
+"""Runs made of pretrained models: GPT-2, Llama and their relatives as language models, BERT and RoBERTa as masked ones.
+
+Such a run has a checkpoint of step 0. It generates, scores and fills like one that was trained here, and other runs
+start from it with `init_from`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxformer import interop, models, sharding, training
+from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.files import local_path
+from jaxformer.interop.tensors import read_json
+from jaxformer.modules.pure import Params
+from jaxformer.sharding import Placement
+from jaxformer.tasks import language_model, masked_language_model, registry, run_lock, rundir
+from jaxformer.tasks.base import TaskConfig
+from jaxformer.tasks.language_model.config import LanguageModelingConfig
+from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
+from jaxformer.tasks.tokenizers import VOCAB_MULTIPLE, table_size
+from jaxformer.tasks.training_setup import make_training_setup
+
+NEVER = -1e4
+"""The bias of the logits of rows that fill up a table, whose tokens never occur."""
+
+LONGEST = 1024
+"""The most tokens of a window, unless a setting says more."""
+
+
+def convert(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> TaskConfig:
+    """Makes a run of a folder of Hugging Face with ``config.json``, safetensors and ``tokenizer.json``.
+
+    Tables get the rows of the tokenizer's vocabulary, filled up as in training; rows beyond are left out. The mask
+    token of a masked language model gets the id that it has here, the first after the vocabulary.
+
+    Returns the configuration of the run.
+
+    Raises:
+      ConfigError: `out` exists and is not empty, or a package of the extra `pretrained` is not installed.
+      DataError: the folder cannot be read (see `interop.load_pretrained`), has no ``tokenizer.json``, or holds a model
+        that is no language model.
+    """
+    folder, out = local_path(folder), local_path(out)
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out} is not empty; name a new folder")
+    tokenizer, names = read_tokenizer(folder)
+    found = interop.load_pretrained(folder)
+    if found.net.model is models.LanguageModel:
+        config, params = _language_model(folder.resolve().name, found, tokenizer)
+    elif found.net.model is models.MaskedLanguageModel:
+        mask = tokenizer.id_of(names.get("mask_token", "[MASK]"))
+        if mask is None:
+            raise DataError(f"the tokenizer of {folder} has no mask token")
+        config, params = _masked_language_model(folder.resolve().name, found, tokenizer, mask)
+    else:
+        raise DataError(
+            f"{folder} holds a {found.family} without a language model's head, which no task can take; "
+            "jaxformer.interop.load_pretrained reads it in Python"
+        )
+    with run_lock.held(out):
+        _write(out, config, params, tokenizer, folder)
+    return config
+
+
+def read_tokenizer(folder: pathlib.Path) -> tuple[PretrainedTokenizer, Mapping[str, str]]:
+    """Returns the tokenizer of a folder, and the names of its special tokens, such as ``{"mask_token": "[MASK]"}``.
+
+    Raises:
+      ConfigError: the package tokenizers is not installed.
+      DataError: there is no ``tokenizer.json``, it is damaged, or special tokens cannot be found.
+    """
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        raise DataError(
+            f"{folder} has no tokenizer.json; transformers writes one: "
+            "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        )
+    content, names = json.dumps(read_json(path), ensure_ascii=False), dict[str, str]()
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):
+        for name, value in (read_json(folder / file) if (folder / file).exists() else {}).items():
+            token = value.get("content") if isinstance(value, dict) else value
+            if name.endswith("_token") and isinstance(token, str):
+                names[name] = token
+    try:
+        bare = PretrainedTokenizer(content, SpecialTokens(0, 0, 0, 0))
+        return PretrainedTokenizer(content, _special(bare, names, folder)), names
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise DataError(f"{path} is damaged: {error}") from None
+
+
+def _special(tokenizer: PretrainedTokenizer, names: Mapping[str, str], folder: pathlib.Path) -> SpecialTokens:
+    """Returns the ids of special tokens; those that a vocabulary lacks share the id of its end."""
+    settings = read_json(folder / "config.json")
+
+    def find(*kinds: str) -> int | None:
+        for kind in kinds:
+            if kind in names and (token := tokenizer.id_of(names[kind])) is not None:
+                return token
+        token = settings.get(f"{kinds[-1]}_id")
+        token = token[0] if isinstance(token, list) and token else token
+        return token if type(token) is int and token >= 0 else None
+
+    eos = find("sep_token", "eos_token")
+    if eos is None:
+        raise DataError(f"neither the tokenizer nor config.json of {folder} names the end of a text (eos_token)")
+    ids = {"pad": find("pad_token"), "bos": find("cls_token", "bos_token"), "eos": eos, "unk": find("unk_token")}
+    return SpecialTokens(**{name: eos if token is None else token for name, token in ids.items()})
+
+
+def _language_model(
+    name: str, found: interop.Pretrained, tokenizer: PretrainedTokenizer
+) -> tuple[LanguageModelingConfig, Params]:
+    vocab_size, model = tokenizer.vocab_size, found.net.config
+    size = vocab_size + -vocab_size % VOCAB_MULTIPLE
+    decoder = dict(found.params["decoder"])
+    decoder["embeddings"] = _with_rows(decoder["embeddings"], vocab_size, size)
+    if size > model.vocab_size:  # rows of zeros have logits of 0, which would be the largest of some models
+        decoder["output_bias"] = jnp.where(jnp.arange(size) < model.vocab_size, 0.0, NEVER)
+    if "output" in decoder:
+        decoder["output"] = {"kernel": _resized(decoder["output"]["kernel"].T, vocab_size, size).T}
+    longest = model.max_positions if model.positions == "learned" else LONGEST
+    data = language_model.DataConfig(tokenizer="pretrained", vocab_size=vocab_size, length=min(longest, LONGEST))
+    model = dataclasses.replace(model, vocab_size=0, output_bias="output_bias" in decoder)
+    return LanguageModelingConfig(name=name, model=model, data=data), {"decoder": decoder}
+
+
+def _masked_language_model(
+    name: str, found: interop.Pretrained, tokenizer: PretrainedTokenizer, mask: int
+) -> tuple[MaskedLanguageModelingConfig, Params]:
+    vocab_size, model = tokenizer.vocab_size, found.net.config
+    size, params = table_size(vocab_size), dict(found.params)
+    encoder = dict(params["encoder"])
+    vector = encoder["embeddings"]["tokens"]["table"][mask]
+    encoder["embeddings"] = _with_rows(encoder["embeddings"], vocab_size, size)
+    table = encoder["embeddings"]["tokens"]["table"].at[vocab_size].set(vector)
+    encoder["embeddings"]["tokens"] = {"table": table}
+    bias = _resized(params["output_bias"], vocab_size, size)
+    bias = jnp.where(jnp.arange(size) < vocab_size, bias, NEVER)
+    length = min(model.max_positions, masked_language_model.DataConfig.length)
+    data = masked_language_model.DataConfig(tokenizer="pretrained", vocab_size=vocab_size, length=length)
+    config = MaskedLanguageModelingConfig(name=name, model=dataclasses.replace(model, vocab_size=0), data=data)
+    return config, params | {"encoder": encoder, "output_bias": bias}
+
+
+def _with_rows(embeddings: Params, vocab_size: int, size: int) -> Params:
+    return embeddings | {"tokens": {"table": _resized(embeddings["tokens"]["table"], vocab_size, size)}}
+
+
+def _resized(table: Any, vocab_size: int, size: int) -> Any:
+    """Returns the rows of a table that a vocabulary needs, filled up with zeros to `size`.
+
+    Raises:
+      DataError: the table has fewer rows than the vocabulary has tokens.
+    """
+    if len(table) < vocab_size:
+        raise DataError(f"the tokenizer has {vocab_size} tokens, but the model has vectors for {len(table)}")
+    missing = max(0, size - len(table))
+    return jnp.pad(table[:size], [(0, missing)] + [(0, 0)] * (table.ndim - 1))
+
+
+def _write(
+    out: pathlib.Path, config: Any, params: Params, tokenizer: PretrainedTokenizer, folder: pathlib.Path
+) -> None:
+    setup = make_training_setup(registry.task_of(config), config, tokenizer.vocab_size, Placement(sharding.mesh("")))
+    state = dataclasses.replace(setup.new_state(), params=params)
+    tokenizer.save(out / "tokenizer.json")
+    rundir.write_config(out, config.task, config)
+    rundir.write_provenance(out, tokenizer=tokenizer.fingerprint, converted=str(folder))
+    with training.Checkpoints(out / "checkpoints", keep_last=1, timeout=training.save_timeout(state)) as checkpoints:
+        progress = dataclasses.asdict(training.Progress())
+        checkpoints.save(0, state, {"progress": progress})

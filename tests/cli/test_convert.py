@@ -1,0 +1,35 @@
+"""``jaxformer convert``: what is asked for, and what is printed."""
+
+import pathlib
+
+import pytest
+
+from jaxformer.cli import main
+from jaxformer.errors import DataError
+from jaxformer.tasks import pretrained
+from jaxformer.tasks.language_model import LanguageModelingConfig
+from jaxformer.tasks.masked_language_model import MaskedLanguageModelingConfig
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        (LanguageModelingConfig(), "run is a language model now; try: jaxformer generate run TEXT"),
+        (MaskedLanguageModelingConfig(), "run is a masked language model now; try: jaxformer fill run TEXT"),
+    ],
+)
+def test_what_is_made(capsys, monkeypatch, config, line):
+    asked = []
+    monkeypatch.setattr(pretrained, "convert", lambda *given: asked.append(given) or config)
+    assert main.main(["convert", "folder", "--out", "run"]) == 0
+    assert capsys.readouterr().out == f"{line}\n"
+    assert asked == [(pathlib.Path("folder"), pathlib.Path("run"))]
+
+
+def test_errors_are_one_line(capsys, monkeypatch):
+    def refuse(folder, out):
+        raise DataError("no model")
+
+    monkeypatch.setattr(pretrained, "convert", refuse)
+    assert main.main(["convert", "folder", "--out", "run"]) == 2
+    assert capsys.readouterr().err == "jaxformer convert: no model\n"

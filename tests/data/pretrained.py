@@ -1,0 +1,48 @@
+"""Small tokenizers as pretrained models have them: byte-level BPE, and WordPiece."""
+
+import json
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from jaxformer import demo
+
+LINES = [pair.english for pair in demo.generate(200)]
+END = "<|endoftext|>"
+BERT = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+
+
+def byte_level(*, begin: str = "") -> str:
+    """Returns the content of a ``tokenizer.json`` like that of GPT-2 or, with a begin token, of Llama 3."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet, special = pre_tokenizers.ByteLevel.alphabet(), [END, *([begin] if begin else [])]
+    trainer = trainers.BpeTrainer(
+        vocab_size=325, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(LINES, trainer)
+    if begin:
+        token = tokenizer.token_to_id(begin)
+        tokenizer.post_processor = processors.TemplateProcessing(single=f"{begin} $0", special_tokens=[(begin, token)])
+    tokenizer.enable_truncation(5)
+    tokenizer.enable_padding(length=9)
+    return tokenizer.to_str()
+
+
+def word_piece() -> str:
+    """Returns the content of a ``tokenizer.json`` like that of BERT."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(vocab_size=150, special_tokens=list(BERT.values()), show_progress=False)
+    tokenizer.train_from_iterator(LINES, trainer)
+    pairs = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $0 [SEP]", special_tokens=pairs)
+    return tokenizer.to_str()
+
+
+def write(folder, content, names):
+    """Writes the files of a tokenizer into a folder."""
+    (folder / "tokenizer.json").write_text(content)
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))

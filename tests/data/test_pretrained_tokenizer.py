@@ -1,0 +1,104 @@
+"""Tokenizers of pretrained models: their ids, text that comes back, and files that are damaged."""
+
+import json
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.tokenizer import load_tokenizer
+from jaxformer.errors import ConfigError, DataError
+from tests.data import pretrained
+
+ALONE = SpecialTokens(0, 0, 0, 0)
+GPT2 = pretrained.byte_level()
+BERT = pretrained.word_piece()
+TEXT = "The old man sees the house."
+
+
+@pytest.mark.parametrize("content", [GPT2, BERT])
+def test_ids_are_those_of_the_package_without_template_padding_and_truncation(content):
+    tokenizer = PretrainedTokenizer(content, ALONE)
+    theirs = tokenizers.Tokenizer.from_str(content)
+    theirs.no_padding()
+    theirs.no_truncation()
+    ids = theirs.encode(TEXT, add_special_tokens=False).ids
+    assert len(ids) > 5
+    assert tokenizer.encode([TEXT, ""])[0].tolist() == tokenizer.encode_normalized([TEXT])[0].tolist() == ids
+    assert tokenizer.encode([TEXT, ""])[1].tolist() == []
+    assert tokenizer.segmentations(TEXT) == [tuple(ids)]
+    assert tokenizer.vocab_size == theirs.get_vocab_size()
+
+
+BYTES = PretrainedTokenizer(GPT2, ALONE)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"])).filter(lambda text: pretrained.END not in text))
+def test_bytes_bring_any_text_back(text):
+    assert BYTES.decode(BYTES.encode([text])[0]) == BYTES.normalized(BYTES.encode([text])[0]) == text
+
+
+def test_special_tokens_are_left_out_of_text():
+    tokenizer = PretrainedTokenizer(BERT, SpecialTokens(0, 2, 3, 1))
+    ids = [2, *tokenizer.encode([TEXT])[0], 3, 0]
+    assert tokenizer.decode(ids) == TEXT.lower()
+    assert tokenizer.id_of("[MASK]") == 4
+    assert tokenizer.id_of("absent") is None
+
+
+def test_pieces_show_spaces_and_letters():
+    ids = BYTES.encode(["The é"])[0]
+    assert "".join(BYTES.pieces(ids)).startswith("The▁")
+    assert BYTES.pieces([0]) == [pretrained.END]
+    word = PretrainedTokenizer(BERT, ALONE)
+    assert word.pieces(word.encode(["the"])[0]) == ["the"]
+
+
+def test_a_text_begins_as_the_template_says():
+    assert BYTES.start == ()
+    content = pretrained.byte_level(begin="<|begin|>")
+    begin = tokenizers.Tokenizer.from_str(content).token_to_id("<|begin|>")
+    assert PretrainedTokenizer(content, SpecialTokens(0, begin, 0, 0)).start == (begin,)
+    assert PretrainedTokenizer(content, ALONE).start == ()  # its begin token is not the template's
+
+
+def test_save_and_load(tmp_path):
+    saved = PretrainedTokenizer(BERT, SpecialTokens(0, 2, 3, 1))
+    saved.save(tmp_path / "tokenizer.json")
+    found = load_tokenizer(tmp_path / "tokenizer.json")
+    assert isinstance(found, PretrainedTokenizer)
+    assert (found.fingerprint, found.special) == (saved.fingerprint, saved.special)
+    assert found.encode([TEXT])[0].tolist() == saved.encode([TEXT])[0].tolist()
+    assert PretrainedTokenizer(BERT, ALONE).fingerprint != saved.fingerprint
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda saved: saved.pop("special"),
+        lambda saved: saved["special"].update(bos=3),
+        lambda saved: saved.update(tokenizer="{}"),
+        lambda saved: saved.update(tokenizer=3),
+        lambda saved: saved["special"].update(eos=10_000),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, damage):
+    path = tmp_path / "tokenizer.json"
+    PretrainedTokenizer(BERT, SpecialTokens(0, 2, 3, 1)).save(path)
+    saved = json.loads(path.read_text())
+    damage(saved)
+    path.write_text(json.dumps(saved))
+    with pytest.raises(DataError, match="is damaged"):
+        load_tokenizer(path)
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    BYTES.save(tmp_path / "tokenizer.json")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"jaxformer\[pretrained\]") as caught:
+        load_tokenizer(tmp_path / "tokenizer.json")
+    assert "damaged" not in str(caught.value)

@@ -1,0 +1,56 @@
+"""Runs made of models and tokenizers that Hugging Face's library saved: text in, the same text and numbers out."""
+
+import numpy as np
+import pytest
+
+import jaxformer
+from jaxformer.tasks import pretrained
+from tests.data import pretrained as tokenizers
+from tests.parity.copied import D, F, L, N, randomized
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
+pytestmark = pytest.mark.parity
+
+TEXT = "The old man sees the house."
+
+
+def saved(folder, model, content, names):
+    """Saves a model and a tokenizer of theirs."""
+    folder.mkdir()
+    tokenizers.write(folder, content, names)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), **names)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def test_gpt2_generates_and_scores(tmp_path):
+    shape = {"vocab_size": 325, "n_embd": D, "n_layer": L, "n_head": N, "n_inner": F, "n_positions": 64}
+    model = randomized(transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape)))
+    names = dict.fromkeys(("eos_token", "bos_token", "unk_token", "pad_token"), tokenizers.END)
+    tokenizer = saved(tmp_path / "gpt2", model, tokenizers.byte_level(), names)
+    pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
+    decode = {"temperature": 0.0, "max_tokens": 12}
+    generator = jaxformer.load(tmp_path / "run", decode=decode)
+    ids = tokenizer(TEXT, return_tensors="pt")["input_ids"]
+    theirs = model.generate(ids, max_new_tokens=12, do_sample=False, bad_words_ids=[[0]], pad_token_id=0)
+    assert generator.generate([TEXT]) == [tokenizer.decode(theirs[0], clean_up_tokenization_spaces=False)]
+    log_probs = torch.log_softmax(model(ids).logits[0, :-1], -1)[torch.arange(ids.shape[1] - 1), ids[0, 1:]]
+    np.testing.assert_allclose(generator.score([TEXT])[0].token_log_probs, log_probs.detach().numpy(), atol=2e-5)
+
+
+def test_bert_fills(tmp_path):
+    shape = {"vocab_size": 150, "hidden_size": D, "num_hidden_layers": L, "num_attention_heads": N}
+    config = transformers.BertConfig(**shape, intermediate_size=F, max_position_embeddings=64)
+    model = randomized(transformers.BertForMaskedLM(config))
+    tokenizer = saved(tmp_path / "bert", model, tokenizers.word_piece(), tokenizers.BERT)
+    pretrained.convert(tmp_path / "bert", tmp_path / "run")
+    text = "The old [MASK] sees the house."
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    (place,) = (ids[0] == tokenizer.mask_token_id).nonzero()[0]
+    probabilities = model(ids).logits[0, place].softmax(-1)
+    best = probabilities.topk(5)
+    (found,) = jaxformer.load(tmp_path / "run").fill(text, top_k=5)
+    assert [piece for piece, _ in found] == tokenizer.convert_ids_to_tokens(best.indices.tolist())
+    np.testing.assert_allclose([p for _, p in found], best.values.detach().numpy(), atol=1e-5)

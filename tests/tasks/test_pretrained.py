@@ -1,0 +1,183 @@
+"""Runs made of pretrained models: they compute what the models do, and other runs start from them."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxformer
+from jaxformer import interop, models, pure
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.models import families
+from jaxformer.tasks import history, pretrained, registry
+from tests.contracts.task import quiet
+from tests.data import pretrained as tokenizers
+from tests.interop.small import drawn
+
+SIZES = {"d_model": 16, "num_heads": 2, "d_ff": 16, "num_layers": 1, "max_positions": 48}
+GPT2 = {"eos_token": tokenizers.END, "bos_token": tokenizers.END}
+TEXT = "The old man sees the house."
+
+
+def folder(path, family, model, config, content, names):
+    """A folder of a pretrained model; returns its net and parameters."""
+    net = pure(model, config)
+    params = jax.tree.map(lambda x: jnp.asarray(0.3 * x), drawn(net))
+    interop.save_pretrained(path, net, params, family=family)
+    tokenizers.write(path, content, names)
+    return net, params
+
+
+def gpt2(path, vocab_size=325):
+    config = families.gpt2(vocab_size, **SIZES)
+    return folder(path, "gpt2", models.LanguageModel, config, tokenizers.byte_level(), GPT2)
+
+
+def bert(path):
+    config = families.bert(150, **SIZES)
+    return folder(path, "bert", models.MaskedLanguageModel, config, tokenizers.word_piece(), tokenizers.BERT)
+
+
+@pytest.mark.parametrize("vocab_size", [325, 328, 340])
+def test_a_language_model(tmp_path, vocab_size):
+    """The table of a run has 328 rows, of which 3 are of no token: missing ones are never probable."""
+    net, params = gpt2(tmp_path / "gpt2", vocab_size)
+    config = pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
+    assert config == registry.read_config(tmp_path / "run")
+    generator = jaxformer.load(tmp_path / "run")
+    (ids,) = generator.tokenizer.encode([TEXT])
+    logits = net.apply(params, jnp.asarray(ids[None]))[0, :-1, :328]
+    expected = np.asarray(jax.nn.log_softmax(logits))[np.arange(len(ids) - 1), ids[1:]]
+    (found,) = generator.score([TEXT])
+    np.testing.assert_allclose(found.token_log_probs, expected, atol=1e-5)
+    (text,) = generator.generate([TEXT])
+    assert text.startswith(TEXT)
+    (run,) = history.find_runs(tmp_path)
+    assert run.state == "converted"
+
+
+def test_a_text_begins_with_the_begin_token(tmp_path):
+    content = tokenizers.byte_level(begin="<|begin|>")
+    config = families.llama(325, **SIZES | {"d_model": 16})
+    net, params = folder(
+        tmp_path / "llama", "llama", models.LanguageModel, config, content, GPT2 | {"bos_token": "<|begin|>"}
+    )
+    pretrained.convert(tmp_path / "llama", tmp_path / "run")
+    generator = jaxformer.load(tmp_path / "run")
+    ids = np.array([generator.tokenizer.special.bos, *generator.tokenizer.encode([TEXT])[0]])
+    expected = jax.nn.log_softmax(net.apply(params, jnp.asarray(ids[None]))[0, :-1])
+    (found,) = generator.score([TEXT])
+    assert len(found.token_log_probs) == len(ids) - 1
+    np.testing.assert_allclose(found.token_log_probs, np.asarray(expected)[np.arange(len(ids) - 1), ids[1:]], atol=1e-5)
+    (text,) = generator.generate([TEXT])
+    assert text.startswith(TEXT)
+
+
+def test_a_masked_language_model(tmp_path):
+    """Its mask token, which is in the vocabulary, is the first id after the vocabulary here."""
+    net, params = bert(tmp_path / "bert")
+    pretrained.convert(tmp_path / "bert", tmp_path / "run")
+    predictor = jaxformer.load(tmp_path / "run")
+    special = predictor.tokenizer.special
+    assert (special.pad, special.bos, special.eos, special.unk) == (0, 2, 3, 1)
+    before, after = predictor.tokenizer.encode(["the old", "sees the house."])
+    ids = jnp.asarray([[special.bos, *before, 4, *after, special.eos]])
+    expected = jax.nn.softmax(net.apply(params, ids)[0, 1 + len(before)])
+    ((best, *_),) = predictor.fill("The old [MASK] sees the house.", top_k=1)
+    assert best[0] == predictor.tokenizer.pieces([int(expected.argmax())])[0]
+    assert best[1] == pytest.approx(float(expected.max()), abs=1e-6)
+
+
+def test_a_classifier_starts_from_it(tmp_path):
+    _, params = bert(tmp_path / "bert")
+    pretrained.convert(tmp_path / "bert", tmp_path / "run")
+    lines = [f"{'ab'[i % 2]}\t{text}" for i, text in enumerate(tokenizers.LINES[:40])]
+    (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
+    model = registry.read_config(tmp_path / "run").model
+    changes = {name: getattr(model, name) for name in ("norm_position", "norm_epsilon", "embedding_scale")}
+    changes |= {"embedding_norm": True, "num_token_types": 2, "attention_bias": True, "activation": "gelu"}
+    data = {"train": str(tmp_path / "train.tsv"), "max_length": 48, "cache": str(tmp_path / "cache")}
+    config = jaxformer.configure(
+        "classification",
+        model=SIZES | changes,
+        data=data | {"tokenizer": "pretrained", "vocab_size": 150},
+        train={"steps": 1, "tensorboard": False},
+        optimizer={"learning_rate": 1e-9, "warmup_steps": 0},
+        init_from=str(tmp_path / "run"),
+    )
+    jaxformer.train(config, tmp_path / "classes", console=quiet())
+    found = jaxformer.load(tmp_path / "classes")
+    table = found.params["encoder"]["embeddings"]["tokens"]["table"][:150]
+    np.testing.assert_allclose(table, params["encoder"]["embeddings"]["tokens"]["table"], atol=1e-5)
+
+
+def test_such_a_tokenizer_comes_with_a_run(tmp_path):
+    (tmp_path / "text").write_text(TEXT * 50)
+    data = {"text": str(tmp_path / "text"), "tokenizer": "pretrained", "length": 8}
+    config = jaxformer.configure("language_model", model=SIZES, data=data)
+    with pytest.raises(ConfigError, match=r"data\.tokenizer pretrained comes with a run .* give --init-from RUN"):
+        jaxformer.train(config, tmp_path / "run", console=quiet())
+    assert not (tmp_path / "run").exists()
+
+
+def without(path, *names):
+    for name in names:
+        (path / name).unlink()
+
+
+def edited(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+REFUSED = {
+    "no tokenizer": (lambda path: without(path, "tokenizer.json"), r"has no tokenizer\.json; transformers writes one"),
+    "a damaged tokenizer": (lambda path: (path / "tokenizer.json").write_text("{}"), "is damaged"),
+    "no object": (lambda path: (path / "tokenizer.json").write_text("[]"), "must hold a JSON object"),
+    "no end": (lambda path: without(path, "tokenizer_config.json"), "names the end of a text"),
+    "an end beyond": (
+        lambda path: (without(path, "tokenizer_config.json"), edited(path / "config.json", eos_token_id=10_000)),
+        "special tokens must be below",
+    ),
+    "no settings": (lambda path: without(path, "config.json"), "does not exist"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_folders_that_make_no_run_are_refused(tmp_path, case):
+    gpt2(tmp_path / "gpt2")
+    change, message = REFUSED[case]
+    change(tmp_path / "gpt2")
+    with pytest.raises(DataError, match=message):
+        pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_ids_of_the_settings_stand_for_missing_names(tmp_path):
+    gpt2(tmp_path / "gpt2")
+    without(tmp_path / "gpt2", "tokenizer_config.json")
+    edited(tmp_path / "gpt2" / "config.json", eos_token_id=[0, 5], pad_token_id=7)
+    special = pretrained.read_tokenizer(tmp_path / "gpt2")[0].special
+    assert (special.pad, special.bos, special.eos, special.unk) == (7, 0, 0, 0)
+
+
+def test_a_vocabulary_larger_than_the_table_is_refused(tmp_path):
+    gpt2(tmp_path / "gpt2", 320)
+    with pytest.raises(DataError, match="has 325 tokens, but the model has vectors for 320"):
+        pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
+
+
+def test_other_models_are_for_python(tmp_path):
+    config = families.bert(150, **SIZES)
+    folder(tmp_path / "bert", "bert", models.make_encoder, config, tokenizers.word_piece(), tokenizers.BERT)
+    with pytest.raises(DataError, match="holds a bert without a language model's head"):
+        pretrained.convert(tmp_path / "bert", tmp_path / "run")
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path):
+    gpt2(tmp_path / "gpt2")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine").write_text("")
+    with pytest.raises(ConfigError, match="is not empty"):
+        pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
