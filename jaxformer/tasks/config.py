@@ -236,6 +236,11 @@ class TaskConfig:
     train: TrainConfig = TrainConfig()
     """Steps, validation, checkpoints."""
 
+    def like(self, source: TaskConfig) -> Self:
+        """Returns these settings with those that must be as in `source`, the run that `init_from` names."""
+        del source
+        return self
+
     def __post_init__(self) -> None:
         check_numbers(self)
         at_least(0, self, "seed")

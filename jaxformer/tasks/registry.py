@@ -154,7 +154,26 @@ def configure(reference: str | os.PathLike[str], **settings: Any) -> TaskConfig:
     >>> configure("demo", train={"steps": 20}).train.steps
     20
     """
-    return changed(resolve(os.fspath(reference)), settings)
+    return changed(started(resolve(os.fspath(reference)), settings.get("init_from", "")), settings)
+
+
+def started(config: TaskConfig, init_from: object) -> TaskConfig:
+    """Returns a configuration with the settings that must be as in the run that `init_from` names, if it names one.
+
+    Raises:
+      ConfigError: there is no such run.
+    """
+    if not isinstance(init_from, str) or not init_from:
+        return config
+    return config.like(read_config(split_init(init_from)[0]))
+
+
+def split_init(text: str) -> tuple[pathlib.Path, str]:
+    """Returns the run and the checkpoint of ``RUN[:CHECKPOINT]``; a directory with the whole name is the run."""
+    if pathlib.Path(text).is_dir():
+        return pathlib.Path(text), "best"
+    run, colon, checkpoint = text.rpartition(":")
+    return pathlib.Path(run if colon else text), (colon and checkpoint) or "best"
 
 
 def resolve(reference: str) -> TaskConfig:

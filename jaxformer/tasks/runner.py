@@ -209,7 +209,7 @@ def _claim(out: pathlib.Path, task: AnyTask, config: TaskConfig) -> None:
     if processes.first():
         rundir.claim(out, task.name, config, task.vocabulary_files)
         if config.init_from:
-            source, _ = _split_init(config.init_from)
+            source, _ = registry.split_init(config.init_from)
             for name in task.vocabulary_files:
                 if (source / name).exists():
                     shutil.copyfile(source / name, out / name)
@@ -257,7 +257,7 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
     if not config.init_from:
         _report_never_learned(setup, None, say)
         return state
-    source, checkpoint = _split_init(config.init_from)
+    source, checkpoint = registry.split_init(config.init_from)
     params, _ = restore.load_params(source, checkpoint, setup.config.mesh)
     task = registry.task_of(config)
     params, about = warm_start.merge(state.params, task.renamed(params, registry.read_config(source)))
@@ -281,17 +281,9 @@ def _report_never_learned(setup: TrainingSetup, about: warm_start.WarmStart | No
         )
 
 
-def _split_init(text: str) -> tuple[pathlib.Path, str]:
-    """Returns the run and the checkpoint of ``RUN[:CHECKPOINT]``; a directory with the whole name is the run."""
-    if pathlib.Path(text).is_dir():
-        return pathlib.Path(text), "best"
-    run, colon, checkpoint = text.rpartition(":")
-    return pathlib.Path(run if colon else text), (colon and checkpoint) or "best"
-
-
 def _check_init(task: AnyTask, config: TaskConfig) -> None:
     """Checks that the run, checkpoint and vocabulary of `init_from` exist, and that the task can start from them."""
-    run, checkpoint = _split_init(config.init_from)
+    run, checkpoint = registry.split_init(config.init_from)
     task.check_init(config, source := registry.read_config(run))
     if checkpoint != "average":
         with restore.open_checkpoints(run) as saved:

@@ -9,7 +9,7 @@ import pytest
 
 from jaxformer.cli import runtime, train
 from jaxformer.cli.main import main
-from jaxformer.tasks import rundir, runner
+from jaxformer.tasks import registry, rundir, runner
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,13 @@ def test_settings_and_options_reach_the_run(trained, tmp_path):
         "--train.steps=20",
         "--profile=5",
     ]
-    assert train.main([*words, "--mesh", "data=8", "--seed", "3", "--init-from", "runs/demo:last", "--profile=5"]) == 0
+    other = f"{tmp_path / 'other'}:last"
+    (tmp_path / "other").mkdir()
+    rundir.write_config(tmp_path / "other", "translation", registry.configure("demo"))
+    assert train.main([*words, "--mesh", "data=8", "--seed", "3", "--init-from", other, "--profile=5"]) == 0
     (config,) = trained.configs
     assert (config.data.directory, config.train.steps, config.mesh) == ("corpora", 20, "data=8")
-    assert (config.seed, config.init_from) == (3, "runs/demo:last")
+    assert (config.seed, config.init_from) == (3, other)
     assert trained.joined == [("run", 8)]
     assert trained.profile == "5"
 

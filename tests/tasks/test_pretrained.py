@@ -95,18 +95,14 @@ def test_a_classifier_starts_from_it(tmp_path):
     pretrained.convert(tmp_path / "bert", tmp_path / "run")
     lines = [f"{'ab'[i % 2]}\t{text}" for i, text in enumerate(tokenizers.LINES[:40])]
     (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
-    model = registry.read_config(tmp_path / "run").model
-    changes = {name: getattr(model, name) for name in ("norm_position", "norm_epsilon", "embedding_scale")}
-    changes |= {"embedding_norm": True, "num_token_types": 2, "attention_bias": True, "activation": "gelu"}
-    data = {"train": str(tmp_path / "train.tsv"), "max_length": 48, "cache": str(tmp_path / "cache")}
     config = jaxformer.configure(
         "classification",
-        model=SIZES | changes,
-        data=data | {"tokenizer": "pretrained", "vocab_size": 150},
+        data={"train": str(tmp_path / "train.tsv"), "cache": str(tmp_path / "cache")},
         train={"steps": 1, "tensorboard": False},
         optimizer={"learning_rate": 1e-9, "warmup_steps": 0},
         init_from=str(tmp_path / "run"),
     )
+    assert (config.data.tokenizer, config.data.vocab_size, config.data.max_length) == ("pretrained", 150, 48)
     jaxformer.train(config, tmp_path / "classes", console=quiet())
     found = jaxformer.load(tmp_path / "classes")
     table = found.params["encoder"]["embeddings"]["tokens"]["table"][:150]

@@ -84,7 +84,7 @@ def test_the_run_and_checkpoint_of_a_warm_start(tmp_path, monkeypatch, given, ru
     """A directory may have a colon in its name, as times have."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "10:30").mkdir()
-    assert runner._split_init(given) == (pathlib.Path(run), checkpoint)
+    assert registry.split_init(given) == (pathlib.Path(run), checkpoint)
 
 
 def test_a_warm_start_that_cannot_be_is_refused_before_the_data_is_prepared(tmp_path, monkeypatch):
@@ -257,5 +257,5 @@ def test_results_may_be_read_without_a_console(tmp_path, capsys, monkeypatch):
     ("text", "expected"), [("a/b", ("a/b", "best")), ("a/b:last", ("a/b", "last")), ("a:3", ("a", "3"))]
 )
 def test_where_a_warm_start_comes_from(text, expected):
-    run, checkpoint = runner._split_init(text)
+    run, checkpoint = registry.split_init(text)
     assert (str(run), checkpoint) == expected

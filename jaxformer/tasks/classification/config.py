@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from jaxformer.config import PLACE, at_least
 from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
-from jaxformer.models.config import ClassifierConfig
+from jaxformer.models.config import ClassifierConfig, EncoderConfig
 from jaxformer.tasks.config import TaskConfig, words
+
+_FREE = "dropout attention_dropout activation_dropout remat compute_dtype initialization vocab_size num_classes pooling"
+SHAPE = tuple(field.name for field in dataclasses.fields(EncoderConfig) if field.name not in _FREE.split())
+"""The model settings in which a run must agree with the run that it starts from."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,3 +86,15 @@ class ClassificationConfig(TaskConfig):
     """The encoder and its pooling; a vocabulary size of 0 is the tokenizer's."""
     data: DataConfig = DataConfig()
     """Texts and labels."""
+
+    def like(self, source: TaskConfig) -> Self:
+        model, data = getattr(source, "model", None), getattr(source, "data", None)
+        if not isinstance(model, EncoderConfig) or not hasattr(data, "tokenizer"):  # it is refused later
+            return self
+        tokens = {name: getattr(data, name) for name in ("tokenizer", "vocab_size")}
+        if model.positions == "learned":
+            tokens["max_length"] = min(self.data.max_length, model.max_positions)
+        shape = {name: getattr(model, name) for name in SHAPE}
+        return dataclasses.replace(
+            self, model=dataclasses.replace(self.model, **shape), data=dataclasses.replace(self.data, **tokens)
+        )

@@ -32,15 +32,9 @@ from jaxformer.sharding import Placement
 from jaxformer.tasks import classes, tokenizers
 from jaxformer.tasks.base import Data, Keep, Network, Say, Task, TaskConfig
 from jaxformer.tasks.classes import LabeledCorpus
-from jaxformer.tasks.classification.config import ClassificationConfig
+from jaxformer.tasks.classification.config import SHAPE, ClassificationConfig
 from jaxformer.tasks.classification.predictor import ClassVocabulary, TextClassifier
 from jaxformer.training.progress import Count
-
-NOT_OF_THE_SHAPE = (
-    "dropout attention_dropout activation_dropout remat compute_dtype initialization vocab_size num_classes pooling"
-).split()
-"""The model settings in which a run may differ from the run that it starts from."""
-
 
 DeviceBatch = LabeledBatch[jax.Array]
 
@@ -149,8 +143,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
                 f"init_from {config.init_from} is a run of {type(source).task}; a classifier starts from one of "
                 "masked_language_model or classification"
             )
-        shape = [f.name for f in dataclasses.fields(EncoderConfig) if f.name not in NOT_OF_THE_SHAPE]
-        pairs = [(f"model.{name}", getattr(model, name), getattr(config.model, name)) for name in shape]
+        pairs = [(f"model.{name}", getattr(model, name), getattr(config.model, name)) for name in SHAPE]
         names = ["tokenizer"] if data.tokenizer == "characters" else ["tokenizer", "vocab_size"]
         pairs += [(f"data.{name}", getattr(data, name), getattr(config.data, name)) for name in names]
         if different := [(name, there, here) for name, there, here in pairs if there != here]:

@@ -16,9 +16,10 @@ from jaxformer.config import changed
 from jaxformer.data.examples import LabeledBatch
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement
-from jaxformer.tasks import language_model, masked_language_model, runner, vision
+from jaxformer.tasks import language_model, masked_language_model, registry, runner, vision
 from jaxformer.tasks.classification import TASK, ClassificationConfig, DataConfig, TextClassifier, predictor
 from jaxformer.tasks.classification import task as classification
+from jaxformer.tasks.classification.config import SHAPE
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
@@ -203,6 +204,23 @@ def test_it_starts_from_a_masked_language_model(pretrained, tmp_path):
     assert set(about["new"]) == {"output/kernel", "output/bias"}
     assert not any(name.startswith("encoder/") for name in about["unused"])
     assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (pretrained / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize("reference", ["classification", "classification:tiny"])
+def test_the_encoder_and_the_tokens_are_those_of_the_other_run(pretrained, capsys, reference):
+    """What must agree is taken from it; what is given is given, and refused later if it differs."""
+    source = registry.read_config(pretrained)
+    config = jaxformer.configure(reference, init_from=f"{pretrained}:last")
+    assert all(getattr(config.model, name) == getattr(source.model, name) for name in SHAPE)
+    assert (config.data.tokenizer, config.data.max_length) == ("characters", min(128, source.model.max_positions))
+    TASK.check_init(config, source)
+    assert config.model.dropout == jaxformer.configure(reference).model.dropout
+    given = jaxformer.configure(reference, init_from=str(pretrained), model={"d_model": 24})
+    with pytest.raises(ConfigError, match="d_model is 16 in that run and 24 in"):
+        TASK.check_init(given, source)
+    for option in (["--init-from", str(pretrained)], [f"--init_from={pretrained}"]):
+        assert main(["train", reference, *option, "--settings"]) == 0
+        assert "--model.d_model 16" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
