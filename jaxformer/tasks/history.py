@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxformer.errors import ConfigError
-from jaxformer.tasks.rundir import LOCK, read_json
+from jaxformer.tasks.rundir import LOCK, is_pretrained, read_json
 from jaxformer.training.logging import read_log
 from jaxformer.training.phase_timer import ENDS, read_starts
 
@@ -56,7 +56,7 @@ def _read_run(path: pathlib.Path) -> Run:
     provenance = read_json(path / "provenance.json") if (path / "provenance.json").exists() else {}
     step = max((entry["step"] for entry in log), default=0)
     reason = str(starts[-1].get("ended", "unfinished")) if starts else "unfinished"
-    ended = ENDS.get(reason, reason) if log else "converted" if "converted" in provenance else "not started"
+    ended = ENDS.get(reason, reason) if log else "converted" if is_pretrained(path) else "not started"
     return Run(
         path,
         str(saved.get("task")),

@@ -1,7 +1,7 @@
 """Runs made of pretrained models: GPT-2, Llama and their relatives as language models, BERT and RoBERTa as masked ones.
 
-Such a run has a checkpoint of step 0. It generates, scores and fills like one that was trained here, and other runs
-start from it with `init_from`.
+Such a run has parameters and no checkpoints. It generates, scores and fills like one that was trained here, and other
+runs start from it with `init_from`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import local_path
 from jaxformer.interop.tensors import read_json
-from jaxformer.modules.pure import Params
+from jaxformer.modules.pure import Params, check_shapes
 from jaxformer.sharding import Placement
 from jaxformer.tasks import language_model, masked_language_model, registry, run_lock, rundir
 from jaxformer.tasks.base import TaskConfig
@@ -174,10 +174,10 @@ def _write(
     out: pathlib.Path, config: Any, params: Params, tokenizer: PretrainedTokenizer, folder: pathlib.Path
 ) -> None:
     setup = make_training_setup(registry.task_of(config), config, tokenizer.vocab_size, Placement(sharding.mesh("")))
-    state = dataclasses.replace(setup.new_state(), params=params)
+    check_shapes(params, setup.network.net.shapes)
     tokenizer.save(out / "tokenizer.json")
     rundir.write_config(out, config.task, config)
     rundir.write_provenance(out, tokenizer=tokenizer.fingerprint, converted=str(folder))
-    with training.Checkpoints(out / "checkpoints", keep_last=1, timeout=training.save_timeout(state)) as checkpoints:
-        progress = dataclasses.asdict(training.Progress())
-        checkpoints.save(0, state, {"progress": progress})
+    timeout = training.save_timeout(params)
+    with training.Checkpoints(out / rundir.PRETRAINED, keep_last=1, timeout=timeout) as checkpoints:
+        checkpoints.save(0, params, {})

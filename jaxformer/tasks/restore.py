@@ -12,8 +12,11 @@ from jaxformer.errors import ConfigError
 from jaxformer.modules import LoRA
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
-from jaxformer.tasks import registry
+from jaxformer.tasks import registry, rundir
 from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
+
+ONLY_PARAMETERS = ("average", rundir.PRETRAINED)
+"""The folders of checkpoints that hold parameters and no optimizer."""
 
 
 def load_params(run: pathlib.Path, checkpoint: str, mesh: str) -> tuple[Params, tuple[int, ...]]:
@@ -30,17 +33,34 @@ def load_params(run: pathlib.Path, checkpoint: str, mesh: str) -> tuple[Params, 
 def restore_params(run: pathlib.Path, setup: TrainingSetup, checkpoint: str) -> tuple[Params, tuple[int, ...]]:
     """Returns the parameters of a checkpoint of a run, and their steps; see `runner.load`."""
     abstract = setup.abstract_state()
-    if checkpoint == "average":
-        if not (run / "average").is_dir():  # opening it would create it
-            raise no_average(run)
-        with training.Checkpoints(run / "average") as saved:
+    check(run, checkpoint)
+    if (without_optimizer := rundir.PRETRAINED if rundir.is_pretrained(run) else checkpoint) in ONLY_PARAMETERS:
+        with training.Checkpoints(run / without_optimizer) as saved:
             restored = saved.restore_latest(abstract.params)
         if restored is None:
-            raise no_average(run)
+            raise _no_checkpoint(run / without_optimizer)
         return restored[0], tuple(restored[1].get("averaged", ()))
     with open_checkpoints(run) as saved:
         state, _ = saved.restore(choose_step(saved, checkpoint), without_moments(abstract))
     return training.best_params(state), (int(state.step),)
+
+
+def check(run: pathlib.Path, checkpoint: str) -> None:
+    """Checks that a run has a checkpoint of this name.
+
+    Raises:
+      ConfigError: there is no such checkpoint.
+      CheckpointError: there is no checkpoint yet.
+    """
+    if rundir.is_pretrained(run):
+        if checkpoint not in ("best", "last"):
+            raise ConfigError(f"no checkpoint {checkpoint!r}: {run} is a converted model, which has no other than best")
+    elif checkpoint == "average":
+        if not (run / "average").is_dir():  # opening it would create it
+            raise no_average(run)
+    else:
+        with open_checkpoints(run) as saved:
+            choose_step(saved, checkpoint)
 
 
 def open_checkpoints(run: pathlib.Path) -> training.Checkpoints:

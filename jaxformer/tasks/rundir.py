@@ -9,6 +9,7 @@
       classes.json       of a classifier: the names of the classes
       checkpoints/       parameters, optimizer, position in the data
       average/           after `jaxformer average`: the averaged parameters
+      pretrained/        after `jaxformer convert`, in place of checkpoints: the parameters
       init.json          with `init_from`: the parameters taken from the other run, and the reasons for the rest
       log.jsonl          every training step and validation, once
       time.json          where the time went, for each start
@@ -41,6 +42,9 @@ from jaxformer.files import TEMPORARY, write_text
 LOCK = ".lock"
 """The name of the file that training locks; see `run_lock`."""
 
+PRETRAINED = "pretrained"
+"""The name of the folder that `jaxformer convert` writes."""
+
 PACKAGES = "jaxformer jax jaxlib flax optax orbax-checkpoint numpy sentencepiece sacrebleu sacremoses".split()
 
 
@@ -50,11 +54,14 @@ def holds_run(out: pathlib.Path) -> bool:
     A run that ended before its first step, for example because its settings do not fit its data, cannot be resumed.
 
     Raises:
-      ConfigError: `out` holds files that are not a run, cannot be read, or has a name that is not UTF-8.
+      ConfigError: `out` holds files that are not a run, or a converted model; it cannot be read, or has a name that is
+        not UTF-8.
     """
     if any("\ud800" <= character <= "\udfff" for character in str(out.absolute())):
         raise ConfigError(f"{str(out.absolute())!a} is not UTF-8, as the names of checkpoints must be")
     try:
+        if is_pretrained(out):
+            raise ConfigError(f"{out} holds a converted model; train in another directory, with --init-from {out}")
         if (out / "config.json").exists():
             # Training creates the folder of checkpoints before the first checkpoint.
             return (out / "log.jsonl").exists() or any((out / "checkpoints").glob("[0-9]*"))
@@ -65,6 +72,11 @@ def holds_run(out: pathlib.Path) -> bool:
     except OSError as error:
         raise ConfigError(f"cannot look into {out}: {error.strerror}; choose another directory") from error
     return False
+
+
+def is_pretrained(run: pathlib.Path) -> bool:
+    """Returns True if `jaxformer convert` has made this run."""
+    return (run / PRETRAINED).is_dir()
 
 
 def _is_leftover(path: pathlib.Path) -> bool:

@@ -285,11 +285,7 @@ def _check_init(task: AnyTask, config: TaskConfig) -> None:
     """Checks that the run, checkpoint and vocabulary of `init_from` exist, and that the task can start from them."""
     run, checkpoint = registry.split_init(config.init_from)
     task.check_init(config, source := registry.read_config(run))
-    if checkpoint != "average":
-        with restore.open_checkpoints(run) as saved:
-            restore.choose_step(saved, checkpoint)
-    elif not (run / "average").is_dir():
-        raise restore.no_average(run)
+    restore.check(run, checkpoint)
     registry.task_of(source).vocabulary(run)  # checked here, because an error would remove its copy
 
 

@@ -40,7 +40,7 @@ def bert(path):
     return folder(path, "bert", models.MaskedLanguageModel, config, tokenizers.word_piece(), tokenizers.BERT)
 
 
-@pytest.mark.parametrize("vocab_size", [325, 328, 340])
+@pytest.mark.parametrize("vocab_size", [325, *(pytest.param(n, marks=pytest.mark.full) for n in (328, 340))])
 def test_a_language_model(tmp_path, vocab_size):
     """The table of a run has 328 rows, of which 3 are of no token: missing ones are never probable."""
     net, params = gpt2(tmp_path / "gpt2", vocab_size)
@@ -107,6 +107,19 @@ def test_a_classifier_starts_from_it(tmp_path):
     found = jaxformer.load(tmp_path / "classes")
     table = found.params["encoder"]["embeddings"]["tokens"]["table"][:150]
     np.testing.assert_allclose(table, params["encoder"]["embeddings"]["tokens"]["table"], atol=1e-5)
+
+
+def test_it_has_one_checkpoint_and_is_not_trained_in_place(tmp_path):
+    gpt2(tmp_path / "gpt2")
+    config = pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
+    assert jaxformer.load(tmp_path / "run", checkpoint="last").steps == ()
+    for checkpoint in ("average", 0):
+        with pytest.raises(ConfigError, match="is a converted model, which has no other than best"):
+            jaxformer.load(tmp_path / "run", checkpoint=checkpoint)
+    before = sorted(path.name for path in (tmp_path / "run").iterdir())
+    with pytest.raises(ConfigError, match="holds a converted model; train in another directory, with --init-from"):
+        jaxformer.train(config, tmp_path / "run", console=quiet())
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
 
 
 def test_such_a_tokenizer_comes_with_a_run(tmp_path):
