@@ -142,7 +142,7 @@ def creating_folder(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path.parent, path.name)
-    temporary.mkdir(mode=0o700)
+    temporary.mkdir()
     try:
         yield temporary
         try:

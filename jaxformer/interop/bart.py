@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from jaxformer.interop.packing import (
     self_attention,
     table,
 )
-from jaxformer.interop.settings import Settings, activation, get, require, shared, their_activation
+from jaxformer.interop.settings import Settings, activation, get, renamed, require, shared, their_activation
 from jaxformer.models import families
 from jaxformer.modules.pure import Pure, pure
 
@@ -52,13 +52,15 @@ _ARCHITECTURES = {
 
 def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     switches = _SWITCHES[kind]
+    settings = renamed(settings, {"hidden_size": "d_model", "num_attention_heads": "encoder_attention_heads"})
     pre = switches["norm_position"] == "pre"
     require(settings, normalize_before=pre, add_final_layer_norm=pre, normalize_embedding=switches["embedding_norm"])
     require(settings, static_position_embeddings=switches["positions"] != "learned")
     default = _SIZES | ({"vocab_size": 58101} if kind == "marian" else {})
     sizes = {name: get(settings, name, value) for name, value in default.items()}
     vocab, dim = sizes["vocab_size"], sizes["d_model"]
-    output = "decoder" if get(settings, "tie_word_embeddings", True) else "none"
+    tied = get(settings, "tie_word_embeddings", True)
+    together, apart = ("all", "decoder") if tied else ("inputs", "none")
     config = families.bart(
         vocab,
         d_model=dim,
@@ -72,7 +74,7 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         dropout=get(settings, "dropout", 0.1),
         attention_dropout=get(settings, "attention_dropout", 0.0),
         activation_dropout=get(settings, "activation_dropout", 0.0),
-        tie_embeddings="all" if get(settings, "share_encoder_decoder_embeddings", True) else output,
+        tie_embeddings=together if get(settings, "share_encoder_decoder_embeddings", True) else apart,
         **switches,
     )
     target = get(settings, "decoder_vocab_size", vocab)
@@ -105,14 +107,14 @@ def _settings(kind: str, net: Pure) -> dict[str, Any]:
         "dropout": config.dropout,
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.activation_dropout,
-        "share_encoder_decoder_embeddings": config.tie_embeddings == "all",
-        "tie_word_embeddings": config.tie_embeddings != "none",
+        "share_encoder_decoder_embeddings": config.tie_embeddings in ("all", "inputs"),
+        "tie_word_embeddings": config.tie_embeddings in ("all", "decoder"),
     }
 
 
 def _table(net: Pure) -> Table:
     tables = {"encoder": "encoder.embed_tokens", "decoder": "decoder.embed_tokens"}
-    if net.config.tie_embeddings == "all":
+    if net.config.tie_embeddings in ("all", "inputs"):
         tables["decoder"] = "shared"
     sides = {side: _side(side, tables[side]) for side in tables}
     output = {"kernel": array("lm_head.weight", packing=TRANSPOSED)}
@@ -143,13 +145,17 @@ def _side(side: str, tokens: str) -> Table:
     }
 
 
-def _computed(net: Pure) -> dict[str, Any]:
+def _computed(net: Pure) -> dict[str, tuple[Shape, Callable[[], Any]]]:
     """Returns the sinusoids, which older files of Marian and Pegasus hold."""
     config = net.config
     if config.positions == "learned":
         return {}
-    sinusoids = functional.sinusoidal(np.arange(config.max_positions), dim=config.d_model, layout="halves")
-    return {f"{side}.embed_positions.weight": sinusoids for side in ("encoder", "decoder")}
+    rows, dim = config.max_positions, config.d_model
+    values = functools.partial(functional.sinusoidal, dim=dim, layout="halves")
+    return {
+        f"{side}.embed_positions.weight": ((rows, dim), lambda: values(np.arange(rows)))
+        for side in ("encoder", "decoder")
+    }
 
 
 def _copies(net: Pure) -> dict[str, str]:
@@ -157,8 +163,11 @@ def _copies(net: Pure) -> dict[str, str]:
     tie = net.config.tie_embeddings
     if tie == "decoder":
         return {"lm_head.weight": "decoder.embed_tokens.weight"}
-    names = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"
-    return dict.fromkeys(names, "shared.weight") if tie == "all" else {}
+    output = {"all": ["lm_head.weight"], "inputs": []}
+    if tie not in output:
+        return {}
+    names = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", *output[tie]
+    return dict.fromkeys(names, "shared.weight")
 
 
 FAMILIES = {
@@ -167,9 +176,10 @@ FAMILIES = {
         settings=functools.partial(_settings, kind),
         table=_table,
         prefix="model.",
-        heads=("final_logits_bias", "lm_head."),
+        heads=("final_logits_bias", "lm_head.", "classification_head.", "qa_outputs."),
         copies=_copies,
         computed=_computed,
+        ignored=(r"(encoder|decoder)\.version", r"(classification_head|qa_outputs)\..*"),
     )
     for kind in _SWITCHES
 }

@@ -26,10 +26,12 @@ _HEADS = {
         "output_bias": array("lm_head.bias"),
     },
 }
+_NORMS = {"bert": "cls.predictions.transform.LayerNorm.weight", "roberta": "lm_head.layer_norm.weight"}
+"""A tensor that every file with the head holds."""
 
 
 def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
-    require(settings, position_embedding_type="absolute", is_decoder=False, tie_word_embeddings=True)
+    require(settings, position_embedding_type="absolute", is_decoder=False)
     roberta = kind == "roberta"
     offset = get(settings, "pad_token_id", 1) + 1 if roberta else 0
     rows = get(settings, "max_position_embeddings", 512)
@@ -49,8 +51,10 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         dropout=get(settings, "hidden_dropout_prob", 0.1),
         attention_dropout=get(settings, "attention_probs_dropout_prob", 0.1),
     )
-    has_head = _HEADS[kind]["output_bias"].names[0] in shapes
-    return pure(models.MaskedLanguageModel, config) if has_head else pure(models.make_encoder, config)
+    if _NORMS[kind] not in shapes:
+        return pure(models.make_encoder, config)
+    require(settings, tie_word_embeddings=True)
+    return pure(models.MaskedLanguageModel, config)
 
 
 def _has_head(net: Pure) -> bool:

@@ -29,10 +29,12 @@ class Family:
     heads: tuple[str, ...] = ()
     """The beginnings of names that never have the prefix."""
     copies: Callable[[Pure], Mapping[str, str]] = lambda net: {}
-    """Names under which a file may repeat a tensor, and the name of the first; they are compared."""
+    """Names under which a file may repeat a tensor, or hold it instead, and its name in the table; tensors that are
+    there twice are compared."""
     ignored: tuple[str, ...] = ()
     """Patterns of tensors that no model here has a parameter for."""
-    computed: Callable[[Pure], Mapping[str, Any]] = lambda net: {}
-    """Tensors that a file may hold although they are no parameters, such as sinusoids; they are compared."""
+    computed: Callable[[Pure], Mapping[str, tuple[Shape, Callable[[], Any]]]] = lambda net: {}
+    """Tensors that a file may hold although they are no parameters, such as sinusoids, as shapes and functions that
+    compute them; they are compared."""
     renamed: tuple[tuple[str, str], ...] = ()
     """Older endings of names, and today's."""

@@ -8,12 +8,20 @@ from typing import Any
 from jaxformer import models
 from jaxformer.interop.family import Family
 from jaxformer.interop.packing import FROM_HEADS_PLAIN, SAME, SIDE_BY_SIDE, Shape, Table, array, linear, norm, table
-from jaxformer.interop.settings import Settings, activation, get, require, their_activation
+from jaxformer.interop.settings import Settings, activation, get, renamed, require, their_activation
 from jaxformer.models import families
 from jaxformer.modules.pure import Pure, pure
 
+_SECOND_NAMES = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
+
 
 def _net(settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
+    settings = renamed(settings, _SECOND_NAMES)
     require(settings, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False, tie_word_embeddings=True)
     dim = get(settings, "n_embd", 768)
     config = families.gpt2(
@@ -83,9 +91,12 @@ FAMILIES = {
         settings=_settings,
         table=_table,
         prefix="transformer.",
-        heads=("lm_head.",),
+        heads=("lm_head.", "score."),
         copies=lambda net: {"lm_head.weight": "wte.weight"},
-        ignored=(r"h\.\d+\.attn\.(bias|masked_bias)",),  # triangular masks
+        ignored=(
+            r"h\.\d+\.attn\.(bias|masked_bias)",  # triangular masks
+            r"score\.weight",  # a classifier
+        ),
     )
 }
 """The families of this file by their ``model_type``."""

@@ -53,7 +53,7 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
 
 def _rotary(settings: Settings) -> models.RotaryConfig:
     """Reads the positions in the form of transformers 5, or in two settings as before."""
-    found = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    found = settings.get("rope_scaling") or settings.get("rope_parameters") or {}  # as transformers 5 does
     if not isinstance(found, Mapping):
         raise DataError(f"rope_parameters in config.json must be an object, got {found!r}")
     base = get(found, "rope_theta", get(settings, "rope_theta", 10_000.0))
@@ -100,7 +100,7 @@ def _settings(kind: str, net: Pure) -> dict[str, Any]:
         "rms_norm_eps": config.norm_epsilon,
         "rope_parameters": parameters,
         **positions,  # for readers of the older form
-        **({"rope_scaling": parameters} if scaling != "default" else {}),
+        "rope_scaling": None if scaling == "default" else parameters,
         "attention_dropout": config.attention_dropout,
         "tie_word_embeddings": config.tie_embeddings,
         **others,

@@ -75,6 +75,8 @@ def load_pretrained(folder: str | os.PathLike[str], **changes: Any) -> Pretraine
         shapes of tensors are not those that the settings imply.
     """
     folder = files.local_path(folder)
+    if not os.path.isdir(folder):
+        raise DataError(f"{folder} is no folder, and nothing is fetched: download the model's files first")
     settings = tensors.read_json(folder / CONFIG)
     kind = str(settings.get("model_type"))
     if kind not in FAMILIES:
@@ -84,6 +86,7 @@ def load_pretrained(folder: str | os.PathLike[str], **changes: Any) -> Pretraine
     with tensors.Tensors(folder) as found:
         names = _canonical(family, found.shapes)
         net = _net(family, settings, {name: found.shapes[theirs] for name, theirs in names.items()})
+        names = _with_originals(family.copies(net), names)
         params, used = _params(family, net, found, names)
         unused = _check_others(family, net, found, names, used)
     return Pretrained(_changed(net, changes), params, kind, settings, unused)
@@ -102,7 +105,8 @@ def save_pretrained(
 
     Args:
       family: the ``model_type`` to write, one of `FAMILIES`.
-      settings: further settings of ``config.json``, such as ``{"eos_token_id": 2}`` or those of `load_pretrained`.
+      settings: further settings of ``config.json``, such as ``{"eos_token_id": 2}`` or those of `load_pretrained`; what
+        the model itself decides, such as sizes, is written as it is in the model.
       shard_bytes: the most bytes of one file.
 
     Raises:
@@ -118,12 +122,16 @@ def save_pretrained(
     known = FAMILIES[family]
     check_shapes(params, net.shapes)
     written = _written(known, family, net, settings or {})
+    try:
+        text = json.dumps(written, indent=2, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the settings cannot be written as JSON: {error}") from None
     with files.creating_folder(folder) as temporary:
         prefix = known.prefix if _has_head(net) else ""
         own = _unpacked(known, net, params)
         named = ((name if name.startswith(known.heads) else prefix + name, x) for name, x in own)
         tensors.write(temporary, named, shard_bytes=shard_bytes)
-        (temporary / CONFIG).write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+        (temporary / CONFIG).write_text(text, encoding="utf-8")
 
 
 def _canonical(family: Family, shapes: Mapping[str, Any]) -> dict[str, str]:
@@ -139,13 +147,22 @@ def _canonical(family: Family, shapes: Mapping[str, Any]) -> dict[str, str]:
     return names
 
 
+def _with_originals(copies: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    """Returns the names where a tensor that the file has under the name of a copy alone is under its first name."""
+    result = dict(names)
+    for copy, first in copies.items():
+        if first not in result and copy in result:
+            result[first] = result.pop(copy)
+    return result
+
+
 def _net(family: Family, settings: Mapping[str, Any], shapes: Mapping[str, Any]) -> Pure:
     try:
         net = family.net(settings, shapes)
         _ = net.shapes
     except DataError:
         raise
-    except ValueError as error:
+    except (ArithmeticError, ValueError) as error:
         raise DataError(f"config.json describes no model: {error}") from None
     return net
 
@@ -195,7 +212,9 @@ def _check_others(
             if not np.array_equal(found.read(theirs), found.read(names[copies[name]])):
                 raise DataError(f"{theirs!r} differs from {names[copies[name]]!r}, with which it is tied")
         elif name in computed:
-            if (got := found.read(theirs)).shape != computed[name].shape or np.abs(got - computed[name]).max() > 1e-3:
+            shape, values = computed[name]
+            same = found.shapes[theirs] == shape and np.allclose(found.read(theirs), values(), rtol=0, atol=1e-3)
+            if not same:
                 raise DataError(f"{theirs!r} does not hold the values that the model computes")
         elif any(re.fullmatch(pattern, name) for pattern in family.ignored):
             unused.append(theirs)
@@ -217,7 +236,8 @@ def _written(family: Family, kind: str, net: Pure, given: Mapping[str, Any]) -> 
     """Returns the settings to write, from which the model can be read back."""
     try:
         own = family.settings(net)
-        written = {**own, **given, "model_type": kind, "architectures": own["architectures"]}
+        labels = [x for x in ("id2label", "label2id") if x in own and len(given.get(x, ())) == len(own[x])]
+        written = {**given, **own, **{name: given[name] for name in labels}, "model_type": kind}
         shapes = dict(_shapes(family, net))
         again = family.net(written, shapes)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -250,8 +270,8 @@ def _unpacked(family: Family, net: Pure, params: Params) -> Iterator[tuple[str, 
         x = np.asarray(leaf, np.float32)
         for i, layer in enumerate(x if source.stacked else x[None]):
             yield from zip(source.of_layer(i), source.packing.save(layer, len(source.names)), strict=True)
-    for name, values in family.computed(net).items():
-        yield name, np.asarray(values)
+    for name, (_, values) in family.computed(net).items():
+        yield name, np.asarray(values())
 
 
 def effective(config: TransformerConfig) -> dict[str, Any]:

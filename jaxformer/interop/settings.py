@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -29,29 +30,49 @@ def get(settings: Settings, name: str, default: T) -> T:
     """Returns a setting of the type of its default, which stands for a setting that is missing or null.
 
     Raises:
-      DataError: it has another type, or a size is negative or larger than that of any model.
+      DataError: it has another type, a size is negative or larger than that of any model, or another number is negative
+        or not finite.
     """
     value = settings.get(name)
     if value is None:
         return default
-    if type(default) is float and type(value) is int:
-        return type(default)(value)
+    if type(default) is float and type(value) is int and abs(value) < 2**53:
+        value = type(default)(value)
     if type(value) is not type(default):
         raise DataError(f"{name} in config.json must be of type {type(default).__name__}, got {value!r}")
     if type(value) is int and not 0 <= value <= _MAX_SIZE:
         raise DataError(f"{name} in config.json must be from 0 to {_MAX_SIZE}, got {value}")
+    if type(value) is float and not 0 <= value < math.inf:
+        raise DataError(f"{name} in config.json must be finite and not negative, got {value}")
     return value
 
 
 def require(settings: Settings, **values: Any) -> None:
-    """Checks settings that the models here have one value of; missing ones have it.
+    """Checks settings that the models here have one value of; those that are missing or null have it.
 
     Raises:
       DataError: one has another value.
     """
     for name, value in values.items():
-        if settings.get(name, value) != value:
+        if settings.get(name) not in (None, value):
             raise DataError(f"{name} in config.json must be {value!r} for the models here, got {settings[name]!r}")
+
+
+def renamed(settings: Settings, names: Mapping[str, str]) -> Settings:
+    """Returns settings in which those under a second name, which Hugging Face reads too, have their own.
+
+    Args:
+      names: own names by the second names, such as ``{"num_attention_heads": "n_head"}``.
+
+    Raises:
+      DataError: a setting has different values under its two names.
+    """
+    result = {name: value for name, value in settings.items() if value is not None}
+    for second, own in names.items():
+        value = settings.get(second)
+        if value is not None and result.setdefault(own, value) != value:
+            raise DataError(f"{second} and {own} in config.json must be equal, got {value!r} and {result[own]!r}")
+    return result
 
 
 def shared(settings: Settings, first: str, second: str, default: int) -> int:

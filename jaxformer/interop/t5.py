@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ from jaxformer.interop.packing import (
     self_attention,
     table,
 )
-from jaxformer.interop.settings import Settings, get
+from jaxformer.interop.settings import Settings, get, renamed
 from jaxformer.models import families
 from jaxformer.modules.pure import Pure, pure
 
@@ -30,16 +31,27 @@ _FEED_FORWARD = {
     "gated-gelu": ("gated", "gelu_tanh"),  # the name says gelu, the checkpoints use the approximation by tanh
     "gated-silu": ("gated", "silu"),
 }
+_SECOND_NAMES = {
+    "head_dim": "d_kv",
+    "hidden_size": "d_model",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "num_layers",
+}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "t5": {"vocab_size": 32128, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "feed_forward_proj": "relu"},
+    "mt5": {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"},
+}
 
 
-def _net(settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
+def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
+    settings = {**_DEFAULTS[kind], **renamed(settings, _SECOND_NAMES)}
     projection = get(settings, "feed_forward_proj", "relu")
     if projection not in _FEED_FORWARD:
         raise DataError(f"feed_forward_proj in config.json must be one of {', '.join(_FEED_FORWARD)}: {projection!r}")
     feed_forward, activation = _FEED_FORWARD[projection]
     dim, layers = get(settings, "d_model", 512), get(settings, "num_layers", 6)
     # Version 5 of transformers keeps here what `tie_word_embeddings` had meant for the scale.
-    scaled = get(settings, "scale_decoder_outputs", get(settings, "tie_word_embeddings", True))
+    scaled = get(settings, "scale_decoder_outputs", get(settings, "tie_word_embeddings", True)) and kind == "t5"
     config = families.t5(
         get(settings, "vocab_size", 32128),
         d_model=dim,
@@ -60,13 +72,13 @@ def _net(settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     return pure(models.EncoderDecoder, config)
 
 
-def _settings(net: Pure) -> dict[str, Any]:
+def _settings(kind: str, net: Pure) -> dict[str, Any]:
     config = net.config
     ours = {ours: theirs for theirs, ours in _FEED_FORWARD.items()}
     if (config.feed_forward, config.activation) not in ours:
         raise ValueError(f"T5 has no {config.feed_forward} feed-forward network with {config.activation}")
     return {
-        "architectures": ["T5ForConditionalGeneration"],
+        "architectures": [f"{kind.upper()}ForConditionalGeneration"],
         "is_encoder_decoder": True,
         "vocab_size": config.source_vocab_size,
         "d_model": config.d_model,
@@ -80,7 +92,7 @@ def _settings(net: Pure) -> dict[str, Any]:
         "layer_norm_epsilon": config.norm_epsilon,
         "feed_forward_proj": ours[config.feed_forward, config.activation],
         "dropout_rate": config.dropout,
-        "scale_decoder_outputs": config.output_scale != 1.0,
+        **({"scale_decoder_outputs": config.output_scale != 1.0} if kind == "t5" else {}),
         "tie_word_embeddings": config.tie_embeddings == "all",
     }
 
@@ -116,15 +128,16 @@ def _copies(net: Pure) -> dict[str, str]:
     return dict.fromkeys(names, "shared.weight")
 
 
-_T5 = Family(
-    net=_net,
-    settings=_settings,
-    table=_table,
-    heads=("lm_head.",),
-    copies=_copies,
-    # In old files, of no use: cross-attention has no positions.
-    ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
-)
-
-FAMILIES = {"t5": _T5, "mt5": _T5}
+FAMILIES = {
+    kind: Family(
+        net=functools.partial(_net, kind),
+        settings=functools.partial(_settings, kind),
+        table=_table,
+        heads=("lm_head.",),
+        copies=_copies,
+        # In old files, of no use: cross-attention has no positions.
+        ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+    )
+    for kind in _DEFAULTS
+}
 """The families of this file by their ``model_type``."""

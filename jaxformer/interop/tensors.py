@@ -12,6 +12,7 @@ import itertools
 import json
 import pathlib
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
@@ -50,6 +51,8 @@ class Tensors:
 
     def _add(self, stack: contextlib.ExitStack, path: pathlib.Path, expected: set[str] | None) -> None:
         try:
+            if not path.is_file():  # a named pipe would block
+                raise OSError("it is no regular file")
             opened = stack.enter_context(self._open(path, framework="numpy"))
             names = set(opened.keys())
         except Exception as error:  # the library's own class for a damaged file derives from Exception alone
@@ -89,21 +92,27 @@ def write(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]], *, sh
     Args:
       tensors: names and arrays; no more of them than fill two shards are held at once.
     """
-    save = _library().numpy.save_file
     shards = _shards(tensors, shard_bytes)
     first, second = next(shards), next(shards, None)
     if second is None:
-        save(first, folder / SINGLE, metadata={"format": "pt"})
+        _save(first, folder / SINGLE)
         return
     homes: dict[str, str] = {}
     total = 0
     for i, shard in enumerate(itertools.chain([first, second], shards), 1):
         home = f"model-{i:05}.safetensors"
-        save(shard, folder / home, metadata={"format": "pt"})
+        _save(shard, folder / home)
         homes |= dict.fromkeys(shard, home)
         total += sum(x.nbytes for x in shard.values())
     index = {"metadata": {"total_size": total}, "weight_map": homes}
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _save(shard: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    _library().numpy.save_file(shard, path, metadata={"format": "pt"})
+    path.chmod(mode)  # the library's files are for this user alone
 
 
 def _shards(tensors: Iterable[tuple[str, np.ndarray]], limit: int) -> Iterator[dict[str, np.ndarray]]:
@@ -123,14 +132,19 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     """Returns the object in a JSON file.
 
     Raises:
-      DataError: there is no such file, it is larger than 64 MiB, or does not hold an object.
+      DataError: there is no such file, it is no regular file, it is larger than 64 MiB, or does not hold an object.
     """
     try:
-        if path.stat().st_size > _MAX_JSON:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a named pipe would block, a device may have no end
+            raise DataError(f"{path} is no regular file")
+        if found.st_size > _MAX_JSON:
             raise DataError(f"{path} is larger than {_MAX_JSON // 2**20} MiB")
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path} does not exist") from None
+    except DataError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     if not isinstance(data, dict):

@@ -26,6 +26,7 @@ NETS = {
     "marian": pure(models.EncoderDecoder, families.marian(9, **PAIR)),
     "marian apart": pure(models.EncoderDecoder, families.marian(9, **PAIR, tie_embeddings="none")),
     "marian decoder": pure(models.EncoderDecoder, families.marian(9, **PAIR, tie_embeddings="decoder")),
+    "bart inputs": pure(models.EncoderDecoder, families.bart(9, **PAIR, tie_embeddings="inputs")),
     "pegasus": pure(models.EncoderDecoder, families.marian(9, **PAIR | PEGASUS)),
     "t5": pure(models.EncoderDecoder, families.t5(9, **PAIR, head_dim=6)),
     "t5 untied": pure(models.EncoderDecoder, families.t5_v1_1(9, **PAIR)),

@@ -1,9 +1,10 @@
 """BART and its relatives: the names and shapes of their files."""
 
+import jax
 import numpy as np
 import pytest
 
-from jaxformer import interop
+from jaxformer import functional, interop
 from jaxformer.errors import DataError
 from tests.interop.small import arrays, edited, save
 
@@ -44,6 +45,7 @@ NAMES = {
     "marian": BLOCKS | TABLE | positions(512),
     "marian apart": BLOCKS | APART | {"lm_head.weight": (V, D)} | positions(512),
     "marian decoder": BLOCKS | APART | positions(512),
+    "bart inputs": BLOCKS | TABLE | EMBEDDED | positions(514) | {"lm_head.weight": (V, D)},
     "pegasus": BLOCKS | TABLE | FINAL | positions(512),
 }
 
@@ -60,8 +62,36 @@ def test_sinusoids_in_a_file_are_compared(tmp_path):
     edited(tmp_path / "model", lambda found: found.update({name: found[name] + 0.01}))
     with pytest.raises(DataError, match="does not hold the values that the model computes"):
         interop.load_pretrained(tmp_path / "model")
+    edited(tmp_path / "model", lambda found: found.update({name: np.full_like(found[name], np.nan)}))
+    with pytest.raises(DataError, match="does not hold the values that the model computes"):
+        interop.load_pretrained(tmp_path / "model")
     edited(tmp_path / "model", lambda found: found.pop(name))
     interop.load_pretrained(tmp_path / "model")
+
+
+def test_sinusoids_are_computed_only_for_a_file_that_holds_them(tmp_path, monkeypatch):
+    """A ``config.json`` alone must not make a large array."""
+    save(tmp_path / "model", "marian")
+    monkeypatch.setattr(functional, "sinusoidal", lambda *args, **kwargs: pytest.fail("computed"))
+    edited(tmp_path / "model", settings={"max_position_embeddings": 2**24})
+    with pytest.raises(DataError, match="does not hold the values"):
+        interop.load_pretrained(tmp_path / "model")
+    edited(tmp_path / "model", lambda found: [found.pop(name) for name in positions(512)])
+    interop.load_pretrained(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", [*APART, "lm_head.weight"])
+def test_a_table_may_have_one_of_its_other_names(tmp_path, name):
+    _, params = save(tmp_path / "model", "bart")
+    edited(tmp_path / "model", lambda found: found.update({name: found.pop("model.shared.weight")}))
+    jax.tree.map(np.testing.assert_array_equal, interop.load_pretrained(tmp_path / "model").params, params)
+
+
+def test_old_tensors_and_other_heads_are_not_used(tmp_path):
+    save(tmp_path / "model", "bart")
+    others = ("classification_head.dense.bias", "model.decoder.version", "model.encoder.version")
+    edited(tmp_path / "model", lambda found: found.update({name: np.ones(1, "f4") for name in others}))
+    assert interop.load_pretrained(tmp_path / "model").unused == others
 
 
 def test_a_missing_bias_of_the_logits_is_zero(tmp_path):
@@ -84,6 +114,7 @@ def test_repeated_tables_must_be_equal(tmp_path):
     ("name", "settings"),
     [
         ("bart", {"decoder_ffn_dim": 13}),
+        ("bart", {"num_attention_heads": 4}),
         ("bart", {"normalize_before": True}),
         ("mbart", {"add_final_layer_norm": False}),
         ("marian", {"static_position_embeddings": False}),

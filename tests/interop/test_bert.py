@@ -68,6 +68,22 @@ def test_older_and_further_tensors(tmp_path):
         interop.load_pretrained(tmp_path / "model")
 
 
+@pytest.mark.parametrize(("name", "head"), [("bert masked", "cls.predictions"), ("roberta masked", "lm_head")])
+def test_the_bias_of_the_logits_may_have_its_other_name(tmp_path, name, head):
+    _, params = save(tmp_path / "model", name)
+    edited(tmp_path / "model", lambda found: found.update({f"{head}.decoder.bias": found.pop(f"{head}.bias")}))
+    jax.tree.map(np.testing.assert_array_equal, interop.load_pretrained(tmp_path / "model").params, params)
+
+
+def test_whether_the_head_is_tied_does_not_matter_without_one(tmp_path):
+    for name in ("bert", "bert masked"):
+        save(tmp_path / name, name)
+        edited(tmp_path / name, settings={"tie_word_embeddings": False})
+    interop.load_pretrained(tmp_path / "bert")
+    with pytest.raises(DataError, match="tie_word_embeddings"):
+        interop.load_pretrained(tmp_path / "bert masked")
+
+
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

@@ -37,6 +37,13 @@ def test_the_mask_of_old_files_is_no_parameter(tmp_path):
     assert interop.load_pretrained(tmp_path / "model").unused == tuple(mask)
 
 
+def test_second_names_of_settings(tmp_path):
+    """Hugging Face reads ``num_attention_heads``, too; no shape of a tensor tells the number of heads."""
+    save(tmp_path / "model", "gpt2")
+    edited(tmp_path / "model", settings={"n_head": None, "num_attention_heads": 4, "hidden_size": 8})
+    assert interop.load_pretrained(tmp_path / "model").net.config.num_heads == 4
+
+
 def test_a_width_that_is_left_out_is_four_times_that_of_the_model(tmp_path):
     save(tmp_path / "model", "gpt2")
     edited(tmp_path / "model", settings={"n_inner": None})
@@ -48,6 +55,7 @@ def test_a_width_that_is_left_out_is_four_times_that_of_the_model(tmp_path):
     ("name", "settings"),
     [
         ("gpt2", {"add_cross_attention": True}),
+        ("gpt2", {"num_attention_heads": 4}),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
     ],
 )

@@ -50,6 +50,10 @@ ROTARY = [
         models.RotaryConfig(base=500_000.0, scaling="llama3", factor=8.0, trained_length=8192),
     ),
     ({"rope_parameters": {"rope_type": "default", "rope_theta": 5.0}}, models.RotaryConfig(base=5.0)),
+    (  # as transformers 5 does
+        {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}},
+        models.RotaryConfig(scaling="linear", factor=2.0),
+    ),
 ]
 
 
@@ -89,3 +93,13 @@ def test_settings_without_a_counterpart_are_refused(tmp_path, name, settings):
     edited(tmp_path / "model", settings=settings)
     with pytest.raises(DataError, match=next(iter(settings))):
         interop.load_pretrained(tmp_path / "model")
+
+
+def test_older_settings_do_not_contradict_the_model_that_is_written(tmp_path):
+    save(tmp_path / "model", "llama")
+    edited(tmp_path / "model", settings={"rope_scaling": LLAMA3, "rope_theta": 5.0, "rope_parameters": None})
+    found = interop.load_pretrained(tmp_path / "model", rotary=models.RotaryConfig(base=7.0))
+    interop.save_pretrained(tmp_path / "again", found.net, found.params, family="llama", settings=found.settings)
+    again = interop.load_pretrained(tmp_path / "again")
+    assert again.net.config.rotary == models.RotaryConfig(base=7.0)
+    assert (again.settings["rope_scaling"], again.settings["rope_theta"]) == (None, 7.0)

@@ -111,9 +111,31 @@ def test_models_that_the_format_cannot_say_are_refused(tmp_path, case):
     assert not list(tmp_path.iterdir())
 
 
-def test_settings_that_contradict_the_model_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="max_positions"):
-        save(tmp_path / "model", "gpt2", settings={"n_positions": 3})
+def test_what_the_model_decides_is_written_as_it_is(tmp_path):
+    save(tmp_path / "model", "gpt2", settings={"n_positions": 3, "n_ctx": 3, "bos_token_id": 1})
+    found = interop.load_pretrained(tmp_path / "model").settings
+    assert [found[name] for name in ("n_positions", "n_ctx", "bos_token_id")] == [512, 512, 1]
+
+
+@pytest.mark.parametrize("value", [np.int64(1), float("nan"), {1}])
+def test_settings_that_are_no_json_are_refused(tmp_path, value):
+    with pytest.raises(ConfigError, match="cannot be written as JSON"):
+        save(tmp_path / "model", "gpt2", settings={"more": value})
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_written_has_the_permissions_of_new_files(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    save(tmp_path / "model", "gpt2", shard_bytes=2000)
+    assert (tmp_path / "model").stat().st_mode == (tmp_path / "folder").stat().st_mode
+    modes = {path.stat().st_mode for path in (tmp_path / "model").iterdir()}
+    assert modes == {(tmp_path / "file").stat().st_mode}
+
+
+def test_a_name_is_no_folder(tmp_path):
+    with pytest.raises(DataError, match="is no folder, and nothing is fetched"):
+        interop.load_pretrained(tmp_path / "gpt2")
 
 
 def test_nothing_is_replaced(tmp_path):

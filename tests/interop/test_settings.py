@@ -1,5 +1,7 @@
 """Settings of other programs are read with checks of type, size and meaning."""
 
+import math
+
 import pytest
 
 from jaxformer.errors import DataError
@@ -18,7 +20,9 @@ def test_a_setting_has_the_type_of_its_default():
 
 
 @pytest.mark.parametrize(
-    ("value", "default"), [("3", 1), (3.0, 1), (True, 1), (1, True), (2**24 + 1, 1), (-1, 1), ([], 1), ({}, "a")]
+    ("value", "default"),
+    [("3", 1), (3.0, 1), (True, 1), (1, True), (2**24 + 1, 1), (-1, 1), ([], 1), ({}, "a")]
+    + [(x, 1.0) for x in (math.nan, math.inf, -1.0, -1, 10**400, True)],
 )
 def test_other_types_and_sizes_are_refused(value, default):
     with pytest.raises(DataError, match=r"n in config\.json must be"):
@@ -26,9 +30,18 @@ def test_other_types_and_sizes_are_refused(value, default):
 
 
 def test_requirements():
-    settings.require({"a": False}, a=False, absent=True)
+    settings.require({"a": False, "none": None}, a=False, absent=True, none=True)
     with pytest.raises(DataError, match=r"a in config\.json must be False for the models here, got True"):
         settings.require({"a": True}, a=False)
+
+
+def test_second_names():
+    names = {"second": "own"}
+    assert settings.renamed({"second": 2}, names)["own"] == 2
+    assert settings.renamed({"own": 3, "second": None}, names)["own"] == 3
+    assert settings.renamed({"own": 3, "second": 3}, names)["own"] == 3
+    with pytest.raises(DataError, match=r"second and own in config\.json must be equal, got 2 and 3"):
+        settings.renamed({"own": 3, "second": 2}, names)
 
 
 def test_settings_that_must_agree():

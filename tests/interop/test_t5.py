@@ -1,10 +1,12 @@
 """T5: the names and shapes of its files, and the switches of its two versions."""
 
+import jax
+import numpy as np
 import pytest
 
 from jaxformer import interop
 from jaxformer.errors import DataError
-from tests.interop.small import arrays, edited, save
+from tests.interop.small import NETS, arrays, edited, save
 
 D, F, V = 8, 12, 9
 
@@ -55,11 +57,30 @@ def test_the_scale_of_the_logits(tmp_path, settings, scale):
     ("name", "settings"),
     [
         ("t5", {"feed_forward_proj": "gated-tanh"}),
+        ("t5", {"d_model": 0}),
         ("t5", {"relative_attention_num_buckets": 2}),
     ],
 )
 def test_settings_without_a_counterpart_are_refused(tmp_path, name, settings):
     save(tmp_path / "model", name)
     edited(tmp_path / "model", settings=settings)
-    with pytest.raises(DataError, match=next(iter(settings)).removeprefix("relative_attention_")):
+    with pytest.raises(
+        DataError, match=next(iter(settings)).removeprefix("relative_attention_").replace("d_model", "no model")
+    ):
         interop.load_pretrained(tmp_path / "model")
+
+
+def test_the_logits_of_mt5_have_no_scale(tmp_path):
+    """Version 5 of transformers writes ``tie_word_embeddings`` as true for a file of mT5 that says false."""
+    save(tmp_path / "model", "t5 untied", settings={"scale_decoder_outputs": False})
+    for tied in (True, False, None):
+        settings = {"model_type": "mt5", "tie_word_embeddings": tied, "scale_decoder_outputs": None}
+        edited(tmp_path / "model", settings=settings)
+        assert interop.load_pretrained(tmp_path / "model").net.config.output_scale == 1.0
+    assert "scale_decoder_outputs" not in interop.FAMILIES["mt5"].settings(NETS["t5 untied"])
+
+
+def test_a_table_may_have_one_of_its_other_names(tmp_path):
+    _, params = save(tmp_path / "model", "t5")
+    edited(tmp_path / "model", lambda found: found.update({"encoder.embed_tokens.weight": found.pop("shared.weight")}))
+    jax.tree.map(np.testing.assert_array_equal, interop.load_pretrained(tmp_path / "model").params, params)

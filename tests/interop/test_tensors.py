@@ -1,6 +1,7 @@
 """Files of tensors: what is written is read, in any number of shards; whatever is wrong is refused."""
 
 import json
+import os
 import pathlib
 import struct
 
@@ -132,6 +133,20 @@ def test_json(tmp_path, text):
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(DataError, match=r"config\.json"):
         tensors.read_json(path)
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path):
+    """A named pipe would block, and a device has no end."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", pathlib.Path("/dev/zero")):
+        with pytest.raises(DataError, match="is no regular file"):
+            tensors.read_json(path)
+    tensors.write(tmp_path, ARRAYS.items(), shard_bytes=48)
+    shard = min(tmp_path.glob("*.safetensors"))
+    shard.unlink()
+    os.mkfifo(shard)
+    with pytest.raises(DataError, match="no regular file"):
+        tensors.Tensors(tmp_path)
 
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 
 from jaxformer import interop
 from jaxformer.errors import DataError
-from tests.interop.small import arrays, edited, save
+from tests.interop.small import NETS, arrays, drawn, edited, save
 
 D, F, K = 8, 12, 5
 
@@ -57,3 +57,13 @@ def test_settings_without_a_counterpart_are_refused(tmp_path, name, settings):
     edited(tmp_path / "model", settings=settings)
     with pytest.raises(DataError, match=next(iter(settings))):
         interop.load_pretrained(tmp_path / "model")
+
+
+def test_labels_are_kept_if_there_is_one_for_each_class(tmp_path):
+    for labels, kept in ((dict.fromkeys("01234", "cat"), True), ({"0": "cat"}, False)):
+        net, params = NETS["vit classifier"], drawn(NETS["vit classifier"])
+        folder = tmp_path / str(kept)
+        interop.save_pretrained(folder, net, params, family="vit", settings={"id2label": labels})
+        found = interop.load_pretrained(folder).settings["id2label"]
+        assert len(found) == K
+        assert (found == labels) == kept

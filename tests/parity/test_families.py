@@ -61,6 +61,14 @@ def test_t5(version, tmp_path):
     sequence_to_sequence(t5(version), tmp_path)
 
 
+def test_mt5(tmp_path):
+    """Their library writes ``tie_word_embeddings`` as true, which does not mean that the logits have a scale."""
+    shape = {"vocab_size": V, "d_model": D, "d_kv": 6, "d_ff": F, "num_layers": L, "num_heads": N, "dropout_rate": 0.0}
+    sequence_to_sequence(
+        randomized(transformers.MT5ForConditionalGeneration(transformers.MT5Config(**shape))), tmp_path
+    )
+
+
 def bert_like(family, head):
     """Their BERT or RoBERTa."""
     shape = {"vocab_size": V, "hidden_size": D, "num_hidden_layers": L, "num_attention_heads": N} | HIDDEN
@@ -194,6 +202,7 @@ CONFIGS = {
     "marian": "MarianConfig",
     "pegasus": "PegasusConfig",
     "t5": "T5Config",
+    "mt5": "MT5Config",
     "bert": "BertConfig",
     "roberta": "RobertaConfig",
     "gpt2": "GPT2Config",
