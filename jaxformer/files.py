@@ -134,15 +134,18 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 @contextlib.contextmanager
-def creating_folder(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
+def creating_folder(path: str | os.PathLike[str], *, mode: int = 0o700) -> Iterator[pathlib.Path]:
     """Yields a temporary folder beside `path`, which gets its name when the block ends without an error.
 
     If another process has created `path` in the meantime, its folder stays and this one is removed.
+
+    Args:
+      mode: the permissions, by default for this user alone; those that the umask takes away are taken away.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path.parent, path.name)
-    temporary.mkdir()
+    temporary.mkdir(mode=mode)
     try:
         yield temporary
         try:

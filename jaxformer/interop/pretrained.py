@@ -19,10 +19,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
-from jaxformer import files, models
+from jaxformer import files, models, sharding
 from jaxformer.errors import ConfigError, DataError, did_you_mean
 from jaxformer.interop import bart, bert, gpt2, llama, t5, tensors, vit
 from jaxformer.interop.family import Family
@@ -42,6 +42,9 @@ FAMILIES: Mapping[str, Family] = {
 
 CONFIG = "config.json"
 
+_NOT_KEPT = ("_name_or_path", "auto_map", "quantization_config", "transformers_version")
+"""Settings of another file that would say something wrong of a new one."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
@@ -59,18 +62,21 @@ class Pretrained:
     """The names of known tensors that the model has no parameter for, such as the pooler of BERT."""
 
 
-def load_pretrained(folder: str | os.PathLike[str], **changes: Any) -> Pretrained:
+def load_pretrained(folder: str | os.PathLike[str], *, mesh: Mesh | None = None, **changes: Any) -> Pretrained:
     """Reads a model in the format of Hugging Face from a local folder.
 
     The tensors decide on the head: BERT and RoBERTa become a `models.MaskedLanguageModel` or an encoder, and ViT a
     `models.VisionTransformer` or an encoder.
 
     Args:
+      mesh: the devices that share the parameters, by their axis names (see `jaxformer.sharding`); each parameter is
+        placed as soon as it is read. By default all are on one device.
       changes: settings of the model's configuration that change no parameter, such as ``dropout=0.0``,
         ``compute_dtype="bfloat16"`` or ``remat=True``.
 
     Raises:
-      ConfigError: the package safetensors is not installed, or a change is unknown or changes the parameters.
+      ConfigError: the package safetensors is not installed; a change is unknown or changes the parameters; or the mesh
+        does not divide a parameter.
       DataError: a file is missing or damaged, the family is unknown, a setting has no counterpart here, or names or
         shapes of tensors are not those that the settings imply.
     """
@@ -87,7 +93,7 @@ def load_pretrained(folder: str | os.PathLike[str], **changes: Any) -> Pretraine
         names = _canonical(family, found.shapes)
         net = _net(family, settings, {name: found.shapes[theirs] for name, theirs in names.items()})
         names = _with_originals(family.copies(net), names)
-        params, used = _params(family, net, found, names)
+        params, used = _params(family, net, found, names, mesh)
         unused = _check_others(family, net, found, names, used)
     return Pretrained(_changed(net, changes), params, kind, settings, unused)
 
@@ -126,7 +132,7 @@ def save_pretrained(
         text = json.dumps(written, indent=2, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the settings cannot be written as JSON: {error}") from None
-    with files.creating_folder(folder) as temporary:
+    with files.creating_folder(folder, mode=0o777) as temporary:
         prefix = known.prefix if _has_head(net) else ""
         own = _unpacked(known, net, params)
         named = ((name if name.startswith(known.heads) else prefix + name, x) for name, x in own)
@@ -167,13 +173,21 @@ def _net(family: Family, settings: Mapping[str, Any], shapes: Mapping[str, Any])
     return net
 
 
-def _params(family: Family, net: Pure, found: tensors.Tensors, names: Mapping[str, str]) -> tuple[Params, set[str]]:
+def _params(
+    family: Family, net: Pure, found: tensors.Tensors, names: Mapping[str, str], mesh: Mesh | None
+) -> tuple[Params, set[str]]:
     """Returns the parameters, and the names of the tensors that they are made of."""
     sources = list(matched(family.table(net), net.shapes))
     used: set[str] = set()
     for leaf, source in sources:  # before anything is read
         used |= _check_shapes(leaf, source, found, names)
-    made = [_packed(leaf, source, found, names) for leaf, source in sources]
+    shardings = [None] * len(sources)
+    if mesh is not None:
+        shardings = jax.tree.leaves(sharding.Placement(mesh).params(net.shapes, net.axes))
+    made = [
+        jax.device_put(_packed(leaf, source, found, names), place)
+        for (leaf, source), place in zip(sources, shardings, strict=True)
+    ]
     return jax.tree.unflatten(jax.tree.structure(net.shapes), made), used
 
 
@@ -192,13 +206,13 @@ def _check_shapes(leaf: Any, source: Source, found: tensors.Tensors, names: Mapp
     return used
 
 
-def _packed(leaf: Any, source: Source, found: tensors.Tensors, names: Mapping[str, str]) -> jax.Array:
+def _packed(leaf: Any, source: Source, found: tensors.Tensors, names: Mapping[str, str]) -> np.ndarray:
     result = np.zeros(leaf.shape, np.float32)
     layers = result if source.stacked else result[None]
     for i in range(len(layers)):
         if (own := source.of_layer(i))[0] in names:
             layers[i] = source.packing.load(layers.shape[1:], *(found.read(names[name]) for name in own))
-    return jnp.asarray(result)
+    return result
 
 
 def _check_others(
@@ -237,7 +251,8 @@ def _written(family: Family, kind: str, net: Pure, given: Mapping[str, Any]) -> 
     try:
         own = family.settings(net)
         labels = [x for x in ("id2label", "label2id") if x in own and len(given.get(x, ())) == len(own[x])]
-        written = {**given, **own, **{name: given[name] for name in labels}, "model_type": kind}
+        kept = {name: value for name, value in given.items() if name not in _NOT_KEPT}
+        written = {**kept, **own, **{name: given[name] for name in labels}, "model_type": kind}
         shapes = dict(_shapes(family, net))
         again = family.net(written, shapes)
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -111,7 +111,12 @@ def write(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]], *, sh
 def _save(shard: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
     path.touch()
     mode = stat.S_IMODE(path.stat().st_mode)
-    _library().numpy.save_file(shard, path, metadata={"format": "pt"})
+    try:
+        _library().numpy.save_file(shard, path, metadata={"format": "pt"})
+    except OSError:
+        raise
+    except Exception as error:  # the library's own class for a full disk derives from Exception alone
+        raise OSError(f"cannot write {path.name}: {error}") from None
     path.chmod(mode)  # the library's files are for this user alone
 
 

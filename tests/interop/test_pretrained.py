@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from jaxformer import interop, models, pure
+from jaxformer import interop, models, pure, sharding
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.interop import tensors
 from tests.interop.small import NETS, drawn, edited, save
@@ -146,3 +146,36 @@ def test_nothing_is_replaced(tmp_path):
         interop.save_pretrained(tmp_path / "new", NETS["gpt2"], drawn(NETS["gpt2"]), family="gpt")
     with pytest.raises(ValueError, match="do not belong"):
         interop.save_pretrained(tmp_path / "new", NETS["gpt2"], drawn(NETS["llama"]), family="gpt2")
+
+
+def test_parameters_are_placed_on_a_mesh(tmp_path):
+    _, params = save(tmp_path / "model", "gpt2")
+    mesh = sharding.mesh("fsdp=4", jax.devices()[:4])
+    found = interop.load_pretrained(tmp_path / "model", mesh=mesh)
+    jax.tree.map(np.testing.assert_array_equal, found.params, params)
+    expected = sharding.Placement(mesh).params(found.net.shapes, found.net.axes)
+    assert jax.tree.map(lambda x: x.sharding, found.params) == expected
+    kernel = found.params["decoder"]["stack"]["layers"]["attention"]["kernel"]
+    assert kernel.addressable_shards[0].data.size == kernel.size // 4
+
+
+def test_settings_of_another_file_are_left_out(tmp_path):
+    given = {"auto_map": {"AutoModel": "code.Model"}, "quantization_config": {}, "eos_token_id": 3}
+    save(tmp_path / "model", "gpt2", settings=given)
+    settings = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert settings["eos_token_id"] == 3
+    assert "auto_map" not in settings
+    assert "quantization_config" not in settings
+
+
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
+    class Full(Exception):
+        pass
+
+    def fail(*given, **options):
+        raise Full("No space left on device")
+
+    monkeypatch.setattr(safetensors.numpy, "save_file", fail)
+    with pytest.raises(OSError, match=r"cannot write model\.safetensors: No space left"):
+        save(tmp_path / "model", "gpt2")
+    assert not list(tmp_path.iterdir())
