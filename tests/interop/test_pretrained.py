@@ -94,6 +94,8 @@ CANNOT = {
     "qk_norm": ("llama", {"qk_norm": True}, "qk_norm=True"),
     "sinks": ("llama", {"attention_sinks": True}, "no tensor is known .*attention.sinks"),
     "soft cap": ("llama", {"attention_soft_cap": 3.0}, "attention_soft_cap=3.0"),
+    "window": ("llama", {"attention_window": 3}, "attention_window=3"),
+    "window of a translator": ("bart", {"attention_window": 3}, "attention_window=3"),
     "activation": ("t5", {"activation": "silu"}, "no plain feed-forward network with silu"),
     "rotary": ("llama", {"rotary": models.RotaryConfig(scaling="yarn")}, "rotary.scaling must be"),
     "embedding scale": ("gpt2", {"embedding_scale": 2.0}, "embedding_scale=2.0"),
@@ -114,6 +116,16 @@ def test_models_that_the_format_cannot_say_are_refused(tmp_path, case):
 def test_settings_that_contradict_the_model_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="max_positions"):
         save(tmp_path / "model", "gpt2", settings={"n_positions": 3})
+
+
+def test_another_window_is_written_without_the_settings_of_the_old_one(tmp_path):
+    save(tmp_path / "model", "qwen2 window")
+    found = interop.load_pretrained(tmp_path / "model", attention_window=None)
+    assert found.net.config.attention_window is None
+    with pytest.raises(ConfigError, match="attention_window=None: from its settings the model would have 3"):
+        interop.save_pretrained(tmp_path / "new", found.net, found.params, family="qwen2", settings=found.settings)
+    interop.save_pretrained(tmp_path / "new", found.net, found.params, family="qwen2")
+    assert interop.load_pretrained(tmp_path / "new").net.config.attention_window is None
 
 
 def test_nothing_is_replaced(tmp_path):
