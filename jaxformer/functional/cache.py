@@ -106,9 +106,25 @@ def slots_of(lanes: Int[Array, "B K L"], positions: Int[Array, "B K T"]) -> Int[
     return (positions * lanes.shape[1] + lane).reshape(lanes.shape[0], -1)
 
 
-def seen_slots(lanes: Int[Array, "B K L"], positions: Int[Array, "B K T"]) -> Bool[Array, "B Q S"]:
-    """Returns True for the slots that hold the past of a hypothesis, up to and including each position (S = L K)."""
+def seen_positions(positions: Int[Array, "... T"], length: int, window: int | None = None) -> Bool[Array, "... T L"]:
+    """Returns True for those of the first `length` positions that each position sees.
+
+    Args:
+      window: the number of positions, its own included, that each one sees; None for its whole past.
+
+    >>> import jax.numpy as jnp
+    >>> seen_positions(jnp.array([1, 3]), 5, window=2).astype(int).tolist()
+    [[1, 1, 0, 0, 0], [0, 0, 1, 1, 0]]
+    """
+    distance = positions[..., None] - jnp.arange(length).reshape((1,) * positions.ndim + (-1,))
+    return distance >= 0 if window is None else (distance >= 0) & (distance < window)
+
+
+def seen_slots(
+    lanes: Int[Array, "B K L"], positions: Int[Array, "B K T"], window: int | None = None
+) -> Bool[Array, "B Q S"]:
+    """Returns True for the slots that hold what each position of a hypothesis sees: see `seen_positions` (S = L K)."""
     batch, beam_size, length = lanes.shape
     own = lanes[..., None] == jnp.arange(beam_size)[None, None, None]  # [B, K, L, lane]
-    past = jnp.arange(length)[None, None, None] <= positions[..., None]  # [B, K, T, L]
+    past = seen_positions(positions, length, window)  # [B, K, T, L]
     return (own[:, :, None] & past[..., None]).reshape(batch, -1, length * beam_size)

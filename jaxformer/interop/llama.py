@@ -20,16 +20,17 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen2": {"vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32},
     "qwen3": {"vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32, "head_dim": 128},
 }
+_WINDOW = 4096
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 _ARCHITECTURES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 
 
 def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     settings = {**_DEFAULTS[kind], **settings}
-    require(settings, mlp_bias=False, use_sliding_window=False)
-    if kind == "mistral":  # absent, it stands for a window of 4,096
-        require({"sliding_window": settings.get("sliding_window", 4096)}, sliding_window=None)
+    require(settings, mlp_bias=False)
     heads = get(settings, "num_attention_heads", 32)
     biased = kind == "qwen2" or get(settings, "attention_bias", False)
+    num_layers = get(settings, "num_hidden_layers", 32)
     config = families.llama(
         get(settings, "vocab_size", 32000),
         d_model=get(settings, "hidden_size", 4096),
@@ -37,18 +38,46 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         num_kv_heads=get(settings, "num_key_value_heads", heads),
         head_dim=get(settings, "head_dim", 0) or None,
         d_ff=get(settings, "intermediate_size", 11008),
-        num_layers=get(settings, "num_hidden_layers", 32),
+        num_layers=num_layers,
         activation=activation(settings, "hidden_act", "silu"),
         norm_epsilon=get(settings, "rms_norm_eps", 1e-6),
         rotary=_rotary(settings),
         attention_bias=biased,
         attention_output_bias=biased and kind != "qwen2",
         qk_norm=kind == "qwen3",
+        attention_window=_window(kind, settings, num_layers),
         tie_embeddings=get(settings, "tie_word_embeddings", False),
         dropout=0.0,
         attention_dropout=get(settings, "attention_dropout", 0.0),
     )
     return pure(models.LanguageModel, config)
+
+
+def _window(kind: str, settings: Settings, num_layers: int) -> int | None:
+    """Reads the window that all layers have, or None."""
+    if kind == "llama":
+        require(settings, use_sliding_window=False)
+        return None
+    used = kind == "mistral" or get(settings, "use_sliding_window", False)
+    absent = settings.get("sliding_window", _WINDOW) is None
+    window = None if absent or not used else get(settings, "sliding_window", _WINDOW)
+    kinds = settings.get("layer_types")
+    if kinds is None:
+        full = 0 if kind == "mistral" else get(settings, "max_window_layers", 28)
+        if window is not None and 0 < full < num_layers:
+            raise DataError(
+                f"max_window_layers in config.json must be 0 or {num_layers}, so that all layers have a sliding window "
+                f"or none, got {full}"
+            )
+        return window if full < num_layers else None
+    if kinds == [_FULL] * num_layers:
+        return None
+    if kinds != [_SLIDING] * num_layers or window is None:
+        raise DataError(
+            f"layer_types in config.json must be {_FULL} for all {num_layers} layers or, with a sliding window, "
+            f"{_SLIDING} for all"
+        )
+    return window
 
 
 def _rotary(settings: Settings) -> models.RotaryConfig:
@@ -84,9 +113,10 @@ def _settings(kind: str, net: Pure) -> dict[str, Any]:
         parameters |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
         parameters["original_max_position_embeddings"] = rotary.trained_length
     others: dict[str, Any] = {} if kind == "qwen2" else {"attention_bias": config.attention_bias}
-    others |= {"mistral": {"sliding_window": None}, "llama": {"mlp_bias": False}}.get(
-        kind, {"use_sliding_window": False}
-    )
+    window = config.attention_window
+    of_qwen = {"use_sliding_window": window is not None}
+    of_qwen |= {} if window is None else {"sliding_window": window, "max_window_layers": 0}
+    others |= {"mistral": {"sliding_window": window}, "llama": {"mlp_bias": False}}.get(kind, of_qwen)
     return {
         "architectures": [f"{_ARCHITECTURES[kind]}ForCausalLM"],
         "vocab_size": config.vocab_size,

@@ -128,6 +128,9 @@ class TransformerConfig:
     """Normalizes queries and keys by their root mean square, with the epsilon of the norms (Qwen 3)."""
     attention_sinks: bool = False
     """Adds a learned logit for each head, which takes weight from the keys."""
+    attention_window: int | None = None
+    """The number of tokens, itself included, that a token of a decoder sees, those just before it (Mistral); None for
+    no limit. Encoders, and attention from one sequence to another, have none. Caches still hold all tokens."""
     output_bias: bool = False
     """Adds a bias to the logits of tokens, as in Marian and BART."""
     output_scale: float = 1.0
@@ -209,6 +212,8 @@ class EncoderConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.attention_window is not None:
+            raise ValueError(f"attention_window is for decoders, not for encoders, got {self.attention_window}")
         if self.image_size is None:
             return
         if any(size < 1 or size % self.patch_size for size in self.image_size):
@@ -363,6 +368,8 @@ class LanguageModelConfig(TransformerConfig):
         super().__post_init__()
         if self.causal:
             check_decoder_positions(self)
+        elif self.attention_window is not None:
+            raise ValueError(f"attention_window needs a causal model, got {self.attention_window}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

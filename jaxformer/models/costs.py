@@ -63,7 +63,8 @@ def encoder_decoder_computed_flops(
     are kept and its backward pass recomputes only one of them.
     """
     encoder, decoder = config.num_encoder_layers, config.num_decoder_layers
-    pairs = encoder * source_length**2 + decoder * target_length * (target_length + source_length)
+    seen = _seen(config, target_length) + source_length
+    pairs = encoder * source_length**2 + decoder * target_length * seen
     recomputed = _recomputed_flops(
         config,
         pairs=batch * pairs,
@@ -116,8 +117,12 @@ def language_model_parameters(config: LanguageModelConfig) -> int:
 
 
 def language_model_flops(config: LanguageModelConfig, batch: int, length: int) -> float:
-    """Returns floating-point operations of one forward pass over a padded batch; the causal mask saves none."""
-    stack = _stack_flops(config, config.num_layers, batch, length)
+    """Returns floating-point operations of one forward pass over a padded batch.
+
+    The causal mask saves none; with an `attention_window` of W tokens, W pairs of each token count, as in kernels that
+    skip the others.
+    """
+    stack = _stack_flops(config, config.num_layers, batch, length, seen=_seen(config, length))
     return stack + _logits_flops(config, batch * length, config.vocab_size)
 
 
@@ -130,9 +135,9 @@ def language_model_computed_flops(config: LanguageModelConfig, batch: int, lengt
     """Returns the operations with recomputation; see `encoder_decoder_computed_flops`."""
     recomputed = _recomputed_flops(
         config,
-        pairs=batch * config.num_layers * length**2,
+        pairs=batch * config.num_layers * length * _seen(config, length),
         tokens=batch * config.num_layers * length,
-        stacks=_stack_flops(config, config.num_layers, batch, length),
+        stacks=_stack_flops(config, config.num_layers, batch, length, seen=_seen(config, length)),
     )
     return language_model_training_flops(config, batch, length) + recomputed
 
@@ -234,7 +239,8 @@ def captioner_flops(config: RecurrentCaptionerConfig | TransformerCaptionerConfi
     (height, width), d_memory, d_model = config.image.grid_size, config.image.widths[-1], config.d_model
     positions, image = height * width, grid_flops(config.image, batch)
     if isinstance(config, TransformerCaptionerConfig):
-        stack = _stack_flops(config, config.num_layers, batch, length, positions, memory_dim=d_memory)
+        options = {"memory_dim": d_memory, "seen": _seen(config, length)}
+        stack = _stack_flops(config, config.num_layers, batch, length, positions, **options)
         return image + stack + _logits_flops(config, batch * length, config.vocab_size)
     d_hidden, gates, layers = config.hidden_size, CELLS[config.cell][1], config.num_layers
     size = config.d_attention or d_hidden
@@ -255,12 +261,19 @@ def captioner_computed_flops(
     if isinstance(config, RecurrentCaptionerConfig):
         return training
     (height, width), layers = config.image.grid_size, config.num_layers
+    seen = _seen(config, length)
+    options = {"memory_dim": config.image.widths[-1], "seen": seen}
     return training + _recomputed_flops(
         config,
-        pairs=batch * layers * length * (length + height * width),
+        pairs=batch * layers * length * (seen + height * width),
         tokens=batch * layers * length,
-        stacks=_stack_flops(config, layers, batch, length, height * width, memory_dim=config.image.widths[-1]),
+        stacks=_stack_flops(config, layers, batch, length, height * width, **options),
     )
+
+
+def _seen(config: TransformerConfig, length: int) -> int:
+    """Returns the number of tokens that count as seen by each token of a decoder."""
+    return length if config.attention_window is None else min(length, config.attention_window)
 
 
 def _attention_dims(config: TransformerConfig) -> tuple[int, int]:
@@ -284,14 +297,18 @@ def _stack_flops(
     memory_length: int | None = None,
     *,
     memory_dim: int | None = None,
+    seen: int | None = None,
 ) -> float:
     """Returns the operations of a stack's forward pass, with cross-attention if there is a memory.
 
     Products of position schemes with queries (Shaw, Transformer-XL) and the routing of experts are left out.
+
+    Args:
+      seen: the number of tokens that self-attention computes for each token; None for all.
     """
     d_model, tokens = config.d_model, float(batch * length)
     queries, keys = _attention_dims(config)
-    block = tokens * (4 * d_model * (queries + keys) + 4 * length * queries)
+    block = tokens * (4 * d_model * (queries + keys) + 4 * (length if seen is None else seen) * queries)
     block += tokens * 2 * d_model * config.d_ff * _feed_forward_matrices(config)
     if memory_length is not None:
         block += tokens * (4 * d_model * queries + 4 * memory_length * queries)
@@ -303,7 +320,8 @@ def _encoder_decoder_stack_flops(
     config: EncoderDecoderConfig, batch: int, source_length: int, target_length: int
 ) -> float:
     encoder = _stack_flops(config, config.num_encoder_layers, batch, source_length)
-    return encoder + _stack_flops(config, config.num_decoder_layers, batch, target_length, source_length)
+    seen = _seen(config, target_length)
+    return encoder + _stack_flops(config, config.num_decoder_layers, batch, target_length, source_length, seen=seen)
 
 
 def _logits_flops(config: TransformerConfig, tokens: int, vocab_size: int) -> float:

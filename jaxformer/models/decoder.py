@@ -54,6 +54,7 @@ class Decoder(nnx.Module):
         output_scale: float = 1.0,
         load_balancing_weight: float = 0.0,
         causal: bool = True,
+        window: int | None = None,
     ):
         """Composes a decoder from its parts.
 
@@ -63,18 +64,22 @@ class Decoder(nnx.Module):
           output_bias: adds a learned bias to the logits.
           output_scale: the factor of the states before the output projection.
           load_balancing_weight: the weight of the load-balancing loss of the experts in `cross_entropy`.
+          window: the number of tokens, itself included, that a token sees by self-attention; None for no limit.
 
         Raises:
-          ValueError: the position vectors depend on the length of the sequence, which is not known while it grows.
+          ValueError: the position vectors depend on the length of the sequence, which is not known while it grows, or
+            the window is below 1 or has no causal mask.
         """
         vectors = embeddings.positions
         if causal and vectors is not None and vectors.needs_length:
             raise ValueError("a decoder cannot have normalized positions t / (N - 1): N is not known before the end")
+        if window is not None and (window < 1 or not causal):
+            raise ValueError(f"a window must be at least 1 and needs a causal mask, got {window} and causal={causal}")
         self.embeddings, self.stack, self.norm, self.output, self.bias = embeddings, stack, norm, output, bias
         vocab_size = (embeddings.tokens.table if output is None else output.kernel.T).shape[0]
         self.output_bias = nnx.Param(jnp.zeros(vocab_size), axes=("vocab",)) if output_bias else None
         self.output_scale, self.load_balancing_weight = output_scale, load_balancing_weight
-        self.causal = causal
+        self.causal, self.window = causal, window
 
     def __call__(
         self,
@@ -92,8 +97,9 @@ class Decoder(nnx.Module):
           valid: True where a token is real; default: everywhere.
           positions: absolute positions, 0, 1, 2, ... by default: where a token is, not what it sees. The causal mask
             hides what comes after a token in the row and, without `segments`, also what is at a later position, so that
-            rows in another order than their positions see no future either. Within a traced function, positions beyond
-            a learned table have its last vector; outside, they are refused.
+            rows in another order than their positions see no future either. A window of W tokens hides what is W or
+            more places before a token and, without `segments`, also what is W or more positions before it. Within a
+            traced function, positions beyond a learned table have its last vector; outside, they are refused.
           segments: the number of the packed sequence that each token belongs to; tokens see only their own sequence, in
             the order of the row. Give `positions` that begin again with each sequence, unless they are only relative.
             All sequences of a row see the same memory.
@@ -275,6 +281,7 @@ class Decoder(nnx.Module):
         shared = {
             "positions": positions,
             "lanes": lanes,
+            "window": self.window,
             "memory_mask": mask,
             "bias": None if self.bias is None else self.bias(),
         }
@@ -326,12 +333,13 @@ class Decoder(nnx.Module):
     def _mask(self, valid: Array | None, positions: Array | None, segments: Array | None) -> masks.Mask | None:
         """Returns the mask of self-attention in a full pass."""
         parts: list[masks.Mask] = []
+        past = masks.causal() if self.window is None else masks.window(self.window - 1)
         if self.causal and positions is None:
-            parts.append(masks.causal())
+            parts.append(past)
         elif self.causal:
-            parts.append(masks.stored(masks.causal()))  # by places, since positions may begin again or repeat
+            parts.append(masks.stored(past))  # by places, since positions may begin again or repeat
             if segments is None:
-                parts.append(masks.causal())  # by positions too, since rows may be in any order
+                parts.append(past)  # by positions too, since rows may be in any order
         if valid is not None:
             parts.append(masks.padding(valid))
         if segments is not None:

@@ -92,7 +92,10 @@ def gpt2(vocab_size: int, **sizes: Any) -> LanguageModelConfig:
 
 
 def llama(vocab_size: int, **sizes: Any) -> LanguageModelConfig:
-    """Returns the shape of Llama (Touvron et al. 2023); Mistral and Qwen differ in sizes, biases and `qk_norm`."""
+    """Returns the shape of Llama (Touvron et al. 2023).
+
+    Mistral and Qwen differ in sizes, biases, `qk_norm` and `attention_window`.
+    """
     switches: dict[str, Any] = {
         "positions": "rotary",
         "norm": "rms",

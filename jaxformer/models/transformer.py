@@ -117,9 +117,13 @@ def output_logits(x: jax.Array, tokens: Embedding, kernel: jax.Array | None) -> 
 
 
 def decoder_options(config: TransformerConfig) -> dict[str, Any]:
-    """Returns the arguments of a decoder for its output and its loss."""
-    weight = balance_weight(config)
-    return {"output_bias": config.output_bias, "output_scale": config.output_scale, "load_balancing_weight": weight}
+    """Returns the arguments of a decoder for its output, its loss and the reach of its self-attention."""
+    return {
+        "output_bias": config.output_bias,
+        "output_scale": config.output_scale,
+        "load_balancing_weight": balance_weight(config),
+        "window": config.attention_window,
+    }
 
 
 def balance_weight(config: TransformerConfig) -> float:

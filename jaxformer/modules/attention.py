@@ -17,7 +17,7 @@ from jaxformer.axes import constrain
 from jaxformer.dims import resolve_head_dim as resolve_head_dim
 from jaxformer.functional.attention.base import Score, row_of_positions
 from jaxformer.functional.bias import Bias, Repeated
-from jaxformer.functional.cache import KeyValueCache, empty_cache, seen_slots, slots_of, write
+from jaxformer.functional.cache import KeyValueCache, empty_cache, seen_positions, seen_slots, slots_of, write
 from jaxformer.modules.attention_function import (
     AttentionFunction,
     CapturedAttention,
@@ -253,24 +253,27 @@ class SelfAttention(MultiHeadAttention):
         positions: Int[Array, "B K T"],
         *,
         lanes: Int[Array, "B K L"] | None = None,
+        window: int | None = None,
         bias: Bias | None = None,
     ) -> tuple[Float[Array, "B Q D"], KeyValueCache]:
         """Computes T positions of each of K hypotheses of a sentence (Q = K T), which attend to their own past.
 
-        Each row equals that of the full forward pass with a causal mask.
+        Each row equals that of the full forward pass with a causal mask, or with ``masks.window(window - 1)``.
 
         Args:
           lanes: the map of lanes of a cache that the hypotheses share, after `take_lanes` for these positions; None if
             each has its own cache.
+          window: the number of positions, its own included, that each position sees; None for its whole past. The
+            cache holds the others all the same.
         """
         num_slots = cache.key.shape[2]
         if lanes is None:
             rows, num_lanes = cache.key.shape[0], 1
             slots = positions.reshape(rows, -1)
-            seen = jnp.arange(num_slots)[None, None] <= slots[..., None]
+            seen = seen_positions(slots, num_slots, window)
         else:
             rows, num_lanes = lanes.shape[:2]
-            slots, seen = slots_of(lanes, positions), seen_slots(lanes, positions)
+            slots, seen = slots_of(lanes, positions), seen_slots(lanes, positions, window)
         row_positions = positions.reshape(rows, -1)
         query, keys, values = (y.reshape(*row_positions.shape, *y.shape[2:]) for y in self.project(x))
         query, keys = (self.positions.rotate(y, row_positions) for y in (query, keys))

@@ -132,19 +132,20 @@ class Block(nnx.Module):
         *,
         positions: Int[Array, "B K T"],
         lanes: Int[Array, "B K L"] | None = None,
+        window: int | None = None,
         memory_mask: masks.Mask | None = None,
         bias: Bias | None = None,
         intermediates: Intermediates | None = None,
     ) -> tuple[Float[Array, "B Q D"], KeyValueCache]:
         """Computes T positions of K hypotheses (Q = K T); the rows equal those of the full forward pass.
 
-        The map of `lanes` is that of `SelfAttention.step`.
+        The map of `lanes` and the `window` are those of `SelfAttention.step`.
         If `intermediates` is a dict, it gets the arguments of cross-attention under "cross".
         """
         caches = [cache]
 
         def self_attention(y: Array) -> Array:
-            y, caches[0] = self.attention.step(y, cache, positions, lanes=lanes, bias=bias)
+            y, caches[0] = self.attention.step(y, cache, positions, lanes=lanes, window=window, bias=bias)
             return y
 
         x = self.arrangement(x, self_attention, self.attention_norm)

@@ -44,8 +44,9 @@ LOGITS = {
     "sinks": {"attention_sinks": True},
     "capped": {"attention_soft_cap": 2.0, "attention_scale": 1.0, "output_bias": True, "output_scale": 0.5},
 }
+WINDOWS = (None, 1, 3, T)
 KINDS = (models.LanguageModel, models.EncoderDecoder)
-PARTS = (POSITIONS, ARRANGEMENTS, NORMS, HEADS, NETWORKS, LOGITS, KINDS)
+PARTS = (POSITIONS, ARRANGEMENTS, NORMS, HEADS, NETWORKS, LOGITS, WINDOWS, KINDS)
 
 
 RECURRENT = {
@@ -105,9 +106,9 @@ def check_law(kind, options, attention=None):
     near(ragged, np.take_along_axis(whole, (lengths[..., None] - 1 + np.arange(3))[..., None], 2))
 
 
-def combined(positions, arrangement, norm, heads, network, logits):
+def combined(positions, arrangement, norm, heads, network, logits, window):
     return (
-        {"positions": positions}
+        {"positions": positions, "attention_window": window}
         | ARRANGEMENTS[arrangement]
         | NORMS[norm]
         | HEADS[heads]

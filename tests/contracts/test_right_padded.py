@@ -22,6 +22,7 @@ MODELS = {
     "translator": (models.EncoderDecoder, CONFIGS["post"]),
     "translator, t5": (models.EncoderDecoder, dataclasses.replace(CONFIGS["pre"], positions="t5")),
     "language model": (models.LanguageModel, LANGUAGE_CONFIGS["untied"]),
+    "window": (models.LanguageModel, dataclasses.replace(LANGUAGE_CONFIGS["untied"], attention_window=2)),
     "experts": (
         models.LanguageModel,
         dataclasses.replace(LANGUAGE_CONFIGS["tied"], feed_forward="experts", experts=EXPERTS, dropout=0.0),
@@ -78,7 +79,8 @@ def test_self_attention_gets_a_causal_mask_alone(name):
         spy = Spy()
         loss, params = loss_of(name, spy)
         jax.eval_shape(functools.partial(loss, right_padded=right_padded), params, TARGET)
-        assert (masks.causal() in spy.masks) is right_padded
+        past = masks.window(1) if name == "window" else masks.causal()
+        assert (past in spy.masks) is right_padded
         assert any(isinstance(mask, masks.And) for mask in spy.masks) is not right_padded
         assert any(isinstance(mask, masks.Padding) for mask in spy.masks) is name.startswith("translator")
 

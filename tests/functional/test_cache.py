@@ -53,7 +53,10 @@ def test_few_hypotheses_share_a_cache():
 
 @pytest.mark.parametrize("ragged", [False, True])
 def test_each_hypothesis_finds_the_past_that_it_wrote(ragged):
-    """Random steps of one or more tokens, reordering and, if ragged, positions of their own that go back."""
+    """Random steps of one or more tokens, reordering and, if ragged, positions of their own that go back.
+
+    With a window it finds the last tokens of its past, and nothing beyond the end of the cache.
+    """
     draw = np.random.default_rng(ragged)
     jitted = jax.jit(take_lanes, static_argnums=2)
     for _ in range(3):
@@ -71,9 +74,11 @@ def test_each_hypothesis_finds_the_past_that_it_wrote(ragged):
                 if place < K * L:
                     held[b, place] = token
             seen = np.asarray(seen_slots(lanes, int32(positions))).reshape(B, K, count, K * L)
+            near = np.asarray(seen_slots(lanes, int32(positions), 2)).reshape(seen.shape)
             for b, k, t in np.ndindex(B, K, count):
-                found = held[b, seen[b, k, t]].tolist()
-                assert found == past[b][k][: min(positions[b, k, t] + 1, L)]
+                end = positions[b, k, t] + 1
+                assert held[b, seen[b, k, t]].tolist() == past[b][k][: min(end, L)]
+                assert held[b, near[b, k, t]].tolist() == past[b][k][max(end - 2, 0) : min(end, L)]
             position = position + count
             if ragged:
                 position = np.maximum(1, position - draw.integers(0, 2, (B, K)))

@@ -37,8 +37,11 @@ NETS = {
     "gpt2": pure(models.LanguageModel, families.gpt2(9, **STACK)),
     "llama": pure(models.LanguageModel, families.llama(9, **STACK | {"num_kv_heads": 1})),
     "mistral": pure(models.LanguageModel, families.llama(9, **STACK, head_dim=6)),
+    "mistral window": pure(models.LanguageModel, families.llama(9, **STACK, attention_window=3)),
     "qwen2": pure(models.LanguageModel, families.llama(9, **STACK | QWEN2)),
+    "qwen2 window": pure(models.LanguageModel, families.llama(9, **STACK | QWEN2, attention_window=3)),
     "qwen3": pure(models.LanguageModel, families.llama(9, **STACK, qk_norm=True, tie_embeddings=True)),
+    "qwen3 window": pure(models.LanguageModel, families.llama(9, **STACK, qk_norm=True, attention_window=1)),
     "vit": pure(models.make_encoder, VIT),
     "vit classifier": pure(models.VisionTransformer, models.VisionTransformerConfig(**CLASSIFIER, num_classes=5)),
 }

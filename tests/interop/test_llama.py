@@ -1,5 +1,7 @@
 """Llama and its relatives: the names and shapes of their files, and rotary positions in both forms."""
 
+import json
+
 import pytest
 
 from jaxformer import interop, models
@@ -78,11 +80,60 @@ def test_other_rotary_positions_are_refused(tmp_path, changes):
         interop.load_pretrained(tmp_path / "model")
 
 
+FULL, SLIDING = "full_attention", "sliding_attention"
+WINDOWS = [
+    ("mistral", {"sliding_window": 8}, 8),
+    ("mistral", {"sliding_window": None}, None),
+    ("mistral", {"sliding_window": 8, "layer_types": [FULL, FULL]}, None),
+    ("qwen2", {"use_sliding_window": True}, None),  # the first 28 layers have none
+    ("qwen2", {"use_sliding_window": True, "max_window_layers": 0}, 4096),
+    ("qwen2", {"use_sliding_window": True, "max_window_layers": 2, "sliding_window": 8}, None),
+    ("qwen2", {"use_sliding_window": True, "max_window_layers": 0, "sliding_window": None}, None),
+    ("qwen2", {"use_sliding_window": False, "max_window_layers": 0, "sliding_window": 8}, None),
+    ("qwen3", {"use_sliding_window": True, "sliding_window": 8, "layer_types": [SLIDING, SLIDING]}, 8),
+    ("qwen3", {"use_sliding_window": True, "sliding_window": 8, "layer_types": [FULL, FULL]}, None),
+    ("qwen3", {"sliding_window": 8, "max_window_layers": 0}, None),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "window"), WINDOWS)
+def test_windows_of_attention(tmp_path, name, settings, window):
+    save(tmp_path / "model", name)
+    edited(tmp_path / "model", settings=settings)
+    found = interop.load_pretrained(tmp_path / "model")
+    assert found.net.config.attention_window == window
+    for given in (None, found.settings):
+        folder = tmp_path / f"again {given is None}"
+        interop.save_pretrained(folder, found.net, found.params, family=name, settings=given)
+        assert interop.load_pretrained(folder).net.config.attention_window == window
+
+
+def test_mistral_has_a_window_where_a_file_leaves_it_out(tmp_path):
+    save(tmp_path / "model", "mistral")
+    path = tmp_path / "model" / "config.json"
+    settings = json.loads(path.read_text())
+    assert settings.pop("sliding_window") is None
+    path.write_text(json.dumps(settings))
+    assert interop.load_pretrained(tmp_path / "model").net.config.attention_window == 4096
+    edited(tmp_path / "model", settings={"sliding_window": 0})
+    with pytest.raises(DataError, match="attention_window must be at least 1, got 0"):
+        interop.load_pretrained(tmp_path / "model")
+
+
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("mistral", {"sliding_window": 4096}),
-        ("qwen2", {"use_sliding_window": True}),
+        ("mistral", {"sliding_window": "8"}),
+        ("mistral", {"layer_types": [FULL, SLIDING], "sliding_window": 8}),
+        ("mistral", {"layer_types": [SLIDING, SLIDING], "sliding_window": None}),
+        ("qwen2", {"use_sliding_window": "yes"}),
+        ("qwen2", {"max_window_layers": 1, "use_sliding_window": True}),
+        ("qwen3", {"layer_types": [SLIDING, FULL], "use_sliding_window": True}),
+        ("qwen3", {"layer_types": [SLIDING, SLIDING], "sliding_window": 8}),
+        ("qwen3", {"layer_types": [FULL]}),
+        ("qwen3", {"layer_types": [FULL, "chunked_attention"]}),
+        ("qwen3", {"layer_types": FULL}),
+        ("llama", {"use_sliding_window": True}),
         ("llama", {"mlp_bias": True}),
         ("llama", {"partial_rotary_factor": 0.5}),
         ("llama", {"rope_parameters": 3}),

@@ -94,6 +94,8 @@ CANNOT = {
     "qk_norm": ("llama", {"qk_norm": True}, "qk_norm=True"),
     "sinks": ("llama", {"attention_sinks": True}, "no tensor is known .*attention.sinks"),
     "soft cap": ("llama", {"attention_soft_cap": 3.0}, "attention_soft_cap=3.0"),
+    "window": ("llama", {"attention_window": 3}, "attention_window=3"),
+    "window of a translator": ("bart", {"attention_window": 3}, "attention_window=3"),
     "activation": ("t5", {"activation": "silu"}, "no plain feed-forward network with silu"),
     "rotary": ("llama", {"rotary": models.RotaryConfig(scaling="yarn")}, "rotary.scaling must be"),
     "embedding scale": ("gpt2", {"embedding_scale": 2.0}, "embedding_scale=2.0"),
@@ -136,6 +138,16 @@ def test_what_is_written_has_the_permissions_of_new_files(tmp_path):
 def test_a_name_is_no_folder(tmp_path):
     with pytest.raises(DataError, match="is no folder, and nothing is fetched"):
         interop.load_pretrained(tmp_path / "gpt2")
+
+
+def test_another_window_is_written_without_the_settings_of_the_old_one(tmp_path):
+    save(tmp_path / "model", "qwen2 window")
+    found = interop.load_pretrained(tmp_path / "model", attention_window=None)
+    assert found.net.config.attention_window is None
+    with pytest.raises(ConfigError, match="attention_window=None: from its settings the model would have 3"):
+        interop.save_pretrained(tmp_path / "new", found.net, found.params, family="qwen2", settings=found.settings)
+    interop.save_pretrained(tmp_path / "new", found.net, found.params, family="qwen2")
+    assert interop.load_pretrained(tmp_path / "new").net.config.attention_window is None
 
 
 def test_nothing_is_replaced(tmp_path):

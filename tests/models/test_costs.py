@@ -134,6 +134,25 @@ def test_what_is_computed_again(norm_position):
     assert costs.language_model_computed_flops(remat, 2, 16) == training + blocks - last
 
 
+@pytest.mark.parametrize("remat", [False, True])
+def test_a_window_costs_its_pairs(remat):
+    """Of 16 tokens each sees 5; a window beyond the length saves nothing, and encoders have none."""
+    products, windowed = 4 * 64 * 2 * 16, dataclasses.replace(LANGUAGE_CONFIG, attention_window=5, remat=remat)
+    plain = dataclasses.replace(windowed, attention_window=None)
+    for flops, times in ((costs.language_model_flops, 1), (costs.language_model_computed_flops, 4)):
+        assert flops(plain, 2, 16) - flops(windowed, 2, 16) == times * products * (16 - 5)
+        assert flops(plain, 2, 4) == flops(windowed, 2, 4)
+    pair, long = (dataclasses.replace(CONFIG, attention_window=window, remat=remat) for window in (5, 16))
+    for flops, times in ((costs.encoder_decoder_flops, 1), (costs.encoder_decoder_computed_flops, 4)):
+        assert flops(long, 2, 24, 16) - flops(pair, 2, 24, 16) == times * products * (16 - 5)
+        assert flops(long, 2, 24, 16) == flops(dataclasses.replace(pair, attention_window=None), 2, 24, 16)
+    grid = models.GridConfig(image_size=(6, 6), widths=(4,), num_blocks=1)
+    sizes = {"image": grid, "vocab_size": 9, "d_model": 64, "num_heads": 4, "num_layers": 1, "remat": remat}
+    near, all_of_it = (models.TransformerCaptionerConfig(**sizes, attention_window=window) for window in (5, None))
+    for flops, times in ((costs.captioner_flops, 1), (costs.captioner_computed_flops, 4)):
+        assert flops(all_of_it, 2, 16) - flops(near, 2, 16) == times * products * (16 - 5)
+
+
 def counted(jaxpr):
     """The operations of all products in a program, loops included."""
     total = 0

@@ -152,13 +152,34 @@ def test_llama(scaling, tmp_path):
     [
         ("Llama", {"attention_bias": True, "tie_word_embeddings": True}),
         ("Mistral", {"sliding_window": None}),
+        ("Mistral", {"sliding_window": 4}),
         ("Qwen2", {"tie_word_embeddings": True}),
+        ("Qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}),
         ("Qwen3", {"head_dim": 12}),
+        ("Qwen3", {"use_sliding_window": True, "sliding_window": 1, "layer_types": ["sliding_attention"] * L}),
     ],
 )
 def test_relatives_of_llama(family, options, tmp_path):
     config = getattr(transformers, f"{family}Config")(**LLAMA | options)
     language_model(getattr(transformers, f"{family}ForCausalLM")(config), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:.*past_key_values.*:FutureWarning")  # renamed in their version 5
+def test_windows_hold_in_cached_steps():
+    """Their steps with a cache, their whole pass and our steps, beyond the window."""
+    config = transformers.MistralConfig(**LLAMA, sliding_window=4, attn_implementation="eager")
+    model = randomized(transformers.MistralForCausalLM(config))
+    whole = model(torch.tensor(TOKENS)).logits
+    found = read(model)
+    bound = found.net.bind(found.params)
+    context, state = bound.start(batch_size=len(TOKENS), beam_size=1, length=TOKENS.shape[1])
+    past = None
+    for t in range(TOKENS.shape[1]):
+        theirs = model(torch.tensor(TOKENS[:, t : t + 1]), past_key_values=past, use_cache=True)
+        past = theirs.past_key_values
+        ours, state = bound.step(jnp.asarray(TOKENS[:, t : t + 1]), state, context)
+        agree(ours, theirs.logits)
+        agree(ours[:, 0], whole[:, t])
 
 
 def vision_model(head):
@@ -207,6 +228,7 @@ CONFIGS = {
     "roberta": "RobertaConfig",
     "gpt2": "GPT2Config",
     "llama": "LlamaConfig",
+    "mistral": "MistralConfig",
     "qwen2": "Qwen2Config",
     "qwen3": "Qwen3Config",
     "vit": "ViTConfig",

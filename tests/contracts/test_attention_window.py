@@ -1,0 +1,178 @@
+"""A window of attention: each token of a decoder sees itself and those just before it, on every path to its logits."""
+
+import dataclasses
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, masks, models, pure, sharding
+from jaxformer.functional.cache import MOST_LANES
+from tests.models.small import CONFIGS, LANGUAGE_CONFIGS, SOURCE, SOURCE_VALID, TARGET, B, Small, V
+from tests.modules.small import drawn, int32, quick
+from tests.selection import first
+
+W = 3
+TOKENS = int32([[1, 2, 9, 10, 3, 8], [1, 10, 2, 9, 5, 4]])
+LABELS = jnp.roll(TOKENS, -1, 1)
+T = TOKENS.shape[1]
+VALID = jnp.asarray([[1, 1, 1, 1, 1, 1], [0, 1, 1, 0, 1, 1]], bool)
+AT_THE_END = jnp.asarray([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]], bool)
+SEGMENTS, AGAIN, MOVED = [1, 1, 1, 1, 2, 2], [0, 1, 2, 3, 0, 1], [0, 1, 3, 4, 2, 9]
+
+
+def near(positions=range(T)):
+    """The pairs that a window allows, written out without `masks`."""
+    return np.array([[0 <= t - s < W for s in positions] for t in positions])
+
+
+HAND = {
+    "plain": ({}, near()),
+    "padding": ({"valid": VALID}, near()[None] & np.asarray(VALID)[:, None]),
+    "packed": (
+        {"positions": int32([AGAIN] * B), "segments": int32([SEGMENTS] * B)},
+        near() & np.equal.outer(SEGMENTS, SEGMENTS),
+    ),
+    "positions": ({"positions": int32([MOVED] * B)}, near() & near(MOVED)),
+}
+"""The arguments of a call, and the pairs that its mask allows."""
+
+
+def config_of(window=W, **options):
+    return dataclasses.replace(LANGUAGE_CONFIGS["tied"], attention_window=window, **{"positions": "rotary"} | options)
+
+
+def loss_of(net, **given):
+    return lambda params: net.bind(params).cross_entropy(TOKENS, LABELS, **given)
+
+
+def assert_near(got, expected):
+    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("positions", first(["rotary", "t5"], "rotary"))
+@pytest.mark.parametrize("name", HAND)
+def test_it_is_the_mask_written_out(name, positions):
+    """Logits, loss, gradients and captured weights."""
+    given, allowed = HAND[name]
+
+    def by_hand(query, key, value, *, mask, **options):
+        del mask
+        return functional.attention(query, key, value, mask=masks.dense(allowed), **options)
+
+    small = Small(config_of(positions=positions), models.LanguageModel)
+    hand = pure(models.LanguageModel, config_of(None, positions=positions), attention=by_hand)
+    assert_near(small.apply(small.params, TOKENS, **given), quick(hand.apply)(small.params, TOKENS, **given))
+    slopes = [quick(jax.value_and_grad(loss_of(net, **given), has_aux=True))(small.params) for net in (small.net, hand)]
+    assert_near(*slopes)
+    found = small.call(models.LanguageModel.captured, small.params, TOKENS, names=("decoder.self",), **given)
+    weights = found["decoder.self"].layer(1).weights()
+    expected = masks.dense(allowed).dense(T, T)
+    np.testing.assert_array_equal(weights > 0, np.broadcast_to(expected, weights.shape))
+
+
+@pytest.mark.parametrize("name", first(HAND, "padding", "positions"))
+def test_a_window_of_all_tokens_is_none(name):
+    """A window of one less hides something from the last token, unless it is of another text than the first."""
+    given, last = HAND[name][0], max(MOVED) if name == "positions" else T - 1
+    plain = Small(config_of(None), models.LanguageModel)
+    expected = plain.apply(plain.params, TOKENS, **given)
+    for window in (last, last + 1, last + 5):
+        net = pure(models.LanguageModel, config_of(window))
+        changed = np.abs(quick(net.apply)(plain.params, TOKENS, **given) - expected).max((0, 2)) > 1e-6
+        hides = window == last and name != "packed"
+        np.testing.assert_array_equal(changed, (np.arange(T) == T - 1) & hides)
+
+
+def masks_of(call, config, kind=models.LanguageModel):
+    """The masks that the attention function gets."""
+    given = []
+
+    def spy(query, key, value, **options):
+        given.append(options["mask"])
+        return functional.attention(query, key, value, **options)
+
+    net = pure(kind, config, attention=spy)
+    jax.eval_shape(lambda params: call(net.bind(params)), net.shapes)
+    return given
+
+
+def test_kernels_are_told_the_band():
+    """So that they can skip what is outside: alone where padding ends the rows, and by places in packed rows."""
+    promised = lambda model: model.cross_entropy(TOKENS, LABELS, valid=AT_THE_END, right_padded=True)
+    assert set(masks_of(promised, config_of())) == {masks.window(W - 1)}
+    packed = masks_of(lambda model: model(TOKENS, **HAND["packed"][0]), config_of())
+    assert {mask.key_range(4, 5) for mask in packed} == {(2, 5)}
+    net = pure(models.LanguageModel, config_of())
+    losses = [loss_of(net, valid=AT_THE_END, right_padded=told)(drawn(net.shapes)) for told in (False, True)]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+def test_only_the_decoder_of_a_translator_has_it():
+    config = dataclasses.replace(CONFIGS["post"], attention_window=W)
+    given = masks_of(lambda model: model(SOURCE, TARGET, source_valid=SOURCE_VALID), config, models.EncoderDecoder)
+    bands = [mask for mask in given if isinstance(mask, masks.Band)]
+    assert set(bands) == {masks.window(W - 1)}
+    assert all(isinstance(mask, masks.Padding) for mask in given if mask not in bands)
+    assert len(given) == 3 * len(bands)  # as many attentions in the encoder, and across
+
+
+@pytest.mark.parametrize("beam_size", [1, MOST_LANES + 1])
+def test_steps_with_caches_of_their_own(beam_size):
+    """Hypotheses at positions of their own; `tests/contracts/test_cached_step.py` has caches that they share."""
+    small = Small(config_of(), models.LanguageModel)
+    tokens = np.random.default_rng(0).integers(0, V, (B, beam_size, T))
+    lengths = np.random.default_rng(1).integers(1, 4, (B, beam_size))
+    whole = np.asarray(small.apply(small.params, int32(tokens.reshape(-1, T)))).reshape(B, beam_size, T, V)
+    call = lambda name, *args, **sizes: small.call(getattr(models.LanguageModel, name), small.params, *args, **sizes)
+    context, state = call("start", batch_size=B, beam_size=beam_size, length=T)
+    assert state.lanes is None
+    _, state = call("prefill", int32(tokens[:, :, :3]), state, context, lengths=int32(lengths))
+    for step in range(3):
+        places = (lengths + step)[..., None]
+        row, state = call("step", int32(np.take_along_axis(tokens, places, 2)[..., 0]), state, context)
+        np.testing.assert_allclose(row, np.take_along_axis(whole, places[..., None], 2)[:, :, 0], atol=3e-5)
+
+
+def test_under_vmap():
+    """Stacked ensembles, and gradients of each example."""
+    net = pure(models.LanguageModel, config_of())
+    both = [drawn(net.shapes, deviation) for deviation in (0.3, 0.4)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *both)
+    slopes = quick(jax.vmap(jax.grad(loss_of(net, **HAND["packed"][0]), has_aux=True)))(stacked)
+    alone = [quick(jax.grad(loss_of(net, **HAND["packed"][0]), has_aux=True))(params) for params in both]
+    assert_near(slopes, jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone))
+
+
+@pytest.mark.parametrize("name", first(HAND, "plain", "packed"))
+def test_on_a_mesh(name):
+    """Split over examples and around a ring; cached steps too."""
+    attention = sharding.sharded_attention(sharding.mesh("data=2,context=2", jax.devices()[:4]))
+    alone, split = (pure(models.LanguageModel, config_of(), **parts) for parts in ({}, {"attention": attention}))
+    params, given = drawn(alone.shapes, 0.3), HAND[name][0]
+    expected = quick(alone.apply)(params, TOKENS, **given)
+    np.testing.assert_allclose(quick(split.apply)(params, TOKENS, **given), expected, atol=2e-5)
+
+    def steps(params):
+        model = split.bind(params)
+        context, state = model.start(batch_size=B, beam_size=1, length=T)
+        _, state = model.prefill(TOKENS[:, None, : T - 1], state, context)
+        return model.step(TOKENS[:, T - 1 :], state, context)[0][:, 0]
+
+    if name == "plain":
+        np.testing.assert_allclose(quick(steps)(params), expected[:, -1], atol=2e-5)
+
+
+def test_refusals():
+    for shape in (models.EncoderConfig, models.ClassifierConfig, models.VisionTransformerConfig):
+        with pytest.raises(ValueError, match=r"^attention_window is for decoders, not for encoders, got 3"):
+            shape(attention_window=W)
+    with pytest.raises(ValueError, match=r"^attention_window needs a causal model, got 3"):
+        models.LanguageModelConfig(attention_window=W, causal=False)
+    decoder = Small(config_of(), models.make_decoder).net.bind(drawn(pure(models.make_decoder, config_of()).shapes))
+    for options in ({"window": 0}, {"window": W, "causal": False}):
+        with pytest.raises(ValueError, match="a window must be at least 1 and needs a causal mask"):
+            inspect.unwrap(models.Decoder.__init__)(decoder, decoder.embeddings, decoder.stack, **options)
