@@ -40,6 +40,7 @@ class PretrainedTokenizer:
         self._tokenizer = _parsed(content)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        self._vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         decoder = json.loads(content).get("decoder")
         self._is_byte_level = isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
         if max(special.ids) >= self.vocab_size:
@@ -69,8 +70,8 @@ class PretrainedTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """The number of token ids, added ones included."""
-        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+        """The number of token ids, added ones included; an id below it may be of no token."""
+        return self._vocab_size
 
     @property
     def special(self) -> SpecialTokens:

@@ -133,7 +133,8 @@ def _language_model(
     longest = model.max_positions if model.positions == "learned" else LONGEST
     data = language_model.DataConfig(tokenizer="pretrained", vocab_size=vocab_size, length=min(longest, LONGEST))
     model = dataclasses.replace(model, vocab_size=0, output_bias="output_bias" in decoder)
-    return LanguageModelingConfig(name=name, model=model, data=data), {"decoder": decoder}
+    decode = language_model.DecodeConfig(stop_at_end=True)
+    return LanguageModelingConfig(name=name, model=model, data=data, decode=decode), {"decoder": decoder}
 
 
 def _masked_language_model(

@@ -117,7 +117,9 @@ class Options(NamedTuple):
     max_length: int
     limits: VocabularyLimits = VocabularyLimits()
     is_open: bool = False
-    """True for a language model: the prefix begins the text, and no token ends it."""
+    """True for a language model: the prefix begins the text."""
+    has_end: bool = True
+    """False if no token ends a text."""
     prepare: Prepare | None = None
     """A function that the program applies to the inputs before the model encodes them."""
 
@@ -160,7 +162,7 @@ def _search(
     given: dict[str, Any] = {
         "max_length": options.max_length,
         "bos": None if options.is_open else special.bos,
-        "eos": None if options.is_open else special.eos,
+        "eos": special.eos if options.has_end else None,
         "pad": special.pad,
         "max_lengths": sources.max_lengths,
         "prefix": prefix,

@@ -102,11 +102,13 @@ class Searcher:
         num_draws: int,
         max_length: int,
         is_open: bool = False,
+        has_end: bool = True,
         prepare: Prepare | None = None,
     ) -> Hypotheses:
         """Dispatches the search of a batch: `num_draws` draws of each input, or a beam; `jax.device_get` waits for it.
 
         Args:
+          is_open, has_end: see `Options`.
           prepare: a function that the program applies to the inputs before the model encodes them.
         """
         if self.placement is not None:
@@ -115,7 +117,8 @@ class Searcher:
         number = num_draws if decode.uses_sampling else decode.beam_size
         nets = tuple(model.net for model in self._models)
         special = self.tokenizer.special
-        options = Options(nets, decode.static, special, number, max_length, self._limits, is_open, prepare)
+        limits = self._limits
+        options = Options(nets, decode.static, special, number, max_length, limits, is_open, has_end, prepare)
         self.programs.add((options, *(x.shape for x in jax.tree.leaves(batch))))
         return search(options, self.placement, self._weights, batch, key)
 

@@ -40,6 +40,28 @@ def test_gpt2_generates_and_scores(tmp_path):
     np.testing.assert_allclose(generator.score([TEXT])[0].token_log_probs, log_probs.detach().numpy(), atol=2e-5)
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+def test_gpt2_stops(tmp_path, beams):
+    """The sixth token of a greedy continuation is made the end token, and their search stops at it as ours does."""
+    shape = {"vocab_size": 325, "n_embd": D, "n_layer": L, "n_head": N, "n_inner": F, "n_positions": 64}
+    model = randomized(transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape)))
+    names = dict.fromkeys(("eos_token", "bos_token", "unk_token", "pad_token"), tokenizers.END)
+    tokenizer = saved(tmp_path / "gpt2", model, tokenizers.byte_level(), names)
+    ids = tokenizer(TEXT, return_tensors="pt")["input_ids"]
+    options = {"max_new_tokens": 12, "do_sample": False, "bad_words_ids": [[0]], "pad_token_id": 0}
+    end = int(model.generate(ids, **options)[0, ids.shape[1] + 5])
+    names["eos_token"] = tokenizer.convert_ids_to_tokens(end)
+    tokenizers.write(tmp_path / "gpt2", tokenizers.byte_level(), names)
+    pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
+    decode = {"temperature": 0.0, "max_tokens": 12, "beam_size": beams}
+    ((found,),) = jaxformer.load(tmp_path / "run", decode=decode).continuations([TEXT])
+    more = {"num_beams": beams, "early_stopping": True, "eos_token_id": end, "length_penalty": 1.0}
+    theirs = model.generate(ids, **options, **more, return_dict_in_generate=True, output_scores=True)
+    assert list(found.tokens) == [x for x in theirs.sequences[0, ids.shape[1] :].tolist() if x]
+    if beams > 1:
+        assert found.score == pytest.approx(float(theirs.sequences_scores[0]), abs=1e-4)
+
+
 def test_bert_fills(tmp_path):
     shape = {"vocab_size": 150, "hidden_size": D, "num_hidden_layers": L, "num_attention_heads": N}
     config = transformers.BertConfig(**shape, intermediate_size=F, max_position_embeddings=64)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 import jaxformer
 from jaxformer import interop, models, pure
@@ -40,6 +41,11 @@ def bert(path):
     return folder(path, "bert", models.MaskedLanguageModel, config, tokenizers.word_piece(), tokenizers.BERT)
 
 
+def tokenizer_of(path):
+    """The tokenizer of a folder, as the package tokenizers reads it."""
+    return Tokenizer.from_file(str(path / "tokenizer.json"))
+
+
 @pytest.mark.parametrize("vocab_size", [325, *(pytest.param(n, marks=pytest.mark.full) for n in (328, 340))])
 def test_a_language_model(tmp_path, vocab_size):
     """The table of a run has 328 rows, of which 3 are of no token: missing ones are never probable."""
@@ -56,6 +62,34 @@ def test_a_language_model(tmp_path, vocab_size):
     assert text.startswith(TEXT)
     (run,) = history.find_runs(tmp_path)
     assert run.state == "converted"
+
+
+def test_a_continuation_stops_at_the_end_token(tmp_path):
+    """The fourth token of a greedy continuation is made the end token: three tokens of text come before it."""
+    gpt2(tmp_path / "gpt2")
+    pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
+    greedy = {"temperature": 0.0, "max_tokens": 8, "no_repeat_ngram_size": 1}
+    generator = jaxformer.load(tmp_path / "run", decode=greedy)
+    ((whole,),) = generator.continuations([TEXT])
+    assert len(whole.tokens) == 8
+    end = whole.tokens[3]
+    assert end not in whole.tokens[:3]
+    piece = tokenizer_of(tmp_path / "gpt2").id_to_token(end)
+    tokenizers.write(tmp_path / "gpt2", tokenizers.byte_level(), GPT2 | {"eos_token": piece})
+    pretrained.convert(tmp_path / "gpt2", tmp_path / "stops")
+    for options in ({}, {"beam_size": 2}):
+        generator = jaxformer.load(tmp_path / "stops", decode=greedy | options)
+        ((found,),) = generator.continuations([TEXT])
+        if not options:
+            assert found.tokens == whole.tokens[:4]
+            np.testing.assert_allclose(found.token_log_probs, whole.token_log_probs[:4], atol=1e-5)
+            assert found.text == TEXT + generator.tokenizer.decode(whole.tokens[:3])
+        assert end not in found.tokens[:-1]
+        assert found.score == pytest.approx(found.log_prob / len(found.tokens))
+    generator = jaxformer.load(tmp_path / "stops", decode=greedy | {"stop_at_end": False})
+    ((found,),) = generator.continuations([TEXT])
+    assert len(found.tokens) == 8
+    assert end not in found.tokens
 
 
 def test_a_text_begins_with_the_begin_token(tmp_path):

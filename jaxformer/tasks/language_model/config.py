@@ -54,6 +54,9 @@ class DecodeConfig(GenerationConfig):
     """Logits are divided by this number before sampling; 0 searches for the most probable continuation."""
     beam_size: int = 1
     """Live hypotheses of the search; 1 is greedy search."""
+    stop_at_end: bool = False
+    """Ends a continuation where the model predicts the end token, as pretrained models do. A model of running text has
+    never seen one. A beam then compares log-probabilities per token."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,10 +85,10 @@ class DecodeConfig(GenerationConfig):
 
     @property
     def search(self) -> SearchConfig:
-        """These settings as a `SearchConfig`; no token ends a continuation."""
+        """These settings as a `SearchConfig`."""
         shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(GenerationConfig)}
         shared |= {"beam_size": self.beam_size, "sample": self.uses_sampling, "temperature": self.temperature or 1.0}
-        return SearchConfig(length_penalty=0.0, forced_end="never", **shared)
+        return SearchConfig(length_penalty=float(self.stop_at_end), forced_end="never", **shared)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

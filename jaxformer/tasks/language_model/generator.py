@@ -50,7 +50,7 @@ class TextGenerator(Searcher):
     """The compiled programs in use, one for each number of texts and padded length."""
 
     def generate(self, prompts: Sequence[str], **options: Any) -> list[str]:
-        """Returns each prompt followed by a continuation of `decode.max_tokens` tokens.
+        """Returns each prompt followed by a continuation of at most `decode.max_tokens` tokens.
 
         See `continuations` for the arguments and errors.
         """
@@ -102,10 +102,11 @@ class TextGenerator(Searcher):
         ]
         extend = self._grown if decode.beam_size == 1 else self._beam
         # An empty prompt was encoded as a line break, which is removed.
+        penalty = 0.0 if decode.uses_sampling else decode.search.length_penalty
         done = [
             Candidate(
                 self.tokenizer.decode(text.ids)[0 if prompts[text.prompt - first] else 1 :],
-                sum(text.log_probs),
+                sum(text.log_probs) / max(1, len(text.log_probs)) ** penalty,
                 tuple(text.ids[len(text.ids) - len(text.log_probs) :]),
                 sum(text.log_probs),
                 tuple(text.log_probs),
@@ -119,7 +120,7 @@ class TextGenerator(Searcher):
     def _grown(self, texts: list[_Text], progress: Callable[[int], None]) -> list[_Text]:
         """Returns the texts, extended window by window."""
         rounds = 0
-        while growing := [text for text in texts if len(text.ids) < text.end]:
+        while growing := [text for text in texts if len(text.ids) < text.end and not self._has_ended(text)]:
             contexts = [text.ids[-self._kept(len(text.ids)) :] for text in growing]
             found = self._search(growing, contexts, rounds)
             for row, (text, context) in enumerate(zip(growing, contexts, strict=True)):
@@ -129,6 +130,9 @@ class TextGenerator(Searcher):
                 progress(int(found.lengths[row, 0]) - len(context))
             rounds += 1
         return texts
+
+    def _has_ended(self, text: _Text) -> bool:
+        return self.decode.stop_at_end and bool(text.log_probs) and text.ids[-1] == self.tokenizer.special.eos
 
     def _beam(self, texts: list[_Text], progress: Callable[[int], None]) -> list[_Text]:
         """Returns the hypotheses of all texts, in order of the texts."""
@@ -143,7 +147,8 @@ class TextGenerator(Searcher):
         hypotheses = []
         for row, text in enumerate(texts):
             for rank in range(self.decode.beam_size):
-                ids, own = found.tokens[row, rank, : text.end].copy(), found.token_log_probs[row, rank, : text.end]
+                length = found.lengths[row, rank] or text.end
+                ids, own = found.tokens[row, rank, :length].copy(), found.token_log_probs[row, rank, :length]
                 if not found.lengths[row, rank]:  # there are fewer continuations than beam slots
                     ids[: len(text.ids)], own = text.ids, np.full_like(own, -np.inf)
                 hypotheses.append(text._replace(ids=ids.tolist(), log_probs=own[len(text.ids) :].tolist()))
@@ -209,14 +214,16 @@ class TextGenerator(Searcher):
             batch.numbers[row] = text.prompt, text.draw
         decode = self.decode.search
         key = jax.random.fold_in(jax.random.key(decode.seed), rounds)
-        found = self._hypotheses(decode, batch, key, num_draws=1, max_length=self.window + 1, is_open=True)
+        given = {"max_length": self.window + 1, "is_open": True, "has_end": self.decode.stop_at_end}
+        found = self._hypotheses(decode, batch, key, num_draws=1, **given)
         return jax.device_get(found)
 
     @functools.cached_property
     def _limits(self) -> VocabularyLimits:
         """The limits of the settings; special tokens and those that pad the table are also forbidden."""
         unused = range(self.tokenizer.vocab_size, self.net.config.vocab_size)
-        return limits_of(self.decode, self.tokenizer)._replace(forbidden=(*sorted(self.tokenizer.special.ids), *unused))
+        special = self.tokenizer.special.ids - ({self.tokenizer.special.eos} if self.decode.stop_at_end else set())
+        return limits_of(self.decode, self.tokenizer)._replace(forbidden=(*sorted(special), *unused))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
