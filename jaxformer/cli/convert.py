@@ -13,10 +13,12 @@ EXAMPLES = """examples:
   jaxformer train runs/gpt2/config.json --init-from runs/gpt2 --data.text my.txt --out runs/mine
   jaxformer convert downloads/bert-base-uncased --out runs/bert
   jaxformer fill runs/bert "Paris is the [MASK] of France."
+  jaxformer convert downloads/flan-t5-small --out runs/t5
+  jaxformer translate runs/t5 "translate English to German: The house is old."
 
 The folder holds config.json, weights in safetensors and tokenizer.json, as huggingface_hub downloads them. Nothing is
 fetched and no code in it is run. GPT-2, Llama, Mistral and Qwen become language models, BERT and RoBERTa masked ones;
-docs/families.md has the details.
+T5 becomes a translator of any text to text; docs/families.md has the details.
 """
 
 
@@ -36,6 +38,6 @@ def main(arguments: Sequence[str]) -> int:
 
     runtime.start()
     config = convert(options.folder, options.out)
-    used = {"language_model": "generate", "masked_language_model": "fill"}[config.task]
-    print(f"{options.out} is a {config.task.replace('_', ' ')} now; try: jaxformer {used} {options.out} TEXT")
+    used = {"language_model": "generate", "masked_language_model": "fill", "translation": "translate"}[config.task]
+    print(f"{options.out} is a run of {config.task} now; try: jaxformer {used} {options.out} TEXT")
     return 0

@@ -1,4 +1,4 @@
-"""Runs made of pretrained models: GPT-2, Llama and their relatives as language models, BERT and RoBERTa as masked ones.
+"""Runs made of pretrained models: language models like GPT-2 and Llama, masked ones like BERT, and T5 as a translator.
 
 Such a run has parameters and no checkpoints. It generates, scores and fills like one that was trained here, and other
 runs start from it with `init_from`.
@@ -23,12 +23,13 @@ from jaxformer.files import local_path
 from jaxformer.interop.tensors import read_json
 from jaxformer.modules.pure import Params, check_shapes
 from jaxformer.sharding import Placement
-from jaxformer.tasks import language_model, masked_language_model, registry, run_lock, rundir
+from jaxformer.tasks import language_model, masked_language_model, registry, run_lock, rundir, translation
 from jaxformer.tasks.base import TaskConfig
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.tokenizers import VOCAB_MULTIPLE, table_size
 from jaxformer.tasks.training_setup import make_training_setup
+from jaxformer.tasks.translation.config import TranslationConfig
 
 NEVER = -1e4
 """The bias of the logits of rows that fill up a table, whose tokens never occur."""
@@ -47,8 +48,8 @@ def convert(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> Task
 
     Raises:
       ConfigError: `out` exists and is not empty, or a package of the extra `pretrained` is not installed.
-      DataError: the folder cannot be read (see `interop.load_pretrained`), has no ``tokenizer.json``, or holds a model
-        that is no language model.
+      DataError: the folder cannot be read (see `interop.load_pretrained`), has no ``tokenizer.json``, or holds a
+        model of another kind.
     """
     folder, out = local_path(folder), local_path(out)
     if out.exists() and any(out.iterdir()):
@@ -57,6 +58,8 @@ def convert(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> Task
     found = interop.load_pretrained(folder)
     if found.net.model is models.LanguageModel:
         config, params = _language_model(folder.resolve().name, found, tokenizer)
+    elif found.family in ("t5", "mt5"):
+        config, params = _text_to_text(folder.resolve().name, found, tokenizer)
     elif found.net.model is models.MaskedLanguageModel:
         mask = tokenizer.id_of(names.get("mask_token", "[MASK]"))
         if mask is None:
@@ -64,7 +67,7 @@ def convert(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> Task
         config, params = _masked_language_model(folder.resolve().name, found, tokenizer, mask)
     else:
         raise DataError(
-            f"{folder} holds a {found.family} without a language model's head, which no task can take; "
+            f"{folder} holds a {found.family} ({found.net.model.__name__}), which cannot be converted; "
             "jaxformer.interop.load_pretrained reads it in Python"
         )
     with run_lock.held(out):
@@ -116,6 +119,8 @@ def _special(tokenizer: PretrainedTokenizer, names: Mapping[str, str], folder: p
     if eos is None:
         raise DataError(f"neither the tokenizer nor config.json of {folder} names the end of a text (eos_token)")
     ids = {"pad": find("pad_token"), "bos": find("cls_token", "bos_token"), "eos": eos, "unk": find("unk_token")}
+    if type(start := settings.get("decoder_start_token_id")) is int:
+        ids["bos"] = start
     return SpecialTokens(**{name: eos if token is None else token for name, token in ids.items()})
 
 
@@ -135,6 +140,19 @@ def _language_model(
     model = dataclasses.replace(model, vocab_size=0, output_bias="output_bias" in decoder)
     decode = language_model.DecodeConfig(stop_at_end=True)
     return LanguageModelingConfig(name=name, model=model, data=data, decode=decode), {"decoder": decoder}
+
+
+def _text_to_text(
+    name: str, found: interop.Pretrained, tokenizer: PretrainedTokenizer
+) -> tuple[TranslationConfig, Params]:
+    """Returns T5 as a translator, whose decoder begins with the token of padding."""
+    vocab_size, decoder = tokenizer.vocab_size, dict(found.params["decoder"])
+    decoder["embeddings"] = _with_rows(decoder["embeddings"], vocab_size, vocab_size)
+    if "output" in decoder:
+        decoder["output"] = {"kernel": _resized(decoder["output"]["kernel"].T, vocab_size, vocab_size).T}
+    model = dataclasses.replace(found.net.config, source_vocab_size=0, target_vocab_size=0)
+    data = translation.DataConfig(tokenizer="pretrained", vocab_size=vocab_size)
+    return TranslationConfig(name=name, model=model, data=data), found.params | {"decoder": decoder}
 
 
 def _masked_language_model(

@@ -14,8 +14,8 @@ from jaxformer.tasks.masked_language_model import MaskedLanguageModelingConfig
 @pytest.mark.parametrize(
     ("config", "line"),
     [
-        (LanguageModelingConfig(), "run is a language model now; try: jaxformer generate run TEXT"),
-        (MaskedLanguageModelingConfig(), "run is a masked language model now; try: jaxformer fill run TEXT"),
+        (LanguageModelingConfig(), "run is a run of language_model now; try: jaxformer generate run TEXT"),
+        (MaskedLanguageModelingConfig(), "run is a run of masked_language_model now; try: jaxformer fill run TEXT"),
     ],
 )
 def test_what_is_made(capsys, monkeypatch, config, line):

@@ -6,7 +6,7 @@ import pytest
 import jaxformer
 from jaxformer.tasks import pretrained
 from tests.data import pretrained as tokenizers
-from tests.parity.copied import D, F, L, N, randomized
+from tests.parity.copied import D, F, L, N, randomized, t5
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
@@ -76,3 +76,20 @@ def test_bert_fills(tmp_path):
     (found,) = jaxformer.load(tmp_path / "run").fill(text, top_k=5)
     assert [piece for piece, _ in found] == tokenizer.convert_ids_to_tokens(best.indices.tolist())
     np.testing.assert_allclose([p for _, p in found], best.values.detach().numpy(), atol=1e-5)
+
+
+def test_t5_translates(tmp_path):
+    names = {"eos_token": tokenizers.END, "pad_token": "!", "unk_token": tokenizers.END}
+    ids = {"pad_token_id": 1, "decoder_start_token_id": 1, "eos_token_id": 0}
+    model = t5("1.1", vocab_size=325, **ids)
+    tokenizer = saved(tmp_path / "t5", model, tokenizers.byte_level(), names)
+    pretrained.convert(tmp_path / "t5", tmp_path / "run")
+    decode = {"beam_size": 3, "length_penalty": 1.0, "max_length": 12, "forced_end": "never"}
+    ((*found,),) = jaxformer.load(tmp_path / "run", decode=decode).candidates([TEXT], n_best=3)
+    source = torch.cat([tokenizer(TEXT, return_tensors="pt")["input_ids"], torch.tensor([[0]])], 1)
+    options = {"max_new_tokens": 12, "num_beams": 3, "num_return_sequences": 3, "early_stopping": True}
+    options |= {"return_dict_in_generate": True, "output_scores": True, "do_sample": False}
+    theirs = model.generate(source, bad_words_ids=[[1]], **options)
+    sequences = [[x for x in row[1:].tolist() if x != 1] for row in theirs.sequences]
+    assert [list(candidate.tokens) for candidate in found] == sequences
+    np.testing.assert_allclose([c.score for c in found], theirs.sequences_scores.numpy(), atol=1e-4)

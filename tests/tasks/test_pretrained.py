@@ -109,6 +109,26 @@ def test_a_text_begins_with_the_begin_token(tmp_path):
     assert text.startswith(TEXT)
 
 
+@pytest.mark.parametrize("version", ["t5", "t5_v1_1"])
+def test_t5_is_a_translator_of_any_text_to_text(tmp_path, version):
+    """Its decoder begins with the token of padding; rows of the table beyond the vocabulary are left out."""
+    sizes = {name: SIZES[name] for name in ("d_model", "num_heads", "d_ff")}
+    config = getattr(families, version)(330, **sizes, num_encoder_layers=1, num_decoder_layers=1)
+    names = {"eos_token": tokenizers.END, "pad_token": "!", "unk_token": tokenizers.END}
+    net, params = folder(tmp_path / "t5", "t5", models.EncoderDecoder, config, tokenizers.byte_level(), names)
+    edited(tmp_path / "t5" / "config.json", decoder_start_token_id=1)
+    pretrained.convert(tmp_path / "t5", tmp_path / "run")
+    translator = jaxformer.load(tmp_path / "run")
+    special = translator.tokenizer.special
+    assert (special.bos, special.pad, special.eos) == (1, 1, 0)
+    source, target = (np.append(ids, 0) for ids in translator.tokenizer.encode([TEXT, "A cat."]))
+    logits = net.apply(params, jnp.asarray(source[None]), jnp.asarray(np.append(1, target[:-1])[None]))
+    expected = np.asarray(jax.nn.log_softmax(logits[0, :, :325]))[np.arange(len(target)), target]
+    (found,) = translator.score([TEXT], ["A cat."])
+    np.testing.assert_allclose(found.token_log_probs, expected, atol=1e-5)
+    assert translator.translate([TEXT])
+
+
 def test_a_masked_language_model(tmp_path):
     """Its mask token, which is in the vocabulary, is the first id after the vocabulary here."""
     net, params = bert(tmp_path / "bert")
@@ -214,7 +234,7 @@ def test_a_vocabulary_larger_than_the_table_is_refused(tmp_path):
 def test_other_models_are_for_python(tmp_path):
     config = families.bert(150, **SIZES)
     folder(tmp_path / "bert", "bert", models.make_encoder, config, tokenizers.word_piece(), tokenizers.BERT)
-    with pytest.raises(DataError, match="holds a bert without a language model's head"):
+    with pytest.raises(DataError, match=r"holds a bert \(make_encoder\), which cannot be converted"):
         pretrained.convert(tmp_path / "bert", tmp_path / "run")
 
 

@@ -49,8 +49,8 @@ class DataConfig:
     """The folder of relative paths; by default the working directory, then that in the environment's JAXFORMER_DATA."""
     vocab_size: int = 8000
     """Subword pieces, joint over both languages."""
-    tokenizer: Literal["unigram", "bpe"] = "unigram"
-    """The algorithm by which sentencepiece segments words."""
+    tokenizer: Literal["unigram", "bpe", "pretrained"] = "unigram"
+    """The algorithm by which sentencepiece segments words; or the tokens of the pretrained model of `init_from`."""
     num_segmentations: int = 1
     """Segmentations sampled for each training sentence; an epoch uses one of them (subword regularization, Kudo 2018;
     BPE-dropout, Provilkov et al. 2020). 1 uses only the best one; 0 draws a new one in each epoch."""
@@ -79,7 +79,7 @@ class DataConfig:
             "num_shapes",
             "length_multiple",
         )
-        at_least(MIN_SUBWORDS, self, "vocab_size")
+        at_least(1 if self.tokenizer == "pretrained" else MIN_SUBWORDS, self, "vocab_size")
         at_least(0, self, "held_out", "num_segmentations", "segmentation_alpha")
         if self.tokenizer == "bpe" and self.segmentation_alpha > 1:
             raise ValueError(f"segmentation_alpha must be at most 1 for bpe, got {self.segmentation_alpha}")
