@@ -10,7 +10,7 @@ from jaxformer.cli.paths import local_path
 EXAMPLES = """examples:
   jaxformer convert downloads/gpt2 --out runs/gpt2
   jaxformer generate runs/gpt2 "Once upon a time"
-  jaxformer train runs/gpt2/config.json --init-from runs/gpt2 --data.text my.txt --out runs/mine
+  jaxformer train runs/gpt2/config.json --init-from runs/gpt2 --data.text my.txt --out mine
   jaxformer convert downloads/bert-base-uncased --out runs/bert
   jaxformer fill runs/bert "Paris is the [MASK] of France."
   jaxformer convert downloads/flan-t5-small --out runs/t5
@@ -32,12 +32,17 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("folder", metavar="FOLDER", type=local_path, help="the folder of the pretrained model")
     parser.add_argument("--out", metavar="RUN", type=local_path, required=True, help="the run directory, which is new")
+    parser.add_argument(
+        "--length", type=int, default=0, help="the most tokens that a language model reads (default: up to 1,024)"
+    )
     options = parser.parse_args(arguments)
+    if options.length < 0:
+        parser.error(f"--length must be at least 0, got {options.length}")
     from jaxformer.cli import runtime
     from jaxformer.tasks.pretrained import convert
 
     runtime.start()
-    config = convert(options.folder, options.out)
+    config = convert(options.folder, options.out, length=options.length)
     used = {"language_model": "generate", "masked_language_model": "fill", "translation": "translate"}[config.task]
     print(f"{options.out} is a run of {config.task} now; try: jaxformer {used} {options.out} TEXT")
     return 0

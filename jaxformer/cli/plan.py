@@ -48,10 +48,10 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"CONFIG comes before its settings: jaxformer plan CONFIG ... {rest[0]} ...")
     shape = _shape(options.batch)
     from jaxformer.cli.arguments import override
-    from jaxformer.tasks.registry import resolve
+    from jaxformer.tasks.registry import resolve, started
 
     mesh = [] if options.mesh is None else ["--mesh", options.mesh]
-    config = override(resolve(options.config), [*rest, *mesh])
+    config = override(started(override(resolve(options.config), rest)), [*rest, *mesh])
     import jax
     from rich.console import Console
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 from collections.abc import Sequence
 
 from jaxformer.cli.paths import local_path, save_besides
@@ -56,7 +55,8 @@ def main(arguments: Sequence[str]) -> int:
 
     if options.data_dir:
         rest = ["--data.directory", options.data_dir, *rest]
-    config = override(started(resolve(options.config), _value(rest, "init_from")), rest)
+    config = override(resolve(options.config), rest)
+    config = override(started(config, options.out), rest)
     if options.settings:
         print(settings_help(config))
         return 0
@@ -72,13 +72,3 @@ def main(arguments: Sequence[str]) -> int:
     if processes.first():
         save_besides(options.out / "curves.png", lambda path: runtime.draw_curves(path.parent))
     return runtime.EXIT_CODES.get(result.reason, 0)
-
-
-def _value(arguments: Sequence[str], setting: str) -> str:
-    """Returns the last value of a setting among arguments, "" if it is not there."""
-    value = ""
-    for word, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
-        name, equals, own = word.partition("=")
-        if name.replace("-", "_") == f"__{setting}":
-            value = own if equals else following
-    return value

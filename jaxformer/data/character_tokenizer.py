@@ -96,6 +96,11 @@ class CharacterTokenizer:
         return ()
 
     @property
+    def by_line(self) -> bool:
+        """True: a token is a character."""
+        return True
+
+    @property
     def normalizer(self) -> TextNormalizer:
         """The form of the text: as it is."""
         return _AS_IS

@@ -149,7 +149,7 @@ def prepare(
     redrawn = None
     if num_segmentations != 1:
         if not isinstance(tokenizer, SubwordTokenizer):
-            raise ConfigError(f"num_segmentations must be 1 for characters, got {num_segmentations}")
+            raise ConfigError(f"num_segmentations must be 1 for tokens with one segmentation, got {num_segmentations}")
         redrawn = None if num_segmentations else Redrawn(tokenizer, alpha, seed)
     num_segmentations = num_segmentations or PLANNED
 

@@ -40,6 +40,8 @@ class PretrainedTokenizer:
         self._tokenizer = _parsed(content)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._added = {token for token, about in added.items() if about.special}
         self._vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         decoder = json.loads(content).get("decoder")
         self._is_byte_level = isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
@@ -85,6 +87,11 @@ class PretrainedTokenizer:
         return (self._special.bos,) if first == [self._special.bos] else ()
 
     @property
+    def by_line(self) -> bool:
+        """False: a token may span line breaks, and the file may have rules for the beginning of a text."""
+        return False
+
+    @property
     def normalizer(self) -> TextNormalizer:
         """The form of the text: as it is. The file has a normalization of its own."""
         return _AS_IS
@@ -94,12 +101,19 @@ class PretrainedTokenizer:
         """A hash of the content and the special tokens."""
         return short_digest([self._content, json.dumps(dataclasses.asdict(self._special))])
 
+    def is_special(self, token: int) -> bool:
+        """Returns True if the file says that a token is special, and no part of text."""
+        return token in self._added
+
     def id_of(self, piece: str) -> int | None:
         """Returns the id of a token by its exact name, such as ``[MASK]``; None if there is no such token."""
         return self._tokenizer.token_to_id(piece)
 
     def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
-        """Returns the token ids of each line, int32, without `bos` and `eos`; `side` makes no difference."""
+        """Returns the token ids of each line, int32, without `bos` and `eos`; `side` makes no difference.
+
+        Special tokens that are written in a text, such as ``<|endoftext|>``, become their ids.
+        """
         del side
         found = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
         return [np.asarray(encoding.ids, np.int32) for encoding in found]
@@ -112,7 +126,7 @@ class PretrainedTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of token ids; special tokens are left out."""
-        special = self._special.ids
+        special = self._special.ids & self._added
         return self._tokenizer.decode([int(t) for t in ids if int(t) not in special], skip_special_tokens=False)
 
     normalized = decode

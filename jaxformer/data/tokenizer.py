@@ -52,6 +52,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def by_line(self) -> bool:
+        """True if the tokens of a text are those of its lines, one after the other."""
+        ...
+
+    @property
     def normalizer(self) -> TextNormalizer:
         """The form of the text that is split into tokens."""
         ...
@@ -175,6 +180,11 @@ class SubwordTokenizer:
     def start(self) -> tuple[int, ...]:
         """The tokens that a text of a language model begins with: none."""
         return ()
+
+    @property
+    def by_line(self) -> bool:
+        """True: a line break is one token."""
+        return True
 
     @property
     def normalizer(self) -> TextNormalizer:

@@ -125,7 +125,7 @@ class OrderedWindows:
 
 def prepare_text(text: Text, tokenizer: Tokenizer, cache: str | os.PathLike[str] | None) -> TokenStream:
     """Tokenizes a text, or reads its tokens from `cache` if an earlier call saved them; see `cached_sequences`."""
-    lines = text.lines()
+    lines = text.lines() if tokenizer.by_line else [text.characters]
     arrays = cached_sequences(
         cache,
         f"text-{text.fingerprint}-{tokenizer.fingerprint}",

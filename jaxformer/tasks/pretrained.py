@@ -30,15 +30,32 @@ from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingC
 from jaxformer.tasks.tokenizers import VOCAB_MULTIPLE, table_size
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
+from jaxformer.training.config import TrainConfig
+from jaxformer.training.optimizers import OptimizerConfig
 
 NEVER = -1e4
 """The bias of the logits of rows that fill up a table, whose tokens never occur."""
 
-LONGEST = 1024
-"""The most tokens of a window, unless a setting says more."""
+LENGTH = 1024
+"""The most tokens of a window, unless more are asked for."""
+
+_KINDS = "pad_token unk_token cls_token sep_token mask_token".split()
+_BERT: dict[str, str] = dict(zip(_KINDS, "[PAD] [UNK] [CLS] [SEP] [MASK]".split(), strict=True))
+_ROBERTA: dict[str, str] = dict(zip(_KINDS, "<pad> <unk> <s> </s> <mask>".split(), strict=True))
+_NAMES: dict[str, dict[str, str]] = {
+    "bert": {**_BERT},
+    **dict.fromkeys(("roberta", "camembert", "xlm-roberta"), _ROBERTA),
+}
+"""The special tokens of families whose published files do not name them; they are defaults in transformers."""
+
+FINE_TUNING: dict[str, Any] = {
+    "optimizer": OptimizerConfig(learning_rate=5e-5, schedule="linear", warmup_steps=100, clip_norm=1.0),
+    "train": TrainConfig(steps=2000, validate_every=200, checkpoint_every=200),
+}
+"""The settings with which training starts from such a run, unless others are given."""
 
 
-def convert(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> TaskConfig:
+def convert(folder: str | os.PathLike[str], out: str | os.PathLike[str], *, length: int = 0) -> TaskConfig:
     """Makes a run of a folder of Hugging Face with ``config.json``, safetensors and ``tokenizer.json``.
 
     Tables get the rows of the tokenizer's vocabulary, filled up as in training; rows beyond are left out. The mask
@@ -46,22 +63,27 @@ def convert(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> Task
 
     Returns the configuration of the run.
 
+    Args:
+      length: the most tokens that a language model reads; 0 for those of its table of positions, or `LENGTH` if it has
+        none or a longer one.
+
     Raises:
-      ConfigError: `out` exists and is not empty, or a package of the extra `pretrained` is not installed.
+      ConfigError: `out` exists and is not empty; the length is more than the model has positions; or a package of the
+        extra `pretrained` is not installed.
       DataError: the folder cannot be read (see `interop.load_pretrained`), has no ``tokenizer.json``, or holds a
         model of another kind.
     """
     folder, out = local_path(folder), local_path(out)
-    if out.exists() and any(out.iterdir()):
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is not empty; name a new folder")
     tokenizer, names = read_tokenizer(folder)
     found = interop.load_pretrained(folder)
     if found.net.model is models.LanguageModel:
-        config, params = _language_model(folder.resolve().name, found, tokenizer)
+        config, params = _language_model(folder.resolve().name, found, tokenizer, length)
     elif found.family in ("t5", "mt5"):
         config, params = _text_to_text(folder.resolve().name, found, tokenizer)
     elif found.net.model is models.MaskedLanguageModel:
-        mask = tokenizer.id_of(names.get("mask_token", "[MASK]"))
+        mask = tokenizer.id_of(names.get("mask_token", ""))
         if mask is None:
             raise DataError(f"the tokenizer of {folder} has no mask token")
         config, params = _masked_language_model(folder.resolve().name, found, tokenizer, mask)
@@ -88,7 +110,8 @@ def read_tokenizer(folder: pathlib.Path) -> tuple[PretrainedTokenizer, Mapping[s
             f"{folder} has no tokenizer.json; transformers writes one: "
             "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         )
-    content, names = json.dumps(read_json(path), ensure_ascii=False), dict[str, str]()
+    content, kind = json.dumps(read_json(path), ensure_ascii=False), read_json(folder / "config.json").get("model_type")
+    names: dict[str, str] = dict(_NAMES.get(str(kind), {}))
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         for name, value in (read_json(folder / file) if (folder / file).exists() else {}).items():
             token = value.get("content") if isinstance(value, dict) else value
@@ -97,7 +120,7 @@ def read_tokenizer(folder: pathlib.Path) -> tuple[PretrainedTokenizer, Mapping[s
     try:
         bare = PretrainedTokenizer(content, SpecialTokens(0, 0, 0, 0))
         return PretrainedTokenizer(content, _special(bare, names, folder)), names
-    except ConfigError:
+    except (ConfigError, DataError):
         raise
     except ValueError as error:
         raise DataError(f"{path} is damaged: {error}") from None
@@ -111,21 +134,24 @@ def _special(tokenizer: PretrainedTokenizer, names: Mapping[str, str], folder: p
         for kind in kinds:
             if kind in names and (token := tokenizer.id_of(names[kind])) is not None:
                 return token
-        token = settings.get(f"{kinds[-1]}_id")
+        token = settings.get(f"{kinds[-1]}_id")  # which has no ids of the class and separator tokens
         token = token[0] if isinstance(token, list) and token else token
-        return token if type(token) is int and token >= 0 else None
+        return token if type(token) is int and 0 <= token < tokenizer.vocab_size else None
 
     eos = find("sep_token", "eos_token")
     if eos is None:
         raise DataError(f"neither the tokenizer nor config.json of {folder} names the end of a text (eos_token)")
     ids = {"pad": find("pad_token"), "bos": find("cls_token", "bos_token"), "eos": eos, "unk": find("unk_token")}
-    if type(start := settings.get("decoder_start_token_id")) is int:
+    if not tokenizer.is_special(ids["pad"] if ids["pad"] is not None else eos):  # a token of text
+        ids["pad"] = None
+    start = settings.get("decoder_start_token_id")
+    if type(start) is int and 0 <= start < tokenizer.vocab_size:
         ids["bos"] = start
     return SpecialTokens(**{name: eos if token is None else token for name, token in ids.items()})
 
 
 def _language_model(
-    name: str, found: interop.Pretrained, tokenizer: PretrainedTokenizer
+    name: str, found: interop.Pretrained, tokenizer: PretrainedTokenizer, length: int
 ) -> tuple[LanguageModelingConfig, Params]:
     vocab_size, model = tokenizer.vocab_size, found.net.config
     size = vocab_size + -vocab_size % VOCAB_MULTIPLE
@@ -135,11 +161,15 @@ def _language_model(
         decoder["output_bias"] = jnp.where(jnp.arange(size) < model.vocab_size, 0.0, NEVER)
     if "output" in decoder:
         decoder["output"] = {"kernel": _resized(decoder["output"]["kernel"].T, vocab_size, size).T}
-    longest = model.max_positions if model.positions == "learned" else LONGEST
-    data = language_model.DataConfig(tokenizer="pretrained", vocab_size=vocab_size, length=min(longest, LONGEST))
+    most = model.max_positions if model.positions == "learned" else found.settings.get("max_position_embeddings")
+    if type(most) is int and length > most:
+        raise ConfigError(f"length must be at most {most}, the positions of the model, got {length}")
+    length = length or min(most if type(most) is int else LENGTH, LENGTH)
+    data = language_model.DataConfig(tokenizer="pretrained", vocab_size=vocab_size, length=length, batch_size=8)
     model = dataclasses.replace(model, vocab_size=0, output_bias="output_bias" in decoder)
     decode = language_model.DecodeConfig(stop_at_end=True)
-    return LanguageModelingConfig(name=name, model=model, data=data, decode=decode), {"decoder": decoder}
+    config = LanguageModelingConfig(name=name, model=model, data=data, decode=decode, **FINE_TUNING)
+    return config, {"decoder": decoder}
 
 
 def _text_to_text(
@@ -152,7 +182,7 @@ def _text_to_text(
         decoder["output"] = {"kernel": _resized(decoder["output"]["kernel"].T, vocab_size, vocab_size).T}
     model = dataclasses.replace(found.net.config, source_vocab_size=0, target_vocab_size=0)
     data = translation.DataConfig(tokenizer="pretrained", vocab_size=vocab_size)
-    return TranslationConfig(name=name, model=model, data=data), found.params | {"decoder": decoder}
+    return TranslationConfig(name=name, model=model, data=data, **FINE_TUNING), found.params | {"decoder": decoder}
 
 
 def _masked_language_model(
@@ -169,7 +199,8 @@ def _masked_language_model(
     bias = jnp.where(jnp.arange(size) < vocab_size, bias, NEVER)
     length = min(model.max_positions, masked_language_model.DataConfig.length)
     data = masked_language_model.DataConfig(tokenizer="pretrained", vocab_size=vocab_size, length=length)
-    config = MaskedLanguageModelingConfig(name=name, model=dataclasses.replace(model, vocab_size=0), data=data)
+    model = dataclasses.replace(model, vocab_size=0)
+    config = MaskedLanguageModelingConfig(name=name, model=model, data=data, **FINE_TUNING)
     return config, params | {"encoder": encoder, "output_bias": bias}
 
 
@@ -194,9 +225,9 @@ def _write(
 ) -> None:
     setup = make_training_setup(registry.task_of(config), config, tokenizer.vocab_size, Placement(sharding.mesh("")))
     check_shapes(params, setup.network.net.shapes)
-    tokenizer.save(out / "tokenizer.json")
-    rundir.write_config(out, config.task, config)
-    rundir.write_provenance(out, tokenizer=tokenizer.fingerprint, converted=str(folder))
     timeout = training.save_timeout(params)
     with training.Checkpoints(out / rundir.PRETRAINED, keep_last=1, timeout=timeout) as checkpoints:
         checkpoints.save(0, params, {})
+    tokenizer.save(out / "tokenizer.json")
+    rundir.write_provenance(out, tokenizer=tokenizer.fingerprint, converted=str(folder.resolve()))
+    rundir.write_config(out, config.task, config)  # the last file, which makes it a run

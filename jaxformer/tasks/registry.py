@@ -154,18 +154,22 @@ def configure(reference: str | os.PathLike[str], **settings: Any) -> TaskConfig:
     >>> configure("demo", train={"steps": 20}).train.steps
     20
     """
-    return changed(started(resolve(os.fspath(reference)), settings.get("init_from", "")), settings)
+    return changed(started(changed(resolve(os.fspath(reference)), settings)), settings)
 
 
-def started(config: TaskConfig, init_from: object) -> TaskConfig:
+def started(config: TaskConfig, out: pathlib.Path | None = None) -> TaskConfig:
     """Returns a configuration with the settings that must be as in the run that `init_from` names, if it names one.
+
+    Args:
+      out: the run to train, whose own settings are taken if it has begun, because the other may be gone by then.
 
     Raises:
       ConfigError: there is no such run.
     """
-    if not isinstance(init_from, str) or not init_from:
+    if not config.init_from or type(config).like is TaskConfig.like:
         return config
-    return config.like(read_config(split_init(init_from)[0]))
+    run = out if out is not None and (out / "config.json").exists() else split_init(config.init_from)[0]
+    return config.like(read_config(run))
 
 
 def split_init(text: str) -> tuple[pathlib.Path, str]:

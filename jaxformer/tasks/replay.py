@@ -43,6 +43,7 @@ def replay(run: pathlib.Path, *, steps: int) -> Iterator[Replayed]:
       ConfigError: `run` is not a run, its data has changed, or it has logged fewer steps.
     """
     config = registry.read_config(run)
+    rundir.check_trained(run)
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
     logged = {entry["step"]: entry["loss"] for entry in read_log(run / "log.jsonl") if "loss" in entry}
     if not 1 <= steps <= len(logged):

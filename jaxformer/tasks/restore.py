@@ -54,7 +54,7 @@ def check(run: pathlib.Path, checkpoint: str) -> None:
     """
     if rundir.is_pretrained(run):
         if checkpoint not in ("best", "last"):
-            raise ConfigError(f"no checkpoint {checkpoint!r}: {run} is a converted model, which has no other than best")
+            raise ConfigError(f"no checkpoint {checkpoint!r}: {_converted(run)}; leave out the checkpoint")
     elif checkpoint == "average":
         if not (run / "average").is_dir():  # opening it would create it
             raise no_average(run)
@@ -66,9 +66,15 @@ def check(run: pathlib.Path, checkpoint: str) -> None:
 def open_checkpoints(run: pathlib.Path) -> training.Checkpoints:
     """Opens the checkpoints of a run for reading, without creating their folder."""
     folder = run / "checkpoints"
+    if rundir.is_pretrained(run):
+        raise ConfigError(_converted(run))
     if not folder.is_dir():
         raise _no_checkpoint(folder)
     return training.Checkpoints(folder)
+
+
+def _converted(run: pathlib.Path) -> str:
+    return f"{run} is a converted model, which has one set of parameters and no checkpoints"
 
 
 def _no_checkpoint(folder: pathlib.Path) -> training.CheckpointError:

@@ -5,7 +5,7 @@
     run/
       config.json        the task and its resolved configuration
       provenance.json    versions, platform, hashes of the data; for each start its date, command, commit and devices
-      tokenizer.model    the vocabulary (tokenizer.json for characters)
+      tokenizer.model    the vocabulary (tokenizer.json for characters or of a pretrained model)
       classes.json       of a classifier: the names of the classes
       checkpoints/       parameters, optimizer, position in the data
       average/           after `jaxformer average`: the averaged parameters
@@ -45,7 +45,9 @@ LOCK = ".lock"
 PRETRAINED = "pretrained"
 """The name of the folder that `jaxformer convert` writes."""
 
-PACKAGES = "jaxformer jax jaxlib flax optax orbax-checkpoint numpy sentencepiece sacrebleu sacremoses".split()
+PACKAGES = (
+    "jaxformer jax jaxlib flax optax orbax-checkpoint numpy sentencepiece sacrebleu sacremoses tokenizers safetensors"
+).split()
 
 
 def holds_run(out: pathlib.Path) -> bool:
@@ -77,6 +79,16 @@ def holds_run(out: pathlib.Path) -> bool:
 def is_pretrained(run: pathlib.Path) -> bool:
     """Returns True if `jaxformer convert` has made this run."""
     return (run / PRETRAINED).is_dir()
+
+
+def check_trained(run: pathlib.Path) -> None:
+    """Checks that a run was trained here, so that it has data.
+
+    Raises:
+      ConfigError: `jaxformer convert` made it.
+    """
+    if is_pretrained(run):
+        raise ConfigError(f"{run} is a converted model, which has no data of its own; `jaxformer score` scores a text")
 
 
 def _is_leftover(path: pathlib.Path) -> bool:

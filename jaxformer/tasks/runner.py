@@ -371,6 +371,7 @@ def evaluate(
     """
     run = local_path(run)
     config = registry.read_config(run)
+    rundir.check_trained(run)
     if data_dir:
         config = changed(config, {"data": {"directory": data_dir}})
     task = registry.task_of(config)

@@ -14,7 +14,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.multihost import processes, storage
 
 FILES = ("tokenizer.model", "tokenizer.json")
-"""The possible names of a saved tokenizer: for subwords, and for characters."""
+"""The possible names of a saved tokenizer: for subwords, and for characters or of a pretrained model."""
 
 VOCAB_MULTIPLE = 8
 """Embedding tables are padded to a multiple of this with tokens that never occur, so that a mesh can divide them."""

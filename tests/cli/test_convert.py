@@ -20,14 +20,14 @@ from jaxformer.tasks.masked_language_model import MaskedLanguageModelingConfig
 )
 def test_what_is_made(capsys, monkeypatch, config, line):
     asked = []
-    monkeypatch.setattr(pretrained, "convert", lambda *given: asked.append(given) or config)
-    assert main.main(["convert", "folder", "--out", "run"]) == 0
+    monkeypatch.setattr(pretrained, "convert", lambda *given, length: asked.append((*given, length)) or config)
+    assert main.main(["convert", "folder", "--out", "run", "--length", "7"]) == 0
     assert capsys.readouterr().out == f"{line}\n"
-    assert asked == [(pathlib.Path("folder"), pathlib.Path("run"))]
+    assert asked == [(pathlib.Path("folder"), pathlib.Path("run"), 7)]
 
 
 def test_errors_are_one_line(capsys, monkeypatch):
-    def refuse(folder, out):
+    def refuse(folder, out, length):
         raise DataError("no model")
 
     monkeypatch.setattr(pretrained, "convert", refuse)

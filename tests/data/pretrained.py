@@ -1,6 +1,7 @@
 """Small tokenizers as pretrained models have them: byte-level BPE, and WordPiece."""
 
 import json
+from collections.abc import Sequence
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -11,12 +12,12 @@ END = "<|endoftext|>"
 BERT = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 
 
-def byte_level(*, begin: str = "") -> str:
+def byte_level(*, begin: str = "", pad: str = "") -> str:
     """Returns the content of a ``tokenizer.json`` like that of GPT-2 or, with a begin token, of Llama 3."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    alphabet, special = pre_tokenizers.ByteLevel.alphabet(), [END, *([begin] if begin else [])]
+    alphabet, special = pre_tokenizers.ByteLevel.alphabet(), [END, *filter(None, (begin, pad))]
     trainer = trainers.BpeTrainer(
         vocab_size=325, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
@@ -29,16 +30,18 @@ def byte_level(*, begin: str = "") -> str:
     return tokenizer.to_str()
 
 
-def word_piece() -> str:
+def word_piece(special: Sequence[str] = tuple(BERT.values())) -> str:
     """Returns the content of a ``tokenizer.json`` like that of BERT."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer = Tokenizer(models.WordPiece(unk_token=special[1]))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=150, special_tokens=list(BERT.values()), show_progress=False)
+    trainer = trainers.WordPieceTrainer(vocab_size=150, special_tokens=list(special), show_progress=False)
     tokenizer.train_from_iterator(LINES, trainer)
-    pairs = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $0 [SEP]", special_tokens=pairs)
+    pairs = [(name, tokenizer.token_to_id(name)) for name in special[2:4]]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{special[2]} $0 {special[3]}", special_tokens=pairs
+    )
     return tokenizer.to_str()
 
 

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.text import Text
 from jaxformer.data.tokenizer import load_tokenizer
+from jaxformer.data.windows import prepare_text
 from jaxformer.errors import ConfigError, DataError
 from tests.data import pretrained
 
@@ -102,3 +104,23 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"jaxformer\[pretrained\]") as caught:
         load_tokenizer(tmp_path / "tokenizer.json")
     assert "damaged" not in str(caught.value)
+
+
+def test_a_token_of_text_is_no_special_token():
+    """Some files name a letter as padding; it stays in the text."""
+    letter = BYTES.id_of("a")
+    tokenizer = PretrainedTokenizer(GPT2, SpecialTokens(letter, 0, 0, 0))
+    assert tokenizer.decode([*tokenizer.encode(["a cat"])[0], 0]) == "a cat"
+    assert tokenizer.is_special(0)
+    assert not tokenizer.is_special(letter)
+
+
+def test_a_text_is_tokenized_as_a_whole(tmp_path):
+    """A token may span line breaks, as those of Llama 3 do."""
+    content = json.loads(GPT2)
+    breaks = {"id": 400, "content": "\n\n", "single_word": False, "lstrip": False, "rstrip": False}
+    content["added_tokens"].append(breaks | {"normalized": False, "special": False})
+    tokenizer = PretrainedTokenizer(json.dumps(content), ALONE)
+    stream = prepare_text(Text("a\n\nb"), tokenizer, tmp_path)
+    assert stream.tokens[1:].tolist() == tokenizer.encode(["a\n\nb"])[0].tolist()
+    assert len(stream.tokens) == 4

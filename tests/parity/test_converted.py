@@ -79,10 +79,10 @@ def test_bert_fills(tmp_path):
 
 
 def test_t5_translates(tmp_path):
-    names = {"eos_token": tokenizers.END, "pad_token": "!", "unk_token": tokenizers.END}
+    names = {"eos_token": tokenizers.END, "pad_token": "<pad>", "unk_token": tokenizers.END}
     ids = {"pad_token_id": 1, "decoder_start_token_id": 1, "eos_token_id": 0}
     model = t5("1.1", vocab_size=325, **ids)
-    tokenizer = saved(tmp_path / "t5", model, tokenizers.byte_level(), names)
+    tokenizer = saved(tmp_path / "t5", model, tokenizers.byte_level(pad="<pad>"), names)
     pretrained.convert(tmp_path / "t5", tmp_path / "run")
     decode = {"beam_size": 3, "length_penalty": 1.0, "max_length": 12, "forced_end": "never"}
     ((*found,),) = jaxformer.load(tmp_path / "run", decode=decode).candidates([TEXT], n_best=3)

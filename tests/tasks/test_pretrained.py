@@ -1,5 +1,6 @@
 """Runs made of pretrained models: they compute what the models do, and other runs start from them."""
 
+import functools
 import json
 
 import jax
@@ -10,6 +11,7 @@ from tokenizers import Tokenizer
 
 import jaxformer
 from jaxformer import interop, models, pure
+from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import families
 from jaxformer.tasks import history, pretrained, registry
@@ -114,8 +116,9 @@ def test_t5_is_a_translator_of_any_text_to_text(tmp_path, version):
     """Its decoder begins with the token of padding; rows of the table beyond the vocabulary are left out."""
     sizes = {name: SIZES[name] for name in ("d_model", "num_heads", "d_ff")}
     config = getattr(families, version)(330, **sizes, num_encoder_layers=1, num_decoder_layers=1)
-    names = {"eos_token": tokenizers.END, "pad_token": "!", "unk_token": tokenizers.END}
-    net, params = folder(tmp_path / "t5", "t5", models.EncoderDecoder, config, tokenizers.byte_level(), names)
+    names = {"eos_token": tokenizers.END, "pad_token": "<pad>", "unk_token": tokenizers.END}
+    content = tokenizers.byte_level(pad="<pad>")
+    net, params = folder(tmp_path / "t5", "t5", models.EncoderDecoder, config, content, names)
     edited(tmp_path / "t5" / "config.json", decoder_start_token_id=1)
     pretrained.convert(tmp_path / "t5", tmp_path / "run")
     translator = jaxformer.load(tmp_path / "run")
@@ -159,8 +162,10 @@ def test_a_classifier_starts_from_it(tmp_path):
     assert (config.data.tokenizer, config.data.vocab_size, config.data.max_length) == ("pretrained", 150, 48)
     jaxformer.train(config, tmp_path / "classes", console=quiet())
     found = jaxformer.load(tmp_path / "classes")
-    table = found.params["encoder"]["embeddings"]["tokens"]["table"][:150]
-    np.testing.assert_allclose(table, params["encoder"]["embeddings"]["tokens"]["table"], atol=1e-5)
+    own, given = dict(found.params["encoder"]), dict(params["encoder"])
+    table = own.pop("embeddings")["tokens"]["table"][:150]
+    np.testing.assert_allclose(table, given.pop("embeddings")["tokens"]["table"], atol=1e-5)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), own, given)
 
 
 def test_it_has_one_checkpoint_and_is_not_trained_in_place(tmp_path):
@@ -168,7 +173,7 @@ def test_it_has_one_checkpoint_and_is_not_trained_in_place(tmp_path):
     config = pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
     assert jaxformer.load(tmp_path / "run", checkpoint="last").steps == ()
     for checkpoint in ("average", 0):
-        with pytest.raises(ConfigError, match="is a converted model, which has no other than best"):
+        with pytest.raises(ConfigError, match="one set of parameters and no checkpoints; leave out the checkpoint"):
             jaxformer.load(tmp_path / "run", checkpoint=checkpoint)
     before = sorted(path.name for path in (tmp_path / "run").iterdir())
     with pytest.raises(ConfigError, match="holds a converted model; train in another directory, with --init-from"):
@@ -201,7 +206,7 @@ REFUSED = {
     "no end": (lambda path: without(path, "tokenizer_config.json"), "names the end of a text"),
     "an end beyond": (
         lambda path: (without(path, "tokenizer_config.json"), edited(path / "config.json", eos_token_id=10_000)),
-        "special tokens must be below",
+        "names the end of a text",
     ),
     "no settings": (lambda path: without(path, "config.json"), "does not exist"),
 }
@@ -212,8 +217,9 @@ def test_folders_that_make_no_run_are_refused(tmp_path, case):
     gpt2(tmp_path / "gpt2")
     change, message = REFUSED[case]
     change(tmp_path / "gpt2")
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message) as caught:
         pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
+    assert ("damaged" in str(caught.value)) == ("damaged" in case)
     assert not (tmp_path / "run").exists()
 
 
@@ -222,7 +228,42 @@ def test_ids_of_the_settings_stand_for_missing_names(tmp_path):
     without(tmp_path / "gpt2", "tokenizer_config.json")
     edited(tmp_path / "gpt2" / "config.json", eos_token_id=[0, 5], pad_token_id=7)
     special = pretrained.read_tokenizer(tmp_path / "gpt2")[0].special
-    assert (special.pad, special.bos, special.eos, special.unk) == (7, 0, 0, 0)
+    assert (special.pad, special.bos, special.eos, special.unk) == (0, 0, 0, 0)  # 7 is a letter
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_names_that_published_files_leave_out_are_those_of_the_family(tmp_path, family):
+    names = {"bert": tokenizers.BERT, "roberta": pretrained._ROBERTA}[family]
+    tokenizers.write(tmp_path, tokenizers.word_piece(list(names.values())), {"model_max_length": 512})
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family, "pad_token_id": 3}))
+    tokenizer, found = pretrained.read_tokenizer(tmp_path)
+    assert {name: tokenizer.id_of(found[name]) for name in names} == {x: i for i, x in enumerate(names)}
+    assert tokenizer.special.pad == tokenizer.id_of(names["pad_token"])
+
+
+def test_the_length_of_windows(tmp_path):
+    gpt2(tmp_path / "gpt2")
+    assert pretrained.convert(tmp_path / "gpt2", tmp_path / "all").data.length == 48
+    assert pretrained.convert(tmp_path / "gpt2", tmp_path / "few", length=16).data.length == 16
+    with pytest.raises(ConfigError, match="length must be at most 48, the positions of the model, got 49"):
+        pretrained.convert(tmp_path / "gpt2", tmp_path / "many", length=49)
+
+
+def test_a_language_model_is_fine_tuned_on_whole_texts(tmp_path):
+    """Its tokenizer does not see lines alone, and every parameter is taken."""
+    gpt2(tmp_path / "gpt2")
+    config = pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
+    text = "\n\n".join(tokenizers.LINES[:60])
+    (tmp_path / "text").write_text(text)
+    changes = {"data": {"text": str(tmp_path / "text"), "length": 16, "cache": str(tmp_path / "cache")}}
+    changes |= {"train": {"steps": 1, "tensorboard": False}, "optimizer": {"warmup_steps": 0}}
+    jaxformer.train(changed(config, changes | {"init_from": str(tmp_path / "run")}), tmp_path / "mine", console=quiet())
+    about = json.loads((tmp_path / "mine" / "init.json").read_text())
+    assert (about["new"], about["unused"]) == ({}, [])
+    with pytest.raises(ConfigError, match="is a converted model, which has no data of its own"):
+        jaxformer.evaluate(tmp_path / "run")
+    with pytest.raises(ConfigError, match="is a converted model, which has one set of parameters and no checkpoints"):
+        jaxformer.average(tmp_path / "run")
 
 
 def test_a_vocabulary_larger_than_the_table_is_refused(tmp_path):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from jaxformer.config import to_data
+from jaxformer.config import changed, to_data
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import registry, rundir
 from jaxformer.tasks.translation import TranslationConfig
@@ -152,3 +152,16 @@ def test_a_wrong_setting_in_a_file_names_the_file(tmp_path):
     path.write_text(path.read_text().replace('"seed"', '"sede"'))
     with pytest.raises(ConfigError, match=r"config\.json: unknown setting 'sede'; did you mean 'seed'"):
         registry.read_config(tmp_path)
+
+
+def test_a_run_that_has_begun_needs_the_other_no_more(tmp_path):
+    """The settings that it took are its own now; other tasks take none."""
+    config = registry.configure("classification")
+    (tmp_path / "run").mkdir()
+    rundir.write_config(tmp_path / "run", "classification", changed(config, {"model": {"d_model": 24, "num_heads": 2}}))
+    gone = changed(config, {"init_from": str(tmp_path / "gone")})
+    assert registry.started(gone, tmp_path / "run").model.d_model == 24
+    with pytest.raises(ConfigError, match="gone is not a run"):
+        registry.started(gone, tmp_path / "new")
+    other = changed(registry.configure("language_model"), {"init_from": str(tmp_path / "gone")})
+    assert registry.started(other) == other

@@ -101,11 +101,10 @@ class TextGenerator(Searcher):
             for draw in range(number)
         ]
         extend = self._grown if decode.beam_size == 1 else self._beam
-        # An empty prompt was encoded as a line break, which is removed.
         penalty = 0.0 if decode.uses_sampling else decode.search.length_penalty
         done = [
             Candidate(
-                self.tokenizer.decode(text.ids)[0 if prompts[text.prompt - first] else 1 :],
+                self._decoded(text, prompts[text.prompt - first]),
                 sum(text.log_probs) / max(1, len(text.log_probs)) ** penalty,
                 tuple(text.ids[len(text.ids) - len(text.log_probs) :]),
                 sum(text.log_probs),
@@ -121,7 +120,7 @@ class TextGenerator(Searcher):
         """Returns the texts, extended window by window."""
         rounds = 0
         while growing := [text for text in texts if len(text.ids) < text.end and not self._has_ended(text)]:
-            contexts = [text.ids[-self._kept(len(text.ids)) :] for text in growing]
+            contexts = [self._context(text.ids) for text in growing]
             found = self._search(growing, contexts, rounds)
             for row, (text, context) in enumerate(zip(growing, contexts, strict=True)):
                 new = slice(len(context), found.lengths[row, 0])
@@ -130,6 +129,11 @@ class TextGenerator(Searcher):
                 progress(int(found.lengths[row, 0]) - len(context))
             rounds += 1
         return texts
+
+    def _decoded(self, text: _Text, prompt: str) -> str:
+        """Returns a text without its end; an empty prompt was encoded as a line break, which is removed."""
+        ids = text.ids[:-1] if self._has_ended(text) else text.ids
+        return self.tokenizer.decode(ids)[0 if prompt else 1 :]
 
     def _has_ended(self, text: _Text) -> bool:
         return self.decode.stop_at_end and bool(text.log_probs) and text.ids[-1] == self.tokenizer.special.eos
@@ -186,9 +190,9 @@ class TextGenerator(Searcher):
         return [*self.tokenizer.start, *self._encode_text(number, prompt, warn)]
 
     def _encode_text(self, number: int, prompt: str, warn: Callable[[str], None] | None) -> list[int]:
-        unk = self.tokenizer.special.unk
-        ids = self.tokenizer.encode([prompt or "\n"])[0].tolist()
-        if unk not in ids:
+        special = self.tokenizer.special
+        unk, ids = special.unk, self.tokenizer.encode([prompt or "\n"])[0].tolist()
+        if unk not in ids or unk in (special.pad, special.bos, special.eos):  # it knows every character
             return ids
         unknown = sorted({c for c in prompt if unk in self.tokenizer.encode([c])[0]})
         about = f"text {number}: the model's vocabulary has no {', '.join(map(repr, unknown[:10]))}"
@@ -197,9 +201,10 @@ class TextGenerator(Searcher):
         warn(f"{about}; left out")
         return [token for token in ids if token != unk] or self.tokenizer.encode([" "])[0].tolist()
 
-    def _kept(self, length: int) -> int:
-        """Returns the number of last tokens of a text to read as context: all if they fit, else half a window."""
-        return length if length < self.window else max(self.window // 2, 1)
+    def _context(self, ids: list[int]) -> list[int]:
+        """Returns the tokens of a text to read as context: all if they fit, else half a window, after the start."""
+        start = list(self.tokenizer.start)
+        return ids[:] if len(ids) < self.window else start + ids[-max(self.window // 2 - len(start), 1) :]
 
     def _search(self, texts: list[_Text], contexts: list[list[int]], rounds: int) -> decoding.Hypotheses:
         """Returns the hypotheses of texts, from these contexts to the end of the window or of the text."""
