@@ -74,6 +74,8 @@ def convert(folder: str | os.PathLike[str], out: str | os.PathLike[str], *, leng
         model of another kind.
     """
     folder, out = local_path(folder), local_path(out)
+    if not os.path.isdir(folder):
+        raise DataError(f"{folder} is no folder, and nothing is fetched: download the model's files first")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is not empty; name a new folder")
     tokenizer, names = read_tokenizer(folder)

@@ -118,7 +118,7 @@ class Count:
         """Adds the number of items done since the last call."""
         self._done += number
         now = time.monotonic()
-        if now - self._said >= self._seconds:
+        if self._done and now - self._said >= self._seconds:
             self._said = now
             left = (now - self._began) / self._done * (self._total - self._done)
             ending = f", {duration(left)} left" if self._done < self._total else ""

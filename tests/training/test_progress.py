@@ -84,3 +84,13 @@ def test_a_line_is_printed_as_it_is():
     text = io.StringIO()
     progress.print_line(Console(file=text, width=20), "[bold]12[/bold] " + "x" * 40)
     assert text.getvalue() == "[bold]12[/bold] " + "x" * 40 + "\n"
+
+
+def test_nothing_done_says_nothing():
+    """A search may find no token for a text."""
+    said = []
+    count = progress.Count(3, "texts", said.append, seconds=0.0)
+    count(0)
+    assert not said
+    count(3)
+    assert said == ["3/3 texts"]
