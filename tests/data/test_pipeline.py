@@ -205,7 +205,7 @@ def test_characters(tmp_path):
     assert tokenizer.decode(tokens.target[0][7]) == CORPUS.target[7]
     with pytest.raises(ConfigError, match="num_segmentations must be 1 for tokens with one segmentation, got 2"):
         prepare(CORPUS, tokenizer, tmp_path, num_segmentations=2)
-    with pytest.raises(ConfigError, match="num_segmentations must be 1 for characters, got 0"):
+    with pytest.raises(ConfigError, match="num_segmentations must be 1 for tokens with one segmentation, got 0"):
         prepare(CORPUS, tokenizer, tmp_path, num_segmentations=0)
 
 
