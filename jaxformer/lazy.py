@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from jaxformer.errors import ConfigError
+
+
+def require(package: str, *, what: str, extra: str) -> None:
+    """Checks that a package of an extra is installed.
+
+    Args:
+      what: the beginning of the message, such as "exported programs need".
+
+    Raises:
+      ConfigError: it is not.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise ConfigError(f"{what} the package {package}: pip install 'jaxformer[{extra}]'")
 
 
 def members(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:

@@ -9,6 +9,7 @@ import functools
 import inspect
 import io
 import itertools
+import pathlib
 import re
 import shlex
 import textwrap
@@ -20,6 +21,7 @@ import tyro
 
 from jaxformer.config import changed, kinds_of
 from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.tasks.registry import resolve, started
 
 
 def override(config: Any, arguments: Sequence[str]) -> Any:
@@ -53,6 +55,20 @@ def override(config: Any, arguments: Sequence[str]) -> Any:
         raise ConfigError(_message(output.getvalue())) from stopped
     except ValueError as error:  # of a configuration that refuses a value
         raise ConfigError(str(error)) from error
+
+
+def resolved(reference: str, arguments: Sequence[str], out: pathlib.Path | None = None) -> Any:
+    """Returns a named configuration with the settings of the arguments, and those of the run that it starts from.
+
+    Args:
+      out: see `registry.started`.
+
+    Raises:
+      ConfigError: see `override`, `registry.resolve` and `registry.started`.
+    """
+    config = override(resolve(reference), arguments)
+    like = started(config, out)
+    return config if like is config else override(like, arguments)
 
 
 def settings_help(config: Any) -> str:

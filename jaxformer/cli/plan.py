@@ -47,11 +47,10 @@ def main(arguments: Sequence[str]) -> int:
     if rest and arguments.index(rest[0]) < arguments.index(options.config):
         raise ConfigError(f"CONFIG comes before its settings: jaxformer plan CONFIG ... {rest[0]} ...")
     shape = _shape(options.batch)
-    from jaxformer.cli.arguments import override
-    from jaxformer.tasks.registry import resolve, started
+    from jaxformer.cli.arguments import resolved
 
     mesh = [] if options.mesh is None else ["--mesh", options.mesh]
-    config = override(started(override(resolve(options.config), rest)), [*rest, *mesh])
+    config = resolved(options.config, [*rest, *mesh])
     import jax
     from rich.console import Console
 

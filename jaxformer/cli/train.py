@@ -50,13 +50,11 @@ def main(arguments: Sequence[str]) -> int:
         help="trace steps FIRST:LAST, or a number of them, in RUN/profile",
     )
     options, rest = parser.parse_known_args(arguments)
-    from jaxformer.cli.arguments import override, settings_help
-    from jaxformer.tasks.registry import resolve, started
+    from jaxformer.cli.arguments import resolved, settings_help
 
     if options.data_dir:
         rest = ["--data.directory", options.data_dir, *rest]
-    config = override(resolve(options.config), rest)
-    config = override(started(config, options.out), rest)
+    config = resolved(options.config, rest, options.out)
     if options.settings:
         print(settings_help(config))
         return 0

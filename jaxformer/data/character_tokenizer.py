@@ -35,6 +35,11 @@ class CharacterTokenizer:
         `vocab_size`.
     """
 
+    start: tuple[int, ...] = ()
+    """The tokens that a text of a language model begins with: none."""
+    by_line: bool = True
+    """True if the tokens of a text are those of its lines: a token is a character."""
+
     def __init__(self, characters: str, special: SpecialTokens = _DEFAULT):
         if list(characters) != sorted(set(characters)):
             raise ValueError("the characters of a vocabulary must be sorted and distinct")
@@ -89,16 +94,6 @@ class CharacterTokenizer:
     def special(self) -> SpecialTokens:
         """The special tokens."""
         return self._special
-
-    @property
-    def start(self) -> tuple[int, ...]:
-        """The tokens that a text of a language model begins with: none."""
-        return ()
-
-    @property
-    def by_line(self) -> bool:
-        """True: a token is a character."""
-        return True
 
     @property
     def normalizer(self) -> TextNormalizer:

@@ -5,8 +5,8 @@ The package, of the extra `pretrained`, is imported in this file only.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import importlib.util
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from jaxformer import lazy
 from jaxformer.data.normalization import Side, TextNormalizer
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.digests import short_digest
-from jaxformer.errors import ConfigError
 from jaxformer.files import write_bytes
 
 _AS_IS = TextNormalizer()
@@ -35,6 +35,9 @@ class PretrainedTokenizer:
       ValueError: the content describes no tokenizer, or a special token is not below `vocab_size`.
     """
 
+    by_line: bool = False
+    """False: a token may span line breaks, and the file may have rules for the beginning of a text."""
+
     def __init__(self, content: str, special: SpecialTokens):
         self._content, self._special = content, special
         self._tokenizer = _parsed(content)
@@ -45,8 +48,22 @@ class PretrainedTokenizer:
         self._vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         decoder = json.loads(content).get("decoder")
         self._is_byte_level = isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
-        if max(special.ids) >= self.vocab_size:
-            raise ValueError(f"special tokens must be below {self.vocab_size}, got {special}")
+        self._check_special()
+
+    def with_special(self, special: SpecialTokens) -> PretrainedTokenizer:
+        """Returns this tokenizer with other special tokens; the content is not read again.
+
+        Raises:
+          ValueError: a special token is not below `vocab_size`.
+        """
+        other = copy.copy(self)
+        other._special = special
+        other._check_special()
+        return other
+
+    def _check_special(self) -> None:
+        if max(self._special.ids) >= self.vocab_size:
+            raise ValueError(f"special tokens must be below {self.vocab_size}, got {self._special}")
 
     @classmethod
     def from_json(cls, data: bytes) -> PretrainedTokenizer:
@@ -85,11 +102,6 @@ class PretrainedTokenizer:
         """The tokens that a text of a language model begins with, by the file's template: the begin token of Llama."""
         first = self._tokenizer.encode("").ids[:1]
         return (self._special.bos,) if first == [self._special.bos] else ()
-
-    @property
-    def by_line(self) -> bool:
-        """False: a token may span line breaks, and the file may have rules for the beginning of a text."""
-        return False
 
     @property
     def normalizer(self) -> TextNormalizer:
@@ -144,8 +156,7 @@ class PretrainedTokenizer:
 
 
 def _parsed(content: str) -> Any:
-    if importlib.util.find_spec("tokenizers") is None:
-        raise ConfigError("this tokenizer needs the package tokenizers: pip install 'jaxformer[pretrained]'")
+    lazy.require("tokenizers", what="this tokenizer needs", extra="pretrained")
     import tokenizers
 
     try:

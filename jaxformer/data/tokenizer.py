@@ -107,6 +107,11 @@ class SubwordTokenizer:
       RuntimeError: `model` is not a sentencepiece model.
     """
 
+    start: tuple[int, ...] = ()
+    """The tokens that a text of a language model begins with: none."""
+    by_line: bool = True
+    """True if the tokens of a text are those of its lines: a line break is one token."""
+
     def __init__(self, model: bytes):
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -175,16 +180,6 @@ class SubwordTokenizer:
     def special(self) -> SpecialTokens:
         """The special tokens of the sentencepiece model."""
         return self._special
-
-    @property
-    def start(self) -> tuple[int, ...]:
-        """The tokens that a text of a language model begins with: none."""
-        return ()
-
-    @property
-    def by_line(self) -> bool:
-        """True: a line break is one token."""
-        return True
 
     @property
     def normalizer(self) -> TextNormalizer:

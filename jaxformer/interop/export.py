@@ -27,14 +27,13 @@ To read the results of `deserialize` in a program without this library, export a
 
 from __future__ import annotations
 
-import importlib.util
 import json
 
 from jax import export
 
+from jaxformer import lazy
 from jaxformer.data.batch import Batch
 from jaxformer.decoding.api import Hypotheses, TreeState
-from jaxformer.errors import ConfigError
 from jaxformer.functional.cache import KeyValueCache
 from jaxformer.models.decoder import Context, DecoderState, StepWeights
 from jaxformer.models.encoder import Memory
@@ -57,7 +56,7 @@ def serialize(program: export.Exported) -> bytes:
     Raises:
       ConfigError: the package flatbuffers, of the extra `export`, is not installed.
     """
-    _require_flatbuffers()
+    lazy.require("flatbuffers", what="exported programs need", extra="export")
     return bytes(program.serialize())
 
 
@@ -67,10 +66,5 @@ def deserialize(data: bytes) -> export.Exported:
     Raises:
       ConfigError: the package flatbuffers, of the extra `export`, is not installed.
     """
-    _require_flatbuffers()
+    lazy.require("flatbuffers", what="exported programs need", extra="export")
     return export.deserialize(bytearray(data))
-
-
-def _require_flatbuffers() -> None:
-    if importlib.util.find_spec("flatbuffers") is None:
-        raise ConfigError("exported programs need the package flatbuffers: pip install 'jaxformer[export]'")

@@ -7,7 +7,6 @@ This file is the only one that imports the package safetensors, of the extra `pr
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
 import json
 import pathlib
@@ -19,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.errors import ConfigError, DataError
+from jaxformer import lazy
+from jaxformer.errors import DataError
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -184,8 +184,7 @@ def _files(folder: pathlib.Path) -> Mapping[str, set[str] | None]:
 
 
 def _library() -> Any:
-    if importlib.util.find_spec("safetensors") is None:
-        raise ConfigError("pretrained weights need the package safetensors: pip install 'jaxformer[pretrained]'")
+    lazy.require("safetensors", what="pretrained weights need", extra="pretrained")
     import safetensors
     import safetensors.numpy
 

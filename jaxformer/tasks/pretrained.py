@@ -43,7 +43,7 @@ _KINDS = "pad_token unk_token cls_token sep_token mask_token".split()
 _BERT: dict[str, str] = dict(zip(_KINDS, "[PAD] [UNK] [CLS] [SEP] [MASK]".split(), strict=True))
 _ROBERTA: dict[str, str] = dict(zip(_KINDS, "<pad> <unk> <s> </s> <mask>".split(), strict=True))
 _NAMES: dict[str, dict[str, str]] = {
-    "bert": {**_BERT},
+    "bert": _BERT,
     **dict.fromkeys(("roberta", "camembert", "xlm-roberta"), _ROBERTA),
 }
 """The special tokens of families whose published files do not name them; they are defaults in transformers."""
@@ -112,8 +112,8 @@ def read_tokenizer(folder: pathlib.Path) -> tuple[PretrainedTokenizer, Mapping[s
             f"{folder} has no tokenizer.json; transformers writes one: "
             "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         )
-    content, kind = json.dumps(read_json(path), ensure_ascii=False), read_json(folder / "config.json").get("model_type")
-    names: dict[str, str] = dict(_NAMES.get(str(kind), {}))
+    content, settings = json.dumps(read_json(path), ensure_ascii=False), read_json(folder / "config.json")
+    names = dict(_NAMES.get(str(settings.get("model_type")), {}))
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         for name, value in (read_json(folder / file) if (folder / file).exists() else {}).items():
             token = value.get("content") if isinstance(value, dict) else value
@@ -121,16 +121,20 @@ def read_tokenizer(folder: pathlib.Path) -> tuple[PretrainedTokenizer, Mapping[s
                 names[name] = token
     try:
         bare = PretrainedTokenizer(content, SpecialTokens(0, 0, 0, 0))
-        return PretrainedTokenizer(content, _special(bare, names, folder)), names
-    except (ConfigError, DataError):
+    except ConfigError:
         raise
     except ValueError as error:
         raise DataError(f"{path} is damaged: {error}") from None
+    special = _special(bare, names, settings)
+    if special is None:
+        raise DataError(f"neither the tokenizer nor config.json of {folder} names the end of a text (eos_token)")
+    return bare.with_special(special), names
 
 
-def _special(tokenizer: PretrainedTokenizer, names: Mapping[str, str], folder: pathlib.Path) -> SpecialTokens:
-    """Returns the ids of special tokens; those that a vocabulary lacks share the id of its end."""
-    settings = read_json(folder / "config.json")
+def _special(
+    tokenizer: PretrainedTokenizer, names: Mapping[str, str], settings: Mapping[str, Any]
+) -> SpecialTokens | None:
+    """Returns the ids of special tokens; those that a vocabulary lacks share the id of its end. None without an end."""
 
     def find(*kinds: str) -> int | None:
         for kind in kinds:
@@ -142,7 +146,7 @@ def _special(tokenizer: PretrainedTokenizer, names: Mapping[str, str], folder: p
 
     eos = find("sep_token", "eos_token")
     if eos is None:
-        raise DataError(f"neither the tokenizer nor config.json of {folder} names the end of a text (eos_token)")
+        return None
     ids = {"pad": find("pad_token"), "bos": find("cls_token", "bos_token"), "eos": eos, "unk": find("unk_token")}
     if not tokenizer.is_special(ids["pad"] if ids["pad"] is not None else eos):  # a token of text
         ids["pad"] = None
@@ -157,12 +161,9 @@ def _language_model(
 ) -> tuple[LanguageModelingConfig, Params]:
     vocab_size, model = tokenizer.vocab_size, found.net.config
     size = vocab_size + -vocab_size % VOCAB_MULTIPLE
-    decoder = dict(found.params["decoder"])
-    decoder["embeddings"] = _with_rows(decoder["embeddings"], vocab_size, size)
+    decoder = _decoder_with_rows(found.params["decoder"], vocab_size, size)
     if size > model.vocab_size:  # rows of zeros have logits of 0, which would be the largest of some models
         decoder["output_bias"] = jnp.where(jnp.arange(size) < model.vocab_size, 0.0, NEVER)
-    if "output" in decoder:
-        decoder["output"] = {"kernel": _resized(decoder["output"]["kernel"].T, vocab_size, size).T}
     most = model.max_positions if model.positions == "learned" else found.settings.get("max_position_embeddings")
     if type(most) is int and length > most:
         raise ConfigError(f"length must be at most {most}, the positions of the model, got {length}")
@@ -178,10 +179,8 @@ def _text_to_text(
     name: str, found: interop.Pretrained, tokenizer: PretrainedTokenizer
 ) -> tuple[TranslationConfig, Params]:
     """Returns T5 as a translator, whose decoder begins with the token of padding."""
-    vocab_size, decoder = tokenizer.vocab_size, dict(found.params["decoder"])
-    decoder["embeddings"] = _with_rows(decoder["embeddings"], vocab_size, vocab_size)
-    if "output" in decoder:
-        decoder["output"] = {"kernel": _resized(decoder["output"]["kernel"].T, vocab_size, vocab_size).T}
+    vocab_size = tokenizer.vocab_size
+    decoder = _decoder_with_rows(found.params["decoder"], vocab_size, vocab_size)
     model = dataclasses.replace(found.net.config, source_vocab_size=0, target_vocab_size=0)
     data = translation.DataConfig(tokenizer="pretrained", vocab_size=vocab_size)
     return TranslationConfig(name=name, model=model, data=data, **FINE_TUNING), found.params | {"decoder": decoder}
@@ -204,6 +203,14 @@ def _masked_language_model(
     model = dataclasses.replace(model, vocab_size=0)
     config = MaskedLanguageModelingConfig(name=name, model=model, data=data, **FINE_TUNING)
     return config, params | {"encoder": encoder, "output_bias": bias}
+
+
+def _decoder_with_rows(decoder: Params, vocab_size: int, size: int) -> Params:
+    """Returns a decoder whose table and output projection have `size` tokens."""
+    result = decoder | {"embeddings": _with_rows(decoder["embeddings"], vocab_size, size)}
+    if "output" in decoder:
+        result["output"] = {"kernel": _resized(decoder["output"]["kernel"].T, vocab_size, size).T}
+    return result
 
 
 def _with_rows(embeddings: Params, vocab_size: int, size: int) -> Params:

@@ -15,9 +15,6 @@ from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, rundir
 from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
 
-ONLY_PARAMETERS = ("average", rundir.PRETRAINED)
-"""The folders of checkpoints that hold parameters and no optimizer."""
-
 
 def load_params(run: pathlib.Path, checkpoint: str, mesh: str) -> tuple[Params, tuple[int, ...]]:
     """Returns the parameters of a run, adapters merged into them, and their steps."""
@@ -33,12 +30,11 @@ def load_params(run: pathlib.Path, checkpoint: str, mesh: str) -> tuple[Params, 
 def restore_params(run: pathlib.Path, setup: TrainingSetup, checkpoint: str) -> tuple[Params, tuple[int, ...]]:
     """Returns the parameters of a checkpoint of a run, and their steps; see `runner.load`."""
     abstract = setup.abstract_state()
-    check(run, checkpoint)
-    if (without_optimizer := rundir.PRETRAINED if rundir.is_pretrained(run) else checkpoint) in ONLY_PARAMETERS:
-        with training.Checkpoints(run / without_optimizer) as saved:
+    if (folder := _of_parameters(run, checkpoint)) is not None:
+        with training.Checkpoints(folder) as saved:
             restored = saved.restore_latest(abstract.params)
         if restored is None:
-            raise _no_checkpoint(run / without_optimizer)
+            raise no_average(run) if checkpoint == "average" else _no_checkpoint(folder)
         return restored[0], tuple(restored[1].get("averaged", ()))
     with open_checkpoints(run) as saved:
         state, _ = saved.restore(choose_step(saved, checkpoint), without_moments(abstract))
@@ -52,15 +48,26 @@ def check(run: pathlib.Path, checkpoint: str) -> None:
       ConfigError: there is no such checkpoint.
       CheckpointError: there is no checkpoint yet.
     """
+    if _of_parameters(run, checkpoint) is None:
+        with open_checkpoints(run) as saved:
+            choose_step(saved, checkpoint)
+
+
+def _of_parameters(run: pathlib.Path, checkpoint: str) -> pathlib.Path | None:
+    """Returns the folder of this checkpoint if it holds parameters and no optimizer, else None.
+
+    Raises:
+      ConfigError: there is no such checkpoint.
+    """
     if rundir.is_pretrained(run):
         if checkpoint not in ("best", "last"):
             raise ConfigError(f"no checkpoint {checkpoint!r}: {_converted(run)}; leave out the checkpoint")
-    elif checkpoint == "average":
-        if not (run / "average").is_dir():  # opening it would create it
-            raise no_average(run)
-    else:
-        with open_checkpoints(run) as saved:
-            choose_step(saved, checkpoint)
+        return run / rundir.PRETRAINED
+    if checkpoint != "average":
+        return None
+    if not (run / "average").is_dir():  # opening it would create it
+        raise no_average(run)
+    return run / "average"
 
 
 def open_checkpoints(run: pathlib.Path) -> training.Checkpoints:

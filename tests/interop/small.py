@@ -5,9 +5,11 @@ import json
 
 import jax
 import numpy as np
+import pytest
 import safetensors.numpy
 
 from jaxformer import interop, models, pure
+from jaxformer.errors import DataError
 from jaxformer.interop import tensors
 from jaxformer.models import families
 
@@ -76,3 +78,11 @@ def edited(folder, change=lambda found: None, settings=None):
 def arrays(folder):
     """Returns the tensors of a folder."""
     return safetensors.numpy.load_file(folder / tensors.SINGLE)
+
+
+def check_refused(folder, name, settings, match=None):
+    """Checks that a folder of one of `NETS` with these settings is refused; the message names the first of them."""
+    save(folder, name)
+    edited(folder, settings=settings)
+    with pytest.raises(DataError, match=match or next(iter(settings))):
+        interop.load_pretrained(folder)
