@@ -15,7 +15,7 @@ import time
 
 from jaxformer.data.batch_plan import make_batch_plan
 from jaxformer.data.pipeline import batches, make_batch, prepare
-from jaxformer.data.tokenizer import SubwordTokenizer
+from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.tasks.registry import resolve
 from jaxformer.tasks.translation.corpora import load_corpora
 

@@ -15,7 +15,7 @@ FOLDERS = ("experiments", "examples", "benchmarks", "launch", "tests")
 EVERYTHING = PACKAGE + [p for f in FOLDERS for p in sorted((ROOT / f).rglob("*.py"))]
 
 HOME = {
-    "sentencepiece": "data/tokenizer.py",
+    "sentencepiece": "data/subword_tokenizer.py",
     "grain": "data/pipeline.py",
     "PIL": "data/images.py",
     "sacrebleu": "evaluation/scores.py",

@@ -15,10 +15,13 @@ EXAMPLES = """examples:
   jaxformer fill runs/bert "Paris is the [MASK] of France."
   jaxformer convert downloads/flan-t5-small --out runs/t5
   jaxformer translate runs/t5 "translate English to German: The house is old."
+  jaxformer convert downloads/opus-mt-en-de --out runs/en-de
+  jaxformer translate runs/en-de "The house is old."
 
-The folder holds config.json, weights in safetensors and tokenizer.json, as huggingface_hub downloads them. Nothing is
-fetched and no code in it is run. GPT-2, Llama, Mistral and Qwen become language models, BERT and RoBERTa masked ones;
-T5 becomes a translator of any text to text; docs/families.md has the details.
+The folder holds config.json, weights in safetensors and tokenizer.json, or source.spm, target.spm and vocab.json of a
+Marian, as huggingface_hub downloads them. Nothing is fetched and no code in it is run. GPT-2, Llama, Mistral and Qwen
+become language models, BERT and RoBERTa masked ones; T5, BART, Pegasus and Marian become translators of any text to
+text, with the search that the folder describes; docs/families.md has the details.
 """
 
 

@@ -36,7 +36,7 @@ class CharacterTokenizer:
     """
 
     start: tuple[int, ...] = ()
-    """The tokens that a text of a language model begins with: none."""
+    """The tokens that a text begins with: none."""
     by_line: bool = True
     """True if the tokens of a text are those of its lines: a token is a character."""
 

@@ -18,12 +18,14 @@ import numpy as np
 from jaxformer.data import moses
 from jaxformer.data.batch import Batch, Rows
 from jaxformer.data.batch_plan import BatchPlan
+from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.sources import Parallel
 from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.data.text import Text
 from jaxformer.data.token_cache import Ragged, cached_sequences
-from jaxformer.data.tokenizer import CharacterTokenizer, SubwordTokenizer, Tokenizer, load_tokenizer
+from jaxformer.data.tokenizer import Tokenizer, encode_texts, load_tokenizer
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
 
@@ -157,7 +159,7 @@ def prepare(
         variant = name.partition("-")[2]
         side, sentences = ("source", corpus.source) if name.startswith("source") else ("target", corpus.target)
         if variant == "0" or not isinstance(tokenizer, SubwordTokenizer):
-            return tokenizer.encode(sentences, side)
+            return encode_texts(tokenizer, sentences, side)
         number = int(variant) * 2 + (side == "target") + seed * 1009
         return tokenizer.sample(sentences, side, seed=number, alpha=alpha)
 

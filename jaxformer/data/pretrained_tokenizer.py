@@ -99,9 +99,9 @@ class PretrainedTokenizer:
 
     @property
     def start(self) -> tuple[int, ...]:
-        """The tokens that a text of a language model begins with, by the file's template: the begin token of Llama."""
-        first = self._tokenizer.encode("").ids[:1]
-        return (self._special.bos,) if first == [self._special.bos] else ()
+        """The tokens that a text begins with, by the file's template: the begin token of Llama, ``<s>`` of BART."""
+        ids = self._tokenizer.encode("").ids
+        return tuple(ids[:-1] if ids[-1:] == [self._special.eos] else ids)
 
     @property
     def normalizer(self) -> TextNormalizer:
@@ -138,7 +138,7 @@ class PretrainedTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of token ids; special tokens are left out."""
-        special = self._special.ids & self._added
+        special = (self._special.ids | {*self.start}) & self._added
         return self._tokenizer.decode([int(t) for t in ids if int(t) not in special], skip_special_tokens=False)
 
     normalized = decode

@@ -133,6 +133,8 @@ def read_config(path: pathlib.Path) -> TaskConfig:
             raise ConfigError(f"{path.parent} is not a run: it has no config.json")
     saved = read_json(path)
     name = saved.get("task")
+    if "model_type" in saved and name is None:
+        raise ConfigError(f"{path.parent} holds a model of Hugging Face: jaxformer convert makes a run of it")
     if not isinstance(name, str):
         raise ConfigError(f"{path} is of task {name!r}; there are {', '.join(sorted(TASKS))}")
     try:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxformer.cli import caption
-from jaxformer.data.tokenizer import CharacterTokenizer
+from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.inspection.attention_maps import Map
 from jaxformer.models import GridConfig, RecurrentCaptioner, RecurrentCaptionerConfig
 from jaxformer.modules.pure import Pure

@@ -11,7 +11,7 @@ import pytest
 from jaxformer import demo as grammar
 from jaxformer import models, pure
 from jaxformer.cli import demo, runtime
-from jaxformer.data.tokenizer import SubwordTokenizer
+from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.inspection import plots
 from jaxformer.inspection.attention_maps import select
 from jaxformer.tasks import registry, runner

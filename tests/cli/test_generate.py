@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from jaxformer.cli import generate
-from jaxformer.data.tokenizer import CharacterTokenizer
+from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.tasks.language_model import DecodeConfig, TextGenerator
 from jaxformer.tasks.search import Candidate
 from jaxformer.training import progress

@@ -5,7 +5,7 @@ import json
 import math
 
 from jaxformer.cli.output import as_columns, as_data, as_json, put
-from jaxformer.data.tokenizer import CharacterTokenizer
+from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.tasks.search import Candidate
 
 ONE = Candidate("ab", -1.5, (4, 5), -3.0, (-1.0, -2.0, -math.inf))

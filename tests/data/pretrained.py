@@ -12,8 +12,8 @@ END = "<|endoftext|>"
 BERT = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 
 
-def byte_level(*, begin: str = "", pad: str = "") -> str:
-    """Returns the content of a ``tokenizer.json`` like that of GPT-2 or, with a begin token, of Llama 3."""
+def byte_level(*, begin: str = "", pad: str = "", end: bool = False) -> str:
+    """Returns the content of a ``tokenizer.json`` like that of GPT-2; with `begin`, of Llama 3; with both, BART."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -23,8 +23,9 @@ def byte_level(*, begin: str = "", pad: str = "") -> str:
     )
     tokenizer.train_from_iterator(LINES, trainer)
     if begin:
-        token = tokenizer.token_to_id(begin)
-        tokenizer.post_processor = processors.TemplateProcessing(single=f"{begin} $0", special_tokens=[(begin, token)])
+        pairs = [(name, tokenizer.token_to_id(name)) for name in (begin, END)]
+        single = f"{begin} $0 {END}" if end else f"{begin} $0"
+        tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=pairs)
     tokenizer.enable_truncation(5)
     tokenizer.enable_padding(length=9)
     return tokenizer.to_str()

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.data.normalization import TextNormalizer, normalizer_of, with_normalizer
-from jaxformer.data.tokenizer import SubwordTokenizer, load_tokenizer
+from jaxformer.data.subword_tokenizer import SubwordTokenizer
+from jaxformer.data.tokenizer import load_tokenizer
 from jaxformer.errors import DataError
 from tests.data.small import CORPUS
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from jaxformer.data.batch_plan import make_batch_plan
+from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.pipeline import batches, make_batch, prepare, prepare_tokenizer
 from jaxformer.data.sources import Parallel
 from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.tokenizer import CharacterTokenizer, SubwordTokenizer
+from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError
 from tests.data.small import CORPUS
 

@@ -65,7 +65,9 @@ def test_a_text_begins_as_the_template_says():
     content = pretrained.byte_level(begin="<|begin|>")
     begin = tokenizers.Tokenizer.from_str(content).token_to_id("<|begin|>")
     assert PretrainedTokenizer(content, SpecialTokens(0, begin, 0, 0)).start == (begin,)
-    assert PretrainedTokenizer(content, ALONE).start == ()  # its begin token is not the template's
+    both = PretrainedTokenizer(pretrained.byte_level(begin="<s>", end=True), SpecialTokens(0, 0, 0, 0))
+    assert both.start == (both.id_of("<s>"),)
+    assert both.decode([*both.start, *both.encode([TEXT])[0], 0]) == TEXT
 
 
 def test_save_and_load(tmp_path):

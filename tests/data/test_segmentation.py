@@ -13,7 +13,7 @@ import pytest
 from jaxformer import demo
 from jaxformer.data.segmentation import SPACE, Subwords, bpe_sampler, unigram_sampler
 from jaxformer.data.segmentation import segmentations as every_segmentation
-from jaxformer.data.tokenizer import SubwordTokenizer
+from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError
 
 LINES = [text for pair in demo.generate(300) for text in (pair.english, pair.french)]
@@ -91,7 +91,7 @@ def test_the_same_in_every_process(kind):
         "import hashlib\n"
         "from jaxformer import demo\n"
         "LINES = [text for pair in demo.generate(300) for text in (pair.english, pair.french)]\n"
-        "from jaxformer.data.tokenizer import SubwordTokenizer\n"
+        "from jaxformer.data.subword_tokenizer import SubwordTokenizer\n"
         f"tokenizer = SubwordTokenizer.train(LINES, vocab_size=400, kind={kind!r})\n"
         "ids = [line.tolist() for line in tokenizer.sample(LINES, seed=1)]\n"
         "assert ids != [line.tolist() for line in tokenizer.sample(LINES, seed=2)]\n"

@@ -12,8 +12,8 @@ import pytest
 
 from jaxformer.data.pipeline import prepare, prepare_tokenizer
 from jaxformer.data.sources import Parallel
+from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.data.token_cache import Ragged, cached_sequences
-from jaxformer.data.tokenizer import SubwordTokenizer
 from tests.data.small import CORPUS
 from tests.permissions import read_only
 from tests.selection import first

@@ -47,8 +47,16 @@ def test_what_changes_no_parameter_can_be_changed(tmp_path):
     save(tmp_path / "model", "gpt2")
     found = interop.load_pretrained(tmp_path / "model", dropout=0.3, compute_dtype="bfloat16", remat=True)
     assert (found.net.config.dropout, found.net.config.compute_dtype, found.net.config.remat) == (0.3, "bfloat16", True)
-    for changes in ({"num_layers": 3}, {"layers": 3}, {"dropout": 2.0}):
-        with pytest.raises(ConfigError, match="cannot be changed"):
+    for changes, message in (
+        ({"num_layers": 3}, "num_layers cannot be changed, because the parameters were trained with 2"),
+        ({"layers": 3}, "layers is no setting of a LanguageModelConfig"),
+        ({"dropuot": 0.0}, "did you mean 'dropout'"),
+        ({"dropout": 2.0}, "cannot be changed: dropout"),
+        ({"activation": "relu"}, "activation cannot be changed"),
+        ({"positions": "sinusoidal"}, "positions cannot be changed"),
+        ({"attention_window": 2}, "attention_window cannot be changed"),
+    ):
+        with pytest.raises(ConfigError, match=message):
             interop.load_pretrained(tmp_path / "model", **changes)
 
 

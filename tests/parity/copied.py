@@ -35,7 +35,7 @@ def randomized(model):
             if name.endswith(".q.weight"):  # T5, whose logits are not scaled: keep them moderate
                 parameter.mul_((parameter.shape[0] / N) ** -0.5)
         if hasattr(model, "final_logits_bias"):
-            model.final_logits_bias.copy_(torch.randn(1, V, generator=generator))
+            model.final_logits_bias.copy_(torch.randn(model.final_logits_bias.shape, generator=generator))
     return model.eval()
 
 

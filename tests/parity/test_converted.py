@@ -5,6 +5,7 @@ import pytest
 
 import jaxformer
 from jaxformer.tasks import pretrained
+from tests.data import marian
 from tests.data import pretrained as tokenizers
 from tests.parity.copied import D, F, L, N, randomized, t5
 
@@ -93,3 +94,65 @@ def test_t5_translates(tmp_path):
     sequences = [[x for x in row[1:].tolist() if x != 1] for row in theirs.sequences]
     assert [list(candidate.tokens) for candidate in found] == sequences
     np.testing.assert_allclose([c.score for c in found], theirs.sequences_scores.numpy(), atol=1e-4)
+
+
+def compared(translator, tokenizer, model, text, **options):
+    """Compares the three best of a beam with theirs; returns theirs as text."""
+    ((*found,),) = translator.candidates([text], n_best=3)
+    source = tokenizer(text, return_tensors="pt")["input_ids"]
+    options |= {"num_return_sequences": 3, "return_dict_in_generate": True, "output_scores": True, "do_sample": False}
+    theirs = model.generate(source, **options)
+    fill = {model.config.pad_token_id, model.config.eos_token_id}
+    sequences = [[x for x in row[1:].tolist() if x not in fill] for row in theirs.sequences]
+    assert [list(candidate.tokens) for candidate in found] == sequences
+    np.testing.assert_allclose([c.score for c in found], theirs.sequences_scores.numpy(), atol=1e-4)
+    return tokenizer.batch_decode(theirs.sequences, skip_special_tokens=True), [c.text for c in found]
+
+
+def test_bart_translates_with_its_own_search(tmp_path):
+    """Each text begins with <s>, which the decoder does not choose; the settings of their search are in the folder."""
+    search = {"num_beams": 3, "length_penalty": 2.0, "max_length": 14, "min_length": 5, "no_repeat_ngram_size": 3}
+    ids = {"pad_token_id": 2, "bos_token_id": 1, "eos_token_id": 0, "decoder_start_token_id": 0}
+    ids |= {"forced_bos_token_id": 1, "forced_eos_token_id": 0}
+    shape = {"vocab_size": 325, "d_model": D, "max_position_embeddings": 64, "encoder_layers": L, "decoder_layers": L}
+    shape |= {f"{side}_attention_heads": N for side in ("encoder", "decoder")}
+    shape |= {f"{side}_ffn_dim": F for side in ("encoder", "decoder")}
+    model = randomized(transformers.BartForConditionalGeneration(transformers.BartConfig(**shape, **ids)))
+    model.generation_config = transformers.GenerationConfig(**ids, **search, early_stopping=True, bad_words_ids=[[2]])
+    names = dict(zip(("eos_token", "bos_token", "pad_token"), (tokenizers.END, "<s>", "<pad>"), strict=True))
+    content = tokenizers.byte_level(begin="<s>", pad="<pad>", end=True)
+    tokenizer = saved(tmp_path / "bart", model, content, names | {"unk_token": tokenizers.END})
+    tokenizer._tokenizer.no_truncation()
+    tokenizer._tokenizer.no_padding()
+    pretrained.convert(tmp_path / "bart", tmp_path / "run")
+    theirs, ours = compared(jaxformer.load(tmp_path / "run"), tokenizer, model, TEXT)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_marian_translates(tmp_path, early):
+    """Its two sentencepiece models, the code of a language, and the search of its settings."""
+    (tmp_path / "marian").mkdir()
+    vocabulary = marian.write(tmp_path / "marian")
+    pad = vocabulary["<pad>"]
+    ids = {"pad_token_id": pad, "eos_token_id": 0, "decoder_start_token_id": pad, "forced_eos_token_id": 0}
+    shape = {"vocab_size": len(vocabulary), "d_model": D, "encoder_layers": L, "decoder_layers": L}
+    shape |= {f"{side}_attention_heads": N for side in ("encoder", "decoder")}
+    shape |= {f"{side}_ffn_dim": F for side in ("encoder", "decoder")}
+    config = transformers.MarianConfig(**shape, **ids, scale_embedding=True, activation_function="swish")
+    model = randomized(transformers.MarianMTModel(config))
+    search = {"num_beams": 3, "max_length": 12, "early_stopping": early, "bad_words_ids": [[pad]]}
+    model.generation_config = transformers.GenerationConfig(**ids, **search)
+    model.save_pretrained(tmp_path / "marian")
+    files = [str(tmp_path / "marian" / name) for name in ("source.spm", "target.spm", "vocab.json")]
+    tokenizer = transformers.MarianTokenizer(*files)
+    pretrained.convert(tmp_path / "marian", tmp_path / "run")
+    translator = jaxformer.load(tmp_path / "run")
+    texts = [pair.english for pair in marian.PAIRS[:50]] + [f"{marian.CODE} The cat. ", "  two  \u4e00 spaces", ""]
+    assert [[*ids, 0] for ids in map(list, translator.tokenizer.encode(texts))] == tokenizer(texts)["input_ids"]
+    french = [pair.french for pair in marian.PAIRS[:50]]
+    own = translator.tokenizer.encode(french, "target")
+    assert [[*ids, 0] for ids in map(list, own)] == tokenizer(text_target=french)["input_ids"]
+    assert [translator.tokenizer.decode(ids) for ids in own] == tokenizer.batch_decode(own, skip_special_tokens=True)
+    theirs, ours = compared(translator, tokenizer, model, texts[0])
+    assert ours == theirs

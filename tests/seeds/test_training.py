@@ -10,7 +10,7 @@ import pytest
 from jaxformer import functional, masks, models
 from jaxformer.data.batch import Batch
 from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.tokenizer import SubwordTokenizer
+from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.inspection.attention_maps import PieceMap, as_table, select
 from tests.models.small import model
 from tests.modules.small import normal

@@ -16,6 +16,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import families
 from jaxformer.tasks import history, pretrained, registry
 from tests.contracts.task import quiet
+from tests.data import marian
 from tests.data import pretrained as tokenizers
 from tests.interop.small import drawn
 
@@ -132,6 +133,100 @@ def test_t5_is_a_translator_of_any_text_to_text(tmp_path, version):
     assert translator.translate([TEXT])
 
 
+def pair_of(path, family, config, **settings):
+    """A folder of an encoder-decoder without a tokenizer; returns its net and parameters."""
+    net = pure(models.EncoderDecoder, config)
+    params = jax.tree.map(lambda x: jnp.asarray(0.3 * x), drawn(net))
+    interop.save_pretrained(path, net, params, family=family, settings=settings)
+    return net, params
+
+
+def scored(net, params, source, target, *, bos):
+    """The log-probabilities of target tokens."""
+    logits = net.apply(params, jnp.asarray(source[None]), jnp.asarray(np.append(bos, target[:-1])[None]))
+    return np.asarray(jax.nn.log_softmax(logits[0]))[np.arange(len(target)), target]
+
+
+SIDES = {name: SIZES[name] for name in ("d_model", "num_heads", "d_ff")} | {
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+}
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_bart_begins_each_text_with_its_first_token(tmp_path, rows):
+    """A special token, here the last one, may have no vector: it is then never chosen."""
+    content = json.loads(tokenizers.byte_level(begin="<s>", pad="<pad>", end=True))
+    last = next(piece for piece, token in content["model"]["vocab"].items() if token == 324)
+    if rows:
+        content["added_tokens"].append(content["added_tokens"][0] | {"id": 324, "content": last})
+    names = {"eos_token": tokenizers.END, "pad_token": "<pad>", "unk_token": tokenizers.END, "bos_token": "<s>"}
+    config = families.bart(325 - rows, **SIDES, max_positions=64)
+    net, params = pair_of(tmp_path / "bart", "bart", config, decoder_start_token_id=0, forced_bos_token_id=1)
+    tokenizers.write(tmp_path / "bart", json.dumps(content), names)
+    pretrained.convert(tmp_path / "bart", tmp_path / "run")
+    translator = jaxformer.load(tmp_path / "run", decode={"max_length": 6})
+    start = translator.tokenizer.id_of("<s>")
+    assert translator.tokenizer.start == (start,)
+    source, target = (np.array([start, *ids, 0]) for ids in translator.tokenizer.encode([TEXT, "A cat."]))
+    expected = scored(net, params, source, target, bos=0)
+    (given,) = translator.score([TEXT], ["A cat."])
+    np.testing.assert_allclose(given.token_log_probs, expected, atol=1e-5)
+    bias = np.asarray(translator.params["decoder"]["output_bias"])
+    assert (bias[324] == pretrained.NEVER) == bool(rows)
+    ((best,),) = translator.candidates([TEXT])
+    assert best.tokens[0] == start
+    assert best.token_log_probs[0] == 0
+    assert "<s>" not in best.text
+    ((begun,),) = translator.candidates([TEXT], prefixes=["A"])
+    assert begun.tokens[:2] == (start, translator.tokenizer.encode(["A"])[0][0])
+
+
+def test_a_bart_with_a_larger_vocabulary_is_refused(tmp_path):
+    pair_of(tmp_path / "bart", "bart", families.bart(320, **SIDES, max_positions=64))
+    tokenizers.write(tmp_path / "bart", tokenizers.byte_level(), GPT2)
+    with pytest.raises(DataError, match="has 325 tokens, but the model has vectors for 320"):
+        pretrained.convert(tmp_path / "bart", tmp_path / "run")
+
+
+@pytest.mark.parametrize("tied", ["all", pytest.param("none", marks=pytest.mark.full)])
+def test_a_marian_translates(tmp_path, tied):
+    """Padding begins its decoder, and the settings of its search are those of the folder."""
+    (tmp_path / "marian").mkdir()
+    vocabulary = marian.write(tmp_path / "marian")
+    files = [path.read_bytes() for path in sorted((tmp_path / "marian").iterdir())]
+    pad = vocabulary["<pad>"]
+    settings = {"decoder_start_token_id": pad, "eos_token_id": 0, "pad_token_id": pad}
+    settings |= {"num_beams": 3, "length_penalty": 0.5, "max_length": 9, "forced_eos_token_id": 0}
+    config = families.marian(len(vocabulary), **SIDES, tie_embeddings=tied)
+    net, params = pair_of(tmp_path / "opus", "marian", config, **settings)
+    for name, data in zip(("source.spm", "target.spm", "vocab.json"), files, strict=True):
+        (tmp_path / "opus" / name).write_bytes(data)
+    found = pretrained.convert(tmp_path / "opus", tmp_path / "run")
+    assert (found.decode.beam_size, found.decode.length_penalty, found.decode.max_length) == (3, 0.5, 8)
+    assert (found.decode.stopping, found.decode.forced_end) == ("now", "free")
+    translator = jaxformer.load(tmp_path / "run")
+    assert (translator.tokenizer.special.bos, translator.tokenizer.special.pad) == (pad, pad)
+    text, translation = marian.PAIRS[0].english, marian.PAIRS[0].french
+    source = np.append(translator.tokenizer.encode([text])[0], 0)
+    target = np.append(translator.tokenizer.encode([translation], "target")[0], 0)
+    (given,) = translator.score([text], [translation])
+    np.testing.assert_allclose(given.token_log_probs, scored(net, params, source, target, bos=pad), atol=1e-5)
+    ((best,),) = translator.candidates([f"{marian.CODE} {text}"])
+    assert 0 < len(best.tokens) <= 8
+
+
+def test_a_pegasus_is_a_translator(tmp_path):
+    """Without a number of beams the search is that of other runs, and a limit is no end."""
+    config = families.marian(330, **SIDES, norm_position="pre", activation="gelu")
+    pair_of(tmp_path / "pegasus", "pegasus", config, decoder_start_token_id=1, early_stopping=True)
+    names = {"eos_token": tokenizers.END, "pad_token": "<pad>", "unk_token": tokenizers.END}
+    tokenizers.write(tmp_path / "pegasus", tokenizers.byte_level(pad="<pad>"), names)
+    (tmp_path / "pegasus" / "generation_config.json").write_text(json.dumps({"min_length": 4, "num_beams": None}))
+    decode = pretrained.convert(tmp_path / "pegasus", tmp_path / "run").decode
+    assert (decode.beam_size, decode.stopping, decode.min_length, decode.forced_end) == (4, "first", 3, "never")
+
+
 def test_a_masked_language_model(tmp_path):
     """Its mask token, which is in the vocabulary, is the first id after the vocabulary here."""
     net, params = bert(tmp_path / "bert")
@@ -209,6 +304,9 @@ REFUSED = {
         "names the end of a text",
     ),
     "no settings": (lambda path: without(path, "config.json"), "does not exist"),
+    "a run": (lambda path: (path / "config.json").write_text('{"task": "translation"}'), "is a run already"),
+    "no text": (lambda path: edited(path / "config.json", model_type="vit"), "holds a vit, which cannot be converted"),
+    "languages": (lambda path: edited(path / "config.json", model_type="mbart"), "begin with codes of languages"),
 }
 
 
@@ -221,24 +319,6 @@ def test_folders_that_make_no_run_are_refused(tmp_path, case):
         pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
     assert ("damaged" in str(caught.value)) == ("damaged" in case)
     assert not (tmp_path / "run").exists()
-
-
-def test_ids_of_the_settings_stand_for_missing_names(tmp_path):
-    gpt2(tmp_path / "gpt2")
-    without(tmp_path / "gpt2", "tokenizer_config.json")
-    edited(tmp_path / "gpt2" / "config.json", eos_token_id=[0, 5], pad_token_id=7)
-    special = pretrained.read_tokenizer(tmp_path / "gpt2")[0].special
-    assert (special.pad, special.bos, special.eos, special.unk) == (0, 0, 0, 0)  # 7 is a letter
-
-
-@pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_names_that_published_files_leave_out_are_those_of_the_family(tmp_path, family):
-    names = {"bert": tokenizers.BERT, "roberta": pretrained._ROBERTA}[family]
-    tokenizers.write(tmp_path, tokenizers.word_piece(list(names.values())), {"model_max_length": 512})
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": family, "pad_token_id": 3}))
-    tokenizer, found = pretrained.read_tokenizer(tmp_path)
-    assert {name: tokenizer.id_of(found[name]) for name in names} == {x: i for i, x in enumerate(names)}
-    assert tokenizer.special.pad == tokenizer.id_of(names["pad_token"])
 
 
 def test_the_length_of_windows(tmp_path):
@@ -275,7 +355,7 @@ def test_a_vocabulary_larger_than_the_table_is_refused(tmp_path):
 def test_other_models_are_for_python(tmp_path):
     config = families.bert(150, **SIZES)
     folder(tmp_path / "bert", "bert", models.make_encoder, config, tokenizers.word_piece(), tokenizers.BERT)
-    with pytest.raises(DataError, match=r"holds a bert \(make_encoder\), which cannot be converted"):
+    with pytest.raises(DataError, match="holds a bert without the head of a masked language model, which cannot"):
         pretrained.convert(tmp_path / "bert", tmp_path / "run")
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from jaxformer import demo
 from jaxformer.data.normalization import TextNormalizer
-from jaxformer.data.tokenizer import SubwordTokenizer
+from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError
 from jaxformer.tasks.config import GenerationConfig
 from jaxformer.tasks.searcher import limits_of

@@ -2,10 +2,10 @@
 
 import pytest
 
+from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.sources import Parallel
 from jaxformer.data.text import Text
-from jaxformer.data.tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.multihost import processes
 from jaxformer.tasks import registry, tokenizers

@@ -14,11 +14,12 @@ import numpy as np
 
 from jaxformer import functional, models
 from jaxformer.caches import data_cache
+from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.packing import PackedBatch, PackedTexts, tokenize_lines
 from jaxformer.data.sources import Parallel, split_by_source
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.text import Text
-from jaxformer.data.tokenizer import CharacterTokenizer, Tokenizer
+from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.classification import accuracy
 from jaxformer.evaluation.scores import Score, nats_per_token, perplexity

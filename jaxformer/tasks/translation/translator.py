@@ -15,7 +15,8 @@ import numpy as np
 from jaxformer import decoding
 from jaxformer.data.normalization import Side
 from jaxformer.data.segmentation import SPACE
-from jaxformer.data.tokenizer import ESCAPE, Tokenizer
+from jaxformer.data.subword_tokenizer import ESCAPE
+from jaxformer.data.tokenizer import Tokenizer, encode_texts
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.alignments import Link, strongest_links
@@ -89,8 +90,8 @@ class Translator(Searcher):
             raise TypeError("sentences must be a sequence of texts, got one text; write [text]")
         self._check_n_best(n_best)
         tokens = self._tokens(sentences, "source", first, warn)
-        no_words = [np.zeros(0, np.int32)] * len(sentences)
-        words = self.tokenizer.encode(list(prefixes), "target") if prefixes else no_words
+        start = np.asarray(self.tokenizer.start, np.int32)
+        words = encode_texts(self.tokenizer, prefixes, "target") if prefixes else [start] * len(sentences)
         results: list[list[Candidate]] = [[Candidate("", 0.0, ())] * n_best for _ in sentences]
         # Sentences of similar length need the least padding. The sort is stable, so the result is reproducible.
         order = sorted((i for i, text in enumerate(sentences) if text.strip()), key=lambda i: len(tokens[i]))
@@ -165,7 +166,7 @@ class Translator(Searcher):
         """
         longest = min(self._max_positions, LADDER[-1])
         spelled, sides = self.tokenizer.normalizer.spelled, _sides(sources, targets)
-        lengths = [[len(ids) + 1 for ids in self.tokenizer.encode(texts, side)] for texts, side in sides]
+        lengths = [[len(ids) + 1 for ids in encode_texts(self.tokenizer, texts, side)] for texts, side in sides]
         words_of = [[spelled(text.replace(SPACE, ESCAPE).split(), side) for text in texts] for texts, side in sides]
         sizes = zip(*words_of, *lengths, strict=True)
         pairs = [i for i, (a, b, s, t) in enumerate(sizes) if a and b and all(a) and all(b) and max(s, t) <= longest]
@@ -197,7 +198,7 @@ class Translator(Searcher):
             raise ConfigError("this model has no attention to show: it was trained with model.attention none")
         special = self.tokenizer.special
         columns, labels = (
-            [np.append(ids, special.eos) for ids in self.tokenizer.encode(texts, side)]
+            [np.append(ids, special.eos) for ids in encode_texts(self.tokenizer, texts, side)]
             for texts, side in _sides(sources, targets)
         )
         found: list[PieceMap] = []
@@ -225,7 +226,7 @@ class Translator(Searcher):
     ) -> list[np.ndarray]:
         """Returns the tokens of each sentence with its end; with `warn`, only the first ones of a long sentence."""
         eos = self.tokenizer.special.eos
-        tokens = [np.append(ids, eos) for ids in self.tokenizer.encode(list(sentences), side)]
+        tokens = [np.append(ids, eos) for ids in encode_texts(self.tokenizer, sentences, side)]
         longest = self._max_positions if warn is None else min(self._max_positions, LADDER[-1])
         for i, ids in enumerate(tokens):
             if len(ids) <= longest:

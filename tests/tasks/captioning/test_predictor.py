@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding
-from jaxformer.data.tokenizer import CharacterTokenizer
+from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks.captioning import TASK, CaptioningConfig, DecodeConfig, ImageCaptioner
 from jaxformer.tasks.images import normalized

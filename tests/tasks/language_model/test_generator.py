@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxformer import demo, models
-from jaxformer.data.tokenizer import CharacterTokenizer
+from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import pure
 from jaxformer.tasks.language_model import DecodeConfig, TextGenerator

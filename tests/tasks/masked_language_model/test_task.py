@@ -11,7 +11,7 @@ import pytest
 from jaxformer import demo, models
 from jaxformer.config import changed
 from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.tokenizer import SubwordTokenizer
+from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import DataError
 from jaxformer.tasks.masked_language_model import TASK, DataConfig, MaskedLanguageModelingConfig, MaskedPredictor
 from jaxformer.tasks.masked_language_model import task as masked_language_model

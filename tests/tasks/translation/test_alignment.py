@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxformer import demo
-from jaxformer.data.tokenizer import CharacterTokenizer
+from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.demo import Pair
 from jaxformer.inspection.attention_maps import PieceMap
 from jaxformer.tasks.translation import alignment

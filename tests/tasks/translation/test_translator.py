@@ -14,7 +14,7 @@ import sacrebleu
 
 from jaxformer import demo, models, pure, sharding
 from jaxformer.data.normalization import TextNormalizer, with_normalizer
-from jaxformer.data.tokenizer import SubwordTokenizer
+from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement
 from jaxformer.tasks.translation import DecodeConfig, Translator

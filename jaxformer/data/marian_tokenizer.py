@@ -1,0 +1,129 @@
+"""Tokenizers of Marian (OPUS-MT): a sentencepiece model for each side, and one vocabulary for both."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from jaxformer.data.normalization import Side, TextNormalizer
+from jaxformer.data.segmentation import SPACE
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.subword_tokenizer import sentence_pieces
+from jaxformer.digests import short_digest
+from jaxformer.files import write_bytes
+
+_AS_IS = TextNormalizer()
+
+
+class MarianTokenizer:
+    """The pieces of ``source.spm`` and ``target.spm``, numbered by ``vocab.json``.
+
+    A source that begins with the code of a language, such as ``>>fra<<`` of models with several target languages,
+    begins with the token of that name. Pieces that the vocabulary lacks become `unk`.
+
+    Raises:
+      ValueError: a model is damaged, ids are not distinct numbers from 0 on, or a special token is not below
+        `vocab_size`.
+    """
+
+    start: tuple[int, ...] = ()
+    """The tokens that a text begins with: none."""
+    by_line: bool = False
+    """False: sentencepiece removes line breaks."""
+
+    def __init__(self, source: bytes, target: bytes, vocabulary: Mapping[str, int], special: SpecialTokens):
+        self._models = {"source": source, "target": target}
+        self._processors = {side: sentence_pieces(model) for side, model in self._models.items()}
+        self._ids, self._special = dict(vocabulary), special
+        if {type(token) for token in self._ids.values()} != {int} or {*self._ids.values()} != {*range(len(self._ids))}:
+            raise ValueError("the ids of a vocabulary must be 0, 1, 2, ...")
+        if max(special.ids) >= self.vocab_size:
+            raise ValueError(f"special tokens must be below {self.vocab_size}, got {special}")
+        self._pieces = sorted(self._ids, key=lambda piece: self._ids[piece])
+
+    @classmethod
+    def from_json(cls, data: bytes) -> MarianTokenizer:
+        """Returns the tokenizer that `save` wrote.
+
+        Raises:
+          ValueError: the data is damaged.
+        """
+        saved = json.loads(data)
+        try:
+            source, target = (base64.b64decode(saved[side], validate=True) for side in ("source", "target"))
+            tokenizer = cls(source, target, saved["vocabulary"], SpecialTokens(**saved["special"]))
+            fingerprint = saved["fingerprint"]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError("it holds no tokenizer of Marian") from error
+        if tokenizer.fingerprint != fingerprint:
+            raise ValueError(f"its content hashes to {tokenizer.fingerprint}, not to its fingerprint {fingerprint}")
+        return tokenizer
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the models, the vocabulary and the special tokens as JSON, whole or not at all."""
+        saved = {"special": dataclasses.asdict(self._special), "fingerprint": self.fingerprint}
+        saved |= {side: base64.b64encode(model).decode() for side, model in self._models.items()}
+        write_bytes(path, json.dumps(saved | {"vocabulary": self._ids}, indent=1).encode())
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of token ids."""
+        return len(self._ids)
+
+    @property
+    def special(self) -> SpecialTokens:
+        """The special tokens; the decoder begins with that of padding."""
+        return self._special
+
+    @property
+    def normalizer(self) -> TextNormalizer:
+        """The form of the text: as it is. The models have a normalization of their own."""
+        return _AS_IS
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the models, the vocabulary and the special tokens."""
+        settings = json.dumps([self._pieces, dataclasses.asdict(self._special)])
+        return short_digest([*self._models.values(), settings])
+
+    def is_special(self, token: int) -> bool:
+        """Returns True for a special token."""
+        return token in self._special.ids
+
+    def id_of(self, piece: str) -> int | None:
+        """Returns the id of a piece; None if there is no such piece."""
+        return self._ids.get(piece)
+
+    def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
+        """Returns the token ids of each line, int32, without `bos` and `eos`."""
+        return [np.asarray(self._encoded(line, side), np.int32) for line in lines]
+
+    def _encoded(self, text: str, side: Side) -> list[int]:
+        code, end, rest = text.partition("<<")
+        named = [code + end] if end and code.startswith(">>") else []
+        pieces = named + self._processors[side].encode(rest if named else text, out_type=str)
+        return [self._ids.get(piece, self._special.unk) for piece in pieces]
+
+    def encode_normalized(self, lines: Sequence[str]) -> list[np.ndarray]:
+        """Returns the token ids of target lines, or of parts of them."""
+        return self.encode(lines, "target")
+
+    def segmentations(self, text: str) -> list[tuple[int, ...]]:
+        """Returns the segmentation of a target text; others are not known."""
+        return [tuple(self._encoded(text, "target"))]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text of token ids on the target side; special tokens are left out."""
+        pieces = [self._pieces[int(token)] for token in ids if int(token) not in self._special.ids]
+        return self._processors["target"].decode_pieces(pieces).replace(SPACE, " ").strip()
+
+    normalized = decode
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Returns the piece of each token, a space shown as U+2581."""
+        return [self._pieces[int(token)] for token in ids]

@@ -1,0 +1,230 @@
+"""Lossless subwords by sentencepiece, which is imported in this file only."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import random
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+import sentencepiece
+
+from jaxformer.data.normalization import Side, TextNormalizer, normalizer_of, with_normalizer
+from jaxformer.data.segmentation import SPACE, Draw, Sampler, Subwords, bpe_sampler, segmentations, unigram_sampler
+from jaxformer.data.special_tokens import MIN_SUBWORDS, SpecialTokens
+from jaxformer.digests import short_digest
+from jaxformer.errors import ConfigError
+from jaxformer.files import write_bytes
+
+ESCAPE = "\ue000"
+"""The character that replaces a literal U+2581 in pieces, where sentencepiece writes U+2581 for a space."""
+
+MOST_SEGMENTATIONS = 4096
+"""The largest number of segmentations of a text that a search compares with."""
+
+_DEFAULT = SpecialTokens()
+_AS_IS = TextNormalizer()
+
+
+def sentence_pieces(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    """Returns the processor of a sentencepiece model.
+
+    Raises:
+      ValueError: the bytes are empty, or no such model.
+    """
+    if not model:  # sentencepiece would make a processor without pieces
+        raise ValueError("it is empty")
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except RuntimeError:
+        raise ValueError("it holds no sentencepiece model") from None
+
+
+class SubwordTokenizer:
+    """A vocabulary of subwords, trained with sentencepiece, lossless: ``decode(encode([text])[0]) == text``.
+
+    Nothing is normalized unless the vocabulary was trained with a `TextNormalizer`, and characters outside the
+    vocabulary become bytes. A line break is such a character, so it is one token and no piece spans two lines. The one
+    exception is the private-use character U+E000, which stands for a literal U+2581.
+
+    Raises:
+      ValueError: `model` is not a sentencepiece model, it has no token for one of `SpecialTokens`, or its normalizer is
+        damaged.
+    """
+
+    start: tuple[int, ...] = ()
+    """The tokens that a text begins with: none."""
+    by_line: bool = True
+    """True if the tokens of a text are those of its lines: a line break is one token."""
+
+    def __init__(self, model: bytes):
+        self._model = model
+        self._processor = sentence_pieces(model)
+        self._normalizer = normalizer_of(model)
+        processor = self._processor
+        self._special = SpecialTokens(
+            pad=processor.pad_id(), bos=processor.bos_id(), eos=processor.eos_id(), unk=processor.unk_id()
+        )
+
+    @classmethod
+    def train(
+        cls,
+        lines: Iterable[str],
+        *,
+        vocab_size: int,
+        kind: Literal["unigram", "bpe"] = "unigram",
+        character_coverage: float = 1.0,
+        special: SpecialTokens = _DEFAULT,
+        normalizer: TextNormalizer = _AS_IS,
+    ) -> SubwordTokenizer:
+        """Learns a vocabulary of `vocab_size` pieces, including 256 bytes and the 4 special tokens.
+
+        Unigram: Kudo 2018; BPE: Sennrich et al. 2016. Training uses one thread, so equal lines give equal bytes.
+
+        Args:
+          lines: normalized text.
+          normalizer: the form of the lines, in which `encode` puts other text.
+
+        Raises:
+          ConfigError: the corpus cannot fill the vocabulary, or has too many characters for it; the message names the
+            largest or smallest vocabulary that suits it.
+        """
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=(_escape(part) for line in lines for part in line.split("\n")),
+                model_writer=model,
+                vocab_size=vocab_size,
+                model_type=kind,
+                character_coverage=character_coverage,
+                normalization_rule_name="identity",
+                byte_fallback=True,
+                add_dummy_prefix=False,
+                remove_extra_whitespaces=False,
+                pad_id=special.pad,
+                bos_id=special.bos,
+                eos_id=special.eos,
+                unk_id=special.unk,
+                num_threads=1,
+                minloglevel=2,
+            )
+        except (RuntimeError, ValueError) as error:  # a ValueError for a number of more than 32 bits
+            raise ConfigError(_refusal(str(error), vocab_size)) from error
+        return cls(with_normalizer(model.getvalue(), normalizer))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the model, whole or not at all."""
+        write_bytes(path, self._model)
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of token ids; a model's vocabulary must be this size."""
+        return self._processor.vocab_size()
+
+    @property
+    def special(self) -> SpecialTokens:
+        """The special tokens of the sentencepiece model."""
+        return self._special
+
+    @property
+    def normalizer(self) -> TextNormalizer:
+        """The form of the text that is split into subwords; it is saved with the model."""
+        return self._normalizer
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the model and its normalizer; tokenizers with equal hashes return equal tokens."""
+        return short_digest([self._model])
+
+    def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
+        """Normalizes lines, and returns the token ids of each, int32, without `bos` and `eos`."""
+        return self.encode_normalized(self._normalizer(lines, side))
+
+    def encode_normalized(self, lines: Sequence[str]) -> list[np.ndarray]:
+        """Returns the token ids of lines that are normalized, or parts of such lines."""
+        return [np.asarray(ids, np.int32) for ids in self._processor.encode([_escape(line) for line in lines])]
+
+    def sample(self, lines: Sequence[str], side: Side = "source", *, seed: int, alpha: float = 0.2) -> list[np.ndarray]:
+        """Draws a segmentation of each line, a function of `lines`, `seed` and `alpha` alone.
+
+        Args:
+          alpha: unigram, exponent of the probabilities, more diverse if smaller (Kudo 2018); BPE, probability of
+            leaving out a merge, more diverse if larger (Provilkov et al. 2020).
+        """
+        draw, sample = random.Random(seed).random, self._sampler(alpha)  # noqa: S311 - data, not a secret
+        spaced = (_escape(line).replace(" ", SPACE) for line in self._normalizer(lines, side))
+        return [np.asarray(sample(line, draw), np.int32) for line in spaced]
+
+    def resample(self, ids: np.ndarray, draw: Draw, *, alpha: float = 0.2) -> np.ndarray:
+        """Draws another segmentation of the text of token ids; see `sample`."""
+        text = self._processor.decode(ids.tolist()).replace(" ", SPACE)
+        return np.asarray(self._sampler(alpha)(text, draw), np.int32)
+
+    def segmentations(self, text: str) -> list[tuple[int, ...]]:
+        """Returns the tokens of every segmentation of a short text that is normalized.
+
+        Raises:
+          ConfigError: there are more than `MOST_SEGMENTATIONS`.
+        """
+        return segmentations(self._subwords, _escape(text).replace(" ", SPACE), most=MOST_SEGMENTATIONS)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - tokenizers live as long as a run
+    def _sampler(self, alpha: float) -> Sampler:
+        return (unigram_sampler if self._is_unigram() else bpe_sampler)(self._subwords, alpha)
+
+    def _is_unigram(self) -> bool:
+        try:
+            self._processor.nbest_encode("a", nbest_size=2)
+        except RuntimeError:  # BPE models have no n-best encoding
+            return False
+        return True
+
+    @functools.cached_property
+    def _subwords(self) -> Subwords:
+        processor, tokens = self._processor, range(self.vocab_size)
+        without_text = (processor.is_control, processor.is_unknown, processor.is_byte, processor.is_unused)
+        ids = {processor.id_to_piece(i): i for i in tokens if not any(test(i) for test in without_text)}
+        byte_ids = [processor.piece_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+        return Subwords(
+            scores={piece: processor.get_score(token) for piece, token in ids.items()},
+            ids=ids,
+            spell=lambda character: [byte_ids[byte] for byte in character.encode()],
+        )
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text of token ids, on the target side; special tokens are left out."""
+        return self._normalizer.restore(self.normalized(ids))
+
+    def normalized(self, ids: Iterable[int]) -> str:
+        """Returns the normalized text of token ids; special tokens are left out."""
+        special = self._special.ids
+        return self._processor.decode([int(t) for t in ids if t not in special]).replace(ESCAPE, SPACE)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Returns the piece of each token, a space shown as U+2581."""
+        return [self._processor.id_to_piece(int(token)) for token in ids]
+
+
+def _refusal(reason: str, vocab_size: int) -> str:
+    """Returns the message for a vocabulary that sentencepiece refuses to train, from its reason."""
+    if most := re.search(r"a value <= (\d+)", reason):
+        return f"vocab_size must be at most {most[1]} for this corpus, got {vocab_size}"
+    if fewest := re.search(r"required_chars\. \d+ vs (\d+)", reason):
+        characters = int(fewest[1]) - MIN_SUBWORDS
+        return (
+            f"vocab_size must be at least {fewest[1]} for this corpus ({MIN_SUBWORDS} bytes and special tokens and "
+            f"its {characters} characters), got {vocab_size}"
+        )
+    if "!sentences_.empty()" in reason:
+        return "cannot train a vocabulary: each line of the corpus is empty or longer than 4,192 bytes"
+    if not MIN_SUBWORDS <= vocab_size < 2**31:
+        return f"vocab_size must be at least {MIN_SUBWORDS} and less than 2**31, got {vocab_size}"
+    return f"cannot train a vocabulary of {vocab_size} pieces on this corpus: {reason.rpartition('] ')[2] or reason}"
+
+
+def _escape(line: str) -> str:
+    return line.replace(SPACE, ESCAPE)

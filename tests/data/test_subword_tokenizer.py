@@ -1,0 +1,136 @@
+"""The tokenizer gives back exactly what it was given."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxformer import demo
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.subword_tokenizer import SubwordTokenizer
+from jaxformer.data.tokenizer import load_tokenizer
+from jaxformer.errors import ConfigError
+
+LINES = [text for pair in demo.generate(800) for text in (pair.english, pair.french)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return SubwordTokenizer.train(LINES, vocab_size=500)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.characters(exclude_characters="\ue000", exclude_categories=["Cs"])))
+def test_any_text_comes_back(text):
+    tokenizer = test_any_text_comes_back.tokenizer
+    ids = tokenizer.encode([text])[0]
+    assert tokenizer.decode(ids) == text
+    assert not np.isin(ids, list(tokenizer.special.ids)).any()
+
+
+test_any_text_comes_back.tokenizer = SubwordTokenizer.train(LINES, vocab_size=400)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "  two  spaces ", "<s> </s> <pad>", "\u2581literal\u2581", "日本 🎉", "\ttab"],
+)
+def test_awkward_text_comes_back(tokenizer, text):
+    assert tokenizer.decode(tokenizer.encode([text])[0]) == text
+
+
+@pytest.mark.parametrize("text", ["\n", "\n\n", "a\n", "\na", "a\n\n\r\nb\n", "a\0b", "\u2581\n\u2581"])
+def test_line_breaks_come_back(tokenizer, text):
+    assert tokenizer.decode(tokenizer.encode([text])[0]) == text
+
+
+def test_training_is_deterministic(tokenizer):
+    assert SubwordTokenizer.train(LINES, vocab_size=500).fingerprint == tokenizer.fingerprint
+
+
+def test_samples_differ_and_come_back(tokenizer):
+    first, second, again = (tokenizer.sample(LINES[:50], seed=seed, alpha=0.2) for seed in (1, 2, 1))
+    assert [tokenizer.decode(ids) for ids in first] == LINES[:50]
+    assert all((a == b).all() for a, b in zip(first, again, strict=True))
+    assert any(len(a) != len(b) or (a != b).any() for a, b in zip(first, second, strict=True))
+
+
+def test_save_and_load(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "t.model")
+    loaded = load_tokenizer(tmp_path / "t.model")
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert loaded.vocab_size == 500
+    assert [p.name for p in tmp_path.iterdir()] == ["t.model"]
+
+
+def test_corpus_too_small():
+    with pytest.raises(ConfigError, match=r"at most \d+ .* got 9000"):
+        SubwordTokenizer.train(LINES, vocab_size=9000)
+
+
+@pytest.mark.full
+def test_all_of_multi30k_comes_back(data_directory):
+    lines = [
+        line
+        for part in ("train", "val", "test_2016")
+        for language in ("en", "de", "fr")
+        for line in (data_directory / "multi30k" / f"{part}.{language}").read_text(encoding="utf-8").split("\n")
+    ]
+    tokenizer = SubwordTokenizer.train(lines, vocab_size=8000)
+    assert [tokenizer.decode(ids) for ids in tokenizer.encode(lines)] == lines
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_lines_are_independent(kind):
+    """A line break is one token of its own: a text has the tokens of its lines, whether trained on lines or not."""
+    tokenizer = SubwordTokenizer.train(LINES, vocab_size=400, kind=kind)
+    text = "".join(f"{line}\n" for line in LINES[:50])
+    expected = [token for line in tokenizer.encode(LINES[:50]) for token in (*line, tokenizer.encode(["\n"])[0][0])]
+    assert tokenizer.encode([text])[0].tolist() == expected
+    assert tokenizer.decode(expected) == text
+    joined = SubwordTokenizer.train(["\n".join(LINES), "\n"], vocab_size=400, kind=kind)
+    assert joined.fingerprint == tokenizer.fingerprint
+
+
+def test_special_tokens_travel_with_the_file(tmp_path):
+    special = SpecialTokens(pad=1, bos=0, eos=2, unk=3)
+    ours = SubwordTokenizer.train(LINES, vocab_size=400), SubwordTokenizer.train(LINES, vocab_size=400, special=special)
+    for number, tokenizer in enumerate(ours):
+        tokenizer.save(tmp_path / f"{number}.model")
+        loaded = load_tokenizer(tmp_path / f"{number}.model")
+        assert loaded.special == tokenizer.special
+        ids = loaded.encode(LINES[:1])[0]
+        assert loaded.decode([loaded.special.bos, *ids, loaded.special.eos, loaded.special.pad]) == LINES[0]
+    assert ours[0].special == SpecialTokens(0, 1, 2, 3)
+    assert ours[0].fingerprint != ours[1].fingerprint
+    assert ours[0].pieces([0, 1, 2, 3]) == ["<pad>", "<s>", "</s>", "<unk>"]
+    assert ours[1].pieces([0, 1, 2, 3]) == ["<s>", "<pad>", "</s>", "<unk>"]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_the_largest_and_the_smallest_vocabulary_of_a_corpus_are_named(kind):
+    """They can be trained, and nothing of the library that refuses others is shown."""
+    lines = LINES[:40]
+    for wrong, side in ((9000, "at most"), (270, "at least")):
+        with pytest.raises(
+            ConfigError, match=rf"^vocab_size must be {side} \d+ for this corpus.*, got {wrong}$"
+        ) as caught:
+            SubwordTokenizer.train(lines, vocab_size=wrong, kind=kind)
+        (named,) = re.findall(rf"{side} (\d+)", str(caught.value))
+        assert SubwordTokenizer.train(lines, vocab_size=int(named), kind=kind).vocab_size == int(named)
+
+
+@pytest.mark.parametrize(
+    ("lines", "vocab_size", "message"),
+    [
+        (["a b"], 3, "must be at least 260 and less than 2**31, got 3"),
+        (["a b"], 2**40, f"must be at least 260 and less than 2**31, got {2**40}"),
+        (["", "x" * 5000], 300, "each line of the corpus is empty or longer than 4,192 bytes"),
+    ],
+)
+def test_a_vocabulary_of_no_corpus(lines, vocab_size, message):
+    with pytest.raises(ConfigError) as caught:
+        SubwordTokenizer.train(lines, vocab_size=vocab_size)
+    assert str(caught.value).endswith(message)

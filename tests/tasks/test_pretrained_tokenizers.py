@@ -1,0 +1,53 @@
+"""Tokenizers of folders: special tokens by their names and ids, and the files of Marian."""
+
+import pytest
+
+from jaxformer.errors import DataError
+from jaxformer.tasks.pretrained_tokenizers import _ROBERTA as ROBERTA
+from jaxformer.tasks.pretrained_tokenizers import read_tokenizer
+from tests.data import marian
+from tests.data import pretrained as tokenizers
+
+
+def test_ids_of_the_settings_stand_for_missing_names(tmp_path):
+    (tmp_path / "tokenizer.json").write_text(tokenizers.byte_level())
+    special = read_tokenizer(tmp_path, {"eos_token_id": [0, 5], "pad_token_id": 7})[0].special
+    assert (special.pad, special.bos, special.eos, special.unk) == (0, 0, 0, 0)  # 7 is a letter
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_names_that_published_files_leave_out_are_those_of_the_family(tmp_path, family):
+    names = {"bert": tokenizers.BERT, "roberta": ROBERTA}[family]
+    tokenizers.write(tmp_path, tokenizers.word_piece(list(names.values())), {"model_max_length": 512})
+    tokenizer, found = read_tokenizer(tmp_path, {"model_type": family, "pad_token_id": 3})
+    assert {name: tokenizer.id_of(found[name]) for name in names} == {x: i for i, x in enumerate(names)}
+    assert tokenizer.special.pad == tokenizer.id_of(names["pad_token"])
+
+
+def test_a_marian_begins_with_the_token_of_its_settings(tmp_path):
+    vocabulary = marian.write(tmp_path)
+    special = read_tokenizer(tmp_path, {"model_type": "marian"})[0].special
+    assert (special.pad, special.bos, special.eos, special.unk) == (vocabulary["<pad>"], vocabulary["<pad>"], 0, 1)
+    tokenizer, names = read_tokenizer(tmp_path, {"model_type": "marian", "decoder_start_token_id": 3})
+    assert tokenizer.special.bos == 3
+    assert names == {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda path: (path / "source.spm").unlink(),
+            r"has no source\.spm; the tokenizer of a Marian is source\.spm, ",
+        ),
+        (lambda path: (path / "target.spm").write_bytes(b"x"), "is damaged: it holds no sentencepiece model"),
+        (lambda path: (path / "target_vocab.json").write_text("{}"), "has two vocabularies"),
+        (lambda path: (path / "vocab.json").write_text('{"</s>": 0, "<unk>": 1}'), "has no <pad>"),
+        (lambda path: (path / "vocab.json").write_text('{"</s>": 0, "<unk>": 1, "<pad>": 9}'), "is damaged: the ids"),
+    ],
+)
+def test_files_of_no_marian_are_refused(tmp_path, change, message):
+    marian.write(tmp_path)
+    change(tmp_path)
+    with pytest.raises(DataError, match=message):
+        read_tokenizer(tmp_path, {"model_type": "marian"})
