@@ -165,3 +165,9 @@ def test_a_run_that_has_begun_needs_the_other_no_more(tmp_path):
         registry.started(gone, tmp_path / "new")
     other = changed(registry.configure("language_model"), {"init_from": str(tmp_path / "gone")})
     assert registry.started(other) == other
+
+
+def test_a_model_of_hugging_face_is_no_run(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(ConfigError, match="holds a model of Hugging Face: jaxformer convert makes a run of it"):
+        registry.read_config(tmp_path)
