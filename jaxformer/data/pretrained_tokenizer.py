@@ -9,7 +9,7 @@ import copy
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ class PretrainedTokenizer:
         self._tokenizer = _parsed(content)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        self._template = self._tokenizer.encode("").ids
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token for token, about in added.items() if about.special}
         self._vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
@@ -66,21 +67,14 @@ class PretrainedTokenizer:
             raise ValueError(f"special tokens must be below {self.vocab_size}, got {self._special}")
 
     @classmethod
-    def from_json(cls, data: bytes) -> PretrainedTokenizer:
-        """Returns the tokenizer that `save` wrote.
+    def from_saved(cls, saved: Mapping[str, Any]) -> PretrainedTokenizer:
+        """Returns the tokenizer that `save` wrote; its fingerprint is not checked (see `load_tokenizer`).
 
         Raises:
           ConfigError: the package tokenizers is not installed.
-          ValueError: the data is damaged.
+          KeyError, TypeError, ValueError: the content is damaged.
         """
-        saved = json.loads(data)
-        try:
-            tokenizer, fingerprint = cls(saved["tokenizer"], SpecialTokens(**saved["special"])), saved["fingerprint"]
-        except (KeyError, TypeError) as error:
-            raise ValueError("it holds no pretrained tokenizer") from error
-        if tokenizer.fingerprint != fingerprint:
-            raise ValueError(f"its content hashes to {tokenizer.fingerprint}, not to its fingerprint {fingerprint}")
-        return tokenizer
+        return cls(saved["tokenizer"], SpecialTokens(**saved["special"]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the content of ``tokenizer.json`` and the special tokens as JSON, whole or not at all."""
@@ -100,7 +94,7 @@ class PretrainedTokenizer:
     @property
     def start(self) -> tuple[int, ...]:
         """The tokens that a text begins with, by the file's template: the begin token of Llama, ``<s>`` of BART."""
-        ids = self._tokenizer.encode("").ids
+        ids = self._template
         return tuple(ids[:-1] if ids[-1:] == [self._special.eos] else ids)
 
     @property

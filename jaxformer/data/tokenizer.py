@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -83,8 +83,8 @@ class Tokenizer(Protocol):
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], side: Side = "source") -> list[np.ndarray]:
     """Returns the token ids of each text, int32, with those that a text begins with, and without `bos` and `eos`."""
-    start = np.asarray(tokenizer.start, np.int32)
-    return [np.concatenate([start, ids]) for ids in tokenizer.encode(texts, side)]
+    found, start = tokenizer.encode(texts, side), np.asarray(tokenizer.start, np.int32)
+    return [np.concatenate([start, ids]) for ids in found] if len(start) else found
 
 
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
@@ -99,17 +99,23 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     try:
-        return _kind(data)(data)
+        return _read(data)
     except ConfigError:
         raise
     except ValueError as error:
         raise DataError(f"{path} is damaged: {error}") from error
 
 
-def _kind(data: bytes) -> Callable[[bytes], Tokenizer]:
+def _read(data: bytes) -> Tokenizer:
     if not data.startswith(b"{"):
-        return SubwordTokenizer
-    found = json.loads(data)
-    if "tokenizer" in found:
-        return PretrainedTokenizer.from_json
-    return MarianTokenizer.from_json if "vocabulary" in found else CharacterTokenizer.from_json
+        return SubwordTokenizer(data)
+    saved = json.loads(data)
+    kinds = {"tokenizer": PretrainedTokenizer, "vocabulary": MarianTokenizer}
+    kind = next((kind for field, kind in kinds.items() if field in saved), CharacterTokenizer)
+    try:
+        tokenizer, fingerprint = kind.from_saved(saved), saved["fingerprint"]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError("it holds no tokenizer") from error
+    if tokenizer.fingerprint != fingerprint:
+        raise ValueError(f"its content hashes to {tokenizer.fingerprint}, not to its fingerprint {fingerprint}")
+    return tokenizer

@@ -169,13 +169,13 @@ def _search_of(settings: Mapping[str, Any]) -> translation.DecodeConfig:
     given = {name: value for name, value in settings.items() if value is not None}
     same = {"num_beams": "beam_size", "no_repeat_ngram_size": "no_repeat_ngram_size"}
     found = {ours: given[name] for name, ours in same.items() if name in given}
-    if found.get("beam_size", 1) != 1:
-        found["stopping"] = _STOPPING.get(given.get("early_stopping", False), "now")
-        found |= {"length_penalty": float(given["length_penalty"])} if "length_penalty" in given else {}
-    # Their lengths count the token that the decoder begins with.
-    found |= {name: max(0, given[name] - 1) for name in ("min_length", "max_length") if name in given}
     found["forced_end"] = "free" if "forced_eos_token_id" in given else "never"
     try:
+        if found.get("beam_size", 1) != 1:
+            found["stopping"] = _STOPPING.get(given.get("early_stopping", False), "now")
+            found |= {"length_penalty": float(given["length_penalty"])} if "length_penalty" in given else {}
+        # Their lengths count the token that the decoder begins with.
+        found |= {name: max(0, given[name] - 1) for name in ("min_length", "max_length") if name in given}
         return translation.DecodeConfig(**found)
     except (TypeError, ValueError) as error:
         raise DataError(f"the settings of generation cannot be used: {error}") from None

@@ -294,6 +294,16 @@ def edited(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def _as_pair(path, **generation):
+    """Replaces the model of a folder by a BART."""
+    for name in ("config.json", "model.safetensors"):
+        (path / name).unlink()
+    pair_of(path.parent / "pair", "bart", families.bart(325, **SIDES, max_positions=64))
+    for file in (path.parent / "pair").iterdir():
+        file.rename(path / file.name)
+    (path / "generation_config.json").write_text(json.dumps(generation))
+
+
 REFUSED = {
     "no tokenizer": (lambda path: without(path, "tokenizer.json"), r"has no tokenizer\.json; transformers writes one"),
     "a damaged tokenizer": (lambda path: (path / "tokenizer.json").write_text("{}"), "is damaged"),
@@ -305,6 +315,11 @@ REFUSED = {
     ),
     "no settings": (lambda path: without(path, "config.json"), "does not exist"),
     "a run": (lambda path: (path / "config.json").write_text('{"task": "translation"}'), "is a run already"),
+    "no search": (
+        lambda path: _as_pair(path, num_beams=2, length_penalty="long"),
+        "the settings of generation cannot be used: could not convert",
+    ),
+    "no lengths": (lambda path: _as_pair(path, max_length=[3]), "the settings of generation cannot be used"),
     "no text": (lambda path: edited(path / "config.json", model_type="vit"), "holds a vit, which cannot be converted"),
     "languages": (lambda path: edited(path / "config.json", model_type="mbart"), "begin with codes of languages"),
 }
