@@ -76,6 +76,7 @@ class Letters:
     special: SpecialTokens = SpecialTokens()
     vocab_size: int = 32
     normalizer: TextNormalizer = TextNormalizer()
+    start: tuple[int, ...] = ()
 
     def encode(self, lines, side="source"):
         return [np.array([ord(c) - 97 + 4 for c in line], np.int32) for line in lines]
