@@ -14,7 +14,7 @@ import re
 import shlex
 import textwrap
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tyro
@@ -22,6 +22,24 @@ import tyro
 from jaxformer.config import changed, kinds_of
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.tasks.registry import resolve, started
+
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "batch_size": ("max_sentences", "per_device_train_batch_size", "tokens_per_batch"),
+    "d_ff": ("d_inner", "ffn_dim", "ffn_embed_dim", "intermediate_size", "mlp_dim"),
+    "d_model": ("embed_dim", "embedding_size", "emb_dim", "hidden_size", "n_embd"),
+    "learning_rate": ("lr", "peak_lr"),
+    "length": ("block_size", "context_length", "max_length", "seq_len", "seq_length", "sequence_length"),
+    "clip_norm": ("clip", "grad_clip", "gradient_clip", "max_grad_norm"),
+    "max_length": ("length", "max_len", "max_seq_len", "max_sequence_length"),
+    "num_heads": ("attention_heads", "heads", "n_head", "n_heads", "nhead", "num_attention_heads"),
+    "num_kv_heads": ("kv_heads", "n_kv_heads", "num_key_value_heads"),
+    "num_layers": ("depth", "layers", "n_layer", "n_layers", "num_hidden_layers"),
+    "num_microbatches": ("accumulate_grad_batches", "gradient_accumulation_steps", "update_freq"),
+    "steps": ("epochs", "max_epoch", "max_epochs", "max_steps", "max_update", "num_epochs", "num_train_epochs"),
+    "tokens_per_batch": ("batch_size", "max_tokens", "per_device_train_batch_size"),
+    "warmup_steps": ("warmup", "warmup_updates"),
+}
+"""Last names of settings here, and what other toolkits call them."""
 
 
 def override(config: Any, arguments: Sequence[str]) -> Any:
@@ -44,7 +62,7 @@ def override(config: Any, arguments: Sequence[str]) -> Any:
             head, _, tail = plain.rpartition(".")
             plain = f"{head}.{tail.removeprefix('no_')}" if head and plain not in settings else plain
             if plain not in settings:
-                raise ConfigError(f"unknown setting {name}{did_you_mean(plain, settings)}")
+                raise ConfigError(f"unknown setting {name}{_hint(plain, settings)}")
     output = io.StringIO()
     try:
         with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
@@ -55,6 +73,19 @@ def override(config: Any, arguments: Sequence[str]) -> Any:
         raise ConfigError(_message(output.getvalue())) from stopped
     except ValueError as error:  # of a configuration that refuses a value
         raise ConfigError(str(error)) from error
+
+
+def _hint(name: str, settings: Iterable[str]) -> str:
+    """Returns words that name the settings meant by an unknown one, which may be the name in another toolkit.
+
+    >>> _hint("batch_size", ["data.tokens_per_batch", "data.separator"])
+    "; did you mean 'data.tokens_per_batch'?"
+    """
+    part, _, last = name.rpartition(".")
+    meant = (last, *(ours for ours, theirs in ELSEWHERE.items() if last in theirs))
+    found = [setting for setting in settings if setting.rpartition(".")[2] in meant]
+    found = [setting for setting in found if setting.rpartition(".")[0] == part] or found
+    return f"; did you mean {' or '.join(map(repr, found))}?" if found else did_you_mean(name, settings)
 
 
 def resolved(reference: str, arguments: Sequence[str], out: pathlib.Path | None = None) -> Any:
@@ -161,4 +192,4 @@ def _message(text: str) -> str:
     """Returns the error message in tyro's output: the text between its first two rules, without the frame."""
     sections = re.split(r"^.*[-─]{4,}.*$", text, flags=re.MULTILINE)
     lines = sections[1] if len(sections) > 1 else text
-    return " ".join(word for word in re.split(r"[\s│]+", lines) if word)
+    return " ".join(word for word in re.split(r"[\s│]+", lines) if word).removeprefix("Error parsing ")

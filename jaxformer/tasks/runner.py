@@ -253,7 +253,8 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
     """Returns the state before the first step, with the parameters of another run if `init_from` names one."""
     state = setup.new_state()
     if config.tune.rank and not config.tune.frozen:
-        say("WARNING: tune.rank trains adapters beside all other parameters; --tune.frozen 'encoder/*' freezes those")
+        parts = ",".join(f"{part}/*" for part in ("encoder", "decoder") if part in state.params)
+        say(f"WARNING: tune.rank trains adapters beside all other parameters; --tune.frozen '{parts}' freezes those")
     if not config.init_from:
         _report_never_learned(setup, None, say)
         return state

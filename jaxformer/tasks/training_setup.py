@@ -58,7 +58,7 @@ class TrainingSetup(Generic[BatchT]):
         if self.config.tune.rank and all(jax.tree.leaves(frozen[ADAPTERS])):
             raise ConfigError(
                 f"tune.frozen {self.config.tune.frozen!r} also matches every adapter, whose names begin with "
-                f"{ADAPTERS}/; use a pattern that matches other parameters only, such as encoder/*"
+                f"{ADAPTERS}/; use a pattern that matches other parameters only, such as encoder/* or decoder/*"
             )
         return frozen
 

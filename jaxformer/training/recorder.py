@@ -212,9 +212,10 @@ class Recorder:
         left = worked / done * (self._steps - number)
         if not self._foretold and (done >= 3 or worked > 10):
             self._foretold = True
+            steps = self._steps - number
             out.say(
-                f"{self._steps - number:,} more steps take about {duration(left)} on this machine, "
-                f"at {worked / done:.2g} s each"
+                f"{steps:,} more {'step takes' if steps == 1 else 'steps take'} about {duration(left)} on this "
+                f"machine, at {worked / done:.2g} s each"
             )
         out.reporter.tick(number, left)
 

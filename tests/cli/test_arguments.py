@@ -15,16 +15,19 @@ from jaxformer.tasks.translation import TranslationConfig
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--model.d_model", "abc"], "Error parsing --model.d-model: invalid literal for int() with base 10: 'abc'"),
-        (["--seed", "2.5"], "Error parsing --seed: invalid literal for int() with base 10: '2.5'"),
+        (["--model.d_model", "abc"], "--model.d-model: invalid literal for int() with base 10: 'abc'"),
+        (["--seed", "2.5"], "--seed: invalid literal for int() with base 10: '2.5'"),
         (["--seed"], "Missing value for argument '--seed'. Expected 1 values."),
         (["stray"], "Unrecognized options: stray"),
-        (["--model.num-heads", "3"], "Error parsing model: d_model (512) must be divisible by num_heads (3)"),
+        (["--model.num-heads", "3"], "model: d_model (512) must be divisible by num_heads (3)"),
         (
             ["--model.kind", "recurrent", "--model.d_model", "5"],
-            "Error parsing model: d_hidden must be even, half for each direction of the encoder, got 5",
+            "model: d_hidden must be even, half for each direction of the encoder, got 5",
         ),
         (["--modle.d_model=3"], "unknown setting --modle.d_model; did you mean 'model.d_model'?"),
+        (["--hidden-size=3"], "unknown setting --hidden-size; did you mean 'model.d_model'?"),
+        (["--data.batch_size", "8"], "unknown setting --data.batch_size; did you mean 'data.tokens_per_batch'?"),
+        (["--train.learning-rate"], "unknown setting --train.learning-rate; did you mean 'optimizer.learning_rate'?"),
     ],
 )
 def test_bad_settings_say_what_is_wrong_and_no_more(given, message):

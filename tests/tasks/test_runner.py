@@ -119,12 +119,13 @@ def test_frozen_parameters_without_a_warm_start_are_reported(tmp_path):
 
 def test_adapters_beside_trained_parameters_are_reported(tmp_path):
     """LoRA freezes nothing by itself; the run of someone who forgot it would train everything."""
-    trainer = SimpleNamespace(frozen=None, new_state=lambda: "state")
-    for tune, number in (({"rank": 2}, 1), ({"rank": 2, "frozen": "encoder/*"}, 0), ({}, 0)):
+    params = {"decoder": {}, "lora": {}}
+    trainer = SimpleNamespace(frozen=None, new_state=lambda: SimpleNamespace(params=params))
+    for tune, number in (({"rank": 2}, 1), ({"rank": 2, "frozen": "decoder/*"}, 0), ({}, 0)):
         lines = []
         runner.first_state(changed(small(), {"tune": tune}), trainer, tmp_path, lines.append)
         assert len(lines) == number
-        assert all("--tune.frozen" in line for line in lines)
+        assert all("--tune.frozen 'decoder/*'" in line for line in lines)
 
 
 def test_a_damaged_vocabulary_of_a_warm_start_is_named_where_it_is(tmp_path, monkeypatch):
