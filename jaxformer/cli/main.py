@@ -36,6 +36,7 @@ COMMANDS = {
     "classify": "classify texts or images, with probabilities and attention",
     "caption": "caption images, with the attention of each word",
     "convert": "make a run of a pretrained model of Hugging Face",
+    "export": "write a run in the format of Hugging Face",
     "average": "average the parameters of a run's last checkpoints",
     "runs": "list runs with their states and scores",
     "diff": "show how two runs differ",

@@ -94,6 +94,11 @@ class CharacterTokenizer:
         return _AS_IS
 
     @property
+    def ids(self) -> dict[str, int]:
+        """The id of each character."""
+        return dict(self._id_of)
+
+    @property
     def fingerprint(self) -> str:
         """A hash of the characters and the special tokens."""
         return short_digest([json.dumps(self._content())])

@@ -64,6 +64,12 @@ class MarianTokenizer:
         write_bytes(path, json.dumps(saved | {"vocabulary": self._ids}, indent=1).encode())
 
     @property
+    def files(self) -> dict[str, bytes]:
+        """The content of ``source.spm``, ``target.spm`` and ``vocab.json``."""
+        vocabulary = json.dumps(self._ids, ensure_ascii=False, indent=1).encode()
+        return {f"{side}.spm": model for side, model in self._models.items()} | {"vocab.json": vocabulary}
+
+    @property
     def vocab_size(self) -> int:
         """The number of token ids."""
         return len(self._ids)

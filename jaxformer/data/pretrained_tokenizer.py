@@ -82,6 +82,11 @@ class PretrainedTokenizer:
         write_bytes(path, json.dumps(saved | {"tokenizer": self._content}, indent=1).encode())
 
     @property
+    def content(self) -> str:
+        """The content of ``tokenizer.json``."""
+        return self._content
+
+    @property
     def vocab_size(self) -> int:
         """The number of token ids, added ones included; an id below it may be of no token."""
         return self._vocab_size

@@ -174,9 +174,15 @@ class SubwordTokenizer:
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - tokenizers live as long as a run
     def _sampler(self, alpha: float) -> Sampler:
-        return (unigram_sampler if self._is_unigram() else bpe_sampler)(self._subwords, alpha)
+        return (unigram_sampler if self.is_unigram else bpe_sampler)(self._subwords, alpha)
 
-    def _is_unigram(self) -> bool:
+    def scored_pieces(self) -> list[tuple[str, float]]:
+        """Returns each piece with its score: a log-probability, or less the later the piece was merged in BPE."""
+        return [(self._processor.id_to_piece(i), self._processor.get_score(i)) for i in range(self.vocab_size)]
+
+    @functools.cached_property
+    def is_unigram(self) -> bool:
+        """True for a unigram model, False for byte-pair encoding."""
         try:
             self._processor.nbest_encode("a", nbest_size=2)
         except RuntimeError:  # BPE models have no n-best encoding

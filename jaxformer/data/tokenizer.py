@@ -109,7 +109,10 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
 def _read(data: bytes) -> Tokenizer:
     if not data.startswith(b"{"):
         return SubwordTokenizer(data)
-    saved = json.loads(data)
+    try:
+        saved = json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     kinds = {"tokenizer": PretrainedTokenizer, "vocabulary": MarianTokenizer}
     kind = next((kind for field, kind in kinds.items() if field in saved), CharacterTokenizer)
     try:

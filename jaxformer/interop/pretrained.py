@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import pathlib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -123,21 +124,32 @@ def save_pretrained(
     folder = files.local_path(folder)
     if folder.exists():
         raise ConfigError(f"{folder} exists; name a new folder")
-    if family not in FAMILIES:
-        raise ConfigError(f"family {family!r} is not known{did_you_mean(family, FAMILIES)}")
+    with files.creating_folder(folder, mode=0o777) as temporary:
+        write(temporary, net, params, family=family, settings=settings or {}, shard_bytes=shard_bytes)
+
+
+def write(
+    folder: pathlib.Path,
+    net: Pure,
+    params: Params,
+    *,
+    family: str,
+    settings: Mapping[str, Any],
+    shard_bytes: int = 5 * 10**9,
+) -> None:
+    """Writes a model into an empty folder; see `save_pretrained`."""
+    written = sayable(net, family, settings)
     known = FAMILIES[family]
     check_shapes(params, net.shapes)
-    written = _written(known, family, net, settings or {})
     try:
         text = json.dumps(written, indent=2, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the settings cannot be written as JSON: {error}") from None
-    with files.creating_folder(folder, mode=0o777) as temporary:
-        prefix = known.prefix if _has_head(net) else ""
-        own = _unpacked(known, net, params)
-        named = ((name if name.startswith(known.heads) else prefix + name, x) for name, x in own)
-        tensors.write(temporary, named, shard_bytes=shard_bytes)
-        (temporary / CONFIG).write_text(text, encoding="utf-8")
+    prefix = known.prefix if _has_head(net) else ""
+    own = _unpacked(known, net, params)
+    named = ((name if name.startswith(known.heads) else prefix + name, x) for name, x in own)
+    tensors.write(folder, named, shard_bytes=shard_bytes)
+    (folder / CONFIG).write_text(text, encoding="utf-8")
 
 
 def _canonical(family: Family, shapes: Mapping[str, Any]) -> dict[str, str]:
@@ -250,8 +262,19 @@ def _changed(net: Pure, changes: Mapping[str, Any]) -> Pure:
     return changed
 
 
-def _written(family: Family, kind: str, net: Pure, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings to write, from which the model can be read back."""
+def sayable(net: Pure, kind: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Returns the ``config.json`` of a model, from which it can be read back.
+
+    Args:
+      kind: the ``model_type``.
+      given: further settings.
+
+    Raises:
+      ConfigError: the family is unknown, or cannot say the model; the message has the first difference.
+    """
+    if kind not in FAMILIES:
+        raise ConfigError(f"family {kind!r} is not known{did_you_mean(kind, FAMILIES)}")
+    family, given = FAMILIES[kind], given or {}
     try:
         own = family.settings(net)
         labels = [x for x in ("id2label", "label2id") if x in own and len(given.get(x, ())) == len(own[x])]

@@ -73,6 +73,8 @@ class GenerationConfig:
     """The seed of sampling: samples are a function of it, the number of the text and the token's position."""
     no_repeat_ngram_size: int = 0
     """No n-gram of this many tokens occurs twice; 0 for no limit."""
+    renormalize: bool = False
+    """Give the probability of tokens that rules remove to the others, as ``renormalize_logits`` of Hugging Face."""
     forbid: str = ""
     """Words or phrases that are never generated, separated by commas; case-sensitive."""
     shortlist: str = ""

@@ -249,12 +249,24 @@ def _write_provenance(
     )
 
 
+def _trained_beside_adapters(config: TaskConfig, setup: TrainingSetup) -> list[str]:
+    """Returns the parts of a model with adapters in which no matrix is frozen."""
+    if not config.tune.rank:
+        return []
+    shapes, frozen = setup.network.net.shapes, setup.frozen
+    parts = [part for part in ("encoder", "decoder") if part in shapes]
+    if frozen is None:
+        return parts
+    fixed = jax.tree.map(lambda keeps, shape: keeps and len(shape.shape) > 1, frozen, shapes)
+    return [] if any(any(jax.tree.leaves(fixed[part])) for part in parts) else parts
+
+
 def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say: Say) -> training.TrainState:
     """Returns the state before the first step, with the parameters of another run if `init_from` names one."""
     state = setup.new_state()
-    if config.tune.rank and not config.tune.frozen:
-        parts = ",".join(f"{part}/*" for part in ("encoder", "decoder") if part in state.params)
-        say(f"WARNING: tune.rank trains adapters beside all other parameters; --tune.frozen '{parts}' freezes those")
+    if parts := _trained_beside_adapters(config, setup):
+        patterns = ",".join(f"{part}/*" for part in parts)
+        say(f"WARNING: tune.rank trains adapters beside all matrices; --tune.frozen '{patterns}' freezes those")
     if not config.init_from:
         _report_never_learned(setup, None, say)
         return state

@@ -69,11 +69,14 @@ class VocabularyLimits(NamedTuple):
     allowed: tuple[int, ...] = ()
     """The only tokens that are chosen, the end among them; empty for all tokens."""
 
-    @property
-    def transforms(self) -> list[decoding.Transform]:
-        """The transforms that enforce these limits."""
-        found = [decoding.forbid(self.forbidden)] if self.forbidden else []
-        found += [decoding.forbid_sequences(self.sequences)] if self.sequences else []
+    def transforms(self, *, normalized: bool) -> list[decoding.Transform]:
+        """Returns the transforms that enforce these limits.
+
+        Args:
+          normalized: see `decoding.forbid`; the tokens of a shortlist always share all probability.
+        """
+        found = [decoding.forbid(self.forbidden, normalized=normalized)] if self.forbidden else []
+        found += [decoding.forbid_sequences(self.sequences, normalized=normalized)] if self.sequences else []
         return found + ([decoding.shortlist(jnp.asarray(self.allowed))] if self.allowed else [])
 
 
@@ -155,9 +158,7 @@ def _search(
     """Searches; `alone` is True if no other device shares the inputs, so that complete ones may leave the batch."""
     decode, special = options.decode, options.special
     run = _start(options, weights, sources)
-    transforms = [decoding.min_length(sources.min_lengths, eos=special.eos)] if decode.has_minimum else []
-    transforms += options.limits.transforms
-    transforms += [decoding.no_repeat_ngram(decode.no_repeat_ngram_size)] if decode.no_repeat_ngram_size else []
+    transforms = _rules(options, sources)
     prefix = decoding.Prefix(sources.prefix, sources.prefix_lengths, run.read) if sources.prefix.shape[1] else None
     given: dict[str, Any] = {
         "max_length": options.max_length,
@@ -190,6 +191,21 @@ def _search(
         transforms=transforms,
         **given,
     )
+
+
+def _rules(options: Options, sources: Sources) -> list[decoding.Transform]:
+    """Returns the transforms that remove tokens from a search."""
+    decode, special = options.decode, options.special
+    lost: dict[str, Any] = {"normalized": not decode.renormalize}
+    found: list[decoding.Transform] = []
+    if decode.has_minimum:
+        found.append(decoding.min_length(sources.min_lengths, eos=special.eos, **lost))
+    found += options.limits.transforms(**lost)
+    if decode.no_repeat_ngram_size:
+        found.append(decoding.no_repeat_ngram(decode.no_repeat_ngram_size, **lost))
+    if decode.renormalize:  # the search itself removes them after log-softmax
+        found.append(decoding.forbid(sorted({special.pad, special.bos} - {special.eos}), **lost))
+    return found
 
 
 class _Run(NamedTuple):

@@ -129,8 +129,8 @@ def test_bart_translates_with_its_own_search(tmp_path):
     assert ours == theirs
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_marian_translates(tmp_path, early):
+@pytest.mark.parametrize(("early", "renormalize"), [(False, True), (True, False)])
+def test_marian_translates(tmp_path, early, renormalize):
     """Its two sentencepiece models, the code of a language, and the search of its settings."""
     (tmp_path / "marian").mkdir()
     vocabulary = marian.write(tmp_path / "marian")
@@ -142,6 +142,7 @@ def test_marian_translates(tmp_path, early):
     config = transformers.MarianConfig(**shape, **ids, scale_embedding=True, activation_function="swish")
     model = randomized(transformers.MarianMTModel(config))
     search = {"num_beams": 3, "max_length": 12, "early_stopping": early, "bad_words_ids": [[pad]]}
+    search["renormalize_logits"] = renormalize
     model.generation_config = transformers.GenerationConfig(**ids, **search)
     model.save_pretrained(tmp_path / "marian")
     files = [str(tmp_path / "marian" / name) for name in ("source.spm", "target.spm", "vocab.json")]

@@ -119,13 +119,17 @@ def test_frozen_parameters_without_a_warm_start_are_reported(tmp_path):
 
 def test_adapters_beside_trained_parameters_are_reported(tmp_path):
     """LoRA freezes nothing by itself; the run of someone who forgot it would train everything."""
-    params = {"decoder": {}, "lora": {}}
-    trainer = SimpleNamespace(frozen=None, new_state=lambda: SimpleNamespace(params=params))
-    for tune, number in (({"rank": 2}, 1), ({"rank": 2, "frozen": "decoder/*"}, 0), ({}, 0)):
+    matrix = jax.ShapeDtypeStruct((2, 2), "float32")
+    shapes = {"decoder": {"a": matrix, "b": jax.ShapeDtypeStruct((2,), "float32")}, "lora": {"a": matrix}}
+    network = SimpleNamespace(net=SimpleNamespace(shapes=shapes))
+    a, b = ({"decoder": {"a": x == "a", "b": x == "b"}, "lora": {"a": False}} for x in "ab")
+    for rank, frozen, number in ((2, None, 1), (2, b, 1), (2, a, 0), (0, None, 0)):
         lines = []
-        runner.first_state(changed(small(), {"tune": tune}), trainer, tmp_path, lines.append)
-        assert len(lines) == number
-        assert all("--tune.frozen 'decoder/*'" in line for line in lines)
+        trainer = SimpleNamespace(frozen=frozen, new_state=lambda: "state", network=network)
+        runner.first_state(changed(small(), {"tune": {"rank": rank}}), trainer, tmp_path, lines.append)
+        warnings = [line for line in lines if line.startswith("WARNING: tune.rank")]
+        assert len(warnings) == number
+        assert all("--tune.frozen 'decoder/*'" in line for line in warnings)
 
 
 def test_a_damaged_vocabulary_of_a_warm_start_is_named_where_it_is(tmp_path, monkeypatch):

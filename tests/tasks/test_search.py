@@ -1,11 +1,18 @@
 """The transforms that settings ask for, and the sums of scored texts."""
 
+from types import SimpleNamespace
+
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxformer import decoding
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.decoding.transforms import well_formed
+from jaxformer.tasks import search
 from jaxformer.tasks.config import GenerationConfig
-from jaxformer.tasks.search import Scored, sampling_transforms
+from jaxformer.tasks.search import Scored, VocabularyLimits, sampling_transforms
+from jaxformer.tasks.translation.config import DecodeConfig
 
 
 def test_settings_are_transforms_in_the_order_of_hugging_face():
@@ -22,3 +29,20 @@ def test_a_scored_text():
     scored = Scored(("a", "b"), (-1.0, -2.0))
     assert (scored.log_prob, scored.mean) == (-3.0, -1.5)
     assert Scored((), ()).mean == 0.0
+
+
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_the_probability_of_removed_tokens(renormalize):
+    """Of padding, the begin token and the end before the minimum: lost, or shared by the others."""
+    special = SpecialTokens()
+    logits = jnp.asarray([[[1.0, 0.5, 2.0, 0.0, 1.5, -1.0]]])
+    decode = DecodeConfig(min_length=3, renormalize=renormalize)
+    options = SimpleNamespace(decode=decode, special=special, limits=VocabularyLimits())
+    sources = SimpleNamespace(min_lengths=jnp.asarray([4]))
+    history = decoding.History(jnp.zeros((1, 1, 4), jnp.int32), jnp.zeros((1, 1), jnp.int32), jnp.arange(1))
+    rules = search._rules(options, sources)
+    ends = {"bos": special.bos, "eos": special.eos, "pad": special.pad, "max_lengths": jnp.asarray([9])}
+    found = np.exp(decoding.chain(*well_formed(rules, **ends))(logits, history))[0, 0]
+    kept = np.exp(np.asarray(logits[0, 0])) * [0, 0, 0, 1, 1, 1]
+    whole = kept.sum() if renormalize else np.exp(np.asarray(logits[0, 0])).sum()
+    np.testing.assert_allclose(found, kept / whole, rtol=1e-6)

@@ -124,7 +124,7 @@ class Translator(Searcher):
     ) -> list[Scored]:
         """Returns the log-probability of every token of each given translation, and of its end.
 
-        An ensemble averages its models as `decode.average` says.
+        An ensemble averages its models as `decode.average` says. Tokens that each text begins with have no score.
 
         Args:
           first: the number of the first pair in messages.
@@ -151,8 +151,9 @@ class Translator(Searcher):
         for indices, dispatched in one_behind(scores()):
             found = np.asarray(dispatched)
             for row, i in enumerate(indices):
-                ids = pairs[i][1]
-                results[i] = Scored(tuple(self.tokenizer.pieces(ids)), tuple(found[row, : len(ids)].tolist()))
+                begin, ids = len(self.tokenizer.start), pairs[i][1]
+                pieces = tuple(self.tokenizer.pieces(ids[begin:]))
+                results[i] = Scored(pieces, tuple(found[row, begin : len(ids)].tolist()))
         return [results[i] for i in range(len(pairs))]
 
     def alignments(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[Link]]:
@@ -160,6 +161,7 @@ class Translator(Searcher):
 
         Spaces separate words, even if the tokenizer splits one into several. A target word has no link if its largest
         weight is on the source's end. A pair has no links if a side is empty or too long to be translated as a whole.
+        Nor does it if its pieces spell another text than its words, as after a tokenizer's own normalization.
 
         Raises:
           ConfigError: the model has no attention.
@@ -176,7 +178,10 @@ class Translator(Searcher):
         ):
             layer, head = attention_maps.most_aligned(attention)
             source, target = (side[i] for side in words_of)
-            words = attention_maps.between_words(attention, source, target)
+            try:
+                words = attention_maps.between_words(attention, source, target)
+            except ValueError:
+                continue
             weights = attention_maps.select(words, layer=layer, head=head).weights[:-1]
             links[i] = sorted(link for link in strongest_links(weights) if link[0] < len(source))
         return links
@@ -193,10 +198,13 @@ class Translator(Searcher):
         return self.attentions([source], [target])[0]
 
     def attentions(self, sources: Sequence[str], targets: Sequence[str]) -> list[PieceMap]:
-        """Returns the cross-attention of each pair of a sentence and a translation: see `attention`."""
+        """Returns the cross-attention of each pair of a sentence and a translation: see `attention`.
+
+        Tokens that each text begins with, such as the ``<s>`` of a BART, are left out, with the weights on them.
+        """
         if getattr(self.net.config, "attention", "") == "none":
             raise ConfigError("this model has no attention to show: it was trained with model.attention none")
-        special = self.tokenizer.special
+        special, begin = self.tokenizer.special, len(self.tokenizer.start)
         columns, labels = (
             [np.append(ids, special.eos) for ids in encode_texts(self.tokenizer, texts, side)]
             for texts, side in _sides(sources, targets)
@@ -208,8 +216,8 @@ class Translator(Searcher):
             target, _ = self._padded([np.append(special.bos, ids[:-1]) for ids in labels[batch]])
             weights = np.asarray(_cross_attention(self.net, self.params, source, valid, target))
             for row, (given, said) in enumerate(zip(columns[batch], labels[batch], strict=True)):
-                pieces = [(*self.tokenizer.pieces(ids[:-1]), "</s>") for ids in (given, said)]
-                found.append(PieceMap(pieces[0], pieces[1], weights[:, row, :, : len(said), : len(given)]))
+                pieces = [(*self.tokenizer.pieces(ids[begin:-1]), "</s>") for ids in (given, said)]
+                found.append(PieceMap(pieces[0], pieces[1], weights[:, row, :, begin : len(said), begin : len(given)]))
         return found
 
     def _padded(self, sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -243,6 +251,8 @@ class Translator(Searcher):
         decode = self.decode
         limit = min(math.ceil(len(source) * decode.max_ratio) + decode.max_extra, self._max_positions)
         limit = max(1, min(limit, decode.max_length or limit))
+        if len(prefix) == len(self.tokenizer.start) >= limit:
+            raise ConfigError(f"decode.max_length must be more than {limit}, with the token that each text begins with")
         if len(prefix) >= limit:
             raise ConfigError(
                 f"sentence {number}: the prefix has {len(prefix)} tokens, but a translation may have {limit} with its "

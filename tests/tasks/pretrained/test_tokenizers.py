@@ -3,8 +3,8 @@
 import pytest
 
 from jaxformer.errors import DataError
-from jaxformer.tasks.pretrained_tokenizers import _ROBERTA as ROBERTA
-from jaxformer.tasks.pretrained_tokenizers import read_tokenizer
+from jaxformer.tasks.pretrained.tokenizers import _ROBERTA as ROBERTA
+from jaxformer.tasks.pretrained.tokenizers import read_languages, read_tokenizer, tokenizer_files
 from tests.data import marian
 from tests.data import pretrained as tokenizers
 
@@ -51,3 +51,33 @@ def test_files_of_no_marian_are_refused(tmp_path, change, message):
     change(tmp_path)
     with pytest.raises(DataError, match=message):
         read_tokenizer(tmp_path, {"model_type": "marian"})
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ({"source_lang": "de", "target_lang": "zh"}, {"source_language": "de", "target_language": "zh"}),
+        ({"source_lang": "eng", "target_lang": 3}, {}),
+        ({}, {}),
+    ],
+)
+def test_languages_have_two_letters(tmp_path, names, found):
+    assert read_languages(tmp_path) == {}
+    tokenizers.write(tmp_path, "{}", names)
+    assert read_languages(tmp_path) == found
+
+
+@pytest.mark.parametrize("family", ["bert", "marian"])
+def test_files_are_read_again(tmp_path, family):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    if family == "marian":
+        marian.write(tmp_path / "in")
+    else:
+        tokenizers.write(tmp_path / "in", tokenizers.word_piece(), tokenizers.BERT)
+    tokenizer, names = read_tokenizer(tmp_path / "in", {"model_type": family})
+    for name, content in tokenizer_files(tokenizer, mask=family == "bert").items():
+        (tmp_path / "out" / name).write_bytes(content)
+    again, named = read_tokenizer(tmp_path / "out", {"model_type": family})
+    assert again.fingerprint == tokenizer.fingerprint
+    assert names.items() <= named.items()

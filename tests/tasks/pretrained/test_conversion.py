@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 from tokenizers import Tokenizer
 
 import jaxformer
@@ -15,6 +16,7 @@ from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import families
 from jaxformer.tasks import history, pretrained, registry
+from jaxformer.tasks.pretrained import conversion
 from tests.contracts.task import quiet
 from tests.data import marian
 from tests.data import pretrained as tokenizers
@@ -171,19 +173,20 @@ def test_a_bart_begins_each_text_with_its_first_token(tmp_path, rows):
     source, target = (np.array([start, *ids, 0]) for ids in translator.tokenizer.encode([TEXT, "A cat."]))
     expected = scored(net, params, source, target, bos=0)
     (given,) = translator.score([TEXT], ["A cat."])
-    np.testing.assert_allclose(given.token_log_probs, expected, atol=1e-5)
+    np.testing.assert_allclose(given.token_log_probs, expected[1:], atol=1e-5)
     bias = np.asarray(translator.params["decoder"]["output_bias"])
-    assert (bias[324] == pretrained.NEVER) == bool(rows)
+    assert (bias[324] == conversion.NEVER) == bool(rows)
     ((best,),) = translator.candidates([TEXT])
     assert best.tokens[0] == start
     assert best.token_log_probs[0] == 0
     assert "<s>" not in best.text
+    assert translator.alignments([TEXT], ["A cat."])[0]
     ((begun,),) = translator.candidates([TEXT], prefixes=["A"])
     assert begun.tokens[:2] == (start, translator.tokenizer.encode(["A"])[0][0])
 
 
 def test_a_bart_with_a_larger_vocabulary_is_refused(tmp_path):
-    pair_of(tmp_path / "bart", "bart", families.bart(320, **SIDES, max_positions=64))
+    pair_of(tmp_path / "bart", "bart", families.bart(320, **SIDES, max_positions=64), decoder_start_token_id=0)
     tokenizers.write(tmp_path / "bart", tokenizers.byte_level(), GPT2)
     with pytest.raises(DataError, match="has 325 tokens, but the model has vectors for 320"):
         pretrained.convert(tmp_path / "bart", tmp_path / "run")
@@ -217,14 +220,14 @@ def test_a_marian_translates(tmp_path, tied):
 
 
 def test_a_pegasus_is_a_translator(tmp_path):
-    """Without a number of beams the search is that of other runs, and a limit is no end."""
+    """Without a number of beams the search is greedy, as in transformers, and a limit is no end."""
     config = families.marian(330, **SIDES, norm_position="pre", activation="gelu")
     pair_of(tmp_path / "pegasus", "pegasus", config, decoder_start_token_id=1, early_stopping=True)
     names = {"eos_token": tokenizers.END, "pad_token": "<pad>", "unk_token": tokenizers.END}
     tokenizers.write(tmp_path / "pegasus", tokenizers.byte_level(pad="<pad>"), names)
     (tmp_path / "pegasus" / "generation_config.json").write_text(json.dumps({"min_length": 4, "num_beams": None}))
     decode = pretrained.convert(tmp_path / "pegasus", tmp_path / "run").decode
-    assert (decode.beam_size, decode.stopping, decode.min_length, decode.forced_end) == (4, "first", 3, "never")
+    assert (decode.beam_size, decode.stopping, decode.min_length, decode.forced_end) == (1, "first", 3, "never")
 
 
 def test_a_masked_language_model(tmp_path):
@@ -298,10 +301,17 @@ def _as_pair(path, **generation):
     """Replaces the model of a folder by a BART."""
     for name in ("config.json", "model.safetensors"):
         (path / name).unlink()
-    pair_of(path.parent / "pair", "bart", families.bart(325, **SIDES, max_positions=64))
+    config = families.bart(325, **SIDES, max_positions=64)
+    pair_of(path.parent / "pair", "bart", config, decoder_start_token_id=0)
     for file in (path.parent / "pair").iterdir():
         file.rename(path / file.name)
     (path / "generation_config.json").write_text(json.dumps(generation))
+
+
+def _with_head(path):
+    """Adds the tensor of a classifier."""
+    tensors = safetensors.numpy.load_file(path / "model.safetensors")
+    safetensors.numpy.save_file(tensors | {"score.weight": np.zeros((2, 16), np.float32)}, path / "model.safetensors")
 
 
 REFUSED = {
@@ -315,11 +325,17 @@ REFUSED = {
     ),
     "no settings": (lambda path: without(path, "config.json"), "does not exist"),
     "a run": (lambda path: (path / "config.json").write_text('{"task": "translation"}'), "is a run already"),
-    "no search": (
-        lambda path: _as_pair(path, num_beams=2, length_penalty="long"),
-        "the settings of generation cannot be used: could not convert",
+    "no search": (lambda path: _as_pair(path, max_length=[3]), r"max_length must be an integer .* got \[3\]"),
+    "no kind": (lambda path: edited(path / "config.json", model_type=["vit"]), r"has model_type \"\['vit'\]\""),
+    "a start beyond": (
+        lambda path: (_as_pair(path), edited(path / "config.json", decoder_start_token_id=400)),
+        "decoder_start_token_id must be a token below 325, got 400",
     ),
-    "no lengths": (lambda path: _as_pair(path, max_length=[3]), "the settings of generation cannot be used"),
+    "no start": (
+        lambda path: (_as_pair(path), edited(path / "config.json", decoder_start_token_id=None)),
+        "does not say how a text begins",
+    ),
+    "a classifier": (lambda path: _with_head(path), "holds a gpt2 with the head of a classifier"),
     "no text": (lambda path: edited(path / "config.json", model_type="vit"), "holds a vit, which cannot be converted"),
     "languages": (lambda path: edited(path / "config.json", model_type="mbart"), "begin with codes of languages"),
 }

@@ -1,20 +1,30 @@
-"""The tokenizers of folders of Hugging Face, with the special tokens that a model was trained with."""
+"""The tokenizers of folders of Hugging Face, with the special tokens of a model, and the files of ours for it."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from jaxformer.data.marian_tokenizer import MarianTokenizer
 from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.data.tokenizer_json import MASK, NAMES, Frame, tokenizer_json
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.interop.tensors import read_json
 
+if TYPE_CHECKING:
+    from jaxformer.data.subword_tokenizer import SubwordTokenizer
+
 MARIAN = ("source.spm", "target.spm", "vocab.json")
 """The files of a tokenizer of Marian."""
+
+ENCODER_DECODERS = ("bart", "mbart", "pegasus", "t5", "mt5")
+"""The families whose decoders begin with a token of their own."""
 
 _KINDS = "pad_token unk_token cls_token sep_token mask_token".split()
 _BERT: dict[str, str] = dict(zip(_KINDS, "[PAD] [UNK] [CLS] [SEP] [MASK]".split(), strict=True))
@@ -64,7 +74,19 @@ def _fast(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Pretrained
     special = _special(bare, names, settings)
     if special is None:
         raise DataError(f"neither the tokenizer nor config.json of {folder} names the end of a text (eos_token)")
+    if settings.get("model_type") in ENCODER_DECODERS:
+        start = _decoder_start(settings, bare.vocab_size)
+        if start is None and special.bos == special.eos:
+            raise DataError(f"config.json of {folder} does not say how a text begins: decoder_start_token_id")
+        special = special if start is None else dataclasses.replace(special, bos=start)
     return bare.with_special(special), names
+
+
+def _decoder_start(settings: Mapping[str, Any], vocab_size: int) -> int | None:
+    start = settings.get("decoder_start_token_id")
+    if start is not None and not (type(start) is int and 0 <= start < vocab_size):
+        raise DataError(f"decoder_start_token_id must be a token below {vocab_size}, got {start!r}")
+    return start
 
 
 def _special(
@@ -86,9 +108,6 @@ def _special(
     ids = {"pad": find("pad_token"), "bos": find("cls_token", "bos_token"), "eos": eos, "unk": find("unk_token")}
     if not tokenizer.is_special(ids["pad"] if ids["pad"] is not None else eos):  # a token of text
         ids["pad"] = None
-    start = settings.get("decoder_start_token_id")
-    if type(start) is int and 0 <= start < tokenizer.vocab_size:
-        ids["bos"] = start
     return SpecialTokens(**{name: eos if token is None else token for name, token in ids.items()})
 
 
@@ -103,11 +122,63 @@ def _marian(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[MarianTo
     if absent:
         raise DataError(f"{folder / 'vocab.json'} has no {absent[0]}")
     ids = {name: vocabulary[piece] for name, piece in names.items()}
-    start = settings.get("decoder_start_token_id", ids["pad"])
+    start = _decoder_start(settings, len(vocabulary))
     try:
-        special = SpecialTokens(bos=start, **ids)
+        special = SpecialTokens(bos=ids["pad"] if start is None else start, **ids)
         source, target = ((folder / name).read_bytes() for name in MARIAN[:2])
         tokenizer = MarianTokenizer(source, target, vocabulary, special)
     except (OSError, TypeError, ValueError) as error:
         raise DataError(f"the tokenizer of {folder} is damaged: {error}") from None
     return tokenizer, {f"{name}_token": piece for name, piece in names.items()}
+
+
+def read_languages(folder: pathlib.Path) -> dict[str, str]:
+    """Returns the languages that ``tokenizer_config.json`` names with two letters, as settings of the data."""
+    path = folder / "tokenizer_config.json"
+    found = read_json(path) if path.exists() else {}
+    named = {f"{side}_language": found.get(f"{side}_lang") for side in ("source", "target")}
+    return {name: code for name, code in named.items() if isinstance(code, str) and re.fullmatch("[a-z]{2}", code)}
+
+
+def tokenizer_files(tokenizer: Tokenizer, *, frame: Frame = "", mask: bool = False) -> dict[str, bytes]:
+    """Returns the files of a tokenizer by their names, for ``AutoTokenizer`` of transformers.
+
+    Args:
+      frame: the tokens around a text, for a vocabulary that was trained here.
+      mask: the tokenizer has a mask token, or needs one.
+
+    Raises:
+      ConfigError: the files cannot say the form of the text.
+    """
+    special = {"pad_token": "pad", "bos_token": "bos", "eos_token": "eos", "unk_token": "unk"}
+    ids = {name: getattr(tokenizer.special, kind) for name, kind in special.items()}
+    if isinstance(tokenizer, MarianTokenizer):
+        del ids["bos_token"]  # the class has none
+        files, kind, names = tokenizer.files, "MarianTokenizer", _named(tokenizer, ids)
+    else:
+        kind = "PreTrainedTokenizerFast"
+        if isinstance(tokenizer, PretrainedTokenizer):
+            content, names = tokenizer.content, _named(tokenizer, ids)
+        else:
+            content = tokenizer_json(cast("SubwordTokenizer", tokenizer), frame=frame, mask=mask)
+            names = {name: NAMES[special[name]] for name in ids}
+        files = {"tokenizer.json": content.encode()}
+        if mask:
+            names |= {"cls_token": names["bos_token"], "sep_token": names["eos_token"]}
+            names["mask_token"] = mask_name(tokenizer) or MASK
+    settings = {"tokenizer_class": kind, "clean_up_tokenization_spaces": False, **names}
+    return files | {"tokenizer_config.json": (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()}
+
+
+def _named(tokenizer: Tokenizer, ids: Mapping[str, int]) -> dict[str, str]:
+    """Returns the names of special tokens; those that share the id of the end, and are not padding, are left out."""
+    end = tokenizer.special.eos
+    kept = {name: token for name, token in ids.items() if token != end or name in ("eos_token", "pad_token")}
+    return dict(zip(kept, tokenizer.pieces(kept.values()), strict=True))
+
+
+def mask_name(tokenizer: Tokenizer) -> str | None:
+    """Returns the name of the mask token of a pretrained vocabulary; None if it has no such token."""
+    known = (_BERT["mask_token"], _ROBERTA["mask_token"])
+    found = isinstance(tokenizer, PretrainedTokenizer) and [x for x in known if tokenizer.id_of(x) is not None]
+    return found[0] if found else None

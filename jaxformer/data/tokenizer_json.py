@@ -1,0 +1,110 @@
+"""Vocabularies that were trained here as ``tokenizer.json``, the file of Hugging Face's package tokenizers.
+
+The tokens of a text are the same, but where a text spells a special token or a byte, such as ``</s>`` or ``<0x0A>``:
+there the package takes the token.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from jaxformer.data.character_tokenizer import CharacterTokenizer
+from jaxformer.data.segmentation import SPACE
+from jaxformer.data.subword_tokenizer import ESCAPE, SubwordTokenizer
+from jaxformer.errors import ConfigError
+
+NAMES = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
+"""The names of special tokens, which are those of sentencepiece."""
+
+MASK = "[MASK]"
+"""The name of the mask token, the first after the vocabulary."""
+
+Frame = Literal["", "end", "both"]
+"""The tokens around a text: none, `eos` after it, or `bos` before it too."""
+
+
+def tokenizer_json(tokenizer: SubwordTokenizer | CharacterTokenizer, *, frame: Frame = "", mask: bool = False) -> str:
+    """Returns the content of ``tokenizer.json``.
+
+    Args:
+      mask: adds the mask token.
+
+    Raises:
+      ConfigError: the text is lower-cased or split into words first, which the file cannot say.
+    """
+    if tokenizer.normalizer != type(tokenizer.normalizer)():
+        raise ConfigError(f"a tokenizer.json has no form of text with {tokenizer.normalizer.described}")
+    special = {name: getattr(tokenizer.special, kind) for kind, name in NAMES.items()}
+    added = sorted((token, name) for name, token in special.items())
+    added += [(tokenizer.vocab_size, MASK)] if mask else []
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    subwords = isinstance(tokenizer, SubwordTokenizer)
+    content = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": token, "content": name, **flags, "special": True} for token, name in added],
+        "post_processor": _template(frame, special),
+        **(_subwords(tokenizer) if subwords else _characters(tokenizer, special)),
+    }
+    return json.dumps(content, ensure_ascii=False)
+
+
+def _subwords(tokenizer: SubwordTokenizer) -> dict[str, Any]:
+    pieces = tokenizer.scored_pieces()
+    model: dict[str, Any] = {"byte_fallback": True}
+    if tokenizer.is_unigram:
+        model |= {"type": "Unigram", "unk_id": tokenizer.special.unk, "vocab": pieces}
+    else:
+        ids = {piece: token for token, (piece, _) in enumerate(pieces)}
+        model |= {"type": "BPE", "unk_token": NAMES["unk"], "fuse_unk": False, "vocab": ids, "merges": _merges(pieces)}
+    return {
+        "normalizer": _sequence("normalizers", _replace(SPACE, ESCAPE), _replace(" ", SPACE)),
+        "pre_tokenizer": None,
+        "decoder": _sequence(
+            "decoders", {"type": "ByteFallback"}, {"type": "Fuse"}, _replace(SPACE, " "), _replace(ESCAPE, SPACE)
+        ),
+        "model": model,
+    }
+
+
+def _merges(pieces: Sequence[tuple[str, float]]) -> list[tuple[str, str]]:
+    """Returns the pairs of pieces that merge, the earliest first: a piece with a higher score was merged earlier."""
+    known = {piece for piece, _ in pieces}
+    ranked = sorted(((-score, token, piece) for token, (piece, score) in enumerate(pieces) if len(piece) > 1))
+    splits = ((piece[:i], piece[i:]) for _, _, piece in ranked for i in range(1, len(piece)))
+    return [(left, right) for left, right in splits if left in known and right in known]
+
+
+def _characters(tokenizer: CharacterTokenizer, special: dict[str, int]) -> dict[str, Any]:
+    return {
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False},
+        "decoder": {"type": "Fuse"},
+        "model": {"type": "WordLevel", "vocab": tokenizer.ids | special, "unk_token": NAMES["unk"]},
+    }
+
+
+def _sequence(kind: str, *parts: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", kind: list(parts)}
+
+
+def _replace(old: str, new: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"String": old}, "content": new}
+
+
+def _template(frame: Frame, special: dict[str, int]) -> dict[str, Any] | None:
+    if not frame:
+        return None
+    token = lambda kind, side: {"SpecialToken": {"id": NAMES[kind], "type_id": side}}
+    text = lambda name, side: [{"Sequence": {"id": name, "type_id": side}}, token("eos", side)]
+    begin = [token("bos", 0)] if frame == "both" else []
+    used = [NAMES["eos"], NAMES["bos"]] if begin else [NAMES["eos"]]
+    return {
+        "type": "TemplateProcessing",
+        "single": begin + text("A", 0),
+        "pair": begin + text("A", 0) + text("B", 1),
+        "special_tokens": {name: {"id": name, "ids": [special[name]], "tokens": [name]} for name in used},
+    }

@@ -1,0 +1,130 @@
+"""The same model in other parameters, so that a family of Hugging Face can say it.
+
+    found = equivalent.fitted(net, params)
+    interop.save_pretrained("mine", found.net, found.params, family=found.family)
+
+Three exact changes turn most models that are trained here into models of a family. Absent biases become zeros. The
+dimensions of the model get another order, in which the sines of positions come before the cosines, as in Marian. And
+the factor of the embeddings moves into the table, as in GPT-2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import models
+from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.interop.pretrained import FAMILIES, sayable
+from jaxformer.modules.pure import Params, Pure, pure
+
+
+class Fitted(NamedTuple):
+    """A model of a family."""
+
+    family: str
+    net: Pure
+    params: Params
+
+
+CANDIDATES: dict[Callable[..., Any], tuple[str, ...]] = {
+    models.EncoderDecoder: ("bart", "mbart", "marian", "pegasus", "t5", "mt5"),
+    models.LanguageModel: ("gpt2", "llama", "mistral", "qwen2", "qwen3"),
+    models.MaskedLanguageModel: ("bert", "roberta"),
+}
+"""The families of each kind of model, the first that fits before the others."""
+
+
+def fitted(net: Pure, params: Params, *, family: str = "") -> Fitted:
+    """Returns a model of a family of Hugging Face with the same outputs, up to rounding.
+
+    Args:
+      family: the ``model_type``; by default, the first of `CANDIDATES` that can say the model.
+
+    Raises:
+      ConfigError: no family can say the model; the message has the first difference from each.
+    """
+    known = CANDIDATES.get(net.model, ())
+    if family and family not in FAMILIES:
+        raise ConfigError(f"family {family!r} is not known{did_you_mean(family, FAMILIES)}")
+    reasons: dict[str, str] = {}
+    for changes in ((), _CHANGES):  # as it is, if possible
+        for name in (family,) if family else known:
+            changed = _changed(net, params, name, changes)
+            try:
+                sayable(changed.net, name)
+            except ConfigError as error:
+                reasons[name] = str(error)
+            else:
+                return changed
+    raise ConfigError(
+        "no family of Hugging Face can say this model: " + "; ".join(reasons.values() or ["none is known"])
+    )
+
+
+def _changed(net: Pure, params: Params, family: str, changes: Sequence[Callable[..., Any]]) -> Fitted:
+    for change in changes:
+        net, params = change(net, params, family)
+    return Fitted(family, net, params)
+
+
+def _with(net: Pure, **settings: Any) -> Pure:
+    return pure(net.model, dataclasses.replace(net.config, **settings), **dict(net.parts))
+
+
+def with_biases(net: Pure, params: Params, family: str) -> tuple[Pure, Params]:
+    """Returns a model with biases of zeros where the family has biases and the model has none."""
+    wanted = {"attention_bias": True, "attention_output_bias": None, "feed_forward_bias": True}
+    if family in ("bart", "mbart", "marian", "pegasus"):
+        wanted["output_bias"] = True
+    elif family != "gpt2":
+        return net, params
+    biased = _with(net, **wanted)
+    return biased, _overlaid(biased.shapes, params)
+
+
+def with_sines_before_cosines(net: Pure, params: Params, family: str) -> tuple[Pure, Params]:
+    """Returns a model whose sinusoidal positions are ``[sin, ..., cos, ...]`` instead of ``[sin, cos, sin, ...]``."""
+    if net.config.positions != "sinusoidal" or family not in ("marian", "pegasus"):
+        return net, params
+    dim = net.config.d_model
+    order = np.concatenate([np.arange(0, dim, 2), np.arange(1, dim, 2)])
+
+    def reordered(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
+        for axis, name in enumerate(axes):
+            x = jnp.take(x, order, axis=axis) if name == "model" else x
+        return x
+
+    return _with(net, positions="sinusoidal_halves"), jax.tree.map(reordered, params, net.axes)
+
+
+def with_plain_embeddings(net: Pure, params: Params, family: str) -> tuple[Pure, Params]:
+    """Returns a language model whose token vectors have a factor of 1; a tied output keeps its logits by its norm."""
+    config = net.config
+    scale = config.d_model**0.5 if getattr(config, "embedding_scale", 1.0) is None else config.embedding_scale
+    if family not in CANDIDATES[models.LanguageModel] or scale == 1.0 or not config.has_final_norm:
+        return net, params
+    decoder = params["decoder"]
+    embeddings, norm = decoder["embeddings"], decoder["norm"]
+    embeddings = embeddings | {"tokens": {"table": scale * embeddings["tokens"]["table"]}}
+    if config.tie_embeddings:
+        norm = jax.tree.map(lambda x: x / scale, norm)
+    return _with(net, embedding_scale=1.0), params | {"decoder": decoder | {"embeddings": embeddings, "norm": norm}}
+
+
+_CHANGES = (with_biases, with_sines_before_cosines, with_plain_embeddings)
+
+
+def _overlaid(shapes: Params, params: Params) -> Params:
+    """Returns parameters of these shapes: those that are given, and zeros."""
+    return {
+        name: _overlaid(shape, params.get(name, {}))
+        if isinstance(shape, dict)
+        else params.get(name, jnp.zeros(shape.shape, shape.dtype))
+        for name, shape in shapes.items()
+    }

@@ -1,0 +1,115 @@
+"""Runs as folders of Hugging Face, which transformers and the programs that serve its models read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import Any
+
+from jaxformer import models, sharding
+from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.errors import ConfigError
+from jaxformer.files import creating_folder, local_path
+from jaxformer.interop import equivalent
+from jaxformer.interop.pretrained import write
+from jaxformer.modules.pure import Params, Pure, pure
+from jaxformer.sharding import Placement
+from jaxformer.tasks import registry, restore
+from jaxformer.tasks.config import TuneConfig
+from jaxformer.tasks.language_model.config import LanguageModelingConfig
+from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
+from jaxformer.tasks.pretrained import search
+from jaxformer.tasks.pretrained.rows import decoder_with_rows, with_rows
+from jaxformer.tasks.pretrained.tokenizers import mask_name, tokenizer_files
+from jaxformer.tasks.tokenizers import run_tokenizer
+from jaxformer.tasks.training_setup import make_training_setup
+from jaxformer.tasks.translation.config import TranslationConfig
+
+
+def export(
+    run: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    checkpoint: str = "best",
+    family: str = "",
+    mesh: str = "",
+) -> str:
+    """Writes a run as a new folder with ``config.json``, weights in safetensors, and the tokenizer.
+
+    The model computes the same, up to rounding: see `interop.equivalent`. Tables have the rows of the vocabulary, and
+    adapters are merged into their matrices.
+
+    Returns the ``model_type``.
+
+    Args:
+      checkpoint: see `runner.load`.
+      family: the ``model_type`` to write; by default the first that can say the model.
+      mesh: the devices that share the parameters.
+
+    Raises:
+      ConfigError: the folder exists, no family can say the model, or the tokenizer's files cannot say the form of the
+        text.
+    """
+    run, out = local_path(run), local_path(out)
+    if out.exists():
+        raise ConfigError(f"{out} exists; name a new folder")
+    config = registry.read_config(run)
+    if not isinstance(config, LanguageModelingConfig | MaskedLanguageModelingConfig | TranslationConfig):
+        raise ConfigError(f"{run} is a run of {config.task}; language models, masked ones and translators are exported")
+    tokenizer, masked = run_tokenizer(run), isinstance(config, MaskedLanguageModelingConfig)
+    frame = "both" if masked else "end" if isinstance(config, TranslationConfig) else ""
+    files = tokenizer_files(tokenizer, frame=frame, mask=masked)
+    params, _ = restore.load_params(run, checkpoint, mesh)
+    plain = dataclasses.replace(config, tune=TuneConfig())  # adapters are merged
+    placement = Placement(sharding.mesh(mesh))
+    net = make_training_setup(registry.task_of(config), plain, tokenizer.vocab_size, placement).network.net
+    found = equivalent.fitted(*_with_rows_of(tokenizer, net, params), family=family)
+    ids = _ids(config, tokenizer)
+    generation = dict(ids)
+    if isinstance(config, TranslationConfig):
+        longest = min(found.net.config.length_limit or search.MOST, search.MOST) - 1
+        generation |= search.to_generation(config.decode, tokenizer.special, tokenizer.start, longest)
+    with creating_folder(out, mode=0o777) as temporary:
+        write(temporary, found.net, found.params, family=found.family, settings=ids)
+        for name, content in files.items():
+            (temporary / name).write_bytes(content)
+        if not masked:
+            (temporary / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
+    return found.family
+
+
+def _ids(config: Any, tokenizer: Tokenizer) -> dict[str, int]:
+    """Returns the ids of special tokens as settings."""
+    special = tokenizer.special
+    begin = tokenizer.start[0] if tokenizer.start else special.bos
+    ids = {"pad_token_id": special.pad, "bos_token_id": begin, "eos_token_id": special.eos}
+    return ids | ({"decoder_start_token_id": special.bos} if isinstance(config, TranslationConfig) else {})
+
+
+def _with_rows_of(tokenizer: Tokenizer, net: Pure, params: Params) -> tuple[Pure, Params]:
+    """Returns a model whose tables have the rows of the vocabulary, without those that fill up a table here."""
+    size = tokenizer.vocab_size
+    if net.model is models.LanguageModel:
+        decoder = decoder_with_rows(params["decoder"], size)
+        settings: dict[str, Any] = {"vocab_size": size}
+        if "output_bias" in decoder:
+            decoder["output_bias"] = decoder["output_bias"][:size]
+            if not decoder["output_bias"].any():  # of the rows that fill up the table
+                del decoder["output_bias"]
+                settings["output_bias"] = False
+        params = params | {"decoder": decoder}
+    elif net.model is models.MaskedLanguageModel:
+        name = mask_name(tokenizer)
+        mask = None if name is None else tokenizer.encode([name])[0][0]
+        embeddings, rows = params["encoder"]["embeddings"], size + (mask is None)
+        cut = with_rows(embeddings, rows)
+        if mask is not None:  # here it is the first after the vocabulary
+            vector = embeddings["tokens"]["table"][size]
+            cut["tokens"] = {"table": cut["tokens"]["table"].at[mask].set(vector)}
+        params = params | {"encoder": params["encoder"] | {"embeddings": cut}}
+        params["output_bias"] = params["output_bias"][:rows]
+        settings = {"vocab_size": rows}
+    else:
+        return net, params
+    return pure(net.model, dataclasses.replace(net.config, **settings), **dict(net.parts)), params

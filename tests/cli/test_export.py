@@ -1,0 +1,29 @@
+"""``jaxformer export``: what is asked for, and what is printed."""
+
+import pathlib
+
+import pytest
+
+from jaxformer.cli import main
+from jaxformer.errors import ConfigError
+from jaxformer.tasks import pretrained
+
+
+def test_what_is_written(capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr(pretrained, "export", lambda *given, **options: asked.append((*given, options)) or "marian")
+    assert main.main(["export", "run", "--out", "folder", "--checkpoint", "average", "--family", "marian"]) == 0
+    assert capsys.readouterr().out == "folder is a marian of Hugging Face now\n"
+    options = {"checkpoint": "average", "family": "marian", "mesh": ""}
+    assert asked == [(pathlib.Path("run"), pathlib.Path("folder"), options)]
+
+
+def test_errors_are_one_line(capsys, monkeypatch):
+    def refuse(*given, **options):
+        raise ConfigError("no family")
+
+    monkeypatch.setattr(pretrained, "export", refuse)
+    assert main.main(["export", "run", "--out", "folder"]) == 2
+    assert capsys.readouterr().err == "jaxformer export: no family\n"
+    with pytest.raises(SystemExit):
+        main.main(["export", "run"])

@@ -1,0 +1,61 @@
+"""The same model in parameters of a family of Hugging Face."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import interop, models, pure
+from jaxformer.errors import ConfigError
+from jaxformer.interop import equivalent
+from tests.interop.small import NETS, drawn
+
+SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 12}
+PAIR = models.EncoderDecoderConfig(9, 9, **SIZES, num_encoder_layers=1, num_decoder_layers=1)
+STACK = models.LanguageModelConfig(9, **SIZES, num_layers=1, positions="learned")
+SOURCE, TARGET = jnp.asarray([[3, 1, 4, 1, 5], [8, 2, 6, 5, 3]]), jnp.asarray([[2, 7, 1], [8, 2, 8]])
+
+FORMS = {
+    "pegasus": (models.EncoderDecoder, dataclasses.replace(PAIR, norm_position="pre")),
+    "marian": (models.EncoderDecoder, dataclasses.replace(PAIR, norm_position="post", activation="relu")),
+    "gpt2": (models.LanguageModel, STACK),
+    "gpt2 with biases": (models.LanguageModel, dataclasses.replace(STACK, attention_bias=True, embedding_scale=2.0)),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_model_of_the_defaults_has_a_family(tmp_path, name):
+    """What is read from the folder computes what the model computes."""
+    net = pure(*FORMS[name])
+    params = jax.tree.map(lambda x: jnp.asarray(0.3 * x), drawn(net))
+    found = equivalent.fitted(net, params)
+    assert found.family == name.partition(" ")[0]
+    interop.save_pretrained(tmp_path / "model", found.net, found.params, family=found.family)
+    again = interop.load_pretrained(tmp_path / "model")
+    given = (SOURCE,) if net.model is models.LanguageModel else (SOURCE, TARGET)
+    expected = net.apply(params, *given)
+    np.testing.assert_allclose(again.net.apply(again.params, *given), expected, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["bart", "marian", "t5", "gpt2", "llama", "qwen2", "bert masked"])
+def test_a_model_of_a_family_stays_as_it_is(name):
+    net = NETS[name]
+    params = drawn(net)
+    found = equivalent.fitted(net, params)
+    assert found.family == name.partition(" ")[0]
+    assert (found.net, found.params) == (net, params)
+
+
+def test_a_model_of_no_family_is_refused():
+    net = pure(models.LanguageModel, dataclasses.replace(STACK, positions="alibi"))
+    with pytest.raises(ConfigError, match=r"no family of Hugging Face can say this model: gpt2 .*; llama "):
+        equivalent.fitted(net, drawn(net))
+    with pytest.raises(ConfigError, match="mistral has no settings for this model"):
+        equivalent.fitted(NETS["gpt2"], drawn(NETS["gpt2"]), family="mistral")
+    with pytest.raises(ConfigError, match=r"'gpt3' is not known; did you mean 'gpt2'\?"):
+        equivalent.fitted(NETS["gpt2"], drawn(NETS["gpt2"]), family="gpt3")
+    classifier = NETS["vit classifier"]
+    with pytest.raises(ConfigError, match="none is known"):
+        equivalent.fitted(classifier, drawn(classifier))

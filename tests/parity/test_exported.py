@@ -1,0 +1,104 @@
+"""Runs that were exported: Hugging Face's library reads them, and writes the same texts and numbers."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxformer
+from jaxformer import demo
+from jaxformer.tasks import pretrained
+from tests.contracts.task import quiet
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
+pytestmark = pytest.mark.parity
+
+PAIRS = demo.generate(400)
+TEXTS = ["The old man sees the house.", "A \u4e00 cat\u2581 sings!  Twice.", "", " x"]
+SHAPE = {"d_model": 16, "num_heads": 2, "d_ff": 24}
+
+
+def trained(folder, task, *, steps=3, **settings):
+    """Trains a tiny run of the demo's sentences, and returns its folder."""
+    folder.mkdir()
+    for name in ("english", "french"):
+        (folder / name).write_text("".join(getattr(pair, name) + "\n" for pair in PAIRS))
+    data = {"source": str(folder / "english"), "target": str(folder / "french"), "held_out": 50}
+    data = data if task == "translation" else {"text": str(folder / "english"), "length": 32}
+    settings["data"] = data | {"cache": str(folder / "cache")} | settings.get("data", {})
+    train = {"steps": steps, "tensorboard": False}
+    optimizer = {"learning_rate": 0.05, "warmup_steps": 0}
+    config = jaxformer.configure(task, train=train, optimizer=optimizer, **settings)
+    jaxformer.train(config, folder / "run", console=quiet())
+    return folder / "run"
+
+
+def theirs(folder, kind):
+    model = getattr(transformers, kind).from_pretrained(folder).eval()
+    return model, transformers.AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "characters"])
+def test_a_language_model_is_a_gpt2(tmp_path, kind):
+    """Its embeddings have a factor and its attention no biases, which a GPT-2 has otherwise."""
+    data = {"tokenizer": kind, **({} if kind == "characters" else {"vocab_size": 400})}
+    run = trained(tmp_path / "lm", "language_model", model=SHAPE | {"num_layers": 2}, data=data)
+    assert pretrained.export(run, tmp_path / "out") == "gpt2"
+    model, tokenizer = theirs(tmp_path / "out", "AutoModelForCausalLM")
+    generator = jaxformer.load(run, decode={"temperature": 0.0, "max_tokens": 6})
+    for text in TEXTS:
+        (ids,) = generator.tokenizer.encode([text])
+        assert tokenizer(text)["input_ids"] == ids.tolist()
+        assert tokenizer.decode(ids.tolist(), skip_special_tokens=True) == generator.tokenizer.decode(ids)
+    (ids,) = tokenizer(TEXTS[:1], return_tensors="pt")["input_ids"]
+    own = generator.net.apply(generator.params, jnp.asarray(ids.numpy()[None]))[0, :, : generator.tokenizer.vocab_size]
+    np.testing.assert_allclose(own, model(ids[None]).logits[0].detach().numpy(), atol=2e-4)
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+def test_a_translator_is_a_pegasus_or_a_marian(tmp_path, norm_position):
+    """Its dimensions have another order, for the sines of its positions alternate with the cosines."""
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "norm_position": norm_position}
+    data = {"vocab_size": 400, "tokens_per_batch": 1024}
+    run = trained(tmp_path / "tr", "translation", model=SHAPE | sizes, data=data, decode={"max_length": 12})
+    assert pretrained.export(run, tmp_path / "out") == {"pre": "pegasus", "post": "marian"}[norm_position]
+    model, tokenizer = theirs(tmp_path / "out", "AutoModelForSeq2SeqLM")
+    translator = jaxformer.load(run)
+    for text in TEXTS:
+        assert tokenizer(text)["input_ids"] == [
+            *translator.tokenizer.encode([text])[0],
+            translator.tokenizer.special.eos,
+        ]
+    translator = jaxformer.load(run, decode={"beam_size": 3, "forced_end": "never"})
+    ((*found,),) = translator.candidates(TEXTS[:1], n_best=3)
+    source = tokenizer(TEXTS[:1], return_tensors="pt")["input_ids"]
+    given = {"num_return_sequences": 3, "return_dict_in_generate": True, "output_scores": True, "num_beams": 3}
+    result = model.generate(source, **given, bad_words_ids=[[0], [1]])
+    fill = {0, translator.tokenizer.special.eos}
+    sequences = [[x for x in row[1:].tolist() if x not in fill] for row in result.sequences]
+    assert [list(candidate.tokens) for candidate in found] == sequences
+    np.testing.assert_allclose([c.score for c in found], result.sequences_scores.numpy(), atol=2e-4)
+
+
+def test_a_masked_language_model_is_a_bert(tmp_path):
+    model = SHAPE | {"num_layers": 1, "norm_position": "post", "norm_epsilon": 1e-12, "embedding_norm": True}
+    model |= {"embedding_scale": 1.0, "attention_bias": True, "num_token_types": 2, "positions": "learned"}
+    run = trained(tmp_path / "mlm", "masked_language_model", model=model, data={"vocab_size": 400})
+    assert pretrained.export(run, tmp_path / "out") == "bert"
+    model, tokenizer = theirs(tmp_path / "out", "AutoModelForMaskedLM")
+    ids = tokenizer("The old[MASK] sees the house.", return_tensors="pt")["input_ids"]
+    (place,) = (ids[0] == tokenizer.mask_token_id).nonzero()[0]
+    best = model(ids).logits[0, place, :-1].softmax(-1).topk(3)
+    (found,) = jaxformer.load(run).fill("The old[MASK] sees the house.", top_k=3)
+    assert [piece for piece, _ in found] == tokenizer.convert_ids_to_tokens(best.indices.tolist())
+    np.testing.assert_allclose([p for _, p in found], best.values.detach().numpy(), atol=1e-4)
+
+
+def test_settings_of_the_folder_are_read(tmp_path):
+    run = trained(tmp_path / "tr", "translation", steps=1, model=SHAPE, data={"vocab_size": 400})
+    pretrained.export(run, tmp_path / "out")
+    settings = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    found = transformers.GenerationConfig.from_pretrained(tmp_path / "out")
+    assert (found.num_beams, found.max_length, found.early_stopping) == (4, settings["max_length"], True)

@@ -1,0 +1,115 @@
+"""Runs as folders of Hugging Face; `tests/parity/test_exported.py` reads them with its library."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxformer
+from jaxformer import interop, models, pure
+from jaxformer.config import changed
+from jaxformer.errors import ConfigError
+from jaxformer.models import families
+from jaxformer.tasks import pretrained, registry, rundir
+from tests.contracts.task import quiet
+from tests.data import marian
+from tests.data import pretrained as tokenizers
+from tests.interop.small import drawn
+
+SIZES = {"d_model": 16, "num_heads": 2, "d_ff": 16}
+GPT2 = {"eos_token": tokenizers.END, "bos_token": tokenizers.END}
+
+
+def folder(path, family, model, config, **settings):
+    net = pure(model, config)
+    params = jax.tree.map(lambda x: jnp.asarray(0.3 * x), drawn(net))
+    interop.save_pretrained(path, net, params, family=family, settings=settings)
+    return net, params
+
+
+def exported(path, family):
+    """Converts a folder and exports the run; returns both models."""
+    pretrained.convert(path / "in", path / "run")
+    assert pretrained.export(path / "run", path / "out") == family
+    return interop.load_pretrained(path / "in"), interop.load_pretrained(path / "out")
+
+
+def test_a_gpt2_comes_back(tmp_path):
+    """Its table has 325 rows, that of the run 328."""
+    folder(tmp_path / "in", "gpt2", models.LanguageModel, families.gpt2(325, **SIZES, num_layers=1, max_positions=48))
+    tokenizers.write(tmp_path / "in", tokenizers.byte_level(), GPT2)
+    given, found = exported(tmp_path, "gpt2")
+    jax.tree.map(np.testing.assert_array_equal, found.params, given.params)
+    assert found.settings["eos_token_id"] == found.settings["pad_token_id"] == 0
+    names = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert names["eos_token"] == names["pad_token"] == tokenizers.END
+    assert json.loads((tmp_path / "out" / "tokenizer.json").read_text()) == json.loads(tokenizers.byte_level())
+
+
+def test_its_bias_of_absent_rows_is_not_trained(tmp_path):
+    folder(tmp_path / "in", "gpt2", models.LanguageModel, families.gpt2(325, **SIZES, num_layers=1, max_positions=48))
+    tokenizers.write(tmp_path / "in", tokenizers.byte_level(), GPT2)
+    config = pretrained.convert(tmp_path / "in", tmp_path / "run")
+    (tmp_path / "text").write_text("\n".join(tokenizers.LINES))
+    data = {"text": str(tmp_path / "text"), "length": 16, "cache": str(tmp_path / "cache")}
+    train = {"steps": 1, "tensorboard": False}
+    changes = {"data": data, "train": train, "init_from": str(tmp_path / "run")}
+    config = changed(config, changes | {"optimizer": {"warmup_steps": 0, "schedule": "constant"}})
+    jaxformer.train(config, tmp_path / "tuned", console=quiet())
+    assert pretrained.export(tmp_path / "tuned", tmp_path / "out") == "gpt2"
+    before, after = (interop.load_pretrained(tmp_path / name).params for name in ("in", "out"))
+    change = jax.tree.map(lambda a, b: np.abs(a - b).max(), before, after)
+    assert all(x > 0 for x in jax.tree.leaves(change))
+
+
+def test_a_bert_comes_back(tmp_path):
+    """The vector of its mask token, which the run has after the vocabulary, is in its own row again."""
+    config = families.bert(150, **SIZES, num_layers=1, max_positions=48)
+    folder(tmp_path / "in", "bert", models.MaskedLanguageModel, config)
+    tokenizers.write(tmp_path / "in", tokenizers.word_piece(), tokenizers.BERT)
+    given, found = exported(tmp_path, "bert")
+    jax.tree.map(np.testing.assert_array_equal, found.params, given.params)
+    names = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert {name: names[name] for name in tokenizers.BERT} == tokenizers.BERT
+    pretrained.convert(tmp_path / "out", tmp_path / "again")
+    fill = [jaxformer.load(tmp_path / run).fill("the old [MASK] sees.") for run in ("run", "again")]
+    assert fill[0] == fill[1]
+
+
+def test_a_marian_comes_back(tmp_path):
+    """With its search, and the three files of its tokenizer."""
+    (tmp_path / "files").mkdir()
+    vocabulary = marian.write(tmp_path / "files")
+    sides = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    pad = vocabulary["<pad>"]
+    ids = {"pad_token_id": pad, "eos_token_id": 0, "decoder_start_token_id": pad}
+    search = {"num_beams": 3, "length_penalty": 0.5, "max_length": 9, "forced_eos_token_id": 0, "early_stopping": True}
+    config = families.marian(len(vocabulary), **SIZES, **sides)
+    folder(tmp_path / "in", "marian", models.EncoderDecoder, config, **ids, **search, renormalize_logits=True)
+    for file in (tmp_path / "files").iterdir():
+        (tmp_path / "in" / file.name).write_bytes(file.read_bytes())
+    given, found = exported(tmp_path, "marian")
+    jax.tree.map(np.testing.assert_array_equal, found.params, given.params)
+    for name in ("source.spm", "target.spm"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "files" / name).read_bytes()
+    assert json.loads((tmp_path / "out" / "vocab.json").read_text()) == vocabulary
+    written = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert {name: written[name] for name in ids | search} == ids | search
+    pretrained.convert(tmp_path / "out", tmp_path / "again")
+    configs = [registry.read_config(tmp_path / run) for run in ("run", "again")]
+    assert changed(configs[1], {"name": configs[0].name}) == configs[0]
+
+
+def test_what_is_no_such_run_is_refused(tmp_path):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(ConfigError, match="exists; name a new folder"):
+        pretrained.export(tmp_path, tmp_path / "there")
+    with pytest.raises(ConfigError, match="is not a run"):
+        pretrained.export(tmp_path, tmp_path / "out")
+    (tmp_path / "run").mkdir()
+    rundir.write_config(tmp_path / "run", "vision", jaxformer.configure("vision"))
+    with pytest.raises(ConfigError, match="is a run of vision; language models, masked ones and translators"):
+        pretrained.export(tmp_path / "run", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

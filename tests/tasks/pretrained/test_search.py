@@ -1,0 +1,62 @@
+"""The search of a folder of Hugging Face: each setting has a counterpart or is refused, and comes back."""
+
+import pytest
+
+from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.errors import DataError
+from jaxformer.tasks.pretrained.search import from_generation, to_generation
+
+SPECIAL = SpecialTokens(pad=5, bos=5, eos=0, unk=1)
+
+
+def test_what_is_left_out_is_as_in_transformers():
+    decode = from_generation({}, SPECIAL, ())
+    assert (decode.beam_size, decode.forced_end, decode.max_length, decode.min_length) == (1, "never", 0, 0)
+    decode = from_generation({"num_beams": 4, "length_penalty": None}, SPECIAL, ())
+    assert (decode.beam_size, decode.stopping, decode.length_penalty, decode.renormalize) == (4, "now", 1.0, False)
+
+
+def test_new_tokens_come_before_lengths():
+    given = {"max_length": 20, "min_length": 4}
+    decode = from_generation(given, SPECIAL, ())
+    assert (decode.max_length, decode.min_length) == (19, 3)
+    decode = from_generation(given | {"max_new_tokens": 7, "min_new_tokens": 2}, SPECIAL, ())
+    assert (decode.max_length, decode.min_length) == (7, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"num_beams": 2.0}, r"num_beams must be an integer of at least 0, got 2\.0"),
+        ({"num_beams": True}, "num_beams must be an integer"),
+        ({"num_beams": 0}, "the settings of generation cannot be used: beam_size"),
+        ({"num_beams": 2, "length_penalty": "long"}, "cannot be used: could not convert"),
+        ({"num_beams": 2, "early_stopping": "sometimes"}, "early_stopping must be true, false or 'never'"),
+        ({"num_beams": 2, "early_stopping": [True]}, "early_stopping must be"),
+        ({"max_length": 1}, "max_length must be an integer of at least 2, got 1"),
+        ({"do_sample": True}, "do_sample is True in the settings of generation, which searches here do not have"),
+        ({"repetition_penalty": 1.3}, r"repetition_penalty is 1\.3 .* with 1\.0 there"),
+        ({"bad_words_ids": [[5], [9]]}, "must have the token of padding, 5, alone"),
+        ({"forced_eos_token_id": 7}, "must be the end of a text, 0, got 7"),
+        ({"forced_bos_token_id": 7}, "is 7, but texts of the tokenizer begin with no token"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused(given, message):
+    with pytest.raises(DataError, match=message):
+        from_generation(given, SPECIAL, ())
+
+
+@pytest.mark.parametrize("start", [(), (3,)])
+def test_a_search_comes_back(start):
+    given = {"num_beams": 3, "early_stopping": "never", "length_penalty": 0.5, "no_repeat_ngram_size": 3}
+    given |= {"max_length": 30, "min_length": 2, "renormalize_logits": True, "bad_words_ids": [[5]]}
+    given |= {"forced_eos_token_id": 0} | ({"forced_bos_token_id": start[0]} if start else {})
+    decode = from_generation(given, SPECIAL, start)
+    assert decode.renormalize
+    assert to_generation(decode, SPECIAL, start, 511) == given
+
+
+def test_a_search_without_a_limit_gets_one():
+    written = to_generation(from_generation({}, SPECIAL, ()), SPECIAL, (), 511)
+    assert written["max_length"] == 512
+    assert "early_stopping" not in written
