@@ -1,10 +1,10 @@
 """A window of attention: each token of a decoder sees itself and those just before it, on every path to its logits."""
 
 import dataclasses
+import functools
 import inspect
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -16,10 +16,10 @@ from tests.selection import first
 
 W = 3
 TOKENS = int32([[1, 2, 9, 10, 3, 8], [1, 10, 2, 9, 5, 4]])
-LABELS = jnp.roll(TOKENS, -1, 1)
+LABELS = int32(np.roll(TOKENS, -1, 1))
 T = TOKENS.shape[1]
-VALID = jnp.asarray([[1, 1, 1, 1, 1, 1], [0, 1, 1, 0, 1, 1]], bool)
-AT_THE_END = jnp.asarray([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]], bool)
+VALID = jax.device_put(np.array([[1, 1, 1, 1, 1, 1], [0, 1, 1, 0, 1, 1]], bool))
+AT_THE_END = jax.device_put(np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]], bool))
 SEGMENTS, AGAIN, MOVED = [1, 1, 1, 1, 2, 2], [0, 1, 2, 3, 0, 1], [0, 1, 3, 4, 2, 9]
 
 
@@ -53,36 +53,57 @@ def assert_near(got, expected):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-5)
 
 
+def results(model, where=None, **given):
+    """The loss; count and logits."""
+    loss, count = model.cross_entropy(TOKENS, LABELS, where=where, **given)
+    return loss, (count, model(TOKENS, **given))
+
+
+def weights(model, **given):
+    """Captured weights."""
+    return model.captured(TOKENS, ("decoder.self",), **given)["decoder.self"].layer(1).weights()
+
+
+@functools.cache
+def by_hand(positions):
+    """`results` and their gradients by a mask that is an argument: one program for all cases."""
+
+    def run(params, allowed, places, where):
+        def attention(query, key, value, *, mask, **options):
+            del mask
+            return functional.attention(query, key, value, mask=masks.dense(allowed), **options)
+
+        net = pure(models.LanguageModel, config_of(None, positions=positions), attention=attention)
+        return results(net.bind(params), where, positions=places)
+
+    return quick(jax.value_and_grad(run, has_aux=True))
+
+
 @pytest.mark.parametrize("positions", first(["rotary", "t5"], "rotary"))
 @pytest.mark.parametrize("name", HAND)
 def test_it_is_the_mask_written_out(name, positions):
     """Logits, loss, gradients and captured weights."""
     given, allowed = HAND[name]
-
-    def by_hand(query, key, value, *, mask, **options):
-        del mask
-        return functional.attention(query, key, value, mask=masks.dense(allowed), **options)
-
-    small = Small(config_of(positions=positions), models.LanguageModel)
-    hand = pure(models.LanguageModel, config_of(None, positions=positions), attention=by_hand)
-    assert_near(small.apply(small.params, TOKENS, **given), quick(hand.apply)(small.params, TOKENS, **given))
-    slopes = [quick(jax.value_and_grad(loss_of(net, **given), has_aux=True))(small.params) for net in (small.net, hand)]
-    assert_near(*slopes)
-    found = small.call(models.LanguageModel.captured, small.params, TOKENS, names=("decoder.self",), **given)
-    weights = found["decoder.self"].layer(1).weights()
-    expected = masks.dense(allowed).dense(T, T)
-    np.testing.assert_array_equal(weights > 0, np.broadcast_to(expected, weights.shape))
+    allowed = np.broadcast_to(allowed, (B, T, T))
+    net = pure(models.LanguageModel, config_of(positions=positions))
+    params = drawn(net.shapes, 0.3)
+    places = given.get("positions", int32([range(T)] * B))
+    where = given.get("valid", np.ones((B, T), bool))
+    program = jax.value_and_grad(lambda params: results(net.bind(params), **given), has_aux=True)
+    assert_near(quick(program)(params), by_hand(positions)(params, allowed, places, where))
+    found = quick(lambda params: weights(net.bind(params), **given))(params)
+    np.testing.assert_array_equal(found > 0, np.broadcast_to(allowed[:, None], found.shape))
 
 
 @pytest.mark.parametrize("name", first(HAND, "padding", "positions"))
 def test_a_window_of_all_tokens_is_none(name):
     """A window of one less hides something from the last token, unless it is of another text than the first."""
     given, last = HAND[name][0], max(MOVED) if name == "positions" else T - 1
-    plain = Small(config_of(None), models.LanguageModel)
-    expected = plain.apply(plain.params, TOKENS, **given)
+    params = drawn(pure(models.LanguageModel, config_of(None, num_layers=1)).shapes, 0.3)
+    logits = lambda window: pure(models.LanguageModel, config_of(window, num_layers=1)).apply(params, TOKENS, **given)
+    expected = np.asarray(quick(logits, static_argnums=0)(None))
     for window in (last, last + 1, last + 5):
-        net = pure(models.LanguageModel, config_of(window))
-        changed = np.abs(quick(net.apply)(plain.params, TOKENS, **given) - expected).max((0, 2)) > 1e-6
+        changed = np.abs(quick(logits, static_argnums=0)(window) - expected).max((0, 2)) > 1e-6
         hides = window == last and name != "packed"
         np.testing.assert_array_equal(changed, (np.arange(T) == T - 1) & hides)
 
@@ -107,7 +128,7 @@ def test_kernels_are_told_the_band():
     packed = masks_of(lambda model: model(TOKENS, **HAND["packed"][0]), config_of())
     assert {mask.key_range(4, 5) for mask in packed} == {(2, 5)}
     net = pure(models.LanguageModel, config_of())
-    losses = [loss_of(net, valid=AT_THE_END, right_padded=told)(drawn(net.shapes)) for told in (False, True)]
+    losses = [quick(loss_of(net, valid=AT_THE_END, right_padded=told))(drawn(net.shapes)) for told in (False, True)]
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
@@ -141,10 +162,9 @@ def test_under_vmap():
     """Stacked ensembles, and gradients of each example."""
     net = pure(models.LanguageModel, config_of())
     both = [drawn(net.shapes, deviation) for deviation in (0.3, 0.4)]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *both)
-    slopes = quick(jax.vmap(jax.grad(loss_of(net, **HAND["packed"][0]), has_aux=True)))(stacked)
-    alone = [quick(jax.grad(loss_of(net, **HAND["packed"][0]), has_aux=True))(params) for params in both]
-    assert_near(slopes, jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone))
+    stacked = lambda trees: jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+    slopes = jax.grad(loss_of(net, **HAND["packed"][0]), has_aux=True)
+    assert_near(quick(jax.vmap(slopes))(stacked(both)), stacked(list(map(quick(slopes), both))))
 
 
 @pytest.mark.parametrize("name", first(HAND, "plain", "packed"))
@@ -163,7 +183,7 @@ def test_on_a_mesh(name):
         return model.step(TOKENS[:, T - 1 :], state, context)[0][:, 0]
 
     if name == "plain":
-        np.testing.assert_allclose(quick(steps)(params), expected[:, -1], atol=2e-5)
+        np.testing.assert_allclose(quick(steps)(params), np.asarray(expected)[:, -1], atol=2e-5)
 
 
 def test_refusals():

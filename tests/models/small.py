@@ -34,7 +34,7 @@ CONFIGS = {
     ),
     "remat": models.EncoderDecoderConfig(V, V, norm_position="pre", remat=True, **SIZE),
 }
-LANGUAGE_SIZE = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_layers": 3, "max_positions": 7}
+LANGUAGE_SIZE = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_layers": 2, "max_positions": 7}
 LANGUAGE_CONFIGS = {
     "tied": models.LanguageModelConfig(V, **LANGUAGE_SIZE),
     "untied": models.LanguageModelConfig(

@@ -1,13 +1,13 @@
 """Helpers of the module tests: a module as functions, with parameters that are nowhere trivially zero or one.
 
-Numbers come from NumPy: each shape that ``jax.random`` draws costs a compilation.
+Numbers come from NumPy by ``jax.device_put``: each shape that ``jax.random`` draws costs a compilation, and so does
+each that ``jnp.asarray`` makes.
 """
 
 import functools
 import zlib
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import pure
@@ -43,14 +43,14 @@ def drawn(shapes, deviation=0.4):
     def draw(path, shape):
         name = jax.tree_util.keystr(path)
         noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape.shape) * deviation
-        return jnp.asarray(noise + ("scale" in name), shape.dtype)
+        return jax.device_put((noise + ("scale" in name)).astype(shape.dtype))
 
     return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
 @functools.cache
 def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
+    return jax.device_put(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
 
 
 def count(params):
@@ -58,4 +58,4 @@ def count(params):
 
 
 def int32(values):
-    return jnp.asarray(values, jnp.int32)
+    return jax.device_put(np.asarray(values, np.int32))
