@@ -34,7 +34,7 @@ def arrays(num_heads=4, num_kv_heads=2, value_dim=3, seed=0, dtype=jnp.float32, 
         (batch, S, num_kv_heads, value_dim),
         (batch, T, num_heads, value_dim),
     )
-    return tuple(jnp.asarray(draw(shape), dtype) for shape in shapes)
+    return tuple(jax.device_put(draw(shape).astype(dtype)) for shape in shapes)
 
 
 def coin(*shape):
@@ -45,7 +45,15 @@ def coin(*shape):
 
 
 def bias(*shape):
-    return jnp.asarray(np.random.default_rng(7).standard_normal(shape), jnp.float32)
+    return jax.device_put(np.random.default_rng(7).standard_normal(shape).astype(np.float32))
+
+
+def with_rows(array, rows, fill):
+    """A copy with these rows, indices of leading dimensions, filled."""
+    copy = np.array(array)
+    for row in rows:
+        copy[row] = fill
+    return jax.device_put(copy)
 
 
 CASES = {
@@ -84,7 +92,7 @@ QUICK = {"xla_backend_optimization_level": 0}
 
 
 @functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
-def _attend(contract, query, key, value, mask):
+def _attend(contract, query, key, value, mask=None):
     return contract.attend(query, key, value, mask=mask)
 
 
@@ -114,7 +122,7 @@ class AttentionContract:
 
     def weights(self, query, key, *, mask=None):
         """Returns the weights of any implementation, ``[B, T, N, S]``: its output for values that are unit vectors."""
-        eye = jnp.broadcast_to(jnp.eye(key.shape[1], dtype=key.dtype)[None, :, None], (*key.shape[:3], key.shape[1]))
+        eye = np.broadcast_to(np.eye(key.shape[1], dtype=key.dtype)[None, :, None], (*key.shape[:3], key.shape[1]))
         return _attend(type(self), query, key, eye, mask)
 
     def gradients(self, *inputs, mask=None, bias=None, dropout=None, scale=None):
@@ -175,8 +183,8 @@ class AttentionContract:
 
     def test_large_logits(self):
         """Logits of a thousand neither overflow nor lose the largest."""
-        query, key, value, _ = arrays(2, 2)
-        output = self.attend(400 * query, 400 * key, value)
+        query, key, value = map(np.asarray, arrays(2, 2)[:3])
+        output = _attend(type(self), 400 * query, 400 * key, value)
         expected, _ = numpy_attention.attention(400 * query, 400 * key, value)
         np.testing.assert_allclose(output, expected, atol=1e-4)
 
@@ -204,11 +212,11 @@ class AttentionContract:
         allowed[0, :, 1], allowed[1, 2, 3] = False, False
         query, key, value, upstream = arrays(dtype=dtype)
         clean, clean_grads = self.gradients(query, key, value, upstream, mask=masks.dense(allowed))
-        holes = query.at[0, 1].set(fill).at[1, 3, 2].set(fill)
+        holes = with_rows(query, [(0, 1), (1, 3, 2)], fill)
         output, grads = self.gradients(holes, key, value, upstream, mask=masks.dense(allowed))
         for empty in ((0, 1), (1, 3, 2)):
-            assert not np.asarray(output[empty]).any()
-            assert not np.asarray(grads[0][empty]).any()
+            assert not np.asarray(output)[empty].any()
+            assert not np.asarray(grads[0])[empty].any()
         weights = np.asarray(self.weights(holes, key, mask=masks.dense(allowed))).swapaxes(1, 2)
         assert not weights[~allowed.any(-1)].any()
         assert not self.differences((output, *grads[:3]), (clean, *clean_grads[:3]))
@@ -225,8 +233,7 @@ class AttentionContract:
         options = {"bias": bias(1, 4, T, S)} if with_bias else {}
         query, key, value, upstream = arrays(dtype=dtype)
         clean = self.gradients(query, key, value, upstream, mask=mask, **options)
-        unseen = jnp.asarray(~VALID)[:, :, None, None]
-        dirty_key, dirty_value = (jnp.where(unseen, jnp.asarray(fill, dtype), x) for x in (key, value))
+        dirty_key, dirty_value = (with_rows(x, [~VALID], fill) for x in (key, value))
         output, grads = self.gradients(query, dirty_key, dirty_value, upstream, mask=mask, **options)
         same = slice(None if with_bias else 3)
         assert not self.differences((output, *grads[same]), (clean[0], *clean[1][same]))
@@ -243,14 +250,14 @@ class AttentionContract:
         """(c): masked weights are exactly 0, also where the masked logit is by far the largest."""
         query, key, value, upstream = arrays(dtype=dtype)
         allowed = coin(B, 4, T, S)
-        loud = key.at[:, 3].multiply(100)
+        loud = with_rows(key, [np.s_[:, 3]], np.asarray(key)[:, 3] * 100)
         weights = np.asarray(self.weights(query, loud, mask=masks.dense(allowed))).swapaxes(1, 2)
         assert not weights[~allowed].any()
         assert (weights[allowed.any(-1)].sum(-1) > 0.9).all()
         allowed[:, :, :, 3] = False  # now nobody sees the loud key: no gradient reaches it
         _, grads = self.gradients(query, loud, value, upstream, mask=masks.dense(allowed))
-        assert not np.asarray(grads[1][:, 3]).any()
-        assert not np.asarray(grads[2][:, 3]).any()
+        assert not np.asarray(grads[1])[:, 3].any()
+        assert not np.asarray(grads[2])[:, 3].any()
 
     def test_nan_upstream_stays_out_of_empty_rows(self):
         self.check_nan_upstream_stays_out_of_empty_rows()
@@ -260,24 +267,26 @@ class AttentionContract:
         allowed = np.ones((1, 1, T, S), bool)
         allowed[..., 2, :] = False
         query, key, value, upstream = arrays()
-        output, grads = self.gradients(query, key, value.at[:, 0].set(jnp.nan), upstream, mask=masks.dense(allowed))
-        assert np.isnan(output[:, 1]).all()
-        assert not np.asarray(output[:, 2]).any()
-        assert not np.asarray(grads[0][:, 2]).any()
+        value = with_rows(value, [np.s_[:, 0]], np.nan)
+        output, grads = self.gradients(query, key, value, upstream, mask=masks.dense(allowed))
+        assert np.isnan(np.asarray(output)[:, 1]).all()
+        assert not np.asarray(output)[:, 2].any()
+        assert not np.asarray(grads[0])[:, 2].any()
 
     def test_transformations_compose(self):
         """The vmap of a jitted gradient equals the loop over it."""
-        query, key, value, upstream = (jnp.stack([x, 2 * x, -x]) for x in arrays())
-        mask = masks.Padding(jnp.stack([VALID, ~VALID, VALID]))
+        query, key, value, upstream = (np.stack([x, 2 * x, -x]) for x in map(np.asarray, arrays()))
+        mask = masks.Padding(np.stack([VALID, ~VALID, VALID]))
 
         def one(query, key, value, upstream, mask):
             loss = lambda q, k, v: jnp.sum(self.attend(q, k, v, mask=mask & masks.causal(2)) * upstream)
             return jax.value_and_grad(loss, argnums=(0, 1, 2))(query, key, value)
 
-        together = jax.vmap(jax.jit(one))(query, key, value, upstream, mask)
+        quick = functools.partial(jax.jit, compiler_options=QUICK)
+        together, each = quick(jax.vmap(jax.jit(one)))(query, key, value, upstream, mask), quick(one)
         for i in range(3):
-            pick = functools.partial(jax.tree.map, lambda x: x[i])  # noqa: B023
-            alone = one(*(pick(x) for x in (query, key, value, upstream, mask)))
+            pick = functools.partial(jax.tree.map, lambda x: np.asarray(x)[i])  # noqa: B023
+            alone = each(*(pick(x) for x in (query, key, value, upstream, mask)))
             for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(pick(together)), strict=True):
                 np.testing.assert_allclose(a, b, atol=1e-5)
 
@@ -304,12 +313,12 @@ class AttentionContract:
 
     def check_no_keys(self):
         """Attention over no keys is 0."""
-        query, key, value, _ = arrays()
-        assert not np.asarray(self.attend(query, key[:, :0], value[:, :0])).any()
+        query, key, value = map(np.asarray, arrays()[:3])
+        assert not np.asarray(_attend(type(self), query, key[:, :0], value[:, :0])).any()
 
     def test_one_query_one_key(self):
-        query, key, value, _ = arrays(2, 2)
-        np.testing.assert_array_equal(self.attend(query[:, :1], key[:, :1], value[:, :1]), value[:, :1])
+        query, key, value = (np.asarray(x)[:, :1] for x in arrays(2, 2)[:3])
+        np.testing.assert_array_equal(_attend(type(self), query, key, value), value)
 
     BAD = (
         ({"query": (T, 4, H)}, "query must be [batch, length, heads, dim], got shape [5, 4, 4]"),
@@ -328,7 +337,8 @@ class AttentionContract:
         """The error has the got and the expected shape; the type checks of the tests are bypassed."""
         query, key, value, _ = arrays()
         inputs = {"query": query, "key": key, "value": value}
-        inputs |= {name: jnp.ones(shape, bool if name == "mask" else jnp.float32) for name, shape in changed.items()}
+        ones = {name: np.ones(shape, bool if name == "mask" else np.float32) for name, shape in changed.items()}
+        inputs |= jax.device_put(ones)
         attend = getattr(functional.attention, "__wrapped__", functional.attention)
         with pytest.raises(ValueError, match=re.escape(message)):
             attend(**inputs, implementation=self.implementation)

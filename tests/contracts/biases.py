@@ -14,6 +14,7 @@ import pytest
 
 from jaxformer import functional, masks
 from tests.contracts.attention import VALID, B, H, S, T, arrays
+from tests.modules.small import quick
 from tests.selection import first
 
 N = 4
@@ -81,7 +82,7 @@ def made(name, parameters):
 
 
 LEARNED = {"t5": T5_TABLE, "keys": KEYS, "keys by head": KEYS_BY_HEAD, "kernel": KERNEL, "shift": SHIFT}
-LEARNED = {name: jnp.asarray(x, jnp.float32) for name, x in LEARNED.items()}
+LEARNED = {name: jax.device_put(x.astype(np.float32)) for name, x in LEARNED.items()}
 BIASES = ["alibi", "t5", "relative keys", "relative keys by head", "transformer-xl", "sum", "shifted"]
 FEW = "relative keys by head", "transformer-xl", "sum"
 MASK = masks.padding(VALID) & masks.window(3, 2)
@@ -93,11 +94,14 @@ class BiasContract:
     @pytest.mark.parametrize("name", first(BIASES, *FEW))
     def test_bias_agrees_with_its_formula(self, name):
         query, key, value, _ = arrays()
-        array = jnp.asarray(dense(name, query * H**-0.5), jnp.float32)
-        expected = self.attend(query, key, value, mask=MASK, bias=array)
-        got = self.attend(query, key, value, mask=MASK, bias=made(name, LEARNED))
+        array = dense(name, np.asarray(query) * H**-0.5).astype(np.float32)
+
+        def outputs(learned, array, *inputs):
+            return [self.attend(*inputs, mask=MASK, bias=bias) for bias in (made(name, learned), array, None)]
+
+        got, expected, without = map(np.asarray, quick(outputs)(LEARNED, array, query, key, value))
         np.testing.assert_allclose(got, expected, atol=2e-5)
-        assert np.abs(got - self.attend(query, key, value, mask=MASK)).max() > 0.01
+        assert np.abs(got - without).max() > 0.01
 
     @pytest.mark.parametrize("name", first(BIASES, *FEW))
     def test_bias_gradients(self, name):
@@ -110,15 +114,17 @@ class BiasContract:
         plain = functools.partial(functional.attention, implementation="reference")
         inputs = LEARNED, query, key, value
         grads, expected = (
-            jax.jit(jax.grad(functools.partial(loss, attend=attend), (0, 1, 2, 3)))(*inputs)
+            quick(jax.grad(functools.partial(loss, attend=attend), (0, 1, 2, 3)))(*inputs)
             for attend in (self.attend, plain)
         )
         for got, want in zip(jax.tree.leaves(grads), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(got, want, atol=3e-5)
-        step = jax.tree.map(lambda x: jnp.asarray(DRAW.standard_normal(x.shape), jnp.float32), LEARNED)
-        moved = lambda e: loss(jax.tree.map(lambda x, d: x + e * d, LEARNED, step), *inputs[1:], self.attend)
-        slope = sum(float(jnp.sum(g * d)) for g, d in zip(grads[0].values(), step.values(), strict=True))
-        np.testing.assert_allclose(slope, (moved(1e-2) - moved(-1e-2)) / 2e-2, rtol=2e-2, atol=5e-3)
+        step = jax.tree.map(lambda x: DRAW.standard_normal(x.shape).astype(np.float32), LEARNED)
+        rise = lambda e: jax.tree.map(lambda x, d: x + np.float32(e) * d, jax.device_get(LEARNED), step)
+        moved = quick(lambda learned: loss(learned, *inputs[1:], self.attend))
+        slope = sum(float(np.sum(grads[0][name] * d)) for name, d in step.items())
+        rate = (float(moved(rise(1e-2))) - float(moved(rise(-1e-2)))) / 2e-2
+        np.testing.assert_allclose(slope, rate, rtol=2e-2, atol=5e-3)
         assert (slope != 0) == (name != "alibi")
 
     def test_soft_cap(self):
@@ -127,34 +133,41 @@ class BiasContract:
     def check_soft_cap(self):
         """The value agrees with the formula, and gradients with finite differences of it."""
         query, key, value, upstream = arrays(N, N)
-        query = 3 * query
+        query = 3 * np.asarray(query)
         logits = np.einsum("btnh,bsnh->bnts", *(np.asarray(x, np.float64) for x in (query, key))) * H**-0.5
         weights = np.exp(2 * np.tanh(logits / 2))
         expected = np.einsum("bnts,bsnj->btnj", weights / weights.sum(-1, keepdims=True), np.asarray(value, np.float64))
         score = functional.soft_cap(2.0)
-        np.testing.assert_allclose(self.attend(query, key, value, score=score), expected, atol=1e-5)
-        loss = lambda q: jnp.sum(self.attend(q, key, value, score=score) * upstream)
-        step = jnp.asarray(DRAW.standard_normal(query.shape), jnp.float32)
-        slope = (loss(query + 1e-2 * step) - loss(query - 1e-2 * step)) / 2e-2
-        np.testing.assert_allclose(jnp.sum(jax.grad(loss)(query) * step), slope, rtol=2e-2, atol=1e-2)
+
+        def loss(query):
+            output = self.attend(query, key, value, score=score)
+            return jnp.sum(output * upstream), output
+
+        run = quick(jax.value_and_grad(loss, has_aux=True))
+        (_, output), gradient = run(query)
+        np.testing.assert_allclose(output, expected, atol=1e-5)
+        step = DRAW.standard_normal(query.shape).astype(np.float32)
+        rise = [float(run(query + np.float32(e) * step)[0][0]) for e in (1e-2, -1e-2)]
+        np.testing.assert_allclose(np.sum(gradient * step), (rise[0] - rise[1]) / 2e-2, rtol=2e-2, atol=1e-2)
 
     @pytest.mark.parametrize("mask", [None, MASK], ids=["", "mask"])
     def test_sinks(self, mask):
         """A sink adds a term to the denominator, with its gradient; an empty query gets 0."""
         query, key, value, upstream = arrays(N, N)
-        sinks = jnp.asarray([0.0, -1.0, 2.0, 5.0])
+        sinks = np.array([0.0, -1.0, 2.0, 5.0], np.float32)
         logits = np.einsum("btnh,bsnh->bnts", *(np.asarray(x, np.float64) for x in (query, key))) * H**-0.5
         allowed = np.ones((B, 1, T, S), bool) if mask is None else np.asarray(mask.dense(T, S))
         powers = np.exp(logits) * allowed
         total = powers.sum(-1) + np.exp(np.asarray(sinks, np.float64))[None, :, None]
         expected = np.einsum("bnts,bsnj->btnj", powers / total[..., None], np.asarray(value, np.float64))
 
-        def attend(sinks):
+        def loss(sinks):
             keys, values, wider, bias = functional.with_sinks(key, value, sinks, mask=mask)
-            return self.attend(query, keys, values, mask=wider, bias=bias)
+            output = self.attend(query, keys, values, mask=wider, bias=bias)
+            return jnp.sum(output * upstream), output
 
-        np.testing.assert_allclose(attend(sinks), expected, atol=1e-5)
+        grads, output = quick(jax.grad(loss, has_aux=True))(sinks)
+        np.testing.assert_allclose(output, expected, atol=1e-5)
         share = np.exp(np.asarray(sinks, np.float64))[None, :, None] / total
         slope = -(expected * np.asarray(upstream)).sum(-1).transpose(0, 2, 1) * share
-        grads = jax.grad(lambda x: jnp.sum(attend(x) * upstream))(sinks)
         np.testing.assert_allclose(grads, slope.sum((0, 2)), atol=2e-5)

@@ -6,7 +6,6 @@ import itertools
 import typing
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -76,13 +75,14 @@ def check_law(kind, options, attention=None):
     lengths = np.array([[1, 3], [4, 2]])
 
     call = lambda method, *args, **sizes: model.call(getattr(kind, method), model.params, *args, **sizes)
-    flat = int32(tokens).reshape(-1, T)
+    flat = int32(tokens.reshape(-1, T))
     if kind is models.LanguageModel:
         whole = model.apply(model.params, flat)
         context, empty = call("start", batch_size=B, beam_size=K, length=T)
     else:
         each = np.repeat(np.arange(B), K)
-        whole = model.apply(model.params, SOURCE[each], flat, source_valid=SOURCE_VALID[each])
+        source, valid = (np.asarray(x)[each] for x in (SOURCE, SOURCE_VALID))
+        whole = model.apply(model.params, source, flat, source_valid=valid)
         context, empty = call("start", call("encode", SOURCE, source_valid=SOURCE_VALID), beam_size=K, length=T)
 
     def steps(state, columns):  # [B, K, n]
@@ -94,7 +94,7 @@ def check_law(kind, options, attention=None):
 
     def after(prefix, columns, **lengths):
         last, state = call("prefill", int32(prefix), empty, context, **lengths)
-        return np.concatenate([last[:, :, None], steps(state, columns)], 2)
+        return np.concatenate([np.asarray(last)[:, :, None], steps(state, columns)], 2)
 
     whole = np.asarray(whole).reshape(B, K, T, V)
     near = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4 * np.abs(whole).std())
@@ -219,6 +219,6 @@ def test_states_stay_in_their_programs(kind):
     sizes = {"beam_size": K, "length": T} | ({"batch_size": B} if memory is None else {})
     given = [] if memory is None else [memory]
     context, state = model.call(kind.start, model.params, *given, **sizes)
-    _, after = model.call(kind.prefill, model.params, jnp.ones((B, K, 3), jnp.int32), state, context)
+    _, after = model.call(kind.prefill, model.params, int32(np.ones((B, K, 3))), state, context)
     assert jax.tree.structure(after) == jax.tree.structure(state)
     np.testing.assert_array_equal(after.position, np.full((B, K), 3))

@@ -22,20 +22,26 @@ from tests.decoding.toys import (
     start,
     total_log_prob,
 )
+from tests.modules.small import int32, quick
 from tests.selection import first
 
 
-def search(step, state, beam_size, **options):
+def begun(step, state, beam_size, **options):
     options = {"max_length": LENGTH, "bos": BEGIN, "eos": END, "pad": PAD, **options}
     return decoding.beam_search(step, state, beam_size=beam_size, **options)
+
+
+def search(step, state, beam_size, **options):
+    """The hypotheses as NumPy arrays, from one program."""
+    return jax.device_get(quick(lambda state: begun(step, state, beam_size, **options))(state))
 
 
 @pytest.mark.parametrize("stopping", first(["first", "limit"], "limit"))
 def test_texts_without_begin_and_end(stopping):
     """The prefix begins them, the limit ends them, and a wide beam finds the best of all."""
     step, table = markov(0)
-    options = {"bos": None, "eos": None, "prefix": jnp.array([[3], [4]]), "stopping": stopping, "length_penalty": 0.0}
-    result = search(step, start(30), 30, max_lengths=jnp.array([4, 3]), **options)
+    options = {"bos": None, "eos": None, "prefix": int32([[3], [4]]), "stopping": stopping, "length_penalty": 0.0}
+    result = search(step, start(30), 30, max_lengths=int32([4, 3]), **options)
     for sentence, (begin, length) in enumerate([(3, 3), (4, 2)]):
         bodies = itertools.product([t for t in range(VOCAB) if t != PAD], repeat=length)
         every = sorted(bodies, key=lambda body: -total_log_prob(table, sentence, body, before=begin))
@@ -119,15 +125,15 @@ def test_log_probs_are_those_of_forced_scoring(rules):
     assert np.isfinite(np.asarray(result.scores)).all()
     np.testing.assert_allclose(again.log_probs, result.log_probs, rtol=1e-6)
     np.testing.assert_allclose(again.token_log_probs, result.token_log_probs, rtol=1e-6)
-    np.testing.assert_allclose(result.scores, result.log_probs / result.lengths.astype(jnp.float32) ** 0.6, rtol=1e-6)
+    np.testing.assert_allclose(result.scores, result.log_probs / result.lengths.astype(np.float32) ** 0.6, rtol=1e-6)
 
 
 def test_sentence_does_not_depend_on_its_batch():
     """A sentence decoded beside another gives what it gives alone, with its own limit."""
     step, _ = markov(5)
-    together = search(step, start(3), 3, max_lengths=jnp.array([2, 4]))
+    together = search(step, start(3), 3, max_lengths=int32([2, 4]))
     for sentence, limit in ((0, 2), (1, 4)):
-        alone = search(step, start(3).take(jnp.array([sentence])), 3, max_lengths=jnp.array([limit]))
+        alone = search(step, start(3, sentences=[sentence]), 3, max_lengths=int32([limit]))
         np.testing.assert_array_equal(together.tokens[sentence], alone.tokens[0])
         np.testing.assert_array_equal(together.scores[sentence], alone.scores[0])
         assert int(together.lengths[sentence].max()) <= limit
@@ -141,9 +147,9 @@ def test_a_stopped_sentence_keeps_its_result():
     table[0, 4, END] = 0.0  # the mean log-probability grows with every token from here
     table[1, :, [4, 5]] = 0.0  # two that never end keep END from the best K
     step = plain(lambda tokens, state: (jnp.asarray(table)[state, tokens], state))
-    state = decoding.TreeState(jnp.array([[0, 0], [1, 1]], jnp.int32))
+    state = decoding.TreeState(int32([[0, 0], [1, 1]]))
     together = search(step, state, 2, max_length=6)
-    alone = search(step, state.take(jnp.array([0])), 2, max_length=6)
+    alone = search(step, state.take(int32([0])), 2, max_length=6)
     assert as_tuples(alone, 0) == [(3, END), (END,)]
     assert as_tuples(together, 0) == as_tuples(alone, 0)
     np.testing.assert_array_equal(together.scores[0], alone.scores[0])
@@ -158,7 +164,7 @@ def test_an_exact_stop_waits_for_what_can_still_win(count_eos):
     step = lambda tokens, state: (jnp.asarray(table)[tokens], state)
     penalty = decoding.LengthPenalty(1.0, count_eos=count_eos)
     for exact, expected in ((False, [(3, END), (END,)]), (True, [(3, 4, END), (3, END)])):
-        state = decoding.TreeState(jnp.zeros((1, 2), jnp.int32))
+        state = decoding.TreeState(int32([[0, 0]]))
         found = search(step, state, 2, max_length=6, length_penalty=penalty, stopping="limit" if exact else "first")
         assert as_tuples(found, 0) == expected
 
@@ -177,7 +183,7 @@ def test_pad_and_begin_are_never_chosen():
         return logits, state
 
     for result in (
-        decoding.greedy(tempting, start(1), max_length=3, bos=BEGIN, eos=END, pad=PAD),
+        quick(lambda state: decoding.greedy(tempting, state, max_length=3, bos=BEGIN, eos=END, pad=PAD))(start(1)),
         search(tempting, start(2), 2, max_length=3),
     ):
         inside = np.arange(3) < np.asarray(result.lengths)[..., None]
@@ -212,11 +218,11 @@ jax.tree_util.register_pytree_node(
 
 def test_a_state_may_hold_what_hypotheses_share():
     """The past decides the next token; it is the same from a leaf per hypothesis, from a shared one, and by hand."""
-    table = jnp.asarray(np.random.default_rng(9).normal(size=(VOCAB,) * 4) * 1.5, jnp.float32)
+    table = (np.random.default_rng(9).normal(size=(VOCAB,) * 4) * 1.5).astype(np.float32)
     beam_size, batch, length = 3, 2, 5
 
     def scores(first, total, last):
-        return table[first, total % VOCAB, last]
+        return jnp.asarray(table)[first, total % VOCAB, last]
 
     @plain
     def own(tokens, past):
@@ -234,13 +240,12 @@ def test_a_state_may_hold_what_hypotheses_share():
         first = jnp.where(number >= 1, past[:, :, 1], 0)
         return scores(first, total, tokens), SharedState(chosen, ancestry, number + 1)
 
-    zeros = jnp.zeros((batch, beam_size), jnp.int32)
+    zeros = np.zeros((batch, beam_size), np.int32)
     options = {"max_length": length, "length_penalty": 0.6, "stopping": "limit"}
     tree = decoding.TreeState({"first": zeros, "number": zeros, "total": zeros})
     expected = search(own, tree, beam_size, **options)
-    empty = SharedState(
-        jnp.zeros((batch, length, beam_size), jnp.int32), jnp.zeros((batch, beam_size, length), jnp.int32), jnp.int32(0)
-    )
+    zeros = lambda *shape: np.zeros(shape, np.int32)
+    empty = SharedState(zeros(batch, length, beam_size), zeros(batch, beam_size, length), zeros())
     result = search(shared, empty, beam_size, **options)
     np.testing.assert_array_equal(result.tokens, expected.tokens)
     np.testing.assert_array_equal(result.scores, expected.scores)
@@ -248,7 +253,7 @@ def test_a_state_may_hold_what_hypotheses_share():
         assert len(set(as_tuples(result, sentence))) == beam_size
         for k, tokens in enumerate(as_tuples(result, sentence)):
             read = [(tokens[0] if i else 0, BEGIN + sum(tokens[:i]), ((BEGIN, *tokens)[i])) for i in range(len(tokens))]
-            total = sum(log_softmax(np.asarray(table))[f, t % VOCAB, b, tokens[i]] for i, (f, t, b) in enumerate(read))
+            total = sum(log_softmax(table)[f, t % VOCAB, b, tokens[i]] for i, (f, t, b) in enumerate(read))
             np.testing.assert_allclose(result.log_probs[sentence, k], total, rtol=1e-5)
 
 
@@ -258,9 +263,9 @@ def test_a_trace_shows_every_step_of_the_search(count_eos):
     keeps the best K that do not end, and finishes those that end among the best K, unless K better ones have ended."""
     (step, table), beam_size, limits = markov(11), 3, np.array([2, 4])
     penalty = decoding.LengthPenalty(0.6, count_eos=count_eos)
-    options = {"length_penalty": penalty, "max_lengths": jnp.asarray(limits)}
+    options = {"length_penalty": penalty, "max_lengths": int32(limits)}
     trace = decoding.BeamTrace(num_candidates=9)
-    traced = search(step, start(beam_size), beam_size, trace=trace, **options)
+    traced = jax.device_get(begun(step, start(beam_size), beam_size, trace=trace, **options))
     plain_result = search(step, start(beam_size), beam_size, **options)
     np.testing.assert_array_equal(traced.tokens, plain_result.tokens)
     np.testing.assert_allclose(traced.scores, plain_result.scores, rtol=1e-6)
@@ -293,7 +298,7 @@ def test_a_trace_shows_every_step_of_the_search(count_eos):
 def test_a_trace_inside_jit_is_refused():
     step, _ = markov(0)
     with pytest.raises(ValueError, match="runs step by step; call it outside"):
-        jax.jit(lambda state: search(step, state, 2, trace=decoding.BeamTrace()))(start(2))
+        jax.jit(lambda state: begun(step, state, 2, trace=decoding.BeamTrace()))(start(2))
 
 
 def test_one_program_for_equal_shapes():
@@ -303,10 +308,10 @@ def test_one_program_for_equal_shapes():
     @jax.jit
     def run(state):
         traces.append(None)
-        return search(step, state, 2)
+        return begun(step, state, 2)
 
     run(start(2))
-    run(jax.tree.map(lambda leaf: leaf + 0, start(2)))
+    run(start(2, sentences=[1, 0]))
     assert len(traces) == 1
 
 

@@ -19,8 +19,21 @@ from tests.decoding.toys import (
     start,
     total_log_prob,
 )
+from tests.modules.small import int32, quick
 
 IDS = {"bos": BEGIN, "eos": END, "pad": PAD}
+
+
+def whole(search):
+    """A search as one program, which returns NumPy arrays; the other tests call it outside of any."""
+
+    def run(step, state, *args, **options):
+        return jax.device_get(quick(lambda state: search(step, state, *args, **options))(state))
+
+    return run
+
+
+greedy, sample, forced = map(whole, (decoding.greedy, decoding.sample, decoding.forced))
 
 
 def test_greedy_takes_the_best_token_each_time():
@@ -42,7 +55,7 @@ def test_greedy_takes_the_best_token_each_time():
 def test_log_probs_are_per_token_and_in_sum():
     """Each value is the table's; after the end it is 0."""
     step, table = markov(1)
-    result = decoding.greedy(step, start(1), max_length=LENGTH, **IDS)
+    result = greedy(step, start(1), max_length=LENGTH, **IDS)
     for sentence in range(2):
         tokens = as_tuples(result, sentence)[0]
         for number in range(LENGTH):
@@ -106,16 +119,16 @@ def test_prefixes_of_different_lengths():
     step, table = markov(5, batch=3, steps=6)
     prefix = np.array([[3, 4, END], [5, 0, 0], [0, 0, 0]])  # an eos inside a prefix ends nothing
     lengths = np.array([3, 1, 0])
-    result = decoding.greedy(
+    result = greedy(
         step,
         start(2, batch=3),
         max_length=6,
-        prefix=decoding.Prefix(jnp.asarray(prefix), jnp.asarray(lengths)),
+        prefix=decoding.Prefix(int32(prefix), int32(lengths)),
         **IDS,
     )
     for sentence in range(3):
-        forced = prefix[sentence, : lengths[sentence]].tolist()
-        tokens, total = continued(table, sentence, forced, limit=6)
+        own = prefix[sentence, : lengths[sentence]].tolist()
+        tokens, total = continued(table, sentence, own, limit=6)
         assert as_tuples(result, sentence) == [tokens] * 2
         np.testing.assert_allclose(result.log_probs[sentence], total, rtol=1e-5, atol=1e-6)
         assert not np.asarray(result.token_log_probs[sentence, :, : lengths[sentence]]).any()
@@ -125,12 +138,12 @@ def test_prefixes_of_different_lengths():
 
 def test_a_sentence_with_a_prefix_does_not_depend_on_its_batch():
     step, _ = markov(6, batch=3)
-    prefix, lengths = jnp.array([[3, 4], [5, 0], [0, 0]]), jnp.array([2, 1, 0])
+    prefix, lengths = int32([[3, 4], [5, 0], [0, 0]]), int32([2, 1, 0])
     options = {"max_length": 6, **IDS}
-    together = decoding.greedy(step, start(1, batch=3), prefix=decoding.Prefix(prefix, lengths), **options)
+    together = greedy(step, start(1, batch=3), prefix=decoding.Prefix(prefix, lengths), **options)
     for sentence, length in enumerate(lengths.tolist()):
-        own = {"prefix": prefix[sentence : sentence + 1, :length]} if length else {}
-        alone = decoding.greedy(step, start(1, sentences=[sentence]), **own, **options)
+        own = {"prefix": int32(np.asarray(prefix)[sentence : sentence + 1, :length])} if length else {}
+        alone = greedy(step, start(1, sentences=[sentence]), **own, **options)
         for name in ("tokens", "lengths", "log_probs", "token_log_probs"):
             np.testing.assert_array_equal(getattr(together, name)[sentence], getattr(alone, name)[0])
 
@@ -183,12 +196,12 @@ def test_history_holds_what_was_chosen():
 def test_samples_do_not_depend_on_the_batch():
     """Sentences with their keys, alone or together, in another order or beside longer ones: the same draws."""
     step, _ = markov(8, batch=4)
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(3), jnp.arange(4))
+    keys = quick(jax.vmap(jax.random.fold_in, (None, 0)))(jax.random.key(3), np.arange(4))
     options = {"max_length": 8, **IDS}
-    together = decoding.sample(step, start(3, batch=4), key=jax.random.key(3), **options)
+    together = sample(step, start(3, batch=4), key=jax.random.key(3), **options)
     assert len({as_tuples(together, s)[k] for s in range(4) for k in range(3)}) > 6
     for sentences in ([2], [3, 0], [1, 1]):
-        some = decoding.sample(step, start(3, sentences=sentences), key=keys[jnp.array(sentences)], **options)
+        some = sample(step, start(3, sentences=sentences), key=keys[jnp.array(sentences)], **options)
         for row, sentence in enumerate(sentences):
             for name in ("tokens", "lengths", "log_probs", "token_log_probs"):
                 np.testing.assert_array_equal(getattr(some, name)[row], getattr(together, name)[sentence])
@@ -210,7 +223,7 @@ def test_samples_follow_the_distribution():
     step, table = markov(9)
     count, temperature = 4000, 1.7
     rules = (decoding.temperature(temperature),)
-    result = decoding.sample(
+    result = sample(
         step, start(count), key=jax.random.key(5), max_length=3, bos=BEGIN, eos=None, pad=-1, transforms=rules
     )
     # bos is never chosen, and what is left shares its mass.
@@ -241,10 +254,10 @@ def test_sampling_from_one_token_is_greedy():
 def test_the_end_comes_at_the_limit_even_if_a_transform_has_removed_it():
     """Not the padding, which would be the first of a row that forbids everything."""
     step, _ = markov(4, shift=-50.0)
-    options = {"max_length": LENGTH, "max_lengths": jnp.array([2, LENGTH]), **IDS}
-    draw = lambda **given: decoding.sample(step, start(3), key=jax.random.key(0), **given, **options)
+    options = {"max_length": LENGTH, "max_lengths": int32([2, LENGTH]), **IDS}
+    draw = lambda **given: sample(step, start(3), key=jax.random.key(0), **given, **options)
     late, few = (decoding.min_length(LENGTH + 1, eos=END),), (decoding.top_k(2),)
-    for result in (decoding.greedy(step, start(3), transforms=late, **options), draw(transforms=few)):
+    for result in (greedy(step, start(3), transforms=late, **options), draw(transforms=few)):
         for sentence, limit in enumerate((2, LENGTH)):
             for tokens in as_tuples(result, sentence):
                 assert len(tokens) == limit
@@ -258,11 +271,11 @@ def test_the_end_comes_at_the_limit_even_if_a_transform_has_removed_it():
 
 def test_samples_continue_a_prefix():
     step, _ = markov(4)
-    prefix = jnp.array([[3, 4], [5, 3]])
+    prefix = int32([[3, 4], [5, 3]])
     options = {"max_length": 7, "prefix": prefix, "forced_end": "scored", **IDS}
-    result = decoding.sample(step, start(4), key=jax.random.key(0), **options)
-    np.testing.assert_array_equal(result.tokens[:, :, :2], jnp.broadcast_to(prefix[:, None], (2, 4, 2)))
-    again = decoding.forced(step, start(4), result.tokens, result.lengths, bos=BEGIN, prefix_lengths=jnp.array([2, 2]))
+    result = sample(step, start(4), key=jax.random.key(0), **options)
+    np.testing.assert_array_equal(result.tokens[:, :, :2], np.broadcast_to(np.asarray(prefix)[:, None], (2, 4, 2)))
+    again = forced(step, start(4), int32(result.tokens), int32(result.lengths), bos=BEGIN, prefix_lengths=int32([2, 2]))
     np.testing.assert_allclose(again.token_log_probs, result.token_log_probs, rtol=1e-6)
 
 
@@ -271,11 +284,9 @@ def test_forced_scores_are_sums_over_the_table():
     step, table = markov(0, steps=5)
     tokens = np.random.default_rng(1).integers(0, VOCAB, (2, 3, 5))
     lengths = np.array([[5, 3, 1], [0, 2, 4]])
-    result = decoding.forced(step, start(3), jnp.asarray(tokens), jnp.asarray(lengths), bos=BEGIN)
-    unscored = decoding.forced(
-        step, start(3), jnp.asarray(tokens), jnp.asarray(lengths), bos=BEGIN, prefix_lengths=jnp.array([1, 2])
-    )
-    read_only = decoding.forced(step, start(3), jnp.asarray(tokens), jnp.asarray(lengths), bos=None)
+    result = forced(step, start(3), int32(tokens), int32(lengths), bos=BEGIN)
+    unscored = forced(step, start(3), int32(tokens), int32(lengths), bos=BEGIN, prefix_lengths=int32([1, 2]))
+    read_only = forced(step, start(3), int32(tokens), int32(lengths), bos=None)
     for sentence in range(2):
         for k in range(3):
             given = tokens[sentence, k, : lengths[sentence, k]].tolist()
@@ -380,7 +391,7 @@ def test_seeds_raw_keys_and_single_transforms():
     """A seed and a raw key draw as their ``jax.random.key``, and one transform as a tuple of it."""
     step, _ = markov(8)
     rule = decoding.temperature(0.9)
-    draw = lambda key, rules: decoding.sample(step, start(3), key=key, max_length=6, transforms=rules, **IDS).tokens
+    draw = lambda key, rules: sample(step, start(3), key=key, max_length=6, transforms=rules, **IDS).tokens
     expected = draw(jax.random.key(5), (rule,))
     for key in (5, np.int64(5), jax.random.PRNGKey(5)):
         np.testing.assert_array_equal(draw(key, rule), expected)

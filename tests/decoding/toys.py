@@ -2,6 +2,7 @@
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -35,9 +36,9 @@ def markov(seed, *, steps=3, batch=2, shift=0.0):
 
 def start(beam_size, batch=2, sentences=None):
     """The state of `markov` before the first token."""
-    sentences = jnp.arange(batch, dtype=jnp.int32) if sentences is None else jnp.asarray(sentences, jnp.int32)
-    sentence = jnp.broadcast_to(sentences[:, None], (sentences.shape[0], beam_size))
-    return decoding.TreeState({"sentence": sentence, "step": jnp.zeros_like(sentence)})
+    sentences = np.arange(batch) if sentences is None else np.asarray(sentences)
+    sentence = np.broadcast_to(sentences.astype(np.int32)[:, None], (sentences.shape[0], beam_size))
+    return decoding.TreeState(jax.device_put({"sentence": sentence, "step": np.zeros_like(sentence)}))
 
 
 def log_softmax(table):
@@ -65,7 +66,5 @@ def enumerate_all(table, sentence, *, length_penalty, limit=LENGTH, count_eos=Tr
 
 def as_tuples(hypotheses, sentence):
     """The tokens of each hypothesis of a sentence, without padding."""
-    return [
-        tuple(np.asarray(hypotheses.tokens[sentence, k, : hypotheses.lengths[sentence, k]]).tolist())
-        for k in range(hypotheses.tokens.shape[1])
-    ]
+    tokens, lengths = np.asarray(hypotheses.tokens)[sentence], np.asarray(hypotheses.lengths)[sentence]
+    return [tuple(row[:length].tolist()) for row, length in zip(tokens, lengths, strict=True)]

@@ -10,31 +10,34 @@ import pytest
 from jaxformer import functional, masks
 from jaxformer.functional.bias import Repeated, dense_bias
 from tests.contracts import biases
-from tests.contracts.attention import B, S, T, arrays
-from tests.modules.small import quick
+from tests.contracts.attention import B, S, T, arrays, with_rows
+from tests.modules.small import normal, quick
 from tests.selection import first
 
 
 @pytest.mark.parametrize("name", first(["alibi", "t5", "relative"], "relative"))
 def test_bias_with_a_cache(name):
     """Row t of the full result is the one query at position t against the keys so far, with ``bias.at(t)``."""
-    query, key, value = jnp.asarray(np.random.default_rng(8).standard_normal((3, 2, 6, 4, 8)), jnp.float32)
+    query, key, value = np.random.default_rng(8).standard_normal((3, 2, 6, 4, 8)).astype(np.float32)
     bias = {
         "alibi": functional.alibi(4),
-        "t5": functional.t5_bias(jnp.asarray(np.random.default_rng(1).standard_normal((8, 4)), jnp.float32)),
-        "relative": functional.relative_keys(
-            jnp.asarray(np.random.default_rng(1).standard_normal((7, 8)), jnp.float32)
-        ),
+        "t5": functional.t5_bias(normal(8, 4, seed=1)),
+        "relative": functional.relative_keys(normal(7, 8, seed=1)),
     }[name]
-    full = functional.attention(query, key, value, mask=masks.causal(), bias=bias)
-    weights = functional.attention_weights(query, key, mask=masks.causal(), bias=bias, rows=[5, 2])
-    attend = quick(functional.attention, static_argnames="implementation")
-    for t, implementation in ((0, "blockwise"), (3, "reference"), (5, "blockwise")):
-        row = attend(
-            query[:, t : t + 1], key, value, mask=masks.causal(t), bias=bias.at(t), implementation=implementation
+    full = np.asarray(quick(functional.attention)(query, key, value, mask=masks.causal(), bias=bias))
+    chosen = functools.partial(functional.attention_weights, rows=[5, 2])
+    weights = quick(chosen)(query, key, mask=masks.causal(), bias=bias)
+
+    @functools.partial(quick, static_argnames="implementation")
+    def attend(query, key, value, t, implementation):
+        return functional.attention(
+            query, key, value, mask=masks.causal(t), bias=bias.at(t), implementation=implementation
         )
-        np.testing.assert_allclose(row[:, 0], full[:, t], atol=1e-5)
-    np.testing.assert_allclose(jnp.einsum("bnts,bsnj->btnj", weights, value), full[:, jnp.array([5, 2])], atol=1e-5)
+
+    for t, implementation in ((0, "blockwise"), (3, "reference"), (5, "blockwise")):
+        row = attend(query[:, t : t + 1], key, value, np.int32(t), implementation)
+        np.testing.assert_allclose(np.asarray(row)[:, 0], full[:, t], atol=1e-5)
+    np.testing.assert_allclose(np.einsum("bnts,bsnj->btnj", weights, value), full[:, [5, 2]], atol=1e-5)
 
 
 FEW_BIASES = first(biases.BIASES, "transformer-xl", "relative keys by head", "sum")
@@ -46,7 +49,7 @@ def slopes_of_tables(attend, name, fill):
     query, key, value, upstream = arrays()
     allowed = np.ones((B, 4, T, S), bool)
     allowed[0, :, 1] = allowed[1, 2, 3] = False
-    query = query.at[0, 1].set(fill).at[1, 3, 2].set(fill)
+    query = with_rows(query, [(0, 1), (1, 3, 2)], fill)
 
     def loss(query, learned):
         return jnp.sum(attend(query, key, value, mask=masks.dense(allowed), bias=biases.made(name, learned)) * upstream)
@@ -69,10 +72,15 @@ def test_empty_queries_do_not_reach_learned_tables(implementation, name, fill):
 @pytest.mark.parametrize("name", FEW_BIASES)
 def test_take_heads(name):
     """The tile of some heads and of their queries is that part of the tile of all heads."""
-    query, index = arrays()[0].swapaxes(1, 2), (jnp.arange(T), jnp.arange(S))
-    bias = biases.made(name, biases.LEARNED) + functional.with_sinks(*arrays()[1:3], jnp.arange(4.0))[3]
-    whole = bias.tile(query, *index)
-    np.testing.assert_allclose(bias.take_heads(1, 2).tile(query[:, 1:3], *index), whole[:, 1:3], atol=5e-6)
+    query, index = np.asarray(arrays()[0]).swapaxes(1, 2), (np.arange(T), np.arange(S))
+
+    def tiles(learned, sinks, keys, values, query, *index):
+        bias = biases.made(name, learned) + functional.with_sinks(keys, values, sinks)[3]
+        return bias.tile(query, *index), bias.take_heads(1, 2).tile(query[:, 1:3], *index)
+
+    sinks = np.arange(4, dtype=np.float32)
+    whole, some = quick(tiles)(biases.LEARNED, sinks, *arrays()[1:3], query, *index)
+    np.testing.assert_allclose(some, np.asarray(whole)[:, 1:3], atol=5e-6)
 
 
 @pytest.mark.full
@@ -130,18 +138,25 @@ def test_a_bias_with_arrays_of_examples_has_one_order_of_positions():
             return jnp.zeros((2, 1, query_index.shape[0], key_index.shape[0]))
 
     query, positions = jnp.zeros((2, 3, 1, 4)), np.array([[0], [1]])
+    attend = lambda places: jax.eval_shape(
+        lambda x: functional.attention(x[:, :1], x, x, bias=Own(), query_positions=places), query
+    )
     with pytest.raises(ValueError, match="Own has entries for 2 examples, whose positions differ"):
-        functional.attention(query[:, :1], query, query, bias=Own(), query_positions=positions)
-    functional.attention(query[:, :1], query, query, bias=Own(), query_positions=positions[1])
+        attend(positions)
+    attend(positions[1])
 
 
 @pytest.mark.parametrize("name", FEW_BIASES)
 def test_all_queries_have_the_bias_of_each_row_by_itself(name):
-    bias, query = biases.made(name, biases.LEARNED), arrays()[0]
-    whole, by_row = (dense_bias(bias, query, S, 0.5, rows=rows) for rows in (None, jnp.arange(T)))
-    np.testing.assert_allclose(whole, by_row, atol=1e-5)
-    none = query[:, :0]
-    assert dense_bias(bias, none, S, 0.5).shape == dense_bias(bias, none, S, 0.5, rows=jnp.arange(0)).shape
+    query = arrays()[0]
+
+    def both(learned, query):
+        bias, rows = biases.made(name, learned), jnp.arange(query.shape[1])
+        return dense_bias(bias, query, S, 0.5), dense_bias(bias, query, S, 0.5, rows=rows)
+
+    np.testing.assert_allclose(*quick(both)(biases.LEARNED, query), atol=1e-5)
+    whole, by_row = jax.eval_shape(both, biases.LEARNED, np.asarray(query)[:, :0])
+    assert whole.shape == by_row.shape
 
 
 def test_transformer_xl_projects_each_distance_once():
@@ -163,12 +178,14 @@ def test_a_bias_and_an_array_add_up(implementation):
     query, key, value, _ = arrays()
     num_heads = query.shape[2]
     alibi = functional.alibi(num_heads)
-    array = jnp.asarray(np.random.default_rng(4).standard_normal((num_heads, T, S)), jnp.float32)
+    array = np.random.default_rng(4).standard_normal((num_heads, T, S)).astype(np.float32)
     attend = functools.partial(functional.attention, query, key, value, implementation=implementation)
-    for other in (array, array[0], array[:, :, :1], jnp.float32(2), np.asarray(array)):
-        whole = jnp.broadcast_to(jnp.asarray(other), (1, num_heads, T, S))
-        expected = attend(bias=dense_bias(alibi, query, S, 1.0) + whole)
-        for total in (alibi + other, other + alibi):
-            np.testing.assert_allclose(attend(bias=total), expected, atol=1e-5)
-    slope = jax.grad(lambda x: attend(bias=alibi + x).sum())(array[0])
+    attend_to = quick(lambda whole: attend(bias=dense_bias(alibi, query, S, 1.0) + whole))
+    in_place = lambda other: [attend(bias=total) for total in (alibi + other, other + alibi)]
+    others = (array, array[0], array[:, :, :1], np.float32(2))
+    for other, run in [(x, functools.partial(quick(in_place), x)) for x in others] + [(array, lambda: in_place(array))]:
+        expected = attend_to(np.broadcast_to(other, (1, num_heads, T, S)))
+        for found in run():
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+    slope = jax.eval_shape(jax.grad(lambda x: attend(bias=alibi + x).sum()), array[0])
     assert slope.shape == (T, S)

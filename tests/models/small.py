@@ -2,11 +2,11 @@
 
 import functools
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from jaxformer import models, pure
-from tests.modules.small import drawn, quick
+from tests.modules.small import drawn, int32, quick
 
 V, B, S, T = 13, 2, 6, 5
 SIZE = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_encoder_layers": 2, "num_decoder_layers": 2}
@@ -48,10 +48,10 @@ LANGUAGE_CONFIGS = {
         **LANGUAGE_SIZE,
     ),
 }
-SOURCE = jnp.asarray([[3, 4, 5, 6, 7, 8], [9, 3, 8, 5, 0, 0]], jnp.int32)
-SOURCE_VALID = jnp.asarray([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]], bool)
-TARGET = jnp.asarray([[1, 2, 9, 10, 0], [1, 10, 2, 9, 0]], jnp.int32)  # no word of example 0's source
-TARGET_VALID = jnp.asarray([[1, 1, 1, 1, 0], [1, 1, 1, 1, 0]], bool)
+SOURCE = int32([[3, 4, 5, 6, 7, 8], [9, 3, 8, 5, 0, 0]])
+SOURCE_VALID = jax.device_put(np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]], bool))
+TARGET = int32([[1, 2, 9, 10, 0], [1, 10, 2, 9, 0]])  # no word of example 0's source
+TARGET_VALID = jax.device_put(np.array([[1, 1, 1, 1, 0], [1, 1, 1, 1, 0]], bool))
 
 
 class Small:

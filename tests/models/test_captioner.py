@@ -63,11 +63,11 @@ def test_steps_equal_the_whole_pass_and_a_beam_of_one_is_greedy(name):
         one = decoding.beam_search(step, state, beam_size=1, **options)
         return jnp.stack(rows, 2), last, more, one, decoding.greedy(step, state, **options)
 
-    steps, last, more, beam, greedy = quick(run)(model.params)
-    for hypothesis, tokens in enumerate((TARGET, 1 - TARGET % 2)):
+    steps, last, more, beam, greedy = jax.device_get(quick(run)(model.params))
+    for hypothesis, tokens in enumerate((np.asarray(TARGET), 1 - np.asarray(TARGET) % 2)):
         near(steps[:, hypothesis], model.apply(model.params, IMAGES, tokens))
-    near(last, jnp.stack([steps[:, 0, 2], steps[:, 0, 1]], 1))  # after three tokens, and after two and padding
-    near(more, jnp.stack([steps[:, 0, 3], steps[:, 0, 2]], 1))
+    near(last, np.stack([steps[:, 0, 2], steps[:, 0, 1]], 1))  # after three tokens, and after two and padding
+    near(more, np.stack([steps[:, 0, 3], steps[:, 0, 2]], 1))
     np.testing.assert_array_equal(beam.tokens, greedy.tokens)
     near(beam.log_probs, greedy.log_probs)
 
@@ -86,12 +86,13 @@ def test_the_log_probability_of_the_best_beam_is_that_of_its_tokens(name):
         pair = decoding.beam_search(twice, decoding.EnsembleState((state, state)), beam_size=3, **options)
         return best, drawn, pair
 
-    best, drawn, pair = quick(run)(model.params)
+    best, drawn, pair = jax.device_get(quick(run)(model.params))
+    log_probs_of = quick(lambda *args: jax.nn.log_softmax(model.net.apply(*args)))
     np.testing.assert_array_equal(pair.tokens, best.tokens)
     for found in (best, drawn):
         tokens, lengths = np.asarray(found.tokens[:, 0]), np.asarray(found.lengths[:, 0])
         inputs = np.concatenate([np.ones((B, 1), int), tokens[:, :-1]], 1)
-        log_probs = jax.nn.log_softmax(model.apply(model.params, IMAGES, int32(inputs)))
+        log_probs = log_probs_of(model.params, IMAGES, int32(inputs))
         chosen = np.take_along_axis(np.asarray(log_probs), tokens[..., None], 2)[..., 0]
         chosen = np.where(np.arange(T) < lengths[:, None], chosen, 0)
         near(found.token_log_probs[:, 0], chosen)
@@ -119,7 +120,7 @@ def test_a_step_is_that_of_show_attend_and_tell(gated):
 
     params = dict(model.params)
     if gated:
-        params["decoder"] = params["decoder"] | {"gate": params["decoder"]["gate"] | {"bias": jnp.zeros(1)}}
+        params["decoder"] = params["decoder"] | {"gate": params["decoder"]["gate"] | {"bias": np.zeros(1, np.float32)}}
     grid, started, query, weights, seen, hidden, logits, own = map(np.asarray, quick(run)(params))
     p = jax.tree.map(np.asarray, params["decoder"])
     assert grid.shape == (B, S, 6)
@@ -135,16 +136,19 @@ def test_a_step_is_that_of_show_attend_and_tell(gated):
 @pytest.mark.parametrize("name", first(CONFIGS, "hard"))
 def test_padding_changes_nothing_and_no_row_sees_a_later_token_or_another_image(name):
     model = small(name)
-    logits = model.apply(model.params, IMAGES, TARGET, valid=TARGET_VALID)
-    assert (logits.shape, logits.dtype) == ((B, T, V), jnp.float32)
-    later = model.apply(model.params, IMAGES, TARGET.at[:, 3].set(5), valid=TARGET_VALID)
-    changed = (np.asarray(later) != np.asarray(logits)).any(-1)
+    apply = lambda *args, **options: np.asarray(model.apply(model.params, *args, **options))
+    images, target = np.array(IMAGES), np.array(TARGET)
+    logits = apply(images, target, valid=TARGET_VALID)
+    assert (logits.shape, logits.dtype) == ((B, T, V), np.float32)
+    target[:, 3] = 5
+    changed = (apply(images, target, valid=TARGET_VALID) != logits).any(-1)
     assert not changed[:, :3].any()
     assert changed[:, 3].all()
-    other = model.apply(model.params, IMAGES.at[1].add(1.0), TARGET, valid=TARGET_VALID)
+    images[1] += 1
+    other = apply(images, TARGET, valid=TARGET_VALID)
     near(other[0], logits[0])
     assert np.abs(other[1] - logits[1]).max() > 1e-3
-    shorter = model.apply(model.params, IMAGES, TARGET[:, :4])
+    shorter = apply(IMAGES, np.asarray(TARGET)[:, :4])
     near(logits[:, :4], shorter)
 
 
@@ -184,18 +188,18 @@ def test_a_row_without_a_caption_counts_nothing():
 def test_hard_attention_sees_one_position():
     """The one that is forced; without noise, the most probable one."""
     model = small("hard")
-    kind, first_token = models.RecurrentCaptioner, TARGET[:, :1]
+    kind, first_token = models.RecurrentCaptioner, np.asarray(TARGET)[:, :1]
     memory = model.call(kind.encode, model.params, IMAGES)
     context, state = model.call(kind.start, model.params, memory, beam_size=1, length=T)
-    step = lambda context: model.call(kind.step, model.params, first_token, state, context)[0]
-    forced = jnp.zeros((B, T, S)).at[:, :, 7].set(jnp.inf)
-    logits = quick(model.net.apply)(model.params, IMAGES, TARGET, noise=forced)
-    alone = context._replace(states=context.states[:, 7:8], keys=context.keys[:, 7:8])
-    near(logits[:, 0], step(alone)[:, 0])
+    step = lambda context: np.asarray(model.call(kind.step, model.params, first_token, state, context)[0])
+    context = jax.device_get(context)
+    only = lambda i: context._replace(states=context.states[:, i : i + 1], keys=context.keys[:, i : i + 1])
+    forced = np.zeros((B, T, S), np.float32)
+    forced[:, :, 7] = np.inf
+    logits = np.asarray(model.apply(model.params, IMAGES, TARGET, noise=forced))
+    near(logits[:, 0], step(only(7))[:, 0])
     _, weights, _ = model.call(kind.attending_step, model.params, first_token, state, context)
-    best = int(weights[0, 0].argmax())
-    alone = context._replace(states=context.states[:, best : best + 1], keys=context.keys[:, best : best + 1])
-    near(step(context)[0], step(alone)[0])
+    near(step(context)[0], step(only(int(np.asarray(weights)[0, 0].argmax())))[0])
 
 
 @functools.cache
@@ -205,7 +209,7 @@ def enumerable():
     sizes = {"d_model": 4, "d_hidden": 4, "grid_positions": True}
     config = models.RecurrentCaptionerConfig(image=grid, vocab_size=5, attention="hard", **sizes)
     model = Small(config, models.RecurrentCaptioner)
-    model.params = jax.tree.map(lambda x: 3 * x, model.params) | {"baseline": jnp.float32(-0.6)}
+    model.params = jax.tree.map(lambda x: 3 * np.asarray(x), model.params) | {"baseline": jnp.float32(-0.6)}
     return model
 
 
@@ -216,7 +220,7 @@ def enumerated():
     image = np.random.default_rng(4).standard_normal((1, 1, 3, 3)).astype(np.float32)
     images = np.broadcast_to(image, (len(ways), 1, 3, 3))
     tokens, labels = (np.broadcast_to(row, (len(ways), 3)) for row in ([1, 3, 4], [3, 4, 2]))
-    return ways, jnp.asarray(noise, jnp.float32), jnp.asarray(images), int32(tokens), int32(labels)
+    return ways, *jax.device_put((noise.astype(np.float32), images)), int32(tokens), int32(labels)
 
 
 def log_of_ways(model, params):
@@ -259,7 +263,8 @@ def test_the_expected_gradient_of_hard_attention_is_the_exact_one():
 
     compiled, of_one_way = quick(run), []
     for baseline in (0.0, -2.5):
-        wanted, alone, found, probabilities, one = compiled(model.params | {"baseline": jnp.float32(baseline)})
+        params = model.params | {"baseline": jnp.float32(baseline)}
+        wanted, alone, found, probabilities, one = jax.device_get(compiled(params))
         of_one_way.append(one)
         near(probabilities.sum(), 1.0)
         assert probabilities.max() < 0.9
@@ -273,9 +278,12 @@ def test_the_expected_gradient_of_hard_attention_is_the_exact_one():
 
 def test_draws_follow_the_weights():
     """With Gumbel noise, the shares of the first position are its weights."""
-    weights = jnp.asarray([[0.1, 0.6, 0.3]])
-    noise = jax.random.gumbel(jax.random.key(0), (4000, 3))
-    drawn = np.bincount(np.asarray(functional.pick_position(jnp.broadcast_to(weights, (4000, 3)), noise)))
+    weights = np.array([[0.1, 0.6, 0.3]], np.float32)
+
+    def pick(key):
+        return functional.pick_position(jnp.broadcast_to(weights, (4000, 3)), jax.random.gumbel(key, (4000, 3)))
+
+    drawn = np.bincount(np.asarray(quick(pick)(jax.random.key(0))))
     np.testing.assert_allclose(drawn / 4000, weights[0], atol=0.03)
 
 
@@ -328,7 +336,7 @@ def test_rows_of_the_mean_are_trained_as_by_soft_attention():
 
 def test_grid_positions_tell_where_a_feature_is():
     """Without them, the memory of a uniform image is the same away from its borders."""
-    even = jnp.ones((1, 6, 40, 3))
+    even = np.ones((1, 6, 40, 3), np.float32)
     for known in (False, True):
         image = models.GridConfig(image_size=(6, 40), widths=(4, 6), num_blocks=1)
         config = models.RecurrentCaptionerConfig(**RECURRENT | {"image": image}, grid_positions=known)
@@ -341,4 +349,4 @@ def test_refused():
     with pytest.raises(ValueError, match="vocab_size must be at least 1, got 0"):
         pure(models.RecurrentCaptioner, models.RecurrentCaptionerConfig()).shapes
     with pytest.raises(ValueError, match=r"images must be \[B, 6, 10, 3\], got \[1, 6, 9, 3\]"):
-        small("soft").net.bind(small("soft").params).encode(jnp.ones((1, 6, 9, 3)))
+        small("soft").net.bind(small("soft").params).encode(normal(1, 6, 9, 3))

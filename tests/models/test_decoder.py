@@ -10,7 +10,7 @@ import pytest
 from jaxformer import functional, models, pure
 from jaxformer.functional.cache import MOST_LANES
 from tests.models.small import SOURCE, SOURCE_VALID, TARGET, TARGET_VALID, B, Small, T, V, language_model, model
-from tests.modules.small import int32
+from tests.modules.small import int32, quick
 
 K = 3
 
@@ -37,12 +37,13 @@ class Stepper:
 
     def whole(self, tokens, sentences=None):
         """Teacher-forced logits ``[B, K, T, V]``; of these sentences' sources."""
-        flat = int32(tokens).reshape(-1, tokens.shape[2])
+        flat = int32(np.reshape(tokens, (-1, tokens.shape[2])))
         if self.kind is models.LanguageModel:
             logits = self.small.apply(self.small.params, flat)
         else:
             rows = np.repeat(np.arange(B) if sentences is None else sentences, tokens.shape[1])
-            logits = self.small.apply(self.small.params, SOURCE[rows], flat, source_valid=SOURCE_VALID[rows])
+            source, valid = (np.asarray(x)[rows] for x in (SOURCE, SOURCE_VALID))
+            logits = self.small.apply(self.small.params, source, flat, source_valid=valid)
         return np.asarray(logits).reshape(*tokens.shape, V)
 
     def call(self, method, *args, **kwargs):
@@ -97,7 +98,8 @@ def test_reorder_is_running_again(stepper, tokens):
     context, state = stepper.start()
     lengths, parents = np.array([[3, 2, 1], [1, 3, 2]]), np.array([[2, 0, 0], [1, 1, 2]])
     _, state = stepper.steps(tokens[:, :, :3], context, state)
-    state = state._replace(position=int32(lengths)).reorder(int32(parents))
+    reorder = quick(lambda state, parents: state.reorder(parents))
+    state = reorder(state._replace(position=int32(lengths)), parents.astype(np.int32))
     np.testing.assert_array_equal(state.position, np.take_along_axis(lengths, parents, 1))
     grown, counts = np.take_along_axis(tokens, parents[..., None], 1), np.take_along_axis(lengths, parents, 1)
     grown[..., -1] = tokens[..., -1]  # the next word is each one's own
@@ -126,7 +128,8 @@ def test_take_is_running_again(stepper, tokens, sentences):
     """Some sentences, in any order, go on as if the others had never been there."""
     context, state = stepper.start()
     _, state = stepper.steps(tokens[:, :, :3], context, state)
-    state, context = state.take(int32(sentences)), context.take(int32(sentences))
+    take = quick(lambda both, rows: [each.take(rows) for each in both])
+    state, context = take((state, context), np.array(sentences, np.int32))
     assert state.position.shape == (len(sentences), K)
     rows = len(sentences)
     leading = {leaf.shape[0] for leaf in jax.tree.leaves((state.lanes, context.memory, context.valid))}
@@ -147,28 +150,28 @@ def test_states_stay_in_their_programs(stepper, tokens):
 
 def test_step_weights_are_read_in_place_of_the_parameters(stepper, tokens):
     """They give the same logits, and once they are changed, others."""
-    weights = stepper.call("step_weights")
+    weights = jax.device_get(stepper.call("step_weights"))
     expected, _ = stepper.steps(tokens[:, :, :2], *stepper.start())
     got, _ = stepper.steps(tokens[:, :, :2], *stepper.start(weights=weights))
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
     twice = weights._replace(output=2 * weights.output)
     got, _ = stepper.steps(tokens[:, :, :2], *stepper.start(weights=twice))
     np.testing.assert_allclose(got, 2 * expected, rtol=1e-5, atol=1e-6)
-    without = weights._replace(layers=tuple(jax.tree.map(jnp.zeros_like, layer) for layer in weights.layers))
+    without = weights._replace(layers=tuple(jax.tree.map(np.zeros_like, layer) for layer in weights.layers))
     got, _ = stepper.steps(tokens[:, :, :2], *stepper.start(weights=without))
     assert not np.allclose(got, expected, atol=1e-2)
 
 
 def test_only_some_labels_count(stepper):
     """A completion's, say: the tokens before it are seen all the same. By default those count that are valid."""
-    labels, valid = int32(TARGET % 7 + 1), jnp.asarray(TARGET_VALID)
-    where = valid & (jnp.arange(T) > 1)[None]
+    labels, valid = np.asarray(TARGET) % 7 + 1, np.asarray(TARGET_VALID)
+    where = valid & (np.arange(T) > 1)[None]
     encoder = stepper.kind is models.EncoderDecoder
     given, name = ((SOURCE,), "target_valid") if encoder else ((), "valid")
     logits = stepper.small.apply(stepper.small.params, *given, TARGET, **{name: valid})
     for counted in (where, None):
         total, count = stepper.call("cross_entropy", *given, TARGET, labels, where=counted, **{name: valid})
-        expected = functional.cross_entropy(logits, labels, where=valid if counted is None else counted)
+        expected = quick(functional.cross_entropy)(logits, labels, where=valid if counted is None else counted)
         np.testing.assert_allclose((total, count), expected, rtol=1e-5)
 
 
@@ -191,15 +194,15 @@ def test_a_decoder_alone_reads_a_memory_of_another_width():
     config = models.DecoderConfig(V, d_model=8, num_heads=2, d_ff=16, num_layers=2, dropout=0.0, memory_dim=5)
     small = Small(config, models.make_decoder)
     states = np.random.default_rng(0).normal(size=(B, 4, 5)).astype(np.float32)
-    memory = models.Memory(jnp.asarray(states), None)
-    tokens = int32(np.random.default_rng(1).integers(0, V, (B, T)))
+    memory = models.Memory(states, None)
+    tokens = np.random.default_rng(1).integers(0, V, (B, T)).astype(np.int32)
     whole = np.asarray(small.apply(small.params, tokens, memory))
     other = np.asarray(small.apply(small.params, tokens, models.Memory(memory.states + 1, None)))
     assert np.abs(whole - other).max() > 1e-3
     context, state = small.call(models.Decoder.start, small.params, memory, batch_size=B, beam_size=1, length=T)
     for t in range(T):
         row, state = small.call(models.Decoder.step, small.params, tokens[:, t : t + 1], state, context)
-        np.testing.assert_allclose(row[:, 0], whole[:, t], atol=3e-5)
+        np.testing.assert_allclose(np.asarray(row)[:, 0], whole[:, t], atol=3e-5)
 
 
 def test_a_decoder_needs_a_vocabulary():

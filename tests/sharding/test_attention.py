@@ -17,10 +17,10 @@ from jaxformer.functional.attention import api
 from jaxformer.functional.attention.own_weights import weights_function
 from jaxformer.functional.attention.vendor import splash
 from tests.contracts import biases
-from tests.contracts.attention import FOUR_ROWS, S, arrays, coin
+from tests.contracts.attention import FOUR_ROWS, S, arrays, coin, with_rows
 from tests.launch import programs
 from tests.models import small
-from tests.modules.small import drawn, quick
+from tests.modules.small import drawn, normal, quick
 from tests.selection import first
 
 GRID = "data=4,tensor=2"
@@ -59,7 +59,7 @@ def both(mask, dropout, bias, *, implementation):
 @pytest.mark.parametrize("name", first(MASKS, "not segments"))
 def test_blockwise(name, dropout):
     """Rows, heads and what dropout keeps are those of the whole; the mask's arrays come cut."""
-    bias = jnp.asarray(np.random.default_rng(1).standard_normal((1, 4, 1, 7)), jnp.float32) if "not" in name else None
+    bias = normal(1, 4, 1, 7, seed=1) if "not" in name else None
     there, placed, here = both(MASKS[name], dropout, bias, implementation="blockwise")
     for got, want in zip(there(*placed), here, strict=True):
         np.testing.assert_allclose(got, want, atol=1e-5)
@@ -189,7 +189,7 @@ def test_empty_queries_do_not_reach_learned_tables(name):
 
     slopes = jax.jit(jax.grad(loss), static_argnums=2)
     attend = sharding.sharded_attention(sharding.mesh(GRID), implementation="reference")
-    dirty = slopes(biases.LEARNED, query.at[2].set(jnp.nan), attend)
+    dirty = slopes(biases.LEARNED, with_rows(query, [2], np.nan), attend)
     expected = slopes(biases.LEARNED, query, functional.attention)
     for got, want in zip(jax.tree.leaves(dirty), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(got, want, atol=2e-5)
@@ -197,11 +197,12 @@ def test_empty_queries_do_not_reach_learned_tables(name):
 
 def test_what_does_not_divide_is_not_cut():
     """Three rows and three heads: the same result, everywhere."""
-    query, key, value, _ = (x[:3, :, :2] if i else x[:3, :, :4] for i, x in enumerate(arrays(6, 2, batch=4)))
+    query, key, value, _ = (np.asarray(x)[:3, :, : 2 if i else 4] for i, x in enumerate(arrays(6, 2, batch=4)))
+    expected = quick(functional.attention)(query, key, value)
     on_mesh = jax.jit(sharding.sharded_attention(sharding.mesh(GRID), implementation="blockwise"))
-    np.testing.assert_allclose(on_mesh(query, key, value), functional.attention(query, key, value), atol=1e-5)
+    np.testing.assert_allclose(on_mesh(query, key, value), expected, atol=1e-5)
     around = jax.jit(sharding.sharded_attention(sharding.mesh("data=2,context=2,tensor=2")))
-    np.testing.assert_allclose(around(query, key, value), functional.attention(query, key, value), atol=1e-5)
+    np.testing.assert_allclose(around(query, key, value), expected, atol=1e-5)
 
 
 def test_lengths_go_around_a_ring():
@@ -209,7 +210,7 @@ def test_lengths_go_around_a_ring():
     grid = sharding.mesh("data=2,context=4")
     query, key, value, _ = arrays(batch=4)
     on_mesh = jax.jit(sharding.sharded_attention(grid))
-    for rows, ring in ((query, True), (query[:, :1], False)):
+    for rows, ring in ((query, True), (np.asarray(query)[:, :1], False)):
         program = on_mesh.lower(rows, key, value).compile()
         assert ("collective-permute" in program.as_text()) is ring
         np.testing.assert_allclose(program(rows, key, value), quick(functional.attention)(rows, key, value), atol=1e-5)
@@ -220,13 +221,14 @@ def test_queries_at_given_positions(text):
     """A prefilled prompt on a mesh: rows of the whole result, with a bias and a mask of positions, on any mesh."""
     query, key, value, _ = arrays(batch=4)
     options = {"mask": masks.causal(), "bias": functional.alibi(4)}
-    whole = functional.attention(query, key, value, **options)
+    whole = np.asarray(quick(functools.partial(functional.attention, **options))(query, key, value))
     rows = np.array([[0, 3], [1, 2], [3, 4], [2, 0]])
     grid = sharding.mesh(text, jax.devices()[: 8 if "context" in text else 4])
     attend = sharding.sharded_attention(grid, implementation="blockwise")
     on_mesh = jax.jit(functools.partial(attend, **options, query_positions=rows, key_positions=np.arange(S)[None]))
     examples = np.arange(4)[:, None]
-    np.testing.assert_allclose(on_mesh(query[examples, rows], key, value), whole[examples, rows], atol=1e-5)
+    found = on_mesh(np.asarray(query)[examples, rows], key, value)
+    np.testing.assert_allclose(found, whole[examples, rows], atol=1e-5)
 
 
 @pytest.mark.parametrize("implementation", ["reference", "xla", "cudnn"])
@@ -241,14 +243,10 @@ def test_a_cached_step_has_full_lengths(monkeypatch, implementation):
 
     grid = sharding.mesh("data=2,context=2,tensor=2")
     query, key, value, _ = arrays(batch=4)
-    given = (
-        query[:, :4],
-        jnp.pad(key, ((0, 0), (0, 1), (0, 0), (0, 0))),
-        jnp.pad(value, ((0, 0), (0, 1), (0, 0), (0, 0))),
-    )
+    given = np.asarray(query)[:, :4], *(np.pad(x, ((0, 0), (0, 1), (0, 0), (0, 0))) for x in (key, value))
     rows = np.array([[0, 1, 2, 3]] * 4)
     options = {"mask": masks.dense(coin(4, 1, 4, 8)), "query_positions": rows, "key_positions": np.arange(8)[None]}
-    expected = functional.attention(*given, **options)
+    expected = quick(functools.partial(functional.attention, **options))(*given)
     kept = api.implementations[implementation]
     monkeypatch.setitem(api.implementations, implementation, kept._replace(run=run, refuse=lambda request: None))
     attend = jax.jit(functools.partial(sharding.sharded_attention(grid, implementation=implementation), **options))
@@ -269,7 +267,7 @@ def test_chosen_as_alone(monkeypatch):
 def test_packed_rows_go_around_a_ring(name):
     """Positions that only the token vectors use, as of a masked language model; not if a mask or a bias uses them."""
     query, key, value, _ = arrays(batch=4)
-    query = query[:, [0, 1, 2, 3, 4, 0, 1]]  # T = S
+    query = np.asarray(query)[:, [0, 1, 2, 3, 4, 0, 1]]  # T = S
     positions = np.array([[0, 1, 2, 0, 1, 0, 0]] * 4)
     packed = masks.padding(positions >= 0) & masks.segments(np.array([[1, 1, 1, 2, 2, 3, 4]] * 4))
     grid = sharding.mesh("data=2,context=4")
@@ -300,8 +298,9 @@ def test_a_cached_step_on_a_mesh_is_the_row_of_the_whole():
             logits, state = model.step(tokens[:, t : t + 1], state, context)
         return logits[:, 0]
 
-    tokens = small.TARGET[:, :2]
-    np.testing.assert_allclose(quick(stepped)(params, tokens), quick(net.apply)(params, tokens)[:, 1], atol=1e-5)
+    tokens = np.asarray(small.TARGET)[:, :2]
+    whole = np.asarray(quick(net.apply)(params, tokens))
+    np.testing.assert_allclose(quick(stepped)(params, tokens), whole[:, 1], atol=1e-5)
 
 
 def test_an_unknown_implementation_is_refused_at_once():
@@ -347,8 +346,10 @@ def test_weights_on_a_mesh_are_those_of_softmax():
         sharding.ring_attention(grid, "context", batch="data"),
     ):
         options = getattr(attention, "keywords", {})
-        want = functional.attention_weights(query, key, mask=masks.lengths([1, 7, 0, 4]), **options)
-        found = weights_function(attention)(query, key, mask=masks.lengths([1, 7, 0, 4]))
+        want, found = (
+            quick(functools.partial(weights, mask=masks.lengths([1, 7, 0, 4])))(query, key)
+            for weights in (functools.partial(functional.attention_weights, **options), weights_function(attention))
+        )
         np.testing.assert_array_equal(found, want)
     with pytest.raises(ValueError, match=r"ring_attention.*does not say what its weights are"):
         weights_function(sharding.ring_attention(grid, "context", zigzag=True))

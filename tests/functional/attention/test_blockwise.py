@@ -17,7 +17,7 @@ from jaxformer.functional.attention.blockwise import attention
 from tests.contracts import numpy_attention
 from tests.contracts.attention import CASES, AttentionContract, arrays, bias, coin
 from tests.contracts.biases import BiasContract
-from tests.modules.small import quick
+from tests.modules.small import int32, normal, quick
 from tests.selection import first
 
 
@@ -112,10 +112,13 @@ class TestParts:
     def test_drops_the_same_weights(self, parts):
         """The dropped weights are the same to the bit; values that are unit vectors show them."""
         query, key, _, _ = arrays()
-        eye = jnp.broadcast_to(jnp.eye(7)[None, :, None], (2, 7, 2, 7))
+        eye = np.broadcast_to(np.eye(7, dtype=np.float32)[None, :, None], (2, 7, 2, 7))
         dropout = functional.Dropout(0.4, jax.random.key(3))
         plain = functools.partial(functional.attention, implementation="reference")
-        dropped = [attend(query, key, eye, dropout=dropout) == 0 for attend in (parts.attend, plain)]
+        dropped = [
+            np.asarray(quick(functools.partial(attend, dropout=dropout))(query, key, eye)) == 0
+            for attend in (parts.attend, plain)
+        ]
         np.testing.assert_array_equal(*dropped)
         assert 0.3 < dropped[0].mean() < 0.5
 
@@ -221,11 +224,12 @@ def test_parts_have_bounds_of_their_own(monkeypatch):
 
 def test_a_mask_of_the_full_batch_serves_a_shard():
     """A shard with rows 2 and 3 of four skips blocks by the lengths of these rows."""
-    query = jax.random.normal(jax.random.key(0), (4, 12, 1, 4))
+    query = normal(4, 12, 1, 4)
     request = make_request(query, query, query, mask=masks.lengths([2, 3, 11, 9]))
-    mine = dataclasses.replace(request, query=query[2:], key=query[2:], value=query[2:])
+    half = jax.device_put(np.asarray(query)[2:])
+    mine = dataclasses.replace(request, query=half, key=half, value=half)
     result = jax.jit(lambda row: attention(mine, query_block=4, key_block=4, dims=(4, 1, 12, 12), origin=(row, 0)))(2)
-    np.testing.assert_allclose(result, attention(request)[2:], atol=2e-6)
+    np.testing.assert_allclose(result, np.asarray(quick(lambda: attention(request))())[2:], atol=2e-6)
 
 
 def test_vmap_keeps_plain_bounds():
@@ -233,8 +237,8 @@ def test_vmap_keeps_plain_bounds():
 
     The function is mapped twice under jit, each with its own padding, and gives the same numbers as one by one.
     """
-    inputs = jax.random.normal(jax.random.key(0), (3, 2, 2, 1, 20, 1, 4))
-    mask = masks.Lengths(jnp.array([[[3], [9]], [[0], [12]]]))
+    inputs = np.asarray(normal(3, 2, 2, 1, 20, 1, 4))
+    mask = masks.Lengths(int32([[[3], [9]], [[0], [12]]]))
 
     @jax.jit
     def one(query, key, value, mask):
@@ -243,9 +247,10 @@ def test_vmap_keeps_plain_bounds():
         return output, *pull(output)
 
     together = jax.vmap(jax.vmap(one))
+    results = quick(together)(*inputs, mask)
     for i, j in np.ndindex(2, 2):
-        pick = functools.partial(jax.tree.map, lambda x: x[i, j])  # noqa: B023
-        for got, want in zip(pick(together(*inputs, mask)), one(*inputs[:, i, j], pick(mask)), strict=True):
+        pick = functools.partial(jax.tree.map, lambda x: np.asarray(x)[i, j])  # noqa: B023
+        for got, want in zip(pick(results), one(*inputs[:, i, j], pick(mask)), strict=True):
             np.testing.assert_allclose(got, want, atol=1e-6)
     loops = [eqn.params["cond_jaxpr"] for eqn in loops_of(jax.make_jaxpr(together)(*inputs, mask))]
     assert len(loops) == 2
@@ -288,7 +293,7 @@ def test_memory_and_compile_time_at_16384(mask):
     ],
 )
 def test_agrees_with_reference_around_whole_blocks(length, mask):
-    query, key, value = jax.random.normal(jax.random.key(length), (3, 1, length, 2, 8))
+    query, key, value = (normal(1, length, 2, 8, seed=seed) for seed in range(3))
 
     def pulled(name):
         attend = functools.partial(functional.attention, mask=mask, implementation=name)
@@ -312,10 +317,11 @@ def test_chosen_for_long_sequences():
 def test_a_finite_bias_that_lowers_a_full_row(low):
     """All keys of the row get equal weight, because so low a logit keeps no difference."""
     query, key, value, _ = arrays(2, 2)
-    lowered = jnp.zeros((1, 1, 5, 7)).at[:, :, 1].set(low)
+    lowered = np.zeros((1, 1, 5, 7), np.float32)
+    lowered[:, :, 1] = low
 
     def loss(arrays, attend):
-        return jnp.sin(attend(make_request(*arrays, bias=lowered))).sum()
+        return jnp.sin(attend(make_request(*arrays, bias=jnp.asarray(lowered)))).sum()
 
     small = functools.partial(attention, query_block=2, key_block=3)
     attends = small, lambda request: reference.attention(request)[0]

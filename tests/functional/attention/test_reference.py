@@ -6,12 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 from flax import nnx
 
 from jaxformer import functional, masks
 from tests.contracts import numpy_attention
 from tests.contracts.attention import CASES, AttentionContract, B, S, T, arrays
 from tests.contracts.biases import BiasContract
+from tests.modules.small import normal, quick
 
 
 class TestReference(AttentionContract, BiasContract):
@@ -38,27 +40,32 @@ def test_oracle_gradients_are_finite_differences():
 
 def test_one_head_equals_a_slice_of_the_result():
     """One head of one example, computed alone, equals that slice of the full result; so do its weights."""
-    query, key, value, _ = arrays(4, 4)
     mask = masks.causal(2)
-    full = functional.attention(query, key, value, mask=mask)
-    output, weights = functional.attention_head(query[1, :, 2], key[1, :, 2], value[1, :, 2], mask=mask)
-    np.testing.assert_allclose(output, full[1, :, 2], atol=1e-6)
-    np.testing.assert_allclose(weights, functional.attention_weights(query, key, mask=mask)[1, 2], atol=1e-6)
+
+    def run(query, key, value):
+        one = functional.attention_head(query[1, :, 2], key[1, :, 2], value[1, :, 2], mask=mask)
+        full = functional.attention(query, key, value, mask=mask), functional.attention_weights(query, key, mask=mask)
+        return one, (full[0][1, :, 2], full[1][1, 2])
+
+    (output, weights), expected = quick(run)(*arrays(4, 4)[:3])
+    np.testing.assert_allclose(output, expected[0], atol=1e-6)
+    np.testing.assert_allclose(weights, expected[1], atol=1e-6)
 
 
 def test_grouped_heads_share_consecutively():
     """Query heads 0, 1 use key head 0 and heads 2, 3 use key head 1, as with repeated key heads."""
     query, key, value, _ = arrays(4, 2)
-    repeated = functional.attention(query, *(jnp.repeat(x, 2, axis=2) for x in (key, value)))
-    np.testing.assert_allclose(functional.attention(query, key, value), repeated, atol=1e-6)
+    attend = quick(functional.attention)
+    repeated = attend(query, *(np.repeat(x, 2, axis=2) for x in (key, value)))
+    np.testing.assert_allclose(attend(query, key, value), repeated, atol=1e-6)
 
 
 def test_bfloat16_queries_are_not_rounded_again():
     """The scale, here no power of two, multiplies the float32 logits of narrow queries and keys."""
-    query, key = (jax.random.normal(k, (9, 6), jnp.bfloat16) for k in jax.random.split(jax.random.key(0)))
-    _, weights = functional.attention_head(query, key, key)
-    wide = [x.astype(jnp.float32) for x in (query, key)]
-    np.testing.assert_allclose(weights, jax.nn.softmax(wide[0] @ wide[1].T * 6**-0.5), atol=1e-6)
+    query, key = (np.asarray(normal(9, 6, seed=seed)).astype(jnp.bfloat16) for seed in (0, 1))
+    _, weights = quick(functional.attention_head)(query, key, key)
+    wide = [x.astype(np.float32) for x in (query, key)]
+    np.testing.assert_allclose(weights, scipy.special.softmax(wide[0] @ wide[1].T * 6**-0.5, -1), atol=1e-6)
 
 
 def test_agrees_with_jax_nn():
@@ -66,15 +73,17 @@ def test_agrees_with_jax_nn():
     (query, key, value, _), _, _ = AttentionContract.request("mask [B, N, T, S]")
     mask, bias = np.array(CASES["mask [B, N, T, S]"][1]), CASES["mask [B, N, T, S]"][2]["bias"]
     mask[..., 0] |= ~mask.any(-1)
-    peer = jax.nn.dot_product_attention(query, key, value, bias=bias, mask=jnp.asarray(mask))
-    np.testing.assert_allclose(functional.attention(query, key, value, mask=mask, bias=bias), peer, atol=2e-6)
+    peer = quick(jax.nn.dot_product_attention)(query, key, value, bias=bias, mask=mask)
+    ours = quick(functools.partial(functional.attention, mask=mask))(query, key, value, bias=bias)
+    np.testing.assert_allclose(ours, peer, atol=2e-6)
 
 
 def test_agrees_with_flax():
     query, key, value, _ = arrays(4, 4, 4)
     mask = np.tril(np.ones((T, S), bool), 2)
-    peer = nnx.dot_product_attention(query, key, value, mask=jnp.asarray(np.broadcast_to(mask, (B, 4, T, S))))
-    np.testing.assert_allclose(functional.attention(query, key, value, mask=mask), peer, atol=2e-6)
+    peer = quick(nnx.dot_product_attention)(query, key, value, mask=np.broadcast_to(mask, (B, 4, T, S)))
+    ours = quick(functools.partial(functional.attention, mask=mask))(query, key, value)
+    np.testing.assert_allclose(ours, peer, atol=2e-6)
 
 
 def pulled(attend, *inputs):
@@ -144,14 +153,14 @@ def test_nothing_is_replaced_where_all_values_are_finite():
 
 
 def test_one_head_takes_masks_and_biases_of_one_head():
-    query, key, value, _ = arrays()
-    query, key, value = query[0, :, 0], key[0, :, 0], value[0, :, 0]
-    ahead = functional.alibi(1)
-    whole = functional.attention(
-        query[None, :, None], key[None, :, None], value[None, :, None], mask=masks.causal(1), bias=ahead
-    )
-    found, _ = functional.attention_head(query, key, value, mask=masks.causal(1), bias=ahead)
-    np.testing.assert_allclose(found, whole[0, :, 0], atol=1e-5)
+    query, key, value = (jax.device_put(np.asarray(x)[0, :, 0]) for x in arrays()[:3])
+    options = {"mask": masks.causal(1), "bias": functional.alibi(1)}
+
+    def run(*inputs):
+        whole = functional.attention(*(x[None, :, None] for x in inputs), **options)
+        return functional.attention_head(*inputs, **options)[0], whole[0, :, 0]
+
+    np.testing.assert_allclose(*quick(run)(query, key, value), atol=1e-5)
     with pytest.raises(ValueError, match="one head of one example, got a bias of 1 examples and 4 heads"):
         functional.attention_head(query, key, value, bias=functional.alibi(4))
     with pytest.raises(ValueError, match="one head of one example, got a mask of 2 examples and 1 heads"):

@@ -7,36 +7,39 @@ import math
 import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import sacrebleu
+import scipy.special
 
 from jaxformer import demo, models, pure, sharding
 from jaxformer.data.normalization import TextNormalizer, with_normalizer
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement
+from jaxformer.tasks import searcher
+from jaxformer.tasks.search import search
 from jaxformer.tasks.translation import DecodeConfig, Translator
 from jaxformer.tasks.translation import translator as implementation
-from tests.modules.small import quick
+from tests.modules.small import drawn, int32, quick
 
 ALL = Placement(sharding.mesh())
 SENTENCES = ["The old man sees the house.", "", "She sings.", "Why did the old actress hide her keys?", "  "]
 
 
-def translator(beam_size=3, **options):
+@functools.cache
+def trained(**options):
+    """A network, initial parameters, and a tokenizer."""
     tokenizer = SubwordTokenizer.train([p.english for p in demo.generate(500)], vocab_size=400)
     config = models.EncoderDecoderConfig(
         400, 400, d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1, **options
     )
     net = pure(models.EncoderDecoder, config)
-    return Translator(
-        net,
-        quick(net.init)(jax.random.key(1)),
-        tokenizer,
-        DecodeConfig(beam_size=beam_size, batch_size=2, max_ratio=1.0, max_extra=5),
-    )
+    return net, quick(net.init)(jax.random.key(1)), tokenizer
+
+
+def translator(beam_size=3, **options):
+    return Translator(*trained(**options), DecodeConfig(beam_size=beam_size, batch_size=2, max_ratio=1.0, max_extra=5))
 
 
 def test_order_and_empty_sentences():
@@ -179,11 +182,13 @@ def test_scores_of_given_translations():
     targets = ["Le vieil homme.", "", "Elle chante.", "Pourquoi ?", "x"]
     together = one.score(SENTENCES, targets)
     special = one.tokenizer.special
+    padded = lambda ids: np.pad(np.array([ids], np.int32), ((0, 0), (0, 32 - len(ids))))
+    whole = quick(lambda *args, **options: jax.nn.log_softmax(one.net.apply(*args, **options)))
     for source, target, found in zip(SENTENCES, targets, together, strict=True):
         given, said = ([*one.tokenizer.encode([text])[0].tolist(), special.eos] for text in (source, target))
-        pair = (jnp.asarray([ids], jnp.int32) for ids in (given, [special.bos, *said[:-1]]))
-        logits = one.net.apply(one.params, *pair)
-        expected = np.asarray(jax.nn.log_softmax(logits[0]))[np.arange(len(said)), said]
+        pair = padded(given), padded([special.bos, *said[:-1]])
+        expected = np.asarray(whole(one.params, *pair, source_valid=padded([True] * len(given)) > 0))
+        expected = expected[0, np.arange(len(said)), said]
         np.testing.assert_allclose(found.token_log_probs, expected, rtol=1e-4, atol=1e-5)
         assert found.tokens[-1] == "</s>"
         np.testing.assert_allclose(found.mean * len(said), found.log_prob, rtol=1e-6)
@@ -194,18 +199,18 @@ def test_scores_are_those_of_all_logits_without_holding_them(average, monkeypatc
     """Of an ensemble, too: 40 positions in chunks of 12, and a table of its own beside a tied one."""
     one, config = translator(), dataclasses.replace(translator().net.config, tie_embeddings="none", d_model=8)
     other = pure(models.EncoderDecoder, config)
-    nets, params = (one.net, other), (one.params, other.init(jax.random.key(2)))
-    source, target, labels = jnp.asarray(np.random.default_rng(0).integers(4, 400, (3, 4, 10)), jnp.int32)
-    valid = jnp.arange(10)[None] < jnp.array([[10], [7], [1], [9]])
+    nets, params = (one.net, other), (one.params, drawn(other.shapes))
+    source, target, labels = map(int32, np.random.default_rng(0).integers(4, 400, (3, 4, 10)))
+    valid = jax.device_put(np.arange(10)[None] < np.array([[10], [7], [1], [9]]))
     monkeypatch.setattr(implementation, "logits_per_chunk", lambda: 12 * 2 * 400)
     score = functools.partial(implementation._pair_log_probs.__wrapped__, nets, average)
     arguments = params, source, valid, target, labels
     sizes = re.findall(r"\w+\[([\d,]+)\]", str(jax.make_jaxpr(score)(*arguments)))
     assert max(math.prod(map(int, size.split(","))) for size in sizes) <= 12 * 2 * 400 < 40 * 400
-    logits = [net.apply(own, source, target, source_valid=valid) for net, own in zip(nets, params, strict=True)]
-    each = jax.nn.log_softmax(jnp.stack(logits))
-    mean = jax.nn.log_softmax(each.mean(0)) if average == "log" else jnp.log(jnp.exp(each).mean(0))
-    expected = jnp.take_along_axis(mean, labels[..., None], 2)[..., 0]
+    whole = quick(lambda net, own: net.apply(own, source, target, source_valid=valid), static_argnums=0)
+    each = scipy.special.log_softmax(np.stack(list(map(whole, nets, params))), -1)
+    mean = scipy.special.log_softmax(each.mean(0), -1) if average == "log" else np.log(np.exp(each).mean(0))
+    expected = np.take_along_axis(mean, labels[..., None], 2)[..., 0]
     np.testing.assert_allclose(quick(score)(*arguments), expected, rtol=1e-5)
 
 
@@ -276,8 +281,10 @@ def test_odd_sentences_are_lines_too():
     ]
 
 
-def test_programs_are_few_and_counted():
+def test_programs_are_few_and_counted(monkeypatch):
     """Numbers of sentences are quarters of the batch, and lengths are steps of the ladder."""
+    nothing = lambda *given: jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), search.eval_shape(*given))
+    monkeypatch.setattr(searcher, "search", nothing)  # three programs would take ten seconds to compile
     one = with_settings(translator(beam_size=1), batch_size=16, max_length=3)
     for number in (1, 2, 3, 4, 5, 9, 16):
         one.translate(SENTENCES[:1] * number)
@@ -359,7 +366,7 @@ def test_a_cache_of_half_the_size():
 def test_refusals():
     with pytest.raises(ConfigError, match=r"n_best must be at least 1 and at most beam_size = 3, got 4"):
         translator().candidates(SENTENCES, n_best=4)
-    short = translator(positions="learned", max_positions=12)
+    short = translator(beam_size=1, positions="learned", max_positions=12)
     assert len(short.translate(["She sings."])) == 1
     with pytest.raises(DataError, match=r"sentence 2 has .* tokens, but the model takes at most 12; split it"):
         short.translate(["She sings.", "The old man sees the house and the garden and the sea and the hills."])
