@@ -125,7 +125,7 @@ class TaskContract:
 
     def test_the_step_can_be_planned(self, config, run):
         """The step compiles from shapes alone, and its costs are counted."""
-        setup = self.setup_on(config, run, "fsdp=2,tensor=2")
+        setup = self.setup_on(config, run, "data=2,fsdp=2,tensor=2")
         lowered, shape = setup.lower(*setup.network.largest_batch)
         assert shape[0] % setup.placement.ways == 0
         assert lowered.compile().memory_analysis() is not None

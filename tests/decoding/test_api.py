@@ -9,6 +9,7 @@ import pytest
 
 from jaxformer import decoding, models, pure
 from tests.decoding.toys import BEGIN, END, VOCAB, markov, plain, start
+from tests.modules.small import drawn
 
 
 def tree_state():
@@ -74,7 +75,7 @@ def test_a_state_with_too_little_room_is_refused():
     """A search reads `bos` and all tokens but the last."""
     config = models.LanguageModelConfig(VOCAB, d_model=4, num_heads=1, d_ff=4, num_layers=1, dropout=0.0)
     net = pure(models.LanguageModel, config)
-    model = net.bind(net.init(jax.random.key(0)))
+    model = net.bind(drawn(net.shapes))
     context, state = model.start(batch_size=1, beam_size=1, length=3)
     step = lambda tokens, state: model.step(tokens, state, context)
     both = lambda tokens, state: (step(tokens, state.states[0])[0], state)

@@ -183,7 +183,8 @@ def test_a_bias_and_an_array_add_up(implementation):
     attend_to = quick(lambda whole: attend(bias=dense_bias(alibi, query, S, 1.0) + whole))
     in_place = lambda other: [attend(bias=total) for total in (alibi + other, other + alibi)]
     others = (array, array[0], array[:, :, :1], np.float32(2))
-    for other, run in [(x, functools.partial(quick(in_place), x)) for x in others] + [(array, lambda: in_place(array))]:
+    runs = [functools.partial(quick(in_place), other) for other in others]
+    for other, run in zip((*others, array), (*runs, quick(lambda: in_place(array))), strict=True):  # of NumPy, too
         expected = attend_to(np.broadcast_to(other, (1, num_heads, T, S)))
         for found in run():
             np.testing.assert_allclose(found, expected, atol=1e-5)

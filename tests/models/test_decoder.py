@@ -35,13 +35,13 @@ class Stepper:
             rows.append(np.asarray(row))
         return np.stack(rows, 2), state
 
-    def whole(self, tokens, sentences=None):
-        """Teacher-forced logits ``[B, K, T, V]``; of these sentences' sources."""
+    def whole(self, tokens):
+        """Teacher-forced logits ``[B, K, T, V]``."""
         flat = int32(np.reshape(tokens, (-1, tokens.shape[2])))
         if self.kind is models.LanguageModel:
             logits = self.small.apply(self.small.params, flat)
         else:
-            rows = np.repeat(np.arange(B) if sentences is None else sentences, tokens.shape[1])
+            rows = np.repeat(np.arange(B), tokens.shape[1])
             source, valid = (np.asarray(x)[rows] for x in (SOURCE, SOURCE_VALID))
             logits = self.small.apply(self.small.params, source, flat, source_valid=valid)
         return np.asarray(logits).reshape(*tokens.shape, V)
@@ -136,7 +136,7 @@ def test_take_is_running_again(stepper, tokens, sentences):
     assert leading == {rows}
     assert {leaf.shape[0] for leaf in jax.tree.leaves(state.caches)} == {rows * (1 if state.lanes is not None else K)}
     got, _ = stepper.steps(tokens[sentences][:, :, 3:], context, state)
-    expected = stepper.whole(tokens[sentences], sentences)[:, :, 3:]
+    expected = stepper.whole(tokens)[sentences][:, :, 3:]
     np.testing.assert_allclose(got, expected, atol=3e-5)
 
 
@@ -194,7 +194,7 @@ def test_a_decoder_alone_reads_a_memory_of_another_width():
     config = models.DecoderConfig(V, d_model=8, num_heads=2, d_ff=16, num_layers=2, dropout=0.0, memory_dim=5)
     small = Small(config, models.make_decoder)
     states = np.random.default_rng(0).normal(size=(B, 4, 5)).astype(np.float32)
-    memory = models.Memory(states, None)
+    memory = models.Memory(jax.device_put(states), None)
     tokens = np.random.default_rng(1).integers(0, V, (B, T)).astype(np.int32)
     whole = np.asarray(small.apply(small.params, tokens, memory))
     other = np.asarray(small.apply(small.params, tokens, models.Memory(memory.states + 1, None)))

@@ -305,7 +305,7 @@ def test_captured_attention():
     )
     shapes = {name: (x.query.shape, x.key.shape) for name, x in found.items()}
     assert shapes == {
-        "encoder.self": ((2, B, S, 2, 4), (2, B, S, 2, 4)),
+        "encoder.self": ((1, B, S, 2, 4), (1, B, S, 2, 4)),
         "decoder.self": ((2, B, T, 2, 4), (2, B, T, 2, 4)),
         "decoder.cross": ((2, B, T, 2, 4), (2, B, S, 2, 4)),
     }

@@ -18,7 +18,7 @@ from jaxformer.tasks.masked_language_model import task as masked_language_model
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
 from tests.contracts.task import TaskContract
-from tests.modules.small import quick
+from tests.modules.small import drawn, quick
 
 TEXT = "\n\n".join(pair.english for pair in demo.generate(120))
 
@@ -104,7 +104,7 @@ class TestContract(TaskContract):
     def loaded(self, config, run):
         vocabulary = TASK.vocabulary(run)
         net = TASK.network(config, vocabulary.vocab_size).net
-        return config, vocabulary, net, net.init(jax.random.key(0)), None, (0,)
+        return config, vocabulary, net, drawn(net.shapes), None, (0,)
 
 
 def test_text_of_unknown_characters_is_refused_before_training(tmp_path):
