@@ -107,7 +107,7 @@ def with_plain_embeddings(net: Pure, params: Params, family: str) -> tuple[Pure,
     """Returns a language model whose token vectors have a factor of 1; a tied output keeps its logits by its norm."""
     config = net.config
     scale = config.d_model**0.5 if getattr(config, "embedding_scale", 1.0) is None else config.embedding_scale
-    if family not in CANDIDATES[models.LanguageModel] or scale == 1.0 or not config.has_final_norm:
+    if family not in CANDIDATES[models.LanguageModel] or scale in (0.0, 1.0) or not config.has_final_norm:
         return net, params
     decoder = params["decoder"]
     embeddings, norm = decoder["embeddings"], decoder["norm"]

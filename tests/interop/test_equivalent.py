@@ -52,6 +52,9 @@ def test_a_model_of_no_family_is_refused():
     net = pure(models.LanguageModel, dataclasses.replace(STACK, positions="alibi"))
     with pytest.raises(ConfigError, match=r"no family of Hugging Face can say this model: gpt2 .*; llama "):
         equivalent.fitted(net, drawn(net))
+    net = pure(models.LanguageModel, dataclasses.replace(STACK, embedding_scale=0.0))
+    with pytest.raises(ConfigError, match=r"gpt2 cannot say embedding_scale=0\.0"):
+        equivalent.fitted(net, drawn(net))
     with pytest.raises(ConfigError, match="mistral has no settings for this model"):
         equivalent.fitted(NETS["gpt2"], drawn(NETS["gpt2"]), family="mistral")
     with pytest.raises(ConfigError, match=r"'gpt3' is not known; did you mean 'gpt2'\?"):

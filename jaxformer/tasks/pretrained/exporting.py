@@ -65,6 +65,11 @@ def export(
     placement = Placement(sharding.mesh(mesh))
     net = make_training_setup(registry.task_of(config), plain, tokenizer.vocab_size, placement).network.net
     found = equivalent.fitted(*_with_rows_of(tokenizer, net, params), family=family)
+    if found.family == "roberta" and tokenizer.special.pad + 1 != found.net.config.position_offset:
+        raise ConfigError(
+            f"the positions of a roberta begin with {tokenizer.special.pad + 1}, its token of padding plus 1; "
+            f"this model counts from {found.net.config.position_offset}"
+        )
     ids = _ids(config, tokenizer)
     generation = dict(ids)
     if isinstance(config, TranslationConfig):

@@ -78,6 +78,17 @@ def test_a_bert_comes_back(tmp_path):
     assert fill[0] == fill[1]
 
 
+def test_positions_of_a_roberta_begin_after_its_padding(tmp_path):
+    """transformers has no setting for the first position; that of this vocabulary would be 1 instead of 2."""
+    config = families.roberta(150, **SIZES, num_layers=1, max_positions=48)
+    folder(tmp_path / "in", "roberta", models.MaskedLanguageModel, config)
+    tokenizers.write(tmp_path / "in", tokenizers.word_piece(), tokenizers.BERT)
+    pretrained.convert(tmp_path / "in", tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"positions of a roberta begin with 1, its token of padding .* from 2"):
+        pretrained.export(tmp_path / "run", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_marian_comes_back(tmp_path):
     """With its search, and the three files of its tokenizer."""
     (tmp_path / "files").mkdir()
