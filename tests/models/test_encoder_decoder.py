@@ -148,10 +148,11 @@ def test_each_dropout_rate_has_its_place(rate):
 def test_bfloat16_is_close(name):
     """Compute in bfloat16, parameters and logits in float32: within a few roundings of float32."""
     exact, small = model(name), Small(dataclasses.replace(CONFIGS[name], compute_dtype="bfloat16"))
-    got = small.logits(source_valid=SOURCE_VALID)
+    valid = {"source_valid": SOURCE_VALID, "target_valid": TARGET_VALID}
+    got = small.logits(**valid)
     assert got.dtype == jnp.float32
     assert {x.dtype for x in jax.tree.leaves(small.net.shapes)} == {jnp.dtype("float32")}
-    expected = np.asarray(exact.logits(source_valid=SOURCE_VALID))
+    expected = np.asarray(exact.logits(**valid))
     assert np.abs(got - expected).max() < 0.05 * np.abs(expected).max()
     got = np.asarray(got)
     assert (got != got.astype(jnp.bfloat16).astype(np.float32)).any()  # not rounded on the way out
@@ -371,7 +372,7 @@ def test_a_model_needs_vocabularies():
 def test_initial_logits_are_modest(name):
     """The loss starts near log V, so training starts well."""
     sizes = {"source_vocab_size": 300, "target_vocab_size": 300, "d_model": 64, "num_heads": 4, "d_ff": 128}
-    net = pure(models.EncoderDecoder, dataclasses.replace(CONFIGS[name], **sizes))
+    net = pure(models.EncoderDecoder, shallow(CONFIGS[name], **sizes))
     logits = lambda key: net.apply(net.init(key), SOURCE, TARGET)
     labels = int32(np.roll(TARGET, -1, 1))
     total, count = quick(lambda key: functional.cross_entropy(logits(key), labels))(jax.random.key(0))
