@@ -170,6 +170,13 @@ def _copies(net: Pure) -> dict[str, str]:
     return dict.fromkeys(names, "shared.weight")
 
 
+def _repeated(net: Pure) -> tuple[str, ...]:
+    """Returns the tables of both sides if they are one and the output has its own: transformers then ties neither."""
+    if net.config.tie_embeddings != "inputs":
+        return ()
+    return "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+
+
 FAMILIES = {
     kind: Family(
         net=functools.partial(_net, kind),
@@ -178,6 +185,7 @@ FAMILIES = {
         prefix="model.",
         heads=("final_logits_bias", "lm_head.", "classification_head.", "qa_outputs."),
         copies=_copies,
+        repeated=_repeated,
         computed=_computed,
         ignored=(r"(encoder|decoder)\.version", r"(classification_head|qa_outputs)\..*"),
     )

@@ -31,6 +31,8 @@ class Family:
     copies: Callable[[Pure], Mapping[str, str]] = lambda net: {}
     """Names under which a file may repeat a tensor, or hold it instead, and its name in the table; tensors that are
     there twice are compared."""
+    repeated: Callable[[Pure], tuple[str, ...]] = lambda net: ()
+    """Those of the copies that are written too, because transformers ties fewer tables than the model."""
     ignored: tuple[str, ...] = ()
     """Patterns of tensors that no model here has a parameter for."""
     computed: Callable[[Pure], Mapping[str, tuple[Shape, Callable[[], Any]]]] = lambda net: {}

@@ -28,6 +28,8 @@ _ARCHITECTURES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwe
 def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     settings = {**_DEFAULTS[kind], **settings}
     require(settings, mlp_bias=False)
+    if kind == "mistral":  # the setting of its relatives, which transformers does not read
+        require(settings, attention_bias=False)
     heads = get(settings, "num_attention_heads", 32)
     biased = kind == "qwen2" or get(settings, "attention_bias", False)
     num_layers = get(settings, "num_hidden_layers", 32)

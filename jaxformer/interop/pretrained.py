@@ -308,10 +308,13 @@ def _shapes(family: Family, net: Pure) -> Iterator[tuple[str, Any]]:
 
 def _unpacked(family: Family, net: Pure, params: Params) -> Iterator[tuple[str, np.ndarray]]:
     """Yields the tensors of a file, one after the other."""
+    copies, repeated = family.copies(net), family.repeated(net)
     for leaf, source in matched(family.table(net), params):
         x = np.asarray(leaf, np.float32)
         for i, layer in enumerate(x if source.stacked else x[None]):
-            yield from zip(source.of_layer(i), source.packing.save(layer, len(source.names)), strict=True)
+            for name, tensor in zip(source.of_layer(i), source.packing.save(layer, len(source.names)), strict=True):
+                yield name, tensor
+                yield from ((copy, tensor) for copy in repeated if copies[copy] == name)
     for name, (_, values) in family.computed(net).items():
         yield name, np.asarray(values())
 

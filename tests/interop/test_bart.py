@@ -45,7 +45,7 @@ NAMES = {
     "marian": BLOCKS | TABLE | positions(512),
     "marian apart": BLOCKS | APART | {"lm_head.weight": (V, D)} | positions(512),
     "marian decoder": BLOCKS | APART | positions(512),
-    "bart inputs": BLOCKS | TABLE | EMBEDDED | positions(514) | {"lm_head.weight": (V, D)},
+    "bart inputs": BLOCKS | TABLE | APART | EMBEDDED | positions(514) | {"lm_head.weight": (V, D)},
     "pegasus": BLOCKS | TABLE | FINAL | positions(512),
 }
 

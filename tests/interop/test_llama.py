@@ -123,6 +123,7 @@ def test_mistral_has_a_window_where_a_file_leaves_it_out(tmp_path):
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
+        ("mistral", {"attention_bias": True}),
         ("mistral", {"sliding_window": "8"}),
         ("mistral", {"layer_types": [FULL, SLIDING], "sliding_window": 8}),
         ("mistral", {"layer_types": [SLIDING, SLIDING], "sliding_window": None}),

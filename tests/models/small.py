@@ -9,7 +9,7 @@ from jaxformer import models, pure
 from tests.modules.small import drawn, int32, quick
 
 V, B, S, T = 13, 2, 6, 5
-SIZE = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_encoder_layers": 1, "num_decoder_layers": 2}
+SIZE = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_encoder_layers": 2, "num_decoder_layers": 2}
 CONFIGS = {
     "post": models.EncoderDecoderConfig(V, V, **SIZE),
     "pre": models.EncoderDecoderConfig(

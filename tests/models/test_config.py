@@ -5,7 +5,7 @@ import typing
 
 import pytest
 
-from jaxformer import models
+from jaxformer import models, pure
 from jaxformer.models.config import check_fields
 
 SHAPES = [
@@ -64,3 +64,14 @@ def test_what_the_data_replace_may_be_zero(shape):
     names = FROM_DATA & {field.name for field in dataclasses.fields(shape)}
     assert names
     assert all(getattr(shape(**dict.fromkeys(names, 0)), name) == 0 for name in names)
+
+
+def test_one_table_needs_one_vocabulary():
+    message = r"tie_embeddings='all' shares one table, so vocabularies must be equal: source 12, target 13"
+    with pytest.raises(ValueError, match=message):
+        models.EncoderDecoderConfig(12, 13)
+
+
+def test_a_model_needs_vocabularies():
+    with pytest.raises(ValueError, match=r"vocab_size must be at least 1, got \(0, 0\)"):
+        pure(models.EncoderDecoder, models.EncoderDecoderConfig()).shapes
