@@ -51,8 +51,12 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         dropout=get(settings, "hidden_dropout_prob", 0.1),
         attention_dropout=get(settings, "attention_probs_dropout_prob", 0.1),
     )
+    if config.num_token_types < 1:
+        raise DataError("type_vocab_size in config.json must be at least 1, got 0")
     if _NORMS[kind] not in shapes:
         return pure(models.make_encoder, config)
+    if roberta and config.activation != "gelu":  # the head of transformers has no other
+        raise DataError(f"hidden_act in config.json must be gelu with this head, got {settings['hidden_act']!r}")
     require(settings, tie_word_embeddings=True)
     return pure(models.MaskedLanguageModel, config)
 

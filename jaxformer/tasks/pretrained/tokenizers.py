@@ -166,7 +166,9 @@ def tokenizer_files(tokenizer: Tokenizer, *, frame: Frame = "", mask: bool = Fal
         if mask:
             names |= {"cls_token": names["bos_token"], "sep_token": names["eos_token"]}
             names["mask_token"] = mask_name(tokenizer) or MASK
-    settings = {"tokenizer_class": kind, "clean_up_tokenization_spaces": False, **names}
+    # Without token types, which transformers 4 would add to the embeddings of a GPT-2.
+    inputs = {"model_input_names": ["input_ids", "attention_mask"]}
+    settings = {"tokenizer_class": kind, "clean_up_tokenization_spaces": False, **inputs, **names}
     return files | {"tokenizer_config.json": (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()}
 
 
