@@ -91,6 +91,18 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
+def check_new_folder(path: str | os.PathLike[str]) -> None:
+    """Checks, before any work is done, that a folder can be created; writes nothing.
+
+    Raises:
+      ConfigError: something has its name.
+      OSError: it is below a file, or in a folder that this user may not write.
+    """
+    if os.path.lexists(path):
+        raise ConfigError(f"{path} exists; name a new folder")
+    check_writable(path)
+
+
 def _followed(path: pathlib.Path) -> pathlib.Path:
     """Follows the symbolic links that a path ends with, but not an open file of a process, as ``/dev/stdout`` is.
 
@@ -134,13 +146,19 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 @contextlib.contextmanager
-def creating_folder(path: str | os.PathLike[str], *, mode: int = 0o700) -> Iterator[pathlib.Path]:
+def creating_folder(
+    path: str | os.PathLike[str], *, mode: int = 0o700, replaceable: bool = False
+) -> Iterator[pathlib.Path]:
     """Yields a temporary folder beside `path`, which gets its name when the block ends without an error.
 
     If another process has created `path` in the meantime, its folder stays and this one is removed.
 
     Args:
       mode: the permissions, by default for this user alone; those that the umask takes away are taken away.
+      replaceable: the other process's folder holds the same, as that of a cache, so this is no error.
+
+    Raises:
+      ConfigError: another process has created `path`, and it is not `replaceable`.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,6 +171,8 @@ def creating_folder(path: str | os.PathLike[str], *, mode: int = 0o700) -> Itera
         except OSError:
             if not path.exists():
                 raise
+            if not replaceable:
+                raise ConfigError(f"{path} exists now: another process created it in the meantime") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -12,6 +12,7 @@ import threading
 import pytest
 
 from jaxformer import files
+from jaxformer.errors import ConfigError
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(pathlib.Path(__file__).parents[1])}
 
@@ -128,8 +129,10 @@ def test_a_folder_appears_complete_or_not_at_all(tmp_path):
         (temporary / "a").write_text("all")
         assert not path.exists()
     assert (path / "a").read_text() == "all"
-    with files.creating_folder(path) as temporary:  # another process was first
+    with files.creating_folder(path, replaceable=True) as temporary:  # another process was first
         (temporary / "a").write_text("the same")
+    with pytest.raises(ConfigError, match="another process created it"), files.creating_folder(path) as temporary:
+        (temporary / "a").write_text("something else")
     assert (path / "a").read_text() == "all"
     assert os.listdir(path.parent) == ["folder"]
     files.remove_folder(path)
@@ -160,3 +163,15 @@ def test_what_a_kill_left_behind_is_removed_once_it_is_old(tmp_path):
         os.utime(path, (0, 0))
     files.remove_abandoned(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([new, mine])
+
+
+def test_a_new_folder_has_a_free_name_and_a_writable_place(tmp_path):
+    files.check_new_folder(tmp_path / "new" / "folder")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for taken in (tmp_path, tmp_path / "link"):
+        with pytest.raises(ConfigError, match="exists; name a new folder"):
+            files.check_new_folder(taken)
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        files.check_new_folder(tmp_path / "file" / "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]

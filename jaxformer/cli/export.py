@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from jaxformer.cli.paths import local_path
+from jaxformer.cli.paths import local_path, output_folder
 
 EXAMPLES = """examples:
   jaxformer export runs/en-de --out en-de-hf
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run", metavar="RUN", type=local_path, help="a run directory")
-    parser.add_argument("--out", metavar="FOLDER", type=local_path, required=True, help="the folder, which is new")
+    parser.add_argument("--out", metavar="FOLDER", type=output_folder, required=True, help="the folder, which is new")
     parser.add_argument("--checkpoint", default="best", help="best (default), last, average, or a step")
     parser.add_argument("--family", default="", metavar="TYPE", help="the model_type (default: the first that fits)")
     parser.add_argument("--mesh", default="", metavar="MESH", help="device mesh; default: a copy on every device")

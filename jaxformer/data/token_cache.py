@@ -94,7 +94,7 @@ def _kept(
             logger.warning("%s is damaged (%s); rebuilding it", folder, error)
             remove_folder(folder)
     remove_abandoned(folder.parent)
-    with creating_folder(folder) as temporary:
+    with creating_folder(folder, replaceable=True) as temporary:
         for name in names:
             ragged = make(name)
             np.save(temporary / f"{name}.npy", ragged.tokens)

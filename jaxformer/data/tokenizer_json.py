@@ -1,7 +1,9 @@
 """Vocabularies that were trained here as ``tokenizer.json``, the file of Hugging Face's package tokenizers.
 
-The tokens of a text are the same, but where a text spells a special token or a byte, such as ``</s>`` or ``<0x0A>``:
-there the package takes the token.
+The tokens of a text are the same, with two exceptions. Where a text spells a special token or a byte, such as ``</s>``
+or ``<0x0A>``, the package takes the token. Where two segmentations of a unigram vocabulary are equally probable, the
+package may take the other. Tokens of bytes that are no UTF-8 may be decoded with another number of replacement
+characters.
 """
 
 from __future__ import annotations

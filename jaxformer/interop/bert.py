@@ -67,6 +67,8 @@ def _has_head(net: Pure) -> bool:
 
 def _settings(kind: str, net: Pure) -> dict[str, Any]:
     config, name = net.config, {"bert": "Bert", "roberta": "Roberta"}[kind]
+    if kind == "roberta" and not config.position_offset:
+        raise ValueError("its positions begin with 0, those of a roberta after the token of padding")
     padding = {"pad_token_id": config.position_offset - 1} if kind == "roberta" else {}
     return padding | {
         "architectures": [f"{name}ForMaskedLM" if _has_head(net) else f"{name}Model"],

@@ -3,9 +3,9 @@
     found = equivalent.fitted(net, params)
     interop.save_pretrained("mine", found.net, found.params, family=found.family)
 
-Three exact changes turn most models that are trained here into models of a family. Absent biases become zeros. The
-dimensions of the model get another order, in which the sines of positions come before the cosines, as in Marian. And
-the factor of the embeddings moves into the table, as in GPT-2.
+Exact changes turn most models that are trained here into models of a family. Absent biases and token types become
+zeros. The dimensions of the model get another order, in which the sines of positions come before the cosines, as in
+Marian. And the factor of the embeddings moves into the table, as in GPT-2.
 """
 
 from __future__ import annotations
@@ -47,11 +47,16 @@ def fitted(net: Pure, params: Params, *, family: str = "") -> Fitted:
       family: the ``model_type``; by default, the first of `CANDIDATES` that can say the model.
 
     Raises:
-      ConfigError: no family can say the model; the message has the first difference from each.
+      ConfigError: no family can say the model (the message has the first difference from each), or the family is
+        unknown or one of another kind of model.
     """
-    known = CANDIDATES.get(net.model, ())
+    known, kind = CANDIDATES.get(net.model, ()), net.model.__name__
+    if not known:
+        raise ConfigError(f"no family of Hugging Face is known for a {kind}")
     if family and family not in FAMILIES:
         raise ConfigError(f"family {family!r} is not known{did_you_mean(family, FAMILIES)}")
+    if family and family not in known:
+        raise ConfigError(f"a {family} is no {kind}; the families of that are {', '.join(known)}")
     reasons: dict[str, str] = {}
     for changes in ((), _CHANGES):  # as it is, if possible
         for name in (family,) if family else known:
@@ -62,9 +67,8 @@ def fitted(net: Pure, params: Params, *, family: str = "") -> Fitted:
                 reasons[name] = str(error)
             else:
                 return changed
-    raise ConfigError(
-        "no family of Hugging Face can say this model: " + "; ".join(reasons.values() or ["none is known"])
-    )
+    reason = "; ".join(reasons.values())
+    raise ConfigError(reason if family else f"no family of Hugging Face can say this model: {reason}")
 
 
 def _changed(net: Pure, params: Params, family: str, changes: Sequence[Callable[..., Any]]) -> Fitted:
@@ -86,6 +90,14 @@ def with_biases(net: Pure, params: Params, family: str) -> tuple[Pure, Params]:
         return net, params
     biased = _with(net, **wanted)
     return biased, _overlaid(biased.shapes, params)
+
+
+def with_token_types(net: Pure, params: Params, family: str) -> tuple[Pure, Params]:
+    """Returns a model with a token type of zeros where the family has token types and the model has none."""
+    if family not in CANDIDATES[models.MaskedLanguageModel] or net.config.num_token_types:
+        return net, params
+    typed = _with(net, num_token_types=1)
+    return typed, _overlaid(typed.shapes, params)
 
 
 def with_sines_before_cosines(net: Pure, params: Params, family: str) -> tuple[Pure, Params]:
@@ -117,7 +129,7 @@ def with_plain_embeddings(net: Pure, params: Params, family: str) -> tuple[Pure,
     return _with(net, embedding_scale=1.0), params | {"decoder": decoder | {"embeddings": embeddings, "norm": norm}}
 
 
-_CHANGES = (with_biases, with_sines_before_cosines, with_plain_embeddings)
+_CHANGES = (with_biases, with_token_types, with_sines_before_cosines, with_plain_embeddings)
 
 
 def _overlaid(shapes: Params, params: Params) -> Params:

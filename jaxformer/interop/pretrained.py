@@ -122,8 +122,7 @@ def save_pretrained(
       ValueError: the parameters do not belong to the model.
     """
     folder = files.local_path(folder)
-    if folder.exists():
-        raise ConfigError(f"{folder} exists; name a new folder")
+    files.check_new_folder(folder)
     with files.creating_folder(folder, mode=0o777) as temporary:
         write(temporary, net, params, family=family, settings=settings or {}, shard_bytes=shard_bytes)
 
@@ -283,7 +282,8 @@ def sayable(net: Pure, kind: str, given: Mapping[str, Any] | None = None) -> dic
         shapes = dict(_shapes(family, net))
         again = family.net(written, shapes)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{kind} has no settings for this model: {error}") from None
+        reason = str(error).replace(" in config.json", "")  # there is no file yet
+        raise ConfigError(f"{kind} has no settings for this model: {reason}") from None
     wanted, got = effective(net.config), effective(again.config)
     for name in wanted:
         if wanted[name] != got.get(name):

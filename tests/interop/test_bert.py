@@ -89,8 +89,16 @@ def test_whether_the_head_is_tied_does_not_matter_without_one(tmp_path):
     [
         ("bert", {"position_embedding_type": "relative_key"}),
         ("bert", {"is_decoder": True}),
+        ("bert", {"type_vocab_size": 0}),
         ("roberta", {"max_position_embeddings": 2}),
+        ("roberta masked", {"hidden_act": "relu"}),
     ],
 )
 def test_settings_without_a_counterpart_are_refused(tmp_path, name, settings):
     check_refused(tmp_path / "model", name, settings)
+
+
+def test_only_the_head_of_a_roberta_needs_its_activation(tmp_path):
+    save(tmp_path / "model", "roberta")
+    edited(tmp_path / "model", settings={"hidden_act": "relu"})
+    assert interop.load_pretrained(tmp_path / "model").net.config.activation == "relu"

@@ -75,16 +75,18 @@ def test_a_translator_is_a_pegasus_or_a_marian(tmp_path, norm_position):
     ((*found,),) = translator.candidates(TEXTS[:1], n_best=3)
     source = tokenizer(TEXTS[:1], return_tensors="pt")["input_ids"]
     given = {"num_return_sequences": 3, "return_dict_in_generate": True, "output_scores": True, "num_beams": 3}
-    result = model.generate(source, **given, bad_words_ids=[[0], [1]])
+    assert model.generation_config.bad_words_ids == [[0], [1]]
+    result = model.generate(source, **given)
     fill = {0, translator.tokenizer.special.eos}
     sequences = [[x for x in row[1:].tolist() if x not in fill] for row in result.sequences]
     assert [list(candidate.tokens) for candidate in found] == sequences
     np.testing.assert_allclose([c.score for c in found], result.sequences_scores.numpy(), atol=2e-4)
 
 
-def test_a_masked_language_model_is_a_bert(tmp_path):
+@pytest.mark.parametrize("types", [0, 2])
+def test_a_masked_language_model_is_a_bert(tmp_path, types):
     model = SHAPE | {"num_layers": 1, "norm_position": "post", "norm_epsilon": 1e-12, "embedding_norm": True}
-    model |= {"embedding_scale": 1.0, "attention_bias": True, "num_token_types": 2, "positions": "learned"}
+    model |= {"embedding_scale": 1.0, "attention_bias": True, "num_token_types": types, "positions": "learned"}
     run = trained(tmp_path / "mlm", "masked_language_model", model=model, data={"vocab_size": 400})
     assert pretrained.export(run, tmp_path / "out") == "bert"
     model, tokenizer = theirs(tmp_path / "out", "AutoModelForMaskedLM")

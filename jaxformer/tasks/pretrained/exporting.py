@@ -10,7 +10,7 @@ from typing import Any
 from jaxformer import models, sharding
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError
-from jaxformer.files import creating_folder, local_path
+from jaxformer.files import check_new_folder, creating_folder, local_path
 from jaxformer.interop import equivalent
 from jaxformer.interop.pretrained import write
 from jaxformer.modules.pure import Params, Pure, pure
@@ -52,8 +52,7 @@ def export(
         text.
     """
     run, out = local_path(run), local_path(out)
-    if out.exists():
-        raise ConfigError(f"{out} exists; name a new folder")
+    check_new_folder(out)
     config = registry.read_config(run)
     if not isinstance(config, LanguageModelingConfig | MaskedLanguageModelingConfig | TranslationConfig):
         raise ConfigError(f"{run} is a run of {config.task}; language models, masked ones and translators are exported")

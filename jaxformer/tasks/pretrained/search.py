@@ -89,9 +89,12 @@ def _check_counterparts(given: Mapping[str, Any], special: SpecialTokens, start:
                 f"{name} is {given[name]!r} in the settings of generation, which searches here do not have; "
                 f"convert a copy of the folder with {neutral!r} there"
             )
-    words = given.get("bad_words_ids", [])
-    if words not in ([], [[special.pad]]):
-        raise DataError(f"bad_words_ids must have the token of padding, {special.pad}, alone, got {words!r}")
+    words, never = given.get("bad_words_ids", []), [[special.pad], [special.bos]]
+    if not isinstance(words, list) or any(word not in never for word in words):
+        raise DataError(
+            f"bad_words_ids must hold only the tokens of padding, {special.pad}, and of the decoder's start, "
+            f"{special.bos}, got {words!r}"
+        )
     ends = given.get("forced_eos_token_id", special.eos)
     if ends not in (special.eos, [special.eos]):
         raise DataError(f"forced_eos_token_id must be the end of a text, {special.eos}, got {ends!r}")
@@ -118,7 +121,7 @@ def to_generation(decode: DecodeConfig, special: SpecialTokens, start: tuple[int
         "min_length": 1 + decode.min_length if decode.min_length else 0,
         "forced_eos_token_id": special.eos if decode.forced_end == "free" else None,
         "forced_bos_token_id": start[0] if start else None,
-        "bad_words_ids": None if special.pad == special.eos else [[special.pad]],
+        "bad_words_ids": [[token] for token in sorted({special.pad, special.bos} - {special.eos})] or None,
     }
     if decode.beam_size > 1:
         result |= {"length_penalty": decode.length_penalty, "early_stopping": rules.get(decode.stopping, True)}

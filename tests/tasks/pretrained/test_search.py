@@ -36,7 +36,11 @@ def test_new_tokens_come_before_lengths():
         ({"max_length": 1}, "max_length must be an integer of at least 2, got 1"),
         ({"do_sample": True}, "do_sample is True in the settings of generation, which searches here do not have"),
         ({"repetition_penalty": 1.3}, r"repetition_penalty is 1\.3 .* with 1\.0 there"),
-        ({"bad_words_ids": [[5], [9]]}, "must have the token of padding, 5, alone"),
+        (
+            {"bad_words_ids": [[5], [9]]},
+            r"only the tokens of padding, 5, and of the decoder's start, 5, got \[\[5\], \[9\]\]",
+        ),
+        ({"bad_words_ids": 5}, "bad_words_ids must hold only"),
         ({"forced_eos_token_id": 7}, "must be the end of a text, 0, got 7"),
         ({"forced_bos_token_id": 7}, "is 7, but texts of the tokenizer begin with no token"),
     ],
@@ -54,6 +58,21 @@ def test_a_search_comes_back(start):
     decode = from_generation(given, SPECIAL, start)
     assert decode.renormalize
     assert to_generation(decode, SPECIAL, start, 511) == given
+
+
+@pytest.mark.parametrize(
+    ("special", "never"),
+    [
+        (SpecialTokens(pad=0, bos=1, eos=2, unk=3), [[0], [1]]),
+        (SpecialTokens(pad=1, bos=2, eos=2, unk=3), [[1]]),  # as BART: the end begins its texts
+        (SpecialTokens(pad=2, bos=2, eos=2, unk=2), None),
+    ],
+)
+def test_no_text_has_padding_or_the_start_inside(special, never):
+    """Searches here choose neither, unless it ends a text too."""
+    written = to_generation(from_generation({}, special, ()), special, (), 511)
+    assert written.get("bad_words_ids") == never
+    from_generation(written, special, ())
 
 
 def test_a_search_without_a_limit_gets_one():

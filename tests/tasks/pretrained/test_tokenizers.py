@@ -1,5 +1,7 @@
 """Tokenizers of folders: special tokens by their names and ids, and the files of Marian."""
 
+import json
+
 import pytest
 
 from jaxformer.errors import DataError
@@ -81,3 +83,5 @@ def test_files_are_read_again(tmp_path, family):
     again, named = read_tokenizer(tmp_path / "out", {"model_type": family})
     assert again.fingerprint == tokenizer.fingerprint
     assert names.items() <= named.items()
+    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert settings["model_input_names"] == ["input_ids", "attention_mask"]
