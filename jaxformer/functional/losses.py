@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import typing
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.core
@@ -199,18 +200,22 @@ class _CrossEntropy(NamedTuple):
 def linear_loss(loss: LogitLoss, x: Array, copies: Array, labels: Array, where: Array) -> Array:
     """Returns a loss of the logits ``x table^T``, computed and dropped in chunks, with its gradient in the same pass.
 
+    Where the chunks are of one group of rows, the counted positions are in the first, and the others are skipped.
+
     Args:
       x: states ``[B, T, D]``, or ``[B, T, P, D]`` with P rows of logits for each label.
       copies: the table, see `linear_cross_entropy`.
     """
-    table = copies.astype(x.dtype)
+    table, order = copies.astype(x.dtype), _counted_first(loss.num_chunks, copies, where)
 
     def visit(total, chunk):
         x, labels, where = chunk
         logits = jnp.einsum("gcnd,gcvd->gcnv", _rows(x), table, preferred_element_type=jnp.float32)
         return total + loss.value(logits, labels, where), None
 
-    return jax.lax.scan(visit, jnp.float32(0), _split(loss.num_chunks, table, x, labels, where))[0]
+    if order is not None:
+        visit = _skipping(visit, lambda chunk: None)
+    return jax.lax.scan(visit, jnp.float32(0), _split(loss.num_chunks, table, order, x, labels, where))[0]
 
 
 @linear_loss.defjvp
@@ -239,6 +244,7 @@ def _value_and_gradients_jvp(loss, primals, tangents):
 def _loop_with_gradients(loss: LogitLoss, x: Array, copies: Array, labels: Array, where: Array):
     # With a copy of the table for each group of rows and part of their length, the loop needs no communication.
     table, (groups, parts, vocab_size, d_model) = copies.astype(x.dtype), copies.shape
+    order = _counted_first(loss.num_chunks, copies, where)
 
     def visit(sums, chunk):
         total, d_copies = sums
@@ -253,10 +259,12 @@ def _loop_with_gradients(loss: LogitLoss, x: Array, copies: Array, labels: Array
         d_copies = constrain(d_copies + d_chunk, *names)
         return (total + value, d_copies), d_x.astype(x.dtype).reshape(states.shape)
 
+    if order is not None:
+        visit = _skipping(visit, lambda chunk: jnp.zeros_like(chunk[0]))
     names = "batch", "length", None, "vocab"
     initial = jnp.float32(0), constrain(jnp.zeros((groups, parts, d_model, vocab_size), jnp.float32), *names)
-    (total, d_copies), d_x = jax.lax.scan(visit, initial, _split(loss.num_chunks, copies, x, labels, where))
-    return total, _joined(d_x, x.shape), d_copies.mT.astype(copies.dtype)
+    (total, d_copies), d_x = jax.lax.scan(visit, initial, _split(loss.num_chunks, copies, order, x, labels, where))
+    return total, _joined(d_x, x.shape, order), d_copies.mT.astype(copies.dtype)
 
 
 def _rows(x: Array) -> Array:
@@ -264,15 +272,39 @@ def _rows(x: Array) -> Array:
     return x.reshape(*x.shape[:2], math.prod(x.shape[2:-1]), x.shape[-1])
 
 
-def _split(num_chunks: int, copies: Array, *arrays: Array) -> tuple[Array, ...]:
+def _counted_first(num_chunks: int, copies: Array, where: Array) -> Array | None:
+    """Returns the positions ``[B * T]`` with the counted ones first; None if there is nothing to gain by it.
+
+    With several groups of rows, or parts of their length, positions would move between devices.
+    """
+    if num_chunks == 1 or copies.shape[:2] != (1, 1):
+        return None
+    return jnp.argsort(~where.reshape(-1), stable=True)
+
+
+def _skipping(visit: Callable[..., Any], output: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a step of a scan that leaves out the chunks without counted positions; their output is `output`."""
+
+    def step(sums, chunk):
+        return jax.lax.cond(chunk[-1].any(), visit, lambda sums, chunk: (sums, output(chunk)), sums, chunk)
+
+    return step
+
+
+def _split(num_chunks: int, copies: Array, order: Array | None, *arrays: Array) -> tuple[Array, ...]:
     """Splits ``[B, T, ...]`` into ``[chunks, G, C, n, ...]``: some positions of each part of each group of rows.
 
     The split is along T because a mesh may shard the batch, and within each part because a mesh may shard the parts.
     Zeros pad the last chunk.
+
+    Args:
+      order: the positions of the one group in the order in which they are split; see `_counted_first`.
     """
     groups, parts = copies.shape[:2]
 
     def split(x: Array) -> Array:
+        if order is not None:
+            x = x.reshape(1, order.size, *x.shape[2:])[:, order]
         batch, length, *features = x.shape
         length //= parts
         size = -(-length // num_chunks)
@@ -286,8 +318,11 @@ def _split(num_chunks: int, copies: Array, *arrays: Array) -> tuple[Array, ...]:
     return tuple(split(x) for x in arrays)
 
 
-def _joined(x: Array, shape: tuple[int, ...]) -> Array:
+def _joined(x: Array, shape: tuple[int, ...], order: Array | None) -> Array:
     """Joins ``[chunks, G, C, n, ...]`` into ``[B, T, ...]``."""
+    if order is not None:
+        features = x.shape[4:]
+        return x.reshape(-1, *features)[: order.size][jnp.argsort(order)].reshape(shape)
     (batch, length, *features), (num_chunks, groups, parts, *_) = shape, x.shape
     size = -(-length // parts // num_chunks)
     x = x.reshape(num_chunks, groups, parts, batch // groups, size, *features)

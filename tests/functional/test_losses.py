@@ -2,6 +2,8 @@
 
 import functools
 import inspect
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional
+from jaxformer.functional.losses import linear_loss
 from tests.selection import first
 
 DRAW = np.random.default_rng(2)
@@ -162,6 +165,37 @@ def test_linear_uncounted_labels_add_nothing():
     dirty = jnp.where(jnp.asarray(COUNTED)[..., None], clean, jnp.nan)
     for a, b in zip(*map(jax.tree.leaves, (ours_linear(x, COUNTED) for x in (clean, dirty))), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+class Visits(NamedTuple):
+    """The sum of the logits that count; each visit of a chunk is reported."""
+
+    num_chunks: int
+    report: Callable[[], None]
+
+    def value(self, logits, labels, where):
+        jax.debug.callback(self.report)
+        return jnp.where(where[..., None], logits, 0.0).sum()
+
+    def value_and_gradient(self, logits, labels, where):
+        return self.value(logits, labels, where), jnp.broadcast_to(where[..., None], logits.shape).astype(jnp.float32)
+
+
+@pytest.mark.parametrize(("counted", "visits"), [([5, 1], 2), ([5, 5], 4), ([0, 1], 1), ([0, 0], 0)])
+def test_chunks_of_padding_are_skipped(counted, visits):
+    """Four chunks of three of the ten positions; those that count are moved to the first."""
+    where = jnp.asarray(np.arange(5) < np.asarray(counted)[:, None])
+    visited = []
+    loss = Visits(4, lambda: visited.append(None))
+    arrays = jnp.asarray(WIDE, jnp.float32), jnp.asarray(TABLE, jnp.float32)[None, None], jnp.asarray(LABELS, jnp.int32)
+    expected = (WIDE @ TABLE.T)[np.asarray(where)].sum()
+    np.testing.assert_allclose(jax.jit(linear_loss, static_argnums=0)(loss, *arrays, where), expected, rtol=1e-5)
+    jax.effects_barrier()
+    assert len(visited) == visits
+    d_x = jax.grad(linear_loss, argnums=1)(loss, *arrays, where)
+    np.testing.assert_allclose(d_x, np.asarray(where)[..., None] * TABLE.sum(0), rtol=1e-5)
+    jax.effects_barrier()
+    assert len(visited) == 2 * visits
 
 
 def test_linear_in_bfloat16():
