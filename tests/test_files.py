@@ -1,4 +1,4 @@
-"""Files are whole or absent, and what is no regular file is written to, not replaced."""
+"""Files are whole or absent, and what is not a regular file is written to, not replaced."""
 
 import contextlib
 import errno

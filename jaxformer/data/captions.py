@@ -79,7 +79,7 @@ def _from_json(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any, Any]]:
         data = json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise DataError(f"{path}{line}: no JSON: {error}") from error
+        raise DataError(f"{path}{line}: not valid JSON: {error}") from error
     if not isinstance(data, Mapping):
         raise DataError(f"{path} must hold an object of names and captions, or of images and annotations")
     if not {"images", "annotations"} <= set(data):

@@ -53,7 +53,7 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
             head = stream.read(4)
             if len(head) < 4 or head[:3] != b"\0\0\x08" or not head[3]:
                 begins = f"it begins with {head.hex()}, not with 000008 and a number of dimensions"
-                raise DataError(f"{path} is no IDX file of unsigned bytes: {begins}")
+                raise DataError(f"{path} is not an IDX file of unsigned bytes: {begins}")
             sizes = stream.read(4 * head[3])
             shape = tuple(np.frombuffer(sizes[: len(sizes) // 4 * 4], ">u4").tolist())
             size = math.prod(shape)

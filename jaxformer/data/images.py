@@ -269,7 +269,7 @@ def decode(data: bytes, place: str) -> Image.Image:
     except DataError:
         raise
     except Image.UnidentifiedImageError as error:
-        raise DataError(f"{place} is no image that can be read; the formats are {', '.join(FORMATS)}") from error
+        raise DataError(f"{place} is not an image that can be read; the formats are {', '.join(FORMATS)}") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"{place} claims too many pixels; an image has at most {LARGEST_IMAGE:,}") from error
     except _BROKEN as error:
@@ -303,7 +303,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
     try:
         with open(path, "rb", opener=without_waiting) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise DataError(f"{path} is no regular file")
+                raise DataError(f"{path} is not a regular file")
             data = stream.read(LARGEST_FILE + 1)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error

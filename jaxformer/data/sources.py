@@ -90,7 +90,7 @@ def read_table(
     Raises:
       DataError: the file is missing or not UTF-8, a line has too few columns, or no pair is left.
     """
-    table = [line.split("\t") for line in read_lines(path)]
+    table = [line.split("\t") if line.strip() else [""] for line in read_lines(path)]
     for number, row in enumerate(table, 1):
         if len(row) <= max(columns) and row != [""]:
             raise DataError(f"{path}, line {number}: {len(row)} column(s), but column {max(columns)} was asked for")
@@ -123,7 +123,7 @@ def read_utf8(path: str | os.PathLike[str]) -> str:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     if not regular and len(data) > LARGEST_STREAM:
-        raise DataError(f"{path} is no regular file and does not end after {LARGEST_STREAM:,} bytes; name a file")
+        raise DataError(f"{path} is not a regular file and does not end after {LARGEST_STREAM:,} bytes; name a file")
     if encoding := _wide_encoding(data):
         raise DataError(f"{path} looks like {encoding}; convert it, as by: iconv -f {encoding} -t UTF-8")
     try:

@@ -63,8 +63,8 @@ def begin(
     """Returns the start of a search, after its prefix if `Prefix.read` is given.
 
     Raises:
-      ConfigError: the prefix is longer than `max_length` or has not B rows; there is neither `bos` nor a prefix.
-      ValueError: the prefix has not two dimensions.
+      ConfigError: the prefix is longer than `max_length` or does not have B rows; there is neither `bos` nor a prefix.
+      ValueError: the prefix does not have two dimensions.
     """
     batch, num_hypotheses = shape = check_state(state)
     if prefix is None:

@@ -65,7 +65,8 @@ class Chain:
         scores = scores.astype(jnp.float32)
         for transform in self.transforms:
             scores = scores if transform.normalized else transform(scores, history)
-        scores = scores - jax.nn.logsumexp(scores, axis=-1, keepdims=True)
+        total = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
+        scores = scores - jnp.where(total == -jnp.inf, 0.0, total)  # if no token is left, none has a probability
         for transform in self.transforms:
             scores = transform(scores, history) if transform.normalized else scores
         return scores

@@ -82,7 +82,7 @@ def unroll(
     check_capacity(state, start.tokens.shape[2], bos)
     last = start.tokens[:, :, 0] if bos is None else jnp.full(start.lengths.shape, bos, jnp.int32)
     lengths = jnp.full(start.lengths.shape, 0 if bos is not None else 1, jnp.int32)
-    rules = _Rules(eos, pad, as_transforms(transforms), None)
+    rules = _Rules(eos, pad, as_transforms(transforms), None, False)
     return _unroll(step, state, choose, start, last, lengths, max_lengths, rules)
 
 
@@ -91,6 +91,8 @@ class _Rules(NamedTuple):
     pad: int
     transforms: tuple[Transform, ...]
     narrow: Narrow[Any] | None
+    may_be_stuck: bool
+    """A hypothesis ends, without another token, where its rules leave none."""
 
 
 def _unroll(
@@ -116,6 +118,7 @@ def _unroll(
         chosen = choose(choices, history).astype(jnp.int32)
         forced = lengths < progress.forced
         gained = jnp.take_along_axis(choices, chosen[..., None], axis=-1)[..., 0]
+        done = done | (~forced & (gained == -jnp.inf)) if rules.may_be_stuck else done
         gained = jnp.where(done | forced, 0.0, gained)
         given = jnp.take_along_axis(tokens, jnp.minimum(lengths, length - 1)[..., None], axis=-1)[..., 0]
         chosen = jnp.where(done, jnp.int32(rules.pad), jnp.where(forced, given, chosen))
@@ -350,7 +353,7 @@ def _extend(
     repeated = lambda x: jnp.broadcast_to(x[:, None], shape)
     token_limits = jnp.maximum(limits(max_lengths, max_length, shape[0]), start.forced)
     ends = {"eos": eos, "forced_end": forced_end, "max_lengths": token_limits}
-    rules = _Rules(eos, filler(pad), well_formed(transforms, bos=bos, pad=pad, **ends), narrow)
+    rules = _Rules(eos, filler(pad), well_formed(transforms, bos=bos, pad=pad, **ends), narrow, True)
     history = start.history(jnp.arange(shape[0], dtype=jnp.int32))
     lengths = repeated(start.lengths)
     return _unroll(step, start.state, choose, history, start.last, lengths, repeated(token_limits), rules)

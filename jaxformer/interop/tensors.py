@@ -52,7 +52,7 @@ class Tensors:
     def _add(self, stack: contextlib.ExitStack, path: pathlib.Path, expected: set[str] | None) -> None:
         try:
             if not path.is_file():  # a named pipe would block
-                raise OSError("it is no regular file")
+                raise OSError("it is not a regular file")
             opened = stack.enter_context(self._open(path, framework="numpy"))
             names = set(opened.keys())
         except Exception as error:  # the library's own class for a damaged file derives from Exception alone
@@ -137,12 +137,12 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     """Returns the object in a JSON file.
 
     Raises:
-      DataError: there is no such file, it is no regular file, it is larger than 64 MiB, or does not hold an object.
+      DataError: there is no such file, it is not a regular file, it is larger than 64 MiB, or does not hold an object.
     """
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):  # a named pipe would block, a device may have no end
-            raise DataError(f"{path} is no regular file")
+            raise DataError(f"{path} is not a regular file")
         if found.st_size > _MAX_JSON:
             raise DataError(f"{path} is larger than {_MAX_JSON // 2**20} MiB")
         data = json.loads(path.read_text(encoding="utf-8"))

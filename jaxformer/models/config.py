@@ -214,6 +214,8 @@ class EncoderConfig(TransformerConfig):
         super().__post_init__()
         if self.attention_window is not None:
             raise ValueError(f"attention_window is for decoders, not for encoders, got {self.attention_window}")
+        if self.output_bias or self.output_scale != 1.0:
+            raise ValueError("output_bias and output_scale are for decoders, not for encoders")
         if self.image_size is None:
             return
         if any(size < 1 or size % self.patch_size for size in self.image_size):
@@ -238,6 +240,13 @@ class ClassifierConfig(EncoderConfig):
     """The number of classes; 0 is replaced by that of the data before the model is built."""
     pooling: Literal["class_token", "mean"] = "class_token"
     """The vector that is classified: the state of the first token, or the mean of the states of all real ones."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_layers == 0 and self.pooling == "class_token":
+            raise ValueError(
+                "without layers the state of the first token says nothing of the others; set pooling='mean'"
+            )
 
     @property
     def has_class_vector(self) -> bool:

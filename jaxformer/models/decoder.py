@@ -106,7 +106,7 @@ class Decoder(nnx.Module):
           key: the key of dropout; None means no dropout.
 
         Raises:
-          ValueError: `tokens` or `positions` have not two dimensions, or a table has no vector for a position.
+          ValueError: `tokens` or `positions` do not have two dimensions, or a table has no vector for a position.
         """
         x, _ = self._run(tokens, memory, valid=valid, positions=positions, segments=segments, key=key)
         return self._logits(x, None if self.output is None else self.output.kernel[...])
@@ -225,7 +225,7 @@ class Decoder(nnx.Module):
         NaN, and keys and values are not stored.
 
         Raises:
-          ValueError: `tokens` have not two dimensions, sentences and hypotheses.
+          ValueError: `tokens` do not have two dimensions, sentences and hypotheses.
         """
         check_rank("tokens", tokens, "B K")
         return self.prefill(tokens[..., None], state, context)

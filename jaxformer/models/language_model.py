@@ -49,7 +49,7 @@ class LanguageModel(nnx.Module):
           key: the key of dropout; None means no dropout.
 
         Raises:
-          ValueError: `tokens` or `positions` have not two dimensions, or a table has no vector for a position.
+          ValueError: `tokens` or `positions` do not have two dimensions, or a table has no vector for a position.
 
         >>> from jaxformer import models, pure
         >>> net = pure(LanguageModel, models.LanguageModelConfig(9, d_model=8, num_heads=2, d_ff=8, num_layers=1))

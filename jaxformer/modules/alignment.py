@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Literal
+from typing import Literal, get_args
 
 import jax.numpy as jnp
 from flax import nnx
@@ -41,8 +41,10 @@ class Alignment(nnx.Module):
           num_hidden: A, the dimension inside tanh.
 
         Raises:
-          ValueError: queries and memory differ in size, but "dot" multiplies them.
+          ValueError: the kind is unknown, or queries and memory differ in size, but "dot" multiplies them.
         """
+        if kind not in get_args(AlignmentKind):
+            raise ValueError(f"kind must be one of {', '.join(get_args(AlignmentKind))}, got {kind!r}")
         if kind == "dot" and num_query != num_memory:
             raise ValueError(f"dot attention needs equal sizes of queries and memory, got {num_query}, {num_memory}")
         additive = kind in ("additive", "concat")

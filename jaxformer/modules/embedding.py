@@ -151,7 +151,7 @@ class Embeddings(nnx.Module):
           copies: see `Embedding`.
 
         Raises:
-          ValueError: `tokens` or `positions` have not two dimensions, or a table has no vector for a position.
+          ValueError: `tokens` or `positions` do not have two dimensions, or a table has no vector for a position.
         """
         check_rank("tokens", tokens, "B T")
         length = tokens.shape[1]

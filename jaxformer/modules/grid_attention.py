@@ -37,8 +37,10 @@ class GridAttention(nnx.Module):
         """Initializes the parameters.
 
         Raises:
-          ValueError: `num_heads` does not divide `d_attention`, C'.
+          ValueError: the form is unknown, or `num_heads` does not divide `d_attention`, C'.
         """
+        if form not in ("scaled", "gain"):
+            raise ValueError(f"form must be scaled or gain, got {form!r}")
         if d_attention % num_heads:
             raise ValueError(f"d_attention must be a multiple of num_heads {num_heads}, got {d_attention}")
         options = {"bias": True, "logits": Logits(scale=1.0 if form == "gain" else None), "attention": attention}

@@ -183,8 +183,9 @@ def split_params(module: ModuleT) -> tuple[nnx.GraphDef[ModuleT], nnx.State]:
     if found := nnx.to_flat_state(others):
         text = ", ".join(f"{'.'.join(map(str, path))} ({type(x).__name__})" for path, x in found)
         raise TypeError(
-            f"{type(module).__name__} holds state that is no nnx.Param: {text}. Pure functions have nowhere to keep "
-            "it: use layers without state, such as a LayerNorm for a BatchNorm, and functional.dropout for nnx.Dropout"
+            f"{type(module).__name__} holds state that is not an nnx.Param: {text}. Pure functions have nowhere to "
+            "keep it: use layers without state, such as a LayerNorm for a BatchNorm, and functional.dropout for "
+            "nnx.Dropout"
         )
     return graph, params
 

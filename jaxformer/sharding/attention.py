@@ -35,17 +35,17 @@ def sharded_attention(
 ) -> Callable[..., jax.Array]:
     """Returns `functional.attention` on a mesh: each device computes its own rows of the batch and its own heads.
 
-    Nothing is gathered. If the table shards lengths (mesh axis `context`), self-attention and cross-attention without
-    positions are computed on a ring. So is self-attention with positions that its mask and bias do not use, as in
-    training on packed rows whose positions are in the token vectors. Other positions, as in a cached step, need
-    ``[T, S]`` arrays of mask and bias: then each device has the full lengths.
+    Nothing is gathered. If the table shards lengths (mesh axis `context`) and no implementation is named,
+    self-attention and cross-attention without positions are computed on a ring. So is self-attention with positions
+    that its mask and bias do not use, as in training on packed rows whose positions are in the token vectors. Other
+    positions, as in a cached step, need ``[T, S]`` arrays of mask and bias: then each device has the full lengths.
 
     The result is called with global arrays, inside ``jit``, by a model that takes it as an argument:
     ``pure(Model, config, attention=sharded_attention(mesh))``.
 
     Args:
       rules: the table; its "batch", "heads" and "length" name the mesh axes that shard them.
-      implementation: as in `functional.attention`; None chooses.
+      implementation: as in `functional.attention`, with the full lengths on each device; None chooses.
 
     Raises:
       ConfigError: the implementation is unknown; when called, if it or the ring cannot compute the request.
@@ -62,7 +62,8 @@ def sharded_attention(
     @with_weights(attention_weights)
     def attention(query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
         batch_cut, heads_cut = _fitting(batch, query.shape[0], mesh), _fitting(heads, key.shape[2], mesh)
-        around = _without_positions(query, key, options) if ways(length, mesh) > 1 and query.shape[1] > 1 else None
+        is_cut = implementation is None and ways(length, mesh) > 1 and query.shape[1] > 1
+        around = _without_positions(query, key, options) if is_cut else None
         if around is not None:
             return ring_attention(mesh, length, batch=batch_cut, heads=heads_cut)(query, key, value, **around)
         request = make_request(query, key, value, **options)

@@ -65,8 +65,9 @@ def holds_run(out: pathlib.Path) -> bool:
         if is_pretrained(out):
             raise ConfigError(f"{out} holds a converted model; train in another directory, with --init-from {out}")
         if (out / "config.json").exists():
-            # Training creates the folder of checkpoints before the first checkpoint.
-            return (out / "log.jsonl").exists() or any((out / "checkpoints").glob("[0-9]*"))
+            # Training creates the log before the first step, and the folder of checkpoints before the first checkpoint.
+            log = out / "log.jsonl"
+            return (log.exists() and log.stat().st_size > 0) or any((out / "checkpoints").glob("[0-9]*"))
         if out.exists() and not out.is_dir():
             raise ConfigError(f"{out} is a file; a run is a directory")
         if out.exists() and any(not _is_leftover(path) for path in out.iterdir()):
@@ -151,14 +152,16 @@ def write_config(out: pathlib.Path, task: str, config: Any) -> None:
 
 
 def release(out: pathlib.Path, vocabulary_files: Iterable[str]) -> None:
-    """Removes what `claim` and the preparation of data left in `out`, unless training has begun there.
+    """Removes what `claim`, the preparation of data and a first step that failed left in `out`, unless one succeeded.
 
     `run_lock` removes the folder itself.
     """
     if holds_run(out):
         return
-    for name in ("config.json", "provenance.json", "init.json", "tracker.json", *vocabulary_files):
+    prepared = "config.json", "provenance.json", "init.json", "tracker.json"
+    for name in (*prepared, "log.jsonl", "time.json", *vocabulary_files):
         (out / name).unlink(missing_ok=True)
+    shutil.rmtree(out / "tensorboard", ignore_errors=True)
     with contextlib.suppress(OSError):  # missing, or not empty
         (out / "checkpoints").rmdir()
 
@@ -167,14 +170,14 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     """Reads a JSON object.
 
     Raises:
-      ConfigError: the file cannot be read, holds no JSON object, or repeats a name in one.
+      ConfigError: the file cannot be read, does not hold a JSON object, or repeats a name in one.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_table)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
     if not isinstance(data, dict):
-        raise ConfigError(f"cannot read {path}: it holds no JSON object")
+        raise ConfigError(f"cannot read {path}: it does not hold a JSON object")
     return data
 
 

@@ -148,13 +148,13 @@ def _train(
         if profile:
             outputs.profile = open_profile(out / "profile", profile, start=done, steps=config.train.steps, say=say)
         resume.adopt(out, saved or config, config, done, say)
-        if processes.first():
-            _write_provenance(out, config, corpus, data, placement)
-            # A share of the peak counts the products of a whole step, which frozen parameters save in part.
-            outputs.peak_flops = None if config.tune.frozen else peak
-            outputs.reporter = reporter(console, start=done, steps=config.train.steps, unit=setup.network.unit)
-            _open(outputs, config.train, out, done)
         try:
+            if processes.first():
+                _write_provenance(out, config, corpus, data, placement)
+                # A share of the peak counts the products of a whole step, which frozen parameters save in part.
+                outputs.peak_flops = None if config.tune.frozen else peak
+                outputs.reporter = reporter(console, start=done, steps=config.train.steps, unit=setup.network.unit)
+                _open(outputs, config.train, out, done)
             result = training.fit(
                 setup.step(),
                 state,

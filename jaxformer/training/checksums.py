@@ -41,9 +41,11 @@ def _checksum(leaf: jax.Array) -> jax.Array:
 
 
 def _words(leaf: jax.Array) -> jax.Array:
-    """Returns the leaf's bits, one uint32 for each element."""
+    """Returns the leaf's bits, one uint32 for each element, or two for elements of 8 bytes."""
     if leaf.dtype == bool:
         return leaf.astype(jnp.uint32)
+    if leaf.dtype.itemsize == 8:
+        return jax.lax.bitcast_convert_type(leaf, jnp.uint32)
     unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[leaf.dtype.itemsize]
     return jax.lax.bitcast_convert_type(leaf, unsigned).astype(jnp.uint32)
 

@@ -19,7 +19,10 @@ class Hook:
         """Receives the metrics of a validation; `better` is True for the best so far."""
 
     def saved(self, step: int, directory: pathlib.Path) -> None:
-        """Receives the folder of a checkpoint once it is completely written."""
+        """Receives the folder of a checkpoint once it is completely written.
+
+        The next save has begun by then, and removes the folder if `train.keep_last` is 1. Keep 2 to copy folders.
+        """
 
     def ended(self, step: int, reason: str) -> None:
         """Receives the last step and the reason: that of `training.Result`, or the text of an error."""

@@ -84,9 +84,21 @@ class TensorBoard:
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, step: int = 0):
+        self._directory, self._num_files = str(directory), 0
+        self._open(step)
+
+    def _open(self, step: int) -> None:
         from tensorboardX import SummaryWriter  # importing it takes half a second
 
-        self._writer = SummaryWriter(str(directory), purge_step=step + 1)
+        # Files of one second would have the same name.
+        suffix = f".{self._num_files}" if self._num_files else ""
+        self._writer = SummaryWriter(self._directory, purge_step=step + 1, filename_suffix=suffix)
+        self._num_files += 1
+
+    def rewind(self, step: int) -> None:
+        """Goes back to the end of a step: TensorBoard drops later events."""
+        self._writer.close()
+        self._open(step)
 
     def write(self, step: int, **values: float) -> None:
         """Adds scalars at a step."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxformer.training.hooks import Hook
+from jaxformer.training.phase_timer import FINISHED
 
 
 class MlflowHook(Hook):
@@ -44,7 +45,7 @@ class MlflowHook(Hook):
     def ended(self, step: int, reason: str) -> None:
         """Records the reason, and ends the run."""
         self._client.set_tags({"ended": reason, "last_step": str(step)})
-        finished = reason in ("done", "patience", "time", "terminated", "interrupted")
+        finished = reason in FINISHED
         self._client.end_run("FINISHED" if finished else "FAILED")
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:

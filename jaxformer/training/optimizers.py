@@ -63,7 +63,7 @@ def make_optimizer(
     else:
         parts.append(adam)
     if config.weight_decay:
-        parts.append(optax.add_decayed_weights(config.weight_decay, mask=_matrices))
+        parts.append(optax.add_decayed_weights(config.weight_decay, mask=_decayed))
     parts.append(optax.scale_by_learning_rate(make_schedule(config, steps=steps)))
     return optax.chain(*parts)
 
@@ -129,8 +129,8 @@ def averaging(
     return optax.chain(optax.masked(optimizer, others), optax.masked(optax.sgd(1 - decay), averages))
 
 
-def _matrices(params: optax.Params) -> optax.Params:
-    """Returns True for kernels and embedding tables, False for biases and norm scales, stacked or not."""
+def _decayed(params: optax.Params) -> optax.Params:
+    """Returns False for biases and norm scales, stacked or not, and True for other parameters."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: not any(str(getattr(k, "key", "")).endswith(("bias", "scale")) for k in path), params
     )

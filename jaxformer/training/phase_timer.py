@@ -22,6 +22,9 @@ ENDS = {
 }
 """Descriptions of ends before the last step, by `Result.reason`."""
 
+FINISHED = ("done", *ENDS)
+"""The reasons for which a training ends without an error."""
+
 
 class PhaseTimer:
     """A clock that always runs for one part of the work.

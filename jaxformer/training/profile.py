@@ -48,7 +48,7 @@ class Profile:
 def open_profile(
     directory: str | os.PathLike[str], text: str, *, start: int, steps: int, say: Callable[[str], None]
 ) -> Profile | None:
-    """Returns the trace of `profiled_steps`; None, after a line that says so, if a resumed run has them no more."""
+    """Returns the trace of `profiled_steps`; None, after a line that says so, if a resumed run no longer has them."""
     try:
         return Profile(directory, *profiled_steps(text, start=start, steps=steps))
     except ConfigError as error:

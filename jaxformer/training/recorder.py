@@ -64,7 +64,7 @@ class Recorder:
         self._outputs, self._start, self._last = outputs, start, start
         self.timer, self.reason = outputs.timer, ""
         self._steps, self._every = config.steps, config.log_every
-        self.skipped = 0
+        self.skipped, self._undone = 0, 0
         self._waiting: tuple[int, int, Metrics, float, float] | None = None
         self._ended: float | None = None
         self._unsaved: int | None = None
@@ -105,10 +105,13 @@ class Recorder:
             self._outputs.log.flush()
 
     def went_back(self, number: int, error: NonFiniteError) -> None:
-        """Goes back to the end of step `number`: removes later lines of the log, and reports the error."""
+        """Goes back to the end of step `number`: removes later lines of the logs, and reports the error."""
         self._waiting = None
         if self._outputs.log:
             self._outputs.log.rewind(number)
+        if self._outputs.board:
+            self._outputs.board.rewind(number)
+        self._undone += self._last - number
         self._last = number
         self._new_window()
         self._outputs.say(f"{error}; back to step {number:,}, without that batch")
@@ -205,7 +208,7 @@ class Recorder:
 
     def _tell_time(self, number: int) -> None:
         """Shows the time left, and once, after three steps or ten seconds, a line that predicts it."""
-        out, done = self._outputs, number - self._start
+        out, done = self._outputs, number - self._start + self._undone
         if not out.reporter or done < 1:
             return
         worked = out.timer.working()

@@ -51,6 +51,8 @@ def stop_requests(say: Callable[[str], None] = lambda text: None) -> Iterator[li
     try:
         previous_handlers = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     except ValueError:  # outside the main thread signals belong to other code
+        previous_handlers = {}
+    if not previous_handlers:
         yield requests
         return
     try:

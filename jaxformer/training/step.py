@@ -55,9 +55,11 @@ def make_step(
         updates or, if it keeps none, as ``optax.sgd(0.1)``, of the state's count of steps.
 
     Raises:
-      ValueError: when called, a loss that returns something else.
+      ValueError: `nonfinite` is something else; when called, a loss that returns something else.
       ConfigError: when called, a batch whose first dimension is not a multiple of `num_microbatches`.
     """
+    if nonfinite not in ("abort", "skip"):
+        raise ValueError(f"nonfinite must be abort or skip, got {nonfinite!r}")
 
     @functools.partial(
         jax.jit, donate_argnums=0, out_shardings=None if shardings is None else (shardings, shardings.step)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxformer.training.hooks import Hook
+from jaxformer.training.phase_timer import FINISHED
 
 
 class WandbHook(Hook):
@@ -43,4 +44,4 @@ class WandbHook(Hook):
     def ended(self, step: int, reason: str) -> None:
         """Records the reason, and ends the run."""
         self._run.summary.update({"ended": reason, "last_step": step})
-        self._run.finish(exit_code=0 if reason in ("done", "patience", "time", "terminated", "interrupted") else 1)
+        self._run.finish(exit_code=0 if reason in FINISHED else 1)

@@ -58,7 +58,7 @@ def test_other_files(tmp_path):
     assert not is_idx(tmp_path / "wide")
     (tmp_path / "floats").write_bytes(b"\0\0\x0d\1\0\0\0\1" + bytes(4))
     assert is_idx(tmp_path / "floats")
-    with pytest.raises(DataError, match="floats is no IDX file of unsigned bytes: it begins with 00000d01"):
+    with pytest.raises(DataError, match="floats is not an IDX file of unsigned bytes: it begins with 00000d01"):
         read_idx(tmp_path / "floats")
     for function in (is_idx, read_idx):
         with pytest.raises(DataError, match=r"cannot read .*gone: No such file"):

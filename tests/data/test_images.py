@@ -83,9 +83,9 @@ FRAMES = encoded(picture(), "GIF", save_all=True, append_images=[picture(1), pic
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "my.png is no image that can be read; the formats are BMP, GIF, JPEG, PNG"),
-        (b"<svg></svg>", "my.png is no image that can be read"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "my.png is no image that can be read"),
+        (b"", "my.png is not an image that can be read; the formats are BMP, GIF, JPEG, PNG"),
+        (b"<svg></svg>", "my.png is not an image that can be read"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "my.png is not an image that can be read"),
         (encoded(picture(size=(20, 20)))[:200], "my.png is broken: .*truncated"),
         (encoded(picture(size=(20, 20)), "JPEG")[:-200], "my.png is broken: .*truncated"),
         (bomb(9_000, 9_000), "my.png claims 9000 x 9000 pixels; an image has at most 67,108,864"),

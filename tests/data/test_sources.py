@@ -61,7 +61,7 @@ def test_utf16_is_named(tmp_path, encoding):
 def test_a_device_that_never_ends_is_refused(tmp_path, monkeypatch):
     """A pipe, as of ``<(zcat file)`` in a shell, is read to its end."""
     monkeypatch.setattr(sources, "LARGEST_STREAM", 1 << 16)
-    with pytest.raises(DataError, match=r"/dev/zero is no regular file and does not end after 65,536 bytes"):
+    with pytest.raises(DataError, match=r"/dev/zero is not a regular file and does not end after 65,536 bytes"):
         sources.read_lines("/dev/zero")
     os.mkfifo(tmp_path / "pipe")
     writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(b"a\n" * (1 << 15),))
@@ -94,6 +94,13 @@ def test_table(tmp_path):
     assert read_table(table, columns=(1, 0)).source == ("Va !", "Cours !")
     with pytest.raises(DataError, match=r"line 1: 3 column\(s\), but column 5"):
         read_table(table, columns=(0, 5))
+
+
+def test_a_line_of_spaces_is_a_skipped_line_of_a_table(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("a\tb\n   \n\nc\td\n")
+    found = read_table(path)
+    assert (list(found.source), list(found.target)) == (["a", "c"], ["b", "d"])
 
 
 def test_split_keeps_sentences_together():

@@ -220,3 +220,10 @@ def test_well_formed_sequences():
 def test_bad_settings(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_a_row_without_tokens_has_no_probabilities(normalized):
+    """Minus infinity, not NaN, which some devices sort before all numbers."""
+    every = decoding.forbid(range(V), normalized=normalized)
+    assert (apply(decoding.chain(every)) == -np.inf).all()

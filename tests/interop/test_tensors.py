@@ -139,13 +139,13 @@ def test_what_is_no_regular_file_is_refused(tmp_path):
     """A named pipe would block, and a device has no end."""
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", pathlib.Path("/dev/zero")):
-        with pytest.raises(DataError, match="is no regular file"):
+        with pytest.raises(DataError, match="is not a regular file"):
             tensors.read_json(path)
     tensors.write(tmp_path, ARRAYS.items(), shard_bytes=48)
     shard = min(tmp_path.glob("*.safetensors"))
     shard.unlink()
     os.mkfifo(shard)
-    with pytest.raises(DataError, match="no regular file"):
+    with pytest.raises(DataError, match="not a regular file"):
         tensors.Tensors(tmp_path)
 
 

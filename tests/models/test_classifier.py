@@ -96,7 +96,7 @@ def test_training_balances_the_experts_of_all_layers():
     assert 0.9 * 0.5 < balance < 3.1 * 0.5
     assert run(model)[1] == 0
     assert run(small("class_token"), key=key)[1] == 0
-    assert run(Small(dataclasses.replace(config, num_layers=0), models.Classifier), key=key)[1] == 0
+    assert run(Small(dataclasses.replace(config, num_layers=0, pooling="mean"), models.Classifier), key=key)[1] == 0
 
 
 def test_captured_attention():

@@ -75,3 +75,15 @@ def test_one_table_needs_one_vocabulary():
 def test_a_model_needs_vocabularies():
     with pytest.raises(ValueError, match=r"vocab_size must be at least 1, got \(0, 0\)"):
         pure(models.EncoderDecoder, models.EncoderDecoderConfig()).shapes
+
+
+def test_encoders_refuse_what_only_decoders_read():
+    for settings in ({"output_bias": True}, {"output_scale": 0.5}):
+        with pytest.raises(ValueError, match="output_bias and output_scale are for decoders"):
+            models.EncoderConfig(9, **settings)
+
+
+def test_a_first_token_that_sees_no_other_is_not_classified():
+    with pytest.raises(ValueError, match="set pooling='mean'"):
+        models.ClassifierConfig(9, num_layers=0, num_classes=2)
+    models.ClassifierConfig(9, num_layers=0, num_classes=2, pooling="mean")

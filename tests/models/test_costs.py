@@ -205,7 +205,7 @@ def test_flops_of_a_compiled_classifier():
     net = pure(models.Classifier, config)
     compiled = jax.jit(net.apply).lower(net.shapes, jax.ShapeDtypeStruct((4, 32), jnp.int32)).compile()
     assert 1.0 <= compiled.cost_analysis()["flops"] / costs.classifier_flops(config, 4, 32) < 1.08
-    empty = models.ClassifierConfig(400, d_model=64, num_classes=3, num_layers=0)
+    empty = models.ClassifierConfig(400, d_model=64, num_classes=3, num_layers=0, pooling="mean")
     assert costs.classifier_computed_flops(empty, 4, 32) == 3 * 2 * 4 * 64 * 3
 
 

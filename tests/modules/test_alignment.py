@@ -1,8 +1,11 @@
 """Alignments against the functions of the papers, with the parameters that the module owns."""
 
+import inspect
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxformer import functional, masks, modules
 from tests.modules.small import built, normal
@@ -56,3 +59,9 @@ def test_padding_of_any_content_changes_no_bit(kind):
 def test_dot_needs_equal_sizes():
     with pytest.raises(ValueError, match="dot attention needs equal sizes of queries and memory, got 6, 5"):
         run("dot")
+
+
+def test_an_unknown_kind_is_refused():
+    unchecked = inspect.unwrap(modules.Alignment.__init__)  # without the type checks of the tests
+    with pytest.raises(ValueError, match="kind must be one of additive, dot, general, concat, got 'bahdanau'"):
+        unchecked(object.__new__(modules.Alignment), 2, 2, 2, kind="bahdanau", rngs=nnx.Rngs(0))

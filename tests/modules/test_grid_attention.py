@@ -1,9 +1,12 @@
 """V1: attention over a grid equals its form in 1 x 1 convolutions, and knows no positions."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxformer import functional, modules
 from tests.modules.small import built, normal, quick
@@ -58,6 +61,12 @@ def test_its_attention_can_be_seen():
     assert weights.shape == (1, 1, 6, 6)
     np.testing.assert_allclose(weights.sum(-1), jnp.ones((1, 1, 6)), atol=1e-6)
     assert seen["self"].scale == 1.0
+
+
+def test_an_unknown_form_is_refused():
+    unchecked = inspect.unwrap(modules.GridAttention.__init__)  # without the type checks of the tests
+    with pytest.raises(ValueError, match="form must be scaled or gain, got 'product'"):
+        unchecked(object.__new__(modules.GridAttention), 4, 4, form="product", rngs=nnx.Rngs(0))
 
 
 def test_heads_divide_the_features():

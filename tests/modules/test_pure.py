@@ -194,7 +194,7 @@ def test_parameters_without_axes_are_not_sharded():
     ],
 )
 def test_state_that_is_no_parameter_is_refused(state, message):
-    with pytest.raises(TypeError, match="Head holds state that is no nnx.Param: " + message):
+    with pytest.raises(TypeError, match="Head holds state that is not an nnx.Param: " + message):
         pure(Head, HEAD_CONFIG, state=state).shapes
     block = lambda rngs: nnx.List([state(rngs)])
     with pytest.raises(TypeError, match="holds state that is no"):

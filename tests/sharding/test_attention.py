@@ -256,6 +256,16 @@ def test_a_cached_step_has_full_lengths(monkeypatch, implementation):
     assert seen == [(2, 4, 2, 4), (2, 8, key.shape[2] // 2, 4), (2, 8, key.shape[2] // 2, 3), (2, 1, 4, 8)]
 
 
+def test_a_named_implementation_is_not_replaced_by_a_ring():
+    grid = sharding.mesh("data=2,context=4")
+    query, key, value, _ = arrays(batch=4)
+    given = query[:, :4], key[:, :4], value[:, :4]
+    for name, on_a_ring in ((None, True), ("reference", False), ("blockwise", False)):
+        attend = sharding.sharded_attention(grid, implementation=name)
+        assert ("ppermute" in str(jax.make_jaxpr(attend)(*given))) == on_a_ring
+        np.testing.assert_allclose(jax.jit(attend)(*given), functional.attention(*given), atol=1e-5)
+
+
 def test_chosen_as_alone(monkeypatch):
     monkeypatch.setattr(api, "LONG_ON_CPU", 1)
     query, key, value, _ = arrays(batch=4)

@@ -60,7 +60,11 @@ def test_a_refused_run_leaves_nothing(tmp_path):
         (out / "tokenizer.model").write_bytes(b"pieces")
         (out / "checkpoints").mkdir()
     (other / "notes").touch()
-    (begun / "log.jsonl").touch()
+    (begun / "log.jsonl").write_text('{"step": 1}\n')
+    (run / "log.jsonl").touch()  # its first step failed
+    (run / "time.json").touch()
+    (run / "tensorboard").mkdir()
+    (run / "tensorboard" / "events").touch()
     for out in (run, other, begun):
         rundir.release(out, ("tokenizer.model",))
     assert list(run.iterdir()) == []
@@ -90,7 +94,7 @@ def test_files_that_are_no_run_are_left_alone(tmp_path):
     [
         ('{"task": "cooking", "config": {}}', "unknown task 'cooking'"),
         ('{"task": [], "config": {}}', r"task \[\]"),
-        ("[1]", "no JSON object"),
+        ("[1]", "not hold a JSON object"),
         ("{", "cannot read"),
         ("[" * 100_000, "cannot read"),
     ],

@@ -40,6 +40,9 @@ def test_every_width_and_scalars():
         assert (checksums({"x": leaf})["['x']"] != checksums({"x": jnp.asarray(raw)})["['x']"]).any()
     assert (checksums(jnp.float32(1))[""] != checksums(jnp.float32(2))[""]).any()
     assert checksums({"x": ...}) == {}
+    with jax.enable_x64(True):
+        leaf, other = (jnp.asarray([1.0, x], jnp.float64) for x in (1.0, 1.0 + 2**-50))
+        assert (checksums({"x": leaf})["['x']"] != checksums({"x": other})["['x']"]).any()
 
 
 def test_two_elements_that_change_places_show():

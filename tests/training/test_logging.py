@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from jaxformer.training.logging import JsonLog, read_log
+from jaxformer.training.logging import JsonLog, TensorBoard, read_log
 
 
 def test_log_forgets_what_was_not_saved(tmp_path):
@@ -68,3 +68,17 @@ def test_lines_that_are_no_entries_are_left_out(tmp_path):
     assert read_log(tmp_path / "log.jsonl") == [{"step": 1, "loss": 2.0}]
     JsonLog(tmp_path / "log.jsonl", step=1).close()
     assert (tmp_path / "log.jsonl").read_text() == '{"step": 1, "loss": 2.0}\n'
+
+
+def test_tensorboard_drops_what_was_undone(tmp_path):
+    """A reader is told by an event at the step after the last good one; each file has its own name."""
+    board = TensorBoard(tmp_path)
+    board.write(1, loss=1.0)
+    board.write(2, loss=2.0)
+    board.rewind(1)
+    board.write(2, loss=0.5)
+    board.rewind(1)
+    board.close()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert len(names) == 3
+    assert [name[-2:] for name in names if name.endswith((".1", ".2"))] == [".1", ".2"]

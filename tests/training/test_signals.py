@@ -80,3 +80,21 @@ def test_a_signal_during_the_last_save_does_not_cut_it_short(tmp_path):
         checkpoints = Slow(tmp_path)
         assert fit(new_state(), 3, outputs=training.Outputs(checkpoints)).reason == "done"
         assert checkpoints.steps() == [3]
+
+
+def test_an_error_outside_the_main_thread_stands_alone():
+    """It does not look like a consequence of the handlers that only the main thread can have."""
+    errors = []
+
+    def work():
+        try:
+            with signals.stop_requests(print) as requests:
+                assert requests == []
+                raise RuntimeError("of the training")
+        except RuntimeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert errors[0].__context__ is None

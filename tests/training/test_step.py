@@ -84,6 +84,11 @@ def test_the_learning_rate_of_an_optimizer_without_a_count():
     assert rates == [0.5, 0.25]
 
 
+def test_an_unknown_rule_for_nonfinite_steps_is_refused():
+    with pytest.raises(ValueError, match="nonfinite must be abort or skip, got 'ignore'"):
+        training.make_step(loss, OPTIMIZER, nonfinite="ignore")
+
+
 def test_nonfinite_steps_are_skipped_or_reported():
     before = jax.tree.map(np.asarray, new_state().params)
     state, metrics = training.make_step(loss, OPTIMIZER, nonfinite="skip")(new_state(), batch(1, nan=True))

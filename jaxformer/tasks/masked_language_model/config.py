@@ -46,3 +46,8 @@ class MaskedLanguageModelingConfig(TaskConfig):
     """The encoder; a vocabulary size of 0 is the tokenizer's."""
     data: DataConfig = DataConfig()
     """Text and rows."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model.positions == "normalized":
+            raise ConfigError("model.positions must not be 'normalized', t / (N - 1), in rows that hold several texts")

@@ -83,11 +83,14 @@ class Translator(Searcher):
 
         Raises:
           TypeError: `sentences` is one text and not a sequence of texts.
+          ValueError: there are more or fewer prefixes than sentences.
           ConfigError: `n_best` is below 1, or above the number of translations that are found; a prefix is too long.
           DataError: a sentence is longer than the model's positions, and there is no `warn`.
         """
         if isinstance(sentences, str):  # each of its characters would be a sentence
             raise TypeError("sentences must be a sequence of texts, got one text; write [text]")
+        if prefixes is not None and len(prefixes) != len(sentences):
+            raise ValueError(f"there must be a prefix for each of {len(sentences)} sentences, got {len(prefixes)}")
         self._check_n_best(n_best)
         tokens = self._tokens(sentences, "source", first, warn)
         start = np.asarray(self.tokenizer.start, np.int32)

@@ -262,7 +262,7 @@ def test_data(tmp_path):
         ("0.png\tdark\n1.png\t \n", {}, "my.tsv, line 2: the caption of 1.png must be a text, got ' '"),
         ("0.png dark\n", {}, "my.tsv, line 1: 1 column(s), but the image is in column 0 and the caption in column 1"),
         ("", {}, "my.tsv holds no caption"),
-        ("0.png\tdark\n1.png\tlight\n2.png\tdark\n", {"1.png": b"text"}, "my.zip/1.png is no image that can be read"),
+        ("0.png\tdark\n1.png\tlight\n2.png\tdark\n", {"1.png": b"text"}, "1.png is not an image that can be read"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(tmp_path, capsys, captions, add, message):

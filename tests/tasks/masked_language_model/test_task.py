@@ -12,7 +12,7 @@ from jaxformer import demo, models
 from jaxformer.config import changed
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks.masked_language_model import TASK, DataConfig, MaskedLanguageModelingConfig, MaskedPredictor
 from jaxformer.tasks.masked_language_model import task as masked_language_model
 from jaxformer.training.config import TrainConfig
@@ -165,3 +165,9 @@ def test_a_mask_after_a_space_is_the_first_token_of_a_word(tmp_path):
     expected = jax.nn.softmax(logits[0, jnp.asarray(chosen) + 1, : network.num_tokens]).max(1)
     found = predictor.fill(text, top_k=1)
     np.testing.assert_allclose([best[0][1] for best in found], expected, rtol=1e-5)
+
+
+def test_positions_that_need_the_length_of_a_text_are_refused():
+    """A row holds several texts."""
+    with pytest.raises(ConfigError, match=r"model\.positions must not be 'normalized'"):
+        MaskedLanguageModelingConfig(model=models.EncoderConfig(positions="normalized"))

@@ -95,6 +95,9 @@ def test_draws_with_a_prefix_and_lengths():
     one, prefix = with_settings(translator(), **settings), "The "
     together = one.candidates(SENTENCES, n_best=2, prefixes=[prefix] * 5)
     alone = one.candidates([SENTENCES[3]], n_best=2, first=4, prefixes=[prefix])
+    for number in (0, 1, 6):
+        with pytest.raises(ValueError, match=f"a prefix for each of 5 sentences, got {number}"):
+            one.candidates(SENTENCES, prefixes=[prefix] * number)
     assert [c.tokens for c in alone[0]] == [c.tokens for c in together[3]]
     np.testing.assert_allclose([c.log_prob for c in alone[0]], [c.log_prob for c in together[3]], rtol=1e-4)
     given = one.tokenizer.encode([prefix])[0].tolist()

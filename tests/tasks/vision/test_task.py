@@ -153,7 +153,7 @@ def test_training_images_are_changed_and_others_are_not(tmp_path):
     ("add", "options", "message"),
     [
         ({"dark/x.png": encoded(picture(0))[:70]}, [], "my.zip/dark/x.png is broken: "),
-        ({"dark/x.png": b"text"}, [], "my.zip/dark/x.png is no image that can be read"),
+        ({"dark/x.png": b"text"}, [], "my.zip/dark/x.png is not an image that can be read"),
         ({"../x.png": encoded(picture(0))}, [], "my.zip has a file named '../x.png', which leads out of the archive"),
         ({"x.png": encoded(picture(0))}, [], "my.zip/x.png must lie in a folder named after its class"),
         (
