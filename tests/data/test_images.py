@@ -242,7 +242,7 @@ def test_places_without_images(tmp_path):
     with pytest.raises(DataError, match=r"my\.zip/b holds no image"):
         read_images(tmp_path / "my.zip" / "b")
     os.mkfifo(tmp_path / "pipe.png")
-    for name, message in (("pipe.png", "no regular file"), ("gone.png", "No such file")):
+    for name, message in (("pipe.png", "not a regular file"), ("gone.png", "No such file")):
         with pytest.raises(DataError, match=rf"{name}.*{message}"):  # and nothing waits for the other end of a pipe
             read_file(tmp_path / name)
 
