@@ -4,7 +4,7 @@ All seeds share each batch, which is a function of its number alone; parameters 
 compiled in one process and take turns, so that each ratio compares neighbors in time.
 
     python -m benchmarks.seeds                                    # 3 seeds of six models
-    python -m benchmarks.seeds --seeds 8 --models tiny --rounds 15 --out benchmarks/results/seeds.json
+    python -m benchmarks.seeds --seeds 8 --models transformer-tiny recurrent-tiny --out benchmarks/results/seeds.json
 """
 
 from __future__ import annotations
