@@ -13,7 +13,9 @@ from jaxformer import functional, masks, sharding
 
 PAGE = (pathlib.Path(__file__).parents[1] / "docs" / "map.md").read_text(encoding="utf-8")
 NAMES = re.findall(
-    r"\| `((?:F|masks|modules|models|decoding|training|sharding|multihost|planning)\.[A-Za-z_.]+|pure)` \|", PAGE
+    r"\| `((?:F|masks|modules|models|decoding|training|sharding|multihost|planning|interop|tasks)\.[A-Za-z_.]+|pure)"
+    r"` \|",
+    PAGE,
 )
 
 

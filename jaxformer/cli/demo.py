@@ -20,12 +20,14 @@ def main(arguments: Sequence[str]) -> int:
     """Trains the built-in translator, scores it, translates five sentences and draws an attention map."""
     parser = argparse.ArgumentParser(
         prog="jaxformer demo",
+        usage="jaxformer demo [--out RUN] [--field value ...]",
         description="Trains a small English-French translator on a built-in corpus, and shows what it learned.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--out", metavar="RUN", type=local_path, default=pathlib.Path("runs/demo"))
+    out = pathlib.Path("runs/demo")
+    parser.add_argument("--out", metavar="RUN", type=local_path, default=out, help=f"the run (default: {out})")
     options, rest = parser.parse_known_args(arguments)
     from jaxformer.cli import STARTED
     from jaxformer.cli.arguments import override

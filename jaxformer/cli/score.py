@@ -26,7 +26,7 @@ EXAMPLES = """examples:
   jaxformer score lm --source my.txt --json                   a language model: log-probabilities of each token
   jaxformer score runs/one --source test.en --target test.de --ensemble runs/two
 
-Each line of the result has the log-probability of the text and the mean of a token. Of a translation they include its
+Each line of the result has the log-probability of the text and its mean per token. Of a translation they include its
 end; a language model scores no end, and not the first token, which it begins with.
 """
 

@@ -5,6 +5,6 @@
 
 from jaxformer import lazy
 
-_MODULES = "base config planner registry rundir runner training_setup"
+_MODULES = "base config planner pretrained registry rundir runner training_setup"
 
 __getattr__ = lazy.members(__name__, dict.fromkeys(_MODULES.split(), ""))
