@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
     cutouts = configuration_of_cutouts(args.out / "parts", smoke.CUTOUTS if args.smoke else {})
     try:
         seen = record(cutouts, CUTOUTS, args.out, end, functools.partial(accuracy, args.out / CUTOUTS))
-        print(f"{seen['accuracy']:.1f} % of held-out cutouts have their right class")
+        print(f"{seen['accuracy']:.1f}% of held-out cutouts have their right class")
         for model, config in configs.items():
             found[model] = record(config, model, args.out, end, functools.partial(measure, config, model, args.out))
     finally:

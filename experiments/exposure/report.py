@@ -53,7 +53,7 @@ def tables(results: Mapping[str, Any]) -> str:
             ],
         ),
         table(
-            ("word", "right", "95 %", "mean margin, nats", "most frequent answer", "sentences"),
+            ("word", "right", "95%", "mean margin, nats", "most frequent answer", "sentences"),
             [
                 (
                     row["probe"],
@@ -77,8 +77,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def percent(share: float) -> str:
-    """Returns text such as "98.7 %"."""
-    return f"{100 * share:.1f} %"
+    """Returns text such as "98.7%"."""
+    return f"{100 * share:.1f}%"
 
 
 def interval(row: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Language models of tinyshakespeare (Karpathy 2015), 1.1 M characters; the last tenth is held out.
 
-Public anchors, held-out nats a character: 1.88 at 4 layers, D = 128, context 64, 2,000 steps of 12 windows; 1.47 at
+Public anchors, held-out nats per character: 1.88 at 4 layers, D = 128, context 64, 2,000 steps of 12 windows; 1.47 at
 6 layers, D = 384, context 256, 5,000 steps of 64 windows (nanoGPT's two settings for characters).
 """
 

@@ -32,7 +32,7 @@ def tables(results: Mapping[str, Any]) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"
+    return "" if share is None else f"{100 * share:.1f}%"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
