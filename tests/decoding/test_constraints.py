@@ -1,11 +1,15 @@
 """Each rule over the tokens so far against a search through Python lists."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxformer import decoding
+from tests.decoding.toys import BEGIN, END, PAD, VOCAB, markov, start
+from tests.modules.small import quick
 
 B, K, V, T = 3, 4, 7, 9
 RANDOM = np.random.default_rng(0)
@@ -87,3 +91,27 @@ def test_the_sides_of_normalization():
 def test_bad_settings(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "search", [decoding.greedy, functools.partial(decoding.sample, key=0)], ids=["greedy", "sample"]
+)
+@pytest.mark.parametrize("normalized", [True, False])
+def test_a_sequence_ends_where_no_token_is_left(search, normalized):
+    """Neither a forbidden token nor `pad` stands for one; other sentences go on."""
+    step, _ = markov(0)
+    free = sorted(set(range(VOCAB)) - {BEGIN, END, PAD})
+
+    def scarce(scores, history):  # the first sentence has each token once, the second has no rule
+        rows = (history.sentences == 0)[:, None, None]
+        return jnp.where(rows, once(scores, history), scores)
+
+    once, scarce.normalized = decoding.no_repeat_ngram(1, normalized=normalized), normalized
+    rules = (scarce, decoding.forbid([PAD, BEGIN, END], normalized=normalized))
+    options = {"max_length": len(free) + 3, "forced_end": "never", "bos": BEGIN, "eos": END, "pad": PAD}
+    found = jax.device_get(quick(lambda state: search(step, state, transforms=rules, **options))(start(1)))
+    assert sorted(found.tokens[0, 0, : len(free)]) == free
+    assert (found.tokens[0, 0, len(free) :] == PAD).all()
+    assert found.lengths[0, 0] == len(free)
+    assert np.isfinite(found.log_probs).all()
+    assert found.lengths[1, 0] == len(free) + 3

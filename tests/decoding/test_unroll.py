@@ -1,7 +1,5 @@
 """Greedy, sampled and forced decoding: one loop, three ways to choose."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -400,24 +398,3 @@ def test_seeds_raw_keys_and_single_transforms():
     np.testing.assert_array_equal(draw(5, decoding.chain(rule)), expected)
     raw = jax.random.split(jax.random.PRNGKey(1), 2)
     np.testing.assert_array_equal(draw(raw, rule), draw(jax.random.wrap_key_data(raw), rule))
-
-
-@pytest.mark.parametrize("search", [greedy, functools.partial(sample, key=0)], ids=["greedy", "sample"])
-@pytest.mark.parametrize("normalized", [True, False])
-def test_a_sequence_ends_where_no_token_is_left(search, normalized):
-    """Neither a forbidden token nor `pad` stands for one; other sentences go on."""
-    step, _ = markov(0)
-    free = sorted(set(range(VOCAB)) - {BEGIN, END, PAD})
-
-    def scarce(scores, history):  # the first sentence has each token once, the second has no rule
-        rows = (history.sentences == 0)[:, None, None]
-        return jnp.where(rows, once(scores, history), scores)
-
-    once, scarce.normalized = decoding.no_repeat_ngram(1, normalized=normalized), normalized
-    rules = (scarce, decoding.forbid([PAD, BEGIN, END], normalized=normalized))
-    found = search(step, start(1), max_length=len(free) + 3, forced_end="never", transforms=rules, **IDS)
-    assert sorted(found.tokens[0, 0, : len(free)]) == free
-    assert (found.tokens[0, 0, len(free) :] == PAD).all()
-    assert found.lengths[0, 0] == len(free)
-    assert np.isfinite(found.log_probs).all()
-    assert found.lengths[1, 0] == len(free) + 3
