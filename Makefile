@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTHON ?=
+INSTALL = echo "installing into $(VENV)"; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]" && touch $(STAMP)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -17,12 +19,10 @@ setup: $(STAMP) ## make .venv with the newest supported Python, or with PYTHON=/
 $(BIN)/python:
 	@python=$$(sh launch/find_python.sh "$(PYTHON)") || exit 2; \
 	echo "making $(VENV) with $$("$$python" --version), $$python"; \
-	"$$python" -m venv --clear $(VENV) || { rm -rf $(VENV); exit 2; }
+	"$$python" -m venv --clear $(VENV) || { rm -rf $(VENV); exit 2; }; $(INSTALL)
 
 $(STAMP): pyproject.toml | $(BIN)/python
-	@echo "installing into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
-	@touch $@
+	@[ $@ -nt pyproject.toml ] || { $(INSTALL); }
 
 demo: $(STAMP) ## train the built-in translator, score it, draw its attention
 	@$(BIN)/jaxformer demo --out runs/demo
@@ -52,7 +52,7 @@ wheel: $(STAMP) ## build the wheel into dist/
 	@rm -rf dist build
 	@$(BIN)/python -m build --wheel --outdir dist .
 
-bench: $(STAMP) ## benchmarks, into benchmarks/results
+bench: $(STAMP) ## the speed of data and of a training step; benchmarks/README.md has the others
 	@$(BIN)/python benchmarks/data_throughput.py
 	@$(BIN)/python -m benchmarks.train_step
 

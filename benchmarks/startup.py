@@ -50,7 +50,8 @@ def first_step(config: str, settings: list[str], run: pathlib.Path, cache: pathl
     command = [sys.executable, "-m", "jaxformer.cli.main", "train", config, "--out", str(run), *settings]
     command += "--train.steps 1000 --train.checkpoint-every 1 --train.log-every 1 --train.validate-every 0".split()
     command += ["--data.cache", str(cache / "data")]
-    env = os.environ | {"XDG_CACHE_HOME": str(cache)}
+    env = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+    env["JAXFORMER_CACHE"] = str(cache)
     began = time.perf_counter()
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=env)
     assert process.stderr is not None

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -98,13 +99,16 @@ def train(config: TaskConfig, run: pathlib.Path, end: float, *, hooks: Sequence[
 
     Raises:
       Stopped: the training did not reach its end.
+      KeyboardInterrupt: Ctrl-C has stopped it, after it was saved.
     """
     left = end - time.monotonic() - SAVING
     if left < SAVING:
         raise Stopped(f"the time is up before {run.name}; the same command resumes there")
     minutes = left / 60 if left < float("inf") else 0.0
     result = jaxformer.train(changed(config, {"train": {"minutes": minutes}}), run, hooks=hooks)
-    if result.reason != "done":
+    if result.reason == "interrupted":
+        raise KeyboardInterrupt
+    if result.reason not in ("done", "patience"):
         step = int(result.state.step)
         raise Stopped(f"{run.name} was stopped ({result.reason}) at step {step:,}; the same command resumes there")
     return sum(sum(start["seconds"].values()) for start in read_starts(run / "time.json"))
@@ -129,7 +133,7 @@ def facts() -> dict[str, Any]:
     """Returns the date, command, commit (with a ``+`` if tracked files differ), processor and versions."""
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "command": " ".join(["python", *sys.orig_argv[1:]]),
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "commit": _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "-uno") else ""),
         "processor": f"{processor_name()}, {len(os.sched_getaffinity(0))} cores",
         "version": jaxformer.__version__,

@@ -33,9 +33,9 @@ def local_path(path: str | os.PathLike[str]) -> pathlib.Path:
     """
     text = os.fspath(path)
     if "://" in text:
-        raise ConfigError(f"{text!r} is no path: mount the bucket first, and name the place below it")
+        raise ConfigError(f"{text!r} is not a path: mount the bucket first, and name the place below it")
     if "\0" in text:
-        raise ConfigError(f"{text!r} is no path: it holds a NUL")
+        raise ConfigError(f"{text!r} is not a path: it holds a NUL")
     return pathlib.Path(path)
 
 
@@ -62,6 +62,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
         if regular:
             if target.exists():
                 shutil.copymode(target, temporary)
+            _flush(temporary)  # otherwise a crash of the machine could leave an empty file under the name
             os.replace(temporary, target)
         else:
             with temporary.open("rb") as source, _opened(target) as stream:
@@ -73,6 +74,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     finally:
         with contextlib.suppress(OSError):  # what happened before matters more
             temporary.unlink(missing_ok=True)
+
+
+def _flush(path: pathlib.Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

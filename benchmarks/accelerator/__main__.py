@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--wheels", type=pathlib.Path, help="folder of wheels to install below --out first")
     parser.add_argument("--data", type=pathlib.Path, help="folder with multi30k/ and tinyshakespeare/")
     parser.add_argument("--cases", nargs="+", default=[], metavar="NAME", help="only these cases")
-    parser.add_argument("--retry", action="store_true", help="measure cases again that failed")
+    parser.add_argument("--retry", action="store_true", help="measure cases again that failed or were refused")
     parser.add_argument("--tiny", action="store_true", help="tiny models and arrays, which any CPU computes in seconds")
     parser.add_argument("--here", action="store_true", help="measure in this process, as the processes of a part do")
     return parser
@@ -108,10 +108,11 @@ def install(wheels: pathlib.Path, site: pathlib.Path) -> None:
       ConfigError: there is no wheel, or pip refuses one; the message has pip's last line.
     """
     files = sorted(str(path) for path in wheels.glob("*.whl"))
+    seen = [f"{path} {os.stat(path).st_size} {os.stat(path).st_mtime_ns}" for path in files]  # one may be built again
     if not files:
         raise ConfigError(f"--wheels must be a folder with wheels, got {wheels}")
     done = site / "installed.txt"
-    if done.exists() and done.read_text().splitlines() == files:
+    if done.exists() and done.read_text().splitlines() == seen:
         return
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
     # pip installs into a folder as if nothing were installed elsewhere: it would ask for every dependency.
@@ -119,7 +120,7 @@ def install(wheels: pathlib.Path, site: pathlib.Path) -> None:
     finished = subprocess.run(command, capture_output=True, text=True)
     if finished.returncode != 0:
         raise ConfigError(f"--wheels: pip refuses: {(finished.stderr.splitlines() or ['no message'])[-1]}")
-    write_text(done, "\n".join(files) + "\n")
+    write_text(done, "\n".join(seen) + "\n")
 
 
 if __name__ == "__main__":

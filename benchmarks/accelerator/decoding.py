@@ -16,7 +16,7 @@ import numpy as np
 
 import jaxformer
 from benchmarks.accelerator.attention import seconds
-from benchmarks.accelerator.quality import TRANSLATION, data_of, run_of
+from benchmarks.accelerator.quality import TRANSLATION, data_of, is_trained, run_of
 from benchmarks.accelerator.record import Case, Settings, Unfinished, aligned, number
 from benchmarks.accelerator.training import configuration
 from jaxformer import decoding, models, pure
@@ -50,7 +50,7 @@ def cases(settings: Settings) -> list[Case]:
 
 def _test(beam: int, batch: int, settings: Settings) -> Mapping[str, Any]:
     run, folder = run_of(TRANSLATION, settings), data_of(TRANSLATION, settings)
-    if not (run / "checkpoints").is_dir():
+    if not is_trained(run):
         raise Unfinished("part 4 must train its model first")
     checkpoint = "average" if (run / "average").is_dir() else "best"
     found = jaxformer.load(run, checkpoint=checkpoint, decode={"beam_size": beam, "batch_size": batch})

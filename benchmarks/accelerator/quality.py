@@ -20,6 +20,7 @@ from experiments.translation import multi30k
 from jaxformer.config import changed
 from jaxformer.demo import corpus
 from jaxformer.tasks.config import TaskConfig
+from jaxformer.training.phase_timer import read_starts
 
 TITLE = "Part 4: scores of the recipes"
 SAVING = 45.0
@@ -61,6 +62,12 @@ def cases(settings: Settings) -> list[Case]:
 def run_of(name: str, settings: Settings) -> pathlib.Path:
     """Returns the run directory of a recipe."""
     return settings.out / "runs" / name.replace(" ", "-")
+
+
+def is_trained(run: pathlib.Path) -> bool:
+    """Returns True if the training of a run has reached its end."""
+    starts = read_starts(run / "time.json")
+    return bool(starts) and starts[-1].get("ended") in ("done", "patience")
 
 
 def data_of(name: str, settings: Settings) -> pathlib.Path:
@@ -115,7 +122,7 @@ def _train(name: str, settings: Settings) -> Mapping[str, Any]:
 
 def _score(settings: Settings) -> Mapping[str, Any]:
     run, config = run_of(TRANSLATION, settings), configuration(TRANSLATION, settings)
-    if not (run / "checkpoints").is_dir():
+    if not is_trained(run):
         raise Unfinished("the training comes first")
     steps = jaxformer.average(run, last=10)
     results: dict[str, Any] = {"averaged": steps}

@@ -73,6 +73,7 @@ class Record:
         self.open: dict[str, dict[str, Any]] = {}
         """Cases that began and have no result: the seconds spent on them, the interruptions, and a note."""
         self.running: str | None = None
+        self._session = 0
         if path.exists():
             saved = json.loads(path.read_text(encoding="utf-8"))
             if saved["tiny"] != tiny:
@@ -92,6 +93,7 @@ class Record:
             raise ConfigError(f"{self.path} must hold results of one device, got {there} and {here}; choose --out")
         if dict(header) not in self.sessions:
             self.sessions.append(dict(header))
+        self._session = self.sessions.index(dict(header))
         self._write()
 
     def start(self, name: str) -> None:
@@ -103,7 +105,7 @@ class Record:
     def finish(self, name: str, entry: Mapping[str, Any], seconds: float) -> None:
         """Adds what a case measured, or its error."""
         spent = self.open.pop(name, {"spent": 0.0})["spent"]
-        entry = {**entry, "took": round(spent + seconds, 2), "session": len(self.sessions) - 1}
+        entry = {**entry, "took": round(spent + seconds, 2), "session": self._session}
         self.cases[name] = plain(entry)
         self.running = None
         self._write()
@@ -126,8 +128,8 @@ class Record:
             self.finish(name, {"error": f"given up after {MOST_INTERRUPTIONS} interruptions: {reason}"}, 0)
 
     def forget_errors(self) -> None:
-        """Removes the cases that failed, so that they are measured again."""
-        self.cases = {name: entry for name, entry in self.cases.items() if "error" not in entry}
+        """Removes the cases that failed or were refused, so that they are measured again."""
+        self.cases = {name: entry for name, entry in self.cases.items() if not {"error", "refused"} & set(entry)}
         self._write()
 
     def _write(self) -> None:

@@ -13,6 +13,7 @@ import pathlib
 import platform
 import signal
 import subprocess
+import sys
 import time
 import traceback
 import types
@@ -107,6 +108,7 @@ def _run(command: Sequence[str], group: list[Case], settings: Settings) -> tuple
     flags = f"{os.environ.get('XLA_FLAGS', '')} {group[0].flags}".strip()
     env = os.environ | ({"XLA_FLAGS": flags} if flags else {})
     extra = ["--minutes", f"{settings.left / 60:.4f}", "--cases", *(case.name for case in group)]
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the process is killed too
     with (settings.out / "messages.log").open("a+", encoding="utf-8", errors="replace") as log:
         start = log.seek(0, os.SEEK_END)
         process = subprocess.Popen([*command, *extra], env=env, stderr=log, cwd=ROOT)

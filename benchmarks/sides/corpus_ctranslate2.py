@@ -18,6 +18,8 @@ def build(spec):
     lines = pathlib.Path(spec["source"]).read_text(encoding="utf-8").splitlines()
     translator = jaxformer.load(spec["run"])
     tokenizer, decode = translator.tokenizer, translator.decode
+    if decode.normalization != "tokens" or decode.coverage_penalty:
+        raise ValueError("decode.normalization and decode.coverage_penalty must be those of CTranslate2")
     with tempfile.TemporaryDirectory() as folder:
         of_run(translator).save(folder)
         threads = spec.get("threads", os.cpu_count())
@@ -28,7 +30,8 @@ def build(spec):
     # One limit for all; each of ours follows from its length.
     longest = max(len(tokens) + 1 for tokens in tokenizer.encode(lines))
     limit = int(longest * decode.max_ratio) + decode.max_extra
-    options = {"max_batch_size": spec["batch_size"], "beam_size": spec["beam_size"], "length_penalty": 1.0}
+    options = {"max_batch_size": spec["batch_size"], "beam_size": spec["beam_size"]}
+    options["length_penalty"] = decode.length_penalty
 
     def once():
         tokens = [tokenizer.pieces(own) for own in tokenizer.encode(lines)]

@@ -59,8 +59,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def train(out: pathlib.Path, settings: dict[str, Any]) -> pathlib.Path:
-    """Trains the demonstration's model with these settings; a finished training is not repeated."""
-    jaxformer.train(jaxformer.configure("demo", **settings), out)
+    """Trains the demonstration's model with these settings; a finished training is not repeated.
+
+    Raises:
+      Stopped: the training did not reach its end.
+    """
+    command.train(jaxformer.configure("demo", **settings), out, command.end_of_call(0))
     return out
 
 

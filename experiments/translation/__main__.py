@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
     if args.smoke:
         config, args.data_dir = changed(config, smoke.CHANGES), args.out / "data"
         smoke.prepare(args.data_dir)
-    elif not (args.data_dir / "multi30k").is_dir():
+    elif any(not (args.data_dir / file.path).exists() for file in fetch.CATALOG["multi30k"].files):
         fetch.fetch("multi30k", args.data_dir, say=print)
     config = changed(config, {"data": {"directory": str(args.data_dir.resolve())}})
     records: dict[str, list[Record]] = {}

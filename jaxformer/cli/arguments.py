@@ -23,6 +23,26 @@ from jaxformer.config import changed, kinds_of
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.tasks.registry import resolve, started
 
+
+def check_order(command: str, arguments: Sequence[str], config: str, settings: Sequence[str]) -> None:
+    """Checks that CONFIG comes before its settings: before it is known, the word after a setting could be either.
+
+    A setting as one word, such as ``--train.steps=20``, may come first.
+
+    Args:
+      arguments: the command line.
+      config: the word that was taken for CONFIG.
+      settings: the words that were left.
+
+    Raises:
+      ConfigError: a setting comes first.
+    """
+    before = list(arguments)[: list(arguments).index(config)]
+    for word in settings:
+        if word.startswith("--") and "=" not in word and word in before:
+            raise ConfigError(f"CONFIG comes before its settings: jaxformer {command} CONFIG ... {word} ...")
+
+
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "batch_size": ("max_sentences", "per_device_train_batch_size", "tokens_per_batch"),
     "d_ff": ("d_inner", "ffn_dim", "ffn_embed_dim", "intermediate_size", "mlp_dim"),

@@ -9,7 +9,7 @@ import json
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from jaxformer.cli.paths import save_besides
+from jaxformer.cli.paths import local_path, save_besides
 from jaxformer.cli.predictors import (
     SETTINGS,
     add_ensemble_option,
@@ -41,7 +41,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--split", choices=("test", "validation"), help="the data; default: test, or what the task holds out"
     )
-    parser.add_argument("--data-dir", default="", metavar="DIR", help="the folder of the corpora, if they have moved")
+    parser.add_argument(
+        "--data-dir", type=local_path, metavar="DIR", help="the folder of the corpora, if they have moved"
+    )
     rest, settings = split_settings(arguments)
     options = parser.parse_args(rest)
     config = configured(options, settings)
@@ -62,7 +64,14 @@ def main(arguments: Sequence[str]) -> int:
     def keep(name: str, rows: Sequence[Mapping[str, object]]) -> None:
         examples.extend({"corpus": name, "number": number, **row} for number, row in enumerate(rows, 1))
 
-    scores = runner.evaluate(options.run, predictor, split=split, data_dir=options.data_dir, say=say, keep=keep)
+    scores = runner.evaluate(
+        options.run,
+        predictor,
+        split=split,
+        data_dir="" if options.data_dir is None else str(options.data_dir),
+        say=say,
+        keep=keep,
+    )
     if not processes.first():
         return 0
     for name, corpus_scores in scores.items():

@@ -20,7 +20,7 @@ which settings have no such family. The search of a translator is written as far
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes a run as a folder of Hugging Face."""
+    """Writes a run as a Hugging Face folder."""
     parser = argparse.ArgumentParser(
         prog="jaxformer export",
         description="Writes a run in the format of Hugging Face.",
@@ -38,5 +38,5 @@ def main(arguments: Sequence[str]) -> int:
 
     runtime.start()
     family = export(options.run, options.out, checkpoint=options.checkpoint, family=options.family, mesh=options.mesh)
-    print(f"{options.out} is a {family} of Hugging Face now")
+    print(f"{options.out} is a Hugging Face folder now, of model_type {family}")
     return 0

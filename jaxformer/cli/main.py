@@ -47,7 +47,7 @@ COMMANDS = {
     "demo": "train the built-in translator, score it, and draw an attention map",
 }
 
-HEAVY = ("demo", "train", "evaluate", "translate", "generate", "score", "fill", "classify", "caption")
+HEAVY = tuple("demo train replay evaluate translate inspect generate score fill classify caption".split())
 """The commands that run a model."""
 
 EXTRAS = "orbax grain PIL sentencepiece sacrebleu sacremoses tyro rich tensorboardX matplotlib".split()

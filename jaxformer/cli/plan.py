@@ -43,12 +43,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--mesh", help="axes and sizes, such as fsdp=32,tensor=4; default: CONFIG's")
     parser.add_argument("--json", action="store_true", help="everything, on standard output")
     options, rest = parser.parse_known_args(arguments)
-    # Before CONFIG is known, the word after a setting could be its value or CONFIG.
-    if rest and arguments.index(rest[0]) < arguments.index(options.config):
-        raise ConfigError(f"CONFIG comes before its settings: jaxformer plan CONFIG ... {rest[0]} ...")
     shape = _shape(options.batch)
-    from jaxformer.cli.arguments import resolved
+    from jaxformer.cli.arguments import check_order, resolved
 
+    check_order("plan", arguments, options.config, rest)
     mesh = [] if options.mesh is None else ["--mesh", options.mesh]
     config = resolved(options.config, [*rest, *mesh])
     import jax

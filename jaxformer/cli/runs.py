@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("folder", metavar="DIR", type=local_path, help="a folder of runs")
     options = parser.parse_args(arguments)
     if not options.folder.is_dir():
-        parser.error(f"{options.folder} is no folder")
+        parser.error(f"{options.folder} is not a folder")
     from jaxformer.tasks.history import find_runs
 
     runs = find_runs(options.folder)

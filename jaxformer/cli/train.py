@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from jaxformer.cli.paths import local_path, save_besides
+from jaxformer.errors import ConfigError
 
 EXAMPLES = """examples:
   jaxformer train demo --out runs/demo
@@ -50,9 +51,12 @@ def main(arguments: Sequence[str]) -> int:
         help="trace steps FIRST:LAST, or a number of them, in RUN/profile",
     )
     options, rest = parser.parse_known_args(arguments)
-    from jaxformer.cli.arguments import resolved, settings_help
+    from jaxformer.cli.arguments import check_order, resolved, settings_help
 
-    if options.data_dir:
+    check_order("train", arguments, options.config, rest)
+    if options.data_dir is not None:
+        if not options.data_dir:
+            raise ConfigError("the path of --data-dir is empty")
         rest = ["--data.directory", options.data_dir, *rest]
     config = resolved(options.config, rest, options.out)
     if options.settings:

@@ -83,7 +83,7 @@ def load_pretrained(folder: str | os.PathLike[str], *, mesh: Mesh | None = None,
     """
     folder = files.local_path(folder)
     if not os.path.isdir(folder):
-        raise DataError(f"{folder} is no folder, and nothing is fetched: download the model's files first")
+        raise DataError(f"{folder} is not a folder, and nothing is fetched: download the model's files first")
     settings = tensors.read_json(folder / CONFIG)
     kind = str(settings.get("model_type"))
     if kind not in FAMILIES:

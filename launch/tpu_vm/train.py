@@ -1,6 +1,7 @@
 """Creates a TPU slice of Google Cloud, or creates it again after a preemption, and trains on it without Kubernetes.
 
-    python launch/supervise.py -- python launch/tpu_vm/train.py NAME --zone us-east5-a --type v5litepod-16 --spot \\
+    python launch/supervise.py --restarts 200 --grace 330 -- \\
+        python launch/tpu_vm/train.py NAME --zone us-east5-a --type v5litepod-16 --spot \\
         --wheel dist/jaxformer-0.1.0-py3-none-any.whl --nfs 10.0.0.2:/runs \\
         -- wmt14:base_en_de --out /mnt/runs/base --data-dir /mnt/runs/data
 
@@ -41,7 +42,7 @@ GONE = ("PREEMPTED", "TERMINATED", "FAILED", "SUSPENDED")
 STOP = r"""pid=$(cat .jaxformer.pid 2>/dev/null)
 runs() { tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -q '^[.]jaxformer/bin/python '; }
 if runs; then kill -TERM "-$pid"; fi
-for second in $(seq 90); do runs || break; sleep 1; done
+for second in $(seq 300); do runs || break; sleep 1; done
 if runs; then kill -KILL "-$pid"; sleep 1; fi"""
 
 MOUNT = """if ! mountpoint -q /mnt/runs; then
@@ -62,6 +63,7 @@ python3 -m uv pip install --quiet --python .jaxformer/bin/python --reinstall-pac
 
 # A process that is stuck in training for an hour ends.
 TRAIN = """echo $$ >.jaxformer.pid
+export JAX_PLATFORMS=tpu,cpu # an error if another process holds the TPU; otherwise JAX would train on the CPU
 exec .jaxformer/bin/python -u -m jaxformer.cli.main train --train.stall-minutes=60"""
 
 

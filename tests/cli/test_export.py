@@ -13,7 +13,7 @@ def test_what_is_written(capsys, monkeypatch):
     asked = []
     monkeypatch.setattr(pretrained, "export", lambda *given, **options: asked.append((*given, options)) or "marian")
     assert main.main(["export", "run", "--out", "folder", "--checkpoint", "average", "--family", "marian"]) == 0
-    assert capsys.readouterr().out == "folder is a marian of Hugging Face now\n"
+    assert capsys.readouterr().out == "folder is a Hugging Face folder now, of model_type marian\n"
     options = {"checkpoint": "average", "family": "marian", "mesh": ""}
     assert asked == [(pathlib.Path("run"), pathlib.Path("folder"), options)]
 

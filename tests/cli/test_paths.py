@@ -31,7 +31,7 @@ def test_an_address_is_no_path(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match="2"):
         main(command.split())
-    assert "'gs://bucket/run' is no path: mount the bucket first" in capsys.readouterr().err.splitlines()[-1]
+    assert "'gs://bucket/run' is not a path: mount the bucket first" in capsys.readouterr().err.splitlines()[-1]
     assert not list(tmp_path.iterdir())
 
 
@@ -50,7 +50,7 @@ def test_data_at_an_address_is_refused(name, setting, tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     settings = [] if setting != "--data-dir" else ["--data.source", "a"]
     assert main(["train", name, "--out", "run", setting, "gs://bucket/x", *settings]) == 2
-    assert "'gs://bucket/x' is no path: mount the bucket first" in capsys.readouterr().err.splitlines()[-1]
+    assert "'gs://bucket/x' is not a path: mount the bucket first" in capsys.readouterr().err.splitlines()[-1]
     assert not list(tmp_path.iterdir())
 
 

@@ -18,6 +18,10 @@ from jaxformer.tasks import registry, rundir, runner
         (["demo", "--train.steps", "many"], "invalid literal for int"),
         (["dmeo"], "did you mean 'demo'"),
         (["demo", "--model.num-heads", "3"], "must be divisible by num_heads"),
+        (["--name", "demo", "translation"], "CONFIG comes before its settings: jaxformer train CONFIG ... --name ..."),
+        (["--train.steps", "20", "demo"], "CONFIG comes before its settings: jaxformer train CONFIG ... --train.steps"),
+        (["--train.steps=20", "--model.num-heads=3", "demo"], "must be divisible by num_heads"),
+        (["demo", "--data-dir", ""], "the path of --data-dir is empty"),
     ],
 )
 def test_typing_errors(tmp_path, monkeypatch, capsys, arguments, message):

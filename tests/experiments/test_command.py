@@ -120,3 +120,14 @@ def test_a_program_has_large_pages_and_its_exit_code():
     for given, found in (({}, "glibc.malloc.hugetlb=1"), ({"GLIBC_TUNABLES": ""}, "")):
         done = subprocess.run(words, env=known | given, cwd=ROOT, capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stdout) == (85, f"{found}\n"), done.stderr
+
+
+def test_early_stopping_is_an_end_and_ctrl_c_is_not(trained, tmp_path):
+    calls, reasons = trained
+    reasons += ["patience"]
+    for _ in range(2):
+        command.train(TaskConfig(), tmp_path / "cell", command.end_of_call(0))
+    assert len(calls) == 2
+    reasons += ["interrupted"]
+    with pytest.raises(KeyboardInterrupt):
+        command.train(TaskConfig(), tmp_path / "cell", command.end_of_call(0))

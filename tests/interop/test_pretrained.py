@@ -141,7 +141,7 @@ def test_what_is_written_has_the_permissions_of_new_files(tmp_path):
 
 
 def test_a_name_is_no_folder(tmp_path):
-    with pytest.raises(DataError, match="is no folder, and nothing is fetched"):
+    with pytest.raises(DataError, match="is not a folder, and nothing is fetched"):
         interop.load_pretrained(tmp_path / "gpt2")
 
 

@@ -94,9 +94,9 @@ def test_the_ports_are_those_of_jax():
 @pytest.mark.parametrize(
     ("template", "kind", "variable", "platforms"),
     [
-        ("k8s/job.yaml", "Job", "XLA_FLAGS", "cuda,cpu"),
+        ("k8s/job.yaml", "Job", "XLA_FLAGS", "cuda"),
         ("k8s/jobset.yaml", "JobSet", "LIBTPU_INIT_ARGS", "tpu,cpu"),
-        ("sky/train.yaml", None, "XLA_FLAGS", "cuda,cpu"),
+        ("sky/train.yaml", None, "XLA_FLAGS", "cuda"),
     ],
 )
 def test_flags_caches_and_requests(template, kind, variable, platforms):

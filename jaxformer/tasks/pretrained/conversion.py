@@ -80,7 +80,7 @@ def convert(folder: str | os.PathLike[str], out: str | os.PathLike[str], *, leng
     if length < 0:
         raise ConfigError(f"length must be at least 0, got {length}")
     if not os.path.isdir(folder):
-        raise DataError(f"{folder} is no folder, and nothing is fetched: download the model's files first")
+        raise DataError(f"{folder} is not a folder, and nothing is fetched: download the model's files first")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is not empty; name a new folder")
     settings, generation = _settings(folder)

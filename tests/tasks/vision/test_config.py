@@ -15,7 +15,7 @@ from jaxformer.tasks.vision import DataConfig
         ({"held_out": 0.0}, "held_out must be more than 0 and less than 1, got 0.0"),
         ({"crop": 0.0}, "crop must be more than 0 and at most 1, got 0.0"),
         ({"test_labels": "x"}, "test_labels is x, but test names no images"),
-        ({"cache": "gs://x"}, "is no path"),
+        ({"cache": "gs://x"}, "is not a path"),
     ],
 )
 def test_refusals(settings, message):
