@@ -41,9 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--split", choices=("test", "validation"), help="the data; default: test, or what the task holds out"
     )
-    parser.add_argument(
-        "--data-dir", type=local_path, metavar="DIR", help="the folder of the corpora, if they have moved"
-    )
+    parser.add_argument("--data-dir", type=local_path, metavar="DIR", help="the folder of the corpora, if it has moved")
     rest, settings = split_settings(arguments)
     options = parser.parse_args(rest)
     config = configured(options, settings)
@@ -64,14 +62,8 @@ def main(arguments: Sequence[str]) -> int:
     def keep(name: str, rows: Sequence[Mapping[str, object]]) -> None:
         examples.extend({"corpus": name, "number": number, **row} for number, row in enumerate(rows, 1))
 
-    scores = runner.evaluate(
-        options.run,
-        predictor,
-        split=split,
-        data_dir="" if options.data_dir is None else str(options.data_dir),
-        say=say,
-        keep=keep,
-    )
+    data_dir = str(options.data_dir or "")
+    scores = runner.evaluate(options.run, predictor, split=split, data_dir=data_dir, say=say, keep=keep)
     if not processes.first():
         return 0
     for name, corpus_scores in scores.items():

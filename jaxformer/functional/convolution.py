@@ -58,6 +58,8 @@ def convolution(
     _check(x, kernel, bias, valid)
     for size in kernel.shape[:-2]:
         _check_sizes(size, dilation)
+    if padding not in ("same", "valid"):
+        raise ValueError(f"padding must be same or valid, got {padding!r}")
     if stride < 1:
         raise ValueError(f"stride must be at least 1, got {stride}")
     if (causal and x.ndim > 3) or (padding == "valid" and (causal or valid is not None)):

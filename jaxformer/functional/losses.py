@@ -52,7 +52,7 @@ def cross_entropy(
     """
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing must be in [0, 1), got {smoothing}")
-    _check_labels(labels, where, logits.shape[-1])
+    check_labels(labels, where, logits.shape[-1])
     logits = logits.astype(jnp.float32)
     if where is not None:
         logits = jnp.where(where[..., None], logits, 0.0)
@@ -69,7 +69,7 @@ def cross_entropy(
     return jnp.where(where, loss, 0.0).sum(), where.astype(jnp.float32).sum()
 
 
-def _check_labels(labels: Array, where: Array | None, vocab_size: int) -> None:
+def check_labels(labels: Array, where: Array | None, vocab_size: int) -> None:
     """Checks the labels that count, if their values are known: neither traced nor those of other processes."""
     given = [x for x in (labels, where) if x is not None]
     if any(isinstance(x, jax.core.Tracer) or not getattr(x, "is_fully_addressable", True) for x in given):
@@ -139,7 +139,7 @@ def linear_cross_entropy(
         )
     # The gradient of the table is summed in float32, even if its dtype is narrower.
     copies = table.astype(jnp.float32)[None, None] if table.ndim == 2 else table
-    _check_labels(labels, where, table.shape[-2])
+    check_labels(labels, where, table.shape[-2])
     (batch, length), (groups, parts, vocab_size, _) = labels.shape, copies.shape
     if where is None:
         where = jnp.ones(labels.shape, bool)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Integer
 
-from jaxformer.functional.losses import chunks_of, cross_entropy, linear_loss, logits_per_chunk
+from jaxformer.functional.losses import check_labels, chunks_of, cross_entropy, linear_loss, logits_per_chunk
 
 
 def duplicate_rows(x: Array) -> Array:
@@ -38,6 +38,8 @@ def symmetric_divergence(
     if where is not None:
         first, second = (jnp.where(where[..., None], x, 0.0) for x in (first, second))
     p, q = jax.nn.log_softmax(first), jax.nn.log_softmax(second)
+    both = (p > -jnp.inf) | (q > -jnp.inf)  # a class that neither can choose adds nothing
+    p, q = (jnp.where(both, x, 0.0) for x in (p, q))
     rows = 0.5 * ((jnp.exp(p) - jnp.exp(q)) * (p - q)).sum(-1)
     if where is None:
         return rows.sum(), jnp.float32(rows.size)
@@ -98,7 +100,7 @@ def linear_r_drop(
       chunk: the number of positions at a time, over the full batch.
 
     Raises:
-      ValueError: `smoothing` is not in [0, 1), or shapes do not fit.
+      ValueError: `smoothing` is not in [0, 1), shapes do not fit, or a label is not in [0, V) where it counts.
 
     >>> labels = duplicate_rows(jnp.array([[0, 1, 2]]))
     >>> total, count = linear_r_drop(jnp.ones((2, 3, 2)), jnp.zeros((4, 2)), labels, weight=5.0)
@@ -112,6 +114,7 @@ def linear_r_drop(
             f"shapes must be x [2 B, T, D], table [V, D], labels [2 B, T], got {list(x.shape)}, {list(table.shape)}, "
             f"{list(labels.shape)}"
         )
+    check_labels(labels, where, table.shape[-2])
     copies = table.astype(jnp.float32)[None, None] if table.ndim == 2 else table
     groups, parts, vocab_size, _ = copies.shape
     where = jnp.ones(labels.shape, bool) if where is None else where

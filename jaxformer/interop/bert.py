@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -133,4 +134,12 @@ FAMILIES = {
     for kind in _HEADS
 }
 """The families of this file by their ``model_type``."""
-FAMILIES["xlm-roberta"] = FAMILIES["camembert"] = FAMILIES["roberta"]
+
+
+def _of_another_name(name: str, net: Pure) -> dict[str, Any]:
+    written = _settings("roberta", net)
+    return written | {"architectures": [text.replace("Roberta", name) for text in written["architectures"]]}
+
+
+for _kind, _name in (("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert")):
+    FAMILIES[_kind] = dataclasses.replace(FAMILIES["roberta"], settings=functools.partial(_of_another_name, _name))

@@ -205,7 +205,7 @@ def causal(offset: int | jax.Array = 0) -> Mask:
     >>> causal().dense(3, 3)[0, 0].astype(int).tolist()
     [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     """
-    if isinstance(offset, int):
+    if isinstance(offset, int | np.integer):
         return Band(None, int(offset))
     offset = jnp.asarray(offset)
     if offset.ndim != 0 or not jnp.issubdtype(offset.dtype, jnp.integer):

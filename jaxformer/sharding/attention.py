@@ -177,7 +177,8 @@ def ring_attention(
     Args:
       batch, heads: mesh axes that also shard the batch and the heads; None for none.
       zigzag: True if positions are in the order of `functional.zigzag`, which is load-balanced under a causal mask;
-        captured weights then raise an error, because masks and biases have the other order.
+        captured weights then raise an error, because masks and biases have the other order. Nothing is padded then: a
+        chunk, one of 2 P of the length, is computed in blocks whose size divides it, so avoid chunks of prime length.
 
     Raises:
       ConfigError: the mesh lacks an axis; when called, a size is not divisible, or a ring cannot compute this.
@@ -216,7 +217,9 @@ def ring_attention(
         request = limit_derivatives(request, "ring", "forward over reverse")
         dims = query.shape[0], query.shape[2], *lengths
         devices = ring.Ring(axis, size, dims, (batch, heads), zigzag)
-        query, key, value = (ring.fill(x, size) for x in (request.query, request.key, request.value))
+        query, key, value = request.query, request.key, request.value
+        if not zigzag:  # padding would move the chunks of a zigzag
+            query, key, value = (ring.fill(x, size) for x in (query, key, value))
 
         def local(query: jax.Array, key: jax.Array, value: jax.Array, mask: Any, bias: Any, dropout_key: Any):
             share = make_request(query, key, value, scale=request.scale, score=score)

@@ -8,6 +8,7 @@ import sys
 import pytest
 from sacrebleu.tokenizers import tokenizer_ja_mecab
 
+from jaxformer import evaluation
 from jaxformer.errors import ConfigError
 from jaxformer.evaluation.scores import (
     Score,
@@ -126,3 +127,8 @@ def test_scores_of_a_language_model():
 def test_a_score_is_plain_data():
     assert dataclasses.asdict(Score("BLEU", 12.345, "by hand"))["value"] == 12.345
     assert str(Score("BLEU", 12.345, "by hand")) == "BLEU 12.35  [by hand]"
+
+
+def test_the_package_has_its_modules():
+    for name in ("alignments", "classification", "scores"):
+        assert getattr(evaluation, name).__name__ == f"jaxformer.evaluation.{name}"

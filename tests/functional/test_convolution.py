@@ -1,5 +1,7 @@
 """Convolution follows its formula, its gradient is that of the formula, and padding changes nothing."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -131,3 +133,9 @@ def test_refusals(kernel, options, message):
         functional.receptive_field(3, [1, 0])
     with pytest.raises(ValueError, match="causal is for sequences"):
         functional.convolution(jnp.ones((1, 3, 3, 2)), jnp.ones((2, 2, 2, 2)), causal=True)
+
+
+def test_an_unknown_padding_is_refused():
+    unchecked = inspect.unwrap(functional.convolution)  # without the type checks of the tests
+    with pytest.raises(ValueError, match="padding must be same or valid, got 'VALID'"):
+        unchecked(jnp.ones((1, 5, 1)), jnp.ones((3, 1, 1)), padding="VALID")

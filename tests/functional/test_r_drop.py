@@ -115,3 +115,18 @@ def test_no_labels_have_no_loss(shape):
     labels = functional.duplicate_rows(jnp.zeros((shape[0] // 2, shape[1]), jnp.int32))
     total, count = functional.linear_r_drop(jnp.ones((*shape, 3)), TABLE, labels, weight=WEIGHT)
     assert (float(total), float(count)) == (0.0, 0.0)
+
+
+def test_a_class_that_neither_pass_can_choose_adds_nothing():
+    logits = jnp.array([[0.0, 1.0, -jnp.inf]])
+    loss = lambda x: functional.symmetric_divergence(x, logits)[0]
+    value, slope = jax.value_and_grad(loss)(logits + jnp.array([[0.0, 1.0, 0.0]]))
+    expected, _ = functional.symmetric_divergence(logits[:, :2] + jnp.array([[0.0, 1.0]]), logits[:, :2])
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    assert np.isfinite(slope).all()
+
+
+def test_labels_outside_of_the_vocabulary_are_refused():
+    x, labels = jnp.ones((2, 3, 2)), jnp.full((2, 3), -100)
+    with pytest.raises(ValueError, match=r"labels must be in \[0, V = 4\) where they count, got -100"):
+        functional.linear_r_drop(x, jnp.zeros((4, 2)), labels, weight=1.0)

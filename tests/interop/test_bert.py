@@ -6,7 +6,8 @@ import pytest
 
 from jaxformer import interop
 from jaxformer.errors import DataError
-from tests.interop.small import arrays, check_refused, edited, save
+from jaxformer.interop import pretrained
+from tests.interop.small import NETS, arrays, check_refused, edited, save
 
 D, F, V = 8, 12, 9
 
@@ -102,3 +103,8 @@ def test_only_the_head_of_a_roberta_needs_its_activation(tmp_path):
     save(tmp_path / "model", "roberta")
     edited(tmp_path / "model", settings={"hidden_act": "relu"})
     assert interop.load_pretrained(tmp_path / "model").net.config.activation == "relu"
+
+
+@pytest.mark.parametrize(("family", "name"), [("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert")])
+def test_families_of_roberta_name_their_own_classes(family, name):
+    assert pretrained.sayable(NETS["roberta masked"], family)["architectures"] == [f"{name}ForMaskedLM"]

@@ -61,3 +61,7 @@ def test_a_width_that_is_left_out_is_four_times_that_of_the_model(tmp_path):
 )
 def test_settings_without_a_counterpart_are_refused(tmp_path, name, settings):
     check_refused(tmp_path / "model", name, settings)
+
+
+def test_two_rates_of_dropout_are_refused(tmp_path):
+    check_refused(tmp_path / "model", "gpt2", {"embd_pdrop": 0.3}, match="resid_pdrop and embd_pdrop")

@@ -170,3 +170,7 @@ def test_a_prefix_is_of_positions_and_lengths_are_of_stored_keys():
     assert seen(masks.causal() | masks.prefix([2, 5]), query, key) == [[1, 0], [1, 1]]
     assert seen(masks.prefix([2, 2]), np.array([[0], [3]]), np.array([[1, 2], [3, 4]])) == [[1, 0], [0, 0]]
     assert seen(masks.lengths([1]), query, key) == [[1, 0]]
+
+
+def test_an_offset_of_numpy_is_static():
+    assert masks.causal(np.int64(3)) == masks.causal(3)

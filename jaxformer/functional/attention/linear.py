@@ -24,7 +24,8 @@ def elu_plus_one(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
     >>> print(np.asarray(elu_plus_one(jnp.array([-1., 0., 2.]))).round(3))
     [0.368 1.    3.   ]
     """
-    return jax.nn.elu(x) + 1
+    # Below 0 it is exp(x), which elu(x) + 1 would round to 0.
+    return jnp.where(x > 0, x + 1, jnp.exp(jnp.where(x > 0, 0, x)))
 
 
 class LinearState(NamedTuple):
@@ -74,7 +75,7 @@ def linear_attention(
     per_feature = None if valid is None else valid[..., None, None]
     if per_feature is not None:  # also before the feature map, because its gradient at NaN is NaN
         key, value = (jnp.where(per_feature, x, 0) for x in (key, value))
-    queries, keys = (feature_map(x).astype(jnp.float32) for x in (query, key))
+    queries, keys = (feature_map(x.astype(jnp.float32)) for x in (query, key))
     keys = keys if per_feature is None else jnp.where(per_feature, keys, 0)
     values = value.astype(jnp.float32)
     if causal:
@@ -100,7 +101,7 @@ def linear_attention_step(
     >>> first.item(), second.item()
     (1.0, 2.0)
     """
-    queries, keys = (feature_map(x).astype(jnp.float32) for x in (query, key))
+    queries, keys = (feature_map(x.astype(jnp.float32)) for x in (query, key))
     mixed = state.mixed + keys[..., None] * value.astype(jnp.float32)[..., None, :]
     state = LinearState(mixed, state.weight + keys)
     return _read(queries[:, None], state)[:, 0].astype(query.dtype), state

@@ -108,3 +108,16 @@ def test_sums_are_float32_in_a_program_of_64_bits():
         x = jnp.ones((1, 3, 2, 4), jnp.float32)
         causal = functional.linear_attention(x, x, x, causal=True)  # under strict promotion
     assert {leaf.dtype for leaf in (*state, causal)} == {jnp.dtype("float32")}
+
+
+def test_features_are_positive_and_computed_in_float32():
+    """exp(x) below 0, also where elu(x) + 1 rounds to 0; narrow inputs lose nothing in the feature map."""
+    x = jnp.array([-18.0, -8.0, 0.0, 2.0])
+    features, slope = functional.elu_plus_one(x), jax.grad(lambda x: functional.elu_plus_one(x).sum())(x)
+    np.testing.assert_allclose(features, np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))), rtol=1e-6)
+    np.testing.assert_allclose(slope, np.where(x > 0, 1, np.exp(np.minimum(x, 0))), rtol=1e-6)
+    shape, draw = (1, 3, 1, 2), np.random.default_rng(0)
+    query, key, value = (jnp.asarray(draw.normal(size=shape) - shift, jnp.bfloat16) for shift in (7.0, 7.0, 0.0))
+    wide = functional.linear_attention(*(x.astype(jnp.float32) for x in (query, key, value)))
+    found = functional.linear_attention(query, key, value)
+    np.testing.assert_allclose(found.astype(jnp.float32), wide, atol=0.02)

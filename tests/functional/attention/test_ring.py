@@ -4,6 +4,7 @@ It moves only what it must.
 """
 
 import dataclasses
+import functools
 import re
 
 import jax
@@ -353,3 +354,14 @@ def test_as_a_module_s_attention():
 def test_refusals(make, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         make(jnp.ones((2, 12, 2, 4)))
+
+
+def test_a_zigzag_is_not_padded():
+    """Its shards of 520 positions are not a number of whole blocks; padding would move the positions of its chunks."""
+    grid = mesh(context=2)
+    draw = np.random.default_rng(0)
+    query, key, value = (jnp.asarray(draw.normal(size=(1, 1040, 1, 2)), jnp.float32) for _ in range(3))
+    attend = jax.jit(functools.partial(sharding.ring_attention(grid, "context", zigzag=True), mask=masks.causal()))
+    found = attend(*(functional.zigzag(x, 2, axis=1) for x in (query, key, value)))
+    expected = functional.attention(query, key, value, mask=masks.causal())
+    np.testing.assert_allclose(functional.unzigzag(found, 2, axis=1), expected, atol=2e-5)
