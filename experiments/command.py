@@ -23,7 +23,7 @@ from jaxformer.errors import ConfigError, JaxformerError
 from jaxformer.files import write_text
 from jaxformer.hardware import processor_name, use_large_pages
 from jaxformer.tasks.config import TaskConfig
-from jaxformer.training.phase_timer import read_starts
+from jaxformer.training.phase_timer import COMPLETE, read_starts
 
 SAVING = 20.0
 """Seconds before the end of a call at which a training stops."""
@@ -108,7 +108,7 @@ def train(config: TaskConfig, run: pathlib.Path, end: float, *, hooks: Sequence[
     result = jaxformer.train(changed(config, {"train": {"minutes": minutes}}), run, hooks=hooks)
     if result.reason == "interrupted":
         raise KeyboardInterrupt
-    if result.reason not in ("done", "patience"):
+    if result.reason not in COMPLETE:
         step = int(result.state.step)
         raise Stopped(f"{run.name} was stopped ({result.reason}) at step {step:,}; the same command resumes there")
     return sum(sum(start["seconds"].values()) for start in read_starts(run / "time.json"))

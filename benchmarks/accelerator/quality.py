@@ -20,7 +20,7 @@ from experiments.translation import multi30k
 from jaxformer.config import changed
 from jaxformer.demo import corpus
 from jaxformer.tasks.config import TaskConfig
-from jaxformer.training.phase_timer import read_starts
+from jaxformer.training.phase_timer import COMPLETE, read_starts
 
 TITLE = "Part 4: scores of the recipes"
 SAVING = 45.0
@@ -67,7 +67,7 @@ def run_of(name: str, settings: Settings) -> pathlib.Path:
 def is_trained(run: pathlib.Path) -> bool:
     """Returns True if the training of a run has reached its end."""
     starts = read_starts(run / "time.json")
-    return bool(starts) and starts[-1].get("ended") in ("done", "patience")
+    return bool(starts) and starts[-1].get("ended") in COMPLETE
 
 
 def data_of(name: str, settings: Settings) -> pathlib.Path:
@@ -114,7 +114,7 @@ def _train(name: str, settings: Settings) -> Mapping[str, Any]:
     config = configuration(name, settings)
     result = jaxformer.train(config, run_of(name, settings))
     step = int(result.state.step)
-    if result.reason not in ("done", "patience"):
+    if result.reason not in COMPLETE:
         raise Unfinished(f"stopped by {result.reason} at step {step:,} of {config.train.steps:,}")
     best = {"best step": result.progress.best_step, "best loss": result.progress.best_score}
     return {"steps": step, "end": result.reason, **best}

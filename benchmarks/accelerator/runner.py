@@ -108,7 +108,8 @@ def _run(command: Sequence[str], group: list[Case], settings: Settings) -> tuple
     flags = f"{os.environ.get('XLA_FLAGS', '')} {group[0].flags}".strip()
     env = os.environ | ({"XLA_FLAGS": flags} if flags else {})
     extra = ["--minutes", f"{settings.left / 60:.4f}", "--cases", *(case.name for case in group)]
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the process is killed too
+    # Ends this process by an exception, so that the other one is killed too.
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with (settings.out / "messages.log").open("a+", encoding="utf-8", errors="replace") as log:
         start = log.seek(0, os.SEEK_END)
         process = subprocess.Popen([*command, *extra], env=env, stderr=log, cwd=ROOT)
@@ -119,6 +120,7 @@ def _run(command: Sequence[str], group: list[Case], settings: Settings) -> tuple
         finally:
             process.kill()
             process.wait()
+            signal.signal(signal.SIGTERM, previous)
         log.seek(start)
         lines = [line.strip() for line in log.read().splitlines() if line.strip()]
     return code, " / ".join(lines[-3:])[-500:]

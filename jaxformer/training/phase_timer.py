@@ -22,6 +22,9 @@ ENDS = {
 }
 """Descriptions of ends before the last step, by `Result.reason`."""
 
+COMPLETE = ("done", "patience")
+"""The reasons for which a training is over; after others it may be resumed."""
+
 FINISHED = ("done", *ENDS)
 """The reasons for which a training ends without an error."""
 
