@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxformer import models
-from jaxformer.errors import DataError
 from jaxformer.interop.family import Family
 from jaxformer.interop.packing import FROM_HEADS_PLAIN, SAME, SIDE_BY_SIDE, Shape, Table, array, linear, norm, table
-from jaxformer.interop.settings import Settings, activation, get, renamed, require, their_activation
+from jaxformer.interop.settings import Settings, activation, get, renamed, require, shared, their_activation
 from jaxformer.models import families
 from jaxformer.modules.pure import Pure, pure
 
@@ -35,17 +34,10 @@ def _net(settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         activation=activation(settings, "activation_function", "gelu_new"),
         norm_epsilon=get(settings, "layer_norm_epsilon", 1e-5),
         attention_scale=None if get(settings, "scale_attn_weights", True) else 1.0,
-        dropout=_dropout(settings),
+        dropout=shared(settings, "resid_pdrop", "embd_pdrop", 0.1),
         attention_dropout=get(settings, "attn_pdrop", 0.1),
     )
     return pure(models.LanguageModel, config)
-
-
-def _dropout(settings: Settings) -> float:
-    after_layers, of_embeddings = (get(settings, name, 0.1) for name in ("resid_pdrop", "embd_pdrop"))
-    if after_layers != of_embeddings:
-        raise DataError("resid_pdrop and embd_pdrop in config.json must be equal for the models here")
-    return after_layers
 
 
 def _settings(net: Pure) -> dict[str, Any]:

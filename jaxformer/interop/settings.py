@@ -75,7 +75,7 @@ def renamed(settings: Settings, names: Mapping[str, str]) -> Settings:
     return result
 
 
-def shared(settings: Settings, first: str, second: str, default: int) -> int:
+def shared(settings: Settings, first: str, second: str, default: T) -> T:
     """Returns the value of two settings that must agree, such as the heads of the encoder and of the decoder.
 
     Raises:
