@@ -24,6 +24,8 @@ class OutOfMemoryError(JaxformerError):
 class Programs:
     """A jitted step that is compiled ahead of time for each batch shape, at its first call.
 
+    The steps before it end first: a step that runs while another one compiles would seem to take no time.
+
     Args:
       step: the jitted step.
       timer: the timer of the run; the time of compilation counts as "compiling".
@@ -42,6 +44,7 @@ class Programs:
         """Returns the next state and the metrics of the step."""
         shapes = tuple((x.shape, x.dtype) for x in jax.tree.leaves(batch))
         if shapes not in self._programs:
+            jax.block_until_ready(state)
             with self._timer.during("compiling"):
                 self._programs[shapes] = self._compiled(state, batch)
         return self._programs[shapes](state, batch)

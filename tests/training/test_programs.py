@@ -1,5 +1,9 @@
 """Steps compiled ahead of their first call."""
 
+import dataclasses
+
+import jax
+import jax.numpy as jnp
 import pytest
 
 from jaxformer.training.phase_timer import PhaseTimer
@@ -26,3 +30,25 @@ def test_a_step_that_would_be_killed_is_refused():
     with pytest.raises(OutOfMemoryError, match=r"a step on a batch of 8 x 4 needs 0\.0 GB, but there are 0\.0 GB"):
         programs(state, batch(0))
     assert not state.step.is_deleted()
+
+
+def test_earlier_steps_have_ended_before_another_is_compiled(monkeypatch):
+    """A step that runs while the next one compiles would be logged as one that takes no time."""
+
+    @jax.jit
+    def slow(state, batch):
+        busy = jax.lax.fori_loop(0, 300, lambda _, x: jnp.tanh(x @ x), jnp.ones((300, 300)))
+        return dataclasses.replace(state, step=state.step + 1 + (0 * busy[0, 0]).astype(jnp.int32)), {}
+
+    ready = []
+    compiled = Programs._compiled
+
+    def look(self, state, batch):
+        ready.append(state.step.is_ready())
+        return compiled(self, state, batch)
+
+    monkeypatch.setattr(Programs, "_compiled", look)
+    programs, state = Programs(slow, PhaseTimer()), new_state()
+    for rows in (8, 4, 2):
+        state, _ = programs(state, batch(0, rows=rows))
+    assert ready == [True, True, True]
