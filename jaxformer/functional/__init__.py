@@ -21,7 +21,6 @@ from jaxformer.functional.attention import qk_norm as qk_norm
 from jaxformer.functional.attention import soft_cap as soft_cap
 from jaxformer.functional.attention import top_alignments as top_alignments
 from jaxformer.functional.attention import unzigzag as unzigzag
-from jaxformer.functional.attention import with_sinks as with_sinks
 from jaxformer.functional.attention import with_weights as with_weights
 from jaxformer.functional.attention import zigzag as zigzag
 from jaxformer.functional.bias import Bias as Bias

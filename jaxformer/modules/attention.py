@@ -23,7 +23,6 @@ from jaxformer.modules.attention_function import (
     CapturedAttention,
     Intermediates,
     check_partial,
-    padded,
 )
 from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
 from jaxformer.modules.normalization import RMSNorm
@@ -64,7 +63,7 @@ class Logits:
     qk_norm_epsilon: float = 1e-6
     """The epsilon of these norms."""
     sinks: bool = False
-    """Adds a learned logit to each head, which takes weight from the keys (see `functional.with_sinks`)."""
+    """Adds a learned logit to each head, which takes weight from the keys (`sinks` of `functional.attention`)."""
 
 
 PLAIN_LOGITS = Logits()
@@ -108,14 +107,11 @@ class MultiHeadAttention(nnx.Module):
         key_positions: Int[ArrayLike, "... S"] | None = None,
     ) -> Float[Array, "B T D"]:
         """Returns the output of attention after the output projection."""
-        if self.sinks is not None:
-            keys, values, mask, bias = functional.with_sinks(keys, values, self.sinks[...], mask=mask, bias=bias)
-            if key_positions is not None:
-                key_positions = padded(key_positions, keys.shape[1])
         optional = {
             "bias": bias,
             "scale": self.scale,
             "score": self.score,
+            "sinks": None if self.sinks is None else self.sinks[...],
             "query_positions": query_positions,
             "key_positions": key_positions,
         }

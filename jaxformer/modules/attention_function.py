@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from jaxformer import functional, masks
@@ -25,7 +23,7 @@ AttentionFunction = Callable[..., Array]
 """A function with the signature of `functional.attention`: ``query, key, value, *, mask, dropout``.
 
 `mask` is a `Mask`, a Boolean array or None (``masks.as_mask(mask).dense(T, S)`` is the array), and `dropout` is None if
-nothing is dropped. A layer with a bias, a scale, a score or given positions passes these too, under the names of
+nothing is dropped. A layer with a bias, a scale, a score, sinks or given positions passes these too, under the names of
 `functional.attention`. Cached steps pass `query_positions` and `key_positions`; whole sequences have positions 0, 1, 2,
 ... and pass none. Its weights can be inspected if it is decorated with `functional.with_weights`.
 """
@@ -77,19 +75,14 @@ class CapturedAttention:
           ValueError: the attention function brings no weights, or they take no positions and the layer has some.
         """
         function = weights_function(self.attention)
-        key, bias, key_positions = self.key, self.bias, self.key_positions
         mask = self.mask if mask is None else mask
-        if self.sinks is not None:
-            key, _, mask, bias = functional.with_sinks(key, key, self.sinks, mask=mask, bias=bias)
-        optional: dict[str, Any] = {"bias": bias, "scale": self.scale, "score": self.score}
-        if self.query_positions is not None or key_positions is not None:
+        optional: dict[str, Any] = {name: getattr(self, name) for name in ("bias", "scale", "score", "sinks")}
+        if self.query_positions is not None or self.key_positions is not None:
             check_takes_positions(function)
-            optional["query_positions"] = self.query_positions
-            optional["key_positions"] = None if key_positions is None else padded(key_positions, key.shape[1])
+            optional |= {"query_positions": self.query_positions, "key_positions": self.key_positions}
         optional |= {"rows": rows, "heads": heads}
         # As in a layer, the function need not take the arguments that it is not given.
-        weights = function(self.query, key, mask=mask, **{name: x for name, x in optional.items() if x is not None})
-        return weights[..., : self.key.shape[1]]
+        return function(self.query, self.key, mask=mask, **{name: x for name, x in optional.items() if x is not None})
 
 
 def check_layer(index: int, num_layers: int) -> None:
@@ -160,10 +153,3 @@ def check_takes_positions(attention: AttentionFunction) -> None:
             f"{getattr(attention, '__name__', attention)}; add them, or wrap it in modules.position_free if positions "
             "do not matter to it"
         )
-
-
-def padded(positions: Any, length: int) -> Any:
-    """Pads positions with zeros to `length`, because a sink has no position."""
-    array_module = np if isinstance(positions, np.ndarray) else jnp
-    missing = length - positions.shape[-1]
-    return array_module.pad(positions, [(0, 0)] * (positions.ndim - 1) + [(0, missing)])

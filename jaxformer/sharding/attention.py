@@ -120,9 +120,11 @@ def _mapped(request: Request, name: str, mesh: Mesh, batch: Cut, heads: Cut) -> 
     """Computes each device's own rows and heads with the named implementation."""
     dims = request.query.shape[0], request.query.shape[2], request.query.shape[1], request.key.shape[1]
 
-    def local(query: jax.Array, key: jax.Array, value: jax.Array, mask: Any, bias: Any, dropout_key: Any) -> jax.Array:
+    def local(
+        query: jax.Array, key: jax.Array, value: jax.Array, rest: Mapping[str, Any], dropout_key: Any
+    ) -> jax.Array:
         dropout = None if request.dropout is None else Dropout(request.dropout.rate, dropout_key)
-        share = dataclasses.replace(request, query=query, key=key, value=value, mask=mask, bias=bias, dropout=dropout)
+        share = dataclasses.replace(request, query=query, key=key, value=value, dropout=dropout, **rest)
         if name == "blockwise":
             origin = _origin(batch, query.shape[0]), _origin(heads, query.shape[2])
             return blockwise.attention(share, dims=dims, origin=origin)
@@ -133,10 +135,11 @@ def _mapped(request: Request, name: str, mesh: Mesh, batch: Cut, heads: Cut) -> 
     cut = PartitionSpec(batch, None, heads)
     array = request.bias is not None and not isinstance(request.bias, Bias)
     bias = _array_spec(request.bias, batch, heads) if array else PartitionSpec()
-    specs = cut, cut, cut, _mask_spec(request.mask, batch, heads), bias, PartitionSpec()
+    rest = {"mask": _mask_spec(request.mask, batch, heads), "bias": bias, "sinks": PartitionSpec(heads)}
+    specs = cut, cut, cut, rest, PartitionSpec()
     mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=cut, check_vma=False)
     key = None if request.dropout is None else request.dropout.key
-    return mapped(request.query, request.key, request.value, request.mask, request.bias, key)
+    return mapped(request.query, request.key, request.value, {name: getattr(request, name) for name in rest}, key)
 
 
 def _origin(cut: Cut, count: int) -> Any:
@@ -204,8 +207,10 @@ def ring_attention(
         scale: float | None = None,
         score: Any = None,
         dropout: Dropout | None = None,
+        sinks: jax.Array | None = None,
     ) -> jax.Array:
-        request = make_request(query, key, value, mask=mask, bias=bias, scale=scale, score=score, dropout=dropout)
+        options = {"mask": mask, "bias": bias, "scale": scale, "score": score, "dropout": dropout, "sinks": sinks}
+        request = make_request(query, key, value, **options)
         if reason := ring.refuse(request):
             raise ConfigError(f"ring attention cannot do this: {reason}")
         lengths = query.shape[1], key.shape[1]
@@ -221,16 +226,18 @@ def ring_attention(
         if not zigzag:  # padding would move the chunks of a zigzag
             query, key, value = (ring.fill(x, size) for x in (query, key, value))
 
-        def local(query: jax.Array, key: jax.Array, value: jax.Array, mask: Any, bias: Any, dropout_key: Any):
+        def local(query: jax.Array, key: jax.Array, value: jax.Array, rest: Mapping[str, Any], dropout_key: Any):
             share = make_request(query, key, value, scale=request.scale, score=score)
             dropout = None if request.dropout is None else Dropout(request.dropout.rate, dropout_key)
-            return ring.attention(dataclasses.replace(share, mask=mask, bias=bias, dropout=dropout), devices)
+            return ring.attention(dataclasses.replace(share, dropout=dropout, **rest), devices)
 
         cut = PartitionSpec(batch, axis, heads)
-        specs = cut, cut, cut, _mask_spec(request.mask, batch, heads), PartitionSpec(), PartitionSpec()
+        rest = {"mask": _mask_spec(request.mask, batch, heads), "bias": PartitionSpec(), "sinks": PartitionSpec(heads)}
+        specs = cut, cut, cut, rest, PartitionSpec()
         mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=cut, check_vma=False)
         dropout_key = None if request.dropout is None else request.dropout.key
-        return mapped(query, key, value, request.mask, request.bias, dropout_key)[:, : lengths[0]]
+        given = {name: getattr(request, name) for name in rest}
+        return mapped(query, key, value, given, dropout_key)[:, : lengths[0]]
 
     return attention if zigzag else with_weights(attention_weights)(attention)
 

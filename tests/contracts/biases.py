@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks
-from tests.contracts.attention import VALID, B, H, S, T, arrays
+from tests.contracts import numpy_attention
+from tests.contracts.attention import VALID, B, H, S, T, arrays, with_rows
 from tests.modules.small import quick
 from tests.selection import first
 
@@ -150,24 +151,37 @@ class BiasContract:
         rise = [float(run(query + np.float32(e) * step)[0][0]) for e in (1e-2, -1e-2)]
         np.testing.assert_allclose(np.sum(gradient * step), (rise[0] - rise[1]) / 2e-2, rtol=2e-2, atol=1e-2)
 
-    @pytest.mark.parametrize("mask", [None, MASK], ids=["", "mask"])
+    @pytest.mark.parametrize("mask", [None, masks.padding(VALID) & masks.window(1)], ids=["", "mask"])
     def test_sinks(self, mask):
-        """A sink adds a term to the denominator, with its gradient; an empty query gets 0."""
-        query, key, value, upstream = arrays(N, N)
+        self.check_sinks(mask)
+
+    def check_sinks(self, mask):
+        """A sink is one more key, of zeros, that every query sees: NumPy agrees on the output and all gradients.
+
+        What an empty query and the gradient of its output hold, reaches no sink.
+        """
+        query, key, value, upstream = (np.asarray(x) for x in arrays(N, N))
         sinks = np.array([0.0, -1.0, 2.0, 5.0], np.float32)
-        logits = np.einsum("btnh,bsnh->bnts", *(np.asarray(x, np.float64) for x in (query, key))) * H**-0.5
         allowed = np.ones((B, 1, T, S), bool) if mask is None else np.asarray(mask.dense(T, S))
-        powers = np.exp(logits) * allowed
-        total = powers.sum(-1) + np.exp(np.asarray(sinks, np.float64))[None, :, None]
-        expected = np.einsum("bnts,bsnj->btnj", powers / total[..., None], np.asarray(value, np.float64))
+        allowed = np.broadcast_to(allowed, (B, allowed.shape[1], T, S))
+        empty = ~allowed.any((1, 3))
+        assert empty.any() == (mask is not None)
 
-        def loss(sinks):
-            keys, values, wider, bias = functional.with_sinks(key, value, sinks, mask=mask)
-            output = self.attend(query, keys, values, mask=wider, bias=bias)
-            return jnp.sum(output * upstream), output
+        @quick
+        def run(query, upstream, sinks):
+            call = lambda *x: self.attend(*x[:3], mask=mask, scale=0.7, sinks=x[3])
+            output, pull = jax.vjp(call, query, key, value, sinks)
+            return output, pull(upstream)
 
-        grads, output = quick(jax.grad(loss, has_aux=True))(sinks)
+        output, grads = run(*(with_rows(x, [empty], np.nan) for x in (query, upstream)), sinks)
+        wider = [np.pad(x, ((0, 0), (0, 1), (0, 0), (0, 0))) for x in (key, value)]
+        theirs = {
+            "allowed": np.pad(allowed, ((0, 0), (0, 0), (0, 0), (0, 1)), constant_values=True),
+            "bias": np.where(np.arange(S + 1) == S, sinks[:, None, None], 0)[None],
+            "scale": 0.7,
+        }
+        expected, _ = numpy_attention.attention(query, *wider, **theirs)
+        d_query, d_key, d_value, d_bias = numpy_attention.gradients(query, *wider, upstream, **theirs)
         np.testing.assert_allclose(output, expected, atol=1e-5)
-        share = np.exp(np.asarray(sinks, np.float64))[None, :, None] / total
-        slope = -(expected * np.asarray(upstream)).sum(-1).transpose(0, 2, 1) * share
-        np.testing.assert_allclose(grads, slope.sum((0, 2)), atol=2e-5)
+        for got, want in zip(grads, (d_query, d_key[:, :S], d_value[:, :S], d_bias[..., S].sum((0, 2))), strict=True):
+            np.testing.assert_allclose(got, want, atol=2e-5)

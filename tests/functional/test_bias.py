@@ -74,19 +74,17 @@ def test_take_heads(name):
     """The tile of some heads and of their queries is that part of the tile of all heads."""
     query, index = np.asarray(arrays()[0]).swapaxes(1, 2), (np.arange(T), np.arange(S))
 
-    def tiles(learned, sinks, keys, values, query, *index):
-        bias = biases.made(name, learned) + functional.with_sinks(keys, values, sinks)[3]
+    def tiles(learned, query, *index):
+        bias = biases.made(name, learned)
         return bias.tile(query, *index), bias.take_heads(1, 2).tile(query[:, 1:3], *index)
 
-    sinks = np.arange(4, dtype=np.float32)
-    whole, some = quick(tiles)(biases.LEARNED, sinks, *arrays()[1:3], query, *index)
+    whole, some = quick(tiles)(biases.LEARNED, query, *index)
     np.testing.assert_allclose(some, np.asarray(whole)[:, 1:3], atol=5e-6)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["alibi", "t5", "relative keys", "relative keys by head", "transformer-xl", "sum"])
-@pytest.mark.parametrize("sinks", [False, True])
-def test_queries_and_keys_at_positions_of_their_own(name, sinks):
+def test_queries_and_keys_at_positions_of_their_own(name):
     """Some rows and columns of the whole result, where each example has chosen its own, in any order."""
     query, key, value, _ = arrays()
     bias = biases.made(name, biases.LEARNED)
@@ -97,18 +95,10 @@ def test_queries_and_keys_at_positions_of_their_own(name, sinks):
     shown = np.zeros((2, T, S), bool)
     shown[examples[..., None], rows[..., None], columns[:, None]] = True
     mask = masks.causal(3)
-    logits = jnp.arange(4.0)
-
-    def attend(query, key, value, mask, bias, **options):
-        if sinks:
-            key, value, mask, bias = functional.with_sinks(key, value, logits, mask=mask, bias=bias)
-            if options:
-                options["key_positions"] = np.pad(options["key_positions"], ((0, 0), (0, 1)))
-        return functional.attention(query, key, value, mask=mask, bias=bias, **options)
-
-    whole = quick(attend)(query, key, value, mask & masks.dense(shown), bias)
-    some = functools.partial(attend, query_positions=rows, key_positions=columns)
-    got = quick(some)(query[examples, rows], key[examples, columns], value[examples, columns], mask, bias)
+    whole = quick(functional.attention)(query, key, value, mask=mask & masks.dense(shown), bias=bias)
+    some = quick(functools.partial(functional.attention, query_positions=rows, key_positions=columns))
+    given = query[examples, rows], key[examples, columns], value[examples, columns]
+    got = some(*given, mask=mask, bias=bias)
     np.testing.assert_allclose(got, np.asarray(whole)[examples, rows], atol=2e-5)
 
 

@@ -49,6 +49,10 @@ class TestTokamax(AttentionContract, BiasContract):
     def test_bfloat16(self, name):
         self.check_bfloat16(name)
 
+    def test_sinks(self):
+        with refused("it has no attention sinks"):
+            self.check_sinks(None)
+
     def test_no_keys(self):
         with refused("it needs at least one query and one key"):
             self.check_no_keys()

@@ -7,7 +7,6 @@ from jaxformer.functional.attention.api import attention as attention
 from jaxformer.functional.attention.base import masked_softmax as masked_softmax
 from jaxformer.functional.attention.compose import qk_norm as qk_norm
 from jaxformer.functional.attention.compose import soft_cap as soft_cap
-from jaxformer.functional.attention.compose import with_sinks as with_sinks
 from jaxformer.functional.attention.explain import Explanation as Explanation
 from jaxformer.functional.attention.explain import explain_attention as explain_attention
 from jaxformer.functional.attention.linear import LinearState as LinearState

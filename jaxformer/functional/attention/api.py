@@ -51,6 +51,7 @@ def attention(
     scale: float | Float[Array, ""] | None = None,
     score: Score | None = None,
     dropout: Dropout | None = None,
+    sinks: Float[Array, " N"] | None = None,
     query_positions: Int[ArrayLike, "... T"] | None = None,
     key_positions: Int[ArrayLike, "... S"] | None = None,
     implementation: str | None = None,
@@ -71,6 +72,8 @@ def attention(
       scale: the factor of the logits, ``H ** -0.5`` by default; a learned or traced scale multiplies the queries.
       score: an elementwise function of the scaled logits, applied before bias and mask, such as `soft_cap`; hashable.
       dropout: rate and key for dropping attention weights.
+      sinks: a logit for each head, one more term in the sum of its softmax, which takes weight from the keys (OpenAI
+        2025, gpt-oss). Neither scale, score nor bias changes it, and it is never dropped.
       query_positions, key_positions: the absolute positions at which a `Mask` of positions and a `Bias` are computed,
         ``[T]`` or ``[B, T]``; 0, 1, 2, ... by default. A decoding step has one query at a late position. Positions
         other than the default build [T, S] arrays.
@@ -97,6 +100,7 @@ def attention(
         scale=scale,
         score=score,
         dropout=dropout,
+        sinks=sinks,
         query_positions=query_positions,
         key_positions=key_positions,
     )

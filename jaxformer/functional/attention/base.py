@@ -26,6 +26,10 @@ RESIDUAL = "attention_residual"
 excepted: a policy of `jax.checkpoint` that saves it need not compute the attention again."""
 
 
+LOW = float(np.finfo(np.float32).min)
+"""The logit of a masked pair: finite, because the difference of two infinities is NaN, forward and backward."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Request:
     """One checked call of attention. `group` query heads share each key head: ``N = K * group``."""
@@ -38,6 +42,7 @@ class Request:
     scale: float
     score: Score | None
     dropout: Dropout | None
+    sinks: Array | None = None  # [N]
 
     @property
     def group(self) -> int:
@@ -54,6 +59,7 @@ def make_request(
     scale=None,
     score=None,
     dropout=None,
+    sinks=None,
     query_positions=None,
     key_positions=None,
 ) -> Request:
@@ -74,6 +80,8 @@ def make_request(
         bias = bias if isinstance(bias, Bias) else with_four_dims(bias)
         for covered in _shapes_of_bias(bias, query, key.shape[1]):
             _check_covers("bias", covered, (batch, num_heads, num_queries, key.shape[1]))
+    if sinks is not None and sinks.shape != (num_heads,):
+        raise ValueError(f"sinks must have shape [N] = {[num_heads]}, one for each head, got {list(sinks.shape)}")
     if dropout is not None and not 0 <= dropout.rate < 1:
         raise ValueError(f"dropout rate must be in [0, 1), got {dropout.rate}")
     if dropout is not None and dropout.rate == 0:
@@ -84,7 +92,7 @@ def make_request(
         compute_dtype = np.promote_types(query.dtype, np.float32)
         query, scale = _multiplied(query.astype(compute_dtype), scale.astype(compute_dtype)).astype(query.dtype), 1.0
     scale = head_dim**-0.5 if scale is None else float(scale)
-    return Request(query, key, value, mask, bias, scale, score, dropout)
+    return Request(query, key, value, mask, bias, scale, score, dropout, sinks)
 
 
 def at_positions(query, key, mask, bias, scale, positions) -> tuple[Mask | None, Array | Bias | None]:
@@ -151,13 +159,14 @@ def limit_derivatives(request: Request, name: str, derivatives: Derivatives) -> 
     """Returns the request with guards that reject all derivatives but these; errors cite the implementation `name`."""
     if derivatives == "all":
         return request
-    arrays = request.query, request.key, request.value, request.bias
+    arrays = request.query, request.key, request.value, request.bias, request.sinks
     if derivatives == "gradient":
         limit, text = once, "a gradient and no other derivative (jax.jvp, jax.hessian)"
     else:
         limit, text = reverse_only, "a gradient and no forward-mode derivative (jax.jvp, jax.linearize)"
-    query, key, value, bias = limit(arrays, f"{name} attention has {text}; implementation='reference' has all")
-    return dataclasses.replace(request, query=query, key=key, value=value, bias=bias)
+    arrays = limit(arrays, f"{name} attention has {text}; implementation='reference' has all")
+    limited = dict(zip(("query", "key", "value", "bias", "sinks"), arrays, strict=True))
+    return dataclasses.replace(request, **limited)
 
 
 def _check_shapes(query, key, value) -> None:
@@ -192,8 +201,6 @@ def _check_covers(name: str, got: tuple[int, ...], expected: tuple[int, ...]) ->
 def masked_softmax(logits: Float[Array, "*rows S"], mask: Bool[Array, "*rows S"] | None) -> Float[Array, "*rows S"]:
     """Returns the softmax over the keys that the mask allows: exactly 0 elsewhere, and 0 throughout an empty row.
 
-    Masked logits are filled with a finite value, because ``-inf - -inf`` is NaN, forward and backward.
-
     >>> masked_softmax(jnp.zeros((2, 3)), jnp.array([[True, True, False], [False, False, False]])).tolist()
     [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
     """
@@ -202,9 +209,8 @@ def masked_softmax(logits: Float[Array, "*rows S"], mask: Bool[Array, "*rows S"]
 
 @jax.custom_jvp
 def _softmax(logits: Array, mask: Array | None) -> Array:
-    low = jnp.finfo(jnp.float32).min
-    kept = logits if mask is None else jnp.where(mask, logits, low)
-    top = jax.lax.stop_gradient(kept.max(-1, keepdims=True, initial=low))
+    kept = logits if mask is None else jnp.where(mask, logits, LOW)
+    top = jax.lax.stop_gradient(kept.max(-1, keepdims=True, initial=LOW))
     weights = jnp.exp(kept - top)
     if mask is not None:
         weights = jnp.where(mask, weights, 0.0)

@@ -25,7 +25,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from jaxformer import targets
-from jaxformer.functional.attention.base import RESIDUAL, Request
+from jaxformer.functional.attention.base import LOW, RESIDUAL, Request
+from jaxformer.functional.attention.sinks import add_sinks, sink_gradients
 from jaxformer.functional.attention.tiles import (
     Location,
     Tile,
@@ -47,9 +48,6 @@ from jaxformer.functional.derivatives import not_reversed
 QUERY_BLOCK, KEY_BLOCK = 256, 256
 HEADS = 8
 """The number of heads whose tiles fit in a CPU's cache; processing 64 heads at once takes 1.6 times as long."""
-
-LOW = float(np.finfo(np.float32).min)
-"""The logit of a masked pair, and both parts of the log-sum-exp of a query that sees no key."""
 
 ONE_REVERSE = (
     "{} attention has no gradient of its gradient (jax.grad of jax.grad), only a forward-mode derivative of it "
@@ -96,7 +94,7 @@ def attention(
         for x, padding in ((request.query, query_padding), (request.key, key_padding), (request.value, key_padding))
     )
     bias = tuple(jax.tree.leaves(request.bias)) if isinstance(request.bias, Bias) else request.bias
-    return _attend(tiling, query, key, value, bias, varying)[:, :num_queries]
+    return _attend(tiling, query, key, value, bias, request.sinks, varying)[:, :num_queries]
 
 
 def check_bias_of_shard(bias: Bias, query: Array, dims: tuple[int, int, int, int], name: str) -> None:
@@ -147,10 +145,10 @@ def _part(request: Request) -> tuple[int, int]:
 def forward(
     tiling: Tiling, query: Array, key: Array, value: Array, bias: Any, varying: Varying
 ) -> tuple[Float[Array, "B T N J"], Float[Array, "B T N 2"]]:
-    """Returns the output and the log-sum-exp of every row, both float32; 0 and `LOW` in an empty row.
+    """Returns the output and the log-sum-exp of every row, both float32; 0 and `LOW` (twice) in an empty row.
 
     The log-sum-exp is stored as two terms, the highest logit and the rest: next to a bias of -1e9, float32 would lose
-    the rest in their sum.
+    the rest in their sum. Both are without sinks.
     """
     bias = _pad_bias(tiling, bias)
 
@@ -193,7 +191,7 @@ class Saved(NamedTuple):
     value: Array
     bias: Any
     varying: Varying
-    output: Array  # [B, T, N, J]; this and the next are results of `forward` over all keys, even if
+    output: Array  # [B, T, N, J]; this and the next are results of `forward` over all keys, and of sinks, even if
     log_weight: Array  # [B, T, N, 2]; `key` and `value` are a shard of them
 
 
@@ -272,21 +270,25 @@ def _add_block(tiling: Tiling, x: Array, block: Array, location: Location, colum
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(tiling: Tiling, query: Array, key: Array, value: Array, bias: Any, varying: Varying) -> Array:
-    return forward(tiling, query, key, value, bias, varying)[0].astype(query.dtype)
+def _attend(
+    tiling: Tiling, query: Array, key: Array, value: Array, bias: Any, sinks: Array | None, varying: Varying
+) -> Array:
+    return add_sinks(*forward(tiling, query, key, value, bias, varying), sinks)[0].astype(query.dtype)
 
 
-def _attend_forward(tiling, query, key, value, bias, varying):
-    output, log_weight = forward(tiling, query, key, value, bias, varying)
+def _attend_forward(tiling, query, key, value, bias, sinks, varying):
+    output, log_weight = add_sinks(*forward(tiling, query, key, value, bias, varying), sinks)
     output, log_weight = checkpoint_name((output.astype(query.dtype), log_weight), RESIDUAL)
     output, log_weight = not_reversed((output, log_weight), ONE_REVERSE.format("blockwise"))
-    return output, Saved(query, key, value, bias, varying, output, log_weight)
+    return output, (Saved(query, key, value, bias, varying, output, log_weight), sinks)
 
 
-def _attend_backward(tiling, saved, upstream):
+def _attend_backward(tiling, residuals, upstream):
+    saved, sinks = residuals
     *d_arrays, d_bias = backward(tiling, saved, upstream)
     gradients = (d.astype(x.dtype) for d, x in zip(d_arrays, saved[:3], strict=True))
-    gradients = *gradients, cast_gradients(saved.bias, d_bias)
+    d_sinks = sink_gradients(sinks, saved.output, saved.log_weight, upstream)
+    gradients = *gradients, cast_gradients(saved.bias, d_bias), d_sinks
     return *not_reversed(gradients, ONE_REVERSE.format("blockwise")), None
 
 

@@ -53,6 +53,9 @@ def explain_attention(
     scale: float | None = None,
     score: Any = None,
     dropout: Dropout | None = None,
+    sinks: Any = None,
+    query_positions: Any = None,
+    key_positions: Any = None,
 ) -> Explanation:
     """Returns the implementation that `attention` would choose, why others are not chosen, and the worst errors.
 
@@ -67,7 +70,19 @@ def explain_attention(
     >>> explain_attention(x, x, x, score=jnp.tanh).chosen
     'blockwise'
     """
-    request = make_request(query, key, value, mask=mask, bias=bias, scale=scale, score=score, dropout=dropout)
+    request = make_request(
+        query,
+        key,
+        value,
+        mask=mask,
+        bias=bias,
+        scale=scale,
+        score=score,
+        dropout=dropout,
+        sinks=sinks,
+        query_positions=query_positions,
+        key_positions=key_positions,
+    )
     reasons = {name: implementation.refuse(request) for name, implementation in implementations.items()}
     accepted = [name for name, reason in reasons.items() if reason is None]
     errors: dict[str, float | None] = dict.fromkeys(accepted)
@@ -93,8 +108,11 @@ def _exact(request: Request) -> np.ndarray:
     if request.mask is not None:
         logits = np.where(np.asarray(request.mask.dense(num_queries, num_keys)), logits, -np.inf)
     top = logits.max(-1, keepdims=True, initial=-np.inf)
-    weights = np.exp(logits - np.where(np.isfinite(top), top, 0))
+    top = np.where(np.isfinite(top), top, 0)
+    weights = np.exp(logits - top)
     total = weights.sum(-1, keepdims=True)
+    if request.sinks is not None:
+        total = total + np.exp(np.asarray(request.sinks, np.float64)[:, None, None] - top)
     weights = weights / np.where(total == 0, 1, total)
     if request.dropout is not None:
         indices = tuple(jnp.asarray(x) for x in np.ix_(*(np.arange(n) for n in weights.shape)))

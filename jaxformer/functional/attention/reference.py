@@ -25,6 +25,7 @@ def attention_head(
     rate: float = 0.0,
     scale: float | None = None,
     score: Score | None = None,
+    sink: Float[Array, ""] | None = None,
     finite: bool = False,
 ) -> tuple[Float[Array, "T J"], Float[Array, "T S"]]:
     r"""Computes scaled dot-product attention of one head of one example: the output and the weights.
@@ -40,6 +41,7 @@ def attention_head(
       kept: True for the weights that dropout of probability `rate` keeps; the returned weights are before dropout.
       scale: the factor of the logits; ``H ** -0.5`` by default, 1 for unscaled attention.
       score: an elementwise function of the scaled logits, applied before bias and mask.
+      sink: a logit that takes weight from the keys: one more term in the sum of the softmax.
       finite: promises that queries, keys and values are finite, even those that the mask hides: see `Mask.finite`.
 
     Raises:
@@ -68,7 +70,12 @@ def attention_head(
         logits = score(logits if mask is None else jnp.where(mask, logits, 1.0))
     if bias is not None:
         logits = logits + bias.astype(jnp.float32)
-    weights = masked_softmax(logits, mask)
+    if sink is None:
+        weights = masked_softmax(logits, mask)
+    else:  # one more key, which every query sees
+        wider = jnp.concatenate([logits, jnp.full((query.shape[0], 1), sink.astype(jnp.float32))], 1)
+        weights = masked_softmax(wider, None if mask is None else jnp.pad(mask, ((0, 0), (0, 1)), constant_values=True))
+        weights = weights[:, :-1]
     mixing = weights if kept is None else jnp.where(kept, weights * (1 / (1 - rate)), 0.0)
     output = jnp.einsum("ts,sj->tj", mixing.astype(value.dtype), value, preferred_element_type=jnp.float32)
     if mask is not None and not finite:
@@ -98,9 +105,11 @@ def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "
     bias = request.bias
     if bias is not None:
         bias = dense_bias(bias, request.query, num_keys, request.scale, allowed=mask)
-    extras = {name: x for name, x in (("mask", mask), ("bias", bias), ("kept", kept)) if x is not None}
+    sinks = None if request.sinks is None else request.sinks[None]
+    extras = {"mask": mask, "bias": bias, "kept": kept, "sink": sinks}
+    extras = {name: x for name, x in extras.items() if x is not None}
 
-    def example(query, key, value, extras):  # query [T, N, H], key [S, K, H]; extras [N | 1, T, S]
+    def example(query, key, value, extras):  # query [T, N, H], key [S, K, H]; extras [N | 1, T, S], and sinks [N]
         per_head = {n: x.shape[0] != 1 or num_heads == 1 for n, x in extras.items()}
         axes = {n: 0 if per_head[n] else None for n in extras}
         call = lambda q, k, v, e: head(q, k, v, **e)

@@ -24,7 +24,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from jaxformer.functional.attention import blockwise
-from jaxformer.functional.attention.base import RESIDUAL, Request
+from jaxformer.functional.attention.base import LOW, RESIDUAL, Request
+from jaxformer.functional.attention.sinks import add_sinks, sink_gradients
 from jaxformer.functional.attention.tiles import Tiling, Varying, key_bounds, key_ranges
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.derivatives import not_reversed
@@ -141,7 +142,7 @@ def attention(
     ranges = jnp.asarray(_key_ranges(request.mask, ring, local_queries, blocks[0], rows))
     shared = ranges, request.mask, None if request.dropout is None else request.dropout.key
     bias = None if request.bias is None else tuple(jax.tree.leaves(request.bias))
-    return _attend(tiling, ring, request.query, request.key, request.value, bias, shared)
+    return _attend(tiling, ring, request.query, request.key, request.value, bias, request.sinks, shared)
 
 
 def _key_ranges(mask: Mask | None, ring: Ring, local_length: int, block: int, rows: tuple[Any, int]) -> Any:
@@ -197,24 +198,24 @@ def _forward(tiling, ring, query, key, value, bias, shared):
         return (output, jnp.concatenate([top, rest], -1)), traveling
 
     dims = query.shape[:3]
-    initial = jnp.zeros((*dims, value.shape[-1]), jnp.float32), jnp.full((*dims, 2), blockwise.LOW, jnp.float32)
+    initial = jnp.zeros((*dims, value.shape[-1]), jnp.float32), jnp.full((*dims, 2), LOW, jnp.float32)
     return _round(ring, visit, initial, (key, value), home=False)[0]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attend(tiling, ring, query, key, value, bias, shared):
-    return _forward(tiling, ring, query, key, value, bias, shared)[0].astype(query.dtype)
+def _attend(tiling, ring, query, key, value, bias, sinks, shared):
+    return add_sinks(*_forward(tiling, ring, query, key, value, bias, shared), sinks)[0].astype(query.dtype)
 
 
-def _attend_forward(tiling, ring, query, key, value, bias, shared):
-    output, log_weight = _forward(tiling, ring, query, key, value, bias, shared)
+def _attend_forward(tiling, ring, query, key, value, bias, sinks, shared):
+    output, log_weight = add_sinks(*_forward(tiling, ring, query, key, value, bias, shared), sinks)
     output, log_weight = checkpoint_name((output.astype(query.dtype), log_weight), RESIDUAL)
     output, log_weight = not_reversed((output, log_weight), blockwise.ONE_REVERSE.format("ring"))
-    return output, (query, key, value, bias, shared, output, log_weight)
+    return output, (query, key, value, bias, sinks, shared, output, log_weight)
 
 
 def _attend_backward(tiling, ring, saved, upstream):
-    query, key, value, bias, shared, output, log_weight = saved
+    query, key, value, bias, sinks, shared, output, log_weight = saved
 
     def visit(sums, traveling, owner):
         d_query, d_bias = sums
@@ -230,7 +231,8 @@ def _attend_backward(tiling, ring, saved, upstream):
     sums = zeros(query), blockwise.zero_gradients(bias)
     (d_query, d_bias), (_, _, d_key, d_value) = _round(ring, visit, sums, traveling, home=True)
     gradients = (d.astype(x.dtype) for d, x in ((d_query, query), (d_key, key), (d_value, value)))
-    gradients = *gradients, blockwise.cast_gradients(bias, d_bias)
+    d_sinks = sink_gradients(sinks, output, log_weight, upstream)
+    gradients = *gradients, blockwise.cast_gradients(bias, d_bias), d_sinks
     return *not_reversed(gradients, blockwise.ONE_REVERSE.format("ring")), None
 
 

@@ -33,6 +33,7 @@ def attention_weights(
     bias: Float[Array, ...] | Bias | None = None,
     scale: float | None = None,
     score: Score | None = None,
+    sinks: Float[Array, " N"] | None = None,
     query_positions: Int[ArrayLike, "... T"] | None = None,
     key_positions: Int[ArrayLike, "... S"] | None = None,
     rows: Sequence[int] | None = None,
@@ -40,7 +41,7 @@ def attention_weights(
 ) -> Float[Array, "B heads rows S"]:
     """Returns the attention weights of the chosen heads and query rows (all by default).
 
-    The other arguments are those of `attention`.
+    The other arguments are those of `attention`. With sinks, rows sum to less than 1.
 
     Raises:
       ValueError: shapes do not fit, or a row or head does not exist.
@@ -52,7 +53,7 @@ def attention_weights(
     [[[[0.5, 0.5, 0.0]]]]
     """
     positions = {"query_positions": query_positions, "key_positions": key_positions}
-    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score, **positions)
+    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score, sinks=sinks, **positions)
     head_index = indices("heads", heads, query.shape[2])
     row_index = indices("rows", rows, query.shape[1])
     return _weights(request, jnp.asarray(row_index, jnp.int32), head_index)
@@ -177,7 +178,8 @@ def _weights(request: Request, rows: Array, heads: np.ndarray) -> Array:
         bias = pick(dense_bias(request.bias, request.query, num_keys, request.scale, rows, allowed))
     key = request.key[:, :, heads // request.group]
     query = request.query[:, rows][:, :, heads]
-    return reference.attention(Request(query, key, key, mask, bias, request.scale, request.score, None))[1]
+    sinks = None if request.sinks is None else request.sinks[heads]
+    return reference.attention(Request(query, key, key, mask, bias, request.scale, request.score, None, sinks))[1]
 
 
 def _logit_variance(request: Request, rows: Array) -> Array:

@@ -148,15 +148,14 @@ class Counting(masks.Mask):
         return self.mask.live_ranges(query_start, query_stop)
 
 
-def visited(mask, length, *, batch=1, gradient=False):
+def visited(mask, length, *, batch=1, gradient=False, sinks=None):
     """Returns the tiles that are visited, in blocks of eight, by their first query and key."""
     tiles = []
     query = jnp.ones((batch, length, 1, 4))
 
     def call(query, mask):
-        return attention(
-            make_request(query, query, query, mask=Counting(mask, tiles.append)), query_block=8, key_block=8
-        )
+        request = make_request(query, query, query, mask=Counting(mask, tiles.append), sinks=sinks)
+        return attention(request, query_block=8, key_block=8)
 
     function = jax.grad(lambda *inputs: call(*inputs).sum()) if gradient else call
     jax.block_until_ready(jax.jit(function)(query, mask))
@@ -168,6 +167,7 @@ def test_window_visits_only_its_blocks():
     """Restricted attention costs O(T W): a block of queries meets the same few blocks of keys at every length."""
     # The block itself and the one before; the first has none.
     assert [len(visited(masks.window(8), length)) for length in (64, 256)] == [2 * 8 - 1, 2 * 32 - 1]
+    assert len(visited(masks.window(8), 64, sinks=jnp.zeros(1))) == 2 * 8 - 1
 
 
 full = functools.partial(pytest.param, marks=pytest.mark.full)

@@ -1,10 +1,10 @@
-"""Soft caps, normalized queries and keys, and sinks; the contract of biases has their values inside attention."""
+"""Soft caps, and normalized queries and keys; the contract of biases has their values inside attention."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import functional, masks
+from jaxformer import functional
 
 
 def test_equal_caps_are_one_program():
@@ -28,14 +28,3 @@ def test_qk_norm():
     np.testing.assert_allclose(got[1], normalize(np.asarray(key)) * 0.5, rtol=1e-5)
     shared = functional.qk_norm(query, key, scale=scale)
     np.testing.assert_array_equal(shared[1], functional.qk_norm(key, key, scale=scale)[0])
-
-
-def test_the_mask_of_sinks():
-    """The appended key is seen by every query, and the mask covers one more key."""
-    key = jnp.zeros((1, 3, 2, 4))
-    _, _, mask, _ = functional.with_sinks(key, key, jnp.zeros(2), mask=masks.causal(-1))
-    assert mask is not None
-    assert np.asarray(mask.dense(3, 4)[0, 0]).astype(int).tolist() == [[0, 0, 0, 1], [1, 0, 0, 1], [1, 1, 0, 1]]
-    assert mask.key_range(0, 1) == (0, 4)
-    with pytest.raises(ValueError, match="must cover S = 3 keys, got 4"):
-        mask.dense(3, 3)

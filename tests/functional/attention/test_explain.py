@@ -42,6 +42,15 @@ def test_explanation_is_judged_by_float64(monkeypatch):
     assert 0 < errors["reference"] < 1e-5
 
 
+def test_explanation_with_sinks_at_positions():
+    query, key, value, _ = arrays()
+    options = {"sinks": jnp.array([0.0, 1.0, -1.0, 3.0]), "query_positions": np.arange(2, 7)}
+    explanation = functional.explain_attention(query, key, value, mask=masks.causal(), **options)
+    assert set(explanation.errors) == {"reference", "blockwise"}
+    assert all(error is not None and error < 1e-5 for error in explanation.errors.values())
+    assert explanation.refused["xla"] == "it has no attention sinks"
+
+
 def test_explanation_of_shapes_alone():
     explain = inspect.unwrap(functional.explain_attention)
     long = jax.ShapeDtypeStruct((1, 16_384, 8, 64), jnp.float32)

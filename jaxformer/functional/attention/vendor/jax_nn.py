@@ -42,6 +42,8 @@ def refuse_xla(request: Request) -> str | None:
 
 def refuse_call(request: Request) -> str | None:
     """Returns the reason why no function with the signature of `jax.nn` can compute this, or None."""
+    if request.sinks is not None:
+        return "it has no attention sinks"
     if request.dropout is not None:
         return "it cannot drop weights by the hash of this library"
     if request.query.shape[1] == 0 or request.key.shape[1] == 0:

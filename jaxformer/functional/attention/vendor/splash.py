@@ -49,6 +49,8 @@ def refuse_anywhere(request: Request) -> str | None:
     query, key, value = request.query, request.key, request.value
     if request.bias is not None:
         return "it has no bias"
+    if request.sinks is not None:
+        return "it has no attention sinks"
     if request.dropout is not None:
         return "it cannot drop weights by the hash of this library"
     if request.score is not None and not isinstance(request.score, SoftCap):

@@ -53,6 +53,10 @@ class TestXla(AttentionContract, BiasContract):
         with pytest.raises(ValueError, match="it has no function of the logits"):
             self.check_soft_cap()
 
+    def test_sinks(self):
+        with pytest.raises(ValueError, match="it has no attention sinks"):
+            self.check_sinks(None)
+
     def test_no_keys(self):
         with pytest.raises(ValueError, match="at least one query and one key"):
             self.check_no_keys()

@@ -246,6 +246,7 @@ TWICE = masks.segments(packed(256, 70)) & masks.segments(packed(256, 90))
         ({"key_dtype": jnp.float32}, "one dtype, float32 or bfloat16, got bfloat16, float32 and float32"),
         ({"dim": 320}, "head dims up to 256, got 320 and 320"),
         ({"bias": functional.alibi(4)}, NO_BIAS),
+        ({"sinks": jnp.zeros(4)}, "it has no attention sinks"),
         ({"score": jnp.tanh}, "its only function of the logits is soft_cap"),
         ({"dropout": functional.Dropout(0.1, jax.random.key(0))}, NO_DROPOUT),
         ({"mask": PREFIX}, "got Or"),
