@@ -183,7 +183,7 @@ def _round(
     return visit(sums, traveling, (rank - last) % ring.size)
 
 
-def _forward(tiling, ring, query, key, value, bias, shared):
+def _forward(tiling, ring, query, key, value, bias, shared) -> tuple[Array, Array]:
 
     def visit(sums, traveling, owner):
         output, log_weight = sums
