@@ -3,6 +3,8 @@
 `test_torch` has the layers, and plain attention in its default implementation.
 """
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -287,3 +289,21 @@ def test_t5_bias():
         array(8, N, seed=3),
         tolerance=1e-4,
     )
+
+
+@pytest.mark.parametrize("implementation", ["reference", "blockwise"])
+def test_sinks_are_those_of_gpt_oss(implementation):
+    """Output and gradients of windowed attention with sinks and grouped heads."""
+    peer = pytest.importorskip("transformers.models.gpt_oss.modeling_gpt_oss", reason="transformers is not installed")
+    query, key, value = array(B, S, N, H), array(B, S, 2, H, seed=1), array(B, S, 2, H, seed=2)
+    mask = masks.window(2)
+    ours = lambda q, k, v, sinks: functional.attention(
+        q, k, v, mask=mask, sinks=sinks, scale=0.7, implementation=implementation
+    )
+
+    def theirs(q, k, v, sinks):
+        layer = types.SimpleNamespace(num_key_value_groups=2, sinks=sinks, training=False)
+        inputs = [x.transpose(1, 2) for x in (q, k, v)]
+        return peer.eager_attention_forward(layer, *inputs, torch.tensor(np.asarray(mask.additive(S, S))), 0.7)[0]
+
+    agree(ours, theirs, query, key, value, array(N, seed=3))
