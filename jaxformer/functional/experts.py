@@ -195,7 +195,7 @@ def _limited(x, routing, experts, activation, capacity, place):
     buffer = place(_apply(place(buffer), experts, activation, product))
     outputs = buffer.at[chosen, row].get(mode="fill", fill_value=0).astype(jnp.float32)
     weighted = outputs * routing.weights.T.reshape(-1)[:, None]
-    return weighted.reshape(count, num_tokens, -1).sum(0).astype(x.dtype)
+    return weighted.reshape(count, num_tokens, x.shape[1]).sum(0).astype(x.dtype)
 
 
 def _apply(y: Array, experts: Experts, activation: Activation, product: Callable[[Array, Array], Array]) -> Array:

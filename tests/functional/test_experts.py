@@ -156,6 +156,15 @@ def test_room():
     assert functional.expert_capacity(3, 8, 1, 1.0) == 1
 
 
+@pytest.mark.parametrize("capacity", [None, 1])
+def test_no_tokens(capacity):
+    """Nothing comes out, and kernels get a gradient of 0."""
+    nothing = {"x": X[:0], "logits": LOGITS[:0], "capacity": capacity}
+    assert computed(2, **nothing).shape == (0, D)
+    slope = quick(jax.grad(lambda w_in: computed(2, kernels={**KERNELS, "w_in": w_in}, **nothing).sum()))
+    assert not np.asarray(slope(single(KERNELS["w_in"]))).any()
+
+
 @pytest.mark.parametrize("count", [0, 6])
 def test_refuses_more_experts_than_there_are(count):
     with pytest.raises(ValueError, match=f"between 1 and 5 experts, got {count}"):

@@ -143,7 +143,14 @@ def test_empty_queries_do_not_reach_learned_tables():
     np.testing.assert_array_equal(*slopes)
 
 
-def test_no_queries():
+def test_no_queries_and_no_keys():
+    """Statistics of no query are empty, and those of no key are 0 as in an empty row."""
     query, key, _, _ = arrays()
+    for length, batch in ((0, 2), (5, 2), (5, 0)):
+        found = functional.attention_statistics(query[:batch, :length], key[:batch, :0], mask=masks.causal())
+        for statistic in (*found, *functional.attention_statistics(query[:batch, :length], key[:batch, :0])):
+            assert statistic.shape == (batch, 4, length)
+            assert not np.asarray(statistic).any()
+    assert functional.attention_statistics(query[:, :0], key).slope.shape == (2, 4, 0)
     assert functional.attention_entropy(query[:, :0], key, mask=masks.causal()).shape == (2, 4, 0)
     assert functional.attention_weights(query[:, :0], key).shape == (2, 4, 0, key.shape[1])
