@@ -154,6 +154,8 @@ def test_padding_goes_to_no_expert(capacity):
 def test_room():
     assert functional.expert_capacity(64, 8, 2, 1.0) == 16
     assert functional.expert_capacity(3, 8, 1, 1.0) == 1
+    assert functional.expert_capacity(100, 10, 1, 1.1) == 11  # as decimals, not as the floats nearest to them
+    assert functional.expert_capacity(101, 10, 1, 1.1) == 12
 
 
 @pytest.mark.parametrize("capacity", [None, 1])
