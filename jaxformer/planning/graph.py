@@ -18,8 +18,8 @@ class Products(NamedTuple):
     """The matrix products of a function, convolutions included."""
 
     flops: int
-    """Two operations for each multiply-add; those of a convolution include its padding, and those of a product by groups
-    (`jax.lax.ragged_dot`) count every row once."""
+    """Two operations for each multiply-add; those of a convolution include its padding, and those of a product by
+    groups (`jax.lax.ragged_dot`) count every row once."""
     in_a_row: int
     """The length of the longest chain of products that depend on each other: the number of sequential steps."""
 
