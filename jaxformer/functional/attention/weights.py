@@ -215,9 +215,12 @@ def indices(name: str, chosen: Sequence[int] | None, count: int) -> np.ndarray:
     """Returns the chosen indices, all by default.
 
     Raises:
-      ValueError: one is out of range.
+      ValueError: one is out of range, or no integer.
     """
-    index = np.arange(count) if chosen is None else np.asarray(chosen, int)
+    index = np.arange(count) if chosen is None else np.asarray(chosen)
+    if index.size and not np.issubdtype(index.dtype, np.integer):
+        raise ValueError(f"{name} must be integers, got {chosen}")
+    index = index.astype(int)
     if index.ndim != 1 or ((index < 0) | (index >= count)).any():
         raise ValueError(f"{name} must be indices from 0 to {count - 1}, got {chosen}")
     return index

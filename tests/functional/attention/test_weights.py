@@ -1,6 +1,8 @@
 """Weights of chosen heads and rows; entropy and alignments, computed some rows at a time in little memory."""
 
 import importlib
+import inspect
+import re
 
 import jax
 import jax.numpy as jnp
@@ -128,6 +130,16 @@ def test_weights_refuse_missing_rows_and_heads(name, chosen):
     count = {"rows": T, "heads": 4}[name]
     with pytest.raises(ValueError, match=rf"{name} must be indices from 0 to {count - 1}"):
         functional.attention_weights(query, key, **{name: chosen})
+
+
+@pytest.mark.parametrize("chosen", [[0.5], [1.0, 2.0], [True, False]])
+def test_weights_refuse_rows_that_are_no_integers(chosen):
+    """Row 0.5 would be row 0, and a mask the rows 0 and 1."""
+    indices = importlib.import_module("jaxformer.functional.attention.weights").indices
+    with pytest.raises(ValueError, match=re.escape(f"rows must be integers, got {chosen}")):
+        inspect.unwrap(indices)("rows", chosen, 5)
+    query, key, _, _ = arrays()
+    assert functional.attention_weights(query, key, rows=[]).shape == (2, 4, 0, key.shape[1])
 
 
 def test_empty_queries_do_not_reach_learned_tables():
