@@ -62,6 +62,12 @@ CHIPS = {
 """Chips by their usual names."""
 OTHER_NAMES = {"v5litepod": "v5e"}
 """Names of the same chips in a cloud's commands."""
+GROUP_LIMITS = (
+    ("", "/sys/fs/cgroup", "memory.max"),
+    ("memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+)
+"""The controller in /proc/self/cgroup, the folder, and the file with a group's limit: of version 2, which names no
+controller, and of version 1."""
 
 
 def canonical(name: str) -> str:
@@ -74,12 +80,34 @@ def canonical(name: str) -> str:
 
 
 def host_memory() -> int:
-    """Returns the bytes of main memory for this process: the machine's, or fewer if its control group says so."""
+    """Returns the bytes of main memory for this process: the machine's, or fewer if a control group says so.
+
+    The smallest limit counts, of the process's own group, such as a SLURM job's or a container's, and of all above it.
+    """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for file in _limits_of_groups():
         with contextlib.suppress(OSError, ValueError):  # no such kind of group, or "max"
-            limits.append(int(pathlib.Path(file).read_text()))
+            limits.append(int(file.read_text()))
     return min(limits)
+
+
+def _limits_of_groups() -> list[pathlib.Path]:
+    """Returns the files that may hold memory limits of this process's control groups (man 7 cgroups).
+
+    A container may see its own group as the root, and still read the path that the host has for it, so the root counts
+    always and a path that leads nowhere is no error.
+    """
+    lines = ["0::/", "0:memory:/"]
+    with contextlib.suppress(OSError, ValueError):
+        lines += pathlib.Path("/proc/self/cgroup").read_text().splitlines()
+    files = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        group = pathlib.PurePosixPath(path)
+        for controller, root, name in GROUP_LIMITS:
+            if controller in controllers.split(","):
+                files += [pathlib.Path(root, *own.parts[1:], name) for own in (group, *group.parents)]
+    return files
 
 
 def processor_name() -> str:

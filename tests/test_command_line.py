@@ -138,10 +138,10 @@ def test_translate_evaluate_average_inspect(run):
     assert "BLEU" in scored.stdout
     assert "chrF2" in scored.stdout
     assert "tok:13a" in scored.stdout
-    examples = [json.loads(line) for line in (run / "examples-test-average.jsonl").read_text().splitlines()]
+    examples = [json.loads(line) for line in (run / "examples-test-average-beam_size=2.jsonl").read_text().splitlines()]
     assert [example["number"] for example in examples] == list(range(1, 31))
     assert {"corpus", "source", "reference", "hypothesis", "score", "bleu", "chrf"} < set(examples[0])
-    saved = json.loads((run / "scores-test-average.json").read_text())
+    saved = json.loads((run / "scores-test-average-beam_size=2.json").read_text())
     assert saved["steps"] == [6, 12]
     assert saved["settings"]["decode"]["beam_size"] == 2
 

@@ -40,16 +40,50 @@ def test_other_kinds_are_unknown(kind):
 
 
 def test_main_memory_is_that_of_the_machine_or_of_its_control_group(monkeypatch):
-    files = {"/sys/fs/cgroup/memory.max": "max\n"}
-    monkeypatch.setattr(pathlib.Path, "read_text", lambda path: files[str(path)] if str(path) in files else missing())
+    files = files_are(monkeypatch, {"/sys/fs/cgroup/memory.max": "max\n"})
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert hardware.host_memory() == machine > 2**28
     files["/sys/fs/cgroup/memory.max"] = "1048576\n"
     assert hardware.host_memory() == 2**20
 
 
-def missing():
-    raise FileNotFoundError
+SLURM = "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n"
+OLD = "9:cpu,cpuacct:/\n4:memory:/slurm/uid_1/job_7\n0::/\n"
+JOB, ABOVE = "/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7", "/sys/fs/cgroup/system.slice"
+OLD_JOB = "/sys/fs/cgroup/memory/slurm/uid_1/job_7"
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "expected"),
+    [
+        (SLURM, {f"{JOB}/step_0/user/task_0/memory.max": "max\n", f"{JOB}/memory.max": "4096\n"}, 4096),
+        (SLURM, {f"{JOB}/memory.max": "8192\n", f"{ABOVE}/memory.max": "4096\n"}, 4096),
+        (SLURM, {f"{JOB}/memory.max": "4096\n", f"{ABOVE}/memory.max": "8192\n"}, 4096),
+        (OLD, {f"{OLD_JOB}/memory.limit_in_bytes": "4096\n"}, 4096),
+        (OLD, {"/sys/fs/cgroup/memory/slurm/memory.limit_in_bytes": "4096\n"}, 4096),
+        (OLD, {f"{OLD_JOB}/memory.limit_in_bytes": "9223372036854771712\n"}, None),
+        # A container that sees its own group as the root, but the host's path of it.
+        ("4:memory:/docker/1f2e\n", {"/sys/fs/cgroup/memory/memory.limit_in_bytes": "4096\n"}, 4096),
+        ("0::/docker/1f2e\n", {"/sys/fs/cgroup/memory.max": "4096\n"}, 4096),
+        ("0::/mine\n", {"/sys/fs/cgroup/other/memory.max": "4096\n"}, None),
+    ],
+)
+def test_limits_of_all_groups_of_the_process_count(monkeypatch, groups, limits, expected):
+    files_are(monkeypatch, {"/proc/self/cgroup": groups, **limits})
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert hardware.host_memory() == (expected or machine)
+
+
+def files_are(monkeypatch, files):
+    """Makes these the only files."""
+
+    def read(path):
+        if str(path) not in files:
+            raise FileNotFoundError(path)
+        return files[str(path)]
+
+    monkeypatch.setattr(pathlib.Path, "read_text", read)
+    return files
 
 
 def test_names():

@@ -6,6 +6,10 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib
+
+matplotlib.use("Agg")
+
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes

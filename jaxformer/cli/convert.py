@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 
 from jaxformer.cli.paths import local_path
@@ -47,5 +48,6 @@ def main(arguments: Sequence[str]) -> int:
     runtime.start()
     config = convert(options.folder, options.out, length=options.length)
     used = {"language_model": "generate", "masked_language_model": "fill", "translation": "translate"}[config.task]
-    print(f"{options.out} is a run of {config.task} now; try: jaxformer {used} {options.out} TEXT")
+    command = f"jaxformer {used} {shlex.quote(str(options.out))} TEXT"
+    print(f"{options.out} is a run of {config.task} now; try: {command}")
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import shlex
 from collections.abc import Sequence
 
 from jaxformer.cli.paths import local_path
@@ -82,6 +83,7 @@ def _show(run: pathlib.Path) -> int:
     print(f"the same as a picture:  {plots.attention_map(words, run / 'attention.png')}")
     print(f"the loss curves:        {runtime.draw_curves(run)}")
     sentence = "The old man does not see the white house."
-    print(f'more:                   jaxformer translate {run} "{sentence}"')
-    print(f'                        jaxformer inspect {run} {alignment.options(head)} --source "{sentence}"')
+    quoted = shlex.quote(str(run))
+    print(f'more:                   jaxformer translate {quoted} "{sentence}"')
+    print(f'                        jaxformer inspect {quoted} {alignment.options(head)} --source "{sentence}"')
     return 0

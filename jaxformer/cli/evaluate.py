@@ -7,7 +7,9 @@ import dataclasses
 import functools
 import json
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jaxformer.cli.paths import local_path, save_besides
 from jaxformer.cli.predictors import (
@@ -26,9 +28,12 @@ EXAMPLES = """examples:
   jaxformer evaluate runs/one --ensemble runs/two runs/three    models that choose tokens together
 """
 
+LONGEST_CHANGES = 120
+"""Characters; the whole name of a file may have 255."""
+
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the scores of a run and saves them in it."""
+    """Prints the scores of a run and saves them in it; those of another search get a file of their own."""
     parser = argparse.ArgumentParser(
         prog="jaxformer evaluate",
         usage="jaxformer evaluate RUN [options] [--decode.NAME VALUE ...]",
@@ -78,7 +83,8 @@ def main(arguments: Sequence[str]) -> int:
         "checkpoint": options.checkpoint,
         "ensemble": [str(run) for run in options.ensemble],
     }
-    saved = f"{split}-{options.checkpoint}{'-ensemble' * bool(options.ensemble)}"
+    trained = configured(options, ()) if settings else config
+    saved = f"{split}-{options.checkpoint}{'-ensemble' * bool(options.ensemble)}{_changes(config, trained)}"
     about["steps"] = list(predictor.steps)
     if examples:
         lines = "".join(json.dumps(example, ensure_ascii=False) + "\n" for example in examples)
@@ -87,6 +93,22 @@ def main(arguments: Sequence[str]) -> int:
     text = json.dumps(about, indent=2) + "\n"
     save_besides(options.run / f"scores-{saved}.json", lambda path: write_text(path, text))
     return 0
+
+
+def _changes(config: Any, trained: Any) -> str:
+    """Returns the part of a file's name that tells another search from the one of the training, such as "-beam_size=8".
+
+    A value that cannot be a part, such as a path, has its digest there, and so have changes that are too many; the file
+    itself holds all settings. The number of inputs that are searched together changes nothing that is found.
+    """
+    from jaxformer.config import to_data
+    from jaxformer.digests import short_digest
+
+    old, new = (to_data(getattr(each, "decode", None)) or {} for each in (trained, config))
+    changed = {name: str(value) for name, value in new.items() if value != old.get(name) and name != "batch_size"}
+    shown = lambda text: text if re.fullmatch(r"[a-zA-Z0-9_.+-]{1,30}", text) else short_digest([text])
+    changes = "".join(f"-{name}={shown(text)}" for name, text in changed.items())
+    return changes if len(changes) <= LONGEST_CHANGES else f"-decode={short_digest([changes])}"
 
 
 def _check_data(run: pathlib.Path, others: Sequence[pathlib.Path]) -> None:

@@ -43,6 +43,7 @@ def bleu(
       language: a two-letter code; the words of zh, ja and ko are those of sacrebleu for it, of all others those of 13a.
 
     Raises:
+      ValueError: there is no hypothesis, or one without a reference, or their numbers differ.
       ConfigError: sacrebleu needs a further package for this language.
     """
     _check(hypotheses, references)
@@ -174,8 +175,11 @@ def _check_count(count: float) -> None:
         raise ValueError(f"a mean needs at least one token or character, got {count}")
 
 
-def _check(hypotheses: Sequence[str], references: Sequence[object]) -> None:
+def _check(hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]) -> None:
     if len(hypotheses) != len(references):
         raise ValueError(f"{len(hypotheses)} hypotheses, but {len(references)} references")
     if not references:
         raise ValueError("a corpus score needs at least one sentence")
+    for number, own in enumerate(references, 1):
+        if not isinstance(own, str) and not own:
+            raise ValueError(f"a hypothesis needs at least one reference, but number {number} has none")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import NamedTuple
 
 import jax
@@ -157,7 +158,8 @@ def expert_capacity(num_tokens: int, num_experts: int, num_experts_per_token: in
     >>> expert_capacity(64, 8, 2, 1.25)
     20
     """
-    return max(1, math.ceil(capacity_factor * num_tokens * num_experts_per_token / num_experts))
+    factor = Fraction(str(capacity_factor))  # as it is written: the float 1.1 is more than 11/10, so 11 would become 12
+    return max(1, math.ceil(factor * num_tokens * num_experts_per_token / num_experts))
 
 
 def _dropless(x, routing, experts, activation):
@@ -195,7 +197,7 @@ def _limited(x, routing, experts, activation, capacity, place):
     buffer = place(_apply(place(buffer), experts, activation, product))
     outputs = buffer.at[chosen, row].get(mode="fill", fill_value=0).astype(jnp.float32)
     weighted = outputs * routing.weights.T.reshape(-1)[:, None]
-    return weighted.reshape(count, num_tokens, -1).sum(0).astype(x.dtype)
+    return weighted.reshape(count, num_tokens, x.shape[1]).sum(0).astype(x.dtype)
 
 
 def _apply(y: Array, experts: Experts, activation: Activation, product: Callable[[Array, Array], Array]) -> Array:

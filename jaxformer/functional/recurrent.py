@@ -95,11 +95,18 @@ def lstm_cell(
     .. math:: i, f, o = \sigma(W x_t + U h_{t-1}), \quad g = \tanh(W_g x_t + U_g h_{t-1}), \quad
        c_t = f \odot c_{t-1} + i \odot g, \quad h_t = o \odot \tanh(c_t)
 
+    Raises:
+      ValueError: the state has no memory.
+
     >>> zeros = jnp.zeros((4, 2))
     >>> lstm_cell(zeros, zeros, RecurrentState(jnp.ones(2), jnp.ones(2))).memory.tolist()
     [0.5, 0.5]
     """
-    assert state.memory is not None
+    if state.memory is None:
+        raise ValueError(
+            "the state of an LSTM has a memory, got None; a cell that calls lstm_cell starts from "
+            "state=RecurrentState(zeros, zeros), as recurrent_start(lstm_cell, shape) returns it"
+        )
     gates = inputs + recurrent
     entry, forget, exit_ = (jax.nn.sigmoid(gates[..., gate, :]) for gate in (0, 1, 3))
     memory = forget * state.memory + entry * jnp.tanh(gates[..., 2, :])
@@ -107,7 +114,7 @@ def lstm_cell(
 
 
 def recurrent_start(cell: Cell, shape: tuple[int, ...]) -> RecurrentState:
-    """Returns the state of zeros before the first step; `shape` ends in H.
+    """Returns the state of zeros before the first step; `shape` ends in H. Only `lstm_cell` itself gets a memory.
 
     >>> recurrent_start(gru_cell, (2,)).hidden.tolist()
     [0.0, 0.0]
@@ -154,7 +161,8 @@ def recurrent(
     results by a bit, and their gradient is 0.
 
     Args:
-      state: the state before the first step; zeros by default.
+      state: the state before the first step; by default `recurrent_start`. A cell of your own that has a memory, or
+        calls `lstm_cell`, needs ``RecurrentState(zeros, zeros)``.
       valid: True where a step is real; default: everywhere.
       reverse: runs from the last step to the first; outputs stay at their inputs' places.
       dropout: variational dropout of the state (Gal and Ghahramani 2016): one mask for all steps, before the product.

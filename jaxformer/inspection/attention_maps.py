@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import re
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -166,15 +167,19 @@ def as_table(attention: Map, *, decimals: int = 3) -> str:
 def _words(pieces: Sequence[str]) -> list[tuple[str, list[int]]]:
     """Returns words and the indices of their pieces; punctuation and special tokens stand alone."""
     words: list[tuple[str, list[int]]] = []
+    ended = True
     for piece, indices in _characters(pieces):
         text = piece.replace(SPACE, " ").strip()
         special = piece.startswith("<") and piece.endswith(">") and len(piece) > 2
-        mark = bool(text) and not any(c.isalnum() for c in text) and text not in "'\u2019"
-        if not words or piece.startswith(SPACE) or special or mark:
+        # Punctuation and symbols: vowel signs, such as those of Hindi, are no letters by isalnum, but end no word.
+        mark = bool(text) and all(unicodedata.category(c)[0] in "PS" for c in text) and text not in "'\u2019"
+        alone = special or mark
+        if ended or alone or piece.startswith(SPACE):
             words.append((text, indices))
         else:
             word, earlier = words[-1]
             words[-1] = (word + text, earlier + indices)
+        ended = alone
     return words
 
 

@@ -7,25 +7,23 @@ import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 
-# A relative folder counts as unset; matplotlib would make it in the working directory.
-os.environ.update(
-    {name: "" for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME") if not os.path.isabs(os.environ.get(name, "/"))}
-)
-
-import matplotlib
-
-matplotlib.use("Agg")  # pictures are files: no window, no display
-
-import matplotlib.font_manager as font_manager
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
-from matplotlib.text import Text
 
 from jaxformer.files import replacing
 from jaxformer.inspection.attention_maps import Map, PieceMap, by_word, select
+
+# A relative folder counts as unset; matplotlib, which chooses its folders here, would make it in the working directory.
+_FOLDERS = {name: os.environ[name] for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME") if name in os.environ}
+os.environ.update({name: "" for name, folder in _FOLDERS.items() if not os.path.isabs(folder)})
+try:
+    import matplotlib.font_manager as font_manager
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+    from matplotlib.text import Text
+finally:
+    os.environ.update(_FOLDERS)
 
 DEFAULT_FONT = "DejaVu Sans"
 LARGEST_SIDE = 1 << 14
@@ -49,7 +47,8 @@ def attention_map(attention: Map, path: pathlib.Path, *, title: str | None = Non
     source, target = _labels(attention.source), _labels(attention.target)
     width = 2.2 + 0.42 * columns + 0.15 * _excess(target) + 0.12 * _excess(source)  # the source's slant to the right
     size = width, 1.6 + 0.36 * rows + 0.12 * _excess(source)
-    figure, axes = plt.subplots(figsize=size, layout="constrained")
+    figure = _figure(size)
+    axes = figure.subplots()
     image = _cells(axes, attention.weights, top=_ceiling(attention.weights))
     axes.scatter(attention.weights.argmax(1), np.arange(rows), s=14, color=ACCENT, linewidths=0, zorder=3)
     axes.set_xticks(range(columns), source, rotation=45, ha="left", rotation_mode="anchor")
@@ -76,7 +75,8 @@ def head_grid(attention: PieceMap, path: pathlib.Path, *, title: str | None = No
         1.7 + heads * (columns * cell + 0.15) + 0.06 * _excess(target),
         1.5 + layers * (rows * cell + 0.35) + 0.06 * _excess(source),
     )
-    figure, grid = plt.subplots(layers, heads, figsize=size, squeeze=False, layout="constrained")
+    figure = _figure(size)
+    grid = figure.subplots(layers, heads, squeeze=False)
     for (layer, head), axes in np.ndenumerate(grid):
         image = _cells(axes, words[layer][head].weights, top=1.0)
         axes.set_xticks(range(columns), source if layer == 0 else [], rotation=90)
@@ -107,7 +107,8 @@ def image_maps(
     """
     names = list(maps[0])
     size = 1.9 * (1 + len(names)) + 0.2, 2.1 * len(pictures) + 0.2
-    figure, grid = plt.subplots(len(pictures), 1 + len(names), figsize=size, squeeze=False, layout="constrained")
+    figure = _figure(size)
+    grid = figure.subplots(len(pictures), 1 + len(names), squeeze=False)
     for row, picture, found, title in zip(grid, pictures, maps, titles, strict=True):
         _show(row[0], picture, title)
         for axes, name in zip(row[1:], names, strict=True):
@@ -133,7 +134,8 @@ def caption_sheet(
     across = min(WORDS_ACROSS, max(len(found.target) for found in captions))
     down = [-(-len(found.target) // across) for found in captions]
     size = 1.9 * (1 + across) + 0.2, (1.9 * height / width + 0.3) * sum(down) + 0.2
-    figure, rows = plt.subplots(sum(down), 1 + across, figsize=size, squeeze=False, layout="constrained")
+    figure = _figure(size)
+    rows = figure.subplots(sum(down), 1 + across, squeeze=False)
     for axes in rows.flat:
         axes.set_axis_off()
     first = 0
@@ -167,7 +169,8 @@ def loss_curves(log: Iterable[Mapping[str, object]], path: pathlib.Path, *, titl
       log: entries with a "step" and some of "loss", "validation_loss" and "validation_..." (any other figure).
     """
     entries = list(log)
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    figure = _figure((7, 4))
+    axes = figure.subplots()
     steps, losses = _series(entries, "loss")
     if len(steps):
         axes.plot(steps, losses, color=GRID, linewidth=0.8)
@@ -191,6 +194,13 @@ def loss_curves(log: Iterable[Mapping[str, object]], path: pathlib.Path, *, titl
         figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
     axes.set_title(title, color=INK, size=11)
     return _save(figure, path)
+
+
+def _figure(size: tuple[float, float]) -> Figure:
+    """Returns an empty figure for a file; it needs no window or display, and pyplot's backend stays the user's."""
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def _other_figure(entries: Iterable[Mapping[str, object]]) -> str | None:
@@ -286,5 +296,4 @@ def _save(figure: Figure, path: pathlib.Path) -> pathlib.Path:
     _choose_fonts(figure)
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=min(160.0, LARGEST_SIDE / max(figure.get_size_inches())))
-    plt.close(figure)
     return path

@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 
 import jax
 
-PRODUCTS = ("dot_general", "conv_general_dilated")
+PRODUCTS = ("dot_general", "ragged_dot_general", "conv_general_dilated")
 
 
 class Products(NamedTuple):
     """The matrix products of a function, convolutions included."""
 
     flops: int
-    """Two operations for each multiply-add; those of a convolution include its padding."""
+    """Two operations for each multiply-add; those of a convolution include its padding, and those of a product by
+    groups (`jax.lax.ragged_dot`) count every row once."""
     in_a_row: int
     """The length of the longest chain of products that depend on each other: the number of sequential steps."""
 
@@ -50,6 +51,12 @@ def _own_flops(equation: Any) -> int:
     if equation.primitive.name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
         return 2 * size * math.prod(left[i] for i in contracted)
+    if equation.primitive.name == "ragged_dot_general":  # each row meets the kernel of its own group only
+        numbers = equation.params["ragged_dot_dimension_numbers"]
+        (contracted, _), _ = numbers.dot_dimension_numbers
+        is_sum_by_group = set(numbers.lhs_ragged_dimensions) & set(contracted)  # the gradient of the kernels
+        num_groups = equation.invars[2].aval.shape[-1] if is_sum_by_group else 1
+        return 2 * size * math.prod(left[i] for i in contracted) // num_groups
     features_out = right[equation.params["dimension_numbers"].rhs_spec[0]]
     return 2 * size * math.prod(right) // features_out
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import shlex
 
 import jax
 
@@ -115,4 +116,4 @@ def without_moments(state: training.TrainState) -> training.TrainState:
 
 def no_average(run: pathlib.Path) -> ConfigError:
     """Returns the error to raise for a run without averaged parameters."""
-    return ConfigError(f"{run} has no averaged parameters; run `jaxformer average {run}` first")
+    return ConfigError(f"{run} has no averaged parameters; run `jaxformer average {shlex.quote(str(run))}` first")

@@ -17,7 +17,8 @@
       tensorboard/       with `train.tensorboard`: event files
       tracker.json       with `train.log_to`: the tracker's identifier of the run
       curves.png         the loss curves
-      scores-*.json      after `jaxformer evaluate`: the scores; examples-*.jsonl has those of each example
+      scores-*.json      after `jaxformer evaluate`: the scores; examples-*.jsonl has those of each example; settings of
+                         the search that are not those in config.json are in the name
       .lock              during training: the process that trains
 """
 

@@ -26,6 +26,12 @@ def test_what_is_made(capsys, monkeypatch, config, line):
     assert asked == [(pathlib.Path("folder"), pathlib.Path("run"), 7)]
 
 
+def test_the_printed_command_can_be_pasted(capsys, monkeypatch):
+    monkeypatch.setattr(pretrained, "convert", lambda *given, length: LanguageModelingConfig())
+    assert main.main(["convert", "folder", "--out", "my run"]) == 0
+    assert capsys.readouterr().out.endswith("try: jaxformer generate 'my run' TEXT\n")
+
+
 def test_errors_are_one_line(capsys, monkeypatch):
     def refuse(folder, out, length):
         raise DataError("no model")

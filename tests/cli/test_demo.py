@@ -75,14 +75,16 @@ def test_it_scores_translates_and_draws_the_head_that_aligns_best(tmp_path, monk
     monkeypatch.setattr(runtime, "draw_curves", lambda run: run / "curves.png")
     drawn, draw = [], plots.attention_map
     monkeypatch.setattr(plots, "attention_map", lambda words, path: drawn.append(words) or draw(words, path))
-    assert demo._show(tmp_path) == 0
+    run = tmp_path / "my run"
+    assert demo._show(run) == 0
 
     out = capsys.readouterr().out
     rates = alignment.head_error_rates(translator, SMALL.validation)
     head = min(rates, key=rates.__getitem__)
     assert rates[head] < max(rates.values())
     assert alignment.describe(head) in out
-    assert f"jaxformer inspect {tmp_path} {alignment.options(head)} --source" in out
+    assert f"jaxformer translate '{run}' \"" in out
+    assert f"jaxformer inspect '{run}' {alignment.options(head)} --source" in out
     for name, pairs in (("unseen sentences", SMALL.seen), ("unseen combinations", SMALL.unseen)):
         rate, diagonal = alignment.head_error_rates(translator, pairs)[head], alignment.diagonal_error_rate(pairs)
         assert re.search(rf"{name} \(6\) +{rate:.3f} +{diagonal:.3f}\n", out), out
@@ -91,4 +93,4 @@ def test_it_scores_translates_and_draws_the_head_that_aligns_best(tmp_path, monk
     (words,) = alignment.word_attention(translator, [example.english], [example.french])
     assert drawn[0].target == (*grammar.words(example.french), "</s>")
     np.testing.assert_array_equal(drawn[0].weights, select(words, layer=head[0], head=head[1]).weights)
-    assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")
+    assert (run / "attention.png").read_bytes().startswith(b"\x89PNG")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import types
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from jaxformer.cli import evaluate, main, predictors
 from jaxformer.errors import ConfigError
 from jaxformer.evaluation.scores import Score
-from jaxformer.tasks import runner
+from jaxformer.tasks import rundir, runner
 from jaxformer.tasks.classification import ClassificationConfig
 from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.translation import DecodeConfig, TranslationConfig
@@ -58,19 +59,46 @@ def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, ca
     config = TranslationConfig(decode=DecodeConfig(beam_size=7))
     predictor = types.SimpleNamespace(steps=(4, 6))
     loaded = []
-    monkeypatch.setattr(evaluate, "configured", lambda options, settings: loaded.append(settings) or config)
+    configured = lambda options, settings: (loaded.append(settings), config if settings else TranslationConfig())[1]
+    monkeypatch.setattr(evaluate, "configured", configured)
     monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: loaded.append(command) or predictor)
     assert evaluate.main([str(tmp_path), "--checkpoint", "average", "--decode.beam_size", "7"]) == 0
-    assert loaded == [["--decode.beam_size", "7"], "evaluate"]
+    assert loaded == [["--decode.beam_size", "7"], "evaluate", ()]
     assert capsys.readouterr().out == f"corpus\n  {SCORE}\n"
-    saved = json.loads((tmp_path / "scores-test-average.json").read_text())
+    saved = json.loads((tmp_path / "scores-test-average-beam_size=7.json").read_text())
     assert saved["corpus"] == [{"name": "BLEU", "value": 12.345, "signature": "tok:13a", "decimals": 2}]
     assert (saved["steps"], saved["settings"]["checkpoint"]) == ([4, 6], "average")
     assert saved["settings"]["decode"]["beam_size"] == 7
-    lines = (tmp_path / "examples-test-average.jsonl").read_text().splitlines()
+    lines = (tmp_path / "examples-test-average-beam_size=7.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [
         {"corpus": "corpus", "number": number, **example} for number, example in enumerate(EXAMPLES, 1)
     ]
+
+
+def test_each_search_has_files_of_its_own(asked, monkeypatch, tmp_path):
+    """The settings that are not those of the training are in the name; what cannot be there has a digest."""
+    rundir.claim(tmp_path, "translation", TranslationConfig(decode=DecodeConfig(beam_size=2)), ())
+    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: types.SimpleNamespace(steps=(4,)))
+
+    def saved(*settings):
+        before = {path.name for path in tmp_path.glob("scores-*")}
+        assert evaluate.main([str(tmp_path), *settings]) == 0
+        (name,) = {path.name for path in tmp_path.glob("scores-*")} - before or {""}
+        return name
+
+    assert saved() == "scores-test-best.json"
+    assert saved("--decode.beam_size", "2", "--decode.batch_size", "8") == ""  # the same search
+    assert saved("--decode.beam_size", "8") == "scores-test-best-beam_size=8.json"
+    several = saved("--decode.length_penalty=0.6", "--decode.beam_size=8")
+    assert several == "scores-test-best-beam_size=8-length_penalty=0.6.json"
+    phrases = [saved("--decode.forbid", text) for text in ("a/b", "a b", "x" * 300)]
+    assert all(re.fullmatch(r"scores-test-best-forbid=[0-9a-f]{16}\.json", name) for name in phrases)
+    assert len({*phrases}) == 3
+    for seed in ("123456789", "23456789"):
+        many = ["--decode.sample", "True", "--decode.seed", seed, "--decode.temperature", "0.123456789"]
+        many += ["--decode.top_k", "123456789", "--decode.top_p", "0.123456789", "--decode.min_p", "0.123456789"]
+        many += ["--decode.no_repeat_ngram_size", "123456789", "--decode.max_length", "123456789"]
+        assert re.fullmatch(r"scores-test-best-decode=[0-9a-f]{16}\.json", saved(*many))
 
 
 def test_a_run_that_may_only_be_read_is_scored(asked, monkeypatch, capsys, tmp_path):

@@ -105,6 +105,11 @@ def test_a_perfect_translation_scores_100():
 def test_refusals():
     with pytest.raises(ValueError, match="2 hypotheses, but 3 references"):
         bleu(HYPOTHESES[:2], REFERENCES)
+    for references in ([["a b"], []], [[], []]):
+        number = 1 + bool(references[0])
+        with pytest.raises(ValueError, match=f"needs at least one reference, but number {number} has none"):
+            bleu(["a b", "c d"], references)
+    bleu(["a b", "c d"], ["a b", ""])  # an empty reference is one
     with pytest.raises(ValueError, match="at least one sentence"):
         chrf([], [])
 

@@ -154,6 +154,17 @@ def test_padding_goes_to_no_expert(capacity):
 def test_room():
     assert functional.expert_capacity(64, 8, 2, 1.0) == 16
     assert functional.expert_capacity(3, 8, 1, 1.0) == 1
+    assert functional.expert_capacity(100, 10, 1, 1.1) == 11  # as decimals, not as the floats nearest to them
+    assert functional.expert_capacity(101, 10, 1, 1.1) == 12
+
+
+@pytest.mark.parametrize("capacity", [None, 1])
+def test_no_tokens(capacity):
+    """Nothing comes out, and kernels get a gradient of 0."""
+    nothing = {"x": X[:0], "logits": LOGITS[:0], "capacity": capacity}
+    assert computed(2, **nothing).shape == (0, D)
+    slope = quick(jax.grad(lambda w_in: computed(2, kernels={**KERNELS, "w_in": w_in}, **nothing).sum()))
+    assert not np.asarray(slope(single(KERNELS["w_in"]))).any()
 
 
 @pytest.mark.parametrize("count", [0, 6])

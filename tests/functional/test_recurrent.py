@@ -53,6 +53,17 @@ def test_equal_to_a_loop(cell, reverse):
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), last, expected_last)
 
 
+def test_a_cell_around_an_lstm_is_told_its_state():
+    """By default only `lstm_cell` itself begins with a memory."""
+    x, weights = normal(B, T, D), weights_of(F.lstm_cell)
+    again = jax.checkpoint(F.lstm_cell)
+    with pytest.raises(ValueError, match=r"has a memory, got None; .* state=RecurrentState\(zeros, zeros\)"):
+        F.recurrent(again, x, weights)
+    state = F.recurrent_start(F.lstm_cell, (B, H))
+    outputs, _ = quick(functools.partial(F.recurrent, again))(x, weights, state=state)
+    np.testing.assert_allclose(outputs, compiled(F.lstm_cell)(x, weights)[0], atol=1e-6)
+
+
 def scanned(cell, options, weights, x, state):
     outputs, last = F.recurrent(cell, x, weights, state=state, **options)
     return outputs, last

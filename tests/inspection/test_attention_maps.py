@@ -29,6 +29,21 @@ def test_words_and_punctuation():
     assert found.target == ("a", "</s>")
 
 
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        (("▁(", "the", "▁cat", ")", "▁sleeps"), ("(", "the", "cat", ")", "sleeps")),
+        (("▁", '"', "A", "▁dog", '."', "</s>"), ("", '"', "A", "dog", '."', "</s>")),
+        (("▁well", "-", "known"), ("well", "-", "known")),
+        (("<s>", "A", "▁dog"), ("<s>", "A", "dog")),
+        (("▁ह", "\N{DEVANAGARI VOWEL SIGN I}", "न्द", "\N{DEVANAGARI VOWEL SIGN II}", "।"), ("हिन्दी", "।")),
+    ],
+)
+def test_what_follows_punctuation_is_another_word(pieces, words):
+    """A row "(the" would hold the attention of two; signs of vowels are no punctuation."""
+    assert by_word(Map(pieces, ("▁a",), rows(0, 1, len(pieces)))).source == words
+
+
 def test_bytes_are_the_characters_they_spell():
     snow, cut = ("<0xE2>", "<0x98>", "<0x83>"), ("<0xC3>",)
     pieces = ("▁na", "<0xC3>", "<0xAF>", "ve", "▁", *snow, "▁<", "▁a", *cut, "</s>")

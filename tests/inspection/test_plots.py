@@ -59,10 +59,25 @@ def test_relative_folders_count_as_unset(tmp_path, variable):
     home, here = tmp_path / "home", tmp_path / "here"
     home.mkdir(), here.mkdir()
     usual = {name: text for name, text in os.environ.items() if name != "MPLCONFIGDIR"}
-    command = [sys.executable, "-c", "import jaxformer.inspection.plots"]
-    done = subprocess.run(command, cwd=here, env={**usual, "HOME": str(home), variable: "below"}, timeout=60)
-    assert (done.returncode, list(here.iterdir())) == (0, [])
+    command = [sys.executable, "-c", f"import os, jaxformer.inspection.plots; print(os.environ[{variable!r}])"]
+    env = {**usual, "HOME": str(home), variable: "below"}
+    done = subprocess.run(command, cwd=here, env=env, timeout=60, capture_output=True, text=True)
+    assert (done.returncode, list(here.iterdir()), done.stdout) == (0, [], "below\n")  # others may read it
     assert (home / {"XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".config"}[variable] / "matplotlib").is_dir()
+
+
+def test_the_backend_of_a_notebook_stays(tmp_path):
+    """Drawing to a file neither needs pyplot nor changes it."""
+    program = """if True:
+        import pathlib, sys, matplotlib
+        from jaxformer.inspection import plots
+        plots.loss_curves([{"step": 1, "loss": 1.0}], pathlib.Path("curves.png"))
+        print(matplotlib.get_backend(), "matplotlib.pyplot" in sys.modules)
+    """
+    command, env = [sys.executable, "-c", program], {**os.environ, "MPLBACKEND": "svg"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, timeout=60, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "svg False\n")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_maps_lie_over_their_images(tmp_path, figures):

@@ -78,6 +78,20 @@ def test_a_recurrent_layer_and_one_of_attention():
         assert got == (8 * length * 4 * 4 + 4 * length**2 * 4, 4)
 
 
+def test_experts_cost_as_much_as_one_network_for_each_choice():
+    """Without a capacity; the gradients of inputs and of kernels cost as much again each."""
+    tokens, dim, hidden, chosen = 6, 4, 8, 2
+    experts = functional.Experts(jnp.ones((3, dim, hidden)), jnp.ones((3, hidden, dim)))
+
+    def loss(x, experts):
+        routing = functional.route(jnp.zeros((tokens, 3)), chosen)
+        return functional.mixture_of_experts(x, routing, experts).sum()
+
+    forward = 2 * chosen * tokens * 2 * dim * hidden
+    assert products(loss, normal(tokens, dim), experts) == (forward, 2)
+    assert products(jax.value_and_grad(loss, (0, 1)), normal(tokens, dim), experts).flops == 3 * forward
+
+
 def test_a_loop_of_unknown_length_is_refused():
     until = lambda x: jax.lax.while_loop(lambda x: x.sum() < 1, lambda x: x @ x, x)
     with pytest.raises(ValueError, match="while loop have no known number"):

@@ -133,7 +133,7 @@ def _causal(queries: Array, keys: Array, values: Array, chunk: int) -> Array:
     chunk = min(chunk, max(length, 1))
     count = -(-length // chunk)
     pad = lambda x: jnp.pad(x, ((0, 0), (0, count * chunk - length), (0, 0), (0, 0)))
-    split = lambda x: jnp.moveaxis(pad(x).reshape(batch, count, chunk, heads, -1), 1, 0)
+    split = lambda x: jnp.moveaxis(pad(x).reshape(batch, count, chunk, heads, x.shape[-1]), 1, 0)
     causal_mask = jnp.tril(jnp.ones((1, 1, chunk, chunk), jnp.float32))
 
     def visit(state: LinearState, inputs: tuple[Array, Array, Array]) -> tuple[LinearState, Array]:
@@ -147,4 +147,4 @@ def _causal(queries: Array, keys: Array, values: Array, chunk: int) -> Array:
 
     start = linear_attention_start(batch, heads, features, values.shape[-1])
     _, outputs = jax.lax.scan(visit, start, (split(queries), split(keys), split(values)))
-    return jnp.moveaxis(outputs, 0, 1).reshape(batch, count * chunk, heads, -1)[:, :length]
+    return jnp.moveaxis(outputs, 0, 1).reshape(batch, count * chunk, *values.shape[2:])[:, :length]

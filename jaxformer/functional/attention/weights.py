@@ -184,10 +184,10 @@ def _weights(request: Request, rows: Array, heads: np.ndarray) -> Array:
 
 def _logit_variance(request: Request, rows: Array) -> Array:
     """Returns the variance ``[B, N, rows]`` of the scaled dot products over the keys that the mask allows."""
-    batch, num_keys, num_kv_heads, _ = request.key.shape
-    query = request.query[:, rows].reshape(batch, rows.shape[0], num_kv_heads, request.group, -1)
+    batch, num_keys, num_kv_heads, head_dim = request.key.shape
+    query = request.query[:, rows].reshape(batch, rows.shape[0], num_kv_heads, request.group, head_dim)
     logits = jnp.einsum("btkgh,bskh->bkgts", query, request.key, preferred_element_type=jnp.float32) * request.scale
-    logits = logits.reshape(batch, -1, rows.shape[0], num_keys)
+    logits = logits.reshape(batch, num_kv_heads * request.group, rows.shape[0], num_keys)
     allowed = jnp.ones((1, 1, 1, 1), bool)
     if request.mask is not None:
         allowed = request.mask.tile(rows, jnp.arange(num_keys))
@@ -217,9 +217,12 @@ def indices(name: str, chosen: Sequence[int] | None, count: int) -> np.ndarray:
     """Returns the chosen indices, all by default.
 
     Raises:
-      ValueError: one is out of range.
+      ValueError: one is out of range, or no integer.
     """
-    index = np.arange(count) if chosen is None else np.asarray(chosen, int)
+    index = np.arange(count) if chosen is None else np.asarray(chosen)
+    if index.size and not np.issubdtype(index.dtype, np.integer):
+        raise ValueError(f"{name} must be integers, got {chosen}")
+    index = index.astype(int)
     if index.ndim != 1 or ((index < 0) | (index >= count)).any():
         raise ValueError(f"{name} must be indices from 0 to {count - 1}, got {chosen}")
     return index

@@ -94,6 +94,13 @@ def test_cost_grows_with_the_length_not_its_square():
     assert flops(2048) == pytest.approx(2 * flops(1024), rel=0.05)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kept", [(slice(None), slice(0)), (slice(0), slice(None))], ids=["positions", "sequences"])
+def test_nothing_gives_nothing(kept, causal):
+    none = [x[kept] for x in ARRAYS]
+    assert functional.linear_attention(*none, causal=causal).shape == none[2].shape
+
+
 def test_refusals():
     unchecked = inspect.unwrap(functional.linear_attention)
     with pytest.raises(ValueError, match="must have T = S, got 11 and 10"):

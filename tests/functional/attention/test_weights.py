@@ -1,6 +1,8 @@
 """Weights of chosen heads and rows; entropy and alignments, computed some rows at a time in little memory."""
 
 import importlib
+import inspect
+import re
 
 import jax
 import jax.numpy as jnp
@@ -130,6 +132,16 @@ def test_weights_refuse_missing_rows_and_heads(name, chosen):
         functional.attention_weights(query, key, **{name: chosen})
 
 
+@pytest.mark.parametrize("chosen", [[0.5], [1.0, 2.0], [True, False]])
+def test_weights_refuse_rows_that_are_no_integers(chosen):
+    """Row 0.5 would be row 0, and a mask the rows 0 and 1."""
+    indices = importlib.import_module("jaxformer.functional.attention.weights").indices
+    with pytest.raises(ValueError, match=re.escape(f"rows must be integers, got {chosen}")):
+        inspect.unwrap(indices)("rows", chosen, 5)
+    query, key, _, _ = arrays()
+    assert functional.attention_weights(query, key, rows=[]).shape == (2, 4, 0, key.shape[1])
+
+
 def test_empty_queries_do_not_reach_learned_tables():
     """A query that may attend to no key holds NaN, and the gradient of relative keys is that of clean queries."""
     query, key, _, _ = arrays()
@@ -143,7 +155,14 @@ def test_empty_queries_do_not_reach_learned_tables():
     np.testing.assert_array_equal(*slopes)
 
 
-def test_no_queries():
+def test_no_queries_and_no_keys():
+    """Statistics of no query are empty, and those of no key are 0 as in an empty row."""
     query, key, _, _ = arrays()
+    for length, batch in ((0, 2), (5, 2), (5, 0)):
+        found = functional.attention_statistics(query[:batch, :length], key[:batch, :0], mask=masks.causal())
+        for statistic in (*found, *functional.attention_statistics(query[:batch, :length], key[:batch, :0])):
+            assert statistic.shape == (batch, 4, length)
+            assert not np.asarray(statistic).any()
+    assert functional.attention_statistics(query[:, :0], key).slope.shape == (2, 4, 0)
     assert functional.attention_entropy(query[:, :0], key, mask=masks.causal()).shape == (2, 4, 0)
     assert functional.attention_weights(query[:, :0], key).shape == (2, 4, 0, key.shape[1])
