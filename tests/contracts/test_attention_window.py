@@ -167,7 +167,7 @@ def test_under_vmap():
     assert_near(quick(jax.vmap(slopes))(stacked(both)), stacked(list(map(quick(slopes), both))))
 
 
-@pytest.mark.parametrize("name", first(HAND, "plain", "packed"))
+@pytest.mark.parametrize("name", first(HAND, "plain"))
 def test_on_a_mesh(name):
     """Split over examples and around a ring; cached steps too."""
     attention = sharding.sharded_attention(sharding.mesh("data=2,context=2", jax.devices()[:4]))

@@ -197,8 +197,7 @@ def test_samples_do_not_depend_on_the_batch():
     """Sentences with their keys, alone or together, in another order or beside longer ones: the same draws."""
     step, _ = markov(8, batch=4)
     keys = quick(jax.vmap(jax.random.fold_in, (None, 0)))(jax.random.key(3), np.arange(4))
-    options = {"max_length": 8, **IDS}
-    run = quick(lambda state, key: decoding.sample(step, state, key=key, **options))
+    run = quick(lambda state, key: decoding.sample(step, state, key=key, max_length=8, **IDS))
     together = run(start(3, batch=4), jax.random.key(3))
     assert len({as_tuples(together, s)[k] for s in range(4) for k in range(3)}) > 6
     for sentences in ([2], [3, 0], [1, 1]):

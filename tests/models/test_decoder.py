@@ -177,7 +177,7 @@ def test_step_weights_are_read_in_place_of_the_parameters(stepper, tokens):
 
 def test_only_some_labels_count(stepper):
     """A completion's, say: the tokens before it are seen all the same. By default those count that are valid."""
-    labels, valid = np.asarray(TARGET) % 7 + 1, TARGET_VALID
+    labels, valid = int32(np.asarray(TARGET) % 7 + 1), TARGET_VALID
     where = np.asarray(valid) & (np.arange(T) > 1)[None]
     encoder = stepper.kind is models.EncoderDecoder
     given, name = ((SOURCE,), "target_valid") if encoder else ((), "valid")
@@ -186,7 +186,7 @@ def test_only_some_labels_count(stepper):
         bound, options = stepper.small.net.bind(params), {name: valid}
         logits = bound(*given, TARGET, **options)
         for counted in (where, None):
-            yield bound.cross_entropy(*given, TARGET, int32(labels), where=counted, **options)
+            yield bound.cross_entropy(*given, TARGET, labels, where=counted, **options)
             yield functional.cross_entropy(logits, labels, where=valid if counted is None else counted)
 
     some, expected_some, every, expected = quick(lambda *args: tuple(both(*args)))(stepper.small.params, where)
