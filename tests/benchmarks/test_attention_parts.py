@@ -34,7 +34,9 @@ def test_a_gradient_whose_last_bits_differ_from_run_to_run_breaks_no_law():
     assert set(broken(lambda leaks: math.nan if leaks else 1 + 1e-6 * next(draws))) == set(leak)
 
 
-@pytest.mark.parametrize(("kind", "side"), [("padded", "blockwise"), ("packed", "jax.nn")])
+@pytest.mark.parametrize(
+    ("kind", "side"), [("padded", "blockwise"), pytest.param("packed", "jax.nn", marks=pytest.mark.full)]
+)
 def test_the_inputs_of_a_timed_program_are_its_arguments(kind, side, tmp_path, monkeypatch):
     """Of arrays that it closes over XLA makes constants, which it may compute with when it compiles."""
     constants = []

@@ -64,7 +64,9 @@ KNOWN = {p.english: p.french for p in (*SMALL.seen, *SMALL.unseen, *grammar.EXAM
 def test_it_scores_translates_and_draws_the_head_that_aligns_best(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(grammar, "splits", lambda **_: SMALL)
     config = dataclasses.replace(
-        registry.resolve("demo").model, source_vocab_size=350, target_vocab_size=350, d_model=8, num_heads=2, d_ff=8
+        registry.resolve("demo").model,
+        **{"source_vocab_size": 350, "target_vocab_size": 350, "d_model": 8, "num_heads": 2, "d_ff": 8},
+        num_encoder_layers=1,
     )
     net = pure(models.EncoderDecoder, config)
     tokenizer = SubwordTokenizer.train([*KNOWN, *KNOWN.values()], vocab_size=350)

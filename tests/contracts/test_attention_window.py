@@ -95,7 +95,7 @@ def test_it_is_the_mask_written_out(name, positions):
     np.testing.assert_array_equal(found > 0, np.broadcast_to(allowed[:, None], found.shape))
 
 
-@pytest.mark.parametrize("name", first(HAND, "padding", "positions"))
+@pytest.mark.parametrize("name", first(HAND, "positions"))
 def test_a_window_of_all_tokens_is_none(name):
     """A window of one less hides something from the last token, unless it is of another text than the first."""
     given, last = HAND[name][0], max(MOVED) if name == "positions" else T - 1
@@ -141,7 +141,7 @@ def test_only_the_decoder_of_a_translator_has_it():
     assert len(given) == 3 * len(bands)  # as many attentions in the encoder, and across
 
 
-@pytest.mark.parametrize("beam_size", [1, MOST_LANES + 1])
+@pytest.mark.parametrize("beam_size", first([1, MOST_LANES + 1], MOST_LANES + 1))
 def test_steps_with_caches_of_their_own(beam_size):
     """Hypotheses at positions of their own; `tests/contracts/test_cached_step.py` has caches that they share."""
     small = Small(config_of(), models.LanguageModel)
@@ -167,7 +167,7 @@ def test_under_vmap():
     assert_near(quick(jax.vmap(slopes))(stacked(both)), stacked(list(map(quick(slopes), both))))
 
 
-@pytest.mark.parametrize("name", first(HAND, "plain", "packed"))
+@pytest.mark.parametrize("name", first(HAND, "plain"))
 def test_on_a_mesh(name):
     """Split over examples and around a ring; cached steps too."""
     attention = sharding.sharded_attention(sharding.mesh("data=2,context=2", jax.devices()[:4]))

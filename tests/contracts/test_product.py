@@ -1,7 +1,7 @@
 """All combinations of implementations, masks, biases, heads, dtypes, dropout, scores and lengths.
 
-The product has 20,736 cases. `make test` runs cases on one device in which each implementation meets each value of
-every other choice. `make test-full` also runs cases that cover every pair of values that can meet, those of the ring
+The product has 20,736 cases. `make test` runs cases on one device in which blockwise and xla meet each value of every
+other choice. `make test-full` also runs cases that cover every pair of values that can meet, those of the ring
 among them, whose programs take longest to compile, cases that cover every triple, and every implementation with every
 mask, bias and number of key heads. Output and all gradients of each case are compared with
 NumPy in float64, where each mask and bias is computed from its formula. `refusals` has the rules for the requests that
@@ -104,8 +104,12 @@ def cover(strength, *, refused=False, ring=True):
 
 
 def few_pairs():
-    """Returns cases of the cover, chosen greedily, in which each implementation meets each value of every axis."""
-    meets = {case: {(case.implementation, *pair) for pair in enumerate(case)} for case in cover(2, ring=False)}
+    """Returns cases of the cover, chosen greedily, in which blockwise and xla meet each value of every axis.
+
+    The reference meets most of them in the contract of all implementations.
+    """
+    some = [case for case in cover(2, ring=False) if case.implementation != "reference"]
+    meets = {case: {(case.implementation, *pair) for pair in enumerate(case)} for case in some}
     missing, results = set().union(*meets.values()), []
     while missing:
         results.append(max(meets, key=lambda case: len(meets[case] & missing)))

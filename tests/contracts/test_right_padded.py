@@ -89,6 +89,7 @@ def test_the_promise_means_nothing_without_a_causal_mask():
     """There, every token sees the padding that no mask hides."""
     spy, config = Spy(), dataclasses.replace(LANGUAGE_CONFIGS["tied"], causal=False)
     net = pure(models.LanguageModel, config, attention=spy)
-    net.bind(drawn(net.shapes)).cross_entropy(TARGET, LABELS, valid=VALID, right_padded=True)
+    loss = lambda params: net.bind(params).cross_entropy(TARGET, LABELS, valid=VALID, right_padded=True)
+    jax.eval_shape(loss, net.shapes)
     assert spy.masks
     assert all(isinstance(mask, masks.Padding) for mask in spy.masks)

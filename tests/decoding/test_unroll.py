@@ -197,11 +197,11 @@ def test_samples_do_not_depend_on_the_batch():
     """Sentences with their keys, alone or together, in another order or beside longer ones: the same draws."""
     step, _ = markov(8, batch=4)
     keys = quick(jax.vmap(jax.random.fold_in, (None, 0)))(jax.random.key(3), np.arange(4))
-    options = {"max_length": 8, **IDS}
-    together = sample(step, start(3, batch=4), key=jax.random.key(3), **options)
+    run = quick(lambda state, key: decoding.sample(step, state, key=key, max_length=8, **IDS))
+    together = run(start(3, batch=4), jax.random.key(3))
     assert len({as_tuples(together, s)[k] for s in range(4) for k in range(3)}) > 6
     for sentences in ([2], [3, 0], [1, 1]):
-        some = sample(step, start(3, sentences=sentences), key=keys[jnp.array(sentences)], **options)
+        some = run(start(3, sentences=sentences), keys[np.array(sentences)])
         for row, sentence in enumerate(sentences):
             for name in ("tokens", "lengths", "log_probs", "token_log_probs"):
                 np.testing.assert_array_equal(getattr(some, name)[row], getattr(together, name)[sentence])

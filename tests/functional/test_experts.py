@@ -67,7 +67,7 @@ def test_one_expert_is_the_feed_forward_network():
     np.testing.assert_allclose(got, functional.feed_forward(x, w_in[0], None, w_out[0], None), atol=1e-5)
 
 
-@pytest.mark.parametrize("capacity", [None, 3])
+@pytest.mark.parametrize("capacity", first([None, 3], 3))
 def test_gradients(capacity):
     """Gradients agree with finite differences; an unused expert and a dropped token get 0."""
     logits = single(LOGITS).at[:, 4].set(-30)

@@ -50,7 +50,10 @@ def in_chunks(x, table, chunk=4, where=WHERE):
     return functional.linear_r_drop(x, table, jnp.asarray(LABELS), chunk=chunk, **options)
 
 
-@pytest.mark.parametrize("loss", [all_logits, in_chunks, lambda x, table: in_chunks(x, table, chunk=None)])
+@pytest.mark.parametrize(
+    "loss",
+    [all_logits, in_chunks, pytest.param(lambda x, table: in_chunks(x, table, chunk=None), marks=pytest.mark.full)],
+)
 def test_value_and_gradient(loss, expected):
     (total, count), slopes = quick(jax.value_and_grad(loss, (0, 1), has_aux=True))(X, TABLE)
     np.testing.assert_allclose(total, expected[0], rtol=1e-5)

@@ -93,6 +93,19 @@ def test_only_hypotheses_beyond_the_end_are_nan(stepper, tokens):
     np.testing.assert_array_equal(np.isnan(got).all((2, 3)), beyond)
 
 
+def test_steps_beyond_what_was_prepared_are_nan(stepper, tokens):
+    """And not, as a cache whose last position is written twice would have it, those of another sentence.
+
+    Nothing is stored there.
+    """
+    context, state = stepper.start()
+    logits, state = stepper.steps(tokens, context, state)
+    beyond, after = stepper.steps(tokens[:, :, :1], context, state)
+    assert np.isfinite(logits).all()
+    assert np.isnan(beyond).all()
+    jax.tree.map(np.testing.assert_array_equal, state.caches, after.caches)
+
+
 def test_reorder_is_running_again(stepper, tokens):
     """Hypotheses that grew from others, at different positions: as if they had been so from the beginning."""
     context, state = stepper.start()
@@ -164,15 +177,21 @@ def test_step_weights_are_read_in_place_of_the_parameters(stepper, tokens):
 
 def test_only_some_labels_count(stepper):
     """A completion's, say: the tokens before it are seen all the same. By default those count that are valid."""
-    labels, valid = np.asarray(TARGET) % 7 + 1, np.asarray(TARGET_VALID)
-    where = valid & (np.arange(T) > 1)[None]
+    labels, valid = int32(np.asarray(TARGET) % 7 + 1), TARGET_VALID
+    where = np.asarray(valid) & (np.arange(T) > 1)[None]
     encoder = stepper.kind is models.EncoderDecoder
     given, name = ((SOURCE,), "target_valid") if encoder else ((), "valid")
-    logits = stepper.small.apply(stepper.small.params, *given, TARGET, **{name: valid})
-    for counted in (where, None):
-        total, count = stepper.call("cross_entropy", *given, TARGET, labels, where=counted, **{name: valid})
-        expected = quick(functional.cross_entropy)(logits, labels, where=valid if counted is None else counted)
-        np.testing.assert_allclose((total, count), expected, rtol=1e-5)
+
+    def both(params, where):
+        bound, options = stepper.small.net.bind(params), {name: valid}
+        logits = bound(*given, TARGET, **options)
+        for counted in (where, None):
+            yield bound.cross_entropy(*given, TARGET, labels, where=counted, **options)
+            yield functional.cross_entropy(logits, labels, where=valid if counted is None else counted)
+
+    some, expected_some, every, expected = quick(lambda *args: tuple(both(*args)))(stepper.small.params, where)
+    np.testing.assert_allclose(some, expected_some, rtol=1e-5)
+    np.testing.assert_allclose(every, expected, rtol=1e-5)
 
 
 def test_steps_have_sentences_and_hypotheses(stepper):
@@ -191,7 +210,7 @@ def test_cross_attention_needs_a_memory():
 
 def test_a_decoder_alone_reads_a_memory_of_another_width():
     """Its whole pass depends on the memory, and its cached steps give the same rows."""
-    config = models.DecoderConfig(V, d_model=8, num_heads=2, d_ff=16, num_layers=2, dropout=0.0, memory_dim=5)
+    config = models.DecoderConfig(V, d_model=8, num_heads=2, d_ff=16, num_layers=1, dropout=0.0, memory_dim=5)
     small = Small(config, models.make_decoder)
     states = np.random.default_rng(0).normal(size=(B, 4, 5)).astype(np.float32)
     memory = models.Memory(jax.device_put(states), None)

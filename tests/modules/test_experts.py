@@ -9,7 +9,7 @@ import pytest
 
 from jaxformer import axes, functional, masks, modules, sharding
 from jaxformer.functional.cache import empty_cache
-from tests.modules.small import built, normal
+from tests.modules.small import built, normal, quick
 
 D, F, E = 8, 12, 4
 
@@ -23,10 +23,14 @@ def test_agrees_with_the_function(gated):
     """Tokens of one sentence after another: the router's logits, and the kernels."""
     net, params = layer(gated=gated)
     x = normal(2, 5, D)
-    routing = functional.route((x @ params["router"]).reshape(10, E), 2)
-    experts = functional.Experts(params["up"], params["down"], params.get("gate"))
-    expected = functional.mixture_of_experts(x.reshape(10, D), routing, experts).reshape(x.shape)
-    np.testing.assert_allclose(net.apply(params, x), expected, atol=1e-5)
+
+    @quick
+    def by_hand(params):
+        routing = functional.route((x @ params["router"]).reshape(10, E), 2)
+        experts = functional.Experts(params["up"], params["down"], params.get("gate"))
+        return functional.mixture_of_experts(x.reshape(10, D), routing, experts).reshape(x.shape)
+
+    np.testing.assert_allclose(net.apply(params, x), by_hand(params), atol=1e-5)
 
 
 def test_the_router_has_all_bits_of_float32():
@@ -46,13 +50,18 @@ def test_room_only_in_training_and_by_sentence():
     limited, params = layer(capacity_factor=0.5)
     free, _ = layer()
     x, key = normal(3, 6, D), jax.random.key(0)
-    np.testing.assert_array_equal(limited.apply(params, x), free.apply(params, x))
-    tight = limited.apply(params, x, key=key)
-    assert not np.allclose(tight, free.apply(params, x), atol=1e-3)
-    alone = limited.apply(params, x[1:2], key=key)
-    np.testing.assert_allclose(tight[1:2], alone, atol=1e-6)
     roomy, _ = layer(capacity_factor=float(E))
-    np.testing.assert_allclose(roomy.apply(params, x, key=key), free.apply(params, x), atol=1e-5)
+
+    @quick
+    def run(params):
+        calls = ((limited, x, None), (free, x, None), (limited, x, key), (limited, x[1:2], key), (roomy, x, key))
+        return [each.net.apply(params, x, key=key) for each, x, key in calls]
+
+    unlimited, expected, tight, alone, enough = map(np.asarray, run(params))
+    np.testing.assert_array_equal(unlimited, expected)
+    assert not np.allclose(tight, expected, atol=1e-3)
+    np.testing.assert_allclose(tight[1:2], alone, atol=1e-6)
+    np.testing.assert_allclose(enough, expected, atol=1e-5)
 
 
 def test_padding_takes_no_room():

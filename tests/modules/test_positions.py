@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks, modules
-from tests.modules.small import built, normal
+from tests.modules.small import built, normal, quick
 
 D, N, H = 8, 2, 4
 CAUSAL = masks.causal()
@@ -43,8 +43,8 @@ def expected(scheme, params, query, key, value):
 def test_schemes_are_their_functions(scheme):
     net, params = built(lambda rngs: make_attention(scheme, rngs))
     x = normal(2, 6, D)
-    mixed = expected(scheme, params, *net.call(modules.SelfAttention.project, params, x))
-    output = jnp.einsum("btnh,nhd->btd", mixed, params["output"]["kernel"])
+    mixed = quick(lambda params: expected(scheme, params, *net.net.bind(params).project(x)))(params)
+    output = np.einsum("btnh,nhd->btd", mixed, params["output"]["kernel"])
     np.testing.assert_allclose(net.apply(params, x, mask=CAUSAL), output, atol=1e-5)
 
 
@@ -71,12 +71,18 @@ def test_captured_weights_know_positions():
         return modules.SelfAttention(D, N, positions=modules.positions.Alibi(N), logits=logits, rngs=rngs)
 
     net, params = built(make)
-    x, caught = normal(2, 6, D), {}
-    got = net.net.apply(params, x, mask=CAUSAL, intermediates=caught)
-    _, _, value = net.call(modules.SelfAttention.project, params, x)
-    weights = caught["self"].weights(mask=CAUSAL)
-    mixed = jnp.einsum("bnts,bsnh->btnh", weights, value)
-    output = jnp.einsum("btnh,nhd->btd", mixed, params["output"]["kernel"])
+    x = normal(2, 6, D)
+
+    @quick
+    def run(params):
+        caught = {}
+        got = net.net.apply(params, x, mask=CAUSAL, intermediates=caught)
+        _, _, value = net.net.bind(params).project(x)
+        return got, value, caught["self"].weights(mask=CAUSAL)
+
+    got, value, weights = run(params)
+    mixed = np.einsum("bnts,bsnh->btnh", weights, value)
+    output = np.einsum("btnh,nhd->btd", mixed, params["output"]["kernel"])
     np.testing.assert_allclose(got, output, atol=1e-5)
     assert (np.asarray(weights.sum(-1)) < 1).all()  # the sinks take the rest
 

@@ -15,7 +15,7 @@ import pytest
 
 from jaxformer import functional, masks, modules
 from jaxformer.planning.graph import products
-from tests.modules.small import built, normal
+from tests.modules.small import built, normal, quick
 
 REFERENCE = functools.partial(functional.attention, implementation="reference")
 
@@ -76,7 +76,8 @@ def scores(length, mask):
         return logits
 
     x = jnp.zeros((1, length, 1, 1))
-    functional.attention(x, x, x, mask=mask, score=score, implementation="blockwise").block_until_ready()
+    run = functools.partial(functional.attention, mask=mask, score=score, implementation="blockwise")
+    quick(run)(x, x, x).block_until_ready()
     jax.effects_barrier()
     return sum(seen)
 
@@ -85,12 +86,17 @@ def products_in_a_row(function, *args):
     return products(function, *args).in_a_row
 
 
+@functools.partial(quick, static_argnums=0)
+def _moved(layer, x, moved):
+    return jax.jvp(layer, (x,), (moved,))
+
+
 def reached(layer, length):
     """Yields, after each layer ``layer(i)``, the rows that change with the first token (the Jacobian)."""
     x = normal(length, 4)
     moved = jnp.zeros_like(x).at[0].set(normal(4, seed=1))
     for i in range(length):
-        x, moved = jax.jvp(layer(i), (x,), (moved,))
+        x, moved = _moved(layer(i), x, moved)
         yield np.asarray(moved).any(-1)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from jaxformer.functional.attention import blockwise, reference
 from jaxformer.functional.attention.base import make_request
 from tests.contracts import numpy_attention
 from tests.contracts.attention import S, T, arrays
+from tests.modules.small import quick
 from tests.selection import first
 
 
@@ -95,19 +97,26 @@ def test_a_score_with_an_infinite_slope_at_zero(implementation, mask):
         np.testing.assert_allclose(got, want, atol=2e-5)
 
 
-@pytest.mark.parametrize("implementation", ["reference", "blockwise"])
-@pytest.mark.parametrize("dims", [1, 2, 3, 4])
-def test_a_bias_broadcasts(dims, implementation):
+@pytest.mark.parametrize(
+    "case",
+    first(itertools.product([1, 2, 3, 4], ["reference", "blockwise"]), (3, "reference"), (1, "blockwise")),
+    ids=str,
+)
+def test_a_bias_broadcasts(case):
     """Leading dimensions may be left out, as in NumPy: ``[N, T, S]`` is one for each head."""
-    query, key, value, _ = arrays()
+    (dims, implementation), (query, key, value, _) = case, arrays()
     bias = jnp.asarray(np.random.default_rng(4).standard_normal((1, query.shape[2], T, S)), jnp.float32)
     bias = bias[(0,) * (4 - dims)]
     whole = jnp.broadcast_to(bias, (query.shape[0], query.shape[2], T, S))
-    found = functional.attention(query, key, value, bias=bias, implementation=implementation)
-    expected = functional.attention(query, key, value, bias=whole, implementation=implementation)
+
+    @quick
+    def results(bias):
+        output = functional.attention(query, key, value, bias=bias, implementation=implementation)
+        return output, functional.attention_weights(query, key, bias=bias)
+
+    (found, weights), (expected, expected_weights) = results(bias), results(whole)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    weights = functional.attention_weights(query, key, bias=bias)
-    np.testing.assert_allclose(weights, functional.attention_weights(query, key, bias=whole), atol=1e-6)
+    np.testing.assert_allclose(weights, expected_weights, atol=1e-6)
 
 
 def test_a_bias_of_another_size_is_refused():

@@ -123,9 +123,13 @@ class TestParts:
         assert 0.3 < dropped[0].mean() < 0.5
 
     def test_keeps_the_contract(self, parts):
-        """Empty rows, unseen keys and masked pairs of a part are those of its own rows and heads."""
+        """Empty rows and unseen keys of a part are those of its own rows and heads."""
         parts.check_a_empty_query_rows(np.nan, jnp.float32)
         parts.check_b_unseen_keys_are_inert(np.nan, jnp.float32, True)
+
+    @pytest.mark.full
+    def test_masked_weights_are_exactly_zero(self, parts):
+        """And so are masked pairs."""
         parts.check_c_masked_weights_are_exactly_zero(jnp.float32)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from jaxformer import functional, masks, targets
 from jaxformer.functional.attention.vendor.folding import foldable
+from tests.selection import first
 
 M, B, T, S, N, H = 3, 2, 4, 6, 2, 8
 RNG = np.random.default_rng(0)
@@ -62,7 +63,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", first(CASES, "mask that is not mapped", "bias of its own", "only the mask", "mapped last")
+)
 def test_the_numbers_are_those_of_a_loop(name):
     """Values and gradients, for all that may be mapped or not, with the batch shared or not."""
     axes, bias, mask = CASES[name]
