@@ -33,19 +33,6 @@ MOST_MAPS = 30_000
 """The memory maps of a process after which compiled programs are dropped; Linux allows 65,530."""
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _layers_in_loops():
-    """Loops over layers are not unrolled, as on accelerators: that compiles in half the time.
-
-    `tests/modules/test_stack.py` unrolls them, and so do the tests that start a process.
-    """
-    from jaxformer.modules import stack
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stack, "FEW_LAYERS", 1)
-        yield
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _few_memory_maps():
     """Drops the compiled programs of earlier tests before a process has so many that the next one would crash it."""

@@ -18,12 +18,6 @@ from tests.modules.small import built, normal, quick
 D, N, DEPTH = 8, 2, 3
 
 
-@pytest.fixture(autouse=True)
-def _few_layers_are_unrolled(monkeypatch):
-    """As for users; in all other tests they are not."""
-    monkeypatch.setattr(importlib.import_module("jaxformer.modules.stack"), "FEW_LAYERS", FEW_LAYERS)
-
-
 def make_block(rngs, dropout=0.0):
     attention = modules.SelfAttention(D, N, rngs=rngs)
     feed_forward = modules.FeedForward(D, 12, rngs=rngs)
