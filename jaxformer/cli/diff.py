@@ -16,7 +16,8 @@ def main(arguments: Sequence[str]) -> int:
     """Shows how two runs differ; returns 0 if settings, versions, data and results are the same, else 1."""
     parser = argparse.ArgumentParser(
         prog="jaxformer diff",
-        description="Shows how two runs differ: settings, versions, data and results. Exits with 1 if they do.",
+        description="Shows how two runs differ: settings, versions, data and results. Exits with 1 if they do. "
+        "Translations of the same sentences are compared by paired bootstrap resampling.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -24,10 +25,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("b", metavar="B", type=local_path, help="another")
     options = parser.parse_args(arguments)
     from jaxformer.tasks.history import differences, read_run
+    from jaxformer.tasks.significance import comparisons
 
-    found = differences(read_run(options.a), read_run(options.b))
+    a, b = read_run(options.a), read_run(options.b)
+    found = differences(a, b)
     for section, rows in found.items():
         print(f"{section}:" if rows else f"{section}: the same")
-        for name, a, b in rows:
-            print(f"  {name}: {a} | {b}")
+        for name, first, second in rows:
+            print(f"  {name}: {first} | {second}")
+    for name, comparison in comparisons(a, b).items():
+        print(f"{name}: {comparison} (paired bootstrap)")
     return 1 if any(found.values()) else 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import sacrebleu
+from sacrebleu.significance import PairedTest
 
 from jaxformer.data import moses
 from jaxformer.errors import ConfigError
@@ -59,6 +60,52 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
     metric = sacrebleu.CHRF(lowercase=lowercase)
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Score("chrF2 (lower-cased)" if lowercase else "chrF2", value, str(metric.get_signature()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """The scores of two systems on the same sentences, and the probability that chance makes such a difference.
+
+    >>> print(Comparison(Score("BLEU", 39.8, "..."), Score("BLEU", 40.7, "..."), 0.0329))
+    BLEU 39.80 | 40.70, p = 0.033
+    """
+
+    baseline: Score
+    system: Score
+    p_value: float
+
+    def __str__(self) -> str:
+        return f"{self.baseline.name} {self.baseline.value:.2f} | {self.system.value:.2f}, p = {self.p_value:.3f}"
+
+
+def paired_bootstrap(
+    baseline: Sequence[str],
+    system: Sequence[str],
+    references: Sequence[str],
+    *,
+    lowercase: bool = False,
+    language: str = "",
+    draws: int = 1000,
+) -> Comparison:
+    """Compares the BLEU of two systems by paired bootstrap resampling, that of sacrebleu (Koehn 2004).
+
+    The sentences are drawn `draws` times, with replacement. A p-value of 0.05 or more says that another sample of
+    sentences could well have turned the difference around. It says nothing about other seeds of the training.
+
+    Args:
+      language: see `bleu`.
+
+    Raises:
+      ValueError, ConfigError: see `bleu`.
+    """
+    for hypotheses in (baseline, system):
+        _check(hypotheses, references)
+    name, metric = "BLEU (lower-cased)" if lowercase else "BLEU", _bleu(language, lowercase=lowercase)
+    systems = [("baseline", list(baseline)), ("system", list(system))]
+    signatures, results = PairedTest(systems, {"bleu": metric}, [list(references)], "bs", n_samples=draws)()
+    first, second = (Score(name, result.score, str(signatures["BLEU"])) for result in results["BLEU"])
+    # sacrebleu counts larger differences only, and so finds equal systems different, with the smallest of all p-values.
+    return Comparison(first, second, 1.0 if first.value == second.value else results["BLEU"][1].p_value)
 
 
 def sentence_scores(

@@ -1,6 +1,7 @@
 """Scores equal those of sacrebleu's own command, and say how they were computed."""
 
 import dataclasses
+import json
 import math
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from jaxformer.evaluation.scores import (
     chrf,
     moses_bleu,
     nats_per_token,
+    paired_bootstrap,
     perplexity,
     sentence_scores,
 )
@@ -32,6 +34,27 @@ def test_equals_the_command(tmp_path, metric, score):
     command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-m", metric, "--score-only", "--width", "2"]
     printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert score(HYPOTHESES, REFERENCES).value == pytest.approx(float(printed), abs=0.005)
+
+
+def test_the_paired_test_is_that_of_the_command(tmp_path, monkeypatch):
+    """Scores and p-value of a system that has every second sentence right, where the baseline has every third."""
+    monkeypatch.delenv("SACREBLEU_SEED", raising=False)
+    references = [f"The {animal} number {i} sits on the mat." for i in range(20) for animal in ("cat", "dog")]
+    baseline = [text if i % 3 == 0 else text.replace("sits on", "sat at") for i, text in enumerate(references)]
+    system = [text if i % 2 == 0 else text.replace("sits on", "sat at") for i, text in enumerate(references)]
+    for name, lines in (("ref", references), ("a", baseline), ("b", system)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "a", "b", "-m", "bleu", "--paired-bs", "-f", "json"]
+    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    first, second = (row["BLEU"] for row in json.loads(printed))
+    found = paired_bootstrap(baseline, system, references)
+    assert (found.baseline.value, found.system.value) == pytest.approx((first["score"], second["score"]))
+    assert found.p_value == pytest.approx(second["p_value"])
+    assert 0.001 < found.p_value < 0.5
+    assert "bs:1000" in found.system.signature
+    assert paired_bootstrap(system, system, references).p_value == 1.0
+    with pytest.raises(ValueError, match="39 hypotheses, but 40 references"):
+        paired_bootstrap(baseline, system[:-1], references)
 
 
 def test_sentences_have_scores_of_their_own():

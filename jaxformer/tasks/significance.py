@@ -1,0 +1,56 @@
+"""Comparisons of two translators by the examples that `jaxformer evaluate` saved: better, or better by chance."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxformer import evaluation
+from jaxformer.errors import ConfigError
+from jaxformer.tasks.history import Run
+
+if TYPE_CHECKING:
+    from jaxformer.evaluation.scores import Comparison
+
+PREFIX = "examples-"
+HOW = ("data.lowercase", "data.target_language")
+"""The settings that say how translations are compared."""
+
+
+def comparisons(a: Run, b: Run) -> dict[str, Comparison]:
+    """Returns the comparison of two runs for each set of sentences that both translated, by the name of its file.
+
+    Sets with other sources or references, and runs that compare translations in another way, have none.
+
+    Raises:
+      ConfigError: a file of examples is damaged.
+    """
+    if a.task != "translation" or b.task != "translation" or any(a.settings.get(x) != b.settings.get(x) for x in HOW):
+        return {}
+    lowercase, language = (a.settings.get(name) for name in HOW)
+    found = {}
+    for file in sorted(a.path.glob(f"{PREFIX}*.jsonl")):
+        if not (b.path / file.name).exists():
+            continue
+        ours, theirs = _examples(file), _examples(b.path / file.name)
+        given = [[(x["source"], x["reference"]) for x in examples] for examples in (ours, theirs)]
+        if not ours or given[0] != given[1]:
+            continue
+        texts = ([x["hypothesis"] for x in examples] for examples in (ours, theirs))
+        references = [reference for _, reference in given[0]]
+        name = file.stem.removeprefix(PREFIX)
+        how = {"lowercase": bool(lowercase), "language": str(language or "")}
+        found[name] = evaluation.scores.paired_bootstrap(*texts, references, **how)
+    return found
+
+
+def _examples(path: pathlib.Path) -> list[Mapping[str, Any]]:
+    try:
+        examples = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        for example in examples:
+            example["source"], example["reference"], example["hypothesis"]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+    return examples

@@ -1,0 +1,55 @@
+"""Two runs are compared on the sentences that both translated, and on no others."""
+
+import json
+
+import pytest
+
+from jaxformer.cli.main import main
+from jaxformer.config import changed
+from jaxformer.errors import ConfigError
+from jaxformer.evaluation.scores import paired_bootstrap
+from jaxformer.tasks import rundir
+from jaxformer.tasks.history import read_run
+from jaxformer.tasks.significance import comparisons
+from tests.tasks.small import small
+
+REFERENCES = [f"The {animal} number {i} sits on the mat." for i in range(9) for animal in ("Cat", "Dog")]
+WORSE = [text.replace("sits on", "sat at") if i % 2 else text for i, text in enumerate(REFERENCES)]
+
+
+def made(path, hypotheses, references=REFERENCES, config=None):
+    rundir.claim(path, "translation", config or small(), ())
+    write(path, hypotheses, references)
+    return path
+
+
+def write(path, hypotheses, references=REFERENCES, name="test-best"):
+    examples = ({"source": "x", "reference": r, "hypothesis": h} for r, h in zip(references, hypotheses, strict=True))
+    (path / f"examples-{name}.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples))
+
+
+def test_runs_are_compared_on_the_same_sentences(tmp_path, capsys):
+    a, b = made(tmp_path / "a", WORSE), made(tmp_path / "b", REFERENCES)
+    write(a, WORSE, name="validation-best")
+    write(b, REFERENCES, [text.lower() for text in REFERENCES], name="validation-best")  # other references
+    write(a, WORSE, name="test-last")  # only here
+    found = comparisons(read_run(a), read_run(b))
+    assert found == {"test-best": paired_bootstrap(WORSE, REFERENCES, REFERENCES)}
+    assert (found["test-best"].system.value, found["test-best"].p_value < 0.01) == (pytest.approx(100), True)
+    main(["diff", str(a), str(b)])
+    assert f"test-best: {found['test-best']} (paired bootstrap)" in capsys.readouterr().out
+
+
+def test_case_counts_as_in_the_scores(tmp_path):
+    lowered = changed(small(), {"data": {"lowercase": True}})
+    a, b = made(tmp_path / "a", WORSE, config=lowered), made(tmp_path / "b", WORSE)
+    assert comparisons(read_run(a), read_run(b)) == {}
+    b = made(tmp_path / "c", [text.lower() for text in WORSE], config=lowered)
+    assert comparisons(read_run(a), read_run(b))["test-best"].p_value == 1.0
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    a, b = made(tmp_path / "a", WORSE), made(tmp_path / "b", REFERENCES)
+    (b / "examples-test-best.jsonl").write_text('{"source": "x"}\n')
+    with pytest.raises(ConfigError, match=r"examples-test-best\.jsonl cannot be read: KeyError: 'reference'"):
+        comparisons(read_run(a), read_run(b))
