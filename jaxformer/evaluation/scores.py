@@ -101,8 +101,9 @@ def paired_bootstrap(
     for hypotheses in (baseline, system):
         _check(hypotheses, references)
     name, metric = "BLEU (lower-cased)" if lowercase else "BLEU", _bleu(language, lowercase=lowercase)
-    systems = [("baseline", list(baseline)), ("system", list(system))]
-    signatures, results = PairedTest(systems, {"bleu": metric}, [list(references)], "bs", n_samples=draws)()
+    systems: list[tuple[str, Sequence[str]]] = [("baseline", list(baseline)), ("system", list(system))]
+    test: Any = PairedTest(systems, {"bleu": metric}, [list(references)], "bs", n_samples=draws)
+    signatures, results = test()
     first, second = (Score(name, result.score, str(signatures["BLEU"])) for result in results["BLEU"])
     # sacrebleu counts larger differences only, and so finds equal systems different, with the smallest of all p-values.
     return Comparison(first, second, 1.0 if first.value == second.value else results["BLEU"][1].p_value)

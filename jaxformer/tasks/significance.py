@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxformer import evaluation
 from jaxformer.errors import ConfigError
@@ -35,22 +34,20 @@ def comparisons(a: Run, b: Run) -> dict[str, Comparison]:
         if not (b.path / file.name).exists():
             continue
         ours, theirs = _examples(file), _examples(b.path / file.name)
-        given = [[(x["source"], x["reference"]) for x in examples] for examples in (ours, theirs)]
-        if not ours or given[0] != given[1]:
+        if not ours or [x[:2] for x in ours] != [x[:2] for x in theirs]:
             continue
-        texts = ([x["hypothesis"] for x in examples] for examples in (ours, theirs))
-        references = [reference for _, reference in given[0]]
-        name = file.stem.removeprefix(PREFIX)
+        (_, references, baseline), (_, _, system) = (list(zip(*x, strict=True)) for x in (ours, theirs))
         how = {"lowercase": bool(lowercase), "language": str(language or "")}
-        found[name] = evaluation.scores.paired_bootstrap(*texts, references, **how)
+        name = file.stem.removeprefix(PREFIX)
+        found[name] = evaluation.scores.paired_bootstrap(baseline, system, references, **how)
     return found
 
 
-def _examples(path: pathlib.Path) -> list[Mapping[str, Any]]:
+def _examples(path: pathlib.Path) -> list[tuple[str, str, str]]:
+    """Returns the source, the reference and the translation of each example."""
     try:
-        examples = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        for example in examples:
-            example["source"], example["reference"], example["hypothesis"]
+        with path.open(encoding="utf-8", newline="\n") as lines:
+            found = map(json.loads, lines)
+            return [(x["source"], x["reference"], x["hypothesis"]) for x in found]
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
-    return examples

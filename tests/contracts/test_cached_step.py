@@ -204,6 +204,7 @@ def test_a_step_refuses_a_function_without_positions():
 
     with pytest.raises(ValueError, match=r"takes query_positions and key_positions, got simple; .*position_free"):
         check_law(models.LanguageModel, {"positions": "none"}, attention=simple)
+    check_law(models.LanguageModel, {"positions": "none"}, attention=modules.position_free(simple))
 
 
 def test_position_free_functions_get_the_models_own_bias_at_its_positions():

@@ -24,8 +24,12 @@ def made(path, hypotheses, references=REFERENCES, config=None):
 
 
 def write(path, hypotheses, references=REFERENCES, name="test-best"):
-    examples = ({"source": "x", "reference": r, "hypothesis": h} for r, h in zip(references, hypotheses, strict=True))
-    (path / f"examples-{name}.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples))
+    examples = (
+        {"source": "a\u2028line", "reference": r, "hypothesis": h} for r, h in zip(references, hypotheses, strict=True)
+    )
+    (path / f"examples-{name}.jsonl").write_text(
+        "".join(json.dumps(example, ensure_ascii=False) + "\n" for example in examples)
+    )
 
 
 def test_runs_are_compared_on_the_same_sentences(tmp_path, capsys):

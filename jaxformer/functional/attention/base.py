@@ -30,6 +30,11 @@ LOW = float(np.finfo(np.float32).min)
 """The logit of a masked pair: finite, because the difference of two infinities is NaN, forward and backward."""
 
 
+def is_nonempty(log_weight: Array) -> Array:
+    """Returns True for the log-sum-exp of a query that sees a key; that of one that sees none is `LOW`."""
+    return log_weight > 0.5 * LOW
+
+
 @dataclasses.dataclass(frozen=True)
 class Request:
     """One checked call of attention. `group` query heads share each key head: ``N = K * group``."""

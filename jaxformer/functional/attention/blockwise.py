@@ -25,7 +25,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from jaxformer import targets
-from jaxformer.functional.attention.base import LOW, RESIDUAL, Request
+from jaxformer.functional.attention.base import LOW, RESIDUAL, Request, is_nonempty
 from jaxformer.functional.attention.sinks import add_sinks, sink_gradients
 from jaxformer.functional.attention.tiles import (
     Location,
@@ -211,7 +211,7 @@ def backward(tiling: Tiling, saved: Saved, upstream: Float[Array, "B T N J"]) ->
         location = location_of(tiling, key, varying, index)
         blocks = (queries_at(tiling, x, key, location) for x in row_arrays)
         query_block, upstream_block, top, rest, level_block = blocks
-        nonempty = rest > 0.5 * LOW
+        nonempty = is_nonempty(rest)
         # An empty row, and the gradient of its output, may hold NaN.
         query_block, upstream_block = (jnp.where(nonempty, x, 0) for x in (query_block, upstream_block))
 

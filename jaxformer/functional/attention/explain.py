@@ -12,8 +12,6 @@ import numpy as np
 from jaxformer.functional.attention.api import choose, implementations
 from jaxformer.functional.attention.base import Request, keep_tile, make_request
 from jaxformer.functional.bias import dense_bias
-from jaxformer.functional.dropout import Dropout
-from jaxformer.masks import Mask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,24 +41,14 @@ class Explanation:
         return "\n".join(f"{'->' if name == self.chosen else '  '} {name:12} {text}".rstrip() for name, text in lines)
 
 
-def explain_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    *,
-    mask: Mask | Any = None,
-    bias: Any = None,
-    scale: float | None = None,
-    score: Any = None,
-    dropout: Dropout | None = None,
-    sinks: Any = None,
-    query_positions: Any = None,
-    key_positions: Any = None,
-) -> Explanation:
+def explain_attention(query: Any, key: Any, value: Any, **options: Any) -> Explanation:
     """Returns the implementation that `attention` would choose, why others are not chosen, and the worst errors.
 
     Every implementation that accepts the arrays is run and compared with the definition in float64. With
     ``jax.ShapeDtypeStruct`` instead of arrays, none is run.
+
+    Args:
+      options: those of `attention` other than `implementation`.
 
     Raises:
       ValueError: shapes do not fit, as in `attention`.
@@ -70,19 +58,7 @@ def explain_attention(
     >>> explain_attention(x, x, x, score=jnp.tanh).chosen
     'blockwise'
     """
-    request = make_request(
-        query,
-        key,
-        value,
-        mask=mask,
-        bias=bias,
-        scale=scale,
-        score=score,
-        dropout=dropout,
-        sinks=sinks,
-        query_positions=query_positions,
-        key_positions=key_positions,
-    )
+    request = make_request(query, key, value, **options)
     reasons = {name: implementation.refuse(request) for name, implementation in implementations.items()}
     accepted = [name for name, reason in reasons.items() if reason is None]
     errors: dict[str, float | None] = dict.fromkeys(accepted)

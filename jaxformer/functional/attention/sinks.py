@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxformer.functional.attention.base import LOW
+from jaxformer.functional.attention.base import is_nonempty
 
 
 def add_sinks(
@@ -22,7 +22,7 @@ def add_sinks(
     if sinks is None:
         return output, log_weight
     top, rest = log_weight[..., 0], log_weight[..., 1]
-    more = jnp.where(_nonempty(rest), jax.nn.softplus(sinks.astype(jnp.float32)[None, None] - top - rest), 0.0)
+    more = jnp.where(is_nonempty(rest), jax.nn.softplus(sinks.astype(jnp.float32)[None, None] - top - rest), 0.0)
     return output * jnp.exp(-more)[..., None], jnp.stack([top, rest + more], -1)
 
 
@@ -39,8 +39,4 @@ def sink_gradients(
     weight = jnp.exp(sinks.astype(jnp.float32)[None, None] - top - rest)
     level = (upstream.astype(jnp.float32) * output.astype(jnp.float32)).sum(-1)
     # An empty row, and the gradient of its output, may hold NaN.
-    return -jnp.where(_nonempty(rest), weight * level, 0.0).sum((0, 1)).astype(sinks.dtype)
-
-
-def _nonempty(rest: Array) -> Array:
-    return rest > 0.5 * LOW
+    return -jnp.where(is_nonempty(rest), weight * level, 0.0).sum((0, 1)).astype(sinks.dtype)
