@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from jaxformer import axes, functional, masks, modules, targets
-from jaxformer.modules.stack import FEW_LAYERS
+from jaxformer.modules.stack import UNROLLED
 from tests.modules.small import built, normal, quick
 
 D, N, DEPTH = 8, 2, 3
@@ -141,14 +141,15 @@ def unrolled(depth, **options):
     return loop.params["unroll"]
 
 
-def test_a_few_layers_are_unrolled():
-    """On a CPU alone, whose memory is large; with `remat` XLA would keep what is to be recomputed."""
-    assert unrolled(FEW_LAYERS) == FEW_LAYERS
-    assert unrolled(FEW_LAYERS + 1) == unrolled(2, remat=True) == 1
-    with axes.placing(lambda x, names: x):
-        assert unrolled(2) == 1
-    with targets.compiling_for([SimpleNamespace(platform="gpu", device_kind="H100")]):
-        assert unrolled(2) == 1
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_a_few_layers_are_unrolled(platform):
+    """On one CPU or GPU; with `remat` XLA would keep what is to be recomputed."""
+    few = UNROLLED.get(platform, 1)
+    with targets.compiling_for([SimpleNamespace(platform=platform, device_kind="")]):
+        assert unrolled(few) == few
+        assert unrolled(few + 1) == unrolled(2, remat=True) == 1
+        with axes.placing(lambda x, names: x):
+            assert unrolled(2) == 1
 
 
 def test_a_stack_has_layers():
