@@ -19,13 +19,17 @@ import numpy as np
 
 from benchmarks.accelerator.record import Case, Refused, Settings, aligned, number
 from jaxformer import functional, masks
-from jaxformer.functional.attention import api
+from jaxformer.functional.attention import api, blockwise
 from jaxformer.functional.attention.base import make_request
 
 TITLE = "Part 2: attention, milliseconds forward / forward and gradient"
 KINDS = ("causal", "padded", "windowed", "packed")
-LENGTHS = (2048, 512, 8192, 1024, 4096, 16384)
+LENGTHS = (2048, 512, 8192, 1024, 4096, 16384, 64, 128, 256)
 """The lengths, in order of worth."""
+BLOCKS = tuple(f"blocks {size}" for size in (256, 512, 1024, 2048))
+"""Sides: blockwise attention in tiles of other sizes."""
+TILED = (2048, 8192)
+"""The lengths at which they are measured, under the causal mask."""
 TINY_LENGTHS = (32, 64)
 OURS = ("cudnn", "blockwise", "reference", "tokamax", "splash", "xla")
 THEIRS = ("jax.nn", "jax.nn cudnn")
@@ -45,7 +49,8 @@ def cases(settings: Settings) -> list[Case]:
         lengths = TINY_LENGTHS if settings.tiny else LENGTHS
         for length in lengths:
             shape = (2, length, 2, 8) if settings.tiny else (16384 // length, length, 16, 64)
-            for side in (*OURS, *THEIRS):
+            tiled = kind == "causal" and length in (TINY_LENGTHS[:1] if settings.tiny else TILED)
+            for side in (*OURS, *THEIRS, *(BLOCKS if tiled else ())):
                 run = functools.partial(_measure, side, kind, shape)
                 found.append(Case(f"{kind} {length} {side}", run, seconds=15))
         for length in lengths:
@@ -100,7 +105,7 @@ def _measure(side: str, kind: str, shape: tuple[int, ...], settings: Settings) -
         raise Refused(reason)
     if side == "jax.nn cudnn" and (reason := api.implementations["cudnn"].refuse(request)):
         raise Refused(reason)
-    attend, more = (_ours(side), mask) if side in OURS else _theirs(kind, shape, cudnn="cudnn" in side)
+    attend, more = (_ours(side), mask) if side in (*OURS, *BLOCKS) else _theirs(kind, shape, cudnn="cudnn" in side)
 
     def both(query, key, value, more, upstream):
         output, pull = jax.vjp(lambda *arrays: attend(*arrays, more), query, key, value)
@@ -122,6 +127,10 @@ def _measure(side: str, kind: str, shape: tuple[int, ...], settings: Settings) -
 
 
 def _ours(side: str) -> Callable[..., jax.Array]:
+    if side in BLOCKS:
+        size = int(side.removeprefix("blocks "))
+        make = functools.partial(blockwise.attention, query_block=size, key_block=size)
+        return lambda q, k, v, mask: make(make_request(q, k, v, mask=mask))
     return lambda q, k, v, mask: functional.attention(q, k, v, mask=mask, implementation=side)
 
 
@@ -192,7 +201,7 @@ def seconds(call: Callable[[], Any], wait: Callable[[Any], Any], *, rounds: int 
 def table(results: Mapping[str, Any]) -> str:
     """Returns milliseconds by mask, length and side, what is chosen, and the thresholds that would be better."""
     grid = by_shape(results)
-    sides = [side for side in (*OURS, *THEIRS, TORCH) if any(side in row for row in grid.values())]
+    sides = [side for side in (*OURS, *BLOCKS, *THEIRS, TORCH) if any(side in row for row in grid.values())]
     rows: list[list[str]] = [["mask, length", *sides, "chosen", "difference"]]
     for (kind, length), row in in_order(grid):
         cells = ["-"] * len(sides)

@@ -24,6 +24,8 @@ from benchmarks.accelerator.record import Case, Record, Refused, Settings, Unfin
 from jaxformer.errors import ConfigError
 from jaxformer.hardware import processor_name
 
+MOST_NAMED = 12
+"""The number of cases that are left which a report names."""
 AGAIN = 75
 """The exit code of a process that cannot go on: the device refused something and may refuse everything now."""
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "tokamax", "torch", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
@@ -194,6 +196,7 @@ def report(part: types.ModuleType, record: Record, settings: Settings) -> str:
         lines += ["", f"{kind}:", *(f"  {name}: {reason}" for name, reason in found.items())] if found else []
     left = [case.name for case in part.cases(settings) if case.name not in record.cases]
     notes = {name: entry["note"] for name, entry in record.open.items() if entry["note"]}
-    named = ", ".join(f"{name} ({notes[name]})" if name in notes else name for name in left)
-    lines += ["", f"left for the next call: {named}" if left else "complete"]
+    named = [f"{name} ({notes[name]})" if name in notes else name for name in left]
+    more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
+    lines += ["", f"left for the next call: {', '.join(named[:MOST_NAMED])}{more}" if left else "complete"]
     return "\n".join(lines)

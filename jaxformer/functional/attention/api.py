@@ -127,7 +127,11 @@ def differentiable(request: Request, name: str) -> Request:
 
 
 LONG = 1 << 21
-"""The smallest T * S for which an accelerator uses "blockwise" by default."""
+"""The smallest T * S for which an accelerator uses "blockwise" by default, where no kernel of a vendor can be used.
+
+On an H200 (see `tiles.block_size`), "blockwise" takes 0.78 times as long as "reference" at 2,048 by 2,048 causal
+positions and 0.64 times at 8,192, with the gradient; forward, 1.17 and 0.93 times.
+"""
 
 LONG_ON_CPU = 1 << 16
 """The same threshold for a CPU, where blocks that fit in cache are faster from about 256 by 256 positions.

@@ -32,6 +32,7 @@ from jaxformer.functional.attention.tiles import (
     Tile,
     Tiling,
     Varying,
+    block_size,
     join_tile_rows,
     key_bounds,
     key_ranges,
@@ -45,7 +46,6 @@ from jaxformer.functional.attention.tiles import (
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.derivatives import not_reversed
 
-QUERY_BLOCK, KEY_BLOCK = 256, 256
 HEADS = 8
 """The number of heads whose tiles fit in a CPU's cache; processing 64 heads at once takes 1.6 times as long."""
 
@@ -58,14 +58,15 @@ ONE_REVERSE = (
 def attention(
     request: Request,
     *,
-    query_block: int = QUERY_BLOCK,
-    key_block: int = KEY_BLOCK,
+    query_block: int | None = None,
+    key_block: int | None = None,
     dims: tuple[int, int, int, int] | None = None,
     origin: tuple[Any, Any] = (0, 0),
 ) -> Float[Array, "B T N J"]:
     """Computes the result of `reference.attention` in blocks of at most these sizes.
 
     Args:
+      query_block, key_block: the queries and keys of a tile; `block_size` by default.
       dims: the full (B, N, T, S) if the arrays are a shard of the rows and heads. Mask and bias may cover the full
         arrays; dropout always does.
       origin: the first row and the first head of the shard.
@@ -78,6 +79,7 @@ def attention(
     num_queries, num_keys = request.query.shape[1], request.key.shape[1]
     if 0 in (request.query.shape[0], num_queries, num_keys):
         return jnp.zeros((*request.query.shape[:3], request.value.shape[3]), request.query.dtype)
+    query_block, key_block = (size or block_size(request) for size in (query_block, key_block))
     # The fewest blocks, all of one size: 384 positions make two blocks of 192, not one of 256 and one half empty.
     query_block = -(-num_queries // -(-num_queries // query_block))
     key_block = -(-num_keys // -(-num_keys // key_block))

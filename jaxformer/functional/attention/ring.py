@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 from jaxformer.functional.attention import blockwise
 from jaxformer.functional.attention.base import LOW, RESIDUAL, Request
 from jaxformer.functional.attention.sinks import add_sinks, sink_gradients
-from jaxformer.functional.attention.tiles import Tiling, Varying, key_bounds, key_ranges
+from jaxformer.functional.attention.tiles import BLOCK, Tiling, Varying, block_size, key_bounds, key_ranges
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.derivatives import not_reversed
 from jaxformer.masks import Mask
@@ -109,7 +109,7 @@ class Ring:
         return max(size for size in range(1, min(largest, chunk) + 1) if chunk % size == 0)
 
 
-def fill(x: Array, shards: int, *, block: int = blockwise.QUERY_BLOCK) -> Array:
+def fill(x: Array, shards: int, *, block: int = BLOCK) -> Array:
     """Pads the second dimension with zeros, so that all shards hold the same number of blocks, at most `block` long."""
     shard = -(-x.shape[1] // shards)
     blocks = -(-shard // block)
@@ -121,8 +121,8 @@ def attention(
     request: Request,
     ring: Ring,
     *,
-    query_block: int = blockwise.QUERY_BLOCK,
-    key_block: int = blockwise.KEY_BLOCK,
+    query_block: int | None = None,
+    key_block: int | None = None,
 ) -> Float[Array, "B T N J"]:
     """Computes the output of a device's own queries; to be called inside ``jax.shard_map``.
 
@@ -135,6 +135,7 @@ def attention(
     if isinstance(request.bias, Bias) and ring.cuts != (None, None):
         blockwise.check_bias_of_shard(request.bias, request.query, ring.dims, "ring")
     local_queries, local_keys = request.query.shape[1], request.key.shape[1]
+    query_block, key_block = (size or block_size(request) for size in (query_block, key_block))
     blocks = ring.block(local_queries, query_block), ring.block(local_keys, key_block)
     tiling = blockwise.make_tiling(request, blocks, unpadded=False)
     tiling = dataclasses.replace(tiling, dims=ring.dims)

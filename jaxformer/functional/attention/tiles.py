@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -10,9 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxformer.functional.attention.base import Score, keep_tile
+from jaxformer import targets
+from jaxformer.functional.attention.base import Request, Score, keep_tile
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
+
+BLOCK, LARGEST_BLOCK = 256, 1024
+"""The default number of queries and of keys of a tile; on a GPU, the largest one."""
+TILES = 1 << 27
+"""The number of logits that the tiles of all rows and heads on a GPU may have: 512 MiB of them at a time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,3 +217,17 @@ def join_tile_rows(x: Float[Array, "rows b k G t X"], query: Array, key: Array) 
     batch, length, heads = query.shape[:3]
     tiles = x.reshape(batch // b, key.shape[2] // k, length // size, b, k, group, size, dim)
     return tiles.transpose(0, 3, 2, 6, 1, 4, 5, 7).reshape(batch, length, heads, dim)
+
+
+def block_size(request: Request) -> int:
+    """Returns the default number of queries and keys of a tile: `BLOCK`, which a CPU's cache holds, or more on a GPU.
+
+    A GPU computes the tiles of all rows and heads together and waits at each step of the loop. Measured on an H200 in
+    bfloat16, causal, heads of 64, milliseconds forward / with the gradient, blocks of 256, 512 and 1,024:
+    8 x 2,048 positions with 16 heads 3.1 / 8.4, 2.4 / 6.3 and 2.4 / 6.0; 2 x 8,192 positions 20.6 / 50.9, 10.2 / 26.2
+    and 7.6 / 18.9. "reference" takes 2.0 / 7.7 and 8.1 / 29.5.
+    """
+    if targets.devices()[0].platform != "gpu":
+        return BLOCK
+    side = math.isqrt(TILES // max(1, request.query.shape[0] * request.query.shape[2]))
+    return next((size for size in (LARGEST_BLOCK, LARGEST_BLOCK // 2) if size <= side), BLOCK)

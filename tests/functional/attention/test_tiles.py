@@ -1,11 +1,15 @@
 """The key blocks that a block of queries visits, and the way from tiles back to arrays."""
 
+import types
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import masks
+from jaxformer import masks, targets
 from jaxformer.functional.attention import tiles
+from jaxformer.functional.attention.base import make_request
 
 LAST = np.iinfo(np.int32).max
 
@@ -60,3 +64,15 @@ def test_take_part():
     tile = jnp.arange(4 * 6).reshape(4, 6, 1, 1)
     np.testing.assert_array_equal(tiles.take_part(tile, (2, 3), (2, 3)), tile[2:, 3:])
     np.testing.assert_array_equal(tiles.take_part(tile[:1], (2, 0), (2, 6)), tile[:1])
+
+
+@pytest.mark.parametrize(
+    ("platform", "rows", "size"),
+    [("gpu", 2, 1024), ("gpu", 8, 1024), ("gpu", 9, 512), ("gpu", 33, 256), ("gpu", 4096, 256), ("cpu", 2, 256)],
+)
+def test_blocks_are_larger_on_a_gpu(platform, rows, size):
+    """The tiles of all rows, with 16 heads, have at most 2**27 logits."""
+    x = jax.ShapeDtypeStruct((rows, 4096, 16, 8), jnp.float32)
+    with targets.compiling_for([types.SimpleNamespace(platform=platform, device_kind="")]):
+        assert tiles.block_size(make_request(x, x, x)) == size
+    assert size == 256 or rows * 16 * size**2 <= tiles.TILES

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
+import re
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -25,7 +27,14 @@ FEWEST_QUERIES = 64
 """The smallest number of queries for which cuDNN is a good default.
 
 A cached step has a query for each hypothesis of a beam. The kernel would read copies of the whole cache, in its own
-layout, for little work.
+layout, for little work. Measured on an H200 in bfloat16 at 256 x 64 positions with 16 heads of 64, milliseconds forward
+and with the gradient: 0.10 and 0.41 causal, 0.20 and 0.54 padded, against 0.24 and 0.50, 0.19 and 0.48 of "reference".
+"""
+DETERMINISTIC = "xla_gpu_deterministic_ops", "xla_gpu_exclude_nondeterministic_ops"
+"""The flags under which a training step with this kernel ended on an H200 with jaxlib 0.11.2.
+
+XLA's error is ``IndexError: absl::container_internal::raw_hash_map<>::at``: it looks for a compiled graph of cuDNN that
+it does not have.
 """
 FLASH = 8
 """The lowest compute capability (its major number) with flash attention, that of Ampere."""
@@ -97,6 +106,8 @@ def _lacks_cudnn() -> bool:
 
 def decline_cudnn(request: Request) -> str | None:
     """Returns the reason why cuDNN is no good default for a request that it accepts, or None if it is."""
+    if any(re.search(rf"--{flag}(=true|=1|\s|$)", os.environ.get("XLA_FLAGS", "")) for flag in DETERMINISTIC):
+        return "XLA fails to run it under the flags for deterministic operations"
     if request.query.shape[1] < FEWEST_QUERIES:
         return f"it is slow for fewer than {FEWEST_QUERIES} queries, got {request.query.shape[1]}"
     return None

@@ -146,6 +146,21 @@ def test_cudnn_is_no_default_for_a_few_queries(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("flags", "chosen"),
+    [
+        ("--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0", "reference"),
+        ("--xla_gpu_autotune_level=0 --xla_gpu_exclude_nondeterministic_ops", "reference"),
+        ("--xla_gpu_deterministic_ops=false --xla_gpu_autotune_level=0", "cudnn"),
+    ],
+)
+def test_cudnn_is_no_default_for_deterministic_programs(monkeypatch, flags, chosen):
+    monkeypatch.setattr(jax, "devices", lambda: [Gpu()])
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    assert api.choose(request()) == chosen
+    assert api.implementations["cudnn"].refuse(request()) is None
+
+
+@pytest.mark.parametrize(
     ("capability", "reason"),
     [("7.0", "it needs compute capability 8.0 or later, got 7.0"), ("8.0", None), ("10.3", None), (None, None)],
 )
