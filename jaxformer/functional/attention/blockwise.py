@@ -79,16 +79,16 @@ def attention(
     num_queries, num_keys = request.query.shape[1], request.key.shape[1]
     if 0 in (request.query.shape[0], num_queries, num_keys):
         return jnp.zeros((*request.query.shape[:3], request.value.shape[3]), request.query.dtype)
-    query_block, key_block = (size or block_size(request) for size in (query_block, key_block))
+    largest = query_block or block_size(request), key_block or block_size(request)
     # The fewest blocks, all of one size: 384 positions make two blocks of 192, not one of 256 and one half empty.
-    query_block = -(-num_queries // -(-num_queries // query_block))
-    key_block = -(-num_keys // -(-num_keys // key_block))
-    query_padding, key_padding = -num_queries % query_block, -num_keys % key_block
-    tiling = make_tiling(request, (query_block, key_block), unpadded=not query_padding and not key_padding)
+    query_size = -(-num_queries // -(-num_queries // largest[0]))
+    key_size = -(-num_keys // -(-num_keys // largest[1]))
+    query_padding, key_padding = -num_queries % query_size, -num_keys % key_size
+    tiling = make_tiling(request, (query_size, key_size), unpadded=not query_padding and not key_padding)
     tiling = dataclasses.replace(tiling, dims=dims or tiling.dims)
     rows = origin[0], request.query.shape[0]
-    ranges = key_ranges(request.mask, num_queries, query_block, rows=rows, rows_per_part=tiling.part[0])
-    bounds = key_bounds(ranges, np.arange(0, num_keys, key_block), key_block)
+    ranges = key_ranges(request.mask, num_queries, query_size, rows=rows, rows_per_part=tiling.part[0])
+    bounds = key_bounds(ranges, np.arange(0, num_keys, key_size), key_size)
     dropout_key = None if request.dropout is None else request.dropout.key
     varying = Varying(jnp.asarray(bounds), request.mask, dropout_key, origin=origin)
     query, key, value = (

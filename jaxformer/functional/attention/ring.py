@@ -135,7 +135,7 @@ def attention(
     if isinstance(request.bias, Bias) and ring.cuts != (None, None):
         blockwise.check_bias_of_shard(request.bias, request.query, ring.dims, "ring")
     local_queries, local_keys = request.query.shape[1], request.key.shape[1]
-    query_block, key_block = (size or block_size(request) for size in (query_block, key_block))
+    query_block, key_block = query_block or block_size(request), key_block or block_size(request)
     blocks = ring.block(local_queries, query_block), ring.block(local_keys, key_block)
     tiling = blockwise.make_tiling(request, blocks, unpadded=False)
     tiling = dataclasses.replace(tiling, dims=ring.dims)
