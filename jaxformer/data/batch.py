@@ -10,12 +10,16 @@ import jax
 import numpy as np
 
 from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.token_cache import Ragged
 
 BatchShape = tuple[int, int, int]
 """Rows, source length, target length."""
 
 Rows = Callable[[int], np.ndarray]
 """Maps the number of rows of a full batch to the indices, in order, of the rows to make; further rows are empty."""
+
+Sequences = Sequence[np.ndarray] | Ragged
+"""Token sequences, without `bos` and `eos`."""
 
 ArrayT = TypeVar("ArrayT")
 """The arrays of a batch: ``np.ndarray`` where the batch is made, ``jax.Array`` on devices."""
@@ -34,7 +38,7 @@ class Batch(Generic[ArrayT]):
 
     @staticmethod
     def from_tokens(
-        sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], shape: BatchShape, special: SpecialTokens
+        sources: Sequences, targets: Sequences, shape: BatchShape, special: SpecialTokens
     ) -> Batch[np.ndarray]:
         """Pads pairs of token ids, without `bos` and `eos`, to ``(rows, S, T)``; the remaining rows stay empty.
 
@@ -49,7 +53,7 @@ class Batch(Generic[ArrayT]):
 
 
 def shifted(
-    sequences: Sequence[np.ndarray], shape: tuple[int, int], special: SpecialTokens
+    sequences: Sequences, shape: tuple[int, int], special: SpecialTokens
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the inputs, the labels and a mask of real tokens for teacher forcing: see `Batch` and `pad`."""
     labels, valid = pad(sequences, shape, special)
@@ -59,16 +63,15 @@ def shifted(
     return tokens, labels, valid
 
 
-def pad(
-    sequences: Sequence[np.ndarray], shape: tuple[int, int], special: SpecialTokens
-) -> tuple[np.ndarray, np.ndarray]:
+def pad(sequences: Sequences, shape: tuple[int, int], special: SpecialTokens) -> tuple[np.ndarray, np.ndarray]:
     """Returns rows of tokens, each followed by `eos` and padded, and a mask that is True at the real tokens."""
-    lengths = np.array([len(ids) + 1 for ids in sequences] + [0] * (shape[0] - len(sequences)))
-    if lengths.max(initial=0) > shape[1]:
-        raise ValueError(f"a sequence of {lengths.max()} tokens, eos included, does not fit length {shape[1]}")
-    valid = np.arange(shape[1])[None] < lengths[:, None]
+    ragged = sequences if isinstance(sequences, Ragged) else Ragged.join(sequences)
+    rows, lengths = np.arange(len(ragged)), ragged.lengths
+    if lengths.max(initial=-1) >= shape[1]:
+        raise ValueError(f"a sequence of {lengths.max() + 1} tokens, eos included, does not fit length {shape[1]}")
+    valid = np.zeros(shape, bool)
+    valid[rows] = np.arange(shape[1]) < lengths[:, None]
     tokens = np.full(shape, special.pad, np.int32)
-    if sequences:
-        eos = np.array([special.eos], np.int32)
-        tokens[valid] = np.concatenate([part for ids in sequences for part in (ids, eos)])
+    tokens[valid] = ragged.tokens
+    tokens[rows, lengths], valid[rows, lengths] = special.eos, True
     return tokens, valid

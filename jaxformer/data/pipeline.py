@@ -199,13 +199,12 @@ def make_batch(tokens: Tokens, plan: BatchPlan, step: int, *, rows: Rows | None 
         targets = [draw(tokens.target[0][i], sentence=2 * int(i) + 1) for i in pairs[filled]]
         return Batch.from_tokens(sources, targets, (len(indices), *shape[1:]), tokens.special)
     if tokens.num_segmentations == 1:
-        variants = np.zeros((2, len(pairs)), np.int64)
-    else:
-        generator = np.random.default_rng((plan.seed, epoch, step, 2))
-        variants = generator.integers(tokens.num_segmentations, size=(2, len(pairs)))
-    variants, pairs = variants[:, filled], pairs[filled]
-    sources = [tokens.source[v][i] for v, i in zip(variants[0], pairs, strict=True)]
-    targets = [tokens.target[v][i] for v, i in zip(variants[1], pairs, strict=True)]
+        sources, targets = tokens.source[0].take(pairs[filled]), tokens.target[0].take(pairs[filled])
+        return Batch.from_tokens(sources, targets, (len(indices), *shape[1:]), tokens.special)
+    generator = np.random.default_rng((plan.seed, epoch, step, 2))
+    variants = generator.integers(tokens.num_segmentations, size=(2, len(pairs)))[:, filled]
+    sources = [tokens.source[v][i] for v, i in zip(variants[0], pairs[filled], strict=True)]
+    targets = [tokens.target[v][i] for v, i in zip(variants[1], pairs[filled], strict=True)]
     return Batch.from_tokens(sources, targets, (len(indices), *shape[1:]), tokens.special)
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from jaxformer.data.batch import Batch, pad
 from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.token_cache import Ragged
 
 SPECIAL = SpecialTokens()
 
@@ -35,3 +36,13 @@ def test_tokens_equal_to_padding_stay_valid():
     tokens, valid = pad([np.array([0, 5])], (1, 4), SPECIAL)
     np.testing.assert_array_equal(tokens, [[0, 5, 2, 0]])
     np.testing.assert_array_equal(valid, [[True, True, True, False]])
+
+
+def test_sequences_end_to_end_are_padded_as_a_list_is():
+    lists = [np.array(ids, np.uint16) for ids in ([], [7], [5, 6, 7], [9])]
+    for joined, separate in zip(pad(Ragged.join(lists), (6, 4), SPECIAL), pad(lists, (6, 4), SPECIAL), strict=True):
+        np.testing.assert_array_equal(joined, separate)
+    expected = [[2, 0, 0, 0], [7, 2, 0, 0], [5, 6, 7, 2], [9, 2, 0, 0], [0] * 4, [0] * 4]
+    np.testing.assert_array_equal(pad(lists, (6, 4), SPECIAL)[0], expected)
+    with pytest.raises(ValueError, match="4 tokens, eos included, does not fit length 3"):
+        pad(Ragged.join(lists), (4, 3), SPECIAL)

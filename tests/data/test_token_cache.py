@@ -111,7 +111,7 @@ def test_a_cache_that_may_only_be_read_is_used_as_far_as_it_goes(tokenizer, tmp_
     prepare(CORPUS, tokenizer, tmp_path)
     corpus = Parallel(CORPUS.source[:9], CORPUS.target[:9])
     with read_only(tmp_path):
-        assert isinstance(prepare(CORPUS, tokenizer, tmp_path).source[0].tokens, np.memmap)
+        assert isinstance(prepare(CORPUS, tokenizer, tmp_path).source[0].tokens.base, np.memmap)
         assert caplog.text == ""
         assert len(prepare(corpus, tokenizer, tmp_path).source[0]) == 9
         assert "(Permission denied), and are held in memory" in caplog.text
@@ -155,3 +155,12 @@ def test_killed_while_preparing(tokenizer, tmp_path):
     tokens = prepare(CORPUS, tokenizer, tmp_path / "cache", num_segmentations=20)
     for variant in (0, 19):
         assert [tokenizer.decode(tokens.source[variant][i]) for i in range(600)] == list(CORPUS.source)
+
+
+@pytest.mark.parametrize("indices", [[], [2], [3, 0, 0, 1, 4]])
+def test_sequences_taken_are_those_of_a_loop(indices):
+    lists = [[], [7], [5, 6, 7], [], [9, 8]]
+    ragged = Ragged.join([np.array(ids, np.uint8) for ids in lists])
+    taken = ragged.take(np.array(indices, np.int64))
+    assert [taken[i].tolist() for i in range(len(taken))] == [lists[i] for i in indices]
+    assert taken.tokens.dtype == np.uint8
