@@ -11,7 +11,7 @@ from typing import Generic
 import jax
 import numpy as np
 
-from jaxformer.data.batch import ArrayT, Rows
+from jaxformer.data.batch import ArrayT, Rows, Sequences
 from jaxformer.data.batch_plan import BatchPlan
 from jaxformer.data.sources import Parallel, read_lines, split_by_source
 from jaxformer.data.special_tokens import SpecialTokens
@@ -135,23 +135,25 @@ def make_labeled_batch(
     (num_rows, length, _), examples, _ = plan.batch(step)
     indices = rows(num_rows) if rows else np.arange(num_rows)
     filled = examples[indices[indices < len(examples)]]
-    texts, valid = pad_texts([tokens[i] for i in filled], (len(indices), length), special)
+    texts, valid = pad_texts(tokens.take(filled), (len(indices), length), special)
     classes = np.zeros(len(indices), np.int32)
     classes[: len(filled)] = labels[filled]
     return LabeledBatch(texts, valid, classes)
 
 
-def pad_texts(
-    texts: Sequence[np.ndarray], shape: tuple[int, int], special: SpecialTokens
-) -> tuple[np.ndarray, np.ndarray]:
+def pad_texts(texts: Sequences, shape: tuple[int, int], special: SpecialTokens) -> tuple[np.ndarray, np.ndarray]:
     """Returns rows of ``bos``, the first ``shape[1] - 2`` tokens of a text, ``eos`` and padding, and a token mask.
 
     >>> pad_texts([np.array([7, 8, 9])], (2, 4), SpecialTokens())[0].tolist()
     [[1, 7, 8, 2], [0, 0, 0, 0]]
     """
+    ragged = texts if isinstance(texts, Ragged) else Ragged.join(texts)
+    rows, columns = np.arange(len(ragged)), np.arange(shape[1])
+    lengths = np.minimum(ragged.lengths, shape[1] - 2)
+    places = ragged.offsets[:-1, None] + columns - 1
     tokens, valid = np.full(shape, special.pad, np.int32), np.zeros(shape, bool)
-    for row, text in enumerate(texts):
-        size = min(len(text), shape[1] - 2)
-        tokens[row, : size + 2] = [special.bos, *text[:size], special.eos]
-        valid[row, : size + 2] = True
+    valid[rows] = columns < lengths[:, None] + 2
+    inside = (columns > 0) & (columns <= lengths[:, None])
+    tokens[: len(ragged)][inside] = ragged.tokens[places[inside]]
+    tokens[rows, 0], tokens[rows, lengths + 1] = special.bos, special.eos
     return tokens, valid

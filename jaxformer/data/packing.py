@@ -117,19 +117,20 @@ class PackedTexts:
         epoch, position = divmod(step, self.steps_per_epoch)
         order = self._order(epoch if self.shuffle else 0)[position * self.batch_size :][: self.batch_size]
         indices = np.arange(self.batch_size) if rows is None else rows(self.batch_size)
-        shape = len(indices), self.length
-        tokens, segments = np.full(shape, self.special.pad, np.int32), np.zeros(shape, np.int32)
-        positions = np.zeros(shape, np.int32)
-        for row, index in enumerate(indices):
-            at = 0
-            if index >= len(order):
-                continue
-            for number, (start, stop) in enumerate(self.parts[slice(*self.rows[order[index] :][:2])], 1):
-                end = at + stop - start + 2
-                tokens[row, at], tokens[row, end - 1] = self.special.bos, self.special.eos
-                tokens[row, at + 1 : end - 1] = self.texts.tokens[start:stop]
-                segments[row, at:end], positions[row, at:end] = number, np.arange(end - at)
-                at = end
+        tokens = np.full((len(indices), self.length), self.special.pad, np.int32)
+        segments, positions = np.zeros_like(tokens), np.zeros_like(tokens)
+        filled = np.flatnonzero(indices < len(order))
+        parts = Ragged(self.parts, self.rows).take(order[indices[filled]])
+        starts, stops = parts.tokens.T
+        lengths = stops - starts + 2  # with class token and end
+        position, number = _ranges(lengths), np.repeat(_ranges(parts.lengths), lengths)
+        ends = np.concatenate([[0], np.cumsum(lengths)])[parts.offsets]
+        real = np.zeros(tokens.shape, bool)
+        real[filled] = np.arange(self.length) < np.diff(ends)[:, None]
+        inside = (position > 0) & (position < np.repeat(lengths - 1, lengths))
+        values = np.where(position > 0, self.special.eos, self.special.bos).astype(np.int32)
+        values[inside] = self.texts.tokens[(np.repeat(starts - 1, lengths) + position)[inside]]
+        tokens[real], segments[real], positions[real] = values, number + 1, position
         return PackedBatch(tokens, segments, positions, self.special)
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - two epochs of indices, and they live as long as a run
@@ -137,6 +138,11 @@ class PackedTexts:
         if not self.shuffle:
             return np.arange(self.num_rows)
         return np.random.default_rng((self.seed, epoch)).permutation(self.num_rows)
+
+
+def _ranges(lengths: np.ndarray) -> np.ndarray:
+    """Returns 0, 1, ... below each length, end to end."""
+    return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 def tokenize_lines(lines: Sequence[str], tokenizer: Tokenizer, cache: str | os.PathLike[str] | None) -> Ragged:
