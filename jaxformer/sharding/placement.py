@@ -75,20 +75,18 @@ class Placement:
         Raises:
           ConfigError: the shards of this process do not divide the number of rows.
         """
-        num_shards = len(self._shards_here())
-
-        def global_array(x: Any) -> jax.Array:
-            x = np.asarray(x)
+        num_shards, local = len(self._shards_here()), jax.tree.map(np.asarray, local)
+        for x in jax.tree.leaves(local):
             if not x.ndim or len(x) % num_shards:
                 got = f"{len(x)} rows" if x.ndim else "a scalar"
                 raise ConfigError(
                     f"a batch along {self.rows.spec[0]} = {self.ways} must have a multiple of {num_shards} rows in "
                     f"this process, got {got}; rows_here(number) gives the rows of a batch that is filled up"
                 )
-            shape = len(x) // num_shards * self.ways, *x.shape[1:]
-            return jax.make_array_from_process_local_data(self.rows, x, shape)
-
-        return jax.tree.map(global_array, local)
+        if self.rows.is_fully_addressable:
+            return jax.device_put(local, self.rows)  # all arrays at once, in half of the time
+        grow = lambda x: (len(x) // num_shards * self.ways, *x.shape[1:])
+        return jax.tree.map(lambda x: jax.make_array_from_process_local_data(self.rows, x, grow(x)), local)
 
     def params(self, shapes: Any, names: Any) -> Any:
         """Returns the shardings of parameters of these shapes and axis names (``net.shapes``, ``net.axes``)."""
