@@ -20,18 +20,19 @@ from experiments.translation import multi30k
 from jaxformer.config import changed
 from jaxformer.demo import corpus
 from jaxformer.tasks.config import TaskConfig
-from jaxformer.training.phase_timer import COMPLETE, read_starts
+from jaxformer.training.phase_timer import COMPLETE, PARTS, read_starts
 
 TITLE = "Part 4: scores of the recipes"
 SAVING = 45.0
 """The seconds before the end of a call at which a training stops."""
-TRANSLATION, CHARACTERS = "multi30k en-de", "tinyshakespeare characters_large"
-CONFIGS = {TRANSLATION: multi30k.en_de, CHARACTERS: tinyshakespeare.characters_large}
+TRANSLATION, CHARACTERS = "multi30k published", "tinyshakespeare characters_large"
+CONFIGS = {TRANSLATION: multi30k.published_accelerator, CHARACTERS: tinyshakespeare.characters_large}
 FILES = {
     TRANSLATION: [f"multi30k/{part}.{side}" for part in ("train", "val", "test_2016") for side in ("en", "de")],
     CHARACTERS: ["tinyshakespeare/input.txt"],
 }
 SMALL = {"d_model": 16, "num_heads": 2, "d_ff": 32}
+SPLITS = "validation", "test"
 FEW = {"steps": 6, "validate_every": 3, "checkpoint_every": 3, "tensorboard": False}
 TINY: dict[str, dict[str, Any]] = {
     TRANSLATION: {
@@ -116,8 +117,11 @@ def _train(name: str, settings: Settings) -> Mapping[str, Any]:
     step = int(result.state.step)
     if result.reason not in COMPLETE:
         raise Unfinished(f"stopped by {result.reason} at step {step:,} of {config.train.steps:,}")
-    best = {"best step": result.progress.best_step, "best loss": result.progress.best_score}
-    return {"steps": step, "end": result.reason, **best}
+    progress, starts = result.progress, read_starts(run_of(name, settings) / "time.json")
+    times = {part: sum(start["seconds"].get(part, 0.0) for start in starts) for part in PARTS}
+    validated = progress.best_step > 0
+    best = {"best step": progress.best_step, "best loss": progress.best_score} if validated else {}
+    return {"steps": step, "end": result.reason, "seconds": times, **best}
 
 
 def _score(settings: Settings) -> Mapping[str, Any]:
@@ -126,26 +130,27 @@ def _score(settings: Settings) -> Mapping[str, Any]:
         raise Unfinished("the training comes first")
     steps = jaxformer.average(run, last=10)
     results: dict[str, Any] = {"averaged": steps}
-    for checkpoint in ("average", "best"):
-        predictor = jaxformer.load(run, checkpoint=checkpoint)
+    predictor = jaxformer.load(run, checkpoint="average")
+    for split in SPLITS:
         began = time.perf_counter()
-        scores = jaxformer.evaluate(run, predictor, split="test", data_dir=config.data.directory)  # type: ignore[attr-defined]
-        results[f"{checkpoint} seconds"] = time.perf_counter() - began
+        scores = jaxformer.evaluate(run, predictor, split=split, data_dir=config.data.directory)  # type: ignore[attr-defined]
+        results[f"{split} seconds"] = time.perf_counter() - began
         (found,) = scores.values()
-        results[checkpoint] = {score.name: score.value for score in found}
+        results[split] = {score.name: score.value for score in found}
     return {**results, "device": jax.devices()[0].device_kind}
 
 
 def table(results: Mapping[str, Any]) -> str:
     """Returns the steps, losses and scores."""
-    rows: list[tuple[object, ...]] = [("recipe", "steps", "best step", "best loss", "end")]
+    rows: list[tuple[object, ...]] = [("recipe", "steps", "best step", "best loss", "end", "s", "compiling")]
     lines = []
     for name, result in results.items():
         if name.startswith("train "):
-            loss = number(result["best loss"], ".4f")
-            rows.append((name.removeprefix("train "), f"{result['steps']:,}", result["best step"], loss, result["end"]))
+            best, loss = result.get("best step", "-"), number(result.get("best loss"), ".4f")
+            times = f"{sum(result['seconds'].values()):.0f}", f"{result['seconds']['compiling']:.0f}"
+            rows.append((name.removeprefix("train "), f"{result['steps']:,}", best, loss, result["end"], *times))
             continue
-        for checkpoint in ("average", "best"):
-            shown = ", ".join(f"{score} {number(value, '.2f')}" for score, value in result[checkpoint].items())
-            lines.append(f"test_2016, {checkpoint}: {shown}; searched in {result[f'{checkpoint} seconds']:.1f} s")
+        for split in SPLITS:
+            shown = ", ".join(f"{score} {number(value, '.2f')}" for score, value in result[split].items())
+            lines.append(f"{split}, average of the last 10: {shown}; searched in {result[f'{split} seconds']:.1f} s")
     return "\n\n".join([aligned(rows)] * (len(rows) > 1) + ["\n".join(lines)] * bool(lines))

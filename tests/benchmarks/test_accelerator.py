@@ -84,7 +84,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert record.cases[name]["result"]["steps"] == 6
     text = (tmp_path / "part-4.txt").read_text()
     assert "commit the commit" in text
-    assert "left for the next call: train multi30k en-de, score multi30k en-de" in text
+    assert "left for the next call: train multi30k published, score multi30k published" in text
     assert text in capsys.readouterr().out
     before = (tmp_path / "part-4.json").read_text()
     assert runner.work(quality, record, settings(tmp_path, tiny=True), [name]) == 0  # nothing is measured twice
@@ -114,7 +114,7 @@ def test_broken_laws_are_found(tmp_path, monkeypatch):
 def test_a_training_resumes_in_the_next_call(tmp_path):
     """The first call has no time for it, and the data must be there."""
     part = settings(tmp_path, tiny=True)
-    assert [case.name for case in quality.cases(part)][1] == "score multi30k en-de"
+    assert [case.name for case in quality.cases(part)][1] == "score multi30k published"
     with pytest.raises(Unfinished, match="the training comes first"):
         quality.cases(part)[1].run(part)
     with pytest.raises(Unfinished, match=re.escape("--data must be a folder with multi30k/train.en, got none")):
