@@ -52,7 +52,6 @@ def main(arguments: Sequence[str]) -> int:
     config = configured(options, settings)
     from jaxformer.cli import runtime
     from jaxformer.config import to_data
-    from jaxformer.files import write_bytes, write_text
     from jaxformer.multihost import cluster, processes
     from jaxformer.tasks import registry, runner
     from jaxformer.training.progress import print_line
@@ -76,23 +75,40 @@ def main(arguments: Sequence[str]) -> int:
         for score in corpus_scores:
             print(f"  {score}")
     about: dict[str, object] = {
-        name: [dataclasses.asdict(score) for score in corpus_scores] for name, corpus_scores in scores.items()
+        **{name: [dataclasses.asdict(score) for score in found] for name, found in scores.items()},
+        "settings": {
+            "decode": to_data(getattr(config, "decode", None)),
+            "checkpoint": options.checkpoint,
+            "ensemble": [str(run) for run in options.ensemble],
+        },
+        "steps": list(predictor.steps),
     }
-    about["settings"] = {
-        "decode": to_data(getattr(config, "decode", None)),
-        "checkpoint": options.checkpoint,
-        "ensemble": [str(run) for run in options.ensemble],
-    }
-    trained = configured(options, ()) if settings else config
-    saved = f"{split}-{options.checkpoint}{'-ensemble' * bool(options.ensemble)}{_changes(config, trained)}"
-    about["steps"] = list(predictor.steps)
+    changes = _changes(config, configured(options, ()) if settings else config)
+    _save(options.run, f"{split}-{options.checkpoint}{_ensemble(options.ensemble)}{changes}", about, examples)
+    return 0
+
+
+def _save(run: pathlib.Path, name: str, about: Mapping[str, object], examples: Sequence[Mapping[str, object]]) -> None:
+    """Saves scores, and the examples if there are any, in files of this name."""
+    from jaxformer.files import write_bytes, write_text
+
     if examples:
         lines = "".join(json.dumps(example, ensure_ascii=False) + "\n" for example in examples)
         data = lines.encode(errors="backslashreplace")  # JSON's own escapes, for the bytes of a name that is not UTF-8
-        save_besides(options.run / f"examples-{saved}.jsonl", lambda path: write_bytes(path, data))
+        save_besides(run / f"examples-{name}.jsonl", lambda path: write_bytes(path, data))
     text = json.dumps(about, indent=2) + "\n"
-    save_besides(options.run / f"scores-{saved}.json", lambda path: write_text(path, text))
-    return 0
+    save_besides(run / f"scores-{name}.json", lambda path: write_text(path, text))
+
+
+def _ensemble(others: Sequence[pathlib.Path]) -> str:
+    """Returns the part of a file's name that tells an ensemble from others, such as "-ensemble-of-2-0a1b2c3d".
+
+    The digest is that of the paths of the `others`, whose order changes nothing that is found.
+    """
+    from jaxformer.digests import short_digest
+
+    paths = json.dumps(sorted(str(run.resolve()) for run in others))
+    return f"-ensemble-of-{len(others) + 1}-{short_digest([paths])[:8]}" if others else ""
 
 
 def _changes(config: Any, trained: Any) -> str:

@@ -116,15 +116,23 @@ def test_a_run_that_may_only_be_read_is_scored(asked, monkeypatch, capsys, tmp_p
 def test_the_scores_of_an_ensemble_have_files_of_their_own(asked, monkeypatch, tmp_path):
     monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
     monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: types.SimpleNamespace(steps=(4,)))
-    one, two = tmp_path / "one", tmp_path / "two"
-    for run, data in ((one, "x"), (two, "x")):
-        run.mkdir()
-        (run / "provenance.json").write_text(json.dumps({"data": {"train": data}}))
-    assert evaluate.main([str(one), "--ensemble", str(two)]) == 0
-    saved = json.loads((one / "scores-test-best-ensemble.json").read_text())
-    assert saved["settings"]["ensemble"] == [str(two)]
+    one, two, three = (tmp_path / name / "seed-1" for name in ("one", "two", "three"))
+    for run in (one, two, three):
+        run.mkdir(parents=True)
+        (run / "provenance.json").write_text(json.dumps({"data": {"train": "x"}}))
+    for others in ([two], [three], [two, three], [three, two]):
+        assert evaluate.main([str(one), "--ensemble", *map(str, others)]) == 0
+    files = sorted(one.glob("scores-*.json"))
+    assert [re.sub("[0-9a-f]{8}", "*", file.name) for file in files] == [
+        "scores-test-best-ensemble-of-2-*.json",
+        "scores-test-best-ensemble-of-2-*.json",
+        "scores-test-best-ensemble-of-3-*.json",
+    ]
+    saved = [json.loads(file.read_text())["settings"]["ensemble"] for file in files]
+    assert saved[2] == [str(three), str(two)]
+    assert sorted(saved[:2]) == [[str(three)], [str(two)]]
     (two / "provenance.json").write_text(json.dumps({"data": {"train": "y"}}))
-    with pytest.raises(ConfigError, match="two holds a run on other data"):
+    with pytest.raises(ConfigError, match="seed-1 holds a run on other data"):
         evaluate.main([str(one), "--ensemble", str(two)])
 
 
