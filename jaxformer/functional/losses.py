@@ -15,7 +15,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Integer
 
 from jaxformer import targets
-from jaxformer.axes import constrain
+from jaxformer.axes import constrain, placed
+
+ALIGNED = 16
+"""On an accelerator, the rows of a table are filled up to a multiple of this, which its matrix units require.
+
+XLA would otherwise copy the gradient of the logits, which is much larger, to fill it up: GPT-2 has 50,257 rows.
+"""
 
 
 def cross_entropy(
@@ -141,13 +147,15 @@ def linear_cross_entropy(
     copies = table.astype(jnp.float32)[None, None] if table.ndim == 2 else table
     check_labels(labels, where, table.shape[-2])
     (batch, length), (groups, parts, vocab_size, _) = labels.shape, copies.shape
+    if targets.devices()[0].platform != "cpu" and not placed():
+        copies = jnp.pad(copies, ((0, 0), (0, 0), (0, -vocab_size % ALIGNED), (0, 0)))
     if where is None:
         where = jnp.ones(labels.shape, bool)
     if chunk is None:
         chunk = logits_per_chunk() * groups * parts // vocab_size
     num_chunks = chunks_of(length, batch, parts, chunk)
     x = jnp.where(where[..., None], x, 0)
-    total = linear_loss(_CrossEntropy(smoothing, z_loss, num_chunks), x, copies, labels, where)
+    total = linear_loss(_CrossEntropy(smoothing, z_loss, num_chunks, vocab_size), x, copies, labels, where)
     return total, where.astype(jnp.float32).sum()
 
 
@@ -178,22 +186,27 @@ class _CrossEntropy(NamedTuple):
     smoothing: float
     z_loss: float
     num_chunks: int
+    vocab_size: int
+    """V; the logits may have further columns, which do not count."""
 
     def value(self, logits: Array, labels: Array, where: Array) -> Array:
+        logits = logits[..., : self.vocab_size]
         return cross_entropy(logits, labels, where=where, smoothing=self.smoothing, z_loss=self.z_loss)[0]
 
     def value_and_gradient(self, logits: Array, labels: Array, where: Array) -> tuple[Array, Array]:
-        low = self.smoothing / logits.shape[-1]
+        low = self.smoothing / self.vocab_size
+        target = jnp.where(_chosen(labels, logits.shape), 1 - self.smoothing + low, low)
+        if logits.shape[-1] > self.vocab_size:
+            real = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) < self.vocab_size
+            target, logits = jnp.where(real, target, 0.0), jnp.where(real, logits, jnp.finfo(jnp.float32).min)
+        # XLA reads all logits once for each sum, so there are two of them, and their maximum.
         top = logits.max(-1, keepdims=True)
         powers = jnp.exp(logits - top)
         weight = powers.sum(-1, keepdims=True)
         log_z = top + jnp.log(weight)
-        chosen = _chosen(labels, logits.shape)
-        loss = log_z[..., 0] - (1 - self.smoothing) * jnp.where(chosen, logits, 0.0).sum(-1)
-        loss += self.z_loss * jnp.square(log_z[..., 0]) - self.smoothing * logits.mean(-1)
+        loss = log_z[..., 0] - (target * logits).sum(-1) + self.z_loss * jnp.square(log_z[..., 0])
         scale = (1 + 2 * self.z_loss * log_z) / weight
-        d_logits = powers * scale - jnp.where(chosen, 1 - self.smoothing + low, low)
-        return jnp.where(where, loss, 0.0).sum(), jnp.where(where[..., None], d_logits, 0.0)
+        return jnp.where(where, loss, 0.0).sum(), jnp.where(where[..., None], powers * scale - target, 0.0)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import types
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import functional
+from jaxformer import functional, targets
 from jaxformer.functional.losses import linear_loss
 from tests.selection import first
 
@@ -154,6 +155,21 @@ def test_linear_value_and_gradients(smoothing, z_loss, counted, chunk):
     call = functional.linear_cross_entropy  # without a gradient it is another program
     inputs = (jnp.asarray(WIDE, jnp.float32), jnp.asarray(TABLE, jnp.float32), jnp.asarray(LABELS, jnp.int32))
     np.testing.assert_allclose(call(*inputs, where=where, **options)[0], expected, rtol=1e-6)
+
+
+@SETTINGS
+def test_linear_fills_up_an_odd_vocabulary_on_an_accelerator(smoothing, z_loss, counted):
+    """The columns that are added change neither the loss nor the gradients, and no array has V of them."""
+    options = {"smoothing": smoothing, "z_loss": z_loss, "chunk": 4}
+    x, where = jnp.asarray(WIDE, jnp.float32), None if counted is None else jnp.asarray(counted)
+    call = lambda x, t: functional.linear_cross_entropy(x, t, jnp.asarray(LABELS, jnp.int32), where=where, **options)[0]
+    inputs = x, jnp.asarray(TABLE, jnp.float32)
+    expected = call(*inputs), jax.value_and_grad(call, (0, 1))(*inputs)
+    with targets.compiling_for([types.SimpleNamespace(platform="gpu", device_kind="")]):
+        program = str(jax.make_jaxpr(jax.grad(call, (0, 1)))(*inputs))
+        found = call(*inputs), jax.value_and_grad(call, (0, 1))(*inputs)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, expected)
+    assert ("f32[1,1,4,16]" in program, "f32[1,1,4,7]" in program) == (True, False)
 
 
 def test_linear_gradient_of_a_scaled_loss():
