@@ -18,7 +18,7 @@ from jaxformer import targets
 from jaxformer.axes import constrain, placed
 
 ALIGNED = 16
-"""On an accelerator, the rows of a table are filled up to a multiple of this, which its matrix units require.
+"""The divisor of an accelerator's number of table rows, which its matrix units require; more rows fill up a table.
 
 XLA would otherwise copy the gradient of the logits, which is much larger, to fill it up: GPT-2 has 50,257 rows.
 """
