@@ -12,12 +12,17 @@ import functools
 import itertools
 import tempfile
 import time
+from collections.abc import Callable
 
 from jaxformer.data.batch_plan import make_batch_plan
+from jaxformer.data.packing import PackedTexts
 from jaxformer.data.pipeline import batches, make_batch, prepare
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.tasks.registry import resolve
 from jaxformer.tasks.translation.corpora import load_corpora
+
+PACKED = 512, 128
+"""The length and the number of rows of a packed batch."""
 
 
 def main() -> None:
@@ -47,8 +52,23 @@ def main() -> None:
             pairs += int(batch.source_valid[:, 0].sum())
             target += int(batch.target_valid.sum())
         seconds = time.perf_counter() - began
+        alone = milliseconds(functools.partial(make_batch, tokens, plan), args.batches)
+        packed = PackedTexts(tokens.source[0], tokenizer.special, *PACKED, seed=0)
+        packing = milliseconds(packed.batch, min(args.batches, packed.steps_per_epoch))
+    print(
+        f"a batch of pairs takes {alone:.2f} ms alone, one of {PACKED[1]} packed rows of {PACKED[0]} {packing:.2f} ms"
+    )
     print(f"{len(plan.shapes)} shapes, {plan.fill(*tokens.lengths()):.0%} full")
     print(f"{pairs / seconds:,.0f} pairs/s, {target / seconds:,.0f} target tokens/s")
+
+
+def milliseconds(make: Callable[[int], object], count: int) -> float:
+    """Returns the mean time of making the first `count` batches, after one that is not counted."""
+    make(0)
+    began = time.perf_counter()
+    for number in range(count):
+        make(number)
+    return (time.perf_counter() - began) / count * 1e3
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from experiments.translation import multi30k
 from jaxformer.config import changed
 from jaxformer.demo import corpus
 from jaxformer.tasks.config import TaskConfig
-from jaxformer.training.phase_timer import COMPLETE, PARTS, read_starts
+from jaxformer.training.phase_timer import COMPLETE, read_starts, total_seconds
 
 TITLE = "Part 4: scores of the recipes"
 SAVING = 45.0
@@ -117,8 +117,7 @@ def _train(name: str, settings: Settings) -> Mapping[str, Any]:
     step = int(result.state.step)
     if result.reason not in COMPLETE:
         raise Unfinished(f"stopped by {result.reason} at step {step:,} of {config.train.steps:,}")
-    progress, starts = result.progress, read_starts(run_of(name, settings) / "time.json")
-    times = {part: sum(start["seconds"].get(part, 0.0) for start in starts) for part in PARTS}
+    progress, times = result.progress, total_seconds(read_starts(run_of(name, settings) / "time.json"))
     validated = progress.best_step > 0
     best = {"best step": progress.best_step, "best loss": progress.best_score} if validated else {}
     return {"steps": step, "end": result.reason, "seconds": times, **best}

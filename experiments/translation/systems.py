@@ -17,6 +17,7 @@ from jaxformer.data.sources import locate, read_lines
 from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
 from jaxformer.tasks.translation import TranslationConfig, Translator
+from jaxformer.training.phase_timer import total_seconds
 
 Record = Mapping[str, Any]
 
@@ -94,12 +95,8 @@ def _averaged(run: pathlib.Path, last: int) -> dict[str, Any]:
     """Returns the checkpoints of a run's average, its scores, and the seconds of each part of the work."""
     began = time.monotonic()
     steps = jaxformer.average(run, last=last)
-    calls = json.loads((run / "time.json").read_text())
-    parts: dict[str, float] = {}
-    for call in calls:
-        for part, seconds in call["seconds"].items():
-            parts[part] = parts.get(part, 0.0) + seconds
-    parts["averaging"] = time.monotonic() - began
+    parts = total_seconds(json.loads((run / "time.json").read_text()))
+    parts = {**parts, "averaging": time.monotonic() - began}
     return {"averaged": steps, "seconds": parts, "scores": _scores(run, ensemble([run]))}
 
 

@@ -72,8 +72,7 @@ class PackedTexts:
         lengths, most = self.texts.lengths, self.length - 2
         counts = -(-lengths // most)
         text = np.repeat(np.arange(len(lengths)), counts)
-        number = np.arange(len(text)) - np.repeat(np.cumsum(counts) - counts, counts)
-        starts = self.texts.offsets[text] + number * most
+        starts = self.texts.offsets[text] + _ranges(counts) * most
         stops = np.minimum(starts + most, self.texts.offsets[text + 1])
         return np.stack([starts, stops], 1)[np.random.default_rng(self.seed).permutation(len(text))]
 

@@ -43,14 +43,19 @@ class Ragged:
         """
         lengths = [len(ids) for ids in sequences]
         tokens = np.concatenate(sequences) if lengths else np.zeros(0, np.int32)
-        return Ragged(tokens, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+        return Ragged(tokens, _offsets(lengths))
 
     def take(self, indices: np.ndarray) -> Ragged:
         """Returns copies of these sequences in this order, without a loop over them."""
         starts = self.offsets[:-1][indices]
         lengths = self.offsets[1:][indices] - starts
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        offsets = _offsets(lengths)
         return Ragged(self.tokens[np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])], offsets)
+
+
+def _offsets(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Returns the offsets of sequences that lie end to end, ``int64 [sequences + 1]``."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def cached_sequences(

@@ -6,7 +6,7 @@ import contextlib
 import json
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from jaxformer.files import write_text
@@ -93,10 +93,7 @@ class PhaseTimer:
 
     def report(self) -> str:
         """Returns one line with the time of each part over all starts."""
-        sums = self.seconds()
-        for start in self._earlier:
-            for part in PARTS:
-                sums[part] += start["seconds"].get(part, 0.0)
+        sums = total_seconds([*self._earlier, {"seconds": self.seconds()}])
         number = len(self._earlier) + 1
         starts = f" in {number} starts" if number > 1 else ""
         parts = ", ".join(f"{part} {duration(value)}" for part, value in sums.items())
@@ -110,6 +107,15 @@ def read_starts(path: pathlib.Path) -> list[dict[str, Any]]:
     except (OSError, ValueError):
         return []
     return [start for start in starts if _has_times(start)] if isinstance(starts, list) else []
+
+
+def total_seconds(starts: Sequence[Mapping[str, Any]]) -> dict[Part, float]:
+    """Returns the seconds of each part over starts, as `read_starts` returns them.
+
+    >>> total_seconds([{"seconds": {"stepping": 2.0}}, {"seconds": {"stepping": 3.0, "saving": 1.0}}])["stepping"]
+    5.0
+    """
+    return {part: sum(start["seconds"].get(part, 0.0) for start in starts) for part in PARTS}
 
 
 def _has_times(start: Any) -> bool:
