@@ -32,9 +32,10 @@ def main() -> int:
     common = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(args.devices)}
     common |= {"JAX_NUM_PROCESSES": str(args.processes), "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}"}
     children: list[subprocess.Popen] = []
+    received: list[int] = []  # signals to pass on once all processes have started, or the later ones would miss them
     guard = Guard()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _: [send(child, number) for child in children])
+        signal.signal(number, lambda number, _: received.append(number))
     for index in range(args.processes):
         environment = {**os.environ, **common, "JAX_PROCESS_ID": str(index)}
         try:
@@ -42,10 +43,10 @@ def main() -> int:
         except OSError as error:
             parser.error(str(error))
     while None in exit_codes(children) and not any(exit_codes(children)):
-        time.sleep(0.05)
+        wait(children, received)
     deadline = time.monotonic() + 30
     while failure(children) in (None, SAVED) and None in exit_codes(children) and time.monotonic() < deadline:
-        time.sleep(0.05)
+        wait(children, received)
     code = failure(children)
     for child in children:
         send(child, signal.SIGKILL)
@@ -66,6 +67,15 @@ def failure(children: list[subprocess.Popen]) -> int | None:
     """Returns the exit code to report, or None. An abort (134) comes last: it is JAX's reaction to another failure."""
     failures = [128 - code if code < 0 else code for code in exit_codes(children) if code]
     return min(failures, key=lambda code: (code == 128 + signal.SIGABRT, code == SAVED)) if failures else None
+
+
+def wait(children: list[subprocess.Popen], received: list[int]) -> None:
+    """Waits a moment, then passes the received signals on, each once."""
+    time.sleep(0.05)
+    while received:
+        number = received.pop(0)
+        for child in children:
+            send(child, number)
 
 
 def send(child: subprocess.Popen, number: int) -> None:

@@ -22,7 +22,11 @@ def supervise(folder, script, *options, **settings):
 
 
 def outcome(process, timeout=20):
-    _, errors = process.communicate(timeout=timeout)
+    try:
+        _, errors = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+        process.wait()
     return process.returncode, errors
 
 
@@ -220,3 +224,10 @@ def test_local_lets_all_save(tmp_path):
     code, errors = outcome(process)
     assert code == 85
     assert "were stopped" not in errors
+
+
+def test_local_stops_the_processes_that_start_after_the_signal(tmp_path):
+    """The first process stops the launcher while it is starting the others."""
+    script = "trap 'exit 85' TERM; [ $JAX_PROCESS_ID = 0 ] && kill -TERM $PPID; sleep 600 & wait"
+    code, _ = outcome(local(tmp_path, script, "--processes", "8"))
+    assert code in (85, 128 + signal.SIGTERM)  # the second where a slow process gets the signal before it sets its trap
