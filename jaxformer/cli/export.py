@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Sequence
 
 from jaxformer.cli.paths import local_path, output_folder
@@ -15,7 +16,8 @@ EXAMPLES = """examples:
 The folder holds config.json, model.safetensors and the tokenizer, which AutoTokenizer and the Auto classes of
 transformers read, and the programs that serve its models. Language models become GPT-2, Llama, Mistral or Qwen, masked
 ones BERT or RoBERTa, translators Marian, Pegasus, BART or T5: the first that computes the same. docs/families.md says
-which settings have no such family. The search of a translator is written as far as transformers has its settings.
+which settings have no such family. The search is written as far as transformers has its settings; the
+others are named.
 """
 
 
@@ -35,8 +37,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     from jaxformer.cli import runtime
     from jaxformer.tasks.pretrained import export
+    from jaxformer.training.progress import print_line
 
     runtime.start()
-    family = export(options.run, options.out, checkpoint=options.checkpoint, family=options.family, mesh=options.mesh)
+    given = {"checkpoint": options.checkpoint, "family": options.family, "mesh": options.mesh}
+    family = export(options.run, options.out, **given, say=functools.partial(print_line, runtime.console()))
     print(f"{options.out} is a Hugging Face folder now, of model_type {family}")
     return 0

@@ -11,9 +11,17 @@ from jaxformer.tasks import pretrained
 
 def test_what_is_written(capsys, monkeypatch):
     asked = []
-    monkeypatch.setattr(pretrained, "export", lambda *given, **options: asked.append((*given, options)) or "marian")
+
+    def export(*given, say, **options):
+        asked.append((*given, options))
+        say("no counterpart")
+        return "marian"
+
+    monkeypatch.setattr(pretrained, "export", export)
     assert main.main(["export", "run", "--out", "folder", "--checkpoint", "average", "--family", "marian"]) == 0
-    assert capsys.readouterr().out == "folder is a Hugging Face folder now, of model_type marian\n"
+    printed = capsys.readouterr()
+    assert printed.out == "folder is a Hugging Face folder now, of model_type marian\n"
+    assert "no counterpart" in printed.err
     options = {"checkpoint": "average", "family": "marian", "mesh": ""}
     assert asked == [(pathlib.Path("run"), pathlib.Path("folder"), options)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 from jaxformer import models, sharding
@@ -34,6 +35,7 @@ def export(
     checkpoint: str = "best",
     family: str = "",
     mesh: str = "",
+    say: Callable[[str], None] = lambda text: None,
 ) -> str:
     """Writes a run as a new folder with ``config.json``, weights in safetensors, and the tokenizer.
 
@@ -46,6 +48,7 @@ def export(
       checkpoint: see `runner.load`.
       family: the ``model_type`` to write; by default the first that can say the model.
       mesh: the devices that share the parameters.
+      say: receives a line about the settings of the search that the folder cannot hold, if there are any.
 
     Raises:
       ConfigError: the folder exists, no family can say the model, or the tokenizer's files cannot say the form of the
@@ -74,12 +77,18 @@ def export(
     if isinstance(config, TranslationConfig):
         longest = min(found.net.config.length_limit or search.MOST, search.MOST) - 1
         generation |= search.to_generation(config.decode, tokenizer.special, tokenizer.start, longest)
+    elif isinstance(config, LanguageModelingConfig):
+        generation |= search.to_text_generation(config.decode)
     with creating_folder(out, mode=0o777) as temporary:
         write(temporary, found.net, found.params, family=found.family, settings=ids)
         for name, content in files.items():
             (temporary / name).write_bytes(content)
         if not masked:
             (temporary / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
+    decode = None if isinstance(config, MaskedLanguageModelingConfig) else config.decode
+    if decode and (lost := search.without_counterpart(decode)):
+        named = ", ".join(f"decode.{name} {getattr(decode, name)}" for name in lost)
+        say(f"the folder does not hold {named}, which transformers does not have")
     return found.family
 
 

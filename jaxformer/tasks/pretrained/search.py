@@ -1,4 +1,4 @@
-"""The search of translators in the settings of Hugging Face (``generation_config.json``), in both directions."""
+"""Searches in the settings of Hugging Face (``generation_config.json``); those of translators in both directions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
+from jaxformer.tasks.config import GenerationConfig, SearchConfig
+from jaxformer.tasks.language_model.config import DecodeConfig as TextDecodeConfig
 from jaxformer.tasks.translation.config import DecodeConfig
 
 STOPPING = {True: "first", False: "now", "never": "limit"}
@@ -16,7 +18,6 @@ MOST = 512
 """The ``max_length`` of a search without a limit of its own; without one, transformers would stop after 20 tokens."""
 
 _NEUTRAL: dict[str, Any] = {
-    "do_sample": False,
     "repetition_penalty": 1.0,
     "encoder_repetition_penalty": 1.0,
     "encoder_no_repeat_ngram_size": 0,
@@ -34,6 +35,18 @@ _NEUTRAL: dict[str, Any] = {
 }
 """Settings that change a search and that searches here do not have, with the values that change nothing."""
 
+_NEUTRAL_IN_SAMPLING: dict[str, Any] = {"typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "num_beams": 1}
+"""The same, for settings that are for sampling, and for beams that are sampled."""
+
+_PROBABILITIES = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0}
+"""The other settings of sampling that searches here have, by the same names, with the values that change nothing."""
+
+_TOP_K = 50
+"""The ``top_k`` of transformers where a folder names none."""
+
+_OURS = "mbr coverage_penalty normalization patience forbid shortlist max_ratio max_extra min_ratio".split()
+"""Settings that change a search and that transformers does not have."""
+
 
 def from_generation(settings: Mapping[str, Any], special: SpecialTokens, start: tuple[int, ...]) -> DecodeConfig:
     """Returns the search that settings of Hugging Face describe; what they leave out is as in transformers.
@@ -47,7 +60,7 @@ def from_generation(settings: Mapping[str, Any], special: SpecialTokens, start: 
     given = {name: value for name, value in settings.items() if value is not None}
     _check_counterparts(given, special, start)
     beams = _integer(given, "num_beams", 1)
-    found: dict[str, Any] = {
+    found: dict[str, Any] = _sampling(given) | {
         "beam_size": beams,
         "no_repeat_ngram_size": _integer(given, "no_repeat_ngram_size", 0),
         "renormalize": given.get("renormalize_logits", False) is True,
@@ -75,6 +88,22 @@ def from_generation(settings: Mapping[str, Any], special: SpecialTokens, start: 
         raise DataError(f"the settings of generation cannot be used: {error}") from None
 
 
+def _sampling(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of sampling, if texts are sampled.
+
+    Raises:
+      DataError: a value is wrong, or has no counterpart here.
+    """
+    if given.get("do_sample", False) is not True:
+        return {}
+    _check_neutral(given, _NEUTRAL_IN_SAMPLING, "in the settings of sampling")
+    probabilities = {name: given.get(name, neutral) for name, neutral in _PROBABILITIES.items()}
+    for name, value in probabilities.items():
+        if type(value) not in (int, float):
+            raise DataError(f"{name} must be a number, got {value!r}")
+    return {"sample": True, "top_k": _integer(given, "top_k", _TOP_K), **probabilities}
+
+
 def _integer(given: Mapping[str, Any], name: str, default: int, *, least: int = 0) -> int:
     value = given.get(name, default)
     if type(value) is not int or value < least:
@@ -83,12 +112,7 @@ def _integer(given: Mapping[str, Any], name: str, default: int, *, least: int = 
 
 
 def _check_counterparts(given: Mapping[str, Any], special: SpecialTokens, start: tuple[int, ...]) -> None:
-    for name, neutral in _NEUTRAL.items():
-        if given.get(name, neutral) != neutral:
-            raise DataError(
-                f"{name} is {given[name]!r} in the settings of generation, which searches here do not have; "
-                f"convert a copy of the folder with {neutral!r} there"
-            )
+    _check_neutral(given, _NEUTRAL, "in the settings of generation")
     words, never = given.get("bad_words_ids", []), [[special.pad], [special.bos]]
     if not isinstance(words, list) or any(word not in never for word in words):
         raise DataError(
@@ -106,23 +130,51 @@ def _check_counterparts(given: Mapping[str, Any], special: SpecialTokens, start:
         )
 
 
+def _check_neutral(given: Mapping[str, Any], neutral: Mapping[str, Any], where: str) -> None:
+    for name, value in neutral.items():
+        if given.get(name, value) != value:
+            raise DataError(
+                f"{name} is {given[name]!r} {where}, which searches here do not have; "
+                f"convert a copy of the folder with {value!r} there"
+            )
+
+
 def to_generation(decode: DecodeConfig, special: SpecialTokens, start: tuple[int, ...], longest: int) -> dict[str, Any]:
-    """Returns a search as settings of Hugging Face, as far as it has them.
+    """Returns a translator's search as settings of Hugging Face, as far as it has them; see `without_counterpart`.
 
     Args:
       longest: the most tokens of a text, if the search has no limit of its own.
     """
-    rules = {ours: theirs for theirs, ours in STOPPING.items()}
-    result: dict[str, Any] = {
-        "num_beams": decode.beam_size,
-        "no_repeat_ngram_size": decode.no_repeat_ngram_size,
-        "renormalize_logits": decode.renormalize,
+    result: dict[str, Any] = _choice(decode) | {
         "max_length": 1 + (decode.max_length or longest),
         "min_length": 1 + decode.min_length if decode.min_length else 0,
         "forced_eos_token_id": special.eos if decode.forced_end == "free" else None,
         "forced_bos_token_id": start[0] if start else None,
         "bad_words_ids": [[token] for token in sorted({special.pad, special.bos} - {special.eos})] or None,
     }
-    if decode.beam_size > 1:
-        result |= {"length_penalty": decode.length_penalty, "early_stopping": rules.get(decode.stopping, True)}
     return {name: value for name, value in result.items() if value is not None}
+
+
+def to_text_generation(decode: TextDecodeConfig) -> dict[str, Any]:
+    """Returns the search of a language model as settings of Hugging Face; see `without_counterpart`."""
+    return _choice(decode.search) | {"max_new_tokens": decode.max_tokens}
+
+
+def without_counterpart(decode: GenerationConfig) -> list[str]:
+    """Returns the names of settings that change this search and that transformers does not have."""
+    changed = (name for name in _OURS if getattr(decode, name, None) != getattr(type(decode), name, None))
+    lengths_count = isinstance(decode, SearchConfig) and not decode.sample and decode.beam_size > 1
+    return [name for name in changed if lengths_count or name not in ("normalization", "patience")]
+
+
+def _choice(decode: SearchConfig) -> dict[str, Any]:
+    """Returns the settings by which tokens are chosen."""
+    shared = {"no_repeat_ngram_size": decode.no_repeat_ngram_size, "renormalize_logits": decode.renormalize}
+    if decode.sample:
+        sampling = {name: getattr(decode, name) for name in ("top_k", *_PROBABILITIES)}
+        return shared | {"do_sample": True, "num_beams": 1} | sampling
+    if decode.beam_size == 1:
+        return shared | {"num_beams": 1}
+    rules = {ours: theirs for theirs, ours in STOPPING.items()}
+    of_beams = {"length_penalty": decode.length_penalty, "early_stopping": rules.get(decode.stopping, True)}
+    return shared | {"num_beams": decode.beam_size} | of_beams

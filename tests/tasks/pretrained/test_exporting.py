@@ -111,6 +111,13 @@ def test_a_marian_comes_back(tmp_path):
     pretrained.convert(tmp_path / "out", tmp_path / "again")
     configs = [registry.read_config(tmp_path / run) for run in ("run", "again")]
     assert changed(configs[1], {"name": configs[0].name}) == configs[0]
+    written = json.loads((tmp_path / "run" / "config.json").read_text())
+    written["config"]["decode"] |= {"coverage_penalty": 0.2, "forbid": "no"}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(written))
+    said = []
+    pretrained.export(tmp_path / "run", tmp_path / "poorer", say=said.append)
+    lost = "decode.coverage_penalty 0.2, decode.forbid no"
+    assert said == [f"the folder does not hold {lost}, which transformers does not have"]
 
 
 def test_what_is_no_such_run_is_refused(tmp_path):

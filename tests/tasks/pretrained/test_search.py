@@ -4,7 +4,14 @@ import pytest
 
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
-from jaxformer.tasks.pretrained.search import from_generation, to_generation
+from jaxformer.tasks import language_model
+from jaxformer.tasks.pretrained.search import (
+    from_generation,
+    to_generation,
+    to_text_generation,
+    without_counterpart,
+)
+from jaxformer.tasks.translation.config import DecodeConfig
 
 SPECIAL = SpecialTokens(pad=5, bos=5, eos=0, unk=1)
 
@@ -34,7 +41,10 @@ def test_new_tokens_come_before_lengths():
         ({"num_beams": 2, "early_stopping": "sometimes"}, "early_stopping must be true, false or 'never'"),
         ({"num_beams": 2, "early_stopping": [True]}, "early_stopping must be"),
         ({"max_length": 1}, "max_length must be an integer of at least 2, got 1"),
-        ({"do_sample": True}, "do_sample is True in the settings of generation, which searches here do not have"),
+        ({"do_sample": True, "num_beams": 2}, "num_beams is 2 in the settings of sampling, which searches here do not"),
+        ({"do_sample": True, "typical_p": 0.9}, r"typical_p is 0\.9 in the settings of sampling"),
+        ({"do_sample": True, "temperature": "hot"}, "temperature must be a number, got 'hot'"),
+        ({"do_sample": True, "top_p": 2.0}, "cannot be used: top_p must be in"),
         ({"repetition_penalty": 1.3}, r"repetition_penalty is 1\.3 .* with 1\.0 there"),
         (
             {"bad_words_ids": [[5], [9]]},
@@ -79,3 +89,35 @@ def test_a_search_without_a_limit_gets_one():
     written = to_generation(from_generation({}, SPECIAL, ()), SPECIAL, (), 511)
     assert written["max_length"] == 512
     assert "early_stopping" not in written
+
+
+def test_sampling_comes_back():
+    given = {"do_sample": True, "num_beams": 1, "temperature": 0.7, "top_k": 0, "top_p": 0.9, "min_p": 0.1}
+    decode = from_generation(given, SPECIAL, ())
+    assert (decode.sample, decode.temperature, decode.top_k, decode.top_p, decode.min_p) == (True, 0.7, 0, 0.9, 0.1)
+    assert given.items() <= to_generation(decode, SPECIAL, (), 511).items()
+    assert from_generation({"do_sample": True}, SPECIAL, ()).top_k == 50  # as in transformers
+
+
+def test_the_search_of_a_language_model():
+    found = to_text_generation(language_model.DecodeConfig(temperature=0.7, top_p=0.9, max_tokens=30))
+    expected = {"do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 0.9, "min_p": 0.0, "max_new_tokens": 30}
+    assert expected.items() <= found.items()
+    found = to_text_generation(language_model.DecodeConfig(temperature=0, beam_size=3))
+    assert found["num_beams"] == 3
+    assert "do_sample" not in found
+
+
+@pytest.mark.parametrize(
+    ("decode", "names"),
+    [
+        (DecodeConfig(), []),
+        (DecodeConfig(normalization="words", stopping="patience", patience=2), ["normalization", "patience"]),
+        (DecodeConfig(normalization="words", beam_size=1), []),
+        (DecodeConfig(coverage_penalty=0.2, forbid="no", max_ratio=3), ["coverage_penalty", "forbid", "max_ratio"]),
+        (DecodeConfig(mbr=4, temperature=0.5), ["mbr"]),
+        (language_model.DecodeConfig(mbr=4, shortlist="words.txt"), ["mbr", "shortlist"]),
+    ],
+)
+def test_what_a_folder_cannot_hold_is_named(decode, names):
+    assert without_counterpart(decode) == names
