@@ -37,12 +37,11 @@ def _fast_process():
     """Lets XLA's compiling threads run before Python's, and collects garbage less often.
 
     XLA makes an MLIR context, which takes 2 ms, for every fusion that arrives while all others wait for a thread.
-    Threads that run at once leave theirs to the next one. That saves a seventh of the time of tests that compile, and
-    fewer collections another fifteenth.
+    Threads that run at once leave theirs to the next one. That saves a seventh of the time of tests that compile.
     """
     gc.collect()
     gc.freeze()  # what has been imported stays
-    gc.set_threshold(50_000, 50, 100)
+    gc.set_threshold(10_000)
     if sys.platform == "linux":  # where a thread has a priority of its own
         number = os.getpid()  # makes this a program that no cache has, for only a compilation starts those threads
         jax.jit(lambda x: jnp.sin(x) + x + number)(jnp.ones(3))
