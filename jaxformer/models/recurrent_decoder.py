@@ -322,8 +322,13 @@ def _beside(x: Array, features: Array) -> Array:
 
 
 def _last_states(memory: Memory) -> Float[Array, "B H"]:
-    """Returns the forward state of the last real token, concatenated with the backward state of the first."""
+    """Returns the forward state of the last real token, concatenated with the backward state of the first.
+
+    An empty sentence has the state that both directions begin with, zeros.
+    """
     forward, backward = jnp.split(memory.states, 2, -1)
+    if not memory.states.shape[1]:
+        return jnp.zeros_like(memory.states, shape=(memory.states.shape[0], memory.states.shape[2]))
     if memory.valid is None:
         return jnp.concatenate([forward[:, -1], backward[:, 0]], -1)
     length = memory.valid.shape[1]

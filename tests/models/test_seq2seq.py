@@ -192,3 +192,18 @@ def test_refused(options, message):
 def test_a_model_needs_vocabularies():
     with pytest.raises(ValueError, match="must be at least 1, got"):
         pure(models.Seq2Seq, models.Seq2SeqConfig()).shapes
+
+
+@pytest.mark.parametrize("name", first(["none", "additive"], "additive"))
+def test_an_empty_source_is_a_source_of_padding(name):
+    model, target = small(name), TARGET[:, :3]
+    padding = model.logits(jnp.zeros((B, 2), jnp.int32), target, source_valid=jnp.zeros((B, 2), bool))
+    np.testing.assert_array_equal(model.logits(jnp.zeros((B, 0), jnp.int32), target), padding)
+
+
+@pytest.mark.parametrize("shapes", first([((1, 3), (1, 0)), ((0, 3), (0, 4))], ((0, 3), (0, 4))))
+def test_empty_targets_and_batches(shapes):
+    model, (source, target) = small("additive"), (np.zeros(shape, np.int32) for shape in shapes)
+    assert model.logits(source, target).shape == (*shapes[1], V)
+    total, count = model.call(models.Seq2Seq.cross_entropy, model.params, source, target, target)
+    assert (float(total), float(count)) == (0, 0)
