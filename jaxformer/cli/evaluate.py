@@ -26,6 +26,7 @@ EXAMPLES = """examples:
   jaxformer evaluate runs/en-de --checkpoint average --decode.beam_size 5
   jaxformer evaluate runs/en-de --split validation --checkpoint last
   jaxformer evaluate runs/one --ensemble runs/two runs/three    models that choose tokens together
+  jaxformer evaluate runs/en-de --files test_2017.en test_2017.de
 """
 
 LONGEST_CHANGES = 120
@@ -46,9 +47,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--split", choices=("test", "validation"), help="the data; default: test, or what the task holds out"
     )
+    parser.add_argument(
+        "--files",
+        nargs="+",
+        type=local_path,
+        default=(),
+        metavar="FILE",
+        help="other test data of a translator: sentences and their translations, line by line, or one table",
+    )
     parser.add_argument("--data-dir", type=local_path, metavar="DIR", help="the folder of the corpora, if it has moved")
     rest, settings = split_settings(arguments)
     options = parser.parse_args(rest)
+    if options.files and (options.split or options.data_dir):
+        parser.error("--files names the data, so --split and --data-dir have no effect")
     config = configured(options, settings)
     from jaxformer.cli import runtime
     from jaxformer.config import to_data
@@ -57,17 +68,17 @@ def main(arguments: Sequence[str]) -> int:
     from jaxformer.training.progress import print_line
 
     cluster.initialize()
-    _check_data(options.run, options.ensemble)
+    if not options.files:
+        _check_data(options.run, options.ensemble)
     predictor = load_ensemble(options, config, "evaluate")
-    split = options.split or registry.task_of(config).default_split
+    what, data = _chosen(options, registry.task_of(config).default_split)
     say = functools.partial(print_line, runtime.console())
     examples: list[dict[str, object]] = []
 
     def keep(name: str, rows: Sequence[Mapping[str, object]]) -> None:
         examples.extend({"corpus": name, "number": number, **row} for number, row in enumerate(rows, 1))
 
-    data_dir = str(options.data_dir or "")
-    scores = runner.evaluate(options.run, predictor, split=split, data_dir=data_dir, say=say, keep=keep)
+    scores = runner.evaluate(options.run, predictor, **data, say=say, keep=keep)
     if not processes.first():
         return 0
     for name, corpus_scores in scores.items():
@@ -84,8 +95,16 @@ def main(arguments: Sequence[str]) -> int:
         "steps": list(predictor.steps),
     }
     changes = _changes(config, configured(options, ()) if settings else config)
-    _save(options.run, f"{split}-{options.checkpoint}{_ensemble(options.ensemble)}{changes}", about, examples)
+    _save(options.run, f"{what}-{options.checkpoint}{_ensemble(options.ensemble)}{changes}", about, examples)
     return 0
+
+
+def _chosen(options: argparse.Namespace, default_split: str) -> tuple[str, dict[str, Any]]:
+    """Returns the data to score as a part of a file's name, and as arguments of `runner.evaluate`."""
+    if options.files:
+        return f"file-{_shown(options.files[0].name)}", {"files": options.files}
+    split = options.split or default_split
+    return split, {"split": split, "data_dir": str(options.data_dir or "")}
 
 
 def _save(run: pathlib.Path, name: str, about: Mapping[str, object], examples: Sequence[Mapping[str, object]]) -> None:
@@ -122,9 +141,15 @@ def _changes(config: Any, trained: Any) -> str:
 
     old, new = (to_data(getattr(each, "decode", None)) or {} for each in (trained, config))
     changed = {name: str(value) for name, value in new.items() if value != old.get(name) and name != "batch_size"}
-    shown = lambda text: text if re.fullmatch(r"[a-zA-Z0-9_.+-]{1,30}", text) else short_digest([text])
-    changes = "".join(f"-{name}={shown(text)}" for name, text in changed.items())
+    changes = "".join(f"-{name}={_shown(text)}" for name, text in changed.items())
     return changes if len(changes) <= LONGEST_CHANGES else f"-decode={short_digest([changes])}"
+
+
+def _shown(text: str) -> str:
+    """Returns a text that can be a part of a file's name: itself, or its digest."""
+    from jaxformer.digests import short_digest
+
+    return text if re.fullmatch(r"[a-zA-Z0-9_.+-]{1,30}", text) else short_digest([text])
 
 
 def _check_data(run: pathlib.Path, others: Sequence[pathlib.Path]) -> None:

@@ -34,6 +34,11 @@ class Placement:
     def __hash__(self) -> int:
         return hash(self.mesh)
 
+    def summary(self) -> str:
+        """Returns text such as ``"8 devices (data=4,tensor=2)"``."""
+        sizes = ",".join(f"{name}={size}" for name, size in self.mesh.shape.items())
+        return "1 device" if self.mesh.size == 1 else f"{self.mesh.size} devices ({sizes})"
+
     @property
     def replicated(self) -> NamedSharding:
         """The sharding of a replicated array: all of it on every device."""

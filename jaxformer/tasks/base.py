@@ -12,6 +12,7 @@ import abc
 import dataclasses
 import functools
 import math
+import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -23,7 +24,7 @@ from jaxformer import functional
 from jaxformer.axes import AxisName
 from jaxformer.data.batch import Rows
 from jaxformer.data.pipeline import batches
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure
@@ -299,6 +300,16 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
         Raises:
           DataError: a file is missing, malformed or not named.
         """
+
+    def read_test(self, config: ConfigT, files: Sequence[str | os.PathLike[str]]) -> CorpusT:
+        """Reads files as a corpus that has a test part and nothing else; by default there are no such files.
+
+        Raises:
+          ConfigError: the task has none, or takes another number of files.
+          DataError: a file is missing or malformed.
+        """
+        del config, files
+        raise ConfigError(f"a run of {self.name} is scored on its own data, not on other files")
 
     @abc.abstractmethod
     def prepare(self, config: ConfigT, corpus: CorpusT, run: pathlib.Path) -> Data[VocabularyT]:

@@ -141,7 +141,7 @@ def _train(
             say(f"resumed from step {int(state.step):,}")
         peak, source = peak_flops()
         say(
-            f"{setup.network.num_parameters:,} parameters on {_described(placement)}; "
+            f"{setup.network.num_parameters:,} parameters on {placement.summary()}; "
             f"peak {peak / 1e12:.2f} TFLOP/s ({source})"
         )
         outputs.checkpoints, done = checkpoints, int(state.step)
@@ -366,6 +366,7 @@ def evaluate(
     predictor: Predictor | None = None,
     *,
     split: str = "",
+    files: Sequence[Path] = (),
     data_dir: Path = "",
     say: Say | None = None,
     keep: Keep = lambda name, rows: None,
@@ -375,6 +376,7 @@ def evaluate(
     Args:
       predictor: the result of `load`; by default for the best checkpoint.
       split: "test" or "validation"; by default the task's `default_split`.
+      files: other test data instead: of a translator, the file of sentences and that of their translations.
       data_dir: the folder of the corpora, if they have moved since training.
       keep: called with the name of a corpus, and a row for each example: its prediction and its own scores.
 
@@ -384,17 +386,13 @@ def evaluate(
     """
     run = local_path(run)
     config = registry.read_config(run)
-    rundir.check_trained(run)
-    if data_dir:
-        config = changed(config, {"data": {"directory": data_dir}})
     task = registry.task_of(config)
-    corpus = task.read(config)
-    rundir.check_data(run, corpus.fingerprints)
-    split = split or task.default_split
+    if files:
+        corpus, split = task.read_test(config, files), "test"
+    else:
+        rundir.check_trained(run)
+        if data_dir:
+            config = changed(config, {"data": {"directory": data_dir}})
+        corpus, split = task.read(config), split or task.default_split
+        rundir.check_data(run, corpus.fingerprints)
     return task.evaluate(config, corpus, predictor or load(run), split=split, say=say or print, keep=keep)
-
-
-def _described(placement: Placement) -> str:
-    """Returns text such as ``"8 devices (data=4,tensor=2)"``."""
-    sizes = ",".join(f"{name}={size}" for name, size in placement.mesh.shape.items())
-    return "1 device" if placement.mesh.size == 1 else f"{placement.mesh.size} devices ({sizes})"

@@ -141,3 +141,22 @@ def test_a_task_without_ensembles_refuses_them(monkeypatch, tmp_path):
     options = types.SimpleNamespace(run=tmp_path, ensemble=[tmp_path])
     with pytest.raises(ConfigError, match="a run of classification, which has no ensembles"):
         predictors.load_ensemble(options, ClassificationConfig(), "evaluate")
+
+
+def test_other_files_have_scores_of_their_own(asked, monkeypatch, capsys, tmp_path):
+    """They may be scored with models of other data, for no part of them is held out of it."""
+    (tmp_path / "provenance.json").write_text(json.dumps({"data": {"train": "x"}}))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "provenance.json").write_text(json.dumps({"data": {"train": "y"}}))
+    monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
+    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: types.SimpleNamespace(steps=(4,)))
+    files = [tmp_path / "test", tmp_path / "test.fr"]
+    assert evaluate.main([str(tmp_path), "--files", *map(str, files), "--ensemble", str(tmp_path / "other")]) == 0
+    (call,) = asked
+    assert call["files"] == files
+    assert not {"split", "data_dir"} & {*call}
+    (name,) = (path.name for path in tmp_path.glob("scores-*"))
+    assert re.fullmatch(r"scores-file-test-best-ensemble-of-2-[0-9a-f]{8}\.json", name)
+    with pytest.raises(SystemExit):
+        evaluate.main([str(tmp_path), "--files", str(files[0]), "--split", "test"])
+    assert "--files names the data, so --split and --data-dir have no effect" in capsys.readouterr().err

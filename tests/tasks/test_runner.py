@@ -63,6 +63,12 @@ def test_scores_are_of_the_data_of_the_run(tmp_path):
         jaxformer.evaluate(tmp_path, object())
 
 
+def test_a_task_without_other_test_data_refuses_it(tmp_path):
+    rundir.claim(tmp_path, "language_model", registry.configure("language_model", data={"text": "text"}), ())
+    with pytest.raises(ConfigError, match="a run of language_model is scored on its own data, not on other files"):
+        jaxformer.evaluate(tmp_path, object(), files=[tmp_path / "text"])
+
+
 def test_a_checkpoint_is_a_number_of_digits(tmp_path):
     with training.Checkpoints(tmp_path) as saved:
         saved.save(2, {"x": jax.numpy.ones(2)}, {})

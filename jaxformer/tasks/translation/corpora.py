@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 
 from jaxformer import demo
 from jaxformer.data.sources import Parallel, locate, read_parallel, read_table, split_by_source
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.files import local_path
 from jaxformer.tasks.translation.config import DataConfig
 
 
@@ -53,6 +55,23 @@ def load_corpora(config: DataConfig) -> Corpora:
         train, *held_out = split_by_source(train, held_out=[config.held_out] * len(missing), seed=0)
         parts.update(zip(missing, held_out, strict=True))
     return Corpora(train, parts["validation"], {"test": parts["test"]})
+
+
+def load_test(config: DataConfig, files: Sequence[str | os.PathLike[str]]) -> Corpora:
+    """Reads test data alone: two aligned files, or a table with the columns of the experiment; named as the first file.
+
+    Raises:
+      ConfigError: there are more than two files, or one is an address.
+      DataError: a file is missing or malformed.
+    """
+    if len(files) > 2:
+        raise ConfigError(
+            f"a translator is scored on a file of sentences and one of translations, got {len(files)} files"
+        )
+    paths = [local_path(file) for file in files]
+    pairs = read_parallel(*paths) if len(paths) == 2 else read_table(*paths, columns=config.columns)
+    nothing = Parallel((), ())
+    return Corpora(nothing, nothing, {paths[0].name: pairs})
 
 
 def _read(config: DataConfig, source: str, target: str) -> Parallel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ from jaxformer.tasks.base import Data, Keep, Network, Say, Task
 from jaxformer.tasks.search import Net
 from jaxformer.tasks.tokenizers import make_run_tokenizer, run_tokenizer
 from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
-from jaxformer.tasks.translation.corpora import Corpora, load_corpora
+from jaxformer.tasks.translation.corpora import Corpora, load_corpora, load_test
 from jaxformer.tasks.translation.translator import Translator
 from jaxformer.training.progress import Count
 
@@ -177,6 +178,9 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
     def read(self, config: TranslationConfig) -> Corpora:
         return load_corpora(config.data)
 
+    def read_test(self, config: TranslationConfig, files: Sequence[str | os.PathLike[str]]) -> Corpora:
+        return load_test(config.data, files)
+
     def prepare(self, config: TranslationConfig, corpus: Corpora, run: pathlib.Path) -> TranslationData:
         data, cache = config.data, data_cache(config.data.cache)
         tokenizer = self._tokenizer(config, corpus, run, cache)
@@ -275,6 +279,8 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         lowercase, language = normalizer.lowercase, config.data.target_language
         bleu_words("", language)  # refuses a language whose package is missing before anything is translated
         for name, part in parts.items():
+            if part.empty or part.overlong:
+                say(f"{name}: {part.report()}")
             began = time.perf_counter()
             progress = Count(len(part), f"sentences of {name}", say)
             best = [candidates[0] for candidates in predictor.candidates(part.source, progress=progress)]

@@ -217,6 +217,10 @@ def test_a_marian_translates(tmp_path, tied):
     np.testing.assert_allclose(given.token_log_probs, scored(net, params, source, target, bos=pad), atol=1e-5)
     ((best,),) = translator.candidates([f"{marian.CODE} {text}"])
     assert 0 < len(best.tokens) <= 8
+    (tmp_path / "test").write_text(f"{marian.CODE} {text}\t{best.text or '-'}\n")
+    scores = jaxformer.evaluate(tmp_path / "run", translator, files=[tmp_path / "test"], say=str)
+    assert [score.name for score in scores["test"]][:2] == ["BLEU", "chrF2"]
+    assert scores["test"][1].value == pytest.approx(100 if best.text else 0)
 
 
 def test_a_pegasus_is_a_translator(tmp_path):

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from jaxformer.cli.main import main
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks.translation import TASK, DataConfig, TranslationConfig
-from jaxformer.tasks.translation.corpora import load_corpora
+from jaxformer.tasks.translation.corpora import load_corpora, load_test
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,19 @@ def test_runs_of_several_seeds_hold_out_the_same_pairs(tmp_path):
     first, second = (TASK.read(TranslationConfig(data=data, seed=seed)) for seed in (0, 1))
     assert first.fingerprints == second.fingerprints
     assert first.tests["test"].source == second.tests["test"].source
+
+
+def test_test_data_of_other_files(tmp_path):
+    """A pair of files or one table, and nothing to train on."""
+    source, target, table = (tmp_path / name for name in ("new.en", "new.fr", "new.tsv"))
+    source.write_text("A cat.\n\nA dog.\n")
+    target.write_text("Un chat.\nRien.\nUn chien.\n")
+    table.write_text("1\tA cat.\tUn chat.\n2\tA dog.\tUn chien.\n")
+    found = [load_test(DataConfig(), [source, str(target)]), load_test(DataConfig(columns=(1, 2)), [table])]
+    for corpora, name in zip(found, ("new.en", "new.tsv"), strict=True):
+        pairs = corpora.tests[name]
+        assert [*zip(pairs.source, pairs.target, strict=True)] == [("A cat.", "Un chat."), ("A dog.", "Un chien.")]
+        assert (len(corpora.train), len(corpora.validation), len(corpora.tests)) == (0, 0, 1)
+    assert found[0].tests["new.en"].empty == (2,)
+    with pytest.raises(ConfigError, match="a file of sentences and one of translations, got 3 files"):
+        load_test(DataConfig(), [source, target, table])
