@@ -35,31 +35,7 @@ LONGEST_CHANGES = 120
 
 def main(arguments: Sequence[str]) -> int:
     """Prints the scores of a run and saves them in it; those of another search get a file of their own."""
-    parser = argparse.ArgumentParser(
-        prog="jaxformer evaluate",
-        usage="jaxformer evaluate RUN [options] [--decode.NAME VALUE ...]",
-        description="Scores a run: translations by BLEU and chrF, text by its perplexity, classes by accuracy.",
-        epilog=SETTINGS + EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_run_options(parser)
-    add_ensemble_option(parser)
-    parser.add_argument(
-        "--split", choices=("test", "validation"), help="the data; default: test, or what the task holds out"
-    )
-    parser.add_argument(
-        "--files",
-        nargs="+",
-        type=local_path,
-        default=(),
-        metavar="FILE",
-        help="other test data of a translator: sentences and their translations, line by line, or one table",
-    )
-    parser.add_argument("--data-dir", type=local_path, metavar="DIR", help="the folder of the corpora, if it has moved")
-    rest, settings = split_settings(arguments)
-    options = parser.parse_args(rest)
-    if options.files and (options.split or options.data_dir):
-        parser.error("--files names the data, so --split and --data-dir have no effect")
+    options, settings = _options(arguments)
     config = configured(options, settings)
     from jaxformer.cli import runtime
     from jaxformer.config import to_data
@@ -97,6 +73,36 @@ def main(arguments: Sequence[str]) -> int:
     changes = _changes(config, configured(options, ()) if settings else config)
     _save(options.run, f"{what}-{options.checkpoint}{_ensemble(options.ensemble)}{changes}", about, examples)
     return 0
+
+
+def _options(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Returns the options, and the settings of the search."""
+    parser = argparse.ArgumentParser(
+        prog="jaxformer evaluate",
+        usage="jaxformer evaluate RUN [options] [--decode.NAME VALUE ...]",
+        description="Scores a run: translations by BLEU and chrF, text by its perplexity, classes by accuracy.",
+        epilog=SETTINGS + EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_run_options(parser)
+    add_ensemble_option(parser)
+    parser.add_argument(
+        "--split", choices=("test", "validation"), help="the data; default: test, or what the task holds out"
+    )
+    parser.add_argument(
+        "--files",
+        nargs="+",
+        type=local_path,
+        default=(),
+        metavar="FILE",
+        help="other test data of a translator: sentences and their translations, line by line, or one table",
+    )
+    parser.add_argument("--data-dir", type=local_path, metavar="DIR", help="the folder of the corpora, if it has moved")
+    rest, settings = split_settings(arguments)
+    options = parser.parse_args(rest)
+    if options.files and (options.split or options.data_dir):
+        parser.error("--files names the data, so --split and --data-dir have no effect")
+    return options, settings
 
 
 def _chosen(options: argparse.Namespace, default_split: str) -> tuple[str, dict[str, Any]]:
