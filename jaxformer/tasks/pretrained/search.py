@@ -94,7 +94,10 @@ def _sampling(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       DataError: a value is wrong, or has no counterpart here.
     """
-    if given.get("do_sample", False) is not True:
+    sample = given.get("do_sample", False)
+    if not isinstance(sample, bool):
+        raise DataError(f"do_sample must be true or false, got {sample!r}")
+    if not sample:
         return {}
     _check_neutral(given, _NEUTRAL_IN_SAMPLING, "in the settings of sampling")
     probabilities = {name: given.get(name, neutral) for name, neutral in _PROBABILITIES.items()}
