@@ -1,11 +1,13 @@
 """Compares the scales of initial kernels on Multi30k, and PyTorch on the same batches; the same command resumes.
 
     python -m experiments.initialization --data-dir data --out runs/initialization
+    python -m experiments.initialization --demo --cases "pre, xavier" "pre, scaled" --out runs/initialization-demo
     python -m experiments.initialization --smoke --out runs/smoke
 
 --data-dir holds multi30k/. The trainings of a seed read the same batches. With --torch PyTorch trains on them, too; its
-training begins again if it was stopped, the others resume. A training that has a record is not repeated, and --minutes
-ends the call in time. The smoke version needs no data and its results mean nothing.
+training begins again if it was stopped, the others resume. With --demo the built-in translator is trained instead, which
+needs no data, by its own schedule. A training that has a record is not repeated, and --minutes ends the call in time.
+The smoke version needs no data and its results mean nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from experiments.translation import multi30k, smoke
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.files import remove_folder, replacing, write_text
-from jaxformer.tasks.translation import TranslationConfig
+from jaxformer.tasks.translation import TranslationConfig, presets
 from jaxformer.training.logging import read_log
 
 TORCH = "post, pytorch"
@@ -41,6 +43,7 @@ COLORS = {"xavier": "#9aa5b1", "fairseq": "#c2410c", "scaled": "#0f766e", "pytor
 def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("initialization", __doc__, out="the folder of runs, records, the picture and the report")
     parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of multi30k")
+    parser.add_argument("--demo", action="store_true", help="train the model of `jaxformer demo` instead of Multi30k's")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, metavar="CASE", help=f"of {CASES}")
     parser.add_argument("--torch", action="store_true", help="also train post-norm by PyTorch, which must be installed")
     parser.add_argument("--steps", type=command.count, default=2000, help="updates of each training (default 2000)")
@@ -57,7 +60,11 @@ def run(args: argparse.Namespace) -> None:
       Stopped: the time was up.
     """
     end = command.end_of_call(args.minutes)
-    if args.data_dir is None and not args.smoke:
+    if args.demo and (args.torch or args.smoke or args.data_dir):
+        raise ConfigError(
+            "--demo has data of its own and no training by PyTorch; leave out --torch, --smoke, --data-dir"
+        )
+    if args.data_dir is None and not args.smoke and not args.demo:
         raise ConfigError("--data-dir must name the folder of multi30k")
     directory = args.out / "data" if args.smoke else args.data_dir
     if args.smoke:
@@ -66,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
     try:
         for seed in range(1 if args.smoke else args.seeds):
             for case in found:
-                config = configuration(case, seed, directory.resolve(), args.steps)
+                config = configuration(case, seed, directory, args.steps)
                 config = changed(config, smoke.CHANGES) if args.smoke else config
                 found[case].append(record(case, config, args.out, end))
     finally:
@@ -78,15 +85,21 @@ def run(args: argparse.Namespace) -> None:
         print(text)
 
 
-def configuration(case: str, seed: int, directory: pathlib.Path, steps: int) -> TranslationConfig:
-    """Returns Multi30k's configuration with the published schedule, without cooldown, of a case and a seed."""
+def configuration(case: str, seed: int, directory: pathlib.Path | None, steps: int) -> TranslationConfig:
+    """Returns the configuration of a case and a seed.
+
+    Args:
+      directory: the folder of Multi30k, which has the published schedule without cooldown; None for the demo.
+    """
     norm, scale = case.split(", ")
-    scale = "fairseq" if case == TORCH else scale
-    model = {"norm_position": norm, "initialization": scale, "attention_bias": True}
+    model = {"norm_position": norm, "initialization": "fairseq" if case == TORCH else scale}
     train = {"steps": steps, "validate_every": EVERY, "checkpoint_every": EVERY, "keep_last": 1, "patience": 0}
-    optimizer = {"learning_rate": 5e-3, "warmup_steps": 2000, "cooldown": 0.0}
-    changes = {"name": f"initialization: {case}", "seed": seed, "model": model, "train": train, "optimizer": optimizer}
-    changes |= {"data": {"directory": str(directory)}, "decode": {"validation_sentences": 0}}
+    changes = {"name": f"initialization: {case}", "seed": seed, "model": model, "train": train}
+    changes |= {"decode": {"validation_sentences": 0}}
+    if directory is None:
+        return changed(presets.demo(), changes)
+    changes |= {"model": model | {"attention_bias": True}, "data": {"directory": str(directory.resolve())}}
+    changes |= {"optimizer": {"learning_rate": 5e-3, "warmup_steps": 2000, "cooldown": 0.0}}
     return changed(multi30k.en_de(), changes)
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from experiments.initialization import __main__ as command
+from jaxformer.tasks.translation import presets
 
 
 def test_cases_differ_in_the_norm_and_the_initial_kernels(tmp_path):
@@ -16,9 +17,17 @@ def test_cases_differ_in_the_norm_and_the_initial_kernels(tmp_path):
     assert {(x.seed, x.train.steps, x.optimizer.cooldown) for x in found.values()} == {(3, 100, 0.0)}
 
 
+def test_the_demo_keeps_its_own_schedule():
+    config = command.configuration("pre, xavier", 3, None, 100)
+    assert (config.data, config.optimizer) == (presets.demo().data, presets.demo().optimizer)
+    assert (config.model.initialization, config.model.attention_bias, config.seed) == ("xavier", False, 3)
+
+
 def test_the_data_must_be_named(tmp_path, capsys):
     assert command.main(["--out", str(tmp_path)]) == 2
     assert "--data-dir must name the folder of multi30k" in capsys.readouterr().err
+    assert command.main(["--out", str(tmp_path), "--demo", "--data-dir", str(tmp_path)]) == 2
+    assert "--demo has data of its own" in capsys.readouterr().err
 
 
 @pytest.mark.full
