@@ -5,8 +5,8 @@
     python -m experiments.initialization --smoke --out runs/smoke
 
 --data-dir holds multi30k/. The trainings of a seed read the same batches. With --torch PyTorch trains on them, too; its
-training begins again if it was stopped, the others resume. With --demo the built-in translator is trained instead, which
-needs no data, by its own schedule. A training that has a record is not repeated, and --minutes ends the call in time.
+training begins again if it was stopped, the others resume. With --demo the built-in translator is trained instead, by
+its own schedule; it needs no data. A training that has a record is not repeated, and --minutes ends the call in time.
 The smoke version needs no data and its results mean nothing.
 """
 
