@@ -30,7 +30,7 @@ demo: $(STAMP) ## train the built-in translator, score it, draw its attention
 reproduce: $(STAMP) ## Multi30k from the corpus to the figure, about an hour on 2 cores; resumes
 	@$(BIN)/python -m experiments.translation --out runs/reproduce
 
-test: $(STAMP) ## the tests, no network: 10 minutes on 2 cores (AMD Zen 4), 20 on Zen 3
+test: $(STAMP) ## the tests, no network: 10 to 11 minutes on 2 cores (AMD Zen 4), 20 on Zen 3
 	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 --dist loadfile -q
 
 test-full: $(STAMP) ## all combinations of test parameters, and real corpora where JAXFORMER_DATA names them

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable
 from typing import Any
 
 from jaxformer import models, sharding
@@ -17,6 +16,7 @@ from jaxformer.interop.pretrained import write
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, restore
+from jaxformer.tasks.base import Say
 from jaxformer.tasks.config import TuneConfig
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
@@ -35,7 +35,7 @@ def export(
     checkpoint: str = "best",
     family: str = "",
     mesh: str = "",
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = lambda text: None,
 ) -> str:
     """Writes a run as a new folder with ``config.json``, weights in safetensors, and the tokenizer.
 
