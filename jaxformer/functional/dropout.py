@@ -7,6 +7,7 @@ fuses into the surrounding arithmetic, where ``jax.random.bernoulli`` costs a se
 
 from __future__ import annotations
 
+import functools
 import math
 import zlib
 from typing import NamedTuple, overload
@@ -62,6 +63,7 @@ class WideIndex(NamedTuple):
     high: UInt32[Array, ...]
 
 
+@functools.partial(jax.jit, inline=True)
 def hashed_bits(key: jax.Array, index: UInt32[Array, ...] | WideIndex) -> UInt32[Array, ...]:
     """Returns 32 random bits for each index: one round of `mix32` for each word of the key.
 

@@ -8,6 +8,7 @@ Bits that depend on an absolute index are also the same under every sharding of 
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 from jaxformer.functional.dropout import every_index, hashed_bits
 
 
+@functools.partial(jax.jit, static_argnames="shape")
 def uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Returns values uniform in (-1, 1): 23 random bits plus one half, so symmetric and never at the ends."""
     bits = hashed_bits(key, every_index(shape)) >> 9

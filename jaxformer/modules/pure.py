@@ -51,7 +51,7 @@ class Pure(Generic[ModelT, ConfigT]):
             shapes.
         """
         check_shapes(params, self.shapes)
-        return nnx.merge(self._abstract[0], params)
+        return nnx.merge(self._abstract.graph, params)
 
     def apply(self, params: Params, *args: Any, **kwargs: Any) -> Any:
         """Calls the model with these parameters: ``bind(params)(*args, **kwargs)``."""
@@ -60,29 +60,42 @@ class Pure(Generic[ModelT, ConfigT]):
     @property
     def shapes(self) -> Params:
         """The parameters' shapes and dtypes, as ``jax.ShapeDtypeStruct``."""
-        return self._abstract[1]
+        return self._abstract.shapes
 
     @property
     def axes(self) -> Params:
         """The logical axis names of each parameter (see `jaxformer.axes`); "layers" comes first in a stack."""
-        return self._abstract[2]
+        return self._abstract.axes
 
     def _split(self, key: jax.Array) -> tuple[nnx.GraphDef[ModelT], nnx.State]:
         return split_params(self.model(self.config, **dict(self.parts), rngs=nnx.Rngs(params=key)))
 
-    @functools.cached_property
-    def _abstract(self) -> tuple[nnx.GraphDef[ModelT], Params, Params]:
-        graphs: list[nnx.GraphDef[ModelT]] = []
-        names: list[Params] = []
+    @property
+    def _abstract(self) -> _Abstract[ModelT]:
+        return _abstract(self)
 
-        def build() -> Params:
-            graph, state = self._split(jax.random.key(0))
-            graphs.append(graph)
-            names.append(nnx.to_pure_dict(jax.tree.map(_names, state, is_leaf=lambda x: isinstance(x, nnx.Variable))))
-            return nnx.to_pure_dict(state)
 
-        shapes = jax.eval_shape(build)
-        return graphs[0], shapes, names[0]
+@dataclasses.dataclass(frozen=True)
+class _Abstract(Generic[ModelT]):
+    graph: nnx.GraphDef[ModelT]
+    shapes: Params
+    axes: Params
+
+
+@functools.lru_cache(maxsize=64)
+def _abstract(net: Pure[ModelT, Any]) -> _Abstract[ModelT]:
+    """Returns what is known of a model without its parameters; equal ones share it, for tracing one takes 0.1 s."""
+    graphs: list[nnx.GraphDef[ModelT]] = []
+    names: list[Params] = []
+
+    def build() -> Params:
+        graph, state = net._split(jax.random.key(0))
+        graphs.append(graph)
+        names.append(nnx.to_pure_dict(jax.tree.map(_names, state, is_leaf=lambda x: isinstance(x, nnx.Variable))))
+        return nnx.to_pure_dict(state)
+
+    shapes = jax.eval_shape(build)
+    return _Abstract(graphs[0], shapes, names[0])
 
 
 def pure(model: Callable[..., ModelT], config: ConfigT, /, **parts: Any) -> Pure[ModelT, ConfigT]:
