@@ -8,6 +8,7 @@ resumes; 130 the same by Ctrl-C; 70 stuck; 1 any other error.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import importlib
 import os
@@ -18,7 +19,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from jaxformer.errors import JaxformerError
@@ -70,7 +71,8 @@ def script() -> int:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     # The encoding of the locale may lack characters of a translation, and a path need not be UTF-8.
     sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # pyright: ignore[reportAttributeAccessIssue]
-    code = main()
+    with _stopping_at_once(sys.argv[1:2]):
+        code = main()
     if code not in (0, 85) and "jaxformer.multihost.cluster" in sys.modules:
         sys.modules["jaxformer.multihost.cluster"].leave(code)
     return code
@@ -89,18 +91,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=_version())
     # The first word is the command; the others are its arguments.
     command = parser.parse_args(arguments[:1] or ["--help"]).command
-    previous = None
-    if command in ("train", "demo") and threading.current_thread() is threading.main_thread():
-        previous = signal.signal(signal.SIGTERM, _terminate)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"PIL\.")  # an image is read, or refused in one line
             code = importlib.import_module(f"jaxformer.cli.{command}").main(arguments[1:])
         sys.stdout.flush()  # inside the try block, which handles a closed pipe
         return code
-    except _Terminated:
-        print(f"jaxformer {command}: SIGTERM outside of training: run the same command again", file=sys.stderr)
-        return 85
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -113,9 +109,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"jaxformer {command}: {_message(error)}", file=sys.stderr)
         return code
-    finally:
-        if previous is not None:
-            signal.signal(signal.SIGTERM, previous)
 
 
 def _has_no_reader(stream: TextIO) -> bool:
@@ -128,12 +121,38 @@ def _has_no_reader(stream: TextIO) -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
-class _Terminated(BaseException):
-    """SIGTERM before the first step or after the last; the training loop has a handler of its own."""
+@contextlib.contextmanager
+def _stopping_at_once(command: Sequence[str]) -> Iterator[None]:
+    """Lets signals end the process, except in the training loop, which has handlers of its own.
 
+    An exception would be lost where Python or C++ discards it, as in callbacks of the garbage collector, or become
+    another one in the import of an extension. Files are replaced as a whole, so they survive this.
+    """
+    answers = {signal.SIGINT: (130, "interrupted")}
+    if command in (["train"], ["demo"]):
+        text = f"jaxformer {command[0]}: SIGTERM outside of training: run the same command again"
+        answers[signal.SIGTERM] = (85, text)
 
-def _terminate(number: int, frame: object) -> None:
-    raise _Terminated
+    def stop(number: int, _: object) -> None:
+        code, text = answers[signal.Signals(number)]
+        with contextlib.suppress(Exception):  # it may be in the middle of writing
+            sys.stdout.flush()
+        show_cursor = "\x1b[?25h" if os.isatty(2) else ""  # a progress bar hides it
+        with contextlib.suppress(OSError):
+            os.write(2, f"{show_cursor}{text}\n".encode())
+        os._exit(code)
+
+    known = {number: signal.getsignal(number) for number in answers}
+    if threading.current_thread() is not threading.main_thread():
+        known = {}
+    for number, handler in known.items():
+        if handler != signal.SIG_IGN:
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in known.items():  # None stands for a handler from outside Python
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _exit_code(error: Exception) -> int | None:

@@ -32,6 +32,7 @@ from jaxformer.decoding.transforms import ForcedEnd as ForcedEnd
 from jaxformer.decoding.transforms import History as History
 from jaxformer.decoding.transforms import Transform as Transform
 from jaxformer.decoding.transforms import chain as chain
+from jaxformer.decoding.transforms import for_sampling as for_sampling
 from jaxformer.decoding.transforms import forbid as forbid
 from jaxformer.decoding.transforms import min_length as min_length
 from jaxformer.decoding.transforms import min_p as min_p

@@ -130,6 +130,7 @@ def beam_search(
     Each step considers the best 2K continuations of the K live hypotheses. Those among the best K that end with `eos`
     compete for the K finished places; the best K that do not end stay live. The search is one ``while_loop``; a
     sentence's result does not depend on the others in its batch. Wu et al. 2016 use a similar score (`GNMTPenalty`).
+    If the transforms leave no token for any live hypothesis, the search ends, with those if none has finished.
 
     Args:
       step, state: see `jaxformer.decoding.api`; the state holds `beam_size` equal hypotheses per sentence.
@@ -265,6 +266,8 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
     live_log_probs, chosen = jax.lax.top_k(jnp.where(ends, -jnp.inf, log_probs), beam_size)
     last, parents, live_tokens, live_token_log_probs = gather((tokens, parents, grown_tokens, grown_log_probs), chosen)
     stopped = _stops(beam, live_log_probs[:, 0], finished.scores[:, -1], num_finished, rules)
+    dead = ~beam.stopped & (live_log_probs[:, 0] == -jnp.inf)  # the rules leave no token for any hypothesis
+    finished = jax.lax.cond(dead.any(), lambda: _with_fragments(beam, dead, finished, rules), lambda: finished)
     after = _Beam(
         tokens=live_tokens,
         lengths=jnp.where(beam.stopped, beam.lengths, lengths),
@@ -274,12 +277,23 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
         state=state.reorder(parents),
         finished=finished,
         num_finished=num_finished,
-        stopped=stopped | at_limit[:, 0] | beam.stopped,
+        stopped=stopped | dead | at_limit[:, 0] | beam.stopped,
         max_lengths=beam.max_lengths,
         prefix_lengths=beam.prefix_lengths,
     )
     live = _among(chosen, ends.shape[1]) & ~ends
     return after, _Considered(grown_tokens, lengths, log_probs, scores, live, kept & finishing)
+
+
+def _with_fragments(beam: _Beam[S], dead: Bool[Array, " B"], finished: Hypotheses, rules: _Rules) -> Hypotheses:
+    """Returns the finished hypotheses: for a `dead` sentence without any, those that were live before this step."""
+    shape = beam.last.shape
+    lengths = jnp.broadcast_to(beam.lengths[:, None], shape)
+    parents = jnp.broadcast_to(jnp.arange(shape[1])[None], shape)
+    scores = _scores(beam.log_probs, jnp.maximum(lengths, 1), jnp.zeros(shape, bool), parents, beam.state, rules)
+    kept = (dead & (finished.scores[:, 0] == -jnp.inf))[:, None] & jnp.isfinite(beam.log_probs)
+    eligible = jnp.where(kept, scores, -jnp.inf)
+    return _best(finished, Hypotheses(beam.tokens, lengths, beam.log_probs, eligible, beam.token_log_probs))[0]
 
 
 def _scores(

@@ -144,8 +144,8 @@ class Patience:
             raise ConfigError(f"patience must be positive and finite, got {self.factor}")
 
     def needed(self, beam_size: int) -> int:
-        """Returns the number of finished hypotheses at which the search of a sentence stops."""
-        return max(1, round(min(self.factor * beam_size, 2**30)))  # fits in 32 bits
+        """Returns the number of finished hypotheses at which the search of a sentence stops; halves round up."""
+        return max(1, math.floor(min(self.factor * beam_size, 2**30) + 0.5))  # fits in 32 bits
 
 
 Stopping: TypeAlias = Literal["first", "now", "limit"] | Patience

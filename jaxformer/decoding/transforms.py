@@ -65,11 +65,16 @@ class Chain:
         scores = scores.astype(jnp.float32)
         for transform in self.transforms:
             scores = scores if transform.normalized else transform(scores, history)
-        total = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
-        scores = scores - jnp.where(total == -jnp.inf, 0.0, total)  # if no token is left, none has a probability
+        scores = _log_softmax(scores)
         for transform in self.transforms:
             scores = transform(scores, history) if transform.normalized else scores
         return scores
+
+
+def _log_softmax(scores: Scores) -> Scores:
+    """Returns log-probabilities; if no token is left, none has a probability."""
+    total = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
+    return scores - jnp.where(total == -jnp.inf, 0.0, total)
 
 
 Transforms: TypeAlias = Transform | Chain | Sequence[Transform]
@@ -97,6 +102,41 @@ def chain(*transforms: Transform) -> Chain:
     [[[0.0, 0.5, 0.5]]]
     """
     return Chain(transforms)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Rules:
+    """Transforms of log-probabilities, as one that acts before log-softmax."""
+
+    transforms: tuple[Transform, ...]
+    normalized = False
+
+    def __call__(self, scores: Scores, history: History) -> Scores:
+        scores = _log_softmax(scores)
+        for transform in self.transforms:
+            scores = transform(scores, history)
+        return scores
+
+
+def for_sampling(transforms: Transforms) -> tuple[Transform, ...]:
+    """Returns transforms as `sample` applies them: first those that are `normalized`, then the others, then softmax.
+
+    So a filter such as `top_k` chooses among the tokens that the rules allow, in whatever order they are given, and
+    the log-probability of a draw is that of the distribution it was drawn from, as in Hugging Face.
+
+    >>> import jax.numpy as jnp
+    >>> history = History(jnp.zeros((1, 1, 1), jnp.int32), jnp.zeros((1, 1), jnp.int32), jnp.zeros(1, jnp.int32))
+    >>> scores, given = jnp.log(jnp.array([[[0.5, 0.375, 0.125]]])), (top_k(1), forbid([0]))
+    >>> jnp.exp(chain(*given)(scores, history)).round(3).tolist()
+    [[[0.0, 0.0, 0.0]]]
+    >>> jnp.exp(chain(*for_sampling(given))(scores, history)).round(3).tolist()
+    [[[0.0, 1.0, 0.0]]]
+    """
+    given = as_transforms(transforms)
+    rules = tuple(transform for transform in given if transform.normalized)
+    others = tuple(transform for transform in given if not transform.normalized)
+    return (_Rules(rules), *others) if rules else others
 
 
 @jax.tree_util.register_dataclass
@@ -262,9 +302,9 @@ class _MinLength:
 def min_length(lengths: int | Int[Array, " B"], *, eos: int, normalized: bool = True) -> Transform:
     """Forbids `eos` until a sequence with it has at least `lengths` tokens, a prefix included.
 
-    Hugging Face's ``min_length=n`` is n here, its ``min_new_tokens=n`` is n + 1; CTranslate2's
-    ``min_decoding_length=n`` is n + 1 with ``normalized=False``. At a lower limit of the search,
-    `eos` is forced nevertheless: see `ForcedEnd`.
+    Where a `bos` precedes the tokens, Hugging Face's ``min_length=n``, which counts it, is n here; for a prompt
+    without one it is n + 1, as are its ``min_new_tokens=n`` and, with ``normalized=False``, CTranslate2's
+    ``min_decoding_length=n``. At a lower limit of the search, `eos` is forced nevertheless: see `ForcedEnd`.
 
     Args:
       lengths: one number for all sentences, or one for each.
@@ -305,10 +345,14 @@ def well_formed(
     pad: int | None,
     max_lengths: Int[Array, " B"],
     forced_end: ForcedEnd = "scored",
+    sampled: bool = False,
 ) -> tuple[Transform, ...]:
     """Appends the rules of every search: `pad` and `bos` are never chosen, and `forced_end` rules at the limit.
 
     A `bos` or a `pad` that also ends a sequence, as BART's and GPT-2's do, may be chosen.
+
+    Args:
+      sampled: True for draws, whose transforms, and the rules about `pad` and `bos`, are `for_sampling`.
 
     Raises:
       ConfigError: `forced_end` has another value.
@@ -318,7 +362,8 @@ def well_formed(
     never = tuple(token for token in (pad, bos) if token is not None and token != eos)
     free = forced_end == "free"
     end = () if eos is None or forced_end == "never" else (ForceEnd(max_lengths, eos, free),)
-    return (*as_transforms(transforms), _Forbid(never, normalized=True), *end)
+    rules = (*as_transforms(transforms), _Forbid(never, normalized=True))
+    return (*(for_sampling(rules) if sampled else rules), *end)
 
 
 def _per_sentence(value: int | jax.Array, history: History) -> jax.Array:

@@ -228,6 +228,9 @@ def sample(
 ) -> Hypotheses:
     """Draws every token from the model's distribution after the transforms, independently for each hypothesis.
 
+    Rules such as `min_length` come before filters such as `top_k`, in whatever order they are given: see
+    `for_sampling`. A hypothesis for which the rules leave no token ends there, without another one.
+
     The random bits of a token are a function of the sentence's key, the hypothesis and the token's position, so they do
     not depend on the other sentences, their number or padding. Hypotheses are not sorted by score.
 
@@ -275,6 +278,7 @@ def sample(
         forced_end=forced_end,
         transforms=transforms,
         narrow=narrow,
+        sampled=True,
     )
 
 
@@ -291,8 +295,9 @@ def forced(
 ) -> Hypotheses:
     """Computes the log-probabilities of given sequences: those of each token, and their sums.
 
-    With the transforms of a search, they equal those that it returned, except for an `eos` that was forced as "free" or
-    although a transform had removed it.
+    With the transforms of a greedy or beam search, or with ``for_sampling([*transforms, forbid([bos, pad])])`` of a
+    sample, they equal those that it returned, except for an `eos` that was forced as "free" or although a transform
+    had removed it.
 
     Args:
       step, state: see `jaxformer.decoding.api`.
@@ -345,6 +350,7 @@ def _extend(
     forced_end: ForcedEnd,
     transforms: Transforms,
     narrow: Narrow[S] | None,
+    sampled: bool = False,
 ) -> Hypotheses:
     """Extends the prefix of each sentence with the tokens that `choose` picks: see `greedy`."""
     check_capacity(state, max_length, bos)
@@ -352,7 +358,7 @@ def _extend(
     shape = start.last.shape
     repeated = lambda x: jnp.broadcast_to(x[:, None], shape)
     token_limits = jnp.maximum(limits(max_lengths, max_length, shape[0]), start.forced)
-    ends = {"eos": eos, "forced_end": forced_end, "max_lengths": token_limits}
+    ends = {"eos": eos, "forced_end": forced_end, "max_lengths": token_limits, "sampled": sampled}
     rules = _Rules(eos, filler(pad), well_formed(transforms, bos=bos, pad=pad, **ends), narrow, True)
     history = start.history(jnp.arange(shape[0], dtype=jnp.int32))
     lengths = repeated(start.lengths)

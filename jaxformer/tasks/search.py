@@ -311,7 +311,7 @@ def _covering(options: Options, weights: Weights, sources: Sources) -> _Run:
 
 
 def sampling_transforms(decode: GenerationConfig) -> list[decoding.Transform]:
-    """Returns the transforms that the sampling settings ask for, in the order of Hugging Face."""
+    """Returns the transforms that the sampling settings ask for, in the order of Hugging Face's warpers."""
     asked = (
         (decode.temperature not in (0, 1), lambda: decoding.temperature(decode.temperature)),
         (decode.top_k, lambda: decoding.top_k(decode.top_k)),

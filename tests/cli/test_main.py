@@ -7,10 +7,8 @@ import io
 import math
 import os
 import pathlib
-import signal
 import subprocess
 import sys
-import time
 import types
 
 import jax
@@ -81,12 +79,39 @@ def test_no_memory_left_is_one_line(monkeypatch, capsys, error, platform, code):
     assert len(said.splitlines()) == 1
 
 
-def test_sigterm_outside_of_training_says_so_and_asks_for_another_start(monkeypatch, capsys):
-    """Before the first step nothing is lost."""
-    before = signal.getsignal(signal.SIGTERM)
-    code, said = outcome(monkeypatch, capsys, lambda: os.kill(os.getpid(), signal.SIGTERM) or time.sleep(20))
-    assert (code, said) == (85, "jaxformer demo: SIGTERM outside of training: run the same command again\n")
-    assert signal.getsignal(signal.SIGTERM) is before
+SIGNALED = """
+import gc, os, signal, sys, types
+from jaxformer.cli import main
+
+def signaled(*_):
+    os.kill(os.getpid(), signal.Signals[sys.argv[2]])
+
+def command(_):
+    print("half a line", end="")
+    {how}
+    return 0
+
+sys.modules["jaxformer.cli.demo"] = types.SimpleNamespace(main=command)
+sys.exit(main.script())
+"""
+
+
+@pytest.mark.parametrize("how", ["signaled()", "gc.callbacks.append(signaled); gc.collect()"])
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 85), ("SIGINT", 130)])
+def test_signals_outside_of_training_end_the_process(how, name, code):
+    """Also where Python discards exceptions, so that one which was raised there would let the command go on."""
+    command = [sys.executable, "-c", SIGNALED.format(how=how), "demo", name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (code, "half a line")
+    again = "jaxformer demo: SIGTERM outside of training: run the same command again\n"
+    assert done.stderr == (again if name == "SIGTERM" else "interrupted\n")
+
+
+def test_an_ignored_signal_stays_ignored():
+    """That of a job in the background of a shell without job control."""
+    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + SIGNALED.format(how="signaled()")
+    done = subprocess.run([sys.executable, "-c", code, "demo", "SIGINT"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "half a line", "")
 
 
 def test_an_error_carries_its_exit_code(monkeypatch, capsys):

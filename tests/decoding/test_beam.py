@@ -370,3 +370,29 @@ def test_a_pad_that_also_ends_may_be_chosen():
         inside = np.arange(LENGTH) < np.asarray(expected.lengths)[..., None]
         assert not inside.all()
         np.testing.assert_array_equal(found.tokens, np.where(inside, expected.tokens, END))
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_search_that_the_rules_stop_returns_what_it_has(beam_size):
+    """Every token once: three may be chosen. A beam of one is greedy search, and no other sentence is disturbed."""
+    step, _ = markov(3)
+    once = decoding.no_repeat_ngram(1)
+    options = {"eos": None, "max_length": 6, "transforms": (once, decoding.forbid([END]))}
+    result = search(step, start(beam_size), beam_size, stopping="limit", **options)
+    for sentence in range(2):
+        found = as_tuples(result, sentence)
+        assert all(sorted(tokens) == [3, 4, 5] for tokens in found)
+        assert len(set(found)) == beam_size
+    np.testing.assert_allclose(result.scores, result.log_probs / 3, rtol=1e-6)
+    assert (np.diff(result.scores, axis=1) < 0).all()
+    if beam_size == 1:
+        other = decoding.greedy(step, start(1), bos=BEGIN, pad=PAD, **options)
+        for name in ("tokens", "lengths", "log_probs", "token_log_probs"):
+            np.testing.assert_array_equal(getattr(result, name), getattr(other, name))
+
+
+def test_nothing_is_allowed_from_the_start():
+    step, _ = markov(3)
+    result = search(step, start(2), 2, transforms=decoding.forbid(range(VOCAB)), max_length=3, forced_end="never")
+    assert as_tuples(result, 0) == [(), ()]
+    assert result.scores[0].tolist() == [0, -np.inf]

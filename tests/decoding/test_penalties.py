@@ -58,6 +58,7 @@ def test_gnmt_counts_from_five():
 
 def test_patience_rounds_and_is_at_least_one():
     assert [decoding.Patience(x).needed(4) for x in (0.1, 1.0, 1.4, 2.0, 1e30)] == [1, 4, 6, 8, 2**30]
+    assert [decoding.Patience(x).needed(5) for x in (0.5, 0.9, 1.3)] == [3, 5, 7]  # halves up, as in CTranslate2
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from jaxformer import decoding
 from jaxformer.decoding.transforms import ForceEnd, well_formed
+from tests.decoding.toys import BEGIN, END, LENGTH, PAD, markov, start
 
 B, K, V, T = 2, 3, 11, 5
 SCORES = np.random.default_rng(0).normal(size=(B, K, V)).astype(np.float32) * 2
@@ -166,6 +167,18 @@ def test_chain_keeps_the_order_within_each_kind():
     assert calls == [("b", False), ("d", False), ("a", True), ("c", True)]
 
 
+def test_sampling_filters_after_all_rules():
+    """In whatever order they are given: the filter sees what is allowed, and what is left adds up to 1."""
+    hot, few, banned = decoding.temperature(2.0), decoding.top_k(2), decoding.forbid([int(SCORES[0, 0].argmax())])
+    expected = apply(decoding.chain(dataclasses.replace(banned, normalized=False), hot, few))
+    for given in ((hot, few, banned), (banned, hot, few), (hot, banned, few)):
+        found = apply(decoding.chain(*decoding.for_sampling(given)))
+        np.testing.assert_allclose(np.exp(found), np.exp(expected), atol=1e-6)
+        np.testing.assert_allclose(np.exp(found).sum(-1), 1, rtol=1e-5)
+        assert (np.isfinite(found).sum(-1) == 2).all()
+    assert decoding.for_sampling((hot, few)) == (hot, few)
+
+
 def test_chain_computes_in_float32():
     scores = jnp.asarray(SCORES, jnp.bfloat16)
     result = decoding.chain(decoding.temperature(0.5))(scores, HISTORY)
@@ -227,3 +240,19 @@ def test_a_row_without_tokens_has_no_probabilities(normalized):
     """Minus infinity, not NaN, which some devices sort before all numbers."""
     every = decoding.forbid(range(V), normalized=normalized)
     assert (apply(decoding.chain(every)) == -np.inf).all()
+
+
+def test_draws_obey_all_rules_and_have_the_probability_of_the_draw():
+    """The most probable token is the forbidden one, and a filter of one token would leave nothing else."""
+    step, _ = markov(5, shift=9.0)
+    rules = (decoding.top_k(1), decoding.min_length(LENGTH, eos=END), decoding.temperature(2.0))
+    options = {"max_length": LENGTH, "bos": BEGIN, "eos": END, "pad": PAD}
+    result = decoding.sample(step, start(4), key=jax.random.key(0), transforms=rules, **options)
+    assert (np.asarray(result.lengths) == LENGTH).all()
+    np.testing.assert_allclose(result.log_probs, 0, atol=1e-6)
+    drawn = decoding.for_sampling((*rules[1:], decoding.forbid([BEGIN, PAD])))
+    result = decoding.sample(step, start(4), key=jax.random.key(1), transforms=rules[1:], **options)
+    again = decoding.forced(step, start(4), result.tokens, result.lengths, bos=BEGIN, transforms=drawn)
+    inner = np.asarray(result.token_log_probs)[..., :-1]  # the end is forced
+    np.testing.assert_allclose(np.asarray(again.token_log_probs)[..., :-1], inner, rtol=1e-5, atol=1e-6)
+    assert (inner < -0.01).any()

@@ -271,11 +271,12 @@ def test_the_end_comes_at_the_limit_even_if_a_transform_has_removed_it():
 
 def test_samples_continue_a_prefix():
     step, _ = markov(4)
-    prefix = int32([[3, 4], [5, 3]])
+    prefix, allowed = int32([[3, 4], [5, 3]]), decoding.forbid([BEGIN, PAD], normalized=False)
     options = {"max_length": 7, "prefix": prefix, "forced_end": "scored", **IDS}
     result = sample(step, start(4), key=jax.random.key(0), **options)
     np.testing.assert_array_equal(result.tokens[:, :, :2], np.broadcast_to(np.asarray(prefix)[:, None], (2, 4, 2)))
-    again = forced(step, start(4), int32(result.tokens), int32(result.lengths), bos=BEGIN, prefix_lengths=int32([2, 2]))
+    given = int32(result.tokens), int32(result.lengths)
+    again = forced(step, start(4), *given, bos=BEGIN, prefix_lengths=int32([2, 2]), transforms=allowed)
     np.testing.assert_allclose(again.token_log_probs, result.token_log_probs, rtol=1e-6)
 
 

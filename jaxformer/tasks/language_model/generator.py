@@ -117,17 +117,20 @@ class TextGenerator(Searcher):
         return self._ranked(groups, n_best)
 
     def _grown(self, texts: list[_Text], progress: Callable[[int], None]) -> list[_Text]:
-        """Returns the texts, extended window by window."""
-        rounds = 0
-        while growing := [text for text in texts if len(text.ids) < text.end and not self._has_ended(text)]:
+        """Returns the texts, extended window by window; one for which no token is allowed ends early."""
+        rounds, growing = 0, texts
+        while growing := [text for text in growing if len(text.ids) < text.end and not self._has_ended(text)]:
             contexts = [self._context(text.ids) for text in growing]
             found = self._search(growing, contexts, rounds)
+            grown = []
             for row, (text, context) in enumerate(zip(growing, contexts, strict=True)):
                 new = slice(len(context), found.lengths[row, 0])
                 text.ids.extend(found.tokens[row, 0, new].tolist())
                 text.log_probs.extend(found.token_log_probs[row, 0, new].tolist())
-                progress(int(found.lengths[row, 0]) - len(context))
-            rounds += 1
+                if number := int(found.lengths[row, 0]) - len(context):
+                    grown.append(text)
+                    progress(number)
+            rounds, growing = rounds + 1, grown
         return texts
 
     def _decoded(self, text: _Text, prompt: str) -> str:

@@ -88,7 +88,7 @@ def export(
     decode = None if isinstance(config, MaskedLanguageModelingConfig) else config.decode
     if decode and (lost := search.without_counterpart(decode)):
         named = ", ".join(f"decode.{name} {getattr(decode, name)}" for name in lost)
-        say(f"the folder does not hold {named}, which transformers does not have")
+        say(f"the folder does not hold {named}, which transformers does not have; texts that they end or change differ")
     return found.family
 
 

@@ -44,8 +44,8 @@ _PROBABILITIES = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0}
 _TOP_K = 50
 """The ``top_k`` of transformers where a folder names none."""
 
-_OURS = "mbr coverage_penalty normalization patience forbid shortlist max_ratio max_extra min_ratio".split()
-"""Settings that change a search and that transformers does not have."""
+_OURS = "mbr coverage_penalty normalization patience forbid shortlist min_ratio".split()
+"""Settings that transformers does not have, and that change a search where they are not the default."""
 
 
 def from_generation(settings: Mapping[str, Any], special: SpecialTokens, start: tuple[int, ...]) -> DecodeConfig:
@@ -164,10 +164,18 @@ def to_text_generation(decode: TextDecodeConfig) -> dict[str, Any]:
 
 
 def without_counterpart(decode: GenerationConfig) -> list[str]:
-    """Returns the names of settings that change this search and that transformers does not have."""
-    changed = (name for name in _OURS if getattr(decode, name, None) != getattr(type(decode), name, None))
-    lengths_count = isinstance(decode, SearchConfig) and not decode.sample and decode.beam_size > 1
-    return [name for name in changed if lengths_count or name not in ("normalization", "patience")]
+    """Returns the names of settings that change this search and that transformers does not have.
+
+    Among them are those that bound every translation, by default too, and an end that the limit forces at its own
+    log-probability.
+    """
+    found = [name for name in _OURS if getattr(decode, name, None) != getattr(type(decode), name, None)]
+    of_beams = isinstance(decode, SearchConfig) and not decode.sample and decode.beam_size > 1
+    found = [name for name in found if of_beams or name not in ("normalization", "patience")]
+    if isinstance(decode, DecodeConfig):
+        found += ["forced_end"] if decode.forced_end == "scored" and not decode.uses_sampling else []
+        found += ["max_ratio", "max_extra"]
+    return found
 
 
 def _choice(decode: SearchConfig) -> dict[str, Any]:

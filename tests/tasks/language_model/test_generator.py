@@ -252,3 +252,24 @@ def test_a_cache_of_half_the_size(few):
     )
     difference = np.abs(np.array([one.log_prob for one in whole]) - [one.log_prob for one in half])
     assert 0 < difference.max() < 0.3
+
+
+@pytest.mark.parametrize("settings", [{"top_k": 1}, {"temperature": 0.0}], ids=str)
+def test_a_text_ends_where_every_token_is_forbidden(few, settings):
+    """Four characters without repetition make at most four, however a token is chosen and whatever comes later."""
+    told = []
+    picky = with_settings(few, max_tokens=30, no_repeat_ngram_size=1, **settings)
+    (text,) = picky.generate(["a"], progress=told.append)
+    assert sorted(text) == list("abcd")
+    assert sum(told) == 3
+
+
+def test_filters_choose_among_what_is_allowed(few):
+    """The most probable character is forbidden; one draw among one is then the second best, with all probability."""
+    best = with_settings(few, max_tokens=1, temperature=0.0).continuations(["ab"])[0][0]
+    (banned,) = best.text[2:]
+    limited = with_settings(few, max_tokens=1, top_k=1, forbid=banned)
+    (found,) = limited.continuations(["ab"])[0]
+    second = max((c for c in "abcd" if c != banned), key=lambda c: log_prob(few, "ab" + c, 2))
+    assert found.text == "ab" + second
+    assert found.log_prob == pytest.approx(0.0, abs=1e-6)

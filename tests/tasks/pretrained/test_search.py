@@ -109,14 +109,21 @@ def test_the_search_of_a_language_model():
     assert "do_sample" not in found
 
 
+RATIO = ["max_ratio", "max_extra"]
+
+
 @pytest.mark.parametrize(
     ("decode", "names"),
     [
-        (DecodeConfig(), []),
-        (DecodeConfig(normalization="words", stopping="patience", patience=2), ["normalization", "patience"]),
-        (DecodeConfig(normalization="words", beam_size=1), []),
-        (DecodeConfig(coverage_penalty=0.2, forbid="no", max_ratio=3), ["coverage_penalty", "forbid", "max_ratio"]),
-        (DecodeConfig(mbr=4, temperature=0.5), ["mbr"]),
+        (DecodeConfig(), ["forced_end", *RATIO]),
+        (DecodeConfig(forced_end="free"), RATIO),
+        (
+            DecodeConfig(normalization="words", stopping="patience", patience=2, forced_end="never"),
+            ["normalization", "patience", *RATIO],
+        ),
+        (DecodeConfig(normalization="words", beam_size=1, forced_end="never"), RATIO),
+        (DecodeConfig(coverage_penalty=0.2, forbid="no"), ["coverage_penalty", "forbid", "forced_end", *RATIO]),
+        (DecodeConfig(mbr=4, temperature=0.5), ["mbr", *RATIO]),
         (language_model.DecodeConfig(mbr=4, shortlist="words.txt"), ["mbr", "shortlist"]),
     ],
 )
