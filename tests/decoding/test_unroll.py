@@ -390,8 +390,7 @@ def test_bad_keys_and_sequences():
 
 def test_seeds_raw_keys_and_single_transforms():
     """A seed and a raw key draw as their ``jax.random.key``, and one transform as a tuple of it."""
-    step, _ = markov(8)
-    rule = decoding.temperature(0.9)
+    (step, _), rule = markov(8), decoding.temperature(0.9)
     draw = lambda key, rules: sample(step, start(3), key=key, max_length=6, transforms=rules, **IDS).tokens
     expected = draw(jax.random.key(5), (rule,))
     for key in (5, np.int64(5), jax.random.PRNGKey(5)):
