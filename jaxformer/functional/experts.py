@@ -129,7 +129,7 @@ def mixture_of_experts(
 
     With a capacity, use ``jax.vmap`` to lift it over groups of tokens, such as the sentences of a batch. Without one,
     tokens do not depend on each other; pass all of them as one group, because ``jax.vmap`` does not support the grouped
-    product.
+    product, or use ``jax.lax.map``.
 
     Args:
       routing: the routing of these tokens.

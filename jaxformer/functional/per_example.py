@@ -1,4 +1,4 @@
-"""Losses and gradients of each example of a batch, by ``jax.vmap`` of a batch loss.
+"""Losses and gradients of each example of a batch, from a batch loss.
 
 They identify unusual training examples: those with a large loss, a large gradient, or a gradient that points away from
 that of examples known to be good.
@@ -14,17 +14,26 @@ from jaxtyping import Array, Float
 
 ParamsT = TypeVar("ParamsT")
 BatchT = TypeVar("BatchT")
+ResultT = TypeVar("ResultT")
 Loss = Callable[[ParamsT, BatchT], tuple[jax.Array, jax.Array]]
 """``loss(params, batch) -> (sum, count)``, summed over a batch whose leaves ``[B, ...]`` begin with its examples."""
 
 
 def per_example_losses(
-    loss: Loss[ParamsT, BatchT], params: ParamsT, batch: BatchT
+    loss: Loss[ParamsT, BatchT], params: ParamsT, batch: BatchT, *, batch_size: int | None = None
 ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
     """Returns the sum and the count of the loss of each example; their sums over B are those of the batch.
 
     An example is a batch of one row, so the loss must not mix examples, as batch normalization would. A row of padding
     has the sum 0 and the count 0.
+
+    Args:
+      batch_size: the number of examples that are computed at once; None for all. With 1 there is no ``jax.vmap``, which
+        experts without a capacity do not support.
+
+    Raises:
+      NotImplementedError: the loss has an operation that ``jax.vmap`` does not support.
+      ValueError: `batch_size` is below 1.
 
     >>> import jax.numpy as jnp
     >>> squares = lambda w, x: (((w * x) ** 2).sum(), jnp.float32(x.size))
@@ -32,11 +41,11 @@ def per_example_losses(
     >>> sums.tolist(), counts.tolist()
     ([8.0, 36.0], [2.0, 2.0])
     """
-    return jax.vmap(lambda row: loss(params, row))(_rows(batch))
+    return _each(lambda row: loss(params, row), batch, batch_size)
 
 
 def per_example_gradients(
-    loss: Loss[ParamsT, BatchT], params: ParamsT, batch: BatchT
+    loss: Loss[ParamsT, BatchT], params: ParamsT, batch: BatchT, *, batch_size: int | None = None
 ) -> tuple[ParamsT, tuple[Float[Array, " B"], Float[Array, " B"]]]:
     r"""Returns the gradient of each example's loss sum, with leaves ``[B, ...]``, and the `per_example_losses`.
 
@@ -45,7 +54,10 @@ def per_example_gradients(
     example's influence on the loss of that set in one step of gradient descent; with itself, it is the influence on its
     own loss (TracIn, Pruthi et al. 2020).
 
-    Memory is that of B copies of `params`, so pass a few examples at a time.
+    The result takes the memory of B copies of `params`, so pass a few examples at a time.
+
+    Args:
+      batch_size: see `per_example_losses`.
 
     >>> import jax.numpy as jnp
     >>> squares = lambda w, x: (((w * x) ** 2).sum(), jnp.float32(x.size))
@@ -54,10 +66,19 @@ def per_example_gradients(
     [8.0, 36.0]
     """
     one = jax.value_and_grad(loss, has_aux=True)
-    (sums, counts), gradients = jax.vmap(lambda row: one(params, row))(_rows(batch))
+    (sums, counts), gradients = _each(lambda row: one(params, row), batch, batch_size)
     return gradients, (sums, counts)
 
 
-def _rows(batch: BatchT) -> BatchT:
-    """Returns each example as a batch of one: leaves ``[B, 1, ...]``."""
-    return jax.tree.map(lambda leaf: leaf[:, None], batch)
+def _each(function: Callable[[BatchT], ResultT], batch: BatchT, batch_size: int | None) -> ResultT:
+    """Applies a function to each example as a batch of one row, `batch_size` at once; results begin with ``B``."""
+    rows = jax.tree.map(lambda leaf: leaf[:, None], batch)
+    if batch_size is None:
+        try:
+            return jax.vmap(function)(rows)
+        except NotImplementedError as error:
+            text = "the loss has an operation without jax.vmap, as experts without a capacity do; give batch_size=1"
+            raise NotImplementedError(text) from error
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    return jax.lax.map(function, rows, batch_size=batch_size if batch_size > 1 else None)

@@ -1,5 +1,6 @@
 """Losses and gradients of single examples add up to those of their batch, whatever the padding around them."""
 
+import dataclasses
 import functools
 
 import jax
@@ -94,3 +95,29 @@ def test_padding_changes_nothing(network):
     backward = jax.tree.map(lambda leaf: leaf[:3][::-1], longer)
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
     jax.tree.map(close, jax.tree.map(lambda leaf: leaf[:3], first), backward)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_examples_a_few_at_a_time(batch_size):
+    """Also where three do not divide into pairs; one at a time, experts without a capacity work, too."""
+    config = models.LanguageModelConfig(12, num_layers=1, d_model=8, num_heads=2, d_ff=8, dropout=0.0)
+    if batch_size == 1:
+        config = dataclasses.replace(config, feed_forward="experts")
+    net = pure(models.LanguageModel, config)
+    params, tokens = drawn(net.shapes), jnp.asarray(np.random.default_rng(0).integers(1, 12, (3, 5)))
+    loss = lambda params, tokens: net.bind(params).cross_entropy(tokens[:, :-1], tokens[:, 1:])
+    gradients, (sums, counts) = quick(
+        lambda *given: functional.per_example_gradients(loss, *given, batch_size=batch_size)
+    )(params, tokens)
+    one = quick(jax.value_and_grad(loss, has_aux=True))
+    for row in range(3):
+        (total, count), gradient = one(params, tokens[row : row + 1])
+        np.testing.assert_allclose(sums[row], total, rtol=1e-5)
+        assert counts[row] == count
+        got = jax.tree.map(lambda leaf, row=row: leaf[row], gradients)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), got, gradient)
+    if batch_size == 1:
+        with pytest.raises(NotImplementedError, match="give batch_size=1"):
+            functional.per_example_losses(loss, params, tokens)
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        functional.per_example_losses(loss, params, tokens, batch_size=0)
