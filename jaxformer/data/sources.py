@@ -126,6 +126,8 @@ def read_utf8(path: str | os.PathLike[str]) -> str:
         raise DataError(f"{path} is not a regular file and does not end after {LARGEST_STREAM:,} bytes; name a file")
     if encoding := _wide_encoding(data):
         raise DataError(f"{path} looks like {encoding}; convert it, as by: iconv -f {encoding} -t UTF-8")
+    if data.startswith(b"\x1f\x8b"):
+        raise DataError(f"{path} looks compressed; decompress it, as by: gunzip")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,5 +1,6 @@
 """Bad files get a message that names the file and the line."""
 
+import gzip
 import itertools
 import os
 import threading
@@ -55,6 +56,12 @@ def test_utf16_is_named(tmp_path, encoding):
     path = write(tmp_path / "bad", "A dog runs.\nShe sings.\n".encode(encoding))
     with pytest.raises(DataError, match=f"bad looks like {encoding[:6].upper()}; convert it, as by: iconv"):
         read_parallel(path, path)
+
+
+def test_a_compressed_text_is_named(tmp_path):
+    (tmp_path / "text.gz").write_bytes(gzip.compress(b"To be"))
+    with pytest.raises(DataError, match=r"text\.gz looks compressed; decompress it, as by: gunzip"):
+        sources.read_utf8(tmp_path / "text.gz")
 
 
 @pytest.mark.timeout(60)

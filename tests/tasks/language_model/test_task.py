@@ -1,15 +1,21 @@
 """The language modeling task: its contract, generation, and what happens without the causal mask."""
 
+import dataclasses
 import types
 
 import pytest
 
+from jaxformer import models
 from jaxformer.config import changed
+from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.pipeline import prepare_tokenizer
+from jaxformer.data.text import Text
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.tasks.language_model import TASK, DecodeConfig, LanguageModelingConfig
+from jaxformer.modules.pure import pure
+from jaxformer.tasks.language_model import TASK, DecodeConfig, LanguageModelingConfig, TextGenerator
 from jaxformer.tasks.language_model import task as language_model
 from tests.contracts.task import TaskContract
+from tests.modules.small import drawn
 from tests.tasks.language_model.small import tiny
 
 
@@ -92,6 +98,22 @@ def test_decode_settings_without_a_meaning(settings):
 def test_decode_settings_that_contradict(settings, said):
     with pytest.raises(ValueError, match=said):
         DecodeConfig(**settings)
+
+
+def test_unknown_characters_of_a_held_out_text_are_counted(tmp_path):
+    """They are tokens with a loss, as in training; `score` leaves them out."""
+    config = tiny(tmp_path)
+    corpus = dataclasses.replace(TASK.read(config), validation=Text("abcabc?!cba"))
+    tokenizer = CharacterTokenizer("abc")
+    net = pure(models.LanguageModel, dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
+    predictor = TextGenerator(net, drawn(net.shapes), tokenizer, DecodeConfig(), window=16)
+    said = []
+    given = {"split": "validation", "keep": lambda *_: None, "say": said.append}
+    scores = TASK.evaluate(config, corpus, predictor, **given)["held-out text"]
+    assert said[-1] == "held-out text: 11 tokens, 11 characters; 2 tokens are unknown, and are scored as such"
+    assert len(scores) == 3
+    TASK.evaluate(config, dataclasses.replace(corpus, validation=Text("abc")), predictor, **given)
+    assert said[-1] == "held-out text: 3 tokens, 3 characters"
 
 
 def test_a_text_is_not_scored_by_an_ensemble():
