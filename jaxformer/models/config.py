@@ -355,7 +355,12 @@ def _check_tied_vocabularies(config: EncoderDecoderConfig | Seq2SeqConfig) -> No
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageModelConfig(TransformerConfig):
-    """The shape of a language model; the defaults are GPT-2's choices (Radford et al. 2019) at a small size."""
+    """The shape of a language model of a small size.
+
+    Of the defaults, the norms before the sublayers, the learned positions and the tied embeddings are GPT-2's choices
+    (Radford et al. 2019). Three are not: token vectors are multiplied by sqrt(d_model), GELU is exact, and attention
+    has no biases; `families.gpt2` sets them as GPT-2 does.
+    """
 
     vocab_size: int = dataclasses.field(default=0, kw_only=False)
     """The number of token ids; 0 is replaced by the tokenizer's before the model is built."""

@@ -1,6 +1,7 @@
 """The shapes of all models check their choices, sizes and rates alike."""
 
 import dataclasses
+import inspect
 import typing
 
 import pytest
@@ -38,6 +39,16 @@ def test_choices():
     check_fields(Shape("gru"))
     with pytest.raises(ValueError, match=r"^cell must be one of \('gru', 'lstm'\), got 'other'"):
         check_fields(Shape("other"))
+
+
+def test_where_language_models_differ_from_gpt2():
+    """In three settings, as the docstring says."""
+    text = " ".join(inspect.getdoc(models.LanguageModelConfig).split())
+    assert "Three are not: token vectors are multiplied by sqrt(d_model), GELU is exact, and attention has no" in text
+    ours, theirs = models.LanguageModelConfig(9), models.families.gpt2(9)
+    names = [field.name for field in dataclasses.fields(ours)]
+    differ = {name for name in names if getattr(ours, name) != getattr(theirs, name)}
+    assert differ == {"embedding_scale", "activation", "attention_bias"}
 
 
 @pytest.mark.parametrize("shape", [models.EncoderConfig, models.ClassifierConfig, models.VisionTransformerConfig])
