@@ -41,6 +41,32 @@ def test_choices():
         check_fields(Shape("other"))
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"positions": "rope"}, r"^positions must be one of \(.*, got 'rope'; did you mean 'rotary'\?$"),
+        ({"activation": "swish"}, r", got 'swish'; did you mean 'silu'\?$"),
+        ({"norm": "rmsnorm"}, r", got 'rmsnorm'; did you mean 'rms'\?$"),
+        ({"activation": "rope"}, r", got 'rope'$"),
+        ({"positions": None}, r", got None$"),
+    ],
+)
+def test_other_names_of_choices_are_told(settings, message):
+    """Nothing in the spelling of rope leads to rotary; a name of another setting is no hint."""
+
+    @dataclasses.dataclass
+    class Shape:
+        positions: typing.Any = "learned"
+        activation: typing.Any = "relu"
+        norm: typing.Any = "layer"
+
+    # The type checks of the tests would come first.
+    hints = typing.get_type_hints(models.TransformerConfig)
+    Shape.__annotations__ = {name: hints[name] for name in Shape.__annotations__}
+    with pytest.raises(ValueError, match=message):
+        check_fields(Shape(**settings))
+
+
 def test_where_language_models_differ_from_gpt2():
     """In three settings, as the docstring says."""
     text = " ".join(inspect.getdoc(models.LanguageModelConfig).split())
