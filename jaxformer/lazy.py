@@ -25,12 +25,19 @@ def require(package: str, *, what: str, extra: str) -> None:
 
 
 def members(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Returns the ``__getattr__`` of a package.
+    """Returns the ``__getattr__`` of a package, and gives the package the ``__all__`` and ``__dir__`` of its names.
+
+    These names are those of the table and what the package has imported from its own submodules before.
 
     Args:
       modules: the public names that each submodule holds, separated by spaces; submodules are also attributes.
     """
     homes = {name: module for module, names in modules.items() for name in names.split()}
+    module = sys.modules[package]
+    within = lambda value: getattr(value, "__module__", "").startswith(f"{package}.")
+    imported = [name for name, value in vars(module).items() if within(value)]
+    public = sorted({*modules, *homes, *imported})
+    vars(module).update(__all__=public, __dir__=lambda: sorted({*vars(module), *public}))
 
     def get(name: str) -> Any:
         if name in modules:

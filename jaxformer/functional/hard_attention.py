@@ -39,7 +39,8 @@ def reinforce(
     gradient unchanged; a good one lowers the variance.
 
     Args:
-      log_probs: the log-probability of each choice.
+      log_probs: the log-probability of each choice. Where `where` is False it may be anything here, but the slope of
+        ``jnp.log(0)`` is not: take ``jnp.log(jnp.where(where, probabilities, 1.0))``.
       rewards: the reward of each step, which depends on its choice and on earlier ones.
       where: True where a step is real; default: everywhere.
 

@@ -229,14 +229,20 @@ def window(before: int, after: int = 0) -> Mask:
 def prefix(length: ArrayLike) -> Mask:
     """Allows all queries to see the positions before `length`, ``int [B]``, as in a prefix language model.
 
+    One integer, ``int []``, is the length for all examples of a batch.
+
     >>> (causal() | prefix([2])).dense(3, 3)[0, 0].astype(int).tolist()
     [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
+    >>> prefix(2).dense(1, 3).shape
+    (1, 1, 1, 3)
     """
     return Prefix(_per_example(length))
 
 
 def lengths(length: ArrayLike) -> Mask:
     """Allows the first `length` stored keys of each example, ``int [B]``, whatever their positions.
+
+    One integer, ``int []``, is the length for all examples of a batch.
 
     >>> lengths([2, 1]).dense(1, 3)[:, 0, 0].astype(int).tolist()
     [[1, 1, 0], [1, 0, 0]]
@@ -246,9 +252,12 @@ def lengths(length: ArrayLike) -> Mask:
 
 def _per_example(length: ArrayLike) -> jax.Array:
     length = jnp.asarray(length)
-    if length.ndim != 1 or not jnp.issubdtype(length.dtype, jnp.integer):
-        raise ValueError(f"length must be one integer per example, int [B], got {length.dtype} {list(length.shape)}")
-    return length
+    if length.ndim > 1 or not jnp.issubdtype(length.dtype, jnp.integer):
+        raise ValueError(
+            "length must be one integer per example, int [B], or one for all, int [], "
+            f"got {length.dtype} {list(length.shape)}"
+        )
+    return length.reshape(-1)
 
 
 def padding(valid: ArrayLike) -> Mask:

@@ -279,10 +279,10 @@ class RecurrentCaptioner(Captioner):
             total, count = functional.cross_entropy(logits, labels, where=valid, smoothing=smoothing)
             rewards = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], 2)[..., 0]
             rewards, baseline = jax.lax.stop_gradient(rewards), self.baseline[...]
-            chosen = functional.pick_position(weights, noise)[..., None]
-            log_probs = jnp.log(jnp.take_along_axis(weights, chosen, 2)[..., 0])
             real = jnp.ones(labels.shape, bool) if valid is None else valid
             drawn = real if mean is None else real & ~mean[:, None]
+            chosen = jnp.take_along_axis(weights, functional.pick_position(weights, noise)[..., None], 2)[..., 0]
+            log_probs = jnp.log(jnp.where(drawn, chosen, 1.0))  # a weight of 0 that is not drawn has slope 0, not NaN
             estimate = functional.reinforce(log_probs, rewards, baseline=baseline, where=drawn)
             estimate += jnp.where(real, jnp.square(rewards - baseline) / 2, 0.0).sum()
             spread = jnp.where(real, functional.weights_entropy(weights), 0.0).sum()

@@ -177,12 +177,18 @@ def check_fields(config: object, *may_be_zero: str) -> None:
     for name, kind in typing.get_type_hints(type(config)).items():
         value = getattr(config, name)
         if typing.get_origin(kind) is Literal and value not in typing.get_args(kind):
-            raise ValueError(f"{name} must be one of {typing.get_args(kind)}, got {value!r}")
+            same = _OTHER_NAMES.get(value) if isinstance(value, str) else None
+            hint = f"; did you mean {same!r}?" if same in typing.get_args(kind) else ""
+            raise ValueError(f"{name} must be one of {typing.get_args(kind)}, got {value!r}{hint}")
         least = 0 if name in may_be_zero or name.endswith(("vocab_size", "num_classes")) else 1
         if type(value) is int and value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
         if name.endswith("dropout") and not 0 <= value < 1:
             raise ValueError(f"{name} must be in [0, 1), got {value}")
+
+
+_OTHER_NAMES = {"rope": "rotary", "sine": "sinusoidal", "layernorm": "layer", "rmsnorm": "rms", "swish": "silu"}
+"""Choices by their names elsewhere, which are not spelled alike."""
 
 
 def check_decoder_positions(config: TransformerConfig) -> None:
@@ -355,7 +361,12 @@ def _check_tied_vocabularies(config: EncoderDecoderConfig | Seq2SeqConfig) -> No
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageModelConfig(TransformerConfig):
-    """The shape of a language model; the defaults are GPT-2's choices (Radford et al. 2019) at a small size."""
+    """The shape of a language model of a small size.
+
+    Of the defaults, the norms before the sublayers, the learned positions and the tied embeddings are GPT-2's choices
+    (Radford et al. 2019). Three are not: token vectors are multiplied by sqrt(d_model), GELU is exact, and attention
+    has no biases; `families.gpt2` sets them as GPT-2 does.
+    """
 
     vocab_size: int = dataclasses.field(default=0, kw_only=False)
     """The number of token ids; 0 is replaced by the tokenizer's before the model is built."""

@@ -85,7 +85,8 @@ class MultiHeadAttention(nnx.Module):
         attention: AttentionFunction,
         rngs: nnx.Rngs,
     ):
-        check_partial(attention)
+        settings = {"scale": logits.scale, "score": logits.score, "sinks": logits.sinks or None}
+        check_partial(attention, [name for name, x in settings.items() if x is not None])
         self.output = Output(num_heads, head_dim, d_model, bias=bias, gain=gain, rngs=rngs)
         norm = lambda: RMSNorm(head_dim, epsilon=logits.qk_norm_epsilon, axis="head_dim")
         self.query_norm, self.key_norm = (norm(), norm()) if logits.qk_norm else (None, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -119,13 +119,21 @@ def position_free(attention: AttentionFunction) -> AttentionFunction:
     return without_positions
 
 
-def check_partial(attention: AttentionFunction) -> None:
+def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) -> None:
     """Checks that an attention function is no ``functools.partial`` of arguments that a layer passes itself.
+
+    Args:
+      settings: the arguments that this layer passes because of its own settings, such as a scale.
 
     Raises:
       ValueError: it binds one of them, which the layer would override, so that it would have no effect.
     """
     while isinstance(attention, functools.partial):
+        if bound := [name for name in settings if name in attention.keywords]:
+            raise ValueError(
+                f"this layer passes {bound[0]!r} itself, by its own setting, so that of a functools.partial has no "
+                "effect; remove one of the two"
+            )
         if bound := [name for name in _OF_THE_LAYER if name in attention.keywords]:
             raise ValueError(
                 f"a layer passes {bound[0]!r} itself, so that of a functools.partial has no effect; give a function "

@@ -37,15 +37,22 @@ class Embedding(nnx.Module):
         *,
         dtype: jnp.dtype = jnp.dtype("float32"),
         copies: Float[Array, "G C V D"] | None = None,
+        where: Bool[Array, "B ..."] | None = None,
     ) -> Float[Array, "B ... D"]:
-        """Returns ``scale table[tokens]``, in `dtype`. Token ids must be below the vocabulary size.
+        """Returns ``scale table[tokens]``, in `dtype`.
 
         Args:
+          tokens: ids in [0, V). Within a traced function their values are unknown, and are not checked: an id of at
+            least V has the vector of the last one, and a negative one counts from the end.
           copies: the result of the method `copies`, if several uses share it; None computes it.
+          where: True where an id counts, default everywhere; ids elsewhere, as of padding, are not checked.
+
+        Raises:
+          ValueError: an id is outside of [0, V); the message has the one that is farthest outside.
         """
         if copies is None:
             copies = self.copies(tokens.shape[0], dtype=dtype)
-        return tables.lookup(copies, tokens).astype(dtype) * jnp.asarray(self.scale, dtype)
+        return tables.lookup(copies, tokens, where=where).astype(dtype) * jnp.asarray(self.scale, dtype)
 
     def copies(self, rows: int, length: int = 1, *, dtype: jnp.dtype) -> Float[Array, "G C V D"]:
         """Returns `sharding.table_copies` of the table; if all uses of a step share it, its gradient is summed once."""
@@ -144,6 +151,7 @@ class Embeddings(nnx.Module):
         """Returns the vectors of full sequences.
 
         Args:
+          tokens: ids in [0, V): see `Embedding`. Those of padding, where `valid` is False, may be any.
           valid: True where a token is real, which determines the length of each sequence; default: everywhere.
           positions: absolute positions; 0, 1, 2, ... by default. Within a traced function their values are unknown,
             and the vector of one that a table does not have is that of its last row.
@@ -151,7 +159,8 @@ class Embeddings(nnx.Module):
           copies: see `Embedding`.
 
         Raises:
-          ValueError: `tokens` or `positions` do not have two dimensions, or a table has no vector for a position.
+          ValueError: `tokens` or `positions` do not have two dimensions, or a table has no vector for a token, a type
+            or a position.
         """
         check_rank("tokens", tokens, "B T")
         length = tokens.shape[1]
@@ -163,7 +172,7 @@ class Embeddings(nnx.Module):
         # Positions are a constant of the program, unless they would make it large.
         index = first_positions(length, most=(1 << 20) // self.d_model)[None] if positions is None else positions
         count = length if valid is None else valid.sum(1, keepdims=True)
-        x = self._sum(tokens, index, count, types, copies)
+        x = self._sum(tokens, index, count, types, copies, valid)
         return functional.dropout(x, rate=self.dropout, key=key)
 
     def step(
@@ -192,12 +201,12 @@ class Embeddings(nnx.Module):
         """D, the dimension of the vectors."""
         return self.tokens.table.shape[1]
 
-    def _sum(self, tokens: Array, positions, length, types: Array | None, copies: Array | None) -> Array:
-        x = self.tokens(tokens, dtype=self.dtype, copies=copies)
+    def _sum(self, tokens: Array, positions, length, types, copies: Array | None, valid: Array | None = None) -> Array:
+        x = self.tokens(tokens, dtype=self.dtype, copies=copies, where=valid)
         if self.positions is not None:
             vectors = self.positions(positions, length)[:, : x.shape[1]]  # there are more for a symbolic length
             x = x + vectors.astype(self.dtype)
         if self.types is not None:
-            x = x + self.types(jnp.zeros_like(tokens) if types is None else types, dtype=self.dtype)
+            x = x + self.types(jnp.zeros_like(tokens) if types is None else types, dtype=self.dtype, where=valid)
         x = x if self.norm is None else self.norm(x)
         return constrain(x, "batch", "length", "model")

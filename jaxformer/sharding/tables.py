@@ -7,7 +7,9 @@ import math
 from collections.abc import Callable
 
 import jax
+import jax.core
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Integer
 
 from jaxformer import functional
@@ -57,22 +59,45 @@ def _copies_jvp(counts, dtype, primals, tangents):
     return _copies(counts, dtype, *primals), constrain(tangent, "batch", "length", "vocab", None)
 
 
-def lookup(copies: Float[Array, "G C V D"], tokens: Int[Array, "B ..."]) -> Float[Array, "B ... D"]:
+def lookup(
+    copies: Float[Array, "G C V D"], tokens: Int[Array, "B ..."], *, where: Bool[Array, "B ..."] | None = None
+) -> Float[Array, "B ... D"]:
     """Returns ``table[tokens]``; each group of rows and part of their length reads its own copy.
 
-    Token ids must be below V.
+    Token ids must be in [0, V). Those of a traced function are not checked: an id of at least V reads the last row,
+    and a negative one counts from the end.
 
     Args:
       copies: the result of `table_copies` for this number of rows, and for a length that divides that of `tokens`.
+      where: True where an id counts, default everywhere; ids elsewhere, as of padding, are not checked.
+
+    Raises:
+      ValueError: an id is outside of [0, V); the message has the one that is farthest outside.
 
     >>> copies = table_copies(jnp.eye(3), rows=2, dtype=jnp.dtype("float32"))
     >>> lookup(copies, jnp.array([[2], [0]])).tolist()
     [[[0.0, 0.0, 1.0]], [[1.0, 0.0, 0.0]]]
     """
+    _check_ids(tokens, where, copies.shape[2])
     groups, parts = copies.shape[:2]
     grouped = tokens.reshape(groups, tokens.shape[0] // groups, parts, math.prod(tokens.shape[1:]) // parts)
     of_part = jax.vmap(lambda table, tokens: table[tokens], in_axes=(0, 1), out_axes=1)
     return jax.vmap(of_part)(copies, grouped).reshape(*tokens.shape, copies.shape[-1])
+
+
+def _check_ids(ids: Array, where: Array | None, vocab_size: int) -> None:
+    """Checks the ids that count, if their values are known: neither traced nor those of other processes."""
+    given = [x for x in (ids, where) if x is not None]
+    if any(isinstance(x, jax.core.Tracer) or not getattr(x, "is_fully_addressable", True) for x in given):
+        return
+    values = np.asarray(ids).astype(np.int64)
+    if where is not None:
+        values = values[np.asarray(where)]
+    if (outside := values[(values < 0) | (values >= vocab_size)]).size:
+        worst = outside[np.maximum(-outside, outside - vocab_size + 1).argmax()]
+        raise ValueError(
+            f"token ids (or token types) must be in [0, V = {vocab_size}), the rows of their table, got {worst}"
+        )
 
 
 def linear_cross_entropy(

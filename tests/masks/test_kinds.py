@@ -1,12 +1,15 @@
 """Each mask has its meaning and tight ranges, and its constructor refuses wrong arguments."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import functional, masks
+from jaxformer import functional, masks, sharding
 from jaxformer.masks import UNBOUNDED
+from tests.modules.small import quick
 
 PACKED = [[1, 1, 1, 2, 2, 2, 3, 3], [1, 1, 2, 2, 2, 2, 2, 0]]
 
@@ -75,8 +78,10 @@ def test_meanings():
     [
         (lambda: masks.window(-1), r"before and after must be at least 0, got before=-1, after=0"),
         (lambda: masks.window(0, -2), r"got before=0, after=-2"),
-        (lambda: masks.lengths(3), r"int \[B\], got int32 \[\]"),
-        (lambda: masks.lengths([2.5]), r"int \[B\], got float32 \[1\]"),
+        (lambda: masks.lengths([[3]]), r"int \[B\], or one for all, int \[\], got int32 \[1, 1\]"),
+        (lambda: masks.lengths([2.5]), r"got float32 \[1\]"),
+        (lambda: masks.prefix(2.0), r"got float32 \[\]"),
+        (lambda: masks.prefix(True), r"got bool \[\]"),
         (
             lambda: masks.padding(np.ones((2, 3))),
             r"valid must be Bool \[B, S\] or \[S\], True = real token, got float\d+ \[2, 3\]",
@@ -144,6 +149,44 @@ def test_attention_with_the_padding_of_one_example():
         np.testing.assert_allclose(got, want, atol=1e-6)
     head = functional.attention_head(query[1, :, 1], key[1, :, 1], value[1, :, 1], mask=mask)[0]
     np.testing.assert_allclose(head, want[1, :, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [masks.prefix, masks.lengths])
+def test_one_length_is_that_of_every_example(make):
+    """As written in `causal() | prefix(n)`: beside masks of a batch, in ranges, at positions and under vmap."""
+    one, each = make(3), make([3, 3])
+    others = masks.lengths([5, 2]), masks.padding(np.array([[True] * 5, [False] + [True] * 4]))
+    algebra = [lambda x: x, lambda x: masks.causal() | x, lambda x: x & others[0], lambda x: others[1] | ~x]
+    positions = np.array([[4, 3, 2, 1, 0], [0, 2, 4, 6, 8]])
+    rows = np.array([0, 2]), np.array([2, 5])
+    for wrap in algebra:
+        for got, want in [
+            (wrap(one).dense(5, 5), wrap(each).dense(5, 5)),
+            *((wrap(one).at_positions(positions, x).dense(5, 5), wrap(each).at_positions(positions, x).dense(5, 5))
+              for x in (positions, positions[:1])),
+            *zip(wrap(one).ranges(*rows), wrap(each).ranges(*rows), strict=True),
+        ]:  # fmt: skip
+            np.testing.assert_array_equal(*np.broadcast_arrays(got, want))
+    of_each = jax.jit(jax.vmap(lambda length: (masks.causal() | make(length)).dense(3, 3)[0]))(jnp.array([1, 2]))
+    np.testing.assert_array_equal(of_each, (masks.causal() | make([1, 2])).dense(3, 3))
+
+
+def test_attention_with_one_length_for_a_batch():
+    """In every implementation for the CPU, and on a mesh that shards the examples."""
+    query, key, value = jnp.asarray(np.random.default_rng(0).standard_normal((3, 2, 6, 2, 4)), jnp.float32)
+    mesh = sharding.mesh("data=2,context=2", jax.devices()[:4])
+    ways = [functools.partial(functional.attention, implementation=x) for x in ("reference", "blockwise", "xla")]
+    ways += [sharding.ring_attention(mesh, "context", batch="data")]
+    ways += [sharding.sharded_attention(mesh, implementation="blockwise")]
+
+    @quick
+    def results(query, key, value):
+        expected = functional.attention(query, key, value, mask=masks.causal() | masks.prefix([3, 3]))
+        return expected, [attend(query, key, value, mask=masks.causal() | masks.prefix(3)) for attend in ways]
+
+    expected, found = results(query, key, value)
+    for got in found:
+        np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
 def test_a_stored_mask_goes_by_places():

@@ -334,6 +334,24 @@ def test_rows_of_the_mean_are_trained_as_by_soft_attention():
     assert all(np.abs(x).max() > 1e-4 for x in jax.tree.leaves(gradient["decoder"]["alignment"]))
 
 
+def test_a_weight_of_zero_that_is_not_drawn_has_no_slope():
+    """Of saturated attention, the log of the weight at a forced position is infinite; its rows attend softly here."""
+    model = enumerable()
+    _, noise, *batch = (x[9:13] for x in enumerated())
+    alignment = model.params["decoder"]["alignment"]
+    params = model.params | {
+        "decoder": model.params["decoder"] | {"alignment": alignment | {"v": alignment["v"] * 1e5}}
+    }
+
+    def loss(params):
+        bound, all_rows = model.net.bind(params), jnp.ones(4, bool)
+        return bound.reinforced_cross_entropy(*batch, noise, mean=all_rows)[0]
+
+    value, slope = quick(jax.value_and_grad(loss))(params)
+    assert np.isfinite(value)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(slope))
+
+
 def test_grid_positions_tell_where_a_feature_is():
     """Without them, the memory of a uniform image is the same away from its borders."""
     even = np.ones((1, 6, 40, 3), np.float32)

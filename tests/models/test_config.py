@@ -1,6 +1,7 @@
 """The shapes of all models check their choices, sizes and rates alike."""
 
 import dataclasses
+import inspect
 import typing
 
 import pytest
@@ -38,6 +39,42 @@ def test_choices():
     check_fields(Shape("gru"))
     with pytest.raises(ValueError, match=r"^cell must be one of \('gru', 'lstm'\), got 'other'"):
         check_fields(Shape("other"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"positions": "rope"}, r"^positions must be one of \(.*, got 'rope'; did you mean 'rotary'\?$"),
+        ({"activation": "swish"}, r", got 'swish'; did you mean 'silu'\?$"),
+        ({"norm": "rmsnorm"}, r", got 'rmsnorm'; did you mean 'rms'\?$"),
+        ({"activation": "rope"}, r", got 'rope'$"),
+        ({"positions": None}, r", got None$"),
+    ],
+)
+def test_other_names_of_choices_are_told(settings, message):
+    """Nothing in the spelling of rope leads to rotary; a name of another setting is no hint."""
+
+    @dataclasses.dataclass
+    class Shape:
+        positions: typing.Any = "learned"
+        activation: typing.Any = "relu"
+        norm: typing.Any = "layer"
+
+    # The type checks of the tests would come first.
+    hints = typing.get_type_hints(models.TransformerConfig)
+    Shape.__annotations__ = {name: hints[name] for name in Shape.__annotations__}
+    with pytest.raises(ValueError, match=message):
+        check_fields(Shape(**settings))
+
+
+def test_where_language_models_differ_from_gpt2():
+    """In three settings, as the docstring says."""
+    text = " ".join(inspect.getdoc(models.LanguageModelConfig).split())
+    assert "Three are not: token vectors are multiplied by sqrt(d_model), GELU is exact, and attention has no" in text
+    ours, theirs = models.LanguageModelConfig(9), models.families.gpt2(9)
+    names = [field.name for field in dataclasses.fields(ours)]
+    differ = {name for name in names if getattr(ours, name) != getattr(theirs, name)}
+    assert differ == {"embedding_scale", "activation", "attention_bias"}
 
 
 @pytest.mark.parametrize("shape", [models.EncoderConfig, models.ClassifierConfig, models.VisionTransformerConfig])

@@ -217,6 +217,24 @@ def test_partials_that_a_layer_would_override_are_refused(name):
             make(attention=bound)
 
 
+OWN_SETTINGS = {"scale": 0.5, "score": functional.soft_cap(2.0), "sinks": True}
+BOUND_SETTINGS = {"scale": 3.0, "score": jnp.tanh, "sinks": jnp.ones(N)}
+
+
+@pytest.mark.parametrize("name", OWN_SETTINGS)
+def test_partials_of_a_setting_are_refused_if_the_layer_has_it_too(name):
+    """The layer's value won without a word; without its setting, that of the partial counts."""
+    bound = functools.partial(functional.attention, **{name: BOUND_SETTINGS[name]})
+    for make in (self_attention, cross_attention):
+        with pytest.raises(ValueError, match=f"this layer passes '{name}' itself, by its own setting.* remove one"):
+            make(attention=bound, logits=modules.Logits(**{name: OWN_SETTINGS[name]}))
+    others = {other: x for other, x in OWN_SETTINGS.items() if other != name}
+    net, params = self_attention(attention=bound, logits=modules.Logits(**others))
+    plain = self_attention(logits=modules.Logits(**others))[0]
+    x = normal(2, 5, D)
+    assert np.abs(net.apply(params, x) - plain.apply(params, x)).max() > 1e-3
+
+
 def test_a_function_combines_masks_instead():
     """The remedy of that message: its window is at work, in the full pass and in cached steps."""
 

@@ -104,6 +104,35 @@ def test_embeddings_check_given_positions():
     assert net.net.apply(params, tokens, positions=beyond).shape == (1, 2, D)
 
 
+def test_ids_outside_of_the_table_are_refused():
+    """They were clamped, or counted from the end; traced ones still are, and those of padding count for nothing."""
+
+    def make(rngs):
+        types = modules.Embedding(2, D, scale=1.0, rngs=rngs)
+        return modules.Embeddings(modules.Embedding(11, D, rngs=rngs), types=types)
+
+    net, params = built(make)
+    module, tokens = net.net.bind(params), int32([[3, 10, 0]])
+    for wrong, worst in (([3, 11, 0], 11), ([3, -1, 12], 12), ([12, -7, 3], -7)):
+        ids = int32([wrong])
+        for call in (
+            lambda ids=ids: module(ids),
+            lambda ids=ids: module.step(ids[:, None], jnp.zeros_like(ids)[:, None]),
+            lambda ids=ids: module.tokens(ids),
+            lambda ids=ids: module(ids, valid=jnp.ones((1, 3), bool)),
+        ):
+            with pytest.raises(ValueError, match=rf"must be in \[0, V = 11\), the rows of their table, got {worst}$"):
+                call()
+        assert net.apply(params, ids).shape == (1, 3, D)
+    with pytest.raises(ValueError, match=r"token types\) must be in \[0, V = 2\), the rows of their table, got 2$"):
+        module(tokens, types=int32([[0, 1, 2]]))
+    valid = jnp.array([[True, True, False]])
+    padded = module(int32([[3, 10, -100]]), valid=valid, types=int32([[0, 1, 9]]))
+    np.testing.assert_array_equal(padded[:, :2], module(tokens, valid=valid, types=int32([[0, 1, 0]]))[:, :2])
+    whole = np.concatenate([tokens, tokens])  # more ids than a row, of a dtype in which V does not fit
+    assert module.tokens(jnp.asarray(whole, jnp.int8)).shape == (2, 3, D)
+
+
 def test_embeddings_check_lengths():
     message = "a sequence of length 5 has no learned position beyond 4"
     for learned in (True, False):

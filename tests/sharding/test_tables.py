@@ -50,6 +50,14 @@ def test_values_are_rounded_and_gradients_are_not():
     assert slope(TABLE.astype(jnp.bfloat16)).dtype == jnp.bfloat16
 
 
+def test_ids_beyond_the_table_are_refused_in_every_group():
+    copies, _ = looked_up(TABLE, 2)
+    with pytest.raises(ValueError, match=r"must be in \[0, V = 7\), the rows of their table, got 9$"):
+        sharding.lookup(copies, TOKENS.at[5, 3].set(9).at[0, 0].set(7))
+    counts = jnp.ones(TOKENS.shape, bool).at[5, 3].set(False)
+    np.testing.assert_array_equal(sharding.lookup(copies, TOKENS.at[5, 3].set(9), where=counts)[:5], TABLE[TOKENS][:5])
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 def test_the_loss_of_shared_copies(parts):
     """Lookup and output of one table: value and gradient are those of the table itself, which the loss may be given."""

@@ -179,13 +179,17 @@ def _check_shapes(query, key, value) -> None:
         if array.ndim != 4:
             raise ValueError(f"{name} must be [batch, length, heads, dim], got shape {list(array.shape)}")
     batch, _, num_heads, head_dim = query.shape
+    sizes = {"query heads": num_heads, "key heads": key.shape[2], "head dim": head_dim, "value dim": value.shape[3]}
+    for name, size in sizes.items():
+        if size == 0:
+            raise ValueError(f"the number of heads and the dims must be at least 1, got {name} 0")
     if key.shape[0] != batch or value.shape[0] != batch:
         raise ValueError(f"batch sizes must be equal, got query {batch}, key {key.shape[0]} and value {value.shape[0]}")
     if key.shape[3] != head_dim:
         raise ValueError(f"query and key head dims must be equal, got {head_dim} and {key.shape[3]}")
     if key.shape[1:3] != value.shape[1:3]:
         raise ValueError(f"key and value must agree in [length, heads], got {key.shape[1:3]} and {value.shape[1:3]}")
-    if key.shape[2] == 0 or num_heads % key.shape[2]:
+    if num_heads % key.shape[2]:
         raise ValueError(f"query heads must be a multiple of key heads, got {num_heads} and {key.shape[2]}")
 
 

@@ -67,10 +67,15 @@ def attention_entropy(
     bias: Float[Array, ...] | Bias | None = None,
     scale: float | None = None,
     score: Score | None = None,
+    sinks: Float[Array, " N"] | None = None,
+    query_positions: Int[ArrayLike, "... T"] | None = None,
+    key_positions: Int[ArrayLike, "... S"] | None = None,
 ) -> Float[Array, "B N T"]:
-    """Returns the entropy of each query's weights in nats; memory is O(S).
+    """Returns the entropy of each query's weights in nats; memory is O(S), without given positions.
 
-    It is 0 if all weight is on one key, log S if it is spread evenly, and 0 in an empty row.
+    It is 0 if all weight is on one key, log S if it is spread evenly, and 0 in an empty row. With sinks it is that of
+    the keys and the sink together: the sink has the probability that the weights of `attention_weights` lack to 1.
+    The other arguments are those of `attention`.
 
     Raises:
       ValueError: shapes do not fit.
@@ -81,8 +86,9 @@ def attention_entropy(
     >>> print(np.exp(attention_entropy(x, x, mask=masks.causal())).round(3))        # the number of keys
     [[[1. 2. 3.]]]
     """
-    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score)
-    return _by_rows(request, lambda rows, weights: weights_entropy(weights))
+    positions = {"query_positions": query_positions, "key_positions": key_positions}
+    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score, sinks=sinks, **positions)
+    return _by_rows(request, lambda rows, weights: _entropy(request, weights))
 
 
 class AttentionStatistics(NamedTuple):
@@ -94,9 +100,9 @@ class AttentionStatistics(NamedTuple):
     """
 
     entropy: jax.Array
-    """The entropy of the weights in nats: log S if spread evenly, 0 if saturated."""
+    """The entropy of the weights in nats: log S if spread evenly, 0 if saturated; it counts a sink."""
     top_weight: jax.Array
-    """The largest weight: 1 / S if spread evenly, 1 if saturated."""
+    """The largest weight of a key: 1 / S if spread evenly, 1 if saturated, less with sinks."""
     slope: jax.Array
     """The largest derivative ``a (1 - a)`` of a weight by its own logit: 1/4 at most, and 0 if saturated, so that no
     gradient passes."""
@@ -112,8 +118,14 @@ def attention_statistics(
     bias: Float[Array, ...] | Bias | None = None,
     scale: float | None = None,
     score: Score | None = None,
+    sinks: Float[Array, " N"] | None = None,
+    query_positions: Int[ArrayLike, "... T"] | None = None,
+    key_positions: Int[ArrayLike, "... S"] | None = None,
 ) -> AttentionStatistics:
-    r"""Returns statistics that show whether the softmax of each query is saturated; memory is O(S).
+    r"""Returns statistics that show whether the softmax of each query is saturated.
+
+    Memory is O(S), without given positions. The arguments are those of `attention`. A sink counts in the entropy only;
+    the other statistics are of the weights and logits of keys.
 
     With unit variances, :math:`\mathrm{Var}(q \cdot k) = H` and the softmax saturates as H grows; the default scale
     :math:`H^{-1/2}` keeps the variance at 1 (Vaswani et al. 2017, section 3.2.1). ``scale=1.0`` shows the statistics
@@ -127,12 +139,13 @@ def attention_statistics(
     >>> print([round(float(x.item()), 5) for x in attention_statistics(query, key)])
     [0.0005, 0.99995, 5e-05, 25.0]
     """
-    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score)
+    positions = {"query_positions": query_positions, "key_positions": key_positions}
+    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score, sinks=sinks, **positions)
 
     def statistics(rows: Array, weights: Array) -> AttentionStatistics:
         slope = (weights * (1 - weights)).max(-1, initial=0.0)
         return AttentionStatistics(
-            weights_entropy(weights), weights.max(-1, initial=0.0), slope, _logit_variance(request, rows)
+            _entropy(request, weights), weights.max(-1, initial=0.0), slope, _logit_variance(request, rows)
         )
 
     return _by_rows(request, statistics)
@@ -147,8 +160,14 @@ def top_alignments(
     bias: Float[Array, ...] | Bias | None = None,
     scale: float | None = None,
     score: Score | None = None,
+    sinks: Float[Array, " N"] | None = None,
+    query_positions: Int[ArrayLike, "... T"] | None = None,
+    key_positions: Int[ArrayLike, "... S"] | None = None,
 ) -> tuple[Float[Array, "B N T count"], Int[Array, "B N T count"]]:
-    """Returns the `count` largest weights of each query, largest first, and the indices of their keys; memory is O(S).
+    """Returns the `count` largest weights of each query, largest first, and the indices of their keys.
+
+    Memory is O(S), without given positions. The other arguments are those of `attention`; a sink is no key, and lowers
+    the weights.
 
     Raises:
       ValueError: `count` is not between 1 and the number of keys, or shapes do not fit.
@@ -161,7 +180,8 @@ def top_alignments(
     """
     if not 1 <= count <= key.shape[1]:
         raise ValueError(f"count must be between 1 and {key.shape[1]} keys, got {count}")
-    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score)
+    positions = {"query_positions": query_positions, "key_positions": key_positions}
+    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score, sinks=sinks, **positions)
     return _by_rows(request, lambda rows, weights: tuple(jax.lax.top_k(weights, count)))
 
 
@@ -180,6 +200,13 @@ def _weights(request: Request, rows: Array, heads: np.ndarray) -> Array:
     query = request.query[:, rows][:, :, heads]
     sinks = None if request.sinks is None else request.sinks[heads]
     return reference.attention(Request(query, key, key, mask, bias, request.scale, request.score, None, sinks))[1]
+
+
+def _entropy(request: Request, weights: Array) -> Array:
+    """Returns the entropy ``[B, N, rows]`` of weights, and of the sink that takes the rest."""
+    if request.sinks is None:
+        return weights_entropy(weights)
+    return weights_entropy(jnp.concatenate([weights, 1 - weights.sum(-1, keepdims=True)], -1))
 
 
 def _logit_variance(request: Request, rows: Array) -> Array:

@@ -119,6 +119,24 @@ def test_a_bias_broadcasts(case):
     np.testing.assert_allclose(weights, expected_weights, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("query heads", [(2, 5, 0, 4), (2, 7, 1, 4), (2, 7, 1, 4)]),
+        ("key heads", [(2, 5, 2, 4), (2, 7, 0, 4), (2, 7, 0, 4)]),
+        ("head dim", [(2, 5, 2, 0), (2, 7, 2, 0), (2, 7, 2, 4)]),
+        ("value dim", [(2, 5, 2, 4), (2, 7, 2, 4), (2, 7, 2, 0)]),
+    ],
+)
+def test_heads_and_dims_of_zero_are_refused(name, shapes):
+    """Divisions by 0 deep inside named no dimension; lengths and batches of 0 are fine."""
+    for implementation in (None, "reference", "blockwise"):
+        with pytest.raises(ValueError, match=f"heads and the dims must be at least 1, got {name} 0"):
+            functional.attention(*map(jnp.zeros, shapes), implementation=implementation)
+    empty = functional.attention(jnp.zeros((0, 0, 2, 4)), jnp.zeros((0, 0, 1, 4)), jnp.zeros((0, 0, 1, 3)))
+    assert empty.shape == (0, 0, 2, 3)
+
+
 def test_a_bias_of_another_size_is_refused():
     """By itself and as a part of a sum."""
     query, key, value, _ = arrays()

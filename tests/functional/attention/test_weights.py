@@ -1,5 +1,6 @@
 """Weights of chosen heads and rows; entropy and alignments, computed some rows at a time in little memory."""
 
+import functools
 import importlib
 import inspect
 import re
@@ -43,6 +44,51 @@ def test_entropy_and_alignments_are_those_of_all_weights(name):
     np.testing.assert_allclose(statistics.top_weight, weights.max(-1), atol=1e-6)
     np.testing.assert_allclose(statistics.slope, (weights * (1 - weights)).max(-1), atol=1e-6)
     np.testing.assert_allclose(statistics.variance, logit_variance(query, key, **ours), rtol=1e-4, atol=1e-6)
+
+
+SINKS = np.array([-1.0, 0.5, 2.0, 30.0], np.float32)
+PLACES = {"query_positions": np.array([[4, 3, 2, 1, 0], [0, 2, 4, 6, 8]]), "key_positions": np.arange(7)[::-1]}
+
+
+@pytest.mark.parametrize(
+    "given", [{"sinks": SINKS}, PLACES, {"sinks": SINKS, **PLACES}], ids=["sinks", "places", "both"]
+)
+@pytest.mark.usefixtures("rows")
+def test_sinks_and_positions_count_as_in_all_weights(given):
+    """The entropy is of keys and sink; one that takes all weight, and a row without keys, have none."""
+    query, key, _, _ = arrays()
+    options = {"mask": masks.causal(1), "bias": functional.alibi(4), **given}
+    options = {name: jnp.asarray(x) if name == "sinks" else x for name, x in options.items()}
+    weights = np.asarray(functional.attention_weights(query, key, **options), np.float64)
+    assert not np.allclose(weights, functional.attention_weights(query, key, mask=masks.causal(1)), atol=1e-2)
+    parts = weights
+    if "sinks" in given:
+        parts = np.concatenate([weights, np.maximum(1 - weights.sum(-1, keepdims=True), 0)], -1)
+    entropy = -np.where(parts > 0, parts * np.log(np.where(parts > 0, parts, 1)), 0).sum(-1)
+    np.testing.assert_allclose(functional.attention_entropy(query, key, **options), entropy, atol=1e-5)
+    found = functional.attention_statistics(query, key, **options)
+    np.testing.assert_allclose(found.entropy, entropy, atol=1e-5)
+    np.testing.assert_allclose(found.top_weight, weights.max(-1), atol=1e-6)
+    np.testing.assert_allclose(found.slope, (weights * (1 - weights)).max(-1), atol=1e-6)
+    seen = options["mask"]
+    if "key_positions" in given:
+        seen = seen.at_positions(PLACES["query_positions"], PLACES["key_positions"][None])
+    np.testing.assert_allclose(found.variance, logit_variance(query, key, mask=seen), rtol=1e-4, atol=1e-6)
+    best, index = functional.top_alignments(query, key, 3, **options)
+    np.testing.assert_allclose(best, -np.sort(-weights, -1)[..., :3], atol=1e-6)
+    np.testing.assert_allclose(np.take_along_axis(weights, np.asarray(index), -1), best, atol=1e-6)
+
+
+def test_the_entropy_with_a_sink():
+    """A sink that equals its S keys is one more of them; the same checks as in `attention` refuse others."""
+    x = jnp.zeros((1, 3, 2, 4))
+    np.testing.assert_allclose(functional.attention_entropy(x, x, sinks=jnp.zeros(2)), np.log(4), rtol=1e-6)
+    top = functools.partial(inspect.unwrap(functional.top_alignments), count=1)
+    for function in (*map(inspect.unwrap, (functional.attention_entropy, functional.attention_statistics)), top):
+        with pytest.raises(ValueError, match=r"sinks must have shape \[N\] = \[2\]"):
+            function(x, x, sinks=jnp.zeros(3))
+        with pytest.raises(ValueError, match=r"key_positions must have shape \[3\] or \[1, 3\], got \[1, 4\]"):
+            function(x, x, key_positions=np.arange(4))
 
 
 def logit_variance(query, key, mask=None, scale=None, **others):
