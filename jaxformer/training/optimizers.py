@@ -16,6 +16,9 @@ from jaxformer.training.config import OptimizerConfig as OptimizerConfig
 
 SCHEDULES = "inverse_sqrt", "cosine", "linear", "constant"
 
+BIASES = "sinks", "gain", "baseline", "positions/content", "positions/position"
+"""The ends of the names of parameters that are biases, scales or statistics by another name."""
+
 
 def make_schedule(config: OptimizerConfig, *, steps: int) -> schedules.Schedule:
     """Returns the learning rate schedule for `steps` updates.
@@ -130,7 +133,11 @@ def averaging(
 
 
 def _decayed(params: optax.Params) -> optax.Params:
-    """Returns False for biases and norm scales, stacked or not, and True for other parameters."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: not any(str(getattr(k, "key", "")).endswith(("bias", "scale")) for k in path), params
-    )
+    """Returns False for biases, scales and those in `BIASES`, stacked or not, and True for other parameters."""
+
+    def decays(path: tuple[Any, ...], _: Any) -> bool:
+        names = [str(getattr(key, "key", "")) for key in path]
+        named_so = any(name.endswith(("bias", "scale")) for name in names)
+        return not named_so and not "/".join(["", *names]).endswith(tuple(f"/{end}" for end in BIASES))
+
+    return jax.tree_util.tree_map_with_path(decays, params)
