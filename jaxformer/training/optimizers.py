@@ -95,10 +95,14 @@ def _muon(momentum: float, adam: optax.GradientTransformation, axes: optax.Param
 def matrix_dimensions(names: Axes) -> MuonDimensionNumbers | None:
     """Returns the dimensions of an array which are the rows and columns of the matrix of a layer, if it has one.
 
-    Heads and their features are one side of a matrix. Layers, experts, and queries, keys and values are separate ones.
+    Heads and their features are one side of a matrix. Layers, experts, keys and values, and the offsets of a
+    convolution have a matrix each. Queries have one for each query head that a key head serves, so with fewer key heads
+    than query heads W^Q is several matrices: the dimension "kv" holds those queries, then the key and the value.
 
     >>> matrix_dimensions(("layers", "model", "heads", "kv", "head_dim"))
     MuonDimensionNumbers(reduction_axis=(1,), output_axis=(2, 4))
+    >>> matrix_dimensions((None, None, "model", "hidden"))
+    MuonDimensionNumbers(reduction_axis=(2,), output_axis=(3,))
     >>> matrix_dimensions(("vocab", "model")), matrix_dimensions(("layers", "model"))
     (None, None)
     """

@@ -182,6 +182,20 @@ def test_muon_moves_each_matrix_by_an_orthogonal_one(name, side, layer):
     assert np.all((np.diag(values) > 0.65) & (np.diag(values) < 1.25))
 
 
+def test_muon_has_a_matrix_for_each_query_head_of_a_key_head_and_each_offset_of_a_convolution():
+    """Two key heads with two query heads each, and a window of 3 x 1; all singular values are near one number."""
+    axes = {"attention": ("model", "heads", "kv", "head_dim"), "convolution": (None, None, "model", "hidden")}
+    draw = np.random.default_rng(1).standard_normal
+    shapes = {"attention": (8, 2, 4, 4), "convolution": (3, 1, 8, 8)}
+    gradients = {name: jnp.asarray(draw(shape), jnp.float32) for name, shape in shapes.items()}
+    optimizer = training.make_optimizer(MUON, steps=10, axes=axes)
+    moved = update(optimizer, gradients, optimizer.init(gradients), gradients)
+    matrices = [np.asarray(moved["attention"])[:, :, part].reshape(8, 8) for part in range(4)]
+    matrices += list(np.asarray(moved["convolution"])[:, 0])
+    values = np.linalg.svd(np.stack(matrices) / (0.2 * math.sqrt(8)), compute_uv=False)
+    assert np.all((values > 0.65) & (values < 1.25))
+
+
 def test_muon_leaves_other_parameters_to_adam():
     _, params, gradients, updates = muon_updates()
     adam = training.make_optimizer(dataclasses.replace(MUON, kind="adam"), steps=10)
