@@ -35,6 +35,8 @@ def make_step(
 ) -> jax.stages.Wrapped:
     """Returns a jitted ``step(state, batch) -> (state, metrics)``, to which the state is donated.
 
+    The new state takes the memory of the old one, which cannot be used again ("Array has been deleted").
+
     The gradient is that of ``sum / count`` over the whole batch. Metrics: loss_sum, count, gradient_norm, finite
     (1 or 0), those of the loss, skipped (1 or 0) with "skip", and learning_rate if its schedule is given.
 
