@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -40,6 +41,12 @@ class TextNormalizer:
         """The settings, in words."""
         languages = f" ({self.source_language}, {self.target_language})" if self.pretokenize == "moses" else ""
         return f"data.lowercase {self.lowercase} and data.pretokenize {self.pretokenize}{languages}"
+
+    @property
+    def versions(self) -> list[str]:
+        """The versions of what the form depends on: the letters of Python, and the splitter of words."""
+        letters = [f"unicode {unicodedata.unidata_version}"] if self.lowercase else []
+        return letters + ([f"sacremoses {moses.VERSION}"] if self.pretokenize == "moses" else [])
 
     def __call__(self, lines: Sequence[str], side: Side) -> list[str]:
         """Returns the normalized lines of one side."""

@@ -14,7 +14,7 @@ import numpy as np
 from jaxformer.data.batch import ArrayT, Rows
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged, cached_sequences
-from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.data.tokenizer import Tokenizer, cache_key
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, DataError
 
@@ -149,7 +149,7 @@ def tokenize_lines(lines: Sequence[str], tokenizer: Tokenizer, cache: str | os.P
     digest = short_digest(f"{line}\n" for line in lines)
     arrays = cached_sequences(
         cache,
-        f"lines-{digest}-{tokenizer.fingerprint}",
+        f"lines-{digest}-{cache_key(tokenizer)}",
         ["tokens"],
         lambda _: tokenizer.encode(lines),
         num_sequences=len(lines),

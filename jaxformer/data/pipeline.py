@@ -25,7 +25,7 @@ from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.data.text import Text
 from jaxformer.data.token_cache import Ragged, cached_sequences
-from jaxformer.data.tokenizer import Tokenizer, encode_texts, load_tokenizer
+from jaxformer.data.tokenizer import Tokenizer, cache_key, encode_texts, load_tokenizer
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
 
@@ -164,7 +164,7 @@ def prepare(
         return tokenizer.sample(sentences, side, seed=number, alpha=alpha)
 
     names = [f"{side}-{variant}" for side in ("source", "target") for variant in range(num_segmentations)]
-    key = f"{corpus.fingerprint}-{tokenizer.fingerprint}" + (
+    key = f"{corpus.fingerprint}-{cache_key(tokenizer)}" + (
         f"-drawn-{num_segmentations}-{alpha}-{seed}" if num_segmentations > 1 else ""
     )
     arrays = cached_sequences(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ from jaxformer.data.normalization import Side, TextNormalizer
 from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
+from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, DataError
 
 
@@ -85,6 +87,21 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], side: Side = "sourc
     """Returns the token ids of each text, int32, with those that a text begins with, and without `bos` and `eos`."""
     found, start = tokenizer.encode(texts, side), np.asarray(tokenizer.start, np.int32)
     return [np.concatenate([start, ids]) for ids in found] if len(start) else found
+
+
+_SPLITTERS = {SubwordTokenizer: "sentencepiece", MarianTokenizer: "sentencepiece", PretrainedTokenizer: "tokenizers"}
+"""The package that splits text for each kind of tokenizer."""
+
+
+def cache_key(tokenizer: Tokenizer) -> str:
+    """Returns a hash of everything that tokens depend on: the tokenizer, and the programs that split text.
+
+    The fingerprint of a tokenizer is that of its content alone, so that a run can be resumed with other versions.
+    """
+    packages = [package for kind, package in _SPLITTERS.items() if isinstance(tokenizer, kind)]
+    versions = [f"{package} {importlib.metadata.version(package)}" for package in packages]
+    versions += tokenizer.normalizer.versions
+    return f"{tokenizer.fingerprint}-{short_digest(versions)}" if versions else tokenizer.fingerprint
 
 
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:

@@ -13,7 +13,7 @@ from jaxformer.data.batch import ArrayT, Rows
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.text import Text
 from jaxformer.data.token_cache import cached_sequences
-from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.data.tokenizer import Tokenizer, cache_key
 from jaxformer.errors import ConfigError, DataError
 
 
@@ -128,7 +128,7 @@ def prepare_text(text: Text, tokenizer: Tokenizer, cache: str | os.PathLike[str]
     lines = text.lines() if tokenizer.by_line else [text.characters]
     arrays = cached_sequences(
         cache,
-        f"text-{text.fingerprint}-{tokenizer.fingerprint}",
+        f"text-{text.fingerprint}-{cache_key(tokenizer)}",
         ["tokens"],
         lambda _: [np.array([tokenizer.special.bos], np.int32), *tokenizer.encode(lines)],
         num_sequences=1 + len(lines),

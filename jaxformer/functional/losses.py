@@ -204,7 +204,8 @@ class _CrossEntropy(NamedTuple):
         powers = jnp.exp(logits - top)
         weight = powers.sum(-1, keepdims=True)
         log_z = top + jnp.log(weight)
-        loss = log_z[..., 0] - (target * logits).sum(-1) + self.z_loss * jnp.square(log_z[..., 0])
+        hit = target * logits if low else jnp.where(target > 0, logits, 0.0)  # 0 times a logit of -inf is NaN
+        loss = log_z[..., 0] - hit.sum(-1) + self.z_loss * jnp.square(log_z[..., 0])
         scale = (1 + 2 * self.z_loss * log_z) / weight
         return jnp.where(where, loss, 0.0).sum(), jnp.where(where[..., None], powers * scale - target, 0.0)
 

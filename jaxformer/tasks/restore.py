@@ -38,8 +38,8 @@ def restore_params(run: pathlib.Path, setup: TrainingSetup, checkpoint: str) -> 
             raise no_average(run) if checkpoint == "average" else _no_checkpoint(folder)
         return restored[0], tuple(restored[1].get("averaged", ()))
     with open_checkpoints(run) as saved:
-        state, _ = saved.restore(choose_step(saved, checkpoint), without_moments(abstract))
-    return training.best_params(state), (int(state.step),)
+        step = choose_step(saved, checkpoint)
+        return saved.restore_params(step, abstract.params), (step,)
 
 
 def check(run: pathlib.Path, checkpoint: str) -> None:

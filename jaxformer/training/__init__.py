@@ -9,11 +9,11 @@ from jaxformer.training.config import OptimizerConfig as OptimizerConfig
 from jaxformer.training.config import TrainConfig as TrainConfig
 
 if TYPE_CHECKING:
-    from jaxformer.training.checkpoint import CheckpointError as CheckpointError
     from jaxformer.training.checkpoint import Checkpoints as Checkpoints
-    from jaxformer.training.checkpoint import OtherModelError as OtherModelError
     from jaxformer.training.checkpoint import save_timeout as save_timeout
     from jaxformer.training.hooks import Hook as Hook
+    from jaxformer.training.kinds import CheckpointError as CheckpointError
+    from jaxformer.training.kinds import OtherModelError as OtherModelError
     from jaxformer.training.loop import Progress as Progress
     from jaxformer.training.loop import Result as Result
     from jaxformer.training.loop import fit as fit
@@ -40,8 +40,9 @@ __getattr__ = lazy.members(
     __name__,
     {
         "phase_timer": "PhaseTimer",
-        "checkpoint": "CheckpointError Checkpoints OtherModelError save_timeout",
+        "checkpoint": "Checkpoints save_timeout",
         "hooks": "Hook",
+        "kinds": "CheckpointError OtherModelError",
         "loop": "Progress Result fit",
         "optimizers": "averaging freeze make_optimizer make_schedule",
         "profile": "Profile",

@@ -22,24 +22,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath  # the paths of Orbax
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from jaxformer.errors import JaxformerError
 from jaxformer.multihost import processes
 from jaxformer.training.checksums import checksums, is_intact, signed
+from jaxformer.training.kinds import CheckpointError, OtherModelError, check_kinds, kinds, path_name
 
 logger = logging.getLogger(__name__)
-
-
-class CheckpointError(JaxformerError, RuntimeError):
-    """There is no usable checkpoint, or one cannot be written."""
-
-
-class OtherModelError(CheckpointError):
-    """A checkpoint holds other arrays than those that are asked for; it is not damaged."""
 
 
 class Checkpoints:
@@ -105,24 +96,32 @@ class Checkpoints:
             raise CheckpointError("damaged: wrong digest of the metadata")
         return dict(about)
 
-    def _read(self, step: int, target: Any) -> tuple[Any, dict[str, Any]]:
+    def _read(self, step: int, target: Any, part: bool) -> tuple[Any, dict[str, Any], str]:
         """Returns the state and metadata of a step as this process reads them, without telling the others.
+
+        With `part`, `target` is that of a field of the state, the average or the parameters; its name comes last.
 
         Raises:
           Exception: almost any type, if a file is damaged.
         """
         if step not in self.steps():
             raise CheckpointError(f"it does not exist; there are {self.steps()}")
-        about, path = self.about(step), epath.Path(self.directory / str(step) / "state")
-        wanted = _kinds(target)
+        about, path, field = self.about(step), epath.Path(self.directory / str(step) / "state"), ""
+        if part:
+            averaged = any(path.startswith(".ema_params") for path in about["checksums"])
+            field = "ema_params" if averaged else "params"
+            target = {field: target}
+        wanted = kinds(target)
         if "kinds" in about:
-            _check_kinds({path: (tuple(shape), name) for path, (shape, name) in about["kinds"].items()}, wanted)
+            check_kinds({path: (tuple(shape), name) for path, (shape, name) in about["kinds"].items()}, wanted, field)
         try:
-            _check_kinds(_kinds(self._manager.item_metadata(step)["state"]), wanted)
+            check_kinds(kinds(self._manager.item_metadata(step)["state"]), wanted, field)
         except OtherModelError as error:  # against what the save says of itself, these files are wrong
             raise CheckpointError(f"damaged: {error}") if "kinds" in about else error from None
-        items = ocp.args.PyTreeRestore(item=target, restore_args=jax.tree.map(_how_to_read, target))
-        return ocp.PyTreeCheckpointHandler().restore(path, args=items), about
+        how = jax.tree.map(_how_to_read, target)
+        items = ocp.args.PyTreeRestore(item=target, restore_args=how, partial_restore=part)
+        restored = ocp.PyTreeCheckpointHandler().restore(path, args=items)
+        return restored[field] if part else restored, about, field
 
     def save(self, step: int, state: Any, about: Mapping[str, Any], *, score: float | None = None) -> None:
         """Starts to save `state` and the JSON-serializable metadata `about`, once an earlier save has ended.
@@ -131,13 +130,14 @@ class Checkpoints:
           score: lower is better; the step with the lowest score is kept.
 
         Raises:
-          CheckpointError: this or the earlier save failed: no space, no permission, or a timeout.
+          CheckpointError: this or the earlier save failed: no space, no permission, or a timeout; or `state` has a
+            typed key.
         """
         obstacle = self._obstacle(state)  # Orbax would wait for its timeout
         if not processes.everywhere(not obstacle):
             raise CheckpointError(f"cannot save step {step}: {obstacle or 'another process cannot write it'}")
         score = score if score is not None and math.isfinite(score) else None
-        own = {"checksums": _listed(checksums(state)), "kinds": _kinds(state)}
+        own = {"checksums": _listed(checksums(state)), "kinds": kinds(state)}
         about = signed({"step": step, "score": score, **own, **about})
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
         self._scores[step] = score
@@ -149,6 +149,9 @@ class Checkpoints:
 
     def _obstacle(self, state: Any) -> str:
         """Returns the reason why `state` cannot be written now, or an empty string."""
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+            if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                return f"{path_name(path)} is a typed key; save its jax.random.key_data, for jax.random.wrap_key_data"
         if not os.access(self.directory, os.W_OK):
             return f"{self.directory} is read-only or missing"
         free, needed = shutil.disk_usage(self.directory).free, _bytes(state)
@@ -185,11 +188,27 @@ class Checkpoints:
           CheckpointError: the step is missing or damaged.
           OtherModelError: it is a `CheckpointError` too: the step has other arrays, shapes or dtypes than `target`.
         """
+        return self._restore(step, target)
+
+    def restore_params(self, step: int, params: Any) -> Any:
+        """Returns the verified parameters of a `TrainState`, and reads nothing else: the average, if it has one.
+
+        So the parameters may serve another optimizer than that of the run; see `best_params`.
+
+        Args:
+          params: shapes as for `restore`, such as ``net.shapes`` or the parameters of a state.
+
+        Raises:
+          CheckpointError, OtherModelError: as `restore`.
+        """
+        return self._restore(step, params, part=True)[0]
+
+    def _restore(self, step: int, target: Any, *, part: bool = False) -> tuple[Any, dict[str, Any]]:
         _silence_failed_reads()
         self.wait()
         step_name, restored, problem, kind = f"step {step} in {self.directory}", None, "", CheckpointError
         try:
-            restored = self._read(step, target)
+            restored = self._read(step, target, part)
         except CheckpointError as error:
             problem, kind = f"{step_name}: {error}", type(error)
         except Exception as error:  # a damaged file may raise almost any exception
@@ -198,9 +217,11 @@ class Checkpoints:
         if not processes.everywhere(restored is not None) or restored is None:
             kind = CheckpointError if processes.everywhere(kind is not OtherModelError) else OtherModelError
             raise kind(problem or f"{step_name} cannot be read by another process")
-        state, about = restored
+        state, about, field = restored
         sums, saved = _listed(checksums(state)), about["checksums"]
-        expected = sums.keys() | saved.keys() - _left_out(target)
+        if part:
+            sums = {f".{field}{path}": value for path, value in sums.items()}
+        expected = sums.keys() if part else sums.keys() | saved.keys() - _left_out(target)
         if wrong := sorted(path for path in expected if sums.get(path) != saved.get(path)):
             raise CheckpointError(f"{step_name} is damaged: wrong checksum of {', '.join(wrong[:3])}")
         return state, about
@@ -311,27 +332,6 @@ def _how_to_read(leaf: Any) -> ocp.RestoreArgs:
 
 def _listed(sums: Mapping[str, jax.Array]) -> dict[str, list[int]]:
     return {path: value.tolist() for path, value in jax.device_get(dict(sums)).items()}
-
-
-def _check_kinds(saved: Mapping[str, Any], target: Mapping[str, Any]) -> None:
-    """Checks paths, shapes and dtypes: Orbax would cast a dtype without a warning."""
-    for path in sorted(saved.keys() | target.keys()):
-        saved_kind, target_kind = saved.get(path, "missing"), target.get(path, "missing")
-        if saved_kind != target_kind and not (target_kind is ... and path in saved):
-            raise OtherModelError(
-                f"it belongs to another model: {path} is {saved_kind} in the checkpoint and {target_kind} in this model"
-            )
-
-
-def _kinds(tree: Any) -> dict[str, Any]:
-    """Returns the shape and the dtype of each leaf by its path; a leaf ``...`` stays as it is."""
-    kind = lambda leaf: leaf if leaf is ... else (tuple(leaf.shape), np.dtype(leaf.dtype).name)
-    return {_path(path): kind(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-
-
-def _path(path: Any) -> str:
-    """Returns a path as text, the same for attributes, keys and indices, which a save does not distinguish."""
-    return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
 
 def _silence_failed_reads() -> None:

@@ -78,7 +78,9 @@ class OptimizerConfig:
     kind: Literal["adam", "muon"] = "adam"
     """Muon (Jordan et al. 2024) moves the kernels of attention and feed-forward layers by the orthogonal matrix nearest
     to their momentum, and the others, such as embeddings, norms and recurrent kernels, as Adam does. Its updates have
-    the size of Adam's (Liu et al. 2025), so learning rates carry over.
+    the size of Adam's (Liu et al. 2025), so learning rates carry over. Queries, keys and values are matrices of their
+    own, and so is each offset of a convolution but the first, which Adam moves. With fewer key heads than query heads,
+    the queries are several matrices: the first query head of each key head, the second of each, and so on.
     """
     learning_rate: float = dataclasses.field(default=7e-4, metadata=LATER)
     """Peak learning rate; the paper's is `schedules.noam_peak(d_model, warmup_steps)`."""
@@ -101,7 +103,9 @@ class OptimizerConfig:
     epsilon: float = 1e-9
     """Added to the square root of the squared gradient's average."""
     weight_decay: float = 0.0
-    """Decoupled weight decay (Loshchilov and Hutter 2019) of all parameters but biases and the scales of norms."""
+    """Decoupled weight decay (Loshchilov and Hutter 2019) of all parameters but biases and scales: those with a
+    name in their path that ends in "bias" or "scale", attention sinks, the two biases of Transformer-XL, the gain of
+    attention in a residual network, and the baseline of a captioner."""
     clip_norm: float = 0.0
     """Maximum global norm of the gradient, which is clipped to it; 0 for no clipping."""
 

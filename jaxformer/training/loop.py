@@ -78,7 +78,8 @@ def fit(
     step. The metrics of step n are read after step n + 1 has been dispatched, so the device never waits for the host.
 
     Args:
-      batches: a function from a step to an iterator over the batches from that step on.
+      batches: a function from a step to an iterator over the batches from that step on, such as
+        ``lambda start: itertools.islice(itertools.cycle(batches), start, None)`` of a list that is read repeatedly.
       validate: a function from a state to metrics, `config.metric` among them.
       maximize: True if a higher `config.metric` is better, as with BLEU.
       flops: a function from a batch to the model's floating-point operations in a step, for utilization.
@@ -89,7 +90,7 @@ def fit(
       CheckpointError: a checkpoint could not be written.
       OutOfMemoryError: a step needs more memory than there is.
       ConfigError: `config.metric` is not among the metrics of the validation.
-      ValueError: the batches end before the last step.
+      ValueError: `batches` is no function, or the batches end before the last step.
     """
     outputs, progress = outputs or Outputs(), progress or Progress()
     recorder = Recorder(outputs, start=int(state.step), config=config)
@@ -177,7 +178,16 @@ class _Watch(Watchdog):
 
 
 def numbered(batches: Batches, start: int, left_out: list[int]) -> Iterator[tuple[int, Any]]:
-    """Yields the batches from step `start` on, with their numbers in the batch plan, without those left out."""
+    """Yields the batches from step `start` on, with their numbers in the batch plan, without those left out.
+
+    Raises:
+      ValueError: `batches` is no function.
+    """
+    if not callable(batches):
+        raise ValueError(
+            "batches must be a function from a step to an iterator over the batches from that step on, such as "
+            f"lambda start: itertools.islice(itertools.cycle(batches), start, None); got {type(batches).__name__}"
+        )
     first = start
     for number in sorted(left_out):
         first += number <= first

@@ -16,6 +16,9 @@ from jaxformer.training.config import OptimizerConfig as OptimizerConfig
 
 SCHEDULES = "inverse_sqrt", "cosine", "linear", "constant"
 
+BIASES = "sinks", "gain", "baseline", "positions/content", "positions/position"
+"""The ends of the names of parameters that are biases, scales or statistics by another name."""
+
 
 def make_schedule(config: OptimizerConfig, *, steps: int) -> schedules.Schedule:
     """Returns the learning rate schedule for `steps` updates.
@@ -92,10 +95,14 @@ def _muon(momentum: float, adam: optax.GradientTransformation, axes: optax.Param
 def matrix_dimensions(names: Axes) -> MuonDimensionNumbers | None:
     """Returns the dimensions of an array which are the rows and columns of the matrix of a layer, if it has one.
 
-    Heads and their features are one side of a matrix. Layers, experts, and queries, keys and values are separate ones.
+    Heads and their features are one side of a matrix. Layers, experts, keys and values, and the offsets of a
+    convolution have a matrix each. Queries have one for each query head that a key head serves, so with fewer key heads
+    than query heads W^Q is several matrices: the dimension "kv" holds those queries, then the key and the value.
 
     >>> matrix_dimensions(("layers", "model", "heads", "kv", "head_dim"))
     MuonDimensionNumbers(reduction_axis=(1,), output_axis=(2, 4))
+    >>> matrix_dimensions((None, None, "model", "hidden"))
+    MuonDimensionNumbers(reduction_axis=(2,), output_axis=(3,))
     >>> matrix_dimensions(("vocab", "model")), matrix_dimensions(("layers", "model"))
     (None, None)
     """
@@ -130,7 +137,11 @@ def averaging(
 
 
 def _decayed(params: optax.Params) -> optax.Params:
-    """Returns False for biases and norm scales, stacked or not, and True for other parameters."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: not any(str(getattr(k, "key", "")).endswith(("bias", "scale")) for k in path), params
-    )
+    """Returns False for biases, scales and those in `BIASES`, stacked or not, and True for other parameters."""
+
+    def decays(path: tuple[Any, ...], _: Any) -> bool:
+        names = [str(getattr(key, "key", "")) for key in path]
+        named_so = any(name.endswith(("bias", "scale")) for name in names)
+        return not named_so and not "/".join(["", *names]).endswith(tuple(f"/{end}" for end in BIASES))
+
+    return jax.tree_util.tree_map_with_path(decays, params)

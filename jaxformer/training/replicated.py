@@ -17,7 +17,8 @@ def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) ->
 
     Along a new first dimension, the state is replicated and the batch is split:
     ``jax.tree.map(lambda x: jnp.stack([x] * n), state)`` and ``x.reshape(n, -1, *x.shape[1:])``. Each device draws
-    its own dropout; without dropout the numbers are those of `make_step`.
+    its own dropout; without dropout the numbers are those of `make_step`, except for losses that are not sums over
+    rows: the load-balancing loss of experts is that of each device's share.
 
     Raises:
       ValueError: when called, a state with a moving average, which only `make_step` supports; a loss that returns

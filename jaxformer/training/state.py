@@ -38,9 +38,14 @@ def create(
     """Returns a new state, from one jitted function; with `shardings`, every leaf is created on its devices.
 
     Args:
-      init: a function from a key to parameters.
+      init: a function from a key to parameters; to start from given ones, such as pretrained, it is
+        ``lambda key: params``, and the state holds a copy of them.
       ema: keep a moving average of the parameters.
       shardings: a TrainState of shardings, one for each leaf.
+
+    >>> params = {"kernel": jnp.ones((2, 3))}
+    >>> create(lambda key: params, optax.sgd(0.1), jax.random.key(0)).params["kernel"].shape
+    (2, 3)
     """
 
     def build(key: jax.Array) -> TrainState:

@@ -35,6 +35,8 @@ def make_step(
 ) -> jax.stages.Wrapped:
     """Returns a jitted ``step(state, batch) -> (state, metrics)``, to which the state is donated.
 
+    The new state takes the memory of the old one, which cannot be used again ("Array has been deleted").
+
     The gradient is that of ``sum / count`` over the whole batch. Metrics: loss_sum, count, gradient_norm, finite
     (1 or 0), those of the loss, skipped (1 or 0) with "skip", and learning_rate if its schedule is given.
 
@@ -46,7 +48,8 @@ def make_step(
         at each step.
       optimizer: any optax transformation, such as that of `make_optimizer`.
       num_microbatches: number of parts into which the batch is split along its first dimension; they run one
-        after another. Except for random draws such as dropout, the update is the same as with 1, in less memory.
+        after another. The update is the same as with 1, in less memory, except for random draws such as dropout, and
+        for losses that are not sums over rows: the load-balancing loss of experts is that of each part.
       nonfinite: with "skip", a loss or gradient that is not finite changes only the step count, so that the next batch
         follows; with "abort", the caller sees ``finite == 0`` and stops.
       ema_decay: decay of the moving average, if the state has one.

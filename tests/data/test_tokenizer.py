@@ -1,13 +1,24 @@
 """Files of tokenizers, and texts with the tokens that they begin with."""
 
+import importlib.metadata
+import types
+
 import pytest
 
+from jaxformer.data import moses, normalization
+from jaxformer.data.character_tokenizer import CharacterTokenizer
+from jaxformer.data.normalization import TextNormalizer
+from jaxformer.data.packing import tokenize_lines
+from jaxformer.data.pipeline import prepare
 from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
-from jaxformer.data.tokenizer import encode_texts, load_tokenizer
+from jaxformer.data.text import Text
+from jaxformer.data.tokenizer import cache_key, encode_texts, load_tokenizer
+from jaxformer.data.windows import prepare_text
 from jaxformer.errors import DataError
 from tests.data import pretrained
+from tests.data.small import CORPUS
 
 
 def test_a_text_begins_with_the_tokens_of_its_template():
@@ -18,6 +29,47 @@ def test_a_text_begins_with_the_tokens_of_its_template():
     assert texts[1].dtype == own[1].dtype
     trained = SubwordTokenizer.train(pretrained.LINES, vocab_size=320)
     assert encode_texts(trained, ["The man."])[0].tolist() == trained.encode(["The man."])[0].tolist()
+
+
+FORMS = {
+    "moses": TextNormalizer(pretokenize="moses", source_language="en", target_language="fr"),
+    "lower": TextNormalizer(lowercase=True),
+    "plain": TextNormalizer(),
+}
+PROGRAMS = {
+    "sacremoses": lambda patch: patch.setattr(moses, "VERSION", "0"),
+    "unicode": lambda patch: patch.setattr(normalization, "unicodedata", types.SimpleNamespace(unidata_version="0")),
+    "sentencepiece": lambda patch: patch.setattr(importlib.metadata, "version", lambda package: f"0 of {package}"),
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "program", "changes"),
+    [
+        *(("moses", "sacremoses", True), ("lower", "sacremoses", False), ("lower", "unicode", True)),
+        *(("plain", "unicode", False), ("plain", "sentencepiece", True)),
+    ],
+)
+def test_kept_tokens_are_those_of_the_programs_that_split_text(tmp_path, monkeypatch, form, program, changes):
+    """With another version, each cache has further tokens; the fingerprint, which runs check, stays the same."""
+    tokenizer = SubwordTokenizer.train(CORPUS.lines(), vocab_size=400, normalizer=FORMS[form])
+    fingerprint = tokenizer.fingerprint
+    for _ in range(2):
+        prepare(CORPUS, tokenizer, tmp_path)
+        tokenize_lines(CORPUS.source, tokenizer, tmp_path)
+        prepare_text(Text("A man."), tokenizer, tmp_path)
+        PROGRAMS[program](monkeypatch)
+    assert len(list(tmp_path.iterdir())) == (6 if changes else 3)
+    assert tokenizer.fingerprint == fingerprint
+
+
+def test_the_key_of_each_kind_of_tokenizer(monkeypatch):
+    """Characters depend on no program."""
+    special = SpecialTokens(0, 0, 0, 0)
+    tokenizers = [PretrainedTokenizer(pretrained.byte_level(begin="<s>"), special), CharacterTokenizer("abc")]
+    before = [cache_key(one) for one in tokenizers]
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: f"0 of {package}")
+    assert [cache_key(one) == key for one, key in zip(tokenizers, before, strict=True)] == [False, True]
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage", b"{", b"{}"])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, targets
-from jaxformer.functional.losses import linear_loss
+from jaxformer.functional.losses import _CrossEntropy, linear_loss
 from tests.selection import first
 
 DRAW = np.random.default_rng(2)
@@ -88,6 +88,21 @@ def test_a_forbidden_token_costs_nothing_until_it_is_the_label():
     loss = lambda x: functional.cross_entropy(x, jnp.array([0]))[0]
     np.testing.assert_allclose(loss(logits), np.log(1 + np.e), rtol=1e-6)
     assert np.isfinite(jax.grad(loss)(logits)).all()
+
+
+@pytest.mark.parametrize("vocab_size", [3, 2])
+def test_linear_with_a_forbidden_token(vocab_size):
+    """The loss that is computed with the gradient is that without; a logit of minus infinity has the slope 0."""
+    x, labels, where = jnp.ones((1, 1, 1)), jnp.array([[0]]), jnp.ones((1, 1, 1), bool)
+    table = jnp.array([[1.0], [-jnp.inf], [2.0]])[:vocab_size]
+    call = lambda x: functional.linear_cross_entropy(x, table, labels)[0]
+    expected = float(np.log(1 + np.e)) if vocab_size == 3 else 0.0
+    np.testing.assert_allclose([call(x), jax.value_and_grad(call)(x)[0]], expected, rtol=1e-6)
+    logits = jnp.array([1.0, -jnp.inf, 2.0])[None, None, None]
+    loss = _CrossEntropy(0.0, 0.0, 1, vocab_size)
+    slope = loss.value_and_gradient(logits, labels[None], where)[1]
+    one = jax.nn.sigmoid(1.0) if vocab_size == 3 else 0.0
+    np.testing.assert_allclose(slope.ravel(), [-one, 0, one], rtol=1e-6)
 
 
 def test_bfloat16_logits_are_summed_in_float32():

@@ -87,12 +87,14 @@ def test_the_log_probability_of_the_best_beam_is_that_of_its_tokens(name):
         return best, drawn, pair
 
     best, drawn, pair = jax.device_get(quick(run)(model.params))
-    log_probs_of = quick(lambda *args: jax.nn.log_softmax(model.net.apply(*args)))
+    logits_of = quick(model.net.apply)
     np.testing.assert_array_equal(pair.tokens, best.tokens)
     for found in (best, drawn):
         tokens, lengths = np.asarray(found.tokens[:, 0]), np.asarray(found.lengths[:, 0])
         inputs = np.concatenate([np.ones((B, 1), int), tokens[:, :-1]], 1)
-        log_probs = log_probs_of(model.params, IMAGES, int32(inputs))
+        logits = logits_of(model.params, IMAGES, int32(inputs))
+        logits = logits if found is best else logits.at[..., 1].set(-jnp.inf)  # draws are from what is allowed
+        log_probs = jax.nn.log_softmax(logits)
         chosen = np.take_along_axis(np.asarray(log_probs), tokens[..., None], 2)[..., 0]
         chosen = np.where(np.arange(T) < lengths[:, None], chosen, 0)
         near(found.token_log_probs[:, 0], chosen)

@@ -1,6 +1,7 @@
 """The loop: what it logs, when it validates, saves and stops, and that stopping in between changes nothing."""
 
 import contextlib
+import inspect
 import itertools
 import json
 import random
@@ -327,3 +328,12 @@ def test_killed_at_random_times(tmp_path):
     assert equal(*states)
     assert logged("killed") == logged("whole")
     assert [e["step"] for e in logged("killed") if "loss" in e] == list(range(1, 401))
+
+
+def test_a_list_of_batches_is_refused():
+    """The message has a function that reads the list again and again, which works."""
+    batches = [batch(number) for number in range(3)]
+    with pytest.raises(ValueError, match=r"batches must be a function from a step to an iterator .*; got list"):
+        inspect.unwrap(training.fit)(STEP, new_state(), batches, config=settings(5))
+    again = fit(new_state(), 5, batches=lambda start: itertools.islice(itertools.cycle(batches), start, None))
+    assert equal(again.state, fit(new_state(), 5, batches=lambda start: (batch(n % 3) for n in range(start, 5))).state)

@@ -73,6 +73,46 @@ def test_decay_spares_biases_and_norms():
     assert not updates["query_bias"].any()
 
 
+SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 16}
+ONE_LAYER = SIZES | {"num_encoder_layers": 1, "num_decoder_layers": 1, "tie_embeddings": "none"}
+EVERY = {"attention_bias": True, "attention_sinks": True, "qk_norm": True, "output_bias": True, "embedding_norm": True}
+GRID = models.GridConfig(image_size=(8, 8), widths=(4, 8), num_blocks=1)
+NETWORKS = [
+    *(
+        pure(models.EncoderDecoder, models.EncoderDecoderConfig(12, 12, positions=positions, **ONE_LAYER, **EVERY))
+        for positions in ("learned", "t5", "relative_keys", "transformer_xl")
+    ),
+    pure(models.LanguageModel, models.LanguageModelConfig(12, feed_forward="experts", **SIZES)),
+    pure(models.LanguageModel, models.LanguageModelConfig(12, feed_forward="gated", norm="rms", **SIZES)),
+    pure(models.MaskedLanguageModel, models.EncoderConfig(12, num_token_types=2, **SIZES)),
+    pure(models.Classifier, models.ClassifierConfig(12, num_classes=3, **SIZES)),
+    pure(models.VisionTransformer, models.VisionTransformerConfig(num_classes=3, **SIZES)),
+    pure(models.ResidualNetwork, models.ResidualNetworkConfig(widths=(4, 8), attention="gain", num_classes=3)),
+    *(
+        pure(models.Seq2Seq, models.Seq2SeqConfig(12, 12, attention=kind, tie_embeddings="none"))
+        for kind in ("additive", "general", "none")
+    ),
+    pure(models.RecurrentCaptioner, models.RecurrentCaptionerConfig(vocab_size=12, image=GRID, attention="hard")),
+    pure(models.RecurrentCaptioner, models.RecurrentCaptionerConfig(vocab_size=12, image=GRID, context_gate=True)),
+    pure(models.TransformerCaptioner, models.TransformerCaptionerConfig(12, image=GRID, **SIZES)),
+]
+
+
+def test_decay_of_each_parameter_of_all_models():
+    """Matrices, tables and the two vectors that are multiplied like them: the class vector and v of alignment."""
+    names = {True: set(), False: set()}
+    for net in NETWORKS:
+        for path, decays in by_path(optimizers._decayed(net.shapes)).items():
+            whole = path.endswith("/table") or "/positions/" in path
+            names[decays].add("/".join(path.split("/")[-2:]) if whole else path.rpartition("/")[2])
+    tables = {"tokens/table", "types/table", "positions/table"}
+    kernels = {"kernel", "query", "key_value", "router", "up", "down", "input", "hidden", "positions/kernel"}
+    assert names[True] == tables | kernels | {"class_vector", "v"}
+    biases = {"bias", "query_bias", "key_value_bias", "input_bias", "hidden_bias", "output_bias", "bias/table"}
+    others = {"sinks", "positions/content", "positions/position", "gain", "baseline"}
+    assert names[False] == biases | {"scale"} | others
+
+
 def test_a_moving_average_keeps_its_decay_under_clipping_and_any_rate():
     config = training.OptimizerConfig(clip_norm=0.1, weight_decay=0.5, learning_rate=1.0, warmup_steps=5)
     params = {"kernel": jnp.ones((2, 2)), "mean": jnp.float32(3.0)}
@@ -140,6 +180,20 @@ def test_muon_moves_each_matrix_by_an_orthogonal_one(name, side, layer):
     values = left.T @ -moved @ right.T / (0.2 * math.sqrt(max(gradient.shape)))
     np.testing.assert_allclose(values, np.diag(np.diag(values)), atol=0.02)
     assert np.all((np.diag(values) > 0.65) & (np.diag(values) < 1.25))
+
+
+def test_muon_has_a_matrix_for_each_query_head_of_a_key_head_and_each_offset_of_a_convolution():
+    """Two key heads with two query heads each, and a window of 3 x 1; all singular values are near one number."""
+    axes = {"attention": ("model", "heads", "kv", "head_dim"), "convolution": (None, None, "model", "hidden")}
+    draw = np.random.default_rng(1).standard_normal
+    shapes = {"attention": (8, 2, 4, 4), "convolution": (3, 1, 8, 8)}
+    gradients = {name: jnp.asarray(draw(shape), jnp.float32) for name, shape in shapes.items()}
+    optimizer = training.make_optimizer(MUON, steps=10, axes=axes)
+    moved = update(optimizer, gradients, optimizer.init(gradients), gradients)
+    matrices = [np.asarray(moved["attention"])[:, :, part].reshape(8, 8) for part in range(4)]
+    matrices += list(np.asarray(moved["convolution"])[:, 0])
+    values = np.linalg.svd(np.stack(matrices) / (0.2 * math.sqrt(8)), compute_uv=False)
+    assert np.all((values > 0.65) & (values < 1.25))
 
 
 def test_muon_leaves_other_parameters_to_adam():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import models, pure, sharding, training
-from tests.training.small import OPTIMIZER, equal, init, new_state
+from tests.training.small import OPTIMIZER, STEP, batch, equal, init, new_state
 
 
 def test_state_is_born_sharded():
@@ -60,3 +60,13 @@ def test_best_params_are_the_average_where_one_is_kept():
     assert equal(averaged.params, averaged.ema_params)
     kernels = averaged.params["kernel"], averaged.ema_params["kernel"]
     assert kernels[0].unsafe_buffer_pointer() != kernels[1].unsafe_buffer_pointer()
+
+
+def test_a_state_of_given_parameters_is_a_copy():
+    """A step, to which the state is donated, leaves them alone."""
+    params = init(jax.random.key(5))
+    kept = jax.tree.map(np.asarray, params)
+    state = training.create(lambda key: params, OPTIMIZER, jax.random.key(0))
+    state, _ = STEP(state, batch(0))
+    assert not equal(state.params, params)
+    assert equal(kept, params)

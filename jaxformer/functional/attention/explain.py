@@ -76,13 +76,17 @@ def _exact(request: Request) -> np.ndarray:
     num_queries, num_keys = request.query.shape[1], request.key.shape[1]
     query, key, value = (np.asarray(x, np.float64) for x in (request.query, request.key, request.value))
     key, value = (np.repeat(x, request.group, axis=2) for x in (key, value))
+    allowed = np.ones((1, 1, num_queries, num_keys), bool)
+    if request.mask is not None:  # a weight of 0 times NaN is NaN: empty queries and unseen keys may hold anything
+        allowed = np.asarray(request.mask.dense(num_queries, num_keys))
+        empty, unseen = (~np.moveaxis(allowed.any(dim), 1, 2)[..., None] for dim in (3, 2))
+        query, key, value = np.where(empty, 0, query), np.where(unseen, 0, key), np.where(unseen, 0, value)
     logits = np.einsum("btnh,bsnh->bnts", query, key) * request.scale
     if request.score is not None:
         logits = np.asarray(request.score(jnp.asarray(logits, jnp.float32)), np.float64)
     if request.bias is not None:
         logits = logits + np.asarray(dense_bias(request.bias, request.query, num_keys, request.scale), np.float64)
-    if request.mask is not None:
-        logits = np.where(np.asarray(request.mask.dense(num_queries, num_keys)), logits, -np.inf)
+    logits = np.where(allowed, logits, -np.inf)
     top = logits.max(-1, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0)
     weights = np.exp(logits - top)

@@ -54,7 +54,9 @@ def linear_attention(
     .. math:: y_t = \frac{\phi(q_t)^\top \sum_s \phi(k_s) v_s^\top}{\phi(q_t)^\top \sum_s \phi(k_s)}
 
     The sums are over ``s <= t`` if `causal`. A general mask would cost as much as this form saves, so only `valid` is
-    supported.
+    supported. The features of each query are divided by the largest of them, which leaves the quotient as it is. Those
+    of keys are as the map returns them: below 1e-38 they are 0, with the default map for elements below -87. A query
+    that sees no other features, or has no others itself, gets 0.
 
     Args:
       valid: True where a key is a real token; the other keys are inert, and a query that sees no key gets 0.
@@ -117,18 +119,29 @@ def linear_attention_start(batch: int, num_heads: int, features: int, value_dim:
     return LinearState(jnp.zeros((*shape, value_dim), jnp.float32), jnp.zeros(shape, jnp.float32))
 
 
+def _scaled(queries: Array) -> Array:
+    """Divides the features of each query by their maximum: otherwise a product of two small features would be 0."""
+    top = jax.lax.stop_gradient(queries.max(-1, keepdims=True, initial=0.0))
+    return queries / jnp.where(top < jnp.finfo(jnp.float32).tiny, 1.0, top)
+
+
 def _read(queries: Array, state: LinearState) -> Array:
+    queries = _scaled(queries)
     numerator = jnp.einsum("btnr,bnrj->btnj", queries, state.mixed)
     return _divide(numerator, jnp.einsum("btnr,bnr->btn", queries, state.weight))
 
 
 def _divide(numerator: Array, denominator: Array) -> Array:
     """Returns the quotient, or 0 for a query that sees no key."""
-    return numerator / jnp.where(denominator == 0, 1.0, denominator)[..., None]
+    denominator = jnp.where(denominator == 0, 1.0, denominator)[..., None]
+    # Both are divided first, because the gradient of a quotient has the square of the denominator, which may be 0.
+    size = jax.lax.stop_gradient(denominator)
+    return numerator / size / (denominator / size)
 
 
 def _causal(queries: Array, keys: Array, values: Array, chunk: int) -> Array:
     """Computes the causal form: masked products within a chunk, plus the sums of earlier chunks."""
+    queries = _scaled(queries)
     batch, length, heads, features = queries.shape
     chunk = min(chunk, max(length, 1))
     count = -(-length // chunk)

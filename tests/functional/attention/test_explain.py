@@ -51,6 +51,19 @@ def test_explanation_with_sinks_at_positions():
     assert explanation.refused["xla"] == "it has no attention sinks"
 
 
+@pytest.mark.parametrize("fill", [np.nan, np.inf])
+def test_what_no_query_sees_may_hold_anything(fill):
+    """Keys and values of padding, also where the key of one example only is padding, and queries that see no key."""
+    query, key, value, _ = arrays()
+    lengths = np.array([0, 4])[: query.shape[0]]
+    seen = np.arange(key.shape[1]) < lengths[:, None]
+    key, value = (jnp.where(seen[..., None, None], x, fill) for x in (key, value))
+    query = jnp.where((lengths > 0)[:, None, None, None], query, fill)
+    explanation = functional.explain_attention(query, key, value, mask=masks.padding(jnp.asarray(seen)))
+    assert set(explanation.errors) >= {"reference", "blockwise"}
+    assert all(error is not None and error < 1e-5 for error in explanation.errors.values())
+
+
 def test_explanation_of_shapes_alone():
     explain = inspect.unwrap(functional.explain_attention)
     long = jax.ShapeDtypeStruct((1, 16_384, 8, 64), jnp.float32)

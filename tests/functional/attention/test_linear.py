@@ -1,5 +1,6 @@
 """Linear attention: its three forms compute one sum over pairs."""
 
+import functools
 import inspect
 
 import jax
@@ -73,6 +74,40 @@ def test_steps_are_the_rows_of_the_causal_form():
 
     _, rows = jax.lax.scan(step, state, tuple(jnp.moveaxis(x, 1, 0) for x in ARRAYS))
     np.testing.assert_allclose(jnp.moveaxis(rows, 0, 1), expected(np.tri(T)), atol=1e-5)
+
+
+def test_products_of_small_features():
+    """exp(-50 - 55) is 0 in float32, and the quotient is that of values in float64, in all forms, with its gradient."""
+    draw = np.random.default_rng(3)
+    query, key, value = (draw.normal(size=(1, 4, 1, 3)) - shift for shift in (50.0, 55.0, 0.0))
+    weights = np.einsum("btnh,bsnh->bnts", np.exp(query), np.exp(key))
+    mean = lambda weights: np.einsum("bnts,bsnj->btnj", weights / weights.sum(-1, keepdims=True), value)
+    arrays = [jnp.asarray(x, jnp.float32) for x in (query, key, value)]
+
+    def stepped(*arrays):
+        step = lambda state, inputs: functional.linear_attention_step(*inputs, state)[::-1]
+        rows = tuple(jnp.moveaxis(x, 1, 0) for x in arrays)
+        return jnp.moveaxis(jax.lax.scan(step, functional.linear_attention_start(1, 1, 3, 3), rows)[1], 0, 1)
+
+    causal = functools.partial(functional.linear_attention, causal=True)
+    forms = [(functional.linear_attention, 1.0), (causal, np.tri(4)), (functools.partial(causal, chunk=3), np.tri(4))]
+    for form, allowed in [*forms, (stepped, np.tri(4))]:
+        np.testing.assert_allclose(form(*arrays), mean(weights * allowed), rtol=1e-4, atol=1e-4)
+        slopes = quick(jax.grad(lambda *x, form=form: (form(*x) ** 2).sum(), (0, 1, 2)))(*arrays)
+        # The features are exponentials here, so a shift of all elements changes nothing.
+        near = [
+            jnp.asarray(x + shift, jnp.float32) for x, shift in zip((query, key, value), (46.0, 50.0, 0.0), strict=True)
+        ]
+        expected = quick(jax.grad(lambda *x, form=form: (form(*x) ** 2).sum(), (0, 1, 2)))(*near)
+        for got, want in zip(slopes, expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+
+
+def test_features_that_are_zero_in_float32():
+    """A query whose features all are, or those of all its keys, gets 0 instead of NaN."""
+    far, near = jnp.full((1, 2, 1, 2), -200.0), jnp.zeros((1, 2, 1, 2))
+    for query, key in ((far, near), (near, far)):
+        assert not np.asarray(functional.linear_attention(query, key, near + 1)).any()
 
 
 def test_another_feature_map():

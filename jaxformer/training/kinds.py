@@ -1,0 +1,59 @@
+"""The shapes and dtypes of a state by the names of its arrays, and the errors of a checkpoint that has others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer.errors import JaxformerError
+
+
+class CheckpointError(JaxformerError, RuntimeError):
+    """There is no usable checkpoint, or one cannot be written."""
+
+
+class OtherModelError(CheckpointError):
+    """A checkpoint holds other arrays than those that are asked for; it is not damaged."""
+
+
+def kinds(tree: Any) -> dict[str, Any]:
+    """Returns the shape and the dtype of each leaf by its path; a leaf ``...`` stays as it is.
+
+    >>> kinds({"w": [np.zeros((2, 3), np.float32), ...]})
+    {'w/0': ((2, 3), 'float32'), 'w/1': Ellipsis}
+    """
+    kind = lambda leaf: leaf if leaf is ... else (tuple(leaf.shape), np.dtype(leaf.dtype).name)
+    return {path_name(path): kind(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def path_name(path: Any) -> str:
+    """Returns a path as text, the same for attributes, keys and indices, which a save does not distinguish."""
+    return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
+
+
+def check_kinds(saved: Mapping[str, Any], target: Mapping[str, Any], field: str = "") -> None:
+    """Checks paths, shapes and dtypes: Orbax would cast a dtype without a warning.
+
+    Args:
+      field: the field of the state to check; all by default.
+
+    Raises:
+      OtherModelError: they differ; the message has one path, outside of the optimizer's state if there is one.
+    """
+    paths = sorted(path for path in saved.keys() | target.keys() if not field or path.split("/")[0] == field)
+    pairs = {path: (saved.get(path, "missing"), target.get(path, "missing")) for path in paths}
+    wrong = [path for path, (was, now) in pairs.items() if was != now and not (now is ... and path in saved)]
+    if not wrong:
+        return
+    of_model = [path for path in wrong if path.split("/")[0] != "optimizer"]
+    path = (of_model or wrong)[0]
+    was, now = pairs[path]
+    if of_model:
+        raise OtherModelError(f"it belongs to another model: {path} is {was} in the checkpoint and {now} in this model")
+    raise OtherModelError(
+        f"it has the state of another optimizer: {path} is {was} in the checkpoint and {now} in this optimizer; "
+        "`restore_params` reads the parameters alone"
+    )

@@ -1,0 +1,56 @@
+"""A checkpoint of other arrays is refused, and the refusal says whether the model or the optimizer is another."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+from jaxformer import training
+from tests.training.small import abstract, equal, init, new_state, saved
+
+
+def test_another_model_is_refused(tmp_path):
+    saved(tmp_path, steps=(1,))
+    target = abstract(new_state())
+    for change, message in (
+        ({"kernel": jax.ShapeDtypeStruct((5, 3), jnp.float32)}, r"kernel is \(\(4, 3\), 'float32'\) in the checkpoint"),
+        ({"kernel": jax.ShapeDtypeStruct((4, 3), jnp.bfloat16)}, "'bfloat16'"),
+        ({"extra": jax.ShapeDtypeStruct((4,), jnp.float32)}, "extra is missing in the checkpoint"),
+    ):
+        with training.Checkpoints(tmp_path) as checkpoints:
+            wrong = dataclasses.replace(target, params={**target.params, **change})
+            with pytest.raises(training.OtherModelError, match=message):
+                checkpoints.restore(1, wrong)
+
+
+def test_another_optimizer_is_named_as_such(tmp_path):
+    """If all else is the same; the parameters are restored without it, on any mesh."""
+    states = saved(tmp_path, steps=(1,))
+    other = training.create(init, optax.sgd(0.1), jax.random.key(0))
+    with training.Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(
+            training.OtherModelError, match="it has the state of another optimizer: optimizer/1/count is"
+        ):
+            checkpoints.restore(1, abstract(other))
+        wider = dataclasses.replace(other, params={**other.params, "kernel": jnp.zeros((5, 3))})
+        with pytest.raises(training.OtherModelError, match="it belongs to another model: params/kernel is"):
+            checkpoints.restore(1, abstract(wider))
+        everywhere = jax.sharding.NamedSharding(jax.make_mesh((8,), ("x",)), jax.sharding.PartitionSpec())
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), other.params)
+        for params in (other.params, shapes):
+            found = checkpoints.restore_params(1, params)
+            assert equal(found, states[1].params)
+            assert all(a.sharding == b.sharding for a, b in zip(*map(jax.tree.leaves, (found, params)), strict=True))
+        with pytest.raises(
+            training.OtherModelError, match=r"params/kernel is \(\(4, 3\), 'float32'\) in the checkpoint"
+        ):
+            checkpoints.restore_params(1, wider.params)
+
+
+def test_a_typed_key_is_refused(tmp_path):
+    with training.Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(training.CheckpointError, match="cannot save step 2: a/k is a typed key; save its"):
+            checkpoints.save(2, {"a": {"k": jax.random.key(0)}}, {})
+        checkpoints.save(2, {"a": {"k": jax.random.key_data(jax.random.key(0))}}, {})
