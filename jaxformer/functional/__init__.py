@@ -4,11 +4,13 @@ from jaxformer.functional.attention import AttentionStatistics as AttentionStati
 from jaxformer.functional.attention import Explanation as Explanation
 from jaxformer.functional.attention import LinearState as LinearState
 from jaxformer.functional.attention import additive_attention as additive_attention
+from jaxformer.functional.attention import additive_similarity as additive_similarity
 from jaxformer.functional.attention import attention as attention
 from jaxformer.functional.attention import attention_entropy as attention_entropy
 from jaxformer.functional.attention import attention_head as attention_head
 from jaxformer.functional.attention import attention_statistics as attention_statistics
 from jaxformer.functional.attention import attention_weights as attention_weights
+from jaxformer.functional.attention import dot_similarity as dot_similarity
 from jaxformer.functional.attention import elu_plus_one as elu_plus_one
 from jaxformer.functional.attention import explain_attention as explain_attention
 from jaxformer.functional.attention import general_attention as general_attention

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from typing import Literal, get_args
 
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
@@ -78,6 +77,5 @@ class Alignment(nnx.Module):
 
     def _similarity(self, query: Array, key: Array) -> Array:
         if self.v is None:
-            return jnp.einsum("ta,sa->ts", query, key, preferred_element_type=jnp.float32)
-        hidden = jnp.tanh(query[:, None] + key[None])
-        return jnp.einsum("tsa,a->ts", hidden, self.v[...].astype(hidden.dtype), preferred_element_type=jnp.float32)
+            return functional.dot_similarity(query, key)
+        return functional.additive_similarity(query, key, self.v[...])

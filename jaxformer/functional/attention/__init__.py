@@ -1,6 +1,8 @@
 """Attention: `api` dispatches to implementations, which import `base` and not each other."""
 
 from jaxformer.functional.attention.additive import additive_attention as additive_attention
+from jaxformer.functional.attention.additive import additive_similarity as additive_similarity
+from jaxformer.functional.attention.additive import dot_similarity as dot_similarity
 from jaxformer.functional.attention.additive import general_attention as general_attention
 from jaxformer.functional.attention.additive import multiplicative_attention as multiplicative_attention
 from jaxformer.functional.attention.api import attention as attention

@@ -61,6 +61,28 @@ def general_attention(
     return output.astype(value.dtype), weights
 
 
+def additive_similarity(
+    query: Float[Array, "T A"], key: Float[Array, "S A"], v: Float[Array, " A"]
+) -> Float[Array, "T S"]:
+    r"""Returns :math:`v^\top \tanh(q_t + k_s)` of projected queries and keys (Bahdanau et al. 2015, A.1.2).
+
+    >>> print(additive_similarity(jnp.array([[0.0], [9.0]]), jnp.array([[0.0]]), jnp.array([3.0])).round(2))
+    [[0.]
+     [3.]]
+    """
+    hidden = jnp.tanh(query[:, None] + key[None])
+    return jnp.einsum("tsa,a->ts", hidden, v.astype(hidden.dtype), preferred_element_type=jnp.float32)
+
+
+def dot_similarity(query: Float[Array, "T A"], key: Float[Array, "S A"]) -> Float[Array, "T S"]:
+    r"""Returns the products :math:`q_t^\top k_s`, unscaled, in float32 (Luong et al. 2015, 3.1).
+
+    >>> dot_similarity(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0], [0.0, 1.0]])).tolist()
+    [[11.0, 2.0]]
+    """
+    return jnp.einsum("ta,sa->ts", query, key, preferred_element_type=jnp.float32)
+
+
 def additive_attention(
     query: Float[Array, "B T D"],
     key: Float[Array, "B S E"],
@@ -83,10 +105,7 @@ def additive_attention(
     [[0.25 0.75]]
     """
 
-    def similarity(query: Array, key: Array) -> Array:
-        hidden = jnp.tanh((query @ w_query)[:, None] + (key @ w_key)[None])
-        return jnp.einsum("tsa,a->ts", hidden, v, preferred_element_type=jnp.float32)
-
+    similarity = lambda query, key: additive_similarity(query @ w_query, key @ w_key, v)
     return general_attention(query, key, value, similarity, mask=mask)
 
 
@@ -107,7 +126,4 @@ def multiplicative_attention(
     [[0.25 0.75]]
     """
 
-    def similarity(query: Array, key: Array) -> Array:
-        return jnp.einsum("te,se->ts", query @ w, key, preferred_element_type=jnp.float32)
-
-    return general_attention(query, key, value, similarity, mask=mask)
+    return general_attention(query, key, value, lambda query, key: dot_similarity(query @ w, key), mask=mask)
