@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from jaxformer.cli.paths import local_path
@@ -26,11 +27,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--mesh", default="", metavar="MESH", help="device mesh; default: a copy on every device")
     options = parser.parse_args(arguments)
     from jaxformer.cli import runtime
-    from jaxformer.tasks import runner
+    from jaxformer.tasks import rundir, runner
 
     runtime.start()
     steps = runner.average(options.run, last=options.last, mesh=options.mesh)
     fewer = f" (the run has kept no more of the last {options.last})" if len(steps) < options.last else ""
     number = "1 checkpoint, step" if len(steps) == 1 else f"{len(steps)} checkpoints, steps"
     print(f"averaged {number} {', '.join(map(str, steps))}{fewer}; use it with --checkpoint average")
+    saved = [path for path in sorted(options.run.glob("scores-*.json")) if "-average" in path.stem]
+    if old := [path.name for path in saved if rundir.read_json(path).get("steps") != list(steps)]:
+        print(f"scores of an earlier average, until it is evaluated again: {', '.join(old)}", file=sys.stderr)
     return 0

@@ -1,5 +1,6 @@
 """``jaxformer average``: what the runner is asked for, and what is printed."""
 
+import json
 import shutil
 
 import pytest
@@ -73,6 +74,15 @@ def test_the_last_checkpoints_are_averaged(monkeypatch, capsys, tmp_path):
     assert average.main([str(tmp_path), "--last", "2", "--mesh", "data=4"]) == 0
     assert capsys.readouterr().out == "averaged 2 checkpoints, steps 4, 6; use it with --checkpoint average\n"
     assert asked == [(tmp_path, {"last": 5, "mesh": ""}), (tmp_path, {"last": 2, "mesh": "data=4"})]
+
+
+def test_scores_of_an_earlier_average_are_named(monkeypatch, capsys, tmp_path):
+    for name, steps in (("test-average", [4, 6]), ("test-average-beam_size=8", [2, 4]), ("test-best", [4])):
+        (tmp_path / f"scores-{name}.json").write_text(json.dumps({"steps": steps}))
+    monkeypatch.setattr(runner, "average", lambda run, **options: (4, 6))
+    assert average.main([str(tmp_path), "--last", "2"]) == 0
+    said = "scores of an earlier average, until it is evaluated again: scores-test-average-beam_size=8.json\n"
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize("number", ["0", "-1"])
