@@ -74,7 +74,8 @@ class GenerationConfig:
     no_repeat_ngram_size: int = 0
     """No n-gram of this many tokens occurs twice; 0 for no limit."""
     renormalize: bool = False
-    """Give the probability of tokens that rules remove to the others, as ``renormalize_logits`` of Hugging Face."""
+    """Give the probability of tokens that rules remove to the others, as ``renormalize_logits`` of Hugging Face; draws
+    always do."""
     forbid: str = ""
     """Words or phrases that are never generated, separated by commas; case-sensitive."""
     shortlist: str = ""
