@@ -165,7 +165,10 @@ def as_table(attention: Map, *, decimals: int = 3) -> str:
 
 
 def _words(pieces: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """Returns words and the indices of their pieces; punctuation and special tokens stand alone."""
+    """Returns words and the indices of their pieces; punctuation and special tokens stand alone.
+
+    A space that is a piece of its own belongs to the word that it opens, also if that is punctuation.
+    """
     words: list[tuple[str, list[int]]] = []
     ended = True
     for piece, indices in _characters(pieces):
@@ -174,7 +177,8 @@ def _words(pieces: Sequence[str]) -> list[tuple[str, list[int]]]:
         # Punctuation and symbols: vowel signs, such as those of Hindi, are no letters by isalnum, but end no word.
         mark = bool(text) and all(unicodedata.category(c)[0] in "PS" for c in text) and text not in "'\u2019"
         alone = special or mark
-        if ended or alone or piece.startswith(SPACE):
+        opened = bool(words) and not words[-1][0] and not special
+        if not opened and (ended or alone or piece.startswith(SPACE)):
             words.append((text, indices))
         else:
             word, earlier = words[-1]

@@ -30,7 +30,7 @@ from jaxformer.tasks.validation import Validation as Validation
 from jaxformer.training.logging import JsonLog, TensorBoard
 from jaxformer.training.phase_timer import ENDS
 from jaxformer.training.profile import open_profile, profiled_steps
-from jaxformer.training.progress import peak_flops, print_line, reporter
+from jaxformer.training.progress import StderrConsole, peak_flops, print_line, reporter
 from jaxformer.training.tracking import check_tracker, tracker
 
 Path = str | os.PathLike[str]
@@ -64,7 +64,7 @@ def train(
       NonFiniteError: a loss or gradient was not finite: see `TrainConfig.nonfinite`.
       OutOfMemoryError: a step needs more memory than there is.
     """
-    out, console = local_path(out), console or Console(stderr=True, quiet=not processes.first())
+    out, console = local_path(out), console or StderrConsole(quiet=not processes.first())
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
     # All settings are checked before `out` is claimed, so that a mistake leaves no files.
     training.make_schedule(config.optimizer, steps=config.train.steps)

@@ -14,6 +14,7 @@ from jaxformer import decoding
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.decoding import Hypotheses
+from jaxformer.errors import ConfigError
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks.config import GenerationConfig, SearchConfig
@@ -295,6 +296,8 @@ def _prefilled(net: Net, params: Params, context: Any, tokens: jax.Array, state:
 
 def _covering(options: Options, weights: Weights, sources: Sources) -> _Run:
     """Returns the start of a model whose steps sum up the attention that each position of the input has received."""
+    if getattr(options.nets[0].config, "attention", "") == "none":
+        raise ConfigError("coverage_penalty needs attention, and this model has model.attention none")
     model: Any = options.nets[0].bind(weights.params)
     memory, context, state = _begun(options.nets[0], options, weights, sources)
     valid = jnp.ones(memory.states.shape[:2], bool) if memory.valid is None else memory.valid

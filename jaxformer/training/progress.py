@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -14,6 +16,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from jaxformer import hardware
 from jaxformer.training.phase_timer import duration
+
+
+class StderrConsole(Console):
+    """A console on standard error that falls silent once it has no reader, as after ``2>&1 | head``.
+
+    That of Rich would end the program there, without a message and without saving.
+    """
+
+    def __init__(self, *, quiet: bool = False):
+        super().__init__(stderr=True, quiet=quiet)
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # for what others write there
 
 
 class Reporter(Protocol):

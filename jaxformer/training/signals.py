@@ -27,18 +27,21 @@ AGAIN = "Ctrl-C again: stopping without saving"
 
 @contextlib.contextmanager
 def stop_requests(say: Callable[[str], None] = lambda text: None) -> Iterator[list[StopRequest]]:
-    """Collects requests to stop; a second Ctrl-C interrupts at once. Outside the main thread, it collects none.
+    """Collects requests to stop; a second Ctrl-C has the effect that one had before. It interrupts at once, by default.
 
-    `say` answers each request at once, from its own thread, because the main thread may be waiting for a device.
+    Outside the main thread, it collects none. A signal that is ignored, as Ctrl-C is by a job in the background of a
+    script, stays ignored. `say` answers each request at once, from its own thread, because the main thread may be
+    waiting for a device.
 
     With several processes, JAX has its own handler for SIGTERM, which informs all processes. Ctrl-C is
     turned into SIGTERM, so that all processes stop at the same step.
     """
     requests: list[StopRequest] = []
 
-    def collect(number: int, _: FrameType | None) -> None:
-        if number == signal.SIGINT and requests:
-            raise KeyboardInterrupt
+    def collect(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and "interrupted" in requests:
+            before = previous_handlers[signal.SIGINT]
+            return before(number, frame) if callable(before) else signal.default_int_handler(number, frame)
         requests.append("interrupted" if number == signal.SIGINT else "terminated")
 
     def pass_on(_: int, __: FrameType | None) -> None:
@@ -49,6 +52,7 @@ def stop_requests(say: Callable[[str], None] = lambda text: None) -> Iterator[li
     if jax.process_count() > 1:
         handlers = {signal.SIGINT: pass_on}
     try:
+        handlers = {number: x for number, x in handlers.items() if signal.getsignal(number) != signal.SIG_IGN}
         previous_handlers = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     except ValueError:  # outside the main thread signals belong to other code
         previous_handlers = {}
@@ -72,12 +76,15 @@ def _answering(say: Callable[[str], None]) -> Iterator[None]:
     previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
     def answer() -> None:
-        interrupted = False
+        received: set[int] = set()
         with open(reader, "rb", buffering=0) as pipe:
-            while received := pipe.read(1).strip(END):
-                number = signal.Signals(received[0])
-                say(AGAIN if interrupted and number == signal.SIGINT else ANSWERS.get(number, number.name))
-                interrupted |= number == signal.SIGINT
+            while data := pipe.read(1).strip(END):
+                number = signal.Signals(data[0])
+                if number not in received:
+                    say(ANSWERS.get(number, number.name))
+                elif number == signal.SIGINT:
+                    say(AGAIN)
+                received.add(number)
 
     thread = threading.Thread(target=answer, daemon=True, name="signals")
     thread.start()

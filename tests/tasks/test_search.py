@@ -6,9 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import decoding
+from jaxformer import decoding, models
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.decoding.transforms import well_formed
+from jaxformer.errors import ConfigError
 from jaxformer.tasks import search
 from jaxformer.tasks.config import GenerationConfig
 from jaxformer.tasks.search import Scored, VocabularyLimits, sampling_transforms
@@ -46,3 +47,13 @@ def test_the_probability_of_removed_tokens(renormalize):
     kept = np.exp(np.asarray(logits[0, 0])) * [0, 0, 0, 1, 1, 1]
     whole = kept.sum() if renormalize else np.exp(np.asarray(logits[0, 0])).sum()
     np.testing.assert_allclose(found, kept / whole, rtol=1e-6)
+
+
+def test_a_model_without_attention_covers_nothing():
+    """The message is one of a setting, not of a failure that another try may not have."""
+    config = models.Seq2SeqConfig(12, 12, attention="none")
+    options = SimpleNamespace(nets=[SimpleNamespace(config=config)])
+    with pytest.raises(
+        ConfigError, match=r"coverage_penalty needs attention, and this model has model\.attention none"
+    ):
+        search._covering(options, None, None)

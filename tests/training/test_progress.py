@@ -1,6 +1,8 @@
 """What a person sees of a training, and the peak that utilization is a share of."""
 
 import io
+import os
+import sys
 import types
 
 import jax
@@ -84,6 +86,21 @@ def test_a_line_is_printed_as_it_is():
     text = io.StringIO()
     progress.print_line(Console(file=text, width=20), "[bold]12[/bold] " + "x" * 40)
     assert text.getvalue() == "[bold]12[/bold] " + "x" * 40 + "\n"
+
+
+def test_a_console_without_a_reader_falls_silent(monkeypatch):
+    """The program goes on, whoever writes next."""
+    reader, writer = os.pipe()
+    monkeypatch.setattr(sys, "stderr", os.fdopen(writer, "w", buffering=1))
+    quiet = progress.StderrConsole()
+    progress.print_line(quiet, "one")
+    assert os.read(reader, 10) == b"one\n"
+    os.close(reader)
+    progress.print_line(quiet, "two")
+    assert quiet.quiet
+    progress.print_line(quiet, "three")
+    print("four", file=sys.stderr, flush=True)
+    sys.stderr.close()
 
 
 def test_nothing_done_says_nothing():

@@ -43,6 +43,39 @@ def test_a_second_ctrl_c_does_not_wait():
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_second_ctrl_c_has_the_effect_that_it_had_before():
+    """That of a command ends its process at once; SIGTERM counts as no Ctrl-C."""
+    got = []
+    previous = signal.signal(signal.SIGINT, lambda *_: got.append("before"))
+    try:
+        with signals.stop_requests() as requests:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT):
+                os.kill(os.getpid(), number)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert (requests, got) == (["terminated", "interrupted"], ["before"])
+
+
+def test_an_ignored_signal_stays_ignored():
+    """That of a job in the background of a script, which is not meant when its user presses Ctrl-C."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with signals.stop_requests() as requests:
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert requests == []
+
+
+def test_a_repeated_request_is_answered_once():
+    said = []
+    with signals.stop_requests(said.append):
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert said == [signals.ANSWERS[signal.SIGTERM]]
+
+
 @pytest.mark.parametrize(
     ("number", "answers"),
     [

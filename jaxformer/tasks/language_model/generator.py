@@ -107,7 +107,7 @@ class TextGenerator(Searcher):
                 self._decoded(text, prompts[text.prompt - first]),
                 sum(text.log_probs) / max(1, len(text.log_probs)) ** penalty,
                 tuple(text.ids[len(text.ids) - len(text.log_probs) :]),
-                sum(text.log_probs),
+                sum(text.log_probs, 0.0),
                 tuple(text.log_probs),
             )
             for text in extend(texts, progress or (lambda number: None))
