@@ -54,6 +54,6 @@ def test_a_model_without_attention_covers_nothing():
     config = models.Seq2SeqConfig(12, 12, attention="none")
     options = SimpleNamespace(nets=[SimpleNamespace(config=config)])
     with pytest.raises(
-        ConfigError, match=r"coverage_penalty needs attention, and this model has model\.attention none"
+        ConfigError, match=r"needs attention, and this model has model\.attention none"
     ):
         search._covering(options, None, None)
