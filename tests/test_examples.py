@@ -11,7 +11,9 @@ from jaxformer import functional, masks, sharding
 
 @pytest.fixture(scope="module")
 def trained():
-    with jax.numpy_dtype_promotion("standard"):  # optax mixes float32 with its integer step count
+    """One layer: each is written out, and compiled."""
+    with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
+        patch.setattr(minimal, "LAYERS", 1)  # and optax mixes float32 with its integer step count
         return minimal.train(40, batch_size=16)
 
 

@@ -84,9 +84,12 @@ def test_settings_are_shown_by_section_with_their_choices():
     ],
 )
 def test_settings_can_be_given_as_they_are_printed(config):
-    lines = [line for line in arguments.settings_help(config).splitlines() if line.startswith("  --")]
-    assert len(lines) == len(arguments.paths(config))
-    for line in lines:
-        assert arguments.override(config, shlex.split(line)) == config
-    words = [word for line in lines for word in shlex.split(line)]
+    """Those of a section together, for a parser takes long to make; and all of them."""
+    printed = arguments.settings_help(config).split("\n\n")
+    sections = [[line for line in section.splitlines() if line.startswith("  --")] for section in printed]
+    assert len(sections) > 4
+    assert sum(map(len, sections)) == len(arguments.paths(config))
+    for lines in sections:
+        assert arguments.override(config, shlex.split(" ".join(lines))) == config
+    words = shlex.split(" ".join(line for lines in sections for line in lines))
     assert arguments.override(dataclasses.replace(config, name="another", seed=3), words) == config

@@ -22,7 +22,7 @@ def run(tmp_path_factory):
     config = jaxformer.configure(
         "language_model",
         data={"text": str(folder / "a.txt"), "length": 8, "batch_size": 8, "cache": str(folder / "cache")},
-        model={"d_model": 8, "num_heads": 1, "d_ff": 8, "num_layers": 1, "dropout": 0.0},
+        model={"d_model": 6, "num_heads": 1, "d_ff": 6, "num_layers": 1, "dropout": 0.0},
         train={"steps": 4, "validate_every": 1, "checkpoint_every": 1, "tensorboard": False, "keep_last": 2},
         optimizer={"schedule": "constant", "learning_rate": 0.0, "weight_decay": 0.0},
     )

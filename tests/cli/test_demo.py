@@ -4,7 +4,6 @@ import dataclasses
 import re
 import types
 
-import jax
 import numpy as np
 import pytest
 
@@ -16,7 +15,7 @@ from jaxformer.inspection import plots
 from jaxformer.inspection.attention_maps import select
 from jaxformer.tasks import registry, runner
 from jaxformer.tasks.translation import Translator, alignment
-from tests.modules.small import quick
+from tests.modules.small import drawn as drawn_params
 
 
 @pytest.fixture
@@ -70,8 +69,7 @@ def test_it_scores_translates_and_draws_the_head_that_aligns_best(tmp_path, monk
     )
     net = pure(models.EncoderDecoder, config)
     tokenizer = SubwordTokenizer.train([*KNOWN, *KNOWN.values()], vocab_size=350)
-    params = jax.tree.map(lambda x: 3 * x, quick(net.init)(jax.random.key(0)))  # heads that differ, before any training
-    translator = Known(net, params, tokenizer)
+    translator = Known(net, drawn_params(net.shapes), tokenizer)
     monkeypatch.setattr(registry, "read_config", lambda run: registry.resolve("demo"))
     monkeypatch.setattr(runner, "load", lambda run: translator)
     monkeypatch.setattr(runtime, "draw_curves", lambda run: run / "curves.png")

@@ -10,7 +10,7 @@ from jaxformer.cli import main as cli
 from jaxformer.cli import plan
 from jaxformer.config import to_data
 from jaxformer.planning import topology
-from jaxformer.tasks import planner
+from jaxformer.tasks import planner, registry
 from tests.planning.small import tight
 from tests.tasks.plans import CONFIG, budget
 
@@ -24,23 +24,15 @@ def here(monkeypatch):
 @pytest.mark.parametrize("options", [pytest.param([], marks=pytest.mark.full), ["--json"]])
 def test_command(here, tmp_path, capsys, options):
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({"task": "translation", "config": to_data(CONFIG)}))
-    arguments = [
-        "plan",
-        str(path),
-        "--topology",
-        "v5e:2x4",
-        "--batch",
-        "24x16",
-        "--train.num_microbatches",
-        "1",
-        *options,
-    ]
+    model = {"vocab_size": 72, "d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 2}
+    config = registry.configure("language_model", mesh=CONFIG.mesh, model=model)
+    path.write_text(json.dumps({"task": "language_model", "config": to_data(config)}))
+    arguments = ["plan", str(path), "--topology", "v5e:2x4", "--batch", "24x16", *options]
     assert cli.main(arguments) == 0
     said = capsys.readouterr().out
     if options:
         data = json.loads(said)
-        assert data["batch"] == [24, 16, 16]
+        assert data["batch"] == [24, 16]
         assert data["fits"]
         assert data["mesh"] == {"fsdp": 4, "tensor": 2}
         assert data["utilization"]["serial"] <= data["utilization"]["overlapped"] <= 1

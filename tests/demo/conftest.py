@@ -7,7 +7,7 @@ from jaxformer import demo
 
 @pytest.fixture(scope="session")
 def parts():
-    return demo.splits(num_train=36_000)
+    return demo.splits(num_train=24_000)
 
 
 @pytest.fixture(scope="session")

@@ -24,11 +24,11 @@ from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
 from tests.contracts.task import TaskContract
-from tests.modules.small import quick
+from tests.modules.small import drawn, quick
 
 TEXTS = [pair.english for pair in demo.generate(160)]
 LABELS = ["question" if text.endswith("?") else "statement" for text in TEXTS]
-SIZES = {"d_model": 16, "num_heads": 4, "d_ff": 32, "num_layers": 1, "positions": "learned", "max_positions": 48}
+SIZES = {"d_model": 12, "num_heads": 4, "d_ff": 20, "num_layers": 1, "positions": "learned", "max_positions": 48}
 QUIET = Console(quiet=True)
 
 
@@ -216,11 +216,11 @@ def test_the_encoder_and_the_tokens_are_those_of_the_other_run(pretrained, capsy
     TASK.check_init(config, source)
     assert config.model.dropout == jaxformer.configure(reference).model.dropout
     given = jaxformer.configure(reference, init_from=str(pretrained), model={"d_model": 24})
-    with pytest.raises(ConfigError, match="d_model is 16 in that run and 24 in"):
+    with pytest.raises(ConfigError, match="d_model is 12 in that run and 24 in"):
         TASK.check_init(given, source)
     for option in (["--init-from", str(pretrained)], [f"--init_from={pretrained}"]):
         assert main(["train", reference, *option, "--settings"]) == 0
-        assert "--model.d_model 16" in capsys.readouterr().out
+        assert "--model.d_model 12" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -228,8 +228,8 @@ def test_the_encoder_and_the_tokens_are_those_of_the_other_run(pretrained, capsy
     [
         (
             {"model": {"d_model": 24, "num_layers": 2}},
-            "has another encoder or vocabulary: model.d_model is 16 in that run and 24 in these settings, "
-            "model.num_layers is 1 in that run and 2 in these settings; add --model.d_model 16 --model.num_layers 1",
+            "has another encoder or vocabulary: model.d_model is 12 in that run and 24 in these settings, "
+            "model.num_layers is 1 in that run and 2 in these settings; add --model.d_model 12 --model.num_layers 1",
         ),
         (
             {"data": {"tokenizer": "bpe"}},
@@ -253,7 +253,7 @@ def test_another_shape_or_vocabulary_is_refused(pretrained, tmp_path, changes, m
         ("1\ta\n2\tb\n", ["--data.classes", "0,1"], "line 2: the label '2' is not one of the classes 0, 1"),
         ("1\ta\n0\tb\n", ["--data.classes", "0,1,2"], "has no example of the class '2'"),
         ("1\ta\n\tb\n", [], "line 2: the label is empty"),
-        ("1\ta\n0\tb\n", ["--init-from", "{run}", "--model.d_model", "24"], "d_model is 16 in that run and 24 in"),
+        ("1\ta\n0\tb\n", ["--init-from", "{run}", "--model.d_model", "24"], "d_model is 12 in that run and 24 in"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(pretrained, tmp_path, capsys, text, options, message):
@@ -311,8 +311,8 @@ def test_experts_are_balanced_in_training_alone(tmp_path):
     def losses(weight):
         experts = {"feed_forward": "experts", "experts": {"load_balancing_weight": weight}}
         network = TASK.network(changed(tiny(tmp_path), {"model": {**experts, "dropout": 0.0}}), (60, 2))
-        params = quick(network.net.init)(jax.random.key(0))
-        loss = jax.jit(lambda batch, key: network.loss(params, batch, key)[0])
+        params = drawn(network.net.shapes)
+        loss = quick(lambda batch, key: network.loss(params, batch, key)[0])
         return loss(batch, jax.random.key(1)), loss(batch, None)
 
     (plain, without_key), (balanced, same) = losses(0.0), losses(2.0)

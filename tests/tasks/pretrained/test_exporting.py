@@ -18,7 +18,7 @@ from tests.data import marian
 from tests.data import pretrained as tokenizers
 from tests.interop.small import drawn
 
-SIZES = {"d_model": 16, "num_heads": 2, "d_ff": 16}
+SIZES = {"d_model": 12, "num_heads": 2, "d_ff": 12}
 GPT2 = {"eos_token": tokenizers.END, "bos_token": tokenizers.END}
 
 

@@ -191,7 +191,8 @@ def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
     valid = np.arange(5) < 3
     loss = quick(lambda batch: network.loss(params, batch, None))
     total, count, metrics = loss(ImageBatch(images, labels, valid))
-    probabilities = np.asarray(jax.nn.softmax(network.net.apply(params, normalized(jax.numpy.asarray(images)))))[:3]
+    logits = quick(lambda images: network.net.apply(params, normalized(images)))(images)
+    probabilities = np.asarray(jax.nn.softmax(logits))[:3]
     assert (float(total), float(count)) == (
         pytest.approx(-np.log(probabilities[range(3), labels[:3]]).sum(), rel=1e-5),
         3,
@@ -235,7 +236,7 @@ def test_experts_are_balanced_in_training(tmp_path):
     def loss(weight):
         experts = {"feed_forward": "experts", "experts": {"load_balancing_weight": weight}}
         network = TASK.network(changed(tiny(tmp_path), {"model": {**experts, "dropout": 0.0}}), 2)
-        return quick(network.loss)(quick(network.net.init)(jax.random.key(0)), batch, jax.random.key(1))[0]
+        return quick(network.loss)(drawn(network.net.shapes), batch, jax.random.key(1))[0]
 
     assert loss(2.0) > loss(0.0) + 2 * 2.0 * 0.99
 
