@@ -53,7 +53,5 @@ def test_a_model_without_attention_covers_nothing():
     """The message is one of a setting, not of a failure that another try may not have."""
     config = models.Seq2SeqConfig(12, 12, attention="none")
     options = SimpleNamespace(nets=[SimpleNamespace(config=config)])
-    with pytest.raises(
-        ConfigError, match=r"needs attention, and this model has model\.attention none"
-    ):
+    with pytest.raises(ConfigError, match=r"needs attention, and this model has model\.attention none"):
         search._covering(options, None, None)
