@@ -116,8 +116,9 @@ def test_a_marian_comes_back(tmp_path):
     (tmp_path / "run" / "config.json").write_text(json.dumps(written))
     said = []
     pretrained.export(tmp_path / "run", tmp_path / "poorer", say=said.append)
-    lost = "decode.coverage_penalty 0.2, decode.forbid no"
-    assert said == [f"the folder does not hold {lost}, which transformers does not have"]
+    lost = "decode.coverage_penalty 0.2, decode.forbid no, decode.max_ratio 2.0, decode.max_extra 10"
+    differ = "which transformers does not have; texts that they end or change differ"
+    assert said == [f"the folder does not hold {lost}, {differ}"]
 
 
 def test_what_is_no_such_run_is_refused(tmp_path):
